@@ -1,0 +1,289 @@
+"""Products and transforms on the CPU, beside other Python libraries, in one process.
+
+    python -m benchmarks.cpu [--quick] [--out DIR]
+
+Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
+uniformly from [0, q), q prime. Which conversions a row includes: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+
+from .harness import RESULTS, Case, Row, measure, print_table, record
+from .report import KINDS
+
+DEGREES = (2**10, 2**12, 2**14, 2**16)
+QUICK = DEGREES[:-1]
+PRIME_BITS = (30, 50, 60)
+PACKAGES = ("python-flint", "galois")
+
+Residues = NDArray[np.uint64]
+Evaluations = NDArray[np.object_]
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Two polynomials of a ring, and what the definition says of them."""
+
+    n: int
+    bits: int
+
+    @cached_property
+    def ring(self) -> pg.Ring:
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, 1))
+
+    @cached_property
+    def q(self) -> int:
+        return self.ring.modulus
+
+    @cached_property
+    def psi(self) -> int:
+        """The root of X^N + 1 at whose powers the transform evaluates."""
+        assert self.ring.roots is not None
+        (psi,) = self.ring.roots
+        assert pow(psi, self.n, self.q) == self.q - 1
+        return psi
+
+    @cached_property
+    def a(self) -> Residues:
+        return np.random.default_rng(1).integers(self.q, size=self.n, dtype=np.uint64)
+
+    @cached_property
+    def b(self) -> Residues:
+        return np.random.default_rng(2).integers(self.q, size=self.n, dtype=np.uint64)
+
+    @cached_property
+    def a_evaluated(self) -> Evaluations:
+        return evaluations(self.a, self.psi, self.q)
+
+    @cached_property
+    def product_evaluated(self) -> Evaluations:
+        product: Evaluations = self.a_evaluated * evaluations(self.b, self.psi, self.q) % self.q
+        return product
+
+    def case(
+        self,
+        op: str,
+        library: str,
+        run: Callable[[], Any],
+        values: Callable[[Any], NDArray[Any]] = np.asarray,
+    ) -> Case:
+        params = {"n": self.n, "bits": self.bits, "limbs": 1, "batch": 1, "q": self.q}
+        verify = {
+            "product": self.is_product,
+            "ntt": self.is_transform,
+            "intt": self.is_input,
+        }[op]
+        return Case(op, library, params, run, verify, work=self.n, values=values)
+
+    def is_product(self, c: NDArray[Any]) -> bool:
+        """X^N + 1 has N roots mod q: right values at all of them leave no other c < q."""
+        return (
+            c.shape == (self.n,)
+            and int(c.max()) < self.q
+            and np.array_equal(evaluations(c, self.psi, self.q), self.product_evaluated)
+        )
+
+    def is_transform(self, values: NDArray[Any]) -> bool:
+        return np.array_equal(values, self.a_evaluated)
+
+    def is_input(self, values: NDArray[Any]) -> bool:
+        return np.array_equal(values, self.a)
+
+
+def evaluations(a: NDArray[Any], psi: int, q: int) -> Evaluations:
+    """a(psi^(2 br(k) + 1)) mod q for k = 0..N-1, br = bit reversal, psi^N = -1; in Python ints.
+
+    Remainders of a modulo X^m - psi^e, halving m: X^2m - psi^2e is the product of X^m - psi^e and
+    X^m - psi^(e+N), and the remainder modulo X - x is the value at x.
+    """
+    n = a.size
+    remainders, exponents = a.astype(object).reshape(1, n), [n]
+    while (m := remainders.shape[1] // 2) > 0:
+        x_to_m = np.array([pow(psi, e // 2, q) for e in exponents], dtype=object)
+        low, high = remainders[:, :m], remainders[:, m:] * x_to_m[:, None]
+        remainders = np.stack((low + high, low - high), axis=1).reshape(-1, m) % q
+        exponents = [half for e in exponents for half in (e // 2, e // 2 + n)]
+    values: Evaluations = remainders.ravel()
+    return values
+
+
+def polygpu_cases(w: Workload) -> Iterator[Case]:
+    a, b = w.ring.from_residues(w.a[None]), w.ring.from_residues(w.b[None])
+    evaluated = w.ring.from_residues(w.a_evaluated.astype(w.ring.dtype)[None], domain="eval")
+
+    def values(poly: pg.Poly) -> NDArray[Any]:
+        limb: NDArray[Any] = poly.data[0]
+        return limb
+
+    yield w.case("product", "polygpu", lambda: pg.Poly.mul(a, b), values)
+    yield w.case("ntt", "polygpu", a.ntt, values)
+    yield w.case("intt", "polygpu", evaluated.intt, values)
+
+
+def flint_cases(w: Workload) -> Iterator[Case]:
+    """FLINT has no negacyclic product: the linear one, folded by two copies and a subtraction."""
+    from flint import nmod_poly
+
+    n, q = w.n, w.q
+
+    def product(a: nmod_poly, b: nmod_poly) -> nmod_poly:
+        c = a * b
+        return c.truncate(n) - c.right_shift(n)
+
+    def to_flint(a: Residues) -> nmod_poly:
+        return nmod_poly(a.tolist(), q)
+
+    def to_numpy(c: nmod_poly) -> Residues:
+        short = np.array([int(x) for x in c.coeffs()], dtype=np.uint64)
+        return np.pad(short, (0, n - short.size))  # FLINT drops leading zeros
+
+    a, b = to_flint(w.a), to_flint(w.b)
+    yield w.case("product", "python-flint", lambda: product(a, b), to_numpy)
+    yield w.case(
+        "product",
+        "python-flint, NumPy in and out",
+        lambda: to_numpy(product(to_flint(w.a), to_flint(w.b))),
+    )
+
+
+def galois_cases(w: Workload) -> Iterator[Case]:
+    """Cyclic transforms of field arrays, made negacyclic by powers of psi before and after."""
+    import galois
+
+    if w.q >= 2**31:  # beyond it galois computes in Python ints
+        return
+    field = galois.GF(w.q, verify=False)
+    n, psi = w.n, field(w.psi)
+    twist = psi ** np.arange(n)
+    untwist = twist**-1
+    a, b = field(w.a.astype(np.int64)), field(w.b.astype(np.int64))
+
+    # galois chooses omega; entry i of its output is the value at psi omega^i, and omega is an even
+    # power of psi: finding the bit-reversed place of each entry makes the values comparable.
+    omega = int(field.primitive_root_of_unity(n))
+    place = {pow(w.psi, 2 * k + 1, w.q): k for k in range(n)}
+    natural = np.array([place[w.psi * pow(omega, i, w.q) % w.q] for i in range(n)])
+    where = np.empty(n, dtype=np.intp)
+    where[natural] = np.arange(n)
+    where = where[bit_reversal(n)]
+
+    def forward(x: Any) -> Any:
+        return np.fft.fft(x * twist)  # galois's own NTT, by NumPy's protocol for array functions
+
+    def inverse(x: Any) -> Any:
+        return np.fft.ifft(x) * untwist
+
+    evaluated = forward(a)
+    yield w.case("product", "galois", lambda: inverse(forward(a) * forward(b)))
+    yield w.case("ntt", "galois", lambda: forward(a), lambda x: np.asarray(x)[where])
+    yield w.case("intt", "galois", lambda: inverse(evaluated))
+
+
+def bit_reversal(n: int) -> NDArray[np.intp]:
+    """br(k) for k = 0..n-1, n a power of two."""
+    order = np.zeros(1, dtype=np.intp)
+    while order.size < n:
+        order = np.concatenate((2 * order, 2 * order + 1))
+    return order
+
+
+def fft_cases(w: Workload) -> Iterator[Case]:
+    yield w.case("product", "NumPy FFT", lambda: fft_product(w.a, w.b, w.q))
+
+
+def fft_product(a: Residues, b: Residues, q: int) -> Residues:
+    """The product mod X^N + 1 and q, by complex FFTs of N/2 points over pieces of 15 bits at most.
+
+    A sum of products of pieces stays below 4 N 2^30, 2^48 at N = 2^16: the rounding errors of the
+    transforms are then far below 1/2, and the nearest integers are exact.
+    """
+    pieces = -(-q.bit_length() // 15)
+    width = -(-q.bit_length() // pieces)
+    half = a.size // 2
+    twist = powers_of_root_of_i(half)
+
+    def transform(x: Residues) -> NDArray[np.complex128]:
+        shifts = np.arange(pieces, dtype=np.uint64)[:, None] * np.uint64(width)
+        digits = ((x >> shifts) & np.uint64(2**width - 1)).astype(np.float64)
+        # With X^(N/2) = i the real product mod X^N + 1 is a complex one mod X^(N/2) - i, which the
+        # twist makes cyclic.
+        return np.fft.fft((digits[:, :half] + 1j * digits[:, half:]) * twist)
+
+    x, y = transform(a), transform(b)
+    sums = np.zeros((2 * pieces - 1, half), dtype=np.complex128)
+    for i in range(pieces):
+        sums[i : i + pieces] += x[i] * y
+    sums = np.fft.ifft(sums) * twist.conj()
+    c = np.zeros(a.size, dtype=np.int64)
+    for weight in reversed(np.rint(np.concatenate((sums.real, sums.imag), axis=1))):
+        # c 2^width + weight mod q, nearest to zero: the products wrap around 2^64, what remains
+        # of them does not.
+        quotient = np.rint((c * float(2**width) + weight) / q).astype(np.int64)
+        c = (c << width) + weight.astype(np.int64) - quotient * q
+    return np.where(c < 0, c + q, c).astype(np.uint64)
+
+
+@functools.cache
+def powers_of_root_of_i(n: int) -> NDArray[np.complex128]:
+    """exp(i pi j / 2n) for j = 0..n-1: the n-th power of the root is i."""
+    powers: NDArray[np.complex128] = np.exp(0.5j * np.pi / n * np.arange(n))
+    return powers
+
+
+# Cases by library, and the module without which they are skipped.
+LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
+    ("polygpu", polygpu_cases),
+    ("flint", flint_cases),
+    ("galois", galois_cases),
+    ("numpy", fft_cases),
+)
+
+
+def describe(row: Row) -> str:
+    median, q1, q3 = (ns / 1000 for ns in (row.median, row.q1, row.q3))
+    return f"{median:.2f} us ({q1:.2f} - {q3:.2f}), digest {row.digest}"
+
+
+@pg.device("cpu")  # whatever the environment names
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"up to N = {QUICK[-1]}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    options = parser.parse_args(arguments)
+
+    present = []
+    for module, cases in LIBRARIES:
+        if importlib.util.find_spec(module):
+            present.append(cases)
+        else:
+            print(f"{module}: not installed, skipped")
+
+    rows = []
+    for bits in PRIME_BITS:
+        for n in QUICK if options.quick else DEGREES:
+            workload = Workload(n, bits)
+            for cases in present:
+                for case in cases(workload):
+                    rows.append(measure(case, packages=PACKAGES))
+                    record(rows[-1], options.out)
+                    print(f"{case}: {describe(rows[-1])}", flush=True)
+    for table in (table for kind in KINDS.values() for table in kind.tables(rows)):
+        print_table(table.title, table.header, table.body)
+
+
+if __name__ == "__main__":
+    main()

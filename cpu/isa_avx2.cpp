@@ -1,0 +1,174 @@
+// AVX2: 8 lanes of 32 bits, 4 lanes of 64 bits.
+#include "lanes_scalar.hpp"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+namespace pg {
+namespace {
+
+PG_INLINE __m256i load256(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
+PG_INLINE void store256(void *x, __m256i v) { _mm256_storeu_si256((__m256i *)x, v); }
+
+// 64-bit unsigned x >= bound ? x - bound : x
+PG_INLINE __m256i reduce_once_64(__m256i x, __m256i bound) {
+    const __m256i sign = _mm256_set1_epi64x((long long)(1ull << 63));
+    __m256i below = _mm256_cmpgt_epi64(_mm256_xor_si256(bound, sign), _mm256_xor_si256(x, sign));
+    return _mm256_sub_epi64(x, _mm256_andnot_si256(below, bound));
+}
+
+struct Lanes32 {
+    using T = u32;
+    using V = __m256i;
+    struct Twiddle {
+        V w, shoup, shoup_odd;
+    };
+    static constexpr size_t WIDTH = 8;
+    const V q, q2, barrett;
+    const __m128i shift;
+    explicit Lanes32(const Modulus &m)
+        : q(_mm256_set1_epi32((int)m.q)), q2(_mm256_set1_epi32((int)(2 * m.q))),
+          barrett(_mm256_set1_epi64x((long long)m.barrett32)), shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
+
+    static PG_INLINE V load(const T *x) { return load256(x); }
+    static PG_INLINE void store(T *x, V v) { store256(x, v); }
+    static PG_INLINE V splat(T x) { return _mm256_set1_epi32((int)x); }
+    static PG_INLINE V zero() { return _mm256_setzero_si256(); }
+    static PG_INLINE V add(V x, V y) { return _mm256_add_epi32(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm256_sub_epi32(x, y); }
+    static PG_INLINE V reduce_once(V x, V bound) { return _mm256_min_epu32(x, _mm256_sub_epi32(x, bound)); }
+    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
+    PG_INLINE V sub_mod(V x, V y) const {
+        V d = sub(x, y);
+        return _mm256_min_epu32(d, add(d, q));
+    }
+
+    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, _mm256_srli_epi64(shoup, 32)}; }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
+    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
+        if constexpr (COUNT == 8) return load(x);
+        else if constexpr (COUNT == 4)
+            return _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)x)),
+                                               _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+        else
+            return _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)x)),
+                                               _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
+    }
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+        V even = _mm256_srli_epi64(_mm256_mul_epu32(x, t.shoup), 32);
+        V odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), t.shoup_odd);
+        V high = _mm256_blend_epi32(even, odd, 0xaa);
+        return sub(_mm256_mullo_epi32(x, t.w), _mm256_mullo_epi32(high, q));
+    }
+    // Barrett's product of the low halves of 64-bit lanes
+    PG_INLINE V mul_even(V x, V y) const {
+        V z = _mm256_mul_epu32(x, y);
+        V quotient = _mm256_srli_epi64(_mm256_mul_epu32(_mm256_srl_epi64(z, shift), barrett), 32);
+        V r = _mm256_sub_epi64(z, _mm256_mul_epu32(quotient, q));
+        V one_q = _mm256_srli_epi64(q, 32);
+        return reduce_once_64(reduce_once_64(r, _mm256_slli_epi64(one_q, 1)), one_q);
+    }
+    PG_INLINE V mul(V x, V y) const {
+        V odd = mul_even(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
+        return _mm256_or_si256(mul_even(x, y), _mm256_slli_epi64(odd, 32));
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        V a = u, b = v;
+        if constexpr (G == 4) {
+            u = _mm256_permute2x128_si256(a, b, 0x20), v = _mm256_permute2x128_si256(a, b, 0x31);
+        } else if constexpr (G == 2) {
+            u = _mm256_unpacklo_epi64(a, b), v = _mm256_unpackhi_epi64(a, b);
+        } else {
+            u = _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xaa);
+            v = _mm256_blend_epi32(_mm256_srli_epi64(a, 32), b, 0xaa);
+        }
+    }
+};
+
+// q < 2^62
+struct Lanes64 {
+    using T = u64;
+    using V = __m256i;
+    struct Twiddle {
+        V w, w_high, shoup, shoup_high;
+    };
+    static constexpr size_t WIDTH = 4;
+    const V q, q2, q_high, barrett;
+    const __m128i low_shift, high_shift;
+    explicit Lanes64(const Modulus &m)
+        : q(splat(m.q)), q2(splat(2 * m.q)), q_high(splat(m.q >> 32)), barrett(splat(m.barrett64)),
+          low_shift(_mm_cvtsi32_si128((int)m.bits - 2)), high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
+
+    static PG_INLINE V load(const T *x) { return load256(x); }
+    static PG_INLINE void store(T *x, V v) { store256(x, v); }
+    static PG_INLINE V splat(T x) { return _mm256_set1_epi64x((long long)x); }
+    static PG_INLINE V zero() { return _mm256_setzero_si256(); }
+    static PG_INLINE V add(V x, V y) { return _mm256_add_epi64(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm256_sub_epi64(x, y); }
+    static PG_INLINE V upper(V x) { return _mm256_srli_epi64(x, 32); }
+    static PG_INLINE V reduce_once(V x, V bound) { return reduce_once_64(x, bound); }
+    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
+    PG_INLINE V sub_mod(V x, V y) const {  // operands are below 2^62: a negative difference has its sign bit set
+        V d = sub(x, y);
+        return add(d, _mm256_and_si256(_mm256_cmpgt_epi64(zero(), d), q));
+    }
+
+    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, upper(w), shoup, upper(shoup)}; }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
+    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
+        if constexpr (COUNT == 4) return load(x);
+        else return _mm256_permute4x64_epi64(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)x)), 0x50);
+    }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
+    }
+    static PG_INLINE V low_product(V x, V x_high, V y, V y_high) {
+        V cross = add(_mm256_mul_epu32(x_high, y), _mm256_mul_epu32(x, y_high));
+        return add(_mm256_mul_epu32(x, y), _mm256_slli_epi64(cross, 32));
+    }
+    static PG_INLINE V high_product(V x, V x_high, V y, V y_high) {
+        const V mask = splat(0xffffffffu);
+        V middle = add(_mm256_mul_epu32(x_high, y), upper(_mm256_mul_epu32(x, y)));
+        V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
+        return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
+    }
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+        V x_high = upper(x), h = high_product(x, x_high, t.shoup, t.shoup_high);
+        return sub(low_product(x, x_high, t.w, t.w_high), low_product(h, upper(h), q, q_high));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        V x_high = upper(x), y_high = upper(y);
+        V low = low_product(x, x_high, y, y_high), high = high_product(x, x_high, y, y_high);
+        V t = _mm256_or_si256(_mm256_sll_epi64(high, high_shift), _mm256_srl_epi64(low, low_shift));
+        V e = high_product(t, upper(t), barrett, upper(barrett));
+        V r = sub(low, low_product(e, upper(e), q, q_high));
+        return reduce_once(reduce_once(r, q2), q);
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        V a = u, b = v;
+        if constexpr (G == 2) u = _mm256_permute2x128_si256(a, b, 0x20), v = _mm256_permute2x128_si256(a, b, 0x31);
+        else u = _mm256_unpacklo_epi64(a, b), v = _mm256_unpackhi_epi64(a, b);
+    }
+};
+
+}  // namespace
+
+const Isa isa_avx2{
+    "avx2",
+    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
+    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    {},
+};
+
+}  // namespace pg
+#else
+namespace pg {
+const Isa isa_avx2{};
+}
+#endif

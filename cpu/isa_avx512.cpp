@@ -1,0 +1,220 @@
+// AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
+#include "lanes_scalar.hpp"
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
+#include <immintrin.h>
+
+namespace pg {
+namespace {
+
+// Lane numbers for permutexvar and permutex2var, N lanes of type I.
+template <class I, size_t N> struct alignas(64) Index {
+    I lane[N];
+    __m512i vector() const { return _mm512_load_si512(lane); }
+};
+template <class I, size_t N> constexpr Index<I, N> repeat_each(size_t times) {
+    Index<I, N> index{};
+    for (size_t i = 0; i < N; ++i) index.lane[i] = (I)(i / times);
+    return index;
+}
+// The granules of G lanes that `exchange` leaves in u (ODD = 0) or in v (ODD = 1); lanes of v count from N.
+template <class I, size_t N> constexpr Index<I, N> granules(size_t g, size_t odd) {
+    Index<I, N> index{};
+    for (size_t i = 0; i < N; ++i) {
+        const size_t second = i / g % 2;
+        index.lane[i] = (I)(i - second * g + odd * g + second * N);
+    }
+    return index;
+}
+
+struct Lanes32 {
+    using T = u32;
+    using V = __m512i;
+    struct Twiddle {
+        V w, shoup, shoup_odd;
+    };
+    static constexpr size_t WIDTH = 16;
+    const V q, q2, barrett;
+    const __m128i shift;
+    explicit Lanes32(const Modulus &m)
+        : q(splat((u32)m.q)), q2(splat((u32)(2 * m.q))), barrett(_mm512_set1_epi64((long long)m.barrett32)),
+          shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
+
+    static PG_INLINE V load(const T *x) { return _mm512_loadu_si512(x); }
+    static PG_INLINE void store(T *x, V v) { _mm512_storeu_si512(x, v); }
+    static PG_INLINE V splat(T x) { return _mm512_set1_epi32((int)x); }
+    static PG_INLINE V zero() { return _mm512_setzero_si512(); }
+    static PG_INLINE V add(V x, V y) { return _mm512_add_epi32(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm512_sub_epi32(x, y); }
+    static PG_INLINE V reduce_once(V x, V bound) { return _mm512_min_epu32(x, _mm512_sub_epi32(x, bound)); }
+    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
+    PG_INLINE V sub_mod(V x, V y) const {
+        V d = sub(x, y);
+        return _mm512_min_epu32(d, add(d, q));
+    }
+
+    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, _mm512_srli_epi64(shoup, 32)}; }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
+    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
+        if constexpr (COUNT == 16) return load(x);
+        else {
+            static constexpr auto index = repeat_each<u32, 16>(16 / COUNT);
+            V few;
+            if constexpr (COUNT == 8) few = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)x));
+            else if constexpr (COUNT == 4) few = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)x));
+            else few = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)x));
+            return _mm512_permutexvar_epi32(index.vector(), few);
+        }
+    }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
+    }
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+        V even = _mm512_srli_epi64(_mm512_mul_epu32(x, t.shoup), 32);
+        V odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), t.shoup_odd);
+        V high = _mm512_mask_blend_epi32(0xaaaa, even, odd);
+        return sub(_mm512_mullo_epi32(x, t.w), _mm512_mullo_epi32(high, q));
+    }
+    // Barrett's product of the low halves of 64-bit lanes
+    PG_INLINE V mul_even(V x, V y) const {
+        V z = _mm512_mul_epu32(x, y);
+        V quotient = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srl_epi64(z, shift), barrett), 32);
+        V r = _mm512_sub_epi64(z, _mm512_mul_epu32(quotient, q));
+        V one_q = _mm512_srli_epi64(q, 32), two_q = _mm512_slli_epi64(one_q, 1);
+        r = _mm512_min_epu64(r, _mm512_sub_epi64(r, two_q));
+        return _mm512_min_epu64(r, _mm512_sub_epi64(r, one_q));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        V odd = mul_even(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(y, 32));
+        return _mm512_or_si512(mul_even(x, y), _mm512_slli_epi64(odd, 32));
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        static constexpr auto first = granules<u32, 16>(G, 0), second = granules<u32, 16>(G, 1);
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi32(a, first.vector(), b);
+        v = _mm512_permutex2var_epi32(a, second.vector(), b);
+    }
+};
+
+struct Lanes64Base {
+    using T = u64;
+    using V = __m512i;
+    static constexpr size_t WIDTH = 8;
+    const V q, q2;
+    const __m128i low_shift;
+    explicit Lanes64Base(const Modulus &m)
+        : q(splat(m.q)), q2(splat(2 * m.q)), low_shift(_mm_cvtsi32_si128((int)m.bits - 2)) {}
+
+    static PG_INLINE V load(const T *x) { return _mm512_loadu_si512(x); }
+    static PG_INLINE void store(T *x, V v) { _mm512_storeu_si512(x, v); }
+    static PG_INLINE V splat(T x) { return _mm512_set1_epi64((long long)x); }
+    static PG_INLINE V zero() { return _mm512_setzero_si512(); }
+    static PG_INLINE V add(V x, V y) { return _mm512_add_epi64(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm512_sub_epi64(x, y); }
+    static PG_INLINE V reduce_once(V x, V bound) { return _mm512_min_epu64(x, _mm512_sub_epi64(x, bound)); }
+    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
+    PG_INLINE V sub_mod(V x, V y) const {
+        V d = sub(x, y);
+        return _mm512_min_epu64(d, add(d, q));
+    }
+    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
+        if constexpr (COUNT == 8) return load(x);
+        else {
+            static constexpr auto index = repeat_each<u64, 8>(8 / COUNT);
+            V few;
+            if constexpr (COUNT == 4) few = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)x));
+            else few = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)x));
+            return _mm512_permutexvar_epi64(index.vector(), few);
+        }
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi64(a, first.vector(), b);
+        v = _mm512_permutex2var_epi64(a, second.vector(), b);
+    }
+};
+
+// q < 2^50: lazy values stay below 2^52, what the multiplier takes. Quotients have the scale 2^52.
+struct Lanes52 : Lanes64Base {
+    struct Twiddle {
+        V w, shoup;
+    };
+    const V minus_q, mask, barrett;
+    const __m128i high_shift;
+    explicit Lanes52(const Modulus &m)
+        : Lanes64Base(m), minus_q(splat((1ull << 52) - m.q)), mask(splat((1ull << 52) - 1)),
+          barrett(splat(m.barrett52)), high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
+
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return {splat(w), splat(shoup >> 12)}; }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return {Lanes64Base::expand<COUNT>(w), _mm512_srli_epi64(Lanes64Base::expand<COUNT>(shoup), 12)};
+    }
+    // low 52 bits of x * y - quotient * q
+    PG_INLINE V remainder(V x, V y, V quotient) const {
+        V low = _mm512_madd52lo_epu64(zero(), x, y);
+        return _mm512_and_si512(_mm512_madd52lo_epu64(low, quotient, minus_q), mask);
+    }
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+        return remainder(x, t.w, _mm512_madd52hi_epu64(zero(), x, t.shoup));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        V low = _mm512_madd52lo_epu64(zero(), x, y), high = _mm512_madd52hi_epu64(zero(), x, y);
+        V t = _mm512_or_si512(_mm512_sll_epi64(high, high_shift), _mm512_srl_epi64(low, low_shift));
+        V r = remainder(x, y, _mm512_madd52hi_epu64(zero(), t, barrett));
+        return reduce_once(reduce_once(r, q2), q);
+    }
+};
+
+// q < 2^62
+struct Lanes64 : Lanes64Base {
+    struct Twiddle {
+        V w, shoup, shoup_high;
+    };
+    const V barrett;
+    const __m128i high_shift;
+    explicit Lanes64(const Modulus &m)
+        : Lanes64Base(m), barrett(splat(m.barrett64)), high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
+
+    static PG_INLINE V upper(V x) { return _mm512_srli_epi64(x, 32); }
+    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, upper(shoup)}; }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return twiddle(Lanes64Base::expand<COUNT>(w), Lanes64Base::expand<COUNT>(shoup));
+    }
+    static PG_INLINE V high_product(V x, V y, V y_high) {
+        V x_high = upper(x);
+        V middle = add(_mm512_mul_epu32(x_high, y), upper(_mm512_mul_epu32(x, y)));
+        V second = add(_mm512_mul_epu32(x, y_high), _mm512_and_si512(middle, splat(0xffffffffu)));
+        return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
+    }
+    PG_INLINE V remainder(V low, V quotient) const { return sub(low, _mm512_mullo_epi64(quotient, q)); }
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+        return remainder(_mm512_mullo_epi64(x, t.w), high_product(x, t.shoup, t.shoup_high));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        V low = _mm512_mullo_epi64(x, y), high = high_product(x, y, upper(y));
+        V t = _mm512_or_si512(_mm512_sll_epi64(high, high_shift), _mm512_srl_epi64(low, low_shift));
+        V r = remainder(low, high_product(t, barrett, upper(barrett)));
+        return reduce_once(reduce_once(r, q2), q);
+    }
+};
+
+}  // namespace
+
+const Isa isa_avx512{
+    "avx512",
+    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
+    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},
+    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    {},
+};
+
+}  // namespace pg
+#else
+namespace pg {
+const Isa isa_avx512{};
+}
+#endif

@@ -1,0 +1,41 @@
+// What one instruction set offers: operations on one row, the residues of one polynomial mod one q.
+#pragma once
+#include "modulus.hpp"
+
+namespace pg {
+
+enum class Op { add, sub, neg, mul, mul_add };  // mul_add: a * b + c
+
+// The transform of one limb. Node i of the heap of twiddles (root 1, children 2i and 2i + 1) splits
+// X^2t - w^2 into X^t - w and X^t + w (docs/math.md, "The tree of factors").
+template <class T> struct Row {
+    const Modulus *modulus;
+    const T *forward, *forward_shoup;  // w by node; floor(w * 2^bits(T) / q)
+    const T *inverse, *inverse_shoup;  // 1/w by node; entry 0 is 1/points and entry 1 carries that factor too
+    size_t degree;                     // coefficients
+    size_t base;                       // leaves are polynomials of degree < base; degree = base * points
+    size_t block;                      // coefficients that stay in the cache: above it the tree is walked depth first
+    const volatile int *stop;          // set when the caller was interrupted: the result is not wanted any more
+};
+
+template <class T> struct RowKernels {
+    // natural order in, bit-reversed leaves out, and back; x may be y; canonical residues in and out
+    void (*forward)(const T *x, T *y, const Row<T> &row);
+    void (*inverse)(const T *x, T *y, const Row<T> &row);
+    // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
+    void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
+    size_t least_degree;  // a shorter row goes to the portable kernels
+};
+
+// Named by the bound on q. A kernel that an instruction set lacks has null functions.
+struct Isa {
+    const char *name;
+    RowKernels<u32> q30, q31, q32;  // q < 2^30, q < 2^31, q <= 2^32
+    RowKernels<u64> q50, q62, q64;  // q < 2^50, q < 2^62, q <= 2^64
+};
+
+extern const Isa isa_portable;
+extern const Isa isa_avx2;    // name is null where the compiler's target has no such instructions
+extern const Isa isa_avx512;
+
+}  // namespace pg

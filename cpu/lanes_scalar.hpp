@@ -1,0 +1,67 @@
+// One residue at a time: the portable lanes, and what finishes a row that is no whole number of vectors.
+#pragma once
+#include "ntt.hpp"
+
+namespace pg {
+namespace {
+
+template <class Word> struct ScalarBase {
+    using T = Word;
+    using V = Word;
+    struct Twiddle {
+        T w, shoup;
+    };
+    static constexpr size_t WIDTH = 1;
+    static PG_INLINE V load(const T *x) { return *x; }
+    static PG_INLINE void store(T *x, V v) { *x = v; }
+    static PG_INLINE V splat(T x) { return x; }
+    static PG_INLINE V zero() { return 0; }
+    static PG_INLINE V add(V x, V y) { return (V)(x + y); }
+    static PG_INLINE V sub(V x, V y) { return (V)(x - y); }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return {w, shoup}; }
+};
+
+// q < 2^31 (u32) or q < 2^62 (u64)
+template <class Word> struct ScalarLanes : ScalarBase<Word> {
+    using T = Word;
+    using typename ScalarBase<Word>::Twiddle;
+    static constexpr bool NARROW = sizeof(T) == 4;
+    const Modulus &m;
+    const T q, q2;
+    explicit ScalarLanes(const Modulus &modulus) : m(modulus), q((T)modulus.q), q2((T)(2 * modulus.q)) {}
+
+    PG_INLINE T reduce_once(T x, T bound) const { return x >= bound ? x - bound : x; }
+    PG_INLINE T add_mod(T x, T y) const { return reduce_once(x + y, q); }
+    PG_INLINE T sub_mod(T x, T y) const { return x >= y ? x - y : x - y + q; }
+    PG_INLINE T mul_lazy(T x, const Twiddle &t) const {
+        if constexpr (NARROW) return (T)(x * t.w - (T)((u64)x * t.shoup >> 32) * q);
+        else return x * t.w - mul_hi(x, t.shoup) * q;
+    }
+    // Barrett's product (docs/math.md): the estimated quotient is at most 2 too small.
+    PG_INLINE T mul(T x, T y) const {
+        u64 r;
+        if constexpr (NARROW) {
+            u64 z = (u64)x * y;
+            r = z - ((z >> (m.bits - 1)) * m.barrett32 >> 32) * q;
+        } else {
+            u128 z = (u128)x * y;
+            r = (u64)z - mul_hi((u64)(z >> (m.bits - 2)), m.barrett64) * q;
+        }
+        u64 two_q = 2 * m.q;
+        r = r >= two_q ? r - two_q : r;
+        return (T)(r >= q ? r - q : r);
+    }
+};
+
+// any q up to 2^32 (u32) or 2^64 (u64)
+template <class Word> struct StrictLanes : ScalarBase<Word> {
+    using T = Word;
+    const Modulus &m;
+    explicit StrictLanes(const Modulus &modulus) : m(modulus) {}
+    PG_INLINE T add_mod(T x, T y) const { return (T)pg::add_mod(m, x, y); }
+    PG_INLINE T sub_mod(T x, T y) const { return (T)pg::sub_mod(m, x, y); }
+    PG_INLINE T mul(T x, T y) const { return (T)mul_mod(m, x, y); }
+};
+
+}  // namespace
+}  // namespace pg

@@ -1,0 +1,609 @@
+// The Python module polygpu._cpu: arrays in, arrays out; every argument was checked by backends/cpu.py.
+//
+// Arrays are C-contiguous, (*batch, rows, degree): one row of residues a limb, or the words of one wide
+// modulus. Batch axes broadcast against those of the result.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+#include "rows.hpp"
+#include "tables.hpp"
+#include "wide.hpp"
+
+namespace nb = nanobind;
+
+namespace pg {
+namespace {
+
+using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+using Out = nb::ndarray<nb::device::cpu>;
+template <class T> using Table = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+
+void require(bool holds, const char *what) {
+    if (!holds) throw nb::value_error(what);
+}
+
+// ---- instruction sets ----
+
+bool supported(const Isa &isa) {
+    if (!isa.name) return false;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (&isa == &isa_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512ifma");
+    if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2");
+#endif
+    return &isa == &isa_portable;
+}
+
+const Isa *best_isa() {
+    for (const Isa *isa : {&isa_avx512, &isa_avx2})
+        if (supported(*isa)) return isa;
+    return &isa_portable;
+}
+const Isa *current_isa = best_isa();
+
+const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
+    return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
+}
+const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
+    return m.bits <= 50 ? isa.q50 : m.bits <= 62 ? isa.q62 : isa.q64;
+}
+template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree) {
+    const RowKernels<T> &fast = slot(*current_isa, m, T());
+    return fast.forward && degree >= fast.least_degree ? fast : slot(isa_portable, m, T());
+}
+
+// Estimates for the number of threads only.
+double seconds_pointwise(size_t n) { return 1e-9 * (double)n; }
+double seconds_transform(size_t n) { return 0.5e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
+
+// ---- arrays ----
+
+template <class T> T *data_of(const Array &x) { return (T *)x.data(); }
+
+size_t last(const Array &x) { return x.shape(x.ndim() - 1); }
+
+size_t batch_of(const Out &x) {
+    size_t items = 1;
+    for (size_t i = 0; i + 2 < x.ndim(); ++i) items *= x.shape(i);
+    return items;
+}
+
+// An operand whose batch axes broadcast against those of the result.
+template <class T> class Operand {
+  public:
+    Operand(const Array &x, const Out &out, size_t rows) : data_((const T *)x.data()), length_(last(x)), rows_(rows) {
+        require(x.ndim() >= 2 && x.ndim() <= out.ndim(), "operand: more axes than the result");
+        require(x.itemsize() == sizeof(T) && x.shape(x.ndim() - 2) == rows, "operand: wrong dtype or rows");
+        const size_t axes = out.ndim() - 2, own = x.ndim() - 2;
+        size_t step = 1;
+        shape_.resize(axes), step_.assign(axes, 0);
+        for (size_t i = axes; i-- > 0;) {
+            shape_[i] = out.shape(i);
+            const size_t size = i + own >= axes ? x.shape(i + own - axes) : 1;
+            require(size == 1 || size == shape_[i], "operand: batch axes do not broadcast");
+            if (size != 1) step_[i] = step;
+            else if (shape_[i] != 1) dense_ = false;
+            step *= size;
+        }
+    }
+    size_t length() const { return length_; }
+    const T *item(size_t index) const {
+        size_t at = index;
+        if (!dense_) {
+            at = 0;
+            for (size_t i = shape_.size(); i-- > 0; index /= shape_[i]) at += index % shape_[i] * step_[i];
+        }
+        return data_ + at * rows_ * length_;
+    }
+    const T *row(size_t index) const { return item(index / rows_) + index % rows_ * length_; }
+
+  private:
+    const T *data_;
+    size_t length_, rows_;
+    bool dense_ = true;
+    std::vector<size_t> shape_, step_;
+};
+
+// ---- the moduli of a ring ----
+
+class Limbs {
+  public:
+    // moduli: (limbs, words) little-endian; several words: one wide modulus; words of 0 stand for 2^(64 words)
+    Limbs(Table<u64> moduli, int storage_bits) : narrow_(storage_bits == 32) {
+        require(moduli.ndim() == 2 && (storage_bits == 32 || storage_bits == 64), "Limbs: moduli (limbs, words), 32 or 64 bits");
+        const size_t limbs = moduli.shape(0), words = moduli.shape(1);
+        if (words > 1) {
+            require(limbs == 1, "Limbs: a wide modulus stands alone");
+            wide_ = WideModulus(std::vector<u64>(moduli.data(), moduli.data() + words));
+        } else {
+            for (size_t i = 0; i < limbs; ++i) moduli_.push_back(make_modulus(moduli.data()[i]));
+        }
+    }
+    bool wide() const { return moduli_.empty(); }
+    bool narrow() const { return narrow_; }
+    size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
+    const std::vector<Modulus> &moduli() const { return moduli_; }
+    const WideModulus &wide_modulus() const { return wide_; }
+
+    void pointwise(int op, Array a, std::optional<Array> b, std::optional<Array> c, Out out) const {
+        if (wide()) pointwise_wide((Op)op, a, b, out);
+        else if (narrow_) pointwise_words<u32>((Op)op, a, b, c, out);
+        else pointwise_words<u64>((Op)op, a, b, c, out);
+    }
+
+    // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
+    void permute(Array x, Table<int64_t> index, Out out) const {
+        if (narrow_) permute_words<u32>(x, index, out);
+        else permute_words<u64>(x, index, out);
+    }
+
+    // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
+    void reduce_integers(Array x, Out out) const {
+        const bool is_signed = x.dtype() == nb::dtype<int64_t>();
+        require(is_signed || x.dtype() == nb::dtype<u64>(), "reduce_integers: int64 or uint64");
+        if (narrow_) reduce_integers_to<u32>(x, is_signed, out);
+        else reduce_integers_to<u64>(x, is_signed, out);
+    }
+
+    // out row `limb` (all rows of a wide modulus): numbers of k words, (items, degree, k), mod q
+    void reduce_words(Table<u64> words, size_t limb, Out out) const {
+        require(words.ndim() == 3, "reduce_words: (items, degree, words)");
+        const size_t n = words.shape(1), k = words.shape(2), r = rows();
+        for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &) {
+            const u64 *x = words.data() + item * n * k;
+            if (wide()) {
+                std::vector<u64> value(r), scratch(r + 1);
+                u64 *y = (u64 *)out.data() + item * r * n;
+                for (size_t j = 0; j < n; ++j, x += k) {
+                    std::fill(value.begin(), value.end(), 0);
+                    for (size_t i = k; i-- > 0;) wide_.horner(value.data(), 0, x[i], scratch.data());
+                    for (size_t i = 0; i < r; ++i) y[i * n + j] = value[i];
+                }
+                return;
+            }
+            const Modulus &m = moduli_[limb];
+            for (size_t j = 0; j < n; ++j, x += k) {
+                u64 value = 0;
+                for (size_t i = k; i-- > 0;) value = reduce(m, value, x[i]);
+                const size_t at = (item * r + limb) * n + j;
+                if (narrow_) ((u32 *)out.data())[at] = (u32)value;
+                else ((u64 *)out.data())[at] = value;
+            }
+        });
+    }
+
+  private:
+    template <class T>
+    void pointwise_words(Op op, const Array &a, const std::optional<Array> &b, const std::optional<Array> &c, const Out &out) const {
+        const size_t n = out.shape(out.ndim() - 1), limbs = rows();
+        const Operand<T> x(a, out, limbs), y(b ? *b : a, out, limbs), z(c ? *c : a, out, limbs);
+        require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
+        const bool scalar = y.length() == 1 && n != 1;
+        T *result = (T *)out.data();
+        for_each_row(batch_of(out) * limbs, seconds_pointwise(n), [&](size_t i, const Worker &) {
+            const Modulus &m = moduli_[i % limbs];
+            const auto &fast = slot(*current_isa, m, T());
+            const auto &kernel = fast.pointwise ? fast : slot(isa_portable, m, T());
+            kernel.pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
+        });
+    }
+    void pointwise_wide(Op op, const Array &a, const std::optional<Array> &b, const Out &out) const {
+        require(op == Op::add || op == Op::sub || op == Op::neg, "pointwise: a wide modulus adds and subtracts only");
+        const size_t n = out.shape(out.ndim() - 1), words = rows();
+        const Operand<u64> x(a, out, words), y(b ? *b : a, out, words);
+        require(x.length() == n && y.length() == n, "pointwise: lengths differ");
+        u64 *result = (u64 *)out.data();
+        for_each_row(batch_of(out), seconds_pointwise(2 * n * words), [&](size_t i, const Worker &) {
+            const u64 *from_x = x.item(i), *from_y = y.item(i);
+            u64 *to = result + i * n * words;
+            std::vector<u64> u(words), v(words);
+            for (size_t j = 0; j < n; ++j) {
+                for (size_t w = 0; w < words; ++w) {
+                    u[w] = op == Op::neg ? 0 : from_x[w * n + j];
+                    v[w] = op == Op::neg ? from_x[w * n + j] : from_y[w * n + j];
+                }
+                if (op == Op::add) wide_.add(u.data(), v.data());
+                else wide_.sub(u.data(), v.data());
+                for (size_t w = 0; w < words; ++w) to[w * n + j] = u[w];
+            }
+        });
+    }
+    template <class T> void permute_words(const Array &x, const Table<int64_t> &index, const Out &out) const {
+        const size_t n = out.shape(out.ndim() - 1), r = rows();
+        const Operand<T> from(x, out, r);
+        require(from.length() == n && index.size() == n, "permute: lengths differ");
+        const int64_t *at = index.data();
+        T *result = (T *)out.data();
+        for_each_row(batch_of(out), seconds_pointwise(2 * n * r), [&](size_t i, const Worker &) {
+            const T *source = from.item(i);
+            T *to = result + i * n * r;
+            std::vector<u64> zero(r, 0), value(r);
+            for (size_t w = 0; w < r; ++w) {
+                for (size_t j = 0; j < n; ++j) {
+                    const size_t k = (size_t)at[j];
+                    if (k < n) to[w * n + j] = source[w * n + k];
+                    else if (!wide()) to[w * n + j] = (T)neg_mod(moduli_[w], source[w * n + k - n]);
+                }
+            }
+            if (!wide()) return;
+            for (size_t j = 0; j < n; ++j) {
+                const size_t k = (size_t)at[j];
+                if (k < n) continue;
+                std::vector<u64> difference(r, 0);
+                for (size_t w = 0; w < r; ++w) value[w] = source[w * n + k - n];
+                wide_.sub(difference.data(), value.data());
+                for (size_t w = 0; w < r; ++w) to[w * n + j] = (T)difference[w];
+            }
+        });
+    }
+    template <class T> void reduce_integers_to(const Array &x, bool is_signed, const Out &out) const {
+        const size_t n = out.shape(out.ndim() - 1), count = last(x), r = rows();
+        require(count <= n, "reduce_integers: too many coefficients");
+        const u64 *source = (const u64 *)x.data();
+        T *result = (T *)out.data();
+        for_each_row(batch_of(out), 3e-9 * (double)(n * r), [&](size_t i, const Worker &) {
+            const u64 *from = source + i * count;
+            T *to = result + i * n * r;
+            std::memset(to, 0, n * r * sizeof(T));
+            for (size_t w = 0; w < r; ++w) {
+                for (size_t j = 0; j < count; ++j) {
+                    const bool negative = is_signed && (int64_t)from[j] < 0;
+                    const u64 magnitude = negative ? 0 - from[j] : from[j];
+                    if (wide()) {
+                        if (w == 0) set_wide((u64 *)to + j, n, magnitude, negative);
+                    } else {
+                        const u64 residue = reduce(moduli_[w], magnitude);
+                        to[w * n + j] = (T)(negative ? neg_mod(moduli_[w], residue) : residue);
+                    }
+                }
+            }
+        });
+    }
+    // A machine integer is smaller than any wide modulus.
+    void set_wide(u64 *to, size_t stride, u64 magnitude, bool negative) const {
+        std::vector<u64> value(rows(), 0), size(rows(), 0);
+        size[0] = magnitude;
+        if (negative) wide_.sub(value.data(), size.data());
+        else value = size;
+        for (size_t w = 0; w < rows(); ++w) to[w * stride] = value[w];
+    }
+
+    bool narrow_;
+    std::vector<Modulus> moduli_;  // empty for a wide modulus
+    WideModulus wide_;
+};
+
+// ---- transforms ----
+
+class Transform {
+  public:
+    // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
+    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic, nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward,
+              nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> inverse)
+        : limbs_(limbs), degree_(degree), base_(base), points_(degree / base), block_(block), negacyclic_(negacyclic),
+          forward_table_(forward), inverse_table_(inverse) {
+        require(!limbs.wide(), "Transform: no transform modulo a wide modulus");
+        for (const auto *table : {&forward, &inverse})
+            require(table->ndim() == 3 && table->shape(0) == limbs.rows() && table->shape(1) == 2 &&
+                        table->shape(2) == points_ && table->itemsize() == (limbs.narrow() ? 4 : 8),
+                    "Transform: tables must be (limbs, 2, points) words");
+    }
+    void forward(Array x, Out out) const { limbs_.narrow() ? run<u32, true>(x, out) : run<u64, true>(x, out); }
+    void inverse(Array x, Out out) const { limbs_.narrow() ? run<u32, false>(x, out) : run<u64, false>(x, out); }
+    // coefficients to coefficients: both transforms, the product, the inverse, row by row
+    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out); }
+    // transformed operands, any base: products modulo the leaves
+    void multiply_leaves(Array a, Array b, Out out) const { limbs_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out); }
+
+    const Limbs &limbs() const { return limbs_; }
+    size_t points() const { return points_; }
+    size_t degree() const { return degree_; }
+
+    template <class T> Row<T> row(size_t limb, const Worker &worker) const {
+        const T *f = (const T *)forward_table_.data() + limb * 2 * points_, *i = (const T *)inverse_table_.data() + limb * 2 * points_;
+        return {&limbs_.moduli()[limb], f, f + points_, i, i + points_, degree_, base_, block_, worker.stop};
+    }
+    template <class T> void forward_row(const T *x, T *y, const Row<T> &r) const {
+        if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
+        else kernels<T>(*r.modulus, degree_).forward(x, y, r);
+    }
+    template <class T> void inverse_row(const T *x, T *y, const Row<T> &r) const {
+        if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
+        else kernels<T>(*r.modulus, degree_).inverse(x, y, r);
+    }
+    template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const {
+        const Modulus &m = *r.modulus;
+        if (base_ == 1) {
+            const auto &fast = slot(*current_isa, m, T());
+            (fast.pointwise ? fast : slot(isa_portable, m, T())).pointwise(Op::mul, a, b, false, a, y, degree_, m);
+            return;
+        }
+        u64 product[MAX_BASE];
+        for (size_t leaf = 0; leaf < points_; ++leaf, a += base_, b += base_, y += base_) {
+            const u64 constant = leaf_constant(r, leaf);
+            for (size_t k = 0; k < base_; ++k) {  // coefficient k of a * b mod X^base - constant
+                u64 low = 0, high = 0;
+                for (size_t i = 0; i < base_; ++i) {
+                    u64 &sum = i <= k ? low : high;
+                    sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + base_ - i) % base_]));
+                }
+                product[k] = add_mod(m, low, mul_mod(m, high, constant));
+            }
+            for (size_t k = 0; k < base_; ++k) y[k] = (T)product[k];
+        }
+    }
+
+    static constexpr size_t MAX_BASE = 8;
+
+  private:
+    // Leaf i is X^base - c: the two leaves below the twiddle w have c = w and c = -w.
+    template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const {
+        if (points_ == 1) return negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1);
+        const u64 w = r.forward[points_ / 2 + leaf / 2];
+        return leaf % 2 ? neg_mod(*r.modulus, w) : w;
+    }
+    template <class T, bool FORWARD> void run(const Array &x, const Out &out) const {
+        const size_t limbs = limbs_.rows();
+        const Operand<T> from(x, out, limbs);
+        require(from.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "transform: wrong degree");
+        T *result = (T *)out.data();
+        for_each_row(batch_of(out) * limbs, seconds_transform(degree_), [&](size_t i, const Worker &worker) {
+            const Row<T> r = row<T>(i % limbs, worker);
+            if (FORWARD) forward_row(from.row(i), result + i * degree_, r);
+            else inverse_row(from.row(i), result + i * degree_, r);
+        });
+    }
+    template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const {
+        require(base_ <= MAX_BASE, "transform: base polynomials are too long");
+        const size_t limbs = limbs_.rows(), n = degree_;
+        const Operand<T> x(a, out, limbs), y(b, out, limbs);
+        require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "transform: wrong degree");
+        T *result = (T *)out.data();
+        for_each_row(batch_of(out) * limbs, 4 * seconds_transform(n), [&](size_t i, const Worker &worker) {
+            const Row<T> r = row<T>(i % limbs, worker);
+            const T *u = x.row(i), *v = y.row(i);
+            T *to = result + i * n;
+            if (TRANSFORMED) return multiply_leaves_row(u, v, to, r);
+            T *left = (T *)worker.scratch(2 * n * sizeof(T)), *right = left + n;
+            forward_row(u, left, r);
+            if (u != v) forward_row(v, right, r);
+            multiply_leaves_row(left, u != v ? right : left, left, r);
+            inverse_row(left, to, r);
+        });
+    }
+
+    const Limbs &limbs_;  // kept alive by the binding
+    size_t degree_, base_, points_, block_;
+    bool negacyclic_;
+    nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward_table_, inverse_table_;
+};
+
+// Products modulo anything: exact over the integers modulo enough primes, then reduced.
+class Auxiliary {
+  public:
+    // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
+    // for the linear product, which is then folded.
+    Auxiliary(const Limbs &limbs, const Transform &transform, size_t degree, bool negacyclic)
+        : limbs_(limbs), transform_(transform), degree_(degree), negacyclic_(negacyclic), radix_(transform.limbs().moduli()) {
+        require(!transform.limbs().narrow(), "Auxiliary: 64-bit words");
+        require(transform.degree() == degree || transform.degree() >= 2 * degree - 1, "Auxiliary: transform too short");
+        for (const Modulus &p : radix_.primes) {
+            require(p.bits == radix_.primes[0].bits && p.bits <= 62, "Auxiliary: primes of one bit length, at most 62");
+            for (size_t i = 0; i < (limbs.wide() ? 1 : limbs.rows()); ++i) {
+                std::vector<u64> q = limbs.wide() ? limbs.wide_modulus().q : std::vector<u64>{limbs.moduli()[i].q};
+                if (q.back() == 0) q.push_back(1);  // a power of 2^64
+                q_mod_p_.push_back(residue(p, q.data(), q.size(), 1));
+            }
+        }
+        for (size_t i = 0; i < (limbs.wide() ? 1 : limbs.rows()); ++i) {
+            std::vector<u64> product = reduced_product(i);
+            product_mod_q_.insert(product_mod_q_.end(), product.begin(), product.end());
+        }
+    }
+
+    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out); }
+
+  private:
+    size_t limbs_count() const { return limbs_.wide() ? 1 : limbs_.rows(); }
+    size_t words() const { return limbs_.wide() ? limbs_.rows() : 1; }
+
+    // x mod p of little-endian words at x[0], x[stride], ...
+    template <class T> static u64 residue(const Modulus &p, const T *x, size_t words, size_t stride) {
+        u64 r = 0;
+        for (size_t w = words; w-- > 0;) r = reduce(p, r, x[w * stride]);
+        return r;
+    }
+    // Horner's rule over mixed-radix digits, modulo limb `limb`; value, scratch: words() and words() + 1
+    void compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const {
+        const size_t k = radix_.primes.size();
+        if (limbs_.wide()) {
+            std::fill(value, value + words(), 0);
+            for (size_t i = k; i-- > 0;) limbs_.wide_modulus().horner(value, radix_.primes[i].q, digits[i], scratch);
+        } else {
+            const Modulus &m = limbs_.moduli()[limb];
+            u64 v = 0;
+            for (size_t i = k; i-- > 0;) {
+                u128 z = (u128)v * radix_.primes[i].q + digits[i];
+                v = m.q == 0 ? (u64)z : reduce(m, reduce(m, (u64)(z >> 64)), (u64)z);
+            }
+            *value = v;
+        }
+    }
+    // p_0 ... p_{k-1} mod q of one limb: (P - 1) + 1 through its digits p_i - 1
+    std::vector<u64> reduced_product(size_t limb) const {
+        std::vector<u64> digits, value(words()), scratch(words() + 1), one(words(), 0);
+        for (const Modulus &p : radix_.primes) digits.push_back(p.q - 1);
+        compose(digits.data(), limb, value.data(), scratch.data());
+        one[0] = 1;
+        if (limbs_.wide()) limbs_.wide_modulus().add(value.data(), one.data());
+        else value[0] = add_mod(limbs_.moduli()[limb], value[0], 1);
+        return value;
+    }
+    // Whether x > q/2, so that x - q is the smaller representative.
+    template <class T> bool upper_half(size_t limb, const T *x, size_t stride) const {
+        if (!limbs_.wide()) return *x > limbs_.moduli()[limb].last / 2;
+        const std::vector<u64> &q = limbs_.wide_modulus().q;
+        const u64 above = limbs_.wide_modulus().whole;  // the word beyond the last
+        for (size_t w = q.size(); w-- > 0;) {           // compare x with floor(q / 2)
+            const u64 half = q[w] >> 1 | (w + 1 < q.size() ? q[w + 1] : above) << 63;
+            if (x[w * stride] != half) return x[w * stride] > half;
+        }
+        return false;
+    }
+    // Centred residues of one polynomial modulo every prime, zero-padded to the transform's degree.
+    template <class T> void spread(const T *x, size_t limb, u64 *y) const {
+        const size_t length = transform_.degree(), k = radix_.primes.size();
+        for (size_t i = 0; i < k; ++i) {
+            const Modulus &p = radix_.primes[i];
+            const u64 q_mod_p = q_mod_p_[i * limbs_count() + limb];
+            u64 *to = y + i * length;
+            for (size_t j = 0; j < degree_; ++j) {
+                const u64 r = residue(p, x + j, words(), degree_);
+                to[j] = upper_half(limb, x + j, degree_) ? sub_mod(p, r, q_mod_p) : r;
+            }
+            std::fill(to + degree_, to + length, 0);
+        }
+    }
+    template <class T> void run(const Array &a, const Array &b, const Out &out) const {
+        const size_t rows = limbs_.rows(), limbs = limbs_count(), length = transform_.degree(), k = radix_.primes.size();
+        const Operand<T> x(a, out, rows), y(b, out, rows);
+        require(x.length() == degree_ && y.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "product: wrong degree");
+        T *result = (T *)out.data();
+        const double seconds = (double)k * (4 * seconds_transform(length) + 5e-9 * (double)(degree_ * (k + 2 * words())));
+        for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
+            const size_t item = unit / limbs, limb = unit % limbs;
+            const size_t offset = limbs_.wide() ? 0 : limb * degree_;
+            const T *u = x.item(item) + offset, *v = y.item(item) + offset;
+            u64 *left = (u64 *)worker.scratch(3 * k * length * sizeof(u64)), *right = left + k * length, *work = right + k * length;
+            spread(u, limb, left);
+            if (u != v) spread(v, limb, right);
+            for (size_t i = 0; i < k && !*worker.stop; ++i) {
+                const Row<u64> r = transform_.row<u64>(i, worker);
+                u64 *left_i = left + i * length, *right_i = (u != v ? right : left) + i * length, *work_i = work + i * length;
+                transform_.forward_row(left_i, work_i, r);
+                if (u != v) transform_.forward_row(right_i, right_i, r);
+                transform_.multiply_leaves_row(work_i, u != v ? right_i : work_i, work_i, r);
+                transform_.inverse_row(work_i, left_i, r);
+            }
+            if (!*worker.stop) gather(left, limb, result + item * rows * degree_ + offset);
+        });
+    }
+    // Residues modulo the primes to residues modulo q; a linear product is folded by X^degree = -1 or 1.
+    template <class T> void gather(const u64 *x, size_t limb, T *y) const {
+        const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
+        const bool fold = length != degree_;
+        std::vector<u64> digits(k), value(n), folded(n), scratch(n + 1);
+        for (size_t j = 0; j < degree_; ++j) {
+            signed_value(x + j, limb, digits.data(), value.data(), scratch.data());
+            if (fold && j + 1 < degree_) {
+                signed_value(x + j + degree_, limb, digits.data(), folded.data(), scratch.data());
+                combine(limb, value.data(), folded.data(), negacyclic_);
+            }
+            for (size_t w = 0; w < n; ++w) y[w * degree_ + j] = (T)value[w];
+        }
+    }
+    void signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value, u64 *scratch) const {
+        radix_.digits(x, transform_.degree(), digits);
+        compose(digits, limb, value, scratch);
+        if (radix_.negative(digits)) combine(limb, value, product_mod_q_.data() + limb * words(), true);
+    }
+    void combine(size_t limb, u64 *x, const u64 *y, bool subtract) const {
+        if (limbs_.wide()) subtract ? limbs_.wide_modulus().sub(x, y) : limbs_.wide_modulus().add(x, y);
+        else *x = subtract ? sub_mod(limbs_.moduli()[limb], *x, *y) : add_mod(limbs_.moduli()[limb], *x, *y);
+    }
+
+    const Limbs &limbs_;          // both kept alive by the binding
+    const Transform &transform_;
+    size_t degree_;
+    bool negacyclic_;
+    MixedRadix radix_;
+    std::vector<u64> q_mod_p_;        // [prime * limbs + limb]
+    std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
+};
+
+template <class T> void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> forward,
+                             nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> inverse) {
+    const size_t points = forward.shape(1);
+    require(points >= 2 && (points & (points - 1)) == 0 && forward.shape(0) == 2 && inverse.shape(0) == 2 && inverse.shape(1) == points,
+            "fill_twiddles: tables of (2, points), points a power of two");
+    nb::gil_scoped_release released;
+    fill_twiddles<T>(q, root, negacyclic, points, forward.data(), forward.data() + points, inverse.data(), inverse.data() + points);
+}
+
+// Additions that wait for each other take one cycle: the clock while they run, in GHz.
+double clock_ghz() {
+    constexpr long ROUNDS = 400'000, ADDS = 16;
+    double best = 0;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+        auto begin = std::chrono::steady_clock::now();
+        u64 x = 1;
+        for (long i = 0; i < ROUNDS; ++i)
+            for (long k = 0; k < ADDS; ++k) {
+                x += (u64)k | 1;
+                asm volatile("" : "+r"(x));
+            }
+        double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+        best = std::max(best, (double)(ROUNDS * ADDS) / ns);
+    }
+    return best;
+}
+
+}  // namespace
+}  // namespace pg
+
+NB_MODULE(_cpu, module) {
+    using namespace pg;
+    nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
+    nb::class_<Limbs>(module, "Limbs")
+        .def(nb::init<Table<u64>, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
+        .def("pointwise", &Limbs::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(), nb::arg("out"))
+        .def("permute", &Limbs::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
+        .def("reduce_integers", &Limbs::reduce_integers, nb::arg("x"), nb::arg("out"))
+        .def("reduce_words", &Limbs::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"));
+    using Tables = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+    nb::class_<Transform>(module, "Transform")
+        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, Tables, Tables>(), nb::keep_alive<1, 2>(), nb::arg("limbs"),
+             nb::arg("degree"), nb::arg("base"), nb::arg("block"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
+        .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
+        .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
+        .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<Auxiliary>(module, "Auxiliary")
+        .def(nb::init<const Limbs &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+             nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
+        .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
+    module.def("fill_twiddles", &fill<u64>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
+    module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"), nb::call_guard<nb::gil_scoped_release>());
+    module.def("supported_isas", [] {
+        std::vector<std::string> names;
+        for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+            if (supported(*isa)) names.push_back(isa->name);
+        return names;
+    });
+    module.def("isa", [] { return std::string(current_isa->name); });
+    module.def("set_isa", [](const std::string &name) {
+        for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+            if (supported(*isa) && name == isa->name) {
+                current_isa = isa;
+                return;
+            }
+        throw nb::value_error(("this CPU has no " + name).c_str());
+    }, nb::arg("name"));
+    module.def("set_num_threads", &set_num_threads, nb::arg("count"));
+    module.def("num_threads", &num_threads);
+    module.def("clock_ghz", &clock_ghz, nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,23 @@
+// Work on many rows: threads, interruption, scratch memory.
+#pragma once
+#include <cstddef>
+#include <functional>
+
+namespace pg {
+
+// What a row of work sees of its call.
+struct Worker {
+    const volatile int *stop;            // set when the caller was interrupted
+    void *scratch(size_t bytes) const;   // 64-byte aligned, this thread's, valid until the next request
+};
+
+// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the
+// GIL held; releases it meanwhile and answers signals about every 50 ms. Throws nanobind's python_error
+// when a signal handler raised (the rows are then unspecified) and what a body threw.
+// No thread outlives the call, so fork() is safe at any time.
+void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
+
+void set_num_threads(int count);
+int num_threads();
+
+}  // namespace pg

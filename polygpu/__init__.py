@@ -1,0 +1,50 @@
+"""Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
+
+from .backends import device
+from .errors import (
+    BackendUnavailable,
+    BadRoot,
+    CoefficientError,
+    DeviceError,
+    DomainError,
+    NotCanonical,
+    NotInvertible,
+    NotNTTFriendly,
+    OutputError,
+    ParameterError,
+    PolyGPUError,
+    RingMismatch,
+    TablesTooLarge,
+)
+from .poly import Poly, concatenate, dot, equal, fma, stack
+from .ring import Ring, debug
+from .roots import is_prime, ntt_primes
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendUnavailable",
+    "BadRoot",
+    "CoefficientError",
+    "DeviceError",
+    "DomainError",
+    "NotCanonical",
+    "NotInvertible",
+    "NotNTTFriendly",
+    "OutputError",
+    "ParameterError",
+    "Poly",
+    "PolyGPUError",
+    "Ring",
+    "RingMismatch",
+    "TablesTooLarge",
+    "concatenate",
+    "debug",
+    "device",
+    "dot",
+    "equal",
+    "fma",
+    "is_prime",
+    "ntt_primes",
+    "stack",
+]

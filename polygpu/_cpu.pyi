@@ -1,0 +1,58 @@
+"""The native CPU core (cpu/module.cpp). Arrays are C-contiguous; batch axes broadcast to out's."""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+class Limbs:
+    """Moduli: uint64 words (limbs, words), little-endian; a modulus 2**(64 words) has words of 0."""
+
+    def __init__(self, moduli: Array, storage_bits: int) -> None: ...
+    def pointwise(self, op: int, a: Array, b: Array | None, c: Array | None, out: Array) -> None: ...
+    def permute(self, x: Array, index: Array, out: Array) -> None: ...
+    def reduce_integers(self, x: Array, out: Array) -> None: ...
+    def reduce_words(self, words: Array, limb: int, out: Array) -> None: ...
+
+class Transform:
+    """One transform of all limbs; tables (limbs, 2, points)."""
+
+    def __init__(
+        self,
+        limbs: Limbs,
+        degree: int,
+        base: int,
+        block: int,
+        negacyclic: bool,
+        forward: Array,
+        inverse: Array,
+    ) -> None: ...
+    def forward(self, x: Array, out: Array) -> None: ...
+    def inverse(self, x: Array, out: Array) -> None: ...
+    def multiply(self, a: Array, b: Array, out: Array) -> None: ...
+    def multiply_leaves(self, a: Array, b: Array, out: Array) -> None: ...
+
+class Auxiliary:
+    """Exact products modulo `limbs` through the primes of `transform`."""
+
+    def __init__(self, limbs: Limbs, transform: Transform, degree: int, negacyclic: bool) -> None: ...
+    def multiply(self, a: Array, b: Array, out: Array) -> None: ...
+
+def fill_twiddles(q: int, root: int, negacyclic: bool, forward: Array, inverse: Array) -> None:
+    """Fill tables (2, points) of one limb."""
+
+def smallest_generator(q: int, root: int, order: int) -> int:
+    """The least element that generates what root generates; its order is a power of two."""
+
+def supported_isas() -> list[str]:
+    """Instruction sets of this CPU, the best first."""
+
+def isa() -> str:
+    """The instruction set in use."""
+
+def set_isa(name: str) -> None: ...
+def set_num_threads(count: int) -> None: ...
+def num_threads() -> int: ...
+def clock_ghz() -> float:
+    """The clock, measured by additions that wait for each other; takes about 10 ms."""

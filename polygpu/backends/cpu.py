@@ -1,0 +1,178 @@
+"""The CPU backend: the native core, its threads and its instruction set."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from .. import _cpu
+from ..errors import DeviceError, ParameterError
+from ..plan import AuxiliaryPlan, Limbs, NttPlan, Plan, ints_to_words, words_to_ints
+from . import Array, Op
+
+_OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+
+
+def configure() -> None:
+    """Set instruction set and threads from POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS."""
+    isa = os.environ.get("POLYGPU_CPU_ISA")
+    if isa is not None:
+        set_isa(isa)
+    threads = os.environ.get("POLYGPU_NUM_THREADS")
+    if threads is None:
+        _cpu.set_num_threads(len(os.sched_getaffinity(0)))
+    elif threads.isdecimal() and 1 <= int(threads) <= 4096:
+        _cpu.set_num_threads(int(threads))
+    else:
+        raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
+
+
+def set_isa(name: str) -> None:
+    """Compute with the named instruction set: "avx512" (with IFMA), "avx2" or "portable"."""
+    supported = _cpu.supported_isas()
+    if name not in supported:
+        raise DeviceError(f"POLYGPU_CPU_ISA: this CPU has no {name!r}; it has {', '.join(supported)}")
+    _cpu.set_isa(name)
+
+
+class CpuBackend:
+    """The native core behind the protocol."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        configure()
+
+    def _native_limbs(self, limbs: Limbs) -> _cpu.Limbs:
+        native: _cpu.Limbs | None = limbs.handles.get("cpu")
+        if native is None:
+            # A modulus 2^(64 words) has no bit left: its words are 0.
+            moduli = np.array(limbs.moduli, dtype=object) % (1 << 64 * limbs.words)
+            words = np.ascontiguousarray(ints_to_words(moduli, limbs.words).T)
+            native = _cpu.Limbs(words, 8 * limbs.dtype.itemsize)
+            limbs.handles["cpu"] = native
+        return native
+
+    def _transform(self, plan: NttPlan) -> _cpu.Transform:
+        native: _cpu.Transform | None = plan.handles.get("cpu")
+        if native is None:
+            native = _cpu.Transform(
+                self._native_limbs(plan.limbs),
+                plan.degree,
+                plan.base,
+                plan.block,
+                plan.kind == "negacyclic",
+                plan.forward,
+                plan.inverse,
+            )
+            plan.handles["cpu"] = native
+        return native
+
+    def _auxiliary(self, plan: AuxiliaryPlan) -> _cpu.Auxiliary:
+        native: _cpu.Auxiliary | None = plan.handles.get("cpu")
+        if native is None:
+            native = _cpu.Auxiliary(
+                self._native_limbs(plan.limbs),
+                self._transform(plan.transform),
+                plan.degree,
+                plan.kind == "negacyclic",
+            )
+            plan.handles["cpu"] = native
+        return native
+
+    def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+        """See Backend. A wide modulus multiplies in Python integers."""
+        if limbs.wide and op in ("mul", "mul_add"):
+            assert b is not None
+            value = words_to_ints(a) * words_to_ints(b)
+            if c is not None:
+                value = value + words_to_ints(c)
+            out[...] = ints_to_words(value % limbs.moduli[0], limbs.words)
+            return
+        self._native_limbs(limbs).pointwise(_OPS[op], a, b, c, out)
+
+    def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_limbs(limbs).permute(x.copy() if x is out else x, index, out)
+
+    def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_limbs(limbs).reduce_integers(x, out)
+
+    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
+        """See Backend."""
+        self._native_limbs(limbs).reduce_words(words, limb, out)
+
+    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+        """See Backend."""
+        if plan.limbs.wide:
+            out[...] = ints_to_words(_wide_ntt(plan, words_to_ints(x)), plan.limbs.words)
+        else:
+            self._transform(plan).forward(x, out)
+
+    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+        """See Backend."""
+        if plan.limbs.wide:
+            out[...] = ints_to_words(_wide_intt(plan, words_to_ints(x)), plan.limbs.words)
+        else:
+            self._transform(plan).inverse(x, out)
+
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        if isinstance(plan, AuxiliaryPlan):
+            self._auxiliary(plan).multiply(a, b, out)
+        else:
+            self._transform(plan).multiply(a, b, out)
+
+    def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        if plan.limbs.wide:
+            product = _wide_leaves(plan, words_to_ints(a), words_to_ints(b))
+            out[...] = ints_to_words(product, plan.limbs.words)
+        else:
+            self._transform(plan).multiply_leaves(a, b, out)
+
+
+# ---- transforms modulo one prime of more than 64 bits: Python integers, vectorised over the row ----
+
+
+def _wide_ntt(plan: NttPlan, x: Array) -> Array:
+    q, w, batch, n = plan.limbs.moduli[0], plan.forward[0, 0], x.shape[:-1], plan.degree
+    nodes = 1
+    while nodes < plan.points:
+        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
+        u, t = halves[..., 0, :], halves[..., 1, :] * w[nodes : 2 * nodes, None]
+        x = np.stack([u + t, u - t], axis=-2) % q
+        nodes *= 2
+    return x.reshape(*batch, n)
+
+
+def _wide_intt(plan: NttPlan, x: Array) -> Array:
+    q, w, batch, n = plan.limbs.moduli[0], plan.inverse[0, 0], x.shape[:-1], plan.degree
+    nodes = plan.points // 2
+    while nodes:
+        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
+        u, v = halves[..., 0, :], halves[..., 1, :]
+        scale = w[0] if nodes == 1 else 1  # 1/points, of which the twiddle of node 1 has its share
+        x = np.stack([(u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]], axis=-2) % q
+        nodes //= 2
+    return x.reshape(*batch, n)
+
+
+def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
+    q, base = plan.limbs.moduli[0], plan.base
+    if plan.points > 1:
+        w = plan.forward[0, 0, plan.points // 2 :]
+        constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
+    else:
+        constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)
+    left = a.reshape(*a.shape[:-1], plan.points, base)
+    right = b.reshape(*b.shape[:-1], plan.points, base)
+    shape = np.broadcast_shapes(left.shape, right.shape)
+    product = np.zeros(shape, dtype=object)
+    for i in range(base):
+        row = left[..., i : i + 1] * right
+        product[..., i:] += row[..., : base - i]
+        product[..., :i] += row[..., base - i :] * constants
+    return (product % q).reshape(*shape[:-2], plan.degree)

@@ -1,0 +1,199 @@
+"""The definitions, in Python integers: the oracle of the tests, and the device "reference".
+
+Nothing of polygpu is imported: one mistake cannot hide in both. Plans are read for their parameters
+only (degree, kind, base, roots, limbs.moduli), never for their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def to_ints(limbs: Any, x: Array) -> list[list[list[int]]]:
+    """Residues (*batch, rows, n) as [item][modulus][coefficient]."""
+    flat = x.reshape(-1, *x.shape[-2:]).tolist()
+    if limbs.words == 1:
+        return flat  # type: ignore[no-any-return]
+    return [
+        [[sum(w << 64 * i for i, w in enumerate(column)) for column in zip(*item, strict=True)]]
+        for item in flat
+    ]
+
+
+def write(limbs: Any, values: list[list[list[int]]], out: Array) -> None:
+    """Store [item][modulus][coefficient] into out (*batch, rows, n)."""
+    if limbs.words > 1:
+        mask = (1 << 64) - 1
+        values = [[[v >> 64 * i & mask for v in item[0]] for i in range(limbs.words)] for item in values]
+    out[...] = np.array(values, dtype=out.dtype).reshape(out.shape)
+
+
+def product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
+    """a * b mod X^n - constant, mod q: each pair of coefficients once."""
+    n = len(a)
+    c = [0] * n
+    for i, x in enumerate(a):
+        if x:
+            for j, y in enumerate(b):
+                if i + j < n:
+                    c[i + j] += x * y
+                else:
+                    c[i + j - n] += x * y * constant
+    return [x % q for x in c]
+
+
+def big_product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
+    """The same through one product of big integers (Kronecker substitution), for long operands."""
+    n = len(a)
+    size = (2 * q.bit_length() + n.bit_length()) // 8 + 1  # bytes that hold a coefficient of the product
+    packed = (b"".join(v.to_bytes(size, "little") for v in x) for x in (a, b))
+    x, y = (int.from_bytes(p, "little") for p in packed)
+    flat = (x * y).to_bytes(2 * n * size, "little")
+    c = [int.from_bytes(flat[i : i + size], "little") for i in range(0, 2 * n * size, size)]
+    return [(c[j] + constant * c[j + n]) % q for j in range(n)]
+
+
+def reverse_bits(k: int, points: int) -> int:
+    """br(k) on log2(points) bits."""
+    bits = points.bit_length() - 1
+    return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
+
+
+def leaf_constants(plan: Any, limb: int) -> list[int]:
+    """c_k of the leaves X^base - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
+    q, root, points = plan.limbs.moduli[limb], plan.roots[limb], plan.degree // plan.base
+    exponents = (reverse_bits(k, points) for k in range(points))
+    if plan.kind == "negacyclic":
+        exponents = (2 * e + 1 for e in exponents)
+    return [pow(root, e, q) for e in exponents]
+
+
+class ReferenceBackend:
+    """The protocol of backends/__init__.py, each method its definition."""
+
+    name = "reference"
+
+    def pointwise(self, limbs: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+        """Entry by entry."""
+        operands = []
+        for x in (a, b, c):
+            if x is None:
+                operands.append(to_ints(limbs, np.zeros_like(out)))
+            else:
+                operands.append(to_ints(limbs, np.broadcast_to(x, out.shape)))
+        result: Callable[[int, int, int], int] = {
+            "add": lambda x, y, z: x + y,
+            "sub": lambda x, y, z: x - y,
+            "neg": lambda x, y, z: -x,
+            "mul": lambda x, y, z: x * y,
+            "mul_add": lambda x, y, z: x * y + z,
+        }[op]
+        values = [
+            [
+                [result(x, y, z) % q for x, y, z in zip(*rows, strict=True)]
+                for q, *rows in zip(limbs.moduli, *items, strict=True)
+            ]
+            for items in zip(*operands, strict=True)
+        ]
+        write(limbs, values, out)
+
+    def permute(self, limbs: Any, x: Array, index: Array, out: Array) -> None:
+        """out[j] = x[index[j]], an index n + k standing for -x[k]."""
+        n = out.shape[-1]
+        values = [
+            [
+                [row[k] if k < n else -row[k - n] % q for k in index.tolist()]
+                for q, row in zip(limbs.moduli, item, strict=True)
+            ]
+            for item in to_ints(limbs, np.broadcast_to(x, out.shape))
+        ]
+        write(limbs, values, out)
+
+    def reduce_integers(self, limbs: Any, x: Array, out: Array) -> None:
+        """x mod q."""
+        n = out.shape[-1]
+        rows = x.reshape(-1, x.shape[-1]).tolist()
+        write(
+            limbs,
+            [[[v % q for v in row] + [0] * (n - len(row)) for q in limbs.moduli] for row in rows],
+            out,
+        )
+
+    def reduce_words(self, limbs: Any, words: Array, limb: int, out: Array) -> None:
+        """Sum of words[i] 2^(64 i), mod q."""
+        q = limbs.moduli[limb]
+        values = [[sum(w << 64 * i for i, w in enumerate(x)) % q for x in item] for item in words.tolist()]
+        if limbs.words > 1:
+            write(limbs, [[row] for row in values], out)
+        else:
+            out[:, limb, :] = np.array(values, dtype=out.dtype)
+
+    def ntt(self, plan: Any, x: Array, out: Array) -> None:
+        """The residue modulo each leaf: coefficient r is the sum over i of a[i base + r] c^i."""
+        values = []
+        for item in to_ints(plan.limbs, np.broadcast_to(x, out.shape)):
+            rows = []
+            for limb, row in enumerate(item):
+                q, base = plan.limbs.moduli[limb], plan.base
+                residues = []
+                for c in leaf_constants(plan, limb):
+                    for r in range(base):
+                        value = 0
+                        for coefficient in reversed(row[r::base]):
+                            value = (value * c + coefficient) % q
+                        residues.append(value)
+                rows.append(residues)
+            values.append(rows)
+        write(plan.limbs, values, out)
+
+    def intt(self, plan: Any, x: Array, out: Array) -> None:
+        """a[i base + r] = 1/points times the sum over the leaves of residue r times c^-i."""
+        values = []
+        for item in to_ints(plan.limbs, np.broadcast_to(x, out.shape)):
+            rows = []
+            for limb, row in enumerate(item):
+                q, base = plan.limbs.moduli[limb], plan.base
+                points = plan.degree // base
+                inverses = [pow(c, -1, q) for c in leaf_constants(plan, limb)]
+                powers = [pow(points, -1, q)] * points
+                coefficients = [0] * plan.degree
+                for i in range(points):
+                    for r in range(base):
+                        total = sum(p * v for p, v in zip(powers, row[r::base], strict=True))
+                        coefficients[i * base + r] = total % q
+                    powers = [p * c % q for p, c in zip(powers, inverses, strict=True)]
+                rows.append(coefficients)
+            values.append(rows)
+        write(plan.limbs, values, out)
+
+    def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
+        """Schoolbook, mod X^n + 1 or X^n - 1."""
+        constant = -1 if plan.kind == "negacyclic" else 1
+        x, y = (to_ints(plan.limbs, np.broadcast_to(v, out.shape)) for v in (a, b))
+        values = [
+            [product(u, v, q, constant) for u, v, q in zip(left, right, plan.limbs.moduli, strict=True)]
+            for left, right in zip(x, y, strict=True)
+        ]
+        write(plan.limbs, values, out)
+
+    def multiply_leaves(self, plan: Any, a: Array, b: Array, out: Array) -> None:
+        """Schoolbook modulo each leaf."""
+        base = plan.base
+        x, y = (to_ints(plan.limbs, np.broadcast_to(v, out.shape)) for v in (a, b))
+        values = []
+        for left, right in zip(x, y, strict=True):
+            rows = []
+            for limb, (u, v) in enumerate(zip(left, right, strict=True)):
+                q = plan.limbs.moduli[limb]
+                row: list[int] = []
+                for k, c in enumerate(leaf_constants(plan, limb)):
+                    at = slice(k * base, (k + 1) * base)
+                    row += product(u[at], v[at], q, c)
+                rows.append(row)
+            values.append(rows)
+        write(plan.limbs, values, out)

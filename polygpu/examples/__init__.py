@@ -1,0 +1,1 @@
+"""Worked examples on the public API: ML-KEM, ML-DSA key generation, and a BFV scheme."""

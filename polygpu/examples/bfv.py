@@ -1,0 +1,175 @@
+"""BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144) on the public API.
+
+A ciphertext is one Poly of shape (components, *batch) that decrypts as c0 + c1 s + c2 s^2. It holds
+N integers mod t, its slots, which are the evaluation domain of the plaintext ring. Ciphertexts of
+one length add by `+`. By the HE standard the default parameters have 128 bits of security.
+
+An example, not a product: it is not constant time, nobody has reviewed it, and like every scheme
+of its kind it does not withstand chosen ciphertexts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+
+Array = NDArray[Any]
+
+# Largest log2 Q for 128 bits of security: ternary secret, sigma = 3.2 (HE standard 2018, table 1).
+MAX_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
+
+
+class Keys(NamedTuple):
+    """secret: s, shape (). public: (2,), encrypts 0. relin: (2, limbs), encrypts gadget * s^2."""
+
+    secret: pg.Poly
+    public: pg.Poly
+    relin: pg.Poly
+
+
+@dataclass(frozen=True)
+class BFV:
+    """The scheme for degree n, a prime t = 1 mod 2n, and Q the product of `limbs` NTT primes."""
+
+    n: int = 8192
+    t: int = 65537
+    bits: int = 54
+    limbs: int = 4
+
+    @cached_property
+    def ring(self) -> pg.Ring:
+        """Ciphertexts, mod Q."""
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
+
+    @cached_property
+    def plain(self) -> pg.Ring:
+        """Plaintexts, mod t."""
+        return pg.Ring(self.n, self.t)
+
+    @cached_property
+    def wide(self) -> pg.Ring:
+        """Products of two centred ciphertexts: at most N Q^2 / 2 in size, so exact mod N Q^2."""
+        needed = (self.n * self.q**2).bit_length()
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, -(-needed // (self.bits - 1))))
+
+    @property
+    def q(self) -> int:
+        """Q, the ciphertext modulus."""
+        return self.ring.modulus
+
+    @property
+    def secure(self) -> bool:
+        """Whether the HE standard gives these parameters 128 bits of security."""
+        return self.q.bit_length() <= MAX_LOG_Q.get(self.n, 0)
+
+    def keygen(self, seed: bytes) -> Keys:
+        """A fresh key set; like every seed here, this one must be secret and used only once."""
+        s = self._ternary(_derive(seed, "secret")).ntt()
+        # gadget[i] = 1 mod q_i and 0 mod the others, so any c is the sum of (c mod q_i) gadget[i].
+        gadget = [self.q // qi * pow(self.q // qi, -1, qi) for qi in self.ring.moduli]
+        relin = self._zero(s, _derive(seed, "relin"), (self.limbs,))
+        relin = pg.stack([relin[0] + self.ring([[g] for g in gadget]) * s * s, relin[1]])
+        return Keys(s, self._zero(s, _derive(seed, "public")), relin)
+
+    def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
+        """Encrypt integers of shape (*batch, N), taken mod t."""
+        slots = np.asarray(values % self.t, self.plain.dtype)[..., np.newaxis, :]
+        message = self.plain.from_residues(slots, domain="eval").to_bigints()
+        m = self.ring(_round_scale(message, self.q, self.t))
+        u = self._ternary(_derive(seed, "u"), m.shape)
+        e = self._noise(_derive(seed, "e"), (2, *m.shape))
+        return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
+
+    def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
+        """The slots, shape (*batch, N), int64 in (-t/2, t/2)."""
+        phase = self._phase(secret, ciphertext).to_bigints()
+        slots = self.plain(_round_scale(phase, self.t, self.q)).ntt().cpu().data[..., 0, :]
+        return (slots.astype(np.int64) + self.t // 2) % self.t - self.t // 2
+
+    def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
+        """Bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
+        noise = (self._phase(secret, ciphertext) * self.t).norm(math.inf)
+        return math.log2(self.q) - 1 - math.log2(max(1, np.max(noise)))
+
+    def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
+        """The product of two ciphertexts of two components, with three: round(t/Q x (*) y)."""
+        x0, x1 = self.wide(x.to_bigints(centered=True)).ntt()
+        y0, y1 = self.wide(y.to_bigints(centered=True)).ntt()
+        product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
+        return self.ring(_round_scale(product.to_bigints(centered=True), self.t, self.q))
+
+    def relinearise(self, relin: pg.Poly, c: pg.Poly) -> pg.Poly:
+        """Three components to two: c2 s^2 becomes the sum over limbs of (c2 mod q_i) relin_i."""
+        digits = self.ring(c[2].intt().data).ntt()  # the limb axis of c2 becomes a batch axis
+        return c[:2] + pg.stack([pg.dot(digits, key) for key in relin])
+
+    def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
+        """c0 + c1 s + c2 s^2 + ... = Q/t m + noise."""
+        phase, *rest = reversed(list(ciphertext))
+        for component in rest:
+            phase = phase * secret + component
+        return phase
+
+    def _zero(self, s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
+        """RLWE encryptions of zero under s: (e - a s, a)."""
+        a = self.ring.random(batch, seed=_derive(seed, "a")).ntt()
+        return pg.stack([self._noise(_derive(seed, "e"), batch) - a * s, a])
+
+    def _ternary(self, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
+        """Uniform coefficients in {-1, 0, 1}."""
+        return self.ring(pg.Ring(self.n, 3).random(batch, seed=seed).to_bigints(centered=True))
+
+    def _noise(self, seed: bytes, batch: tuple[int, ...]) -> pg.Poly:
+        """Centred binomial coefficients: the ones of 21 bits less those of 21, sigma = 3.24."""
+        words = pg.Ring(self.n, 2**21).random((2, *batch), seed=seed).cpu().data[..., 0, :]
+        x, y = np.bitwise_count(words).astype(np.int8)
+        return self.ring(x - y)
+
+
+def _round_scale(x: Array, numerator: int, denominator: int) -> Array:
+    """round(x numerator / denominator) of integers, ties upwards."""
+    return (2 * numerator * x + denominator) // (2 * denominator)
+
+
+def _derive(seed: bytes, label: str) -> bytes:
+    """An independent 32-byte seed for each use."""
+    return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
+
+
+class Result(NamedTuple):
+    """What `run` found: numbers of slots and whether each equals NumPy's; noise budgets in bits."""
+
+    slots: int
+    sum_ok: bool
+    product_ok: bool
+    fresh_budget: float
+    product_budget: float
+
+
+def run(seed: bytes | None = None) -> Result:
+    """Encrypt two vectors of reals as fixed-point numbers, add and multiply them, compare."""
+    seed = secrets.token_bytes(32) if seed is None else seed
+    scheme = BFV()
+    keys = scheme.keygen(_derive(seed, "keys"))
+
+    # Seven fractional bits: sums up to 2^8 and products up to 2^14 stay below t/2.
+    angle = np.arange(scheme.n)
+    x, y = (np.rint(128 * f(angle)).astype(np.int64) for f in (np.cos, np.sin))
+    cx, cy = (scheme.encrypt(keys.public, v, _derive(seed, label)) for v, label in ((x, "x"), (y, "y")))
+    product = scheme.relinearise(keys.relin, scheme.multiply(cx, cy))
+    return Result(
+        slots=scheme.n,
+        sum_ok=np.array_equal(scheme.decrypt(keys.secret, cx + cy), x + y),
+        product_ok=np.array_equal(scheme.decrypt(keys.secret, product), x * y),
+        fresh_budget=scheme.noise_budget(keys.secret, cx),
+        product_budget=scheme.noise_budget(keys.secret, product),
+    )

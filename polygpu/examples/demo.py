@@ -1,0 +1,97 @@
+"""The demo: NIST's known answers for ML-KEM-768 and a computation under BFV, checked and timed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from time import perf_counter
+from typing import ParamSpec, TypeVar
+
+from polygpu.examples import bfv, ml_kem
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KNOWN_ANSWERS = files("polygpu.examples") / "kat_ml_kem_768.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo: what was computed on how many cases, its seconds, and if right."""
+
+    name: str
+    what: str
+    count: int
+    seconds: float
+    ok: bool
+
+
+class CheckFailed(RuntimeError):
+    """A result of the demo is wrong; `rows` holds all of them, right and wrong."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        """Name the wrong rows in the message."""
+        wrong = ", ".join(f"{row.name} {row.what}" for row in rows if not row.ok)
+        super().__init__(f"wrong results: {wrong}")
+        self.rows = rows
+
+
+def run(progress: Callable[[str], None] | None = None) -> list[Row]:
+    """Run and check everything; `progress` is told the name of each step as it begins.
+
+    Raises:
+        CheckFailed: a result differs from the known answer, or from NumPy's.
+    """
+    tell = progress or (lambda step: None)
+    rows = [*_ml_kem(tell), _bfv(tell)]
+    if not all(row.ok for row in rows):
+        raise CheckFailed(rows)
+    return rows
+
+
+def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
+    """The known answers as one batch; each step works on the results of the one before."""
+    cases = json.loads(KNOWN_ANSWERS.read_text("ascii"))["cases"]
+    known = {field: [bytes.fromhex(case[field]) for case in cases] for field in cases[0]}
+    name, p, count = "ML-KEM-768", ml_kem.ML_KEM_768, len(cases)
+
+    tell(f"{name} key generation")
+    (ek, dk), seconds = _timed(ml_kem.keygen, p, known["d"], known["z"])
+    ok = _digests(ek) == known["sha256_pk"] and _digests(dk) == known["sha256_sk"]
+    yield Row(name, "key generation", count, seconds, ok)
+
+    tell(f"{name} encapsulation")
+    (key, ciphertext), seconds = _timed(ml_kem.encaps, p, ek, known["msg"])
+    ok = key == known["ss"] and _digests(ciphertext) == known["sha256_ct"]
+    yield Row(name, "encapsulation", count, seconds, ok)
+
+    tell(f"{name} decapsulation")
+    key, seconds = _timed(ml_kem.decaps, p, dk, ciphertext)
+    yield Row(name, "decapsulation", count, seconds, key == known["ss"])
+
+    tell(f"{name} implicit rejection")
+    key, seconds = _timed(ml_kem.decaps, p, dk, known["ct_n"])
+    yield Row(name, "implicit rejection", count, seconds, key == known["ss_n"])
+
+
+def _bfv(tell: Callable[[str], None]) -> Row:
+    """Two encrypted vectors, their sum and their product."""
+    name = f"BFV N={bfv.BFV().n}"
+    tell(f"{name} encrypted sum and product")
+    result, seconds = _timed(bfv.run)
+    ok = result.sum_ok and result.product_ok
+    return Row(name, "encrypted sum and product", result.slots, seconds, ok)
+
+
+def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
+    """A call's result and its seconds."""
+    start = perf_counter()
+    result = function(*args, **kwargs)
+    return result, perf_counter() - start
+
+
+def _digests(values: list[bytes]) -> list[bytes]:
+    return [hashlib.sha256(value).digest() for value in values]

@@ -1,0 +1,106 @@
+"""ML-DSA (FIPS 204) on batches: key generation from 32-byte seeds.
+
+Like `ml_kem`, whose packing it shares: hashlib hashes, NumPy samples and packs, polygpu does the
+arithmetic of Z_8380417[X]/(X^256 + 1). Algorithm numbers are those of FIPS 204.
+
+An example, checked against NIST's known answers. It is not constant time: no secret is safe in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import shake_128, shake_256
+
+import numpy as np
+
+import polygpu as pg
+from polygpu.examples.ml_kem import (
+    Array,
+    Batch,
+    as_array,
+    byte_decode,
+    byte_encode,
+    check_lengths,
+    columns,
+    evaluations,
+    first_accepted,
+    join,
+    residues,
+)
+
+RING = pg.Ring.preset("ml-dsa")
+N, Q = RING.n, RING.modulus
+D = 13  # bits of t that the public key drops
+T1_BITS = (Q - 1).bit_length() - D
+
+# FIPS 204, appendix C: 298 rounds of RejNTTPoly and 481 of RejBoundedPoly fall short with
+# probability below 2^-256; a round takes three bytes and one byte.
+MATRIX_BYTES = 3 * 298
+SECRET_BYTES = 481
+
+
+@dataclass(frozen=True)
+class ParameterSet:
+    """The part of a column of FIPS 204, table 1, that key generation needs."""
+
+    k: int
+    l: int  # noqa: E741 - the standard's name
+    eta: int
+
+
+ML_DSA_44 = ParameterSet(k=4, l=4, eta=2)
+ML_DSA_65 = ParameterSet(k=6, l=5, eta=4)
+ML_DSA_87 = ParameterSet(k=8, l=7, eta=2)
+
+
+def keygen(p: ParameterSet, xi: Batch) -> tuple[list[bytes], list[bytes]]:
+    """ML-DSA.KeyGen_internal (algorithm 6): seeds xi -> public and secret keys."""
+    check_lengths(xi, 32)
+    rho, rho_prime, key = columns([_h(x + bytes([p.k, p.l]), 128) for x in xi], 32, 64, 32)
+    s1 = _expand_s(rho_prime, p.eta, range(p.l))
+    s2 = _expand_s(rho_prime, p.eta, range(p.l, p.l + p.k))
+    t = pg.dot(_expand_a(rho, p), RING(s1).ntt()[:, np.newaxis]).intt() + RING(s2)
+    t1, t0 = _power2round(residues(t))
+
+    pk = join(rho, byte_encode(t1, T1_BITS))  # pkEncode (22)
+    tr = [_h(pki, 64) for pki in pk]
+    s1_packed, s2_packed = _bit_pack(s1, p.eta, p.eta), _bit_pack(s2, p.eta, p.eta)
+    t0_packed = _bit_pack(t0, 2 ** (D - 1) - 1, 2 ** (D - 1))
+    return pk, join(rho, key, tr, s1_packed, s2_packed, t0_packed)  # skEncode (24)
+
+
+def _expand_a(rho: Batch, p: ParameterSet) -> pg.Poly:
+    """ExpandA (32), shape (batch, k, l): entry [r, s] is RejNTTPoly(rho || s || r) (30)."""
+    seeds = [seed + bytes([s, r]) for seed in rho for r in range(p.k) for s in range(p.l)]
+    stream = [shake_128(seed).digest(MATRIX_BYTES) for seed in seeds]
+    triples = as_array(stream, MATRIX_BYTES // 3, 3).astype(np.uint32)
+    candidates = triples @ np.array([1, 1 << 8, 1 << 16], np.uint32) % (1 << 23)
+    values = first_accepted(candidates, below=Q)
+    return evaluations(RING, values.reshape(len(rho), p.k, p.l, N))
+
+
+def _expand_s(rho_prime: Batch, eta: int, nonces: Sequence[int]) -> Array:
+    """ExpandS (33) by RejBoundedPoly (31): (batch, len(nonces), N) integers in [-eta, eta]."""
+    seeds = [seed + nonce.to_bytes(2, "little") for seed in rho_prime for nonce in nonces]
+    stream = as_array([_h(seed, SECRET_BYTES) for seed in seeds], SECRET_BYTES)
+    width = 2 * eta + 1
+    values = first_accepted(byte_decode(stream, 4), below=16 // width * width) % width
+    return (eta - values.astype(np.int64)).reshape(len(rho_prime), len(nonces), N)
+
+
+def _power2round(r: Array) -> tuple[Array, Array]:
+    """Power2Round (35): r = r1 2^d + r0 with r0 in (-2^(d-1), 2^(d-1)]."""
+    r = r.astype(np.int64)
+    r1 = (r + 2 ** (D - 1) - 1) >> D
+    return r1, r - (r1 << D)
+
+
+def _bit_pack(w: Array, a: int, b: int) -> list[bytes]:
+    """BitPack (17) of values in [-a, b]."""
+    return byte_encode(b - w, (a + b).bit_length())
+
+
+def _h(data: bytes, length: int) -> bytes:
+    """H (3.7)."""
+    return shake_256(data).digest(length)

@@ -1,0 +1,234 @@
+"""Plans: what a transform or a product needs, as plain read-only data; no device is touched here."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import TablesTooLarge
+from .roots import Kind
+
+# A block of this many bytes is transformed while it stays in a core's first cache.
+CACHE_BLOCK_BYTES = 1 << 15
+
+
+# What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
+Handles = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Limbs:
+    """The moduli of a ring and how residues are stored: arrays (*batch, rows, degree) of dtype."""
+
+    moduli: tuple[int, ...]
+    dtype: np.dtype[Any]
+    words: int  # words of one residue; more than 1 only for a single modulus above 2^64
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Length of the limb axis."""
+        return self.words if self.words > 1 else len(self.moduli)
+
+    @property
+    def wide(self) -> bool:
+        """Whether one modulus is held in several words."""
+        return self.words > 1
+
+
+@lru_cache(maxsize=256)
+def limbs_of(moduli: tuple[int, ...]) -> Limbs:
+    """The limbs of the given moduli: uint32 where every q <= 2^32, else uint64."""
+    narrow = all(q <= 1 << 32 for q in moduli)
+    words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
+    return Limbs(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))
+
+
+def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
+    """(*batch, words, n) little-endian uint64 to Python ints (*batch, n)."""
+    count = words.shape[-2]
+    flat = np.ascontiguousarray(np.moveaxis(words, -2, -1)).astype("<u8").tobytes()
+    size = 8 * count
+    values = [int.from_bytes(flat[i : i + size], "little") for i in range(0, len(flat), size)]
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out.reshape(*words.shape[:-2], words.shape[-1])
+
+
+def ints_to_words(x: NDArray[np.object_], words: int) -> NDArray[np.uint64]:
+    """Non-negative Python ints (*batch, n) to little-endian uint64 (*batch, words, n)."""
+    flat = b"".join(int(v).to_bytes(8 * words, "little") for v in x.ravel())
+    array = np.frombuffer(flat, "<u8").reshape(*x.shape, words).astype(np.uint64)
+    return np.ascontiguousarray(np.moveaxis(array, -1, -2))
+
+
+@dataclass(frozen=True, eq=False)
+class NttPlan:
+    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients.
+
+    The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
+    (docs/math.md, "The tree of factors"). A limb's table is two rows, twiddles by node and their
+    Shoup quotients; the inverse table carries 1/points. For a wide modulus there is one row of
+    Python ints.
+    """
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    base: int
+    roots: tuple[int, ...]
+    forward: NDArray[Any] = field(repr=False)  # (limbs, 2, points)
+    inverse: NDArray[Any] = field(repr=False)
+    block: int  # coefficients transformed together; longer rows are walked depth first
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def points(self) -> int:
+        """Leaves of the tree."""
+        return self.degree // self.base
+
+
+@dataclass(frozen=True, eq=False)
+class AuxiliaryPlan:
+    """An exact product modulo anything: over the integers by enough primes, then reduced."""
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    transform: NttPlan  # over the auxiliary primes
+    handles: Handles = field(default_factory=dict, repr=False)
+
+
+Plan = NttPlan | AuxiliaryPlan
+_P = TypeVar("_P", NttPlan, AuxiliaryPlan)
+
+# Plans live while a ring uses them; the most recent ones also between rings.
+_plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+_recent: deque[Plan] = deque(maxlen=8)
+_lock = threading.RLock()
+
+
+def cached(key: tuple[Any, ...], build: Callable[[], _P]) -> _P:
+    """The plan of this key, built once while it lives."""
+    with _lock:
+        plan: _P | None = _plans.get(key)
+        if plan is None:
+            plan = _plans[key] = build()
+            _recent.append(plan)
+        return plan
+
+
+def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tuple[int, ...]) -> NttPlan:
+    """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
+
+    def build() -> NttPlan:
+        limbs, points = limbs_of(moduli), n // base
+        check_memory(table_bytes(n, moduli, base), n, moduli)
+        if limbs.wide:
+            forward, inverse = _wide_tables(moduli[0], roots[0], points, kind)
+        else:
+            forward = np.zeros((len(moduli), 2, points), limbs.dtype)
+            inverse = np.zeros_like(forward)
+            if points > 1:
+                from . import _cpu
+
+                for i, (q, root) in enumerate(zip(moduli, roots, strict=True)):
+                    _cpu.fill_twiddles(q, root, kind == "negacyclic", forward[i], inverse[i])
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        block = CACHE_BLOCK_BYTES // limbs.dtype.itemsize
+        return NttPlan(limbs, n, kind, base, roots, forward, inverse, block)
+
+    return cached(("ntt", n, moduli, kind, base, roots), build)
+
+
+def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[Any], NDArray[Any]]:
+    def table(x: int, scale: int) -> NDArray[Any]:
+        bits = points.bit_length() - 1
+        powers = [1]
+        for level in reversed(range(bits if kind == "negacyclic" else max(bits - 1, 0))):
+            factor = pow(x, 1 << level, q)
+            powers += [p * factor % q for p in powers]
+        nodes = [
+            powers[node if kind == "negacyclic" else node - (1 << (node.bit_length() - 1))]
+            for node in range(1, points)
+        ]
+        row = np.array([1, *nodes], dtype=object)
+        row[:2] = row[:2] * scale % q
+        return row.reshape(1, 1, points)
+
+    return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
+
+
+def table_bytes(n: int, moduli: tuple[int, ...], base: int) -> int:
+    """Bytes of the twiddle tables of plan_ntt."""
+    limbs = limbs_of(moduli)
+    if limbs.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
+        return 2 * (n // base) * (36 + 9 * limbs.words)
+    return 4 * len(moduli) * (n // base) * limbs.dtype.itemsize
+
+
+def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
+    """Raise TablesTooLarge where tables of so many bytes do not fit what memory is available."""
+    available = _available_memory()
+    if needed > available:
+        raise TablesTooLarge(
+            f"tables for n = {n} and {len(moduli)} moduli take {needed / 2**30:.3g} GiB, "
+            f"{available / 2**30:.3g} GiB are available; use a smaller n or fewer moduli at a time"
+        )
+
+
+def _available_memory() -> int:
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---- permutations ----
+
+
+@lru_cache(maxsize=64)
+def bit_reversal(points: int) -> NDArray[np.int64]:
+    """br(k) for k = 0 ... points - 1, points a power of two."""
+    index = np.zeros(1, np.int64)
+    while len(index) < points:
+        index = np.concatenate([2 * index, 2 * index + 1])
+    index.setflags(write=False)
+    return index
+
+
+@lru_cache(maxsize=64)
+def automorphism_index(n: int, kind: Kind, g: int, evaluated: bool) -> NDArray[np.int64]:
+    """Where X -> X^g takes each entry from: k < n is entry k, n <= k < 2n the negative of entry k - n.
+
+    In coefficients, X^j goes to X^(gj mod 2n) or X^(gj mod n). In the evaluation domain of a full
+    transform, a(X^g) at the point x_k is a at x_k^g, another point of the same tree.
+    """
+    k = np.arange(n, dtype=np.int64)
+    if evaluated:
+        reversal = bit_reversal(n)
+        if kind == "negacyclic":
+            index = reversal[((2 * reversal + 1) * (g % (2 * n)) % (2 * n) - 1) // 2]
+        else:
+            index = reversal[reversal * (g % n) % n]
+    elif kind == "cyclic":
+        index = k * pow(g, -1, n) % n
+    else:
+        source = k * pow(g, -1, 2 * n) % (2 * n)  # g * source = k mod 2n: X^(source) = -X^(source - n)
+        index = source
+    index.setflags(write=False)
+    return index

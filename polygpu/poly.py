@@ -1,0 +1,728 @@
+"""Poly: a batch of elements of a ring, in coefficients or in the evaluation domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from .backends import Array, Op, backend, checked_device, current_device
+from .errors import NotInvertible, OutputError, ParameterError, RingMismatch
+from .inverse import inverse_mod_prime, inverse_mod_two
+from .plan import automorphism_index, words_to_ints
+from .ring import Domain, Ring
+from .rns import compose
+from .roots import integer, is_prime, shown
+
+
+class Poly:
+    """A batch of elements of a ring: `ring`, `data` and `domain`.
+
+    `data` is a C-contiguous array (*batch, rows, n) of canonical residues; `shape` is the batch shape.
+    Make one with ring(integers), ring.from_residues(array), ring.random(...).
+
+    Operators return new values; `out=` is the one way to write in place. Operands of one domain give
+    that domain, mixed ones "eval". Python ints are constants of the ring.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 17)
+    >>> a, b = R([1, 2, 3, 4]), R([0, 1])
+    >>> pg.Poly.mul(a, b).to_bigints(centered=True).tolist()
+    [-4, 1, 2, 3]
+    """
+
+    __slots__ = ("__weakref__", "_data", "_domain", "_ring")
+    __array_ufunc__ = None  # ndarray * poly comes to Poly.__rmul__
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
+        """Wrap checked data; use the ring's constructors."""
+        self._ring, self._data, self._domain = ring, data, domain
+
+    # ---- what it is ----
+
+    @property
+    def ring(self) -> Ring:
+        """The ring."""
+        return self._ring
+
+    @property
+    def data(self) -> Array:
+        """Residues (*batch, rows, n), shared, not copied."""
+        return self._data
+
+    @property
+    def domain(self) -> Domain:
+        """ "coef" or "eval"."""
+        return self._domain
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Batch shape."""
+        shape: tuple[int, ...] = self._data.shape[:-2]
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of batch axes."""
+        return self._data.ndim - 2
+
+    @property
+    def device(self) -> str:
+        """Where it lives and is computed on."""
+        return current_device()
+
+    def __repr__(self) -> str:
+        ring = self._ring
+        q = (
+            f"q={shown(ring.moduli[0])}"
+            if len(ring.moduli) == 1
+            else f"limbs={len(ring.moduli)}, bits={ring.modulus.bit_length()}"
+        )
+        kind = "" if ring.kind == "negacyclic" else ", kind=cyclic"
+        return f"Poly(n={ring.n}, {q}{kind}, domain={self._domain}, shape={self.shape}, device={self.device})"
+
+    def _repr_html_(self) -> str:
+        ring = self._ring
+        cells = {
+            "ring": ring._repr_latex_(),
+            "limbs": len(ring.moduli),
+            "bits": ring.modulus.bit_length(),
+            "domain": self._domain,
+            "shape": self.shape,
+            "device": self.device,
+        }
+        if self._data.size:
+            first = self._data[(0,) * self.ndim][0, :6].tolist()
+            cells["first residues"] = ", ".join(map(str, first)) + (", ..." if ring.n > 6 else "")
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
+        return f"<table>{rows}</table>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Poly, (self._ring, self._data, self._domain)
+
+    # ---- the batch ----
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(
+                "len() of a single polynomial; poly.ring.n is its degree, poly.shape its batch shape"
+            )
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth of a Poly is ambiguous; compare it, for instance with poly == 0")
+
+    def __iter__(self) -> Iterator[Poly]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Poly:
+        """Index the batch axes by NumPy's rules; residues and coefficients are reached through `data`."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if not any(k is Ellipsis for k in keys):
+            keys = (*keys, Ellipsis)
+        try:
+            data = self._data[(*keys, slice(None), slice(None))]
+        except IndexError as error:
+            raise IndexError(
+                f"{error}; the batch shape is {self.shape}, coefficients are in poly.data"
+            ) from None
+        return Poly(self._ring, np.ascontiguousarray(data), self._domain)
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
+        """The same polynomials in another batch shape; one size may be -1. Shares the data."""
+        sizes: Any = shape[0] if len(shape) == 1 else shape
+        try:
+            batch = np.empty(self.shape, np.bool_).reshape(sizes).shape
+        except (ValueError, TypeError):
+            raise ParameterError(f"shape: the batch shape {self.shape} does not reshape to {sizes}") from None
+        return Poly(self._ring, self._data.reshape(*batch, *self._data.shape[-2:]), self._domain)
+
+    def copy(self) -> Poly:
+        """The same value in memory of its own."""
+        return Poly(self._ring, self._data.copy(), self._domain)
+
+    def to(self, device: str) -> Poly:
+        """The value on a device; itself where it already is there.
+
+        Raises:
+            BackendUnavailable: a GPU was asked for and none answers.
+        """
+        checked_device(device)
+        return self
+
+    def cpu(self) -> Poly:
+        """The value in host memory."""
+        return self
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> Poly:
+        """Sum over batch axes, all of them by default; an empty sum is zero.
+
+        >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
+        [9, 12]
+        """
+        axes = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        wanted = sorted({_axis(a, self.ndim) for a in axes}, reverse=True)
+        data = self._data
+        for a in wanted:
+            data = self._sum_first(np.moveaxis(data, a, 0))
+        return Poly(self._ring, data.copy() if data is self._data else data, self._domain)
+
+    def _sum_first(self, data: Array) -> Array:
+        """Sum over the first axis by halves: log2 calls."""
+        if not len(data):
+            return np.zeros(data.shape[1:], data.dtype)
+        data = np.ascontiguousarray(data)
+        while len(data) > 1:
+            half = len(data) // 2
+            rest = data[2 * half :]
+            total = np.empty_like(data[:half])
+            backend().pointwise(self._ring.limbs, "add", data[:half], data[half : 2 * half], None, total)
+            data = np.concatenate([total, rest]) if len(rest) else total
+        first: Array = data[0].copy()
+        return first
+
+    # ---- domains ----
+
+    def ntt(self, out: Poly | None = None) -> Poly:
+        """The value in the evaluation domain, in bit-reversed order; itself where it is there already.
+
+        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic); of an
+        incomplete transform, the residue modulo leaf k / base.
+
+        Raises:
+            NotNTTFriendly: the ring has no evaluation domain.
+
+        Cost: (n/2) log2 n products a limb. Source: Longa & Naehrig 2016, algorithm 1.
+
+        >>> Ring(4, 17)([0, 1]).ntt().data.tolist()
+        [[2, 15, 8, 9]]
+        """
+        return self._in_domain("eval", out)
+
+    def intt(self, out: Poly | None = None) -> Poly:
+        """The value in coefficients; itself where it is there already. The inverse of ntt()."""
+        return self._in_domain("coef", out)
+
+    def _in_domain(self, domain: Domain, out: Poly | None = None) -> Poly:
+        if self._domain == domain:
+            if out is None:
+                return self
+            data = _result(self._ring, self.shape, out, self)
+            data[...] = self._data
+        else:
+            plan = self._ring.transform
+            data = _result(self._ring, self.shape, out, self)
+            compute = backend()
+            (compute.ntt if domain == "eval" else compute.intt)(plan, self._data, data)
+        return _finish(self._ring, data, domain, out)
+
+    def natural_order(self) -> Array:
+        """Evaluated residues in natural order, a copy: [..., k] == a(psi^(2k+1)) or a(omega^k).
+
+        Leaves of an incomplete transform keep their coefficients together.
+        """
+        data, base = self.ntt()._data, self._ring.transform.base
+        leaves = data.reshape(*data.shape[:-1], -1, base)
+        return leaves[..., self._ring.natural_order(), :].reshape(data.shape)
+
+    # ---- arithmetic ----
+
+    def add(self, other: Poly | int, out: Poly | None = None) -> Poly:
+        """Sum; see Poly for domains and broadcasting."""
+        return _pointwise("add", self, self._operand(other), out)
+
+    def sub(self, other: Poly | int, out: Poly | None = None) -> Poly:
+        """Difference."""
+        return _pointwise("sub", self, self._operand(other), out)
+
+    def neg(self, out: Poly | None = None) -> Poly:
+        """The negative."""
+        data = _result(self._ring, self.shape, out, self)
+        backend().pointwise(self._ring.limbs, "neg", self._data, None, None, data)
+        return _finish(self._ring, data, self._domain, out)
+
+    def mul(self, other: Poly | int, out: Poly | None = None) -> Poly:
+        """Product in the ring: Poly.mul(a, b) is a * b, right for every degree and modulus.
+
+        Coefficients give coefficients, in one call that holds a row in cache through all transforms;
+        evaluated operands multiply point by point.
+
+        Args:
+            other: a Poly of the same ring or an int; batch axes broadcast.
+            out: a Poly of the ring with the result's batch shape to write into; may be an operand.
+
+        Raises:
+            RingMismatch: the operands are of different rings.
+            OutputError: `out` cannot take the result.
+
+        Cost: three transforms a limb; ring.explain() says which.
+        """
+        ring = self._ring
+        if not isinstance(other, Poly) and not ring.limbs.wide:
+            return self._scaled(integer(other, "operand"), out)
+        b = self._operand(other)
+        if self._domain == "eval" or b._domain == "eval":
+            return _product_of_leaves(self.ntt(), b.ntt(), out)
+        shape = _broadcast(self, b)
+        plan = ring.product
+        data = _result(ring, shape, out, self, b)
+        backend().multiply(plan, self._data, b._data, data)
+        return _finish(ring, data, "coef", out)
+
+    def _scaled(self, factor: int, out: Poly | None) -> Poly:
+        ring = self._ring
+        scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
+        data = _result(ring, self.shape, out, self)
+        backend().pointwise(ring.limbs, "mul", self._data, scalars, None, data)
+        return _finish(ring, data, self._domain, out)
+
+    def _operand(self, other: object) -> Poly:
+        """The other operand as a Poly of this ring."""
+        if isinstance(other, Poly):
+            if other._ring is not self._ring and other._ring != self._ring:
+                raise RingMismatch(
+                    f"operands of different rings: {self._ring!r} and {other._ring!r}; "
+                    "ring(poly.to_bigints(centered=True)) moves a value from one to another"
+                )
+            return other
+        return self._ring(integer(other, "operand"))
+
+    def __add__(self, other: Poly | int) -> Poly:
+        return _operator(self.add, other)
+
+    def __radd__(self, other: int) -> Poly:
+        return _operator(self.add, other)
+
+    def __sub__(self, other: Poly | int) -> Poly:
+        return _operator(self.sub, other)
+
+    def __rsub__(self, other: int) -> Poly:
+        return _operator(lambda x: self._operand(x).sub(self), other)
+
+    def __mul__(self, other: Poly | int) -> Poly:
+        return _operator(self.mul, other)
+
+    def __rmul__(self, other: int) -> Poly:
+        return _operator(self.mul, other)
+
+    def __neg__(self) -> Poly:
+        return self.neg()
+
+    def __pos__(self) -> Poly:
+        return self
+
+    def __pow__(self, exponent: int) -> Poly:
+        """Power by squaring, in the evaluation domain where there is one; a negative one inverts."""
+        k = integer(exponent, "exponent")
+        base = self.inverse() if k < 0 else self
+        if base._domain == "coef" and self._ring.has_eval and abs(k) > 1:
+            return (base.ntt() ** abs(k)).intt()
+        result = self._ring.ones(self.shape)._in_domain(base._domain)
+        for bit in bin(abs(k))[2:] if k else "":
+            result = result * result
+            if bit == "1":
+                result = result * base
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same values: same ring, same batch shape, whatever the domains."""
+        if isinstance(other, Poly):
+            if other._ring != self._ring or other.shape != self.shape:
+                return False
+        elif isinstance(other, (int, np.integer)) and not isinstance(other, bool):
+            other = self._ring(int(other))
+        else:
+            return NotImplemented
+        return bool(equal(self, other).all())
+
+    # ---- structure ----
+
+    def automorphism(self, g: int) -> Poly:
+        """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic); keeps the domain.
+
+        Raises:
+            ParameterError: X -> X^g is no automorphism.
+
+        Cost: a permutation; two transforms more where an incomplete transform holds the value.
+
+        >>> Ring(4, 17)([1, 2, 3, 4]).automorphism(3).to_bigints(centered=True).tolist()
+        [1, 4, -3, 2]
+        """
+        ring = self._ring
+        order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
+        if math.gcd(integer(g, "g"), order) != 1:
+            raise ParameterError(
+                f"g: {g} has a common factor with {order}; X -> X^g is an automorphism for g coprime to it"
+            )
+        if self._domain == "eval" and ring.transform.base > 1:
+            return self.intt().automorphism(g).ntt()
+        index = automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval")
+        data = np.empty_like(self._data)
+        backend().permute(ring.limbs, self._data, index, data)
+        return Poly(ring, data, self._domain)
+
+    def mul_monomial(self, k: int) -> Poly:
+        """X^k times the value, for any int k; keeps the domain. Cost: a rotation of coefficients.
+
+        >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial(-1).to_bigints(centered=True).tolist()
+        [2, 3, 4, -1]
+        """
+        ring, n = self._ring, self._ring.n
+        if self._domain == "eval":
+            return self * ring.monomial(k).ntt()
+        shift = integer(k, "k") % (2 * n if ring.kind == "negacyclic" else n)
+        source = (np.arange(n, dtype=np.int64) - shift) % (2 * n if ring.kind == "negacyclic" else n)
+        data = np.empty_like(self._data)
+        backend().permute(ring.limbs, self._data, source, data)
+        return Poly(ring, data, "coef")
+
+    def __call__(self, x: int | Sequence[int] | Array) -> Any:
+        """a(x) mod Q by Horner's rule: Python ints in an object array (*batch, *x.shape), or one int.
+
+        x are integers, each reduced mod Q. Cost: n products of Python ints a point and polynomial.
+
+        >>> Ring(4, 17)([1, 2, 3])(5)
+        1
+        """
+        if isinstance(x, Poly):
+            raise ParameterError("x: a Poly; values are taken at integers")
+        points, modulus = np.array(x, dtype=object), self._ring.modulus
+        at = np.array([integer(v, "x") % modulus for v in points.flat], dtype=object)
+        coefficients = self.to_bigints()[..., None]
+        total = np.zeros((*self.shape, len(at)), dtype=object)
+        for j in reversed(range(self._ring.n)):
+            total = (total * at + coefficients[..., j, :]) % modulus
+        total = total.reshape((*self.shape, *points.shape))
+        return total if total.ndim else total.item()
+
+    def inverse(self) -> Poly:
+        """The multiplicative inverse, in the value's domain.
+
+        Pointwise where the transform is complete; else limb by limb, by the extended Euclid for a
+        prime and by Hensel lifting for a power of two.
+
+        Raises:
+            NotInvertible: some element has none (the message says where), or a modulus is neither
+                prime nor a power of two.
+
+        >>> R = Ring(4, 17)
+        >>> R([3, 1]).inverse() * R([3, 1]) == 1
+        True
+        """
+        ring = self._ring
+        if ring.base_degree == 1:
+            return self._inverse_pointwise()._in_domain(self._domain)
+        value = self.intt()
+        if len(ring.moduli) > 1:
+            return value._inverse_by_limbs()._in_domain(self._domain)
+        q, n = ring.modulus, ring.n
+        constant = -1 if ring.kind == "negacyclic" else 1
+        if is_prime(q):
+            invert: Callable[[list[int]], list[int]] = partial(inverse_mod_prime, q=q, constant=constant)
+        elif q & (q - 1) == 0:
+            invert = inverse_mod_two
+        else:
+            raise NotInvertible(
+                f"inverse: {shown(q)} is neither prime nor a power of two; give its coprime factors as moduli"
+            )
+        rows = value.to_bigints().reshape(-1, n)
+        found = np.zeros(rows.shape, dtype=object)
+        for i, row in enumerate(rows):
+            try:
+                found[i] = invert([int(x) for x in row])
+            except NotInvertible as error:
+                at = tuple(int(k) for k in np.unravel_index(i, self.shape)) if self.shape else ()
+                raise NotInvertible(f"{error}" + (f" (batch element {at})" if at else "")) from None
+        x = ring(found.reshape(*self.shape, n))
+        if q & (q - 1) == 0:  # Newton: right mod 2^k becomes right mod 2^2k
+            for _ in range((q.bit_length() - 2).bit_length()):
+                x = x * (2 - value * x)
+        return x._in_domain(self._domain)
+
+    def _inverse_pointwise(self) -> Poly:
+        ring = self._ring
+        x = self.ntt()
+        zero = ~x._data.any(axis=-2, keepdims=True) if ring.limbs.wide else x._data == 0
+        if zero.any():
+            *batch, limb, k = (int(i) for i in np.argwhere(zero)[0])
+            at = f" of limb {limb}" if len(ring.moduli) > 1 else ""
+            raise NotInvertible(
+                f"inverse: the value is 0 at evaluation index {k}{at}, q = {shown(ring.moduli[limb])}"
+                + (f", batch element {tuple(batch)}" if batch else "")
+            )
+        # Fermat: x^(q-2), each limb with its own exponent.
+        exponents = [q - 2 for q in ring.moduli]
+        one = ring.ones(self.shape).ntt()
+        y = one
+        for bit in reversed(range(max(e.bit_length() for e in exponents))):
+            y = y * y
+            taken = np.array([e >> bit & 1 for e in exponents], np.bool_)
+            rows = np.resize(taken, ring.rows)[:, None]
+            y = y * Poly(ring, np.where(rows, x._data, one._data), "eval")
+        return y
+
+    def _inverse_by_limbs(self) -> Poly:
+        data = np.empty_like(self._data)
+        for i, q in enumerate(self._ring.moduli):
+            limb = Ring(self._ring.n, q, kind=self._ring.kind)
+            try:
+                inverse = limb.from_residues(self._data[..., i : i + 1, :]).inverse()
+            except NotInvertible as error:
+                raise NotInvertible(f"limb {i}: {error}") from None
+            data[..., i : i + 1, :] = inverse.data
+        return Poly(self._ring, data, "coef")
+
+    # ---- integers ----
+
+    def to_bigints(self, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
+        """Coefficients as Python ints, an object array (*batch, n): in [0, Q), or in (-Q/2, Q/2].
+
+        Cost: CRT in Python ints, about 0.2 us a coefficient and limb.
+        """
+        return compose(self._ring.limbs, self.intt()._data, centered)
+
+    def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
+        """`data` as Python ints, an object array (*batch, limbs, n).
+
+        Of one modulus above 2**64 (*batch, n): the numbers, not their words.
+        """
+        if self._ring.limbs.wide:
+            return words_to_ints(self._data)
+        return self._data.astype(object)
+
+    def norm(self, p: float = 2) -> Any:
+        """Norm of the centred coefficients, a batch element: p = 1 or inf exact ints, p = 2 a float.
+
+        Returns one number for a single polynomial, else an array of the batch shape. Raises
+        ParameterError where a 2-norm exceeds what a float holds.
+
+        >>> R = Ring(4, 17)
+        >>> R([3, -4]).norm(), R([3, -4]).norm(1), R([3, -4]).norm(float("inf"))
+        (5.0, 7, 4)
+        """
+        size = np.abs(self.to_bigints(centered=True))
+        if p == 1:
+            value = np.asarray(size.sum(axis=-1), object)
+        elif p == math.inf:
+            value = np.asarray(size.max(axis=-1), object)
+        elif p == 2:
+            squares = np.asarray((size * size).sum(axis=-1), object)
+            roots = [_square_root(x) for x in squares.flat]
+            value = np.array(roots, np.float64).reshape(squares.shape)
+        else:
+            raise ParameterError(f"p: {p!r} must be 1, 2 or inf")
+        return value if value.ndim else value.item()
+
+    # ---- exchange ----
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The residues, as NumPy wants them."""
+        if dtype is not None and np.dtype(dtype) != self._data.dtype:
+            if copy is False:
+                raise ValueError(f"copy=False: residues are {self._data.dtype}, not {np.dtype(dtype)}")
+            return self._data.astype(dtype)
+        return self._data.copy() if copy else self._data
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The residues as a DLPack capsule, without a copy."""
+        return self._data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device of the residues."""
+        return self._data.__dlpack_device__()
+
+
+Ring._element = Poly
+
+
+# ---- functions of several polynomials ----
+
+
+def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
+    """a * b + c, in one pass over evaluated operands; domains and broadcasting as for operators.
+
+    >>> R = Ring(4, 17)
+    >>> fma(R([1, 1]), R([2]), R([3])).to_bigints().tolist()
+    [5, 2, 0, 0]
+    """
+    a = _checked_poly(a, "a")
+    b, c = a._operand(b), a._operand(c)
+    ring = a._ring
+    evaluated = "eval" in (a._domain, b._domain, c._domain)
+    if not evaluated or ring.transform.base > 1:
+        shape = _broadcast(a, b, c)
+        if out is not None:
+            _result(ring, shape, out, a, b, c)  # refuse before anything is computed
+        return a.mul(b).add(c, out=out)
+    x, y, z = a.ntt(), b.ntt(), c.ntt()
+    data = _result(ring, _broadcast(x, y, z), out, x, y, z)
+    backend().pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
+    return _finish(ring, data, "eval", out)
+
+
+def dot(a: Poly, b: Poly, axis: int = -1) -> Poly:
+    """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
+
+    >>> R = Ring(4, 17)
+    >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
+    [0, 1, 2, 0]
+    """
+    a = _checked_poly(a, "a")
+    b = a._operand(b)
+    shape = _broadcast(a, b)
+    if not shape:
+        raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
+    at = _axis(axis, len(shape))
+    coefficients = a._domain == b._domain == "coef"
+    if a._ring.has_eval:
+        a, b = a.ntt(), b.ntt()
+    total = (a * b).sum(at)
+    return total.intt() if coefficients else total
+
+
+def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether values are equal, for each batch element: bools of the broadcast batch shape."""
+    if not isinstance(a, Poly):
+        a, b = b, a
+    a = _checked_poly(a, "a")
+    b = a._operand(b)
+    _broadcast(a, b)
+    if a._domain != b._domain:
+        a, b = a.ntt(), b.ntt()
+    return np.asarray((a._data == b._data).all(axis=(-2, -1)))
+
+
+def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
+    """Join polynomials of one batch shape along a new batch axis."""
+    first, arrays = _joined(polys)
+    at = _axis(axis, first.ndim + 1)
+    if any(x.shape != arrays[0].shape for x in arrays):
+        raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
+    return Poly(first._ring, np.stack(arrays, at), first._domain)
+
+
+def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
+    """Join polynomials along a batch axis that they have."""
+    first, arrays = _joined(polys)
+    at = _axis(axis, first.ndim)
+    if any(
+        x.ndim != arrays[0].ndim or np.delete(x.shape, at).tolist() != np.delete(arrays[0].shape, at).tolist()
+        for x in arrays
+    ):
+        raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
+    return Poly(first._ring, np.concatenate(arrays, at), first._domain)
+
+
+def _joined(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
+    """The first of them, and the data of all in one domain: eval where they differ."""
+    values = list(polys)
+    if not values or not all(isinstance(p, Poly) for p in values):
+        raise ParameterError(f"polys: {len(values)} values; give at least one Poly, and nothing else")
+    values = [values[0]._operand(p) for p in values]
+    if any(p._domain != values[0]._domain for p in values):
+        values = [p.ntt() for p in values]
+    return values[0], [p._data for p in values]
+
+
+# ---- shared by the operations ----
+
+
+def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
+    """An operator's method; foreign types give their own a chance, arrays are refused by name."""
+    if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
+        return method(other)
+    if isinstance(other, np.ndarray):
+        raise TypeError("operand: an array is no batch of constants; ring(array[..., None]) makes one")
+    return cast(Poly, NotImplemented)
+
+
+def _checked_poly(x: object, name: str) -> Poly:
+    if not isinstance(x, Poly):
+        raise RingMismatch(f"{name}: {type(x).__name__}, must be a Poly; ring(x) makes one of integers")
+    return x
+
+
+def _axis(axis: object, ndim: int) -> int:
+    a = integer(axis, "axis")
+    if not -ndim <= a < ndim:
+        raise ParameterError(f"axis: {a} is outside the {ndim} batch axes")
+    return a % ndim
+
+
+def _broadcast(*polys: Poly) -> tuple[int, ...]:
+    first = polys[0].shape
+    if all(p.shape == first for p in polys):
+        return first
+    try:
+        return np.broadcast_shapes(*(p.shape for p in polys))
+    except ValueError:
+        shapes = _shapes([p._data for p in polys])
+        raise ParameterError(
+            f"batch shapes {shapes} do not broadcast; reshape or index the batch axes"
+        ) from None
+
+
+def _shapes(arrays: Sequence[Array]) -> str:
+    return ", ".join(str(x.shape[:-2]) for x in arrays)
+
+
+def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
+    """The array to write: a new one, or out's after all checks."""
+    if out is None:
+        return ring._empty(shape)
+    if not isinstance(out, Poly):
+        raise OutputError(
+            f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
+        )
+    if out._ring != ring:
+        raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
+    if out.shape != shape:
+        raise OutputError(f"out: batch shape {out.shape}, the result has {shape}")
+    data = out._data
+    if not data.flags.writeable:
+        raise OutputError("out: its array is read-only; give one that can be written")
+    for x in operands:
+        if x._data is not data and np.may_share_memory(x._data, data) and not _same_place(x._data, data):
+            raise OutputError(
+                "out: overlaps an operand in part; give the operand itself or memory of its own"
+            )
+    return data
+
+
+def _same_place(x: Array, y: Array) -> bool:
+    return bool(x.__array_interface__["data"] == y.__array_interface__["data"]) and x.shape == y.shape
+
+
+def _finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
+    if out is None:
+        return Poly(ring, data, domain)
+    out._domain = domain
+    return out
+
+
+def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
+    if a._domain != b._domain:
+        a, b = a.ntt(), b.ntt()
+    ring = a._ring
+    data = _result(ring, _broadcast(a, b), out, a, b)
+    backend().pointwise(ring.limbs, op, a._data, b._data, None, data)
+    return _finish(ring, data, a._domain, out)
+
+
+def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:
+    ring = a._ring
+    data = _result(ring, _broadcast(a, b), out, a, b)
+    backend().multiply_leaves(ring.transform, a._data, b._data, data)
+    return _finish(ring, data, "eval", out)
+
+
+def _square_root(x: int) -> float:
+    """The root of an int of any size, correctly rounded where a float can hold x."""
+    try:
+        return math.sqrt(x) if x.bit_length() < 1000 else float(math.isqrt(x))
+    except OverflowError:
+        raise ParameterError("norm: larger than any float; p = 1 and p = inf give exact ints") from None

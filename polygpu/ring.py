@@ -1,0 +1,603 @@
+"""Ring: Z_Q[X]/(X^n ± 1), Q one modulus of any size or a product of coprime words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from .backends import Array, backend, require_host
+from .errors import (
+    BadRoot,
+    CoefficientError,
+    DomainError,
+    NotCanonical,
+    NotNTTFriendly,
+    ParameterError,
+)
+from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
+from .product import auxiliary_primes, product_plan, transform_base
+from .rns import residues_of_ints
+from .roots import (
+    Kind,
+    check_kind,
+    checked_degree,
+    has_order,
+    integer,
+    is_prime,
+    root_of_unity,
+    root_order,
+    shown,
+)
+from .sampling import Seed, uniform
+
+if TYPE_CHECKING:
+    from .poly import Poly
+
+Domain = Literal["coef", "eval"]
+RootRule = Literal["minimal", "generator"]
+
+_debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
+
+
+@contextmanager
+def debug() -> Iterator[None]:
+    """Check inside a `with` that residues given to Ring.from_residues are canonical, 0 <= x < q.
+
+    >>> import polygpu as pg
+    >>> with pg.debug():
+    ...     pg.Ring(2, 17).from_residues([[16, 17]])
+    Traceback (most recent call last):
+        ...
+    polygpu.errors.NotCanonical: data: 17 at (0, 1) is not a residue mod 17; ring(x) takes any integers
+    """
+    token = _debug.set(True)
+    try:
+        yield
+    finally:
+        _debug.reset(token)
+
+
+class Ring:
+    """The ring Z_Q[X]/(X^n + 1) ("negacyclic") or Z_Q[X]/(X^n - 1) ("cyclic").
+
+    Frozen and hashable; equal parameters are the same ring. Tables are built when first needed and
+    shared by equal rings.
+
+    Args:
+        n: degree, any int of at least 1.
+        moduli: one int of any size from 2, or several pairwise coprime ints, each at most 2**64: the
+            limbs of an RNS ring with Q their product.
+        kind: "negacyclic" or "cyclic".
+        root: which root of unity the evaluation domain uses, for prime moduli: "minimal" (the
+            smallest of its order: what SEAL, OpenFHE, ML-KEM and ML-DSA use), "generator" (a power of
+            the least primitive root), an int, or one int a limb.
+
+    Raises:
+        ParameterError: n, a modulus or kind is outside its rule.
+        BadRoot: a given root has not the exact order that the transform needs.
+
+    >>> ring = Ring(8, 17)
+    >>> (ring([0, 1]) * ring([0] * 7 + [1])).to_bigints().tolist()
+    [16, 0, 0, 0, 0, 0, 0, 0]
+    """
+
+    #: The class of the elements; poly.py, which stands above this module, sets it.
+    _element: ClassVar[type[Poly]]
+
+    _n: int
+    _kind: Kind
+    _moduli: tuple[int, ...]
+    _root: RootRule | tuple[int, ...]
+
+    def __init__(
+        self,
+        n: int,
+        moduli: int | Iterable[int],
+        *,
+        kind: Kind = "negacyclic",
+        root: RootRule | int | Sequence[int] = "minimal",
+    ) -> None:
+        check_kind(kind)
+        # Straight into __dict__, as cached_property writes: plain assignment is refused.
+        parameters: dict[str, Any] = self.__dict__
+        parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli))
+        rule = isinstance(root, str) and root in ("minimal", "generator")
+        parameters["_root"] = root if rule else self._checked_roots(root)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a Ring is frozen; make another with Ring(n, moduli, kind=, root=)")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name}: a Ring is frozen")
+
+    # ---- parameters ----
+
+    @property
+    def n(self) -> int:
+        """Degree of the modulus polynomial X^n ± 1; coefficients of an element."""
+        return self._n
+
+    @property
+    def kind(self) -> Kind:
+        """ "negacyclic" or "cyclic"."""
+        return self._kind
+
+    @property
+    def moduli(self) -> tuple[int, ...]:
+        """The moduli, one a limb."""
+        return self._moduli
+
+    @cached_property
+    def modulus(self) -> int:
+        """Q, the product of the moduli."""
+        return prod(self._moduli)
+
+    @cached_property
+    def limbs(self) -> Limbs:
+        """Moduli and storage, as the backends see them."""
+        return limbs_of(self._moduli)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint32 where every modulus is at most 2**32, else uint64."""
+        return self.limbs.dtype
+
+    @property
+    def rows(self) -> int:
+        """Length of the limb axis: the number of moduli, or the words of one modulus above 2**64."""
+        return self.limbs.rows
+
+    @cached_property
+    def base_degree(self) -> int | None:
+        """Coefficients of a leaf of the transform: 1 complete, 2 for ML-KEM, None without a transform."""
+        return transform_base(self._n, self._moduli, self._kind)
+
+    @property
+    def has_eval(self) -> bool:
+        """Whether there is an evaluation domain, complete or not."""
+        return self.base_degree is not None
+
+    @cached_property
+    def roots(self) -> tuple[int, ...] | None:
+        """The root of unity of each limb: psi of order 2N or omega of order N, N = n / base_degree."""
+        if self.base_degree is None:
+            return None
+        if isinstance(self._root, tuple):
+            return self._root
+        order = root_order(self._n // self.base_degree, self._kind)
+        return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
+
+    @cached_property
+    def transform(self) -> NttPlan:
+        """The plan of the transform; built at first use.
+
+        Raises:
+            NotNTTFriendly: there is none.
+            TablesTooLarge: its tables do not fit in memory.
+        """
+        if self.base_degree is None:
+            raise NotNTTFriendly(self._why_no_transform())
+        check_memory(table_bytes(self._n, self._moduli, self.base_degree), self._n, self._moduli)
+        assert self.roots is not None
+        return plan_ntt(self._n, self._moduli, self._kind, self.base_degree, self.roots)
+
+    @cached_property
+    def product(self) -> Plan:
+        """The plan by which coefficients are multiplied; built at first use."""
+        own = self.transform if self.has_eval and not self.limbs.wide else None
+        return product_plan(self._n, self._moduli, self._kind, own)
+
+    def _why_no_transform(self) -> str:
+        n, kind = self._n, self._kind
+        if n & (n - 1):
+            return f"n = {n} is no power of two, so there is no evaluation domain; products work without"
+        order = root_order(n, kind)
+        for q in self._moduli:
+            if not is_prime(q):
+                return f"{shown(q)} is not prime, so there is no evaluation domain; products work without"
+            if (q - 1) % order:
+                bits = max(order.bit_length() + 1, min(q.bit_length(), 62))
+                return (
+                    f"q = {shown(q)}: q mod {order} is {q % order}, must be 1; "
+                    f"ntt_primes({n}, bits={bits}, kind={kind!r}) lists moduli that do; products work without"
+                )
+        raise AssertionError("the ring has a transform")
+
+    def _checked_roots(self, root: Any) -> tuple[int, ...]:
+        given = tuple(integer(x, "root") for x in _sequence(root))
+        if len(given) != len(self._moduli):
+            raise BadRoot(f"root: {len(given)} roots for {len(self._moduli)} moduli; give one a modulus")
+        if self.base_degree is None:
+            raise BadRoot(f"root: {root!r} means nothing here: {self._why_no_transform()}")
+        order = root_order(self._n // self.base_degree, self._kind)
+        for x, q in zip(given, self._moduli, strict=True):
+            if not 0 < x < q:
+                raise BadRoot(f"root: {x} must be in [1, q) for q = {shown(q)}; reduce it mod q")
+            if not has_order(x, order, q):
+                raise BadRoot(
+                    f"root: {x} has not the order {order} mod {shown(q)}; root='minimal' finds one that does"
+                )
+        return given
+
+    # ---- identity ----
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Ring):
+            return NotImplemented
+        if (self._n, self._moduli, self._kind) != (other._n, other._moduli, other._kind):
+            return False
+        return self._root == other._root or self.roots == other.roots
+
+    def __hash__(self) -> int:
+        return hash((self._n, self._moduli, self._kind))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_ring, (self._n, self._moduli, self._kind, self._root)
+
+    def __repr__(self) -> str:
+        moduli = shown(self._moduli[0]) if len(self._moduli) == 1 else str(list(self._moduli[:3]))
+        if len(self._moduli) > 3:
+            moduli = f"{moduli[:-1]}, ... {len(self._moduli)} moduli]"
+        kind = "" if self._kind == "negacyclic" else ", kind='cyclic'"
+        root = "" if self._root == "minimal" else f", root={self._root!r}"
+        return f"Ring({self._n}, {moduli}{kind}{root})"
+
+    def _repr_latex_(self) -> str:
+        q = shown(self._moduli[0]) if len(self._moduli) == 1 else "Q"
+        return rf"$\mathbb{{Z}}_{{{q}}}[X]/(X^{{{self._n}}} {'+' if self._kind == 'negacyclic' else '-'} 1)$"
+
+    def explain(self) -> str:
+        """How this ring multiplies: path, word, root, tables and memory, as text.
+
+        >>> print(Ring(256, 3329).explain())
+        Ring(256, 3329): Z_q[X]/(X^256 + 1), q of 12 bits
+        storage   uint32, (*batch, 1, 256), 1.0 KiB a polynomial
+        product   incomplete transform: 1 layer early, 128 leaves of 2 coefficients
+        root      17, of order 256
+        tables    2.0 KiB
+        """
+        n, sign = self._n, "+" if self._kind == "negacyclic" else "-"
+        bits = self.modulus.bit_length()
+        name = "q" if len(self._moduli) == 1 else f"Q of {len(self._moduli)} limbs,"
+        size = self.rows * n * self.dtype.itemsize
+        lines = [
+            f"{self!r}: Z_{name[0]}[X]/(X^{n} {sign} 1), {name} of {bits} bits".replace(
+                " limbs, of", " limbs and"
+            ),
+            f"storage   {self.dtype.name}, (*batch, {self.rows}, {n}), {size / 1024:.1f} KiB a polynomial",
+        ]
+        if self.base_degree is None or self.limbs.wide:
+            length, primes = auxiliary_primes(n, self._moduli, self._kind)
+            lines.append(
+                f"product   {len(primes)} auxiliary primes of {primes[0].bit_length()} bits, "
+                f"transforms of {length} points, CRT"
+            )
+            tables = table_bytes(length, tuple(primes), 1)
+        if self.base_degree is None:
+            lines.append(f"eval      none: {self._why_no_transform()}")
+        else:
+            assert self.roots is not None
+            points = n // self.base_degree
+            layers = self.base_degree.bit_length() - 1
+            if not self.limbs.wide:
+                how = (
+                    f"incomplete transform: {layers} layer{'s' * (layers > 1)} early, {points} leaves of "
+                    f"{self.base_degree} coefficients"
+                    if layers
+                    else f"transform of {points} points"
+                )
+                lines.append(f"product   {how}")
+                tables = table_bytes(n, self._moduli, self.base_degree)
+            roots = ", ".join(map(str, self.roots[:3])) + (", ..." if len(self.roots) > 3 else "")
+            lines.append(f"root      {roots}, of order {root_order(points, self._kind)}")
+        lines.append(f"tables    {tables / 1024:.1f} KiB")
+        return "\n".join(lines)
+
+    # ---- elements ----
+
+    def __call__(self, x: Any) -> Poly:
+        """Integers to an element (coefficient domain), reduced modulo every limb.
+
+        Args:
+            x: ints of any size and sign, a nested list, or an integer or object array with axes
+                (*batch, at most n); missing coefficients are zero. A single int is a constant.
+
+        Raises:
+            CoefficientError: floats, bools, strings, None, complex: nothing is rounded or guessed.
+            ParameterError: more than n coefficients.
+
+        Cost: one pass for machine integers; about 0.1 us a coefficient and limb for Python ints.
+
+        >>> Ring(4, 17)([-1, 2**70]).to_bigints().tolist()
+        [16, 13, 0, 0]
+        """
+        integers = _as_integers(x)
+        if integers.ndim == 0:
+            integers = integers.reshape(1)
+        if integers.shape[-1] > self._n:
+            raise ParameterError(
+                f"x: {integers.shape[-1]} coefficients, at most n = {self._n} fit; "
+                "reduce it mod X^n ± 1 first, or reshape it to (*batch, n)"
+            )
+        data = np.empty((*integers.shape[:-1], self.rows, self._n), self.dtype)
+        if integers.dtype == object:
+            residues_of_ints(self.limbs, integers, data)
+        else:
+            backend().reduce_integers(self.limbs, integers, data)
+        return self._element(self, data, "coef")
+
+    def from_residues(self, data: Any, domain: Domain = "coef", *, copy: bool | None = None) -> Poly:
+        """An element from its residues, sharing the array where it can.
+
+        Args:
+            data: integers (*batch, rows, n), canonical; for one modulus above 2**64 its
+                little-endian words.
+            domain: "coef", or "eval" in the ring's bit-reversed order.
+            copy: None copies only where dtype or layout make it necessary, True always, False never.
+
+        Raises:
+            ParameterError: wrong shape, or copy=False where a copy is necessary.
+            CoefficientError: no integers.
+            NotCanonical: a residue outside [0, q), where values were looked at: when they are
+                converted from another dtype, or inside `with polygpu.debug()`.
+
+        >>> Ring(2, [5, 7]).from_residues([[4, 0], [6, 0]]).to_bigints(centered=True).tolist()
+        [-1, 0]
+        """
+        domain = self._checked_domain(domain)
+        require_host(data, "data")
+        is_array = isinstance(data, np.ndarray) and data.dtype != object
+        array = np.asarray(data if is_array else _as_integers(data))
+        if array.ndim < 2 or array.shape[-2:] != (self.rows, self._n):
+            raise ParameterError(
+                f"data: shape {array.shape} must end in (rows, n) = ({self.rows}, {self._n}); "
+                "ring(x) takes integers (*batch, n)"
+            )
+        if array.dtype.kind not in "iuO":
+            raise CoefficientError(f"data: dtype {array.dtype} must be an integer dtype, best {self.dtype}")
+        plain = (
+            array.dtype == self.dtype
+            and array.flags.c_contiguous
+            and array.flags.aligned
+            and array.dtype.isnative
+        )
+        if not plain and copy is False:
+            raise ParameterError(
+                f"data: only a copy can be C-contiguous {self.dtype}, and copy=False forbids one; "
+                "leave copy out, or convert the array"
+            )
+        if array.dtype != self.dtype or _debug.get():
+            self._check_canonical(array)
+        if not plain or copy:
+            array = np.array(array, dtype=self.dtype, order="C", copy=True)
+        return self._element(self, array, domain)
+
+    def _check_canonical(self, array: Array) -> None:
+        if self.limbs.wide:
+            value = sum(array[..., w, :].astype(object) << 64 * w for w in range(self.rows))
+            wrong = (np.asarray(value) >= self._moduli[0])[..., None, :] | (array < 0) | (array >= 1 << 64)
+        else:
+            last = np.array(
+                [q - 1 for q in self._moduli], dtype=object if array.dtype == object else np.uint64
+            )
+            wrong = (array < 0) | (
+                array > last[:, None] if array.dtype.kind != "i" else array.astype(np.uint64) > last[:, None]
+            )
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            q = self._moduli[0 if self.limbs.wide else at[-2]]
+            raise NotCanonical(
+                f"data: {array[at]} at {at} is not a residue mod {shown(q)}; ring(x) takes any integers"
+            )
+
+    def _checked_domain(self, domain: object) -> Domain:
+        if domain == "coef":
+            return "coef"
+        if domain == "eval":
+            if not self.has_eval:
+                raise NotNTTFriendly(self._why_no_transform())
+            return "eval"
+        raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
+
+    def _empty(self, batch: tuple[int, ...]) -> Array:
+        return np.empty((*batch, self.rows, self._n), self.dtype)
+
+    def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
+        """A batch of zeros."""
+        return self._element(self, np.zeros((*_batch(batch), self.rows, self._n), self.dtype), "coef")
+
+    def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
+        """A batch of the ring's one."""
+        poly = self.zeros(batch)
+        poly.data[..., : 1 if self.limbs.wide else self.rows, 0] = 1
+        return poly
+
+    def monomial(self, k: int, coefficient: int = 1) -> Poly:
+        """coefficient * X^k for any int k: X^n is -1 or 1.
+
+        >>> Ring(4, 17).monomial(-1).to_bigints(centered=True).tolist()
+        [0, 0, 0, -1]
+        """
+        turns, at = divmod(integer(k, "k"), self._n)
+        sign = -1 if self._kind == "negacyclic" and turns % 2 else 1
+        x = np.zeros(self._n, dtype=object)
+        x[at] = sign * integer(coefficient, "coefficient")
+        return self(x)
+
+    def random(self, batch: int | tuple[int, ...] = (), seed: Seed = None, *, start: int = 0) -> Poly:
+        """Elements uniform in the ring, from a ChaCha20 stream.
+
+        Args:
+            batch: batch shape.
+            seed: int, bytes or str: the same values on every device, however the batch is cut;
+                None: from the operating system.
+            start: number of the first polynomial: a batch of 8 equals two of 4 with start 0 and 4.
+
+        Cost: 8 (W + 1) bytes of stream a coefficient and limb, W words of a residue.
+        Source: sampling.py fixes the stream.
+
+        >>> R = Ring(4, 97)
+        >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)
+        True
+        """
+        if integer(start, "start") < 0:
+            raise ParameterError(f"start: {start} must be at least 0")
+        shape = _batch(batch)
+        data = self._empty(shape)
+        uniform(backend(), self.limbs, self._n, shape, seed, start, data)
+        return self._element(self, data, "coef")
+
+    # ---- the evaluation domain ----
+
+    def eval_points(self, limb: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
+        """The points of the evaluation domain: entry k of a transformed row is a(x_k).
+
+        x_k = psi^(2 br(k) + 1) or omega^br(k). For an incomplete transform the constants c_k of its
+        leaves X^base - c_k. Python ints for a modulus above 2**64.
+
+        >>> Ring(4, 17).eval_points().tolist()
+        [2, 15, 8, 9]
+        """
+        if not 0 <= integer(limb, "limb") < len(self._moduli):
+            raise ParameterError(f"limb: {limb} must be in [0, {len(self._moduli)})")
+        base = self.transform.base
+        x = self.monomial(base).ntt() if base < self._n else self([1 if self._kind == "cyclic" else -1]).ntt()
+        points = x.to_residue_ints() if self.limbs.wide else x.data[limb]
+        return points[..., ::base].copy()
+
+    def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Indices that put a transformed row, or its leaves, in natural order.
+
+        With them data[..., index][k] is a(psi^(2k+1)) (negacyclic) or a(omega^k) (cyclic).
+        """
+        return bit_reversal(self.transform.points)
+
+    # ---- named rings ----
+
+    @classmethod
+    def preset(cls, name: str, n: int | None = None) -> Ring:
+        """A ring of a standard, or of a field of proof systems.
+
+        "ml-kem", "ml-dsa", "falcon-512", "falcon-1024"; cyclic, with the root of the field's
+        generator: "babybear", "koalabear", "goldilocks".
+
+        Args:
+            name: the preset.
+            n: degree, for the fields alone (2**16 unless given).
+
+        >>> Ring.preset("ml-kem").roots
+        (17,)
+        """
+        if name in _SCHEMES:
+            degree, q = _SCHEMES[name]
+            if n not in (None, degree):
+                raise ParameterError(f"n: {n} does not fit {name!r}, whose degree is {degree}")
+            return cls(degree, q)
+        if name in _FIELDS:
+            return cls(1 << 16 if n is None else n, _FIELDS[name], kind="cyclic", root="generator")
+        raise ParameterError(f"name: {name!r} must be one of {', '.join([*_SCHEMES, *_FIELDS])}")
+
+
+_SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
+    "ml-kem": (256, 3329),
+    "ml-dsa": (256, 8380417),
+    "falcon-512": (512, 12289),
+    "falcon-1024": (1024, 12289),
+}
+_FIELDS = {
+    "babybear": 15 * 2**27 + 1,
+    "koalabear": 127 * 2**24 + 1,
+    "goldilocks": 2**64 - 2**32 + 1,
+}
+
+
+def _make_ring(n: int, moduli: tuple[int, ...], kind: Kind, root: RootRule | tuple[int, ...]) -> Ring:
+    return Ring(n, moduli, kind=kind, root=root)
+
+
+def _sequence(x: Any) -> tuple[Any, ...]:
+    """The entries of a list or array; a single value, 0-d arrays and text included, alone."""
+    single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
+    return (x,) if single else tuple(x)
+
+
+def _batch(batch: object) -> tuple[int, ...]:
+    shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    sizes = tuple(integer(size, "batch") for size in shape)
+    if any(size < 0 for size in sizes):
+        raise ParameterError(f"batch: {batch!r} must not have negative sizes")
+    return sizes
+
+
+def _checked_moduli(moduli: object) -> tuple[int, ...]:
+    values = tuple(integer(q, "moduli") for q in _sequence(moduli))
+    if not values:
+        raise ParameterError("moduli: an empty list; give at least one modulus")
+    product = 1
+    for q in values:
+        if q < 2:
+            raise ParameterError(f"moduli: {q} must be at least 2")
+        if len(values) > 1 and q > 1 << 64:
+            raise ParameterError(
+                f"moduli: {shown(q)} is above 2**64 and must stand alone; pass the product as one modulus"
+            )
+        if gcd(q, product) > 1:
+            other = next(p for p in values if gcd(p, q) > 1)
+            raise ParameterError(
+                f"moduli: {other} and {q} share the factor {gcd(other, q)}; they must be coprime"
+            )
+        product *= q
+    return values
+
+
+_EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothing is rounded for you"
+
+
+def _holds_poly(x: object) -> bool:
+    """Whether x is a Poly or lists of them, which NumPy would read as residues."""
+    return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(_holds_poly, x)))
+
+
+def _as_integers(x: object) -> Array:
+    """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
+    require_host(x, "x")
+    if _holds_poly(x):
+        raise CoefficientError(
+            "x: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
+        )
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        raise CoefficientError(f"x: {type(x).__name__} {_EXACT}")
+    if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+    if isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+    else:
+        # Through Python objects, so that np.array cannot turn [True, 2] or [2**63, -1] into something else.
+        try:
+            array = np.array(x, dtype=object)
+        except ValueError:
+            raise CoefficientError("x: ragged nested lists; pad them with zeros to one length") from None
+    if array.dtype.kind in "iu":
+        wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
+        return np.ascontiguousarray(array, dtype=wide_type) if array.ndim else array.astype(wide_type)
+    if array.dtype.kind != "O":
+        raise CoefficientError(f"x: coefficients of dtype {array.dtype} {_EXACT}")
+    for value in array.flat:
+        if isinstance(value, (list, tuple)):
+            raise CoefficientError("x: ragged nested lists; pad them with zeros to one length")
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise CoefficientError(f"x: coefficient {value!r} of type {type(value).__name__} {_EXACT}")
+    if any(isinstance(value, np.integer) for value in array.flat):
+        array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
+    try:
+        return array.astype(np.int64)
+    except OverflowError:
+        return array

@@ -1,0 +1,69 @@
+"""Uniform polynomials from a seed: a ChaCha20 stream whose values do not depend on how it is cut.
+
+The stream, fixed by test vectors (tests/test_sampling.py):
+  key      SHA-256("polygpu uniform 1" || seed as tagged bytes)
+  nonce    8 bytes: limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
+  number   coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
+           byte 8 (W + 1) (i n + j), W = words of one residue, mod q: bias at most 2^-64 (wide reduction)
+Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .backends import Array, Backend
+from .errors import ParameterError
+from .plan import Limbs
+
+_CHUNK_WORDS = 1 << 20  # words of stream held at a time
+_BLOCK = 64  # bytes of a ChaCha20 block
+
+Seed = int | bytes | str | None
+
+
+def key_of(seed: Seed) -> bytes:
+    """The cipher's key for a seed: an int, bytes or str; None takes one from the operating system."""
+    import hashlib
+    import secrets
+
+    if seed is None:
+        tagged = b"os:" + secrets.token_bytes(32)
+    elif isinstance(seed, bool) or not isinstance(seed, (int, bytes, str)):
+        raise ParameterError(f"seed: {seed!r} must be an int, bytes, str or None")
+    elif isinstance(seed, int):
+        tagged = b"int:" + str(seed).encode()
+    else:
+        tagged = b"str:" + seed.encode() if isinstance(seed, str) else b"bytes:" + seed
+    return hashlib.sha256(b"polygpu uniform 1" + tagged).digest()
+
+
+def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
+    """`size` bytes of the key's stream for a limb, from byte `offset`, as uint8."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    block, skip = divmod(offset, _BLOCK)
+    nonce = block.to_bytes(8, "little") + limb.to_bytes(4, "little") + bytes(4)
+    encryptor = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    buffer = np.zeros(skip + size, np.uint8)
+    encryptor.update_into(buffer.data, buffer.data)
+    return buffer[skip:]
+
+
+def uniform(
+    backend: Backend, limbs: Limbs, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
+) -> None:
+    """Fill out (*batch, rows, n) with residues uniform in [0, q), the polynomials start, start + 1, ..."""
+    key, words, items = key_of(seed), limbs.words + 1, prod(batch)
+    flat = out.reshape(items, limbs.rows, n)
+    step = max(1, _CHUNK_WORDS // (words * n))
+    for limb in range(len(limbs.moduli)):
+        for first in range(0, items, step):
+            count = min(step, items - first)
+            size = 8 * words * n
+            raw = stream(key, limb, size * (start + first), size * count)
+            numbers = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
+            backend.reduce_words(limbs, numbers.reshape(count, n, words), limb, flat[first : first + count])

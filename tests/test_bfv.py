@@ -1,0 +1,119 @@
+"""The BFV example: decryption undoes encryption, and sums and products pass through it."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import polygpu as pg
+from polygpu.examples import bfv
+
+# Small, and so not secure, to try batches; the default set is tried once, by `bfv.run`.
+SCHEME = bfv.BFV(n=1024, t=12289, bits=30, limbs=4)
+
+
+@pytest.fixture(scope="module")
+def keys() -> bfv.Keys:
+    return SCHEME.keygen(b"keys")
+
+
+def values(seed: int, batch: tuple[int, ...] = (2,)) -> bfv.Array:
+    """Uniform integers in (-t/2, t/2), shape (*batch, N), with both ends present."""
+    half = SCHEME.t // 2
+    x = np.random.default_rng(seed).integers(-half, half, (*batch, SCHEME.n), endpoint=True)
+    x[..., :2] = -half, half
+    return x
+
+
+def centred(x: bfv.Array) -> bfv.Array:
+    """The representative of x mod t in (-t/2, t/2)."""
+    half = SCHEME.t // 2
+    return (x + half) % SCHEME.t - half
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
+def test_decrypt_undoes_encrypt(keys: bfv.Keys, batch: tuple[int, ...]) -> None:
+    x = values(1, batch)
+    ciphertext = SCHEME.encrypt(keys.public, x, b"x")
+    assert ciphertext.shape == (2, *batch)
+    assert np.array_equal(SCHEME.decrypt(keys.secret, ciphertext), x)
+
+
+def test_sums(keys: bfv.Keys) -> None:
+    x, y = values(1), values(2)
+    cx, cy = SCHEME.encrypt(keys.public, x, b"x"), SCHEME.encrypt(keys.public, y, b"y")
+    assert np.array_equal(SCHEME.decrypt(keys.secret, cx + cy), centred(x + y))
+    assert np.array_equal(SCHEME.decrypt(keys.secret, cx - cy), centred(x - y))
+    assert np.array_equal(SCHEME.decrypt(keys.secret, cx * 3), centred(3 * x))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 2)])
+def test_products_before_and_after_relinearising(keys: bfv.Keys, batch: tuple[int, ...]) -> None:
+    x, y = values(1, batch), values(2, batch)
+    three = SCHEME.multiply(SCHEME.encrypt(keys.public, x, b"x"), SCHEME.encrypt(keys.public, y, b"y"))
+    two = SCHEME.relinearise(keys.relin, three)
+    assert (three.shape, two.shape) == ((3, *batch), (2, *batch))
+    assert SCHEME.relinearise(keys.relin, three.ntt()) == two
+    for ciphertext in (three, two):
+        assert np.array_equal(SCHEME.decrypt(keys.secret, ciphertext), centred(x * y))
+
+
+def test_two_levels_and_their_noise_budget(keys: bfv.Keys) -> None:
+    x, y, z = values(1), values(2), values(3)
+    cx, cy, cz = (SCHEME.encrypt(keys.public, v, seed) for v, seed in ((x, b"x"), (y, b"y"), (z, b"z")))
+
+    def multiply(a: pg.Poly, b: pg.Poly) -> pg.Poly:
+        return SCHEME.relinearise(keys.relin, SCHEME.multiply(a, b))
+
+    once = multiply(cx, cy)
+    twice = multiply(once + cz, cz)
+    budgets = [SCHEME.noise_budget(keys.secret, c) for c in (cx, cx + cz, once, twice)]
+    assert budgets == sorted(budgets, reverse=True)
+    assert budgets[-1] > 8  # a failed decryption shows about 0, never less
+    assert np.array_equal(SCHEME.decrypt(keys.secret, twice), centred((centred(x * y) + z) * z))
+
+
+def test_encryptions_of_batch_entries_are_independent(keys: bfv.Keys) -> None:
+    one = SCHEME.encrypt(keys.public, np.zeros((2, SCHEME.n), np.int64), b"seed")
+    assert not pg.equal(one[:, 0], one[:, 1]).any()
+
+
+def test_seeds_decide_everything(keys: bfv.Keys) -> None:
+    x = values(1)
+    assert SCHEME.keygen(b"keys") == keys
+    assert SCHEME.keygen(b"other").secret != keys.secret
+    again = SCHEME.encrypt(keys.public, x, b"x")
+    assert again == SCHEME.encrypt(keys.public, x, b"x")
+    assert not pg.equal(again, SCHEME.encrypt(keys.public, x, b"y")).any()
+
+
+def test_another_key_does_not_decrypt(keys: bfv.Keys) -> None:
+    x = values(1)
+    ciphertext = SCHEME.encrypt(keys.public, x, b"x")
+    other = SCHEME.keygen(b"other").secret
+    assert SCHEME.noise_budget(other, ciphertext) < 1
+    assert (SCHEME.decrypt(other, ciphertext) != x).mean() > 0.99
+
+
+def test_keys_hide_what_they_should_with_small_noise(keys: bfv.Keys) -> None:
+    """Secret ternary; the public key encrypts 0; relin[i] encrypts (1 mod q_i, else 0) s^2."""
+    s = keys.secret
+    assert set(s.to_bigints(centered=True).tolist()) == {-1, 0, 1}
+    noise = keys.public[0] + keys.public[1] * s
+    assert 0 < np.max(noise.norm(np.inf)) <= 21
+    square = (s * s).data
+    gadget = np.eye(SCHEME.limbs, dtype=square.dtype)[:, :, np.newaxis] * square
+    noise = keys.relin[0] + keys.relin[1] * s - SCHEME.ring.from_residues(gadget, domain="eval")
+    assert 0 < np.max(noise.norm(np.inf)) <= 21
+
+
+def test_the_example_is_secure_short_and_right() -> None:
+    assert bfv.BFV().secure
+    assert not SCHEME.secure
+    assert len(inspect.getsource(bfv).splitlines()) < 200
+    result = bfv.run(b"seed")
+    assert result.sum_ok
+    assert result.product_ok
+    assert result.fresh_budget > result.product_budget > 100

@@ -1,0 +1,250 @@
+"""The native core: instruction sets, threads, forks, interruption, tables."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+import polygpu as pg
+from polygpu import _cpu
+from polygpu.backends import backend
+from polygpu.plan import limbs_of, plan_ntt
+from polygpu.roots import root_of_unity, root_order
+
+
+def run_python(code, **environment):
+    """Run code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def isa():
+    """Restores the instruction set."""
+    before = _cpu.isa()
+    yield _cpu.set_isa
+    _cpu.set_isa(before)
+
+
+@pytest.fixture
+def threads():
+    """Restores the number of threads."""
+    before = _cpu.num_threads()
+    yield _cpu.set_num_threads
+    _cpu.set_num_threads(before)
+
+
+# Bits of q, each word at its edge; 2 and 3 are the smallest moduli.
+MODULI = [2, 3, 4, 5, 257, 2**29, 2**30 - 35, 2**30, 2**31 - 1, 2**31, 2**32 - 5, 2**32]
+WIDE_MODULI = [
+    2**33 + 17,
+    2**50 - 27,
+    2**50,
+    2**52 + 21,
+    2**61 + 15,
+    2**62 - 57,
+    2**62,
+    2**63 + 29,
+    2**64 - 59,
+    2**64,
+]
+
+
+@pytest.mark.parametrize("q", MODULI + WIDE_MODULI)
+@pytest.mark.parametrize("n", [1, 3, 8, 37, 64])
+def test_pointwise_equals_python_integers(q, n, isa):
+    limbs = limbs_of((q,))
+    edges = [0, 1 % q, q - 1, q // 2, max(q - 2, 0)]
+    for name in _cpu.supported_isas():
+        isa(name)
+        source = random.Random(n)
+        rows = [[source.choice([*edges, source.randrange(q)]) for _ in range(n)] for _ in range(3)]
+        rows[0][0] = rows[1][0] = rows[2][0] = q - 1
+        a, b, c = (np.array(row, dtype=limbs.dtype).reshape(1, n) for row in rows)
+        scalar = b[:, :1].copy()
+        expected = {
+            "add": [(x + y) % q for x, y, _ in zip(*rows, strict=True)],
+            "sub": [(x - y) % q for x, y, _ in zip(*rows, strict=True)],
+            "neg": [-x % q for x in rows[0]],
+            "mul": [x * y % q for x, y, _ in zip(*rows, strict=True)],
+            "mul_add": [(x * y + z) % q for x, y, z in zip(*rows, strict=True)],
+        }
+        for op, values in expected.items():
+            out = np.empty_like(a)
+            backend().pointwise(limbs, op, a, None if op == "neg" else b, c if op == "mul_add" else None, out)
+            assert out[0].tolist() == values, (name, op)
+        out = np.empty_like(a)
+        backend().pointwise(limbs, "mul", a, scalar, None, out)
+        assert out[0].tolist() == [x * rows[1][0] % q for x in rows[0]]
+
+
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("bits", [29, 30, 31, 32, 46, 49, 50, 51, 59, 60, 61, 62, 63, 64])
+def test_every_instruction_set_gives_the_same_bits(bits, kind, isa):
+    for log_n in (1, 3, 4, 5, 6, 7, 9, 13, 14, 15):
+        n = 1 << log_n
+        try:
+            ring = pg.Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind)
+        except pg.ParameterError:
+            continue
+        a, b = ring.random(2, seed=log_n)
+        results = {}
+        for name in _cpu.supported_isas():
+            isa(name)
+            x, y = a.ntt(), b.ntt()
+            results[name] = [p.data.tobytes() for p in (x, x.intt(), x * y, a * b, a + b, a - b, -a, 7 * a)]
+        for name, result in results.items():
+            assert result == results["portable"], (name, n)
+
+
+@pytest.mark.parametrize("base", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("bits", [20, 31, 40, 60, 64])
+def test_incomplete_transforms_on_every_instruction_set(base, kind, bits, isa):
+    for n in (8, 16, 64, 512):
+        q = pg.ntt_primes(n // base, bits, kind=kind)[0]
+        root = root_of_unity(q, root_order(n // base, kind), "minimal")
+        plan = plan_ntt(n, (q,), kind, base, (root,))
+        ring = pg.Ring(n, q, kind=kind)
+        x = ring.random((2,), seed=base).data
+        expected = None
+        for name in _cpu.supported_isas():
+            isa(name)
+            y, back, product = (np.empty_like(x) for _ in range(3))
+            backend().ntt(plan, x, y)
+            backend().intt(plan, y, back)
+            backend().multiply_leaves(plan, y, y, product)
+            assert np.array_equal(back, x)
+            if expected is None and n <= 64:
+                with pg.device("reference"):
+                    expected = [np.empty_like(x) for _ in range(2)]
+                    backend().ntt(plan, x, expected[0])
+                    backend().multiply_leaves(plan, y, y, expected[1])
+            if n <= 64:
+                assert np.array_equal(y, expected[0]) and np.array_equal(product, expected[1]), name
+
+
+def test_threads_do_not_change_values(threads):
+    ring = pg.Ring(2048, pg.ntt_primes(2048, 60, 3))
+    a, b = ring.random((7, 5), seed=1), ring.random((5,), seed=2)
+    results = []
+    for count in (1, 2, 5):
+        threads(count)
+        results.append([(a * b).data.tobytes(), a.ntt().data.tobytes(), a.sum().data.tobytes()])
+    assert results[0] == results[1] == results[2]
+
+
+def test_calls_from_many_python_threads():
+    from concurrent.futures import ThreadPoolExecutor
+
+    ring = pg.Ring(1024, 2**64)
+    values = [ring.random(4, seed=i) for i in range(8)]
+    expected = [(v * v).data.tobytes() for v in values]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda v: (v * v).data.tobytes(), values * 4))
+    assert found == expected * 4
+
+
+def test_fork_after_threads_were_used():
+    done = run_python(
+        """
+        import os, polygpu as pg
+        from polygpu import _cpu
+        _cpu.set_num_threads(4)
+        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        a = ring.random(64, seed=1)
+        before = (a * a).data.tobytes()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if (a * a).data.tobytes() == before else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert done.stdout.strip() == "0", done.stderr
+
+
+@pytest.mark.parametrize(("n", "batch"), [(4096, 3000), (1 << 22, 1)])
+def test_interrupt_is_answered_in_a_long_call(n, batch):
+    """Many short rows, and one row that alone takes longer than the answer may."""
+    code = f"""
+        import numpy as np, polygpu as pg
+        ring = pg.Ring({n}, pg.ntt_primes({n}, 60))
+        a = ring.from_residues(np.ones(({batch}, 1, {n}), np.uint64))
+        print("ready", flush=True)
+        while True:
+            a * a
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "POLYGPU_NUM_THREADS": "2"},
+    )
+    try:
+        assert process.stdout.readline().strip() == "ready"
+        time.sleep(0.3)
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert "KeyboardInterrupt" in error
+        assert time.monotonic() - sent < 3
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_tables_are_ready_in_time():
+    """30 primes at 2^16 in under a second, one at 2^20 in under half of one."""
+    for n, bits, count, limit in ((1 << 16, 60, 30, 1.0), (1 << 20, 60, 1, 0.5)):
+        primes = tuple(pg.ntt_primes(n, bits, count))
+        roots = tuple(root_of_unity(q, 2 * n, "minimal") for q in primes)
+        began = time.perf_counter()
+        plan_ntt(n, primes, "negacyclic", 1, roots)
+        assert time.perf_counter() - began < limit
+
+
+def test_environment_chooses_instruction_set_and_threads():
+    code = "import polygpu as pg, polygpu._cpu as c; pg.Ring(4, 17).random(); print(c.isa(), c.num_threads())"
+    done = run_python(code, POLYGPU_CPU_ISA="portable", POLYGPU_NUM_THREADS="3")
+    assert done.stdout.split() == ["portable", "3"], done.stderr
+
+
+def test_import_is_light():
+    done = run_python(
+        """
+        import sys, polygpu
+        heavy = {"sympy", "cupy", "dask", "matplotlib", "hypothesis", "cryptography", "rich"}
+        print(sorted(heavy & set(sys.modules)))
+        """
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_import_costs_at_most_30_ms_over_numpy():
+    def cost(module):
+        times = []
+        for _ in range(5):
+            done = run_python(
+                f"""
+                import numpy, time
+                began = time.perf_counter()
+                import {module}
+                print(time.perf_counter() - began)
+                """
+            )
+            times.append(float(done.stdout))
+        return min(times)
+
+    assert cost("polygpu") < 0.030

@@ -1,0 +1,162 @@
+"""Laws that hold in every ring, on drawn rings and worst-case coefficients."""
+
+from math import gcd
+
+import flint
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import polygpu as pg
+from polygpu import _cpu
+from polygpu.testing import coefficients, multiply_integers, polys, rings
+
+
+def flint_product(a, b, n, modulus, kind):
+    """python-flint's integer product, reduced by hand."""
+    linear = [int(c) for c in (flint.fmpz_poly(a) * flint.fmpz_poly(b)).coeffs()]
+    linear += [0] * (2 * n - len(linear))
+    sign = -1 if kind == "negacyclic" else 1
+    return [(linear[j] + sign * linear[j + n]) % modulus for j in range(n)]
+
+
+def ring_with(count, **options):
+    """A ring and `count` coefficient lists of it."""
+    return rings(**options).flatmap(lambda ring: st.tuples(st.just(ring), *[coefficients(ring)] * count))
+
+
+@settings(max_examples=250)
+@given(ring_with(2), st.sampled_from(_cpu.supported_isas()))
+def test_product_equals_flint_in_every_ring(case, isa):
+    ring, a, b = case
+    before = _cpu.isa()
+    _cpu.set_isa(isa)
+    try:
+        product = pg.Poly.mul(ring(a), ring(b))
+    finally:
+        _cpu.set_isa(before)
+    assert product.to_bigints().tolist() == flint_product(a, b, ring.n, ring.modulus, ring.kind)
+
+
+@given(ring_with(2, max_degree=200))
+def test_own_oracle_equals_flint(case):
+    ring, a, b = case
+    assert multiply_integers(a, b, ring.modulus, ring.kind) == flint_product(
+        a, b, ring.n, ring.modulus, ring.kind
+    )
+
+
+@given(ring_with(1, transform=True))
+def test_ntt_is_evaluation_and_intt_its_inverse(case):
+    ring, a = case
+    value = ring(a).ntt()
+    assert value.intt().to_bigints().tolist() == a
+    limb = len(ring.moduli) - 1
+    q, points = ring.moduli[limb], ring.eval_points(limb)
+    for k in {0, ring.n // 3, ring.n - 1}:
+        x, total = int(points[k]), 0
+        assert pow(x, ring.n, q) == (q - 1 if ring.kind == "negacyclic" else 1)
+        for coefficient in reversed(a):
+            total = (total * x + coefficient) % q
+        assert int(value.data[limb, k]) == total
+
+
+@given(ring_with(2, transform=True))
+def test_convolution_theorem(case):
+    ring, a, b = case
+    product = (ring(a).ntt() * ring(b).ntt()).intt()
+    assert product.to_bigints().tolist() == multiply_integers(a, b, ring.modulus, ring.kind)
+
+
+@given(rings(max_degree=48, max_bits=100), st.data())
+def test_values_equal_the_reference(ring, data):
+    a = data.draw(polys(ring, batch=(2,), domain="coef"))
+    b = data.draw(polys(ring, batch=(), domain="coef"))
+    g = data.draw(st.integers(1, 4 * ring.n))
+    assume(gcd(g, 2 * ring.n) == 1)
+
+    def results():
+        yield from (a + b, a - b, -a, a * b, a * 5, a.automorphism(g), a.mul_monomial(g))
+        if ring.has_eval:
+            x, y = a.ntt(), b.ntt()
+            yield from (x, x.intt(), x * y, x + y, pg.fma(x, y, x), x.automorphism(g))
+
+    fast = [(p.domain, p.data.copy()) for p in results()]
+    with pg.device("reference"):
+        slow = [(p.domain, p.data.copy()) for p in results()]
+    for (domain, left), (other, right) in zip(fast, slow, strict=True):
+        assert domain == other and left.dtype == right.dtype and np.array_equal(left, right)
+
+
+@given(rings(max_degree=512), st.data())
+def test_ring_laws(ring, data):
+    a, b, c = (data.draw(polys(ring, batch=())) for _ in range(3))
+    assert (a + b) + c == a + (b + c) and a + b == b + a
+    assert (a * b) * c == a * (b * c) and a * b == b * a
+    assert a * (b + c) == a * b + a * c
+    assert a + 0 == a and a * 1 == a and a - a == 0 and a * 0 == 0
+    assert a - b == a + -b and 2 * a == a + a and a**2 == a * a
+    assert pg.fma(a, b, c) == a * b + c
+
+
+@given(rings(max_degree=256), st.data())
+def test_automorphisms_compose_and_respect_products(ring, data):
+    a, b = (data.draw(polys(ring, batch=())) for _ in range(2))
+    order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
+    units = st.integers(1, max(1, order)).filter(lambda g: gcd(g, order) == 1)
+    g, h = data.draw(units), data.draw(units)
+    assert a.automorphism(g).automorphism(h) == a.automorphism(g * h)
+    assert (a * b).automorphism(g) == a.automorphism(g) * b.automorphism(g)
+    # The definition: X^j goes to X^(gj), and X^n is -1 or 1.
+    expected = [0] * ring.n
+    for j, value in enumerate(a.to_bigints().tolist()):
+        turns, at = divmod(g * j, ring.n)
+        expected[at] = -value if ring.kind == "negacyclic" and turns % 2 else value
+    assert a.automorphism(g) == ring(expected)
+
+
+@given(rings(max_degree=128), st.data())
+def test_batches_equal_single_polynomials(ring, data):
+    a = data.draw(polys(ring, batch=(3, 1), domain="coef"))
+    b = data.draw(polys(ring, batch=(2,), domain="coef"))
+    product = a * b
+    assert product.shape == (3, 2)
+    for i in range(3):
+        for j in range(2):
+            assert product[i, j] == a[i, 0] * b[j]
+
+
+@given(rings(max_degree=300), st.data())
+def test_integers_go_in_and_come_out(ring, data):
+    values = data.draw(st.lists(st.integers(-(1 << 210), 1 << 210), max_size=min(ring.n, 5)))
+    poly = ring(values)
+    expected = [v % ring.modulus for v in values] + [0] * (ring.n - len(values))
+    assert poly.to_bigints().tolist() == expected
+    centred = poly.to_bigints(centered=True).tolist()
+    assert all(-ring.modulus < 2 * v <= ring.modulus for v in centred)
+    assert ring(centred) == poly
+
+
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("bits", [12, 30, 31, 32, 50, 51, 60, 61, 62, 63, 64])
+@pytest.mark.parametrize("log_n", range(11))
+def test_largest_coefficients_under_each_limit(bits, kind, log_n):
+    """Operands all q - 1, the primes next to each word's limit, every instruction set and shape of row."""
+    n = 1 << log_n
+    try:
+        q = pg.ntt_primes(n, bits, kind=kind)[0]
+    except pg.ParameterError:
+        pytest.skip("no such prime")
+    ring, largest = pg.Ring(n, q, kind=kind), [q - 1] * n
+    expected = multiply_integers(largest, largest, q, kind)
+    before = _cpu.isa()
+    try:
+        for isa in _cpu.supported_isas():
+            _cpu.set_isa(isa)
+            a, b = ring(largest), ring(largest)
+            assert (a * b).to_bigints().tolist() == expected
+            assert (a.ntt() * b.ntt()).intt().to_bigints().tolist() == expected
+            assert pg.fma(a.ntt(), b.ntt(), a.ntt()).intt() == ring(expected) + ring(largest)
+    finally:
+        _cpu.set_isa(before)
