@@ -27,8 +27,10 @@ struct Lanes32 {
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
-        : q(_mm256_set1_epi32((int)m.q)), q2(_mm256_set1_epi32((int)(2 * m.q))),
-          barrett(_mm256_set1_epi64x((long long)m.barrett32)), shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
+        : q(_mm256_set1_epi32((int)m.q)),
+          q2(_mm256_set1_epi32((int)(2 * m.q))),
+          barrett(_mm256_set1_epi64x((long long)m.barrett32)),
+          shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
 
     static PG_INLINE V load(const T *x) { return load256(x); }
     static PG_INLINE void store(T *x, V v) { store256(x, v); }
@@ -99,8 +101,12 @@ struct Lanes64 {
     const V q, q2, q_high, barrett;
     const __m128i low_shift, high_shift;
     explicit Lanes64(const Modulus &m)
-        : q(splat(m.q)), q2(splat(2 * m.q)), q_high(splat(m.q >> 32)), barrett(splat(m.barrett64)),
-          low_shift(_mm_cvtsi32_si128((int)m.bits - 2)), high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
+        : q(splat(m.q)),
+          q2(splat(2 * m.q)),
+          q_high(splat(m.q >> 32)),
+          barrett(splat(m.barrett64)),
+          low_shift(_mm_cvtsi32_si128((int)m.bits - 2)),
+          high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
 
     static PG_INLINE V load(const T *x) { return load256(x); }
     static PG_INLINE void store(T *x, V v) { store256(x, v); }
@@ -157,12 +163,8 @@ struct Lanes64 {
 }  // namespace
 
 const Isa isa_avx2{
-    "avx2",
-    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    "avx2", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
 };
 

@@ -37,7 +37,9 @@ struct Lanes32 {
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
-        : q(splat((u32)m.q)), q2(splat((u32)(2 * m.q))), barrett(_mm512_set1_epi64((long long)m.barrett32)),
+        : q(splat((u32)m.q)),
+          q2(splat((u32)(2 * m.q))),
+          barrett(_mm512_set1_epi64((long long)m.barrett32)),
           shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
 
     static PG_INLINE V load(const T *x) { return _mm512_loadu_si512(x); }
@@ -143,8 +145,11 @@ struct Lanes52 : Lanes64Base {
     const V minus_q, mask, barrett;
     const __m128i high_shift;
     explicit Lanes52(const Modulus &m)
-        : Lanes64Base(m), minus_q(splat((1ull << 52) - m.q)), mask(splat((1ull << 52) - 1)),
-          barrett(splat(m.barrett52)), high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
+        : Lanes64Base(m),
+          minus_q(splat((1ull << 52) - m.q)),
+          mask(splat((1ull << 52) - 1)),
+          barrett(splat(m.barrett52)),
+          high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
 
     static PG_INLINE Twiddle broadcast(T w, T shoup) { return {splat(w), splat(shoup >> 12)}; }
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
@@ -203,12 +208,8 @@ struct Lanes64 : Lanes64Base {
 }  // namespace
 
 const Isa isa_avx512{
-    "avx512",
-    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},
-    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    "avx512", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},       row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
 };
 

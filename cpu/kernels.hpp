@@ -35,7 +35,7 @@ struct Isa {
 };
 
 extern const Isa isa_portable;
-extern const Isa isa_avx2;    // name is null where the compiler's target has no such instructions
+extern const Isa isa_avx2;  // name is null where the compiler's target has no such instructions
 extern const Isa isa_avx512;
 
 }  // namespace pg

@@ -123,7 +123,8 @@ class Limbs {
   public:
     // moduli: (limbs, words) little-endian; several words: one wide modulus; words of 0 stand for 2^(64 words)
     Limbs(Table<u64> moduli, int storage_bits) : narrow_(storage_bits == 32) {
-        require(moduli.ndim() == 2 && (storage_bits == 32 || storage_bits == 64), "Limbs: moduli (limbs, words), 32 or 64 bits");
+        require(moduli.ndim() == 2 && (storage_bits == 32 || storage_bits == 64),
+                "Limbs: moduli (limbs, words), 32 or 64 bits");
         const size_t limbs = moduli.shape(0), words = moduli.shape(1);
         if (words > 1) {
             require(limbs == 1, "Limbs: a wide modulus stands alone");
@@ -187,10 +188,12 @@ class Limbs {
 
   private:
     template <class T>
-    void pointwise_words(Op op, const Array &a, const std::optional<Array> &b, const std::optional<Array> &c, const Out &out) const {
+    void pointwise_words(Op op, const Array &a, const std::optional<Array> &b, const std::optional<Array> &c,
+                         const Out &out) const {
         const size_t n = out.shape(out.ndim() - 1), limbs = rows();
         const Operand<T> x(a, out, limbs), y(b ? *b : a, out, limbs), z(c ? *c : a, out, limbs);
-        require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
+        require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n,
+                "pointwise: lengths differ");
         const bool scalar = y.length() == 1 && n != 1;
         T *result = (T *)out.data();
         for_each_row(batch_of(out) * limbs, seconds_pointwise(n), [&](size_t i, const Worker &) {
@@ -291,10 +294,17 @@ class Limbs {
 class Transform {
   public:
     // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
-    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic, nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward,
+    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic,
+              nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward,
               nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> inverse)
-        : limbs_(limbs), degree_(degree), base_(base), points_(degree / base), block_(block), negacyclic_(negacyclic),
-          forward_table_(forward), inverse_table_(inverse) {
+        : limbs_(limbs),
+          degree_(degree),
+          base_(base),
+          points_(degree / base),
+          block_(block),
+          negacyclic_(negacyclic),
+          forward_table_(forward),
+          inverse_table_(inverse) {
         require(!limbs.wide(), "Transform: no transform modulo a wide modulus");
         for (const auto *table : {&forward, &inverse})
             require(table->ndim() == 3 && table->shape(0) == limbs.rows() && table->shape(1) == 2 &&
@@ -304,16 +314,21 @@ class Transform {
     void forward(Array x, Out out) const { limbs_.narrow() ? run<u32, true>(x, out) : run<u64, true>(x, out); }
     void inverse(Array x, Out out) const { limbs_.narrow() ? run<u32, false>(x, out) : run<u64, false>(x, out); }
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
-    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out); }
+    void multiply(Array a, Array b, Out out) const {
+        limbs_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out);
+    }
     // transformed operands, any base: products modulo the leaves
-    void multiply_leaves(Array a, Array b, Out out) const { limbs_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out); }
+    void multiply_leaves(Array a, Array b, Out out) const {
+        limbs_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out);
+    }
 
     const Limbs &limbs() const { return limbs_; }
     size_t points() const { return points_; }
     size_t degree() const { return degree_; }
 
     template <class T> Row<T> row(size_t limb, const Worker &worker) const {
-        const T *f = (const T *)forward_table_.data() + limb * 2 * points_, *i = (const T *)inverse_table_.data() + limb * 2 * points_;
+        const T *f = (const T *)forward_table_.data() + limb * 2 * points_,
+                *i = (const T *)inverse_table_.data() + limb * 2 * points_;
         return {&limbs_.moduli()[limb], f, f + points_, i, i + points_, degree_, base_, block_, worker.stop};
     }
     template <class T> void forward_row(const T *x, T *y, const Row<T> &r) const {
@@ -397,7 +412,11 @@ class Auxiliary {
     // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
     // for the linear product, which is then folded.
     Auxiliary(const Limbs &limbs, const Transform &transform, size_t degree, bool negacyclic)
-        : limbs_(limbs), transform_(transform), degree_(degree), negacyclic_(negacyclic), radix_(transform.limbs().moduli()) {
+        : limbs_(limbs),
+          transform_(transform),
+          degree_(degree),
+          negacyclic_(negacyclic),
+          radix_(transform.limbs().moduli()) {
         require(!transform.limbs().narrow(), "Auxiliary: 64-bit words");
         require(transform.degree() == degree || transform.degree() >= 2 * degree - 1, "Auxiliary: transform too short");
         for (const Modulus &p : radix_.primes) {
@@ -478,21 +497,26 @@ class Auxiliary {
         }
     }
     template <class T> void run(const Array &a, const Array &b, const Out &out) const {
-        const size_t rows = limbs_.rows(), limbs = limbs_count(), length = transform_.degree(), k = radix_.primes.size();
+        const size_t rows = limbs_.rows(), limbs = limbs_count(), length = transform_.degree(),
+                     k = radix_.primes.size();
         const Operand<T> x(a, out, rows), y(b, out, rows);
-        require(x.length() == degree_ && y.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "product: wrong degree");
+        require(x.length() == degree_ && y.length() == degree_ && out.shape(out.ndim() - 1) == degree_,
+                "product: wrong degree");
         T *result = (T *)out.data();
-        const double seconds = (double)k * (4 * seconds_transform(length) + 5e-9 * (double)(degree_ * (k + 2 * words())));
+        const double seconds =
+            (double)k * (4 * seconds_transform(length) + 5e-9 * (double)(degree_ * (k + 2 * words())));
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
             const size_t item = unit / limbs, limb = unit % limbs;
             const size_t offset = limbs_.wide() ? 0 : limb * degree_;
             const T *u = x.item(item) + offset, *v = y.item(item) + offset;
-            u64 *left = (u64 *)worker.scratch(3 * k * length * sizeof(u64)), *right = left + k * length, *work = right + k * length;
+            u64 *left = (u64 *)worker.scratch(3 * k * length * sizeof(u64)), *right = left + k * length,
+                *work = right + k * length;
             spread(u, limb, left);
             if (u != v) spread(v, limb, right);
             for (size_t i = 0; i < k && !*worker.stop; ++i) {
                 const Row<u64> r = transform_.row<u64>(i, worker);
-                u64 *left_i = left + i * length, *right_i = (u != v ? right : left) + i * length, *work_i = work + i * length;
+                u64 *left_i = left + i * length, *right_i = (u != v ? right : left) + i * length,
+                    *work_i = work + i * length;
                 transform_.forward_row(left_i, work_i, r);
                 if (u != v) transform_.forward_row(right_i, right_i, r);
                 transform_.multiply_leaves_row(work_i, u != v ? right_i : work_i, work_i, r);
@@ -525,7 +549,7 @@ class Auxiliary {
         else *x = subtract ? sub_mod(limbs_.moduli()[limb], *x, *y) : add_mod(limbs_.moduli()[limb], *x, *y);
     }
 
-    const Limbs &limbs_;          // both kept alive by the binding
+    const Limbs &limbs_;  // both kept alive by the binding
     const Transform &transform_;
     size_t degree_;
     bool negacyclic_;
@@ -534,13 +558,16 @@ class Auxiliary {
     std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
 };
 
-template <class T> void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> forward,
-                             nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> inverse) {
+template <class T>
+void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> forward,
+          nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> inverse) {
     const size_t points = forward.shape(1);
-    require(points >= 2 && (points & (points - 1)) == 0 && forward.shape(0) == 2 && inverse.shape(0) == 2 && inverse.shape(1) == points,
+    require(points >= 2 && (points & (points - 1)) == 0 && forward.shape(0) == 2 && inverse.shape(0) == 2 &&
+                inverse.shape(1) == points,
             "fill_twiddles: tables of (2, points), points a power of two");
     nb::gil_scoped_release released;
-    fill_twiddles<T>(q, root, negacyclic, points, forward.data(), forward.data() + points, inverse.data(), inverse.data() + points);
+    fill_twiddles<T>(q, root, negacyclic, points, forward.data(), forward.data() + points, inverse.data(),
+                     inverse.data() + points);
 }
 
 // Additions that wait for each other take one cycle: the clock while they run, in GHz.
@@ -569,14 +596,16 @@ NB_MODULE(_cpu, module) {
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
     nb::class_<Limbs>(module, "Limbs")
         .def(nb::init<Table<u64>, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
-        .def("pointwise", &Limbs::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(), nb::arg("out"))
+        .def("pointwise", &Limbs::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
+             nb::arg("out"))
         .def("permute", &Limbs::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
         .def("reduce_integers", &Limbs::reduce_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &Limbs::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"));
     using Tables = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
     nb::class_<Transform>(module, "Transform")
-        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, Tables, Tables>(), nb::keep_alive<1, 2>(), nb::arg("limbs"),
-             nb::arg("degree"), nb::arg("base"), nb::arg("block"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
+        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, Tables, Tables>(), nb::keep_alive<1, 2>(),
+             nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"), nb::arg("negacyclic"),
+             nb::arg("forward"), nb::arg("inverse"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
@@ -585,9 +614,12 @@ NB_MODULE(_cpu, module) {
         .def(nb::init<const Limbs &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
-    module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
-    module.def("fill_twiddles", &fill<u64>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
-    module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"), nb::call_guard<nb::gil_scoped_release>());
+    module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
+               nb::arg("inverse"));
+    module.def("fill_twiddles", &fill<u64>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
+               nb::arg("inverse"));
+    module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),
+               nb::call_guard<nb::gil_scoped_release>());
     module.def("supported_isas", [] {
         std::vector<std::string> names;
         for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
@@ -595,14 +627,17 @@ NB_MODULE(_cpu, module) {
         return names;
     });
     module.def("isa", [] { return std::string(current_isa->name); });
-    module.def("set_isa", [](const std::string &name) {
-        for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
-            if (supported(*isa) && name == isa->name) {
-                current_isa = isa;
-                return;
-            }
-        throw nb::value_error(("this CPU has no " + name).c_str());
-    }, nb::arg("name"));
+    module.def(
+        "set_isa",
+        [](const std::string &name) {
+            for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+                if (supported(*isa) && name == isa->name) {
+                    current_isa = isa;
+                    return;
+                }
+            throw nb::value_error(("this CPU has no " + name).c_str());
+        },
+        nb::arg("name"));
     module.def("set_num_threads", &set_num_threads, nb::arg("count"));
     module.def("num_threads", &num_threads);
     module.def("clock_ghz", &clock_ghz, nb::call_guard<nb::gil_scoped_release>());

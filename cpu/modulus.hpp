@@ -24,9 +24,9 @@ struct Modulus {
     unsigned shift;    // q << shift has its top bit set
     Reciprocal recip;  // of q << shift
     // Quotient constants of docs/math.md, "Barrett's product"; 0 where its word cannot hold q.
-    u64 barrett64;     // floor(2^(bits+62) / q), q < 2^62
-    u64 barrett52;     // floor(2^(bits+50) / q), q < 2^50
-    u64 barrett32;     // min(floor(2^(bits+31) / q), 2^32 - 1), q < 2^31
+    u64 barrett64;  // floor(2^(bits+62) / q), q < 2^62
+    u64 barrett52;  // floor(2^(bits+50) / q), q < 2^50
+    u64 barrett32;  // min(floor(2^(bits+31) / q), 2^32 - 1), q < 2^31
 };
 
 namespace {

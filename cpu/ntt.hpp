@@ -110,8 +110,7 @@ template <class B> struct Ntt {
     const B b;
     const size_t tail;  // blocks of this length are finished in registers
 
-    explicit Ntt(const Row<T> &r)
-        : row(r), b(*r.modulus), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
+    explicit Ntt(const Row<T> &r) : row(r), b(*r.modulus), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
 
     PG_INLINE Twiddle forward_twiddle(size_t node) const {
         return b.lanes.broadcast(row.forward[node], row.forward_shoup[node]);
@@ -149,7 +148,8 @@ template <class B> struct Ntt {
             if (G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
                 L::template exchange<G>(u, v);
-                b.forward(u, v, b.lanes.template expand<COUNT>(row.forward + node * COUNT, row.forward_shoup + node * COUNT));
+                b.forward(u, v,
+                          b.lanes.template expand<COUNT>(row.forward + node * COUNT, row.forward_shoup + node * COUNT));
                 forward_granules<G / 2>(u, v, node);
                 L::template exchange<G>(u, v);
             }
@@ -219,7 +219,8 @@ template <class B> struct Ntt {
                 constexpr size_t COUNT = WIDTH / G;
                 L::template exchange<G>(u, v);
                 inverse_granules<G / 2>(u, v, node);
-                b.inverse(u, v, b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
+                b.inverse(u, v,
+                          b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
                 L::template exchange<G>(u, v);
             }
         }
@@ -256,17 +257,22 @@ template <class B> struct Ntt {
             count /= radix, part *= radix, node /= radix;
             for (size_t i = 0; i < count; ++i) {
                 T *z = y + i * part;
-                if (ROOT && count == 1) radix == 4 ? inverse_radix4<ROOT>(z, z, part, node) : inverse_radix2<ROOT>(z, z, part, node);
-                else radix == 4 ? inverse_radix4<false>(z, z, part, node + i) : inverse_radix2<false>(z, z, part, node + i);
+                if (ROOT && count == 1)
+                    radix == 4 ? inverse_radix4<ROOT>(z, z, part, node) : inverse_radix2<ROOT>(z, z, part, node);
+                else
+                    radix == 4 ? inverse_radix4<false>(z, z, part, node + i)
+                               : inverse_radix2<false>(z, z, part, node + i);
             }
         }
     }
 };
 
-template <class B> void forward_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
+template <class B>
+void forward_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
     Ntt<B>(row).forward(x, y, row.degree, 1);
 }
-template <class B> void inverse_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
+template <class B>
+void inverse_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
     Ntt<B>(row).template inverse<true>(x, y, row.degree, 1);
 }
 
@@ -302,11 +308,16 @@ template <class L, class Rest>
 void pointwise_row(Op op, const typename L::T *a, const typename L::T *b, bool scalar, const typename L::T *c,
                    typename L::T *y, size_t n, const Modulus &m) {
     switch (op) {
-        case Op::add: return pointwise_loop<Op::add, L, Rest>(a, b, scalar, c, y, n, m);
-        case Op::sub: return pointwise_loop<Op::sub, L, Rest>(a, b, scalar, c, y, n, m);
-        case Op::neg: return pointwise_loop<Op::neg, L, Rest>(a, b, scalar, c, y, n, m);
-        case Op::mul: return pointwise_loop<Op::mul, L, Rest>(a, b, scalar, c, y, n, m);
-        case Op::mul_add: return pointwise_loop<Op::mul_add, L, Rest>(a, b, scalar, c, y, n, m);
+        case Op::add:
+            return pointwise_loop<Op::add, L, Rest>(a, b, scalar, c, y, n, m);
+        case Op::sub:
+            return pointwise_loop<Op::sub, L, Rest>(a, b, scalar, c, y, n, m);
+        case Op::neg:
+            return pointwise_loop<Op::neg, L, Rest>(a, b, scalar, c, y, n, m);
+        case Op::mul:
+            return pointwise_loop<Op::mul, L, Rest>(a, b, scalar, c, y, n, m);
+        case Op::mul_add:
+            return pointwise_loop<Op::mul_add, L, Rest>(a, b, scalar, c, y, n, m);
     }
 }
 

@@ -64,7 +64,8 @@ bool signal_raised() {
 }
 
 struct Call {
-    Call(size_t count, const std::function<void(size_t, const Worker &)> &work_on_row) : rows(count), body(work_on_row) {}
+    Call(size_t count, const std::function<void(size_t, const Worker &)> &work_on_row)
+        : rows(count), body(work_on_row) {}
     const size_t rows;
     const std::function<void(size_t, const Worker &)> &body;
     std::atomic<size_t> next{0};

@@ -7,8 +7,8 @@ namespace pg {
 
 // What a row of work sees of its call.
 struct Worker {
-    const volatile int *stop;            // set when the caller was interrupted
-    void *scratch(size_t bytes) const;   // 64-byte aligned, this thread's, valid until the next request
+    const volatile int *stop;           // set when the caller was interrupted
+    void *scratch(size_t bytes) const;  // 64-byte aligned, this thread's, valid until the next request
 };
 
 // Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the

@@ -32,11 +32,13 @@ void fill_one(const Modulus &m, u64 root, bool negacyclic, size_t points, u64 sc
 }  // namespace
 
 template <class T>
-void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse, T *inverse_shoup) {
+void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
+                   T *inverse_shoup) {
     const Modulus m = make_modulus(q);
     fill_one(m, root, negacyclic, points, 1, forward, forward_shoup);
     // q is prime, so x^(q-2) = 1/x
-    fill_one(m, pow_mod(m, root, q - 2), negacyclic, points, pow_mod(m, reduce(m, points), q - 2), inverse, inverse_shoup);
+    fill_one(m, pow_mod(m, root, q - 2), negacyclic, points, pow_mod(m, reduce(m, points), q - 2), inverse,
+             inverse_shoup);
 }
 template void fill_twiddles<u32>(u64, u64, bool, size_t, u32 *, u32 *, u32 *, u32 *);
 template void fill_twiddles<u64>(u64, u64, bool, size_t, u64 *, u64 *, u64 *, u64 *);

@@ -9,7 +9,8 @@ namespace pg {
 // root^(bit reversal of i in e - 1 bits) for a cyclic one of order points. Entry 0 of the forward table is 1;
 // entries 0 and 1 of the inverse table carry the factor 1/points.
 template <class T>
-void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse, T *inverse_shoup);
+void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
+                   T *inverse_shoup);
 
 // The smallest generator of the group that `root` generates; its order is a power of two, at least 2.
 u64 smallest_generator(u64 q, u64 root, u64 order);

@@ -9,8 +9,8 @@ namespace pg {
 struct WideModulus {
     std::vector<u64> q, d;  // the modulus, and q << shift with its top bit set
     unsigned shift = 0;
-    Reciprocal top{};       // of the top word of d
-    bool whole = false;     // q = 2^(64 words), written as words of 0
+    Reciprocal top{};    // of the top word of d
+    bool whole = false;  // q = 2^(64 words), written as words of 0
 
     WideModulus() = default;
     explicit WideModulus(std::vector<u64> words) : q(std::move(words)), d(q.size()) {
@@ -86,8 +86,7 @@ struct WideModulus {
         // The estimate is at most 2 too large: add d back until the top word is no longer negative.
         u64 high = u[n] - carry - borrow;
         while (high) high += add_to(u, d.data(), n);
-        for (size_t i = 0; i < n; ++i)
-            x[i] = shift ? u[i] >> shift | (i + 1 < n ? u[i + 1] << (64 - shift) : 0) : u[i];
+        for (size_t i = 0; i < n; ++i) x[i] = shift ? u[i] >> shift | (i + 1 < n ? u[i + 1] << (64 - shift) : 0) : u[i];
     }
 };
 

@@ -21,6 +21,7 @@ from .plan import Limbs
 
 _CHUNK_WORDS = 1 << 20  # words of stream held at a time
 _BLOCK = 64  # bytes of a ChaCha20 block
+_COUNTED = 1 << 32  # blocks the library counts
 
 Seed = int | bytes | str | None
 
@@ -45,11 +46,17 @@ def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
     """`size` bytes of the key's stream for a limb, from byte `offset`, as uint8."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-    block, skip = divmod(offset, _BLOCK)
-    nonce = block.to_bytes(8, "little") + limb.to_bytes(4, "little") + bytes(4)
-    encryptor = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    first, skip = divmod(offset, _BLOCK)
     buffer = np.zeros(skip + size, np.uint8)
-    encryptor.update_into(buffer.data, buffer.data)
+    done = 0
+    while done < len(buffer):
+        # The library counts blocks in 32 bits; the upper half of the counter goes through the nonce.
+        block = first + done // _BLOCK
+        count = min(len(buffer) - done, (_COUNTED - block % _COUNTED) * _BLOCK)
+        nonce = block.to_bytes(8, "little") + limb.to_bytes(4, "little") + bytes(4)
+        part = buffer[done : done + count].data
+        Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update_into(part, part)
+        done += count
     return buffer[skip:]
 
 

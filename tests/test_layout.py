@@ -1,0 +1,145 @@
+"""The shape of the project: who imports whom, what is public, what the documents promise."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import polygpu as pg
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "polygpu"
+
+# A module imports only from layers below its own; modules of one layer do not import each other.
+LAYERS = [
+    {"errors", "_cpu", "backends.reference"},
+    {"roots"},
+    {"plan"},
+    {"backends"},
+    {"backends.cpu"},
+    {"rns", "product", "inverse", "sampling"},
+    {"ring"},
+    {"poly"},
+    {"__init__"},
+    {"testing", "examples"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
+
+
+def module_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts[0] == "examples":
+        return "examples"
+    return ".".join(p for p in parts if p != "__init__") or "__init__"
+
+
+def imports_of(path):
+    """Modules of polygpu that a file imports, wherever in the file."""
+    module = path.relative_to(PACKAGE).with_suffix("").parts
+    package = module[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.split(".")[0] == "polygpu":
+                    yield name.name.removeprefix("polygpu").lstrip(".") or "__init__"
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = package[: len(package) - (node.level - 1)]
+                source = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            elif (node.module or "").split(".")[0] == "polygpu":
+                source = node.module.removeprefix("polygpu").lstrip(".")
+            else:
+                continue
+            for name in node.names:
+                inner = f"{source}.{name.name}".strip(".")
+                target = inner if inner in LEVEL else source or "__init__"
+                yield "examples" if target.startswith("examples") else target
+
+
+def test_imports_point_one_way():
+    # backends/__init__.py chooses a backend when one is asked for; ring.py names Poly for types only.
+    allowed = {("backends", "backends.cpu"), ("backends", "backends.reference"), ("ring", "poly")}
+    allowed |= {("examples", "examples")}
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        module = module_of(path)
+        for target in imports_of(path):
+            if (module, target) not in allowed and LEVEL[target] >= LEVEL[module]:
+                wrong.append(f"{module} imports {target}")
+    assert not wrong
+
+
+def test_ring_names_poly_for_types_only():
+    tree = ast.parse((PACKAGE / "ring.py").read_text())
+    guarded = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    inside = {id(n) for g in guarded for n in ast.walk(g)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "poly":
+            assert id(node) in inside
+
+
+def test_reference_shares_nothing():
+    assert list(imports_of(PACKAGE / "backends" / "reference.py")) == []
+
+
+def test_cupy_is_imported_nowhere_outside_its_backend():
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "cuda.py":
+            assert not re.search(r"^\s*(import|from) cupy", path.read_text(), re.MULTILINE), path
+
+
+def test_all_is_complete_and_sorted():
+    public = {name for name in vars(pg) if not name.startswith("_")}
+    modules = {m.name for m in pkgutil.iter_modules(pg.__path__)}
+    assert set(pg.__all__) == public - modules
+    assert list(pg.__all__) == sorted(pg.__all__)
+    assert all(getattr(pg, name).__doc__ for name in pg.__all__)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_docstring_examples_run(path):
+    if path.name == "__main__.py":
+        pytest.skip("runs the command line")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    module = importlib.import_module(".".join(p for p in parts if p != "__init__"))
+    assert doctest.testmod(module).failed == 0
+
+
+def test_every_public_function_has_a_docstring_with_an_example():
+    for name in ("Ring", "Poly", "ntt_primes", "is_prime", "device", "debug", "fma", "dot"):
+        assert ">>>" in getattr(pg, name).__doc__, name
+
+
+def test_readme_code_runs():
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    space = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), space)
+
+
+def test_readme_set_up_is_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "pip install . && polygpu demo" in text
+    assert 'pip install ".[test]" && pytest' in text
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "pip install --quiet .\npolygpu demo" in script
+
+
+def test_versions_agree():
+    declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    newest = re.search(r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert declared[1] == pg.__version__ == newest[1]
+
+
+def test_links_in_documents_exist():
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
