@@ -96,8 +96,9 @@ class Poly:
             "device": self.device,
         }
         if self._data.size:
-            first = self._data[(0,) * self.ndim][0, :6].tolist()
-            cells["first residues"] = ", ".join(map(str, first)) + (", ..." if ring.n > 6 else "")
+            few = self._data[(0,) * self.ndim][:, :6]
+            first = words_to_ints(few).tolist() if ring.limbs.wide else few[0].tolist()
+            cells["first residues"] = ", ".join(map(shown, first)) + (", ..." if ring.n > 6 else "")
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
         return f"<table>{rows}</table>"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .plan import AuxiliaryPlan, NttPlan, Plan, cached, limbs_of, plan_ntt
+from .plan import AuxiliaryPlan, NttPlan, Plan, cached, check_memory, limbs_of, plan_ntt
 from .roots import Kind, is_prime, ntt_primes, root_order, two_power_root
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
@@ -29,32 +29,27 @@ def product_plan(n: int, moduli: tuple[int, ...], kind: Kind, transform: NttPlan
     return plan_auxiliary(n, moduli, kind)
 
 
-def auxiliary_primes(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[int, list[int]]:
-    """Degree of the auxiliary transform and its primes: their product exceeds 2 n (q/2)^2 for each q.
+def auxiliary_size(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[int, int]:
+    """Points of the auxiliary transform, and how many primes suffice.
 
-    A coefficient of the product of two centred operands, |x| <= q/2, is at most n (q/2)^2 in size.
+    Their product exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
+    operands, |x| <= q/2, is at most n (q/2)^2 in size (docs/math.md).
     """
-    length = n if n & (n - 1) == 0 else 1 << (2 * n - 2).bit_length()
-    auxiliary_kind: Kind = kind if length == n else "cyclic"
-    bound = 2 * n * max(moduli) ** 2 // 4 + 1
-    # A prime of AUXILIARY_BITS bits exceeds 2^(AUXILIARY_BITS - 1).
-    count = -(-bound.bit_length() // (AUXILIARY_BITS - 1))
-    primes = ntt_primes(length, AUXILIARY_BITS, count, auxiliary_kind)
-    product, needed = 1, 0
-    while product <= bound:
-        product *= primes[needed]
-        needed += 1
-    return length, primes[:needed]
+    points = n if n & (n - 1) == 0 else 1 << (2 * n - 2).bit_length()
+    bound = n * max(moduli) ** 2 // 2 + 1
+    return points, -(-bound.bit_length() // (AUXILIARY_BITS - 1))  # each prime exceeds 2^(bits - 1)
 
 
 def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan:
     """The plan of an exact product in the ring of any moduli and any degree."""
 
     def build() -> AuxiliaryPlan:
-        length, primes = auxiliary_primes(n, moduli, kind)
-        own_kind: Kind = kind if length == n else "cyclic"
-        roots = tuple(two_power_root(p, root_order(length, own_kind)) for p in primes)
-        transform = plan_ntt(length, tuple(primes), own_kind, 1, roots)
+        points, count = auxiliary_size(n, moduli, kind)
+        own_kind: Kind = kind if points == n else "cyclic"  # the linear product is folded afterwards
+        check_memory(4 * 8 * points * count, n, moduli)
+        primes = tuple(ntt_primes(points, AUXILIARY_BITS, count, own_kind))
+        roots = tuple(two_power_root(p, root_order(points, own_kind)) for p in primes)
+        transform = plan_ntt(points, primes, own_kind, 1, roots)
         return AuxiliaryPlan(limbs_of(moduli), n, kind, transform)
 
     return cached(("auxiliary", n, moduli, kind), build)

@@ -19,9 +19,10 @@ from .errors import (
     NotCanonical,
     NotNTTFriendly,
     ParameterError,
+    TablesTooLarge,
 )
 from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
-from .product import auxiliary_primes, product_plan, transform_base
+from .product import AUXILIARY_BITS, auxiliary_size, product_plan, transform_base
 from .rns import residues_of_ints
 from .roots import (
     Kind,
@@ -170,6 +171,8 @@ class Ring:
             return None
         if isinstance(self._root, tuple):
             return self._root
+        # The search for the smallest root takes as many steps as the tables have entries.
+        check_memory(table_bytes(self._n, self._moduli, self.base_degree), self._n, self._moduli)
         order = root_order(self._n // self.base_degree, self._kind)
         return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
 
@@ -183,7 +186,6 @@ class Ring:
         """
         if self.base_degree is None:
             raise NotNTTFriendly(self._why_no_transform())
-        check_memory(table_bytes(self._n, self._moduli, self.base_degree), self._n, self._moduli)
         assert self.roots is not None
         return plan_ntt(self._n, self._moduli, self._kind, self.base_degree, self.roots)
 
@@ -258,48 +260,54 @@ class Ring:
         """How this ring multiplies: path, word, root, tables and memory, as text.
 
         >>> print(Ring(256, 3329).explain())
-        Ring(256, 3329): Z_q[X]/(X^256 + 1), q of 12 bits
+        Ring(256, 3329): Z_Q[X]/(X^256 + 1), Q of 12 bits
         storage   uint32, (*batch, 1, 256), 1.0 KiB a polynomial
-        product   incomplete transform: 1 layer early, 128 leaves of 2 coefficients
+        word      q < 2^30
+        product   transform of 128 points, stopped 1 layer early: 128 leaves of 2 coefficients
         root      17, of order 256
         tables    2.0 KiB
         """
-        n, sign = self._n, "+" if self._kind == "negacyclic" else "-"
-        bits = self.modulus.bit_length()
-        name = "q" if len(self._moduli) == 1 else f"Q of {len(self._moduli)} limbs,"
-        size = self.rows * n * self.dtype.itemsize
-        lines = [
-            f"{self!r}: Z_{name[0]}[X]/(X^{n} {sign} 1), {name} of {bits} bits".replace(
-                " limbs, of", " limbs and"
-            ),
-            f"storage   {self.dtype.name}, (*batch, {self.rows}, {n}), {size / 1024:.1f} KiB a polynomial",
-        ]
-        if self.base_degree is None or self.limbs.wide:
-            length, primes = auxiliary_primes(n, self._moduli, self._kind)
-            lines.append(
-                f"product   {len(primes)} auxiliary primes of {primes[0].bit_length()} bits, "
-                f"transforms of {length} points, CRT"
+        n, base, size = self._n, self.base_degree, self.rows * self._n * self.dtype.itemsize
+        sign = "+" if self._kind == "negacyclic" else "-"
+        lines = {
+            "storage": f"{self.dtype.name}, (*batch, {self.rows}, {n}), {size / 1024:.1f} KiB a polynomial",
+            "word": self._word(),
+        }
+        if base is None or self.limbs.wide:
+            length, count = auxiliary_size(n, self._moduli, self._kind)
+            lines["product"] = (
+                f"{count} auxiliary primes of {AUXILIARY_BITS} bits, transforms of {length} points, CRT"
             )
-            tables = table_bytes(length, tuple(primes), 1)
-        if self.base_degree is None:
-            lines.append(f"eval      none: {self._why_no_transform()}")
+            tables = 4 * 8 * length * count
         else:
-            assert self.roots is not None
-            points = n // self.base_degree
-            layers = self.base_degree.bit_length() - 1
-            if not self.limbs.wide:
-                how = (
-                    f"incomplete transform: {layers} layer{'s' * (layers > 1)} early, {points} leaves of "
-                    f"{self.base_degree} coefficients"
-                    if layers
-                    else f"transform of {points} points"
-                )
-                lines.append(f"product   {how}")
-                tables = table_bytes(n, self._moduli, self.base_degree)
-            roots = ", ".join(map(str, self.roots[:3])) + (", ..." if len(self.roots) > 3 else "")
-            lines.append(f"root      {roots}, of order {root_order(points, self._kind)}")
-        lines.append(f"tables    {tables / 1024:.1f} KiB")
-        return "\n".join(lines)
+            points, layers = n // base, base.bit_length() - 1
+            early = (
+                f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {base} coefficients"
+            )
+            lines["product"] = f"transform of {points} points" + (early if layers else "")
+            tables = table_bytes(n, self._moduli, base)
+        try:
+            check_memory(tables, n, self._moduli)
+            if base is None:
+                lines["eval"] = f"none: {self._why_no_transform()}"
+            else:
+                assert self.roots is not None
+                shown_roots = ", ".join(map(shown, self.roots[:3])) + ", ..." * (len(self.roots) > 3)
+                lines["root"] = f"{shown_roots}, of order {root_order(n // base, self._kind)}"
+            lines["tables"] = f"{tables / 1024:.1f} KiB"
+        except TablesTooLarge as error:
+            lines["tables"] = f"too large: {error}"
+        head = f"{self!r}: Z_Q[X]/(X^{n} {sign} 1), Q of {self.modulus.bit_length()} bits"
+        return "\n".join([head, *(f"{name:<10}{text}" for name, text in lines.items())])
+
+    def _word(self) -> str:
+        """The bound of the kernels that serve the largest modulus; smaller limbs may do better."""
+        if self.limbs.wide:
+            return f"{self.limbs.words} words of 64 bits"
+        limits = (30, 31) if self.dtype == np.uint32 else (50, 62)
+        top = 32 if self.dtype == np.uint32 else 64
+        bits = next((b for b in limits if max(self._moduli) < 1 << b), None)
+        return f"q < 2^{bits}" if bits else f"q <= 2^{top}"
 
     # ---- elements ----
 

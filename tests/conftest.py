@@ -1,9 +1,14 @@
 """Hypothesis profiles, and roots of unity cached away from the user's home."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# For the benchmarks' tests; last, so that the installed polygpu is tested and not its sources.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 settings.register_profile(
     "ci", max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)

@@ -1,0 +1,749 @@
+"""Rings: their identity, roots of unity, primes, plans and tables, against definitions in Python ints."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+import polygpu as pg
+from polygpu import Ring, is_prime, ntt_primes, plan, roots
+
+GOLDILOCKS = 2**64 - 2**32 + 1
+BABYBEAR = 15 * 2**27 + 1
+KOALABEAR = 127 * 2**24 + 1
+KINDS: Any = pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+
+SMALL_PRIMES = list(sympy.primerange(2, 200))
+
+
+def root_order(points: int, kind: str) -> int:
+    return 2 * points if kind == "negacyclic" else points
+
+
+def order_of(x: int, q: int) -> int:
+    """The multiplicative order of x mod q, by trying."""
+    power, k = x % q, 1
+    while power != 1 % q:
+        power, k = power * x % q, k + 1
+    return k
+
+
+# ---- identity ----
+
+SAME = [
+    ((8, 17), {}, (8, [17]), {}),
+    ((8, 17), {}, (np.int32(8), np.uint64(17)), {}),
+    ((8, 17), {}, (8, np.array(17)), {}),
+    ((8, [17, 97]), {}, (8, (17, 97)), {}),
+    ((8, [17, 97]), {}, (8, np.array([17, 97])), {}),
+    ((8, [17, 97]), {}, (8, (q for q in (17, 97))), {}),
+    ((8, 17), {}, (8, 17), {"kind": "negacyclic", "root": "minimal"}),
+    ((8, 17), {}, (8, 17), {"root": 3}),
+    ((8, 17), {}, (8, 17), {"root": [3]}),
+    ((8, [17, 97]), {}, (8, [17, 97]), {"root": np.array([3, 8])}),
+    ((4, 97), {"root": "generator"}, (4, 97), {"root": pow(5, 12, 97)}),
+    ((4, 15), {"root": "generator"}, (4, 15), {}),  # no transform: the root means nothing
+    ((5, 17), {"root": "generator"}, (5, 17), {}),
+]
+OTHER = [
+    ((8, 17), {}, (4, 17), {}),
+    ((8, 17), {}, (8, 97), {}),
+    ((8, [17, 97]), {}, (8, [97, 17]), {}),
+    ((8, [17, 97]), {}, (8, 17 * 97), {}),
+    ((8, 17), {}, (8, 17), {"kind": "cyclic"}),
+    ((8, 17), {}, (8, 17), {"root": 5}),
+    ((8, 97), {}, (8, 97), {"root": "generator"}),
+]
+
+
+@pytest.mark.parametrize(("a", "a_options", "b", "b_options"), SAME)
+def test_equal_parameters_are_the_same_ring(a: Any, a_options: Any, b: Any, b_options: Any) -> None:
+    x, y = Ring(*a, **a_options), Ring(*b, **b_options)
+    assert (x == y) is True and (x != y) is False and hash(x) == hash(y) and {x: 1}[y] == 1
+    assert x.roots == y.roots
+    assert x(3) + y(4) == 7
+
+
+@pytest.mark.parametrize(("a", "a_options", "b", "b_options"), OTHER)
+def test_other_parameters_are_other_rings(a: Any, a_options: Any, b: Any, b_options: Any) -> None:
+    x, y = Ring(*a, **a_options), Ring(*b, **b_options)
+    assert (x != y) is True and (x == y) is False and len({x, y}) == 2
+    with pytest.raises(pg.RingMismatch):
+        x(1) + y(1)
+
+
+def test_a_ring_equals_no_other_thing() -> None:
+    for other in (None, 8, "Ring(8, 17)", (8, 17)):
+        assert Ring(8, 17) != other
+
+
+PICKLED = [
+    Ring(8, 17),
+    Ring(8, 17, root=5),
+    Ring(8, [17, 97], root="generator"),
+    Ring(6, [2**64, 3], kind="cyclic"),
+    Ring(4, 2**200),
+]
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("ring", PICKLED, ids=repr)
+def test_pickles_are_parameters(ring: Ring, protocol: int) -> None:
+    if ring.has_eval:
+        assert ring.transform is not None  # built tables do not travel
+    stream = pickle.dumps(ring, protocol)
+    again = pickle.loads(stream)
+    assert again == ring and again.roots == ring.roots and hash(again) == hash(ring)
+    assert len(stream) < 300
+    assert copy.deepcopy(ring) == copy.copy(ring) == ring
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n", "kind", "moduli", "modulus", "limbs", "dtype", "rows", "base_degree", "has_eval"]
+    + ["roots", "transform", "product", "other"],
+)
+def test_a_ring_is_frozen(name: str) -> None:
+    ring = Ring(8, 17)
+    before = getattr(ring, name, None)
+    with pytest.raises(AttributeError):
+        setattr(ring, name, 3)
+    assert getattr(ring, name, None) is before or getattr(ring, name) == before
+
+
+def test_parameters_are_plain_ints() -> None:
+    ring = Ring(np.int64(8), np.array([17, 97], np.uint8), root=np.array([3, 8]))
+    for value in (ring.n, ring.modulus, *ring.moduli, *(ring.roots or ())):
+        assert type(value) is int
+    assert type(ring.moduli) is tuple
+
+
+@pytest.mark.parametrize(
+    ("moduli", "dtype", "rows"),
+    [
+        (2, np.uint32, 1),
+        (2**32, np.uint32, 1),
+        (2**32 + 1, np.uint64, 1),
+        ([3, 2**32], np.uint32, 2),
+        ([3, 2**32 + 1], np.uint64, 2),
+        (2**64, np.uint64, 1),
+        ([2**64, 3], np.uint64, 2),
+        (2**64 + 1, np.uint64, 2),
+        (2**128, np.uint64, 2),
+        (2**128 + 1, np.uint64, 3),
+        ([2**300], np.uint64, 5),
+    ],
+)
+def test_storage_follows_the_widest_modulus(moduli: Any, dtype: type, rows: int) -> None:
+    ring = Ring(3, moduli)
+    assert ring.dtype == dtype and ring.rows == rows
+    assert ring.modulus == math.prod(ring.moduli)
+    assert ring.zeros(2).data.shape == (2, rows, 3) and ring.zeros().data.dtype == dtype
+
+
+@pytest.mark.parametrize("ring", PICKLED, ids=repr)
+def test_repr_can_be_evaluated(ring: Ring) -> None:
+    assert eval(repr(ring), {"Ring": Ring}) == ring
+
+
+def test_repr_and_latex_are_short() -> None:
+    many, huge = Ring(8, ntt_primes(8, 30, 20)), Ring(2, 2**20_000)
+    for ring in (many, huge):
+        assert len(repr(ring)) < 200 and "\n" not in repr(ring)
+        assert len(ring._repr_latex_()) < 200
+    assert "20 moduli" in repr(many)
+    assert "X^{2} + 1" in huge._repr_latex_()
+
+
+# ---- presets ----
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "q", "root", "base"),
+    [
+        ("ml-kem", 256, 3329, 17, 2),
+        ("ml-dsa", 256, 8380417, 1753, 1),
+        ("falcon-512", 512, 12289, 49, 1),
+        ("falcon-1024", 1024, 12289, 7, 1),
+    ],
+)
+def test_presets_of_schemes(name: str, n: int, q: int, root: int, base: int) -> None:
+    ring = Ring.preset(name)
+    assert ring == Ring(n, q) == Ring.preset(name, n)
+    assert (ring.kind, ring.roots, ring.base_degree) == ("negacyclic", (root,), base)
+    assert [x for x in range(1, root + 1) if pow(x, n // base, q) == q - 1] == [root]
+
+
+@pytest.mark.parametrize(
+    ("name", "q", "generator"),
+    [("babybear", BABYBEAR, 31), ("koalabear", KOALABEAR, 3), ("goldilocks", GOLDILOCKS, 7)],
+)
+@pytest.mark.parametrize("n", [None, 1, 2, 1024])
+def test_presets_of_fields(name: str, q: int, generator: int, n: int | None) -> None:
+    ring = Ring.preset(name, n)
+    size = 2**16 if n is None else n
+    assert (ring.n, ring.moduli, ring.kind, ring.base_degree) == (size, (q,), "cyclic", 1)
+    assert ring.roots == (pow(generator, (q - 1) // size, q),)
+    assert generator == sympy.primitive_root(q)
+
+
+# ---- roots of unity ----
+
+
+@KINDS
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 32])
+def test_the_minimal_root_is_the_least_of_its_order(n: int, kind: Any) -> None:
+    order = root_order(n, kind)
+    for q in SMALL_PRIMES:
+        if (q - 1) % order == 0:
+            least = next(x for x in range(1, q) if order_of(x, q) == order)
+            assert Ring(n, q, kind=kind).roots == (least,)
+
+
+@KINDS
+@pytest.mark.parametrize("rule", ["minimal", "generator"])
+@pytest.mark.parametrize("bits", [20, 30, 31, 32, 50, 62, 63, 64, 100, 200])
+@pytest.mark.parametrize("n", [1, 2, 256])
+def test_roots_of_large_primes(n: int, bits: int, rule: Any, kind: Any) -> None:
+    order = root_order(n, kind)
+    q = ntt_primes(n, bits, kind=kind)[0]
+    if rule == "generator" and bits > 64:
+        return  # needs the factors of q - 1
+    (root,) = Ring(n, q, kind=kind, root=rule).roots or ()
+    assert pow(root, order, q) == 1 and (order == 1 or pow(root, order // 2, q) == q - 1)
+    if rule == "minimal":
+        assert root == min(pow(root, k, q) for k in range(1, order + 1, 2))
+    else:
+        assert root == pow(int(sympy.primitive_root(q)), (q - 1) // order, q)
+
+
+def test_roots_of_an_rns_ring_are_those_of_its_limbs() -> None:
+    moduli = [97, 12289, *ntt_primes(16, 50, 2)]
+    for rule in ("minimal", "generator"):
+        limbs = [Ring(16, q, root=rule).roots for q in moduli]
+        assert Ring(16, moduli, root=rule).roots == tuple(r for (r,) in limbs)
+
+
+@pytest.mark.parametrize("q", [5, 17, 97, 193])
+@KINDS
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
+def test_exactly_the_elements_of_the_right_order_are_roots(n: int, q: int, kind: Any) -> None:
+    base = Ring(n, q, kind=kind).base_degree
+    if base is None:
+        return
+    order = root_order(n // base, kind)
+    for x in range(1, q):
+        if order_of(x, q) == order:
+            ring = Ring(n, q, kind=kind, root=x)
+            assert ring.roots == (x,)
+            assert ring.eval_points()[0] == (x if kind == "negacyclic" else 1)
+        else:
+            with pytest.raises(pg.BadRoot, match=f"order {order}"):
+                Ring(n, q, kind=kind, root=x)
+
+
+def test_a_generator_of_a_wide_prime_where_it_can_be_found() -> None:
+    q = 2**89 - 1
+    (root,) = Ring(4, q, root="generator").roots or ()
+    assert root == q - 1  # order 2: four leaves are out of reach, q = 3 mod 4
+
+
+def test_another_root_permutes_the_evaluation_domain() -> None:
+    a = list(range(8))
+    for root in (x for x in range(1, 97) if order_of(x, 97) == 16):
+        ring = Ring(8, 97, root=root)
+        values = dict(zip(ring.eval_points().tolist(), ring(a).ntt().data[0].tolist(), strict=True))
+        assert values == {
+            x: sum(c * pow(x, j, 97) for j, c in enumerate(a)) % 97 for x in range(97) if pow(x, 8, 97) == 96
+        }
+
+
+# ---- where a transform exists ----
+
+
+def expected_base(n: int, moduli: tuple[int, ...], kind: str) -> int | None:
+    """The rule of the contract: stop k <= 3 layers early, the least such k, every q prime."""
+    if n & (n - 1) or not all(sympy.isprime(q) for q in moduli):
+        return None
+    for k in range(4):
+        if n >> k and all((q - 1) % root_order(n >> k, kind) == 0 for q in moduli):
+            return 2**k
+    return None
+
+
+@KINDS
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 96])
+def test_base_degree_of_small_rings(n: int, kind: Any) -> None:
+    for q in range(2, 200):
+        ring = Ring(n, q, kind=kind)
+        base = expected_base(n, (q,), kind)
+        assert (ring.base_degree, ring.has_eval) == (base, base is not None)
+        assert (ring.roots is None) == (base is None)
+
+
+@KINDS
+@pytest.mark.parametrize("moduli", list(itertools.permutations([5, 17, 97, 41, 4], 2)), ids=str)
+def test_base_degree_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind: Any) -> None:
+    for n in (1, 2, 4, 8, 16, 32):
+        assert Ring(n, moduli, kind=kind).base_degree == expected_base(n, moduli, kind)
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "kind", "base"),
+    [
+        (256, 3329, "negacyclic", 2),
+        (512, 3329, "negacyclic", 4),
+        (1024, 3329, "negacyclic", 8),
+        (2048, 3329, "negacyclic", None),
+        (256, 3329, "cyclic", 1),
+        (1, 2, "negacyclic", None),
+        (1, 2, "cyclic", 1),
+        (2, 2, "cyclic", 2),
+        (8, 2, "cyclic", 8),
+        (16, 2, "cyclic", None),
+        (1, 3, "negacyclic", 1),
+        (2, 3, "negacyclic", 2),
+        (4, 3, "cyclic", 2),
+        (2**40, GOLDILOCKS, "cyclic", None),
+        (2**35, GOLDILOCKS, "cyclic", 8),
+        (2**26, BABYBEAR, "negacyclic", 1),
+        (2**27, BABYBEAR, "negacyclic", 2),
+        (4, 2**89 - 1, "negacyclic", 4),
+    ],
+)
+def test_base_degree_examples(n: int, q: int, kind: Any, base: int | None) -> None:
+    assert Ring(n, q, kind=kind).base_degree == base
+
+
+# ---- explain ----
+
+EXPLAINED = [
+    (Ring(8, 97), ["Ring(8, 97)", "X^8 + 1", "7 bits", "uint32", "transform of 8 points", "order 16"]),
+    (Ring(8, 97, kind="cyclic"), ["X^8 - 1", "transform of 8 points", "33, of order 8"]),
+    (Ring(256, 3329), ["incomplete", "1 layer early", "128 leaves of 2", "17, of order 256", "2.0 KiB"]),
+    (Ring(512, 3329), ["2 layers early", "128 leaves of 4"]),
+    (Ring(1024, 3329), ["3 layers early", "128 leaves of 8"]),
+    (Ring(8, 7), ["3 layers early", "leaves of 8", "6, of order 2"]),
+    (Ring(8, [17, 97, 193]), ["Z_Q", "3 limbs", "19 bits", "(*batch, 3, 8)", "3, 8, 3"]),
+    (Ring(8, ntt_primes(8, 50, 5)), ["5 limbs", "250 bits", "uint64", "..."]),
+    (Ring(12, 97), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
+    (Ring(16, 15), ["auxiliary", "none", "15", "not prime", "transforms of 16 points"]),
+    (Ring(16, 1_000_003), ["auxiliary", "1000003", "mod 32 is", "must be 1", "ntt_primes(16, bits=20"]),
+    (Ring(16, 2**64), ["uint64", "auxiliary", "not prime"]),
+    (Ring(8, 2**128), ["(*batch, 2, 8)", "auxiliary", "129 bits", "not prime"]),
+    (Ring(8, ntt_primes(8, 100)), ["(*batch, 2, 8)", "auxiliary", "of order 16"]),
+    (Ring(1, 2, kind="cyclic"), ["X^1 - 1", "transform of 1 point", "1, of order 1"]),
+]
+
+
+@pytest.mark.parametrize(("ring", "parts"), EXPLAINED, ids=lambda x: repr(x) if isinstance(x, Ring) else "")
+def test_explain_names_the_path(ring: Ring, parts: list[str]) -> None:
+    text = ring.explain()
+    for part in parts:
+        assert part in text
+    assert [line.split()[0] for line in text.splitlines()[1:3]] == ["storage", "product"]
+
+
+@KINDS
+@pytest.mark.parametrize("q", [2, 3, 7, 23, 1_000_003, 2**31 - 1, 2**61 - 1, 2**89 - 1])
+def test_the_way_out_that_a_message_names_is_one(q: int, kind: Any) -> None:
+    """ntt_primes(...) of the message, run, gives moduli with a transform."""
+    for k in range(21):
+        ring = Ring(2**k, q, kind=kind)
+        if ring.has_eval:
+            continue
+        with pytest.raises(pg.NotNTTFriendly) as caught:
+            ring.zeros(0).ntt()
+        assert f"mod {root_order(2**k, kind)} is" in str(caught.value)
+        call = re.search(r"ntt_primes\(.*?\)", str(caught.value))
+        assert call is not None
+        for p in eval(call.group(), {"ntt_primes": ntt_primes}):
+            assert Ring(2**k, p, kind=kind).base_degree == 1
+
+
+# ---- plans and tables ----
+
+
+def test_equal_rings_share_their_tables() -> None:
+    x, y = Ring(64, 7681), Ring(64, [7681], root=Ring(64, 7681).roots or ())
+    assert x is not y
+    assert x.transform is y.transform and x.product is y.product is x.transform
+    a, b = Ring(12, 97), Ring(12, 97)
+    assert a.product is b.product
+    assert Ring(64, 7681, root="generator").transform is not x.transform
+    assert Ring(64, 7681, kind="cyclic").transform is not x.transform
+
+
+def test_threads_build_one_plan() -> None:
+    q = ntt_primes(2048, 50, 3)[2]
+    with ThreadPoolExecutor(8) as pool:
+        plans = list(pool.map(lambda _: Ring(2048, q).transform, range(16)))
+    assert all(p is plans[0] for p in plans)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("n", "moduli"),
+    [
+        (1, 17),
+        (2, 17),
+        (16, 97),
+        (16, [97, 193]),
+        (64, BABYBEAR),
+        (16, ntt_primes(16, 32)),
+        (32, ntt_primes(32, 62)),
+        (8, GOLDILOCKS),
+        (16, 41),
+        (16, 5),
+        (8, 7),
+        (8, ntt_primes(8, 100)),
+        (2, ntt_primes(2, 300)),
+    ],
+)
+def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
+    """Node 1 is X^n ± 1; the twiddle w of node i splits X^2m - w^2 into nodes 2i and 2i + 1,
+    X^m - w and X^m + w; leaf k is X^base - x_k. The inverse table holds 1/w, the first two
+    entries times 1/points, and beside each entry stands its Shoup quotient."""
+    ring = Ring(n, moduli, kind=kind)
+    tables = ring.transform
+    points, word = tables.points, 8 * ring.dtype.itemsize
+    for i, q in enumerate(ring.moduli):
+        constants = [0] * points + [int(x) for x in ring.eval_points(i)]
+        for node in reversed(range(1, points)):
+            assert constants[2 * node + 1] == -constants[2 * node] % q
+            constants[node] = constants[2 * node] ** 2 % q
+        assert constants[1] % q == (-1 if kind == "negacyclic" else 1) % q
+        forward = [1] + [constants[2 * node] for node in range(1, points)]
+        scale = pow(points, -1, q)
+        inverse = [pow(w, -1, q) * (scale if node < 2 else 1) % q for node, w in enumerate(forward)]
+        if points == 1:
+            continue  # nothing is transformed
+        assert tables.forward[i][0].tolist() == forward
+        assert tables.inverse[i][0].tolist() == inverse
+        if ring.rows == len(ring.moduli):
+            assert tables.forward[i][1].tolist() == [(w << word) // q for w in forward]
+            assert tables.inverse[i][1].tolist() == [(w << word) // q for w in inverse]
+
+
+@pytest.mark.parametrize("ring", [Ring(16, 97), Ring(8, ntt_primes(8, 100)), Ring(256, 3329)], ids=repr)
+def test_tables_are_read_only(ring: Ring) -> None:
+    tables = ring.transform
+    for array in (tables.forward, tables.inverse, plan.bit_reversal(16), ring.natural_order()):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    for name in ("forward", "base", "roots"):
+        with pytest.raises(AttributeError):
+            setattr(tables, name, None)
+
+
+def test_eval_points_are_a_copy() -> None:
+    ring = Ring(4, 17)
+    ring.eval_points()[:] = 0
+    assert ring.eval_points().tolist() == [2, 15, 8, 9]
+
+
+BIG = ntt_primes(2**40, 62)[0]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda: Ring(2**40, BIG).transform,
+        lambda: Ring(2**40, BIG).product,
+        lambda: Ring(2**40, BIG, kind="cyclic").transform,
+        lambda: Ring(2**40, [BIG, 2**64]).product,
+        lambda: Ring(2**40, 15).product,
+        lambda: Ring(2**40 + 1, 2**100).product,
+        lambda: Ring(2**45, 15).product,
+        lambda: Ring(2**60 + 1, 15).product,
+    ],
+    ids=["transform", "product", "cyclic", "RNS", "composite", "wide", "2^45", "2^60"],
+)
+def test_tables_too_large_are_refused_at_once(compute: Any) -> None:
+    start = time.perf_counter()
+    with pytest.raises(pg.TablesTooLarge, match=r"n = \d{13,}.*GiB.*smaller n") as caught:
+        compute()
+    assert time.perf_counter() - start < 2
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_a_ring_too_large_to_compute_in_can_still_be_explained() -> None:
+    """In a process of its own, which can be stopped."""
+    code = f"import polygpu; print(polygpu.Ring(2**40, {BIG}).explain())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=10, check=False
+    )
+    assert done.returncode == 0 or "TablesTooLarge" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12, 15, 16])
+def test_automorphism_index_of_coefficients(n: int, kind: Any) -> None:
+    """Entry j of a(X^g) is entry k of a where g k = j, negated (n + k) where X^(gk) = -X^j."""
+    period = 2 * n if kind == "negacyclic" else n
+    for g in (g for g in range(period) if math.gcd(g, period) == 1):
+        expected = [0] * n
+        for k in range(n):
+            turns, j = divmod(g * k, n)
+            expected[j] = k + n * (turns % 2) if kind == "negacyclic" else k
+        assert plan.automorphism_index(n, kind, g, False).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 32])
+def test_automorphism_index_of_values(n: int, kind: Any) -> None:
+    """a(X^g) at x_k is a at x_k^g."""
+    ring = Ring(n, 193, kind=kind)
+    points = ring.eval_points().tolist()
+    period = 2 * n if kind == "negacyclic" else n
+    for g in (g for g in range(period) if math.gcd(g, period) == 1):
+        index = plan.automorphism_index(n, kind, g, True)
+        assert index.tolist() == [points.index(pow(x, g, 193)) for x in points]
+        assert not index.flags.writeable
+
+
+@pytest.mark.parametrize("points", [1, 2, 4, 64])
+def test_bit_reversal(points: int) -> None:
+    bits = points.bit_length() - 1
+    expected = [int(f"{k:0{bits}b}"[::-1], 2) if bits else 0 for k in range(points)]
+    assert plan.bit_reversal(points).tolist() == expected
+
+
+# ---- primes ----
+
+CARMICHAEL = [561, 1105, 1729, 2465, 2821, 6601, 8911, 10585, 41041, 825265, 321197185, 5394826801]
+STRONG_PSEUDOPRIMES = [  # the least ones to the first 1, 2, 3 ... 13 prime bases
+    2047,
+    1373653,
+    25326001,
+    3215031751,
+    2152302898747,
+    3474749660383,
+    341550071728321,
+    3825123056546413051,
+    318665857834031151167461,
+    3317044064679887385961981,
+]
+SPECIAL = [
+    *CARMICHAEL,
+    *STRONG_PSEUDOPRIMES,
+    *(2**p - 1 for p in (2, 11, 31, 61, 67, 89, 107, 127, 521)),
+    *(2 ** (2**k) + 1 for k in range(8)),
+    *(2**k + d for k in (31, 32, 62, 63, 64, 65, 128) for d in range(-40, 41)),
+    *(p * p for p in (2, 3, 41, 43, 65537, 2**31 - 1, 2**61 - 1)),
+    (2**31 - 1) * (2**61 - 1),
+    (2**89 - 1) * (2**107 - 1),
+    GOLDILOCKS,
+    BABYBEAR,
+    KOALABEAR,
+]
+
+
+def test_is_prime_of_small_numbers() -> None:
+    assert [n for n in range(-50, 5000) if is_prime(n)] == list(sympy.primerange(5000))
+
+
+@pytest.mark.parametrize("n", SPECIAL)
+def test_is_prime_of_special_numbers(n: int) -> None:
+    assert is_prime(n) is sympy.isprime(n)
+
+
+def test_is_prime_of_random_numbers() -> None:
+    rng = random.Random(1)
+    for bits in (16, 20, 32, 40, 63, 64, 81, 82, 90, 128, 200):
+        for _ in range(60):
+            n = rng.getrandbits(bits) | 1
+            assert is_prime(n) is sympy.isprime(n)
+        assert is_prime(int(sympy.nextprime(2**bits)))
+
+
+def test_is_prime_takes_numpy_ints() -> None:
+    assert is_prime(np.int64(2**61 - 1)) and not is_prime(np.uint64(2**64 - 1))
+    assert is_prime(np.uint8(251)) and not is_prime(np.int8(-7))
+
+
+@KINDS
+@pytest.mark.parametrize("bits", [2, 3, 5, 8, 12])
+@pytest.mark.parametrize("n", [1, 2, 8, 64])
+def test_ntt_primes_are_the_largest_ones(n: int, bits: int, kind: Any) -> None:
+    order = root_order(n, kind)
+    expected = [p for p in sympy.primerange(2 ** (bits - 1), 2**bits) if (p - 1) % order == 0][::-1]
+    for count in range(len(expected) + 1):
+        assert ntt_primes(n, bits, count, kind) == expected[:count]
+    with pytest.raises(pg.ParameterError, match=rf"bits={bits}: only {len(expected)} prime"):
+        ntt_primes(n, bits, len(expected) + 1, kind)
+
+
+@KINDS
+@pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 63, 64, 65, 100, 256])
+def test_large_ntt_primes(bits: int, kind: Any) -> None:
+    order = root_order(1024, kind)
+    primes = ntt_primes(1024, bits, 4, kind)
+    assert primes == sorted(set(primes), reverse=True) and len(primes) == 4
+    between = range(primes[-1], 2**bits, order)
+    assert between[0] % order == 1
+    assert [p for p in reversed(between) if sympy.isprime(p)] == primes
+    assert all(type(p) is int and p.bit_length() == bits for p in primes)
+    assert Ring(1024, primes[0], kind=kind).base_degree == 1
+
+
+def test_ntt_primes_takes_numpy_ints() -> None:
+    primes = ntt_primes(np.int64(8), np.uint8(30), np.int32(2))
+    assert primes == ntt_primes(8, 30, 2) and all(type(p) is int for p in primes)
+
+
+# ---- primitive roots on disk ----
+
+Q = 12289  # 11 is its least primitive root
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An empty cache folder; nothing is remembered in this process."""
+
+    def forget() -> None:
+        monkeypatch.setattr(roots, "_cache", None)
+        roots.root_of_unity.cache_clear()
+
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("POLYGPU_CACHE_DIR", str(folder))
+    forget()
+    yield lambda: (forget(), folder / "primitive_roots.json")[1]
+    roots.root_of_unity.cache_clear()
+
+
+def resolved() -> tuple[Any, Any]:
+    return Ring(512, Q).roots, Ring(512, Q, root="generator").roots
+
+
+RIGHT = ((49,), (pow(11, (Q - 1) // 1024, Q),))
+
+
+def test_primitive_roots_are_kept(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolved() == RIGHT
+    file = cache()
+    assert file.is_file() and [p.name for p in file.parent.iterdir()] == [file.name]
+
+    def lost(_: int) -> int:
+        raise AssertionError("SymPy was asked again")
+
+    monkeypatch.setattr(sympy, "primitive_root", lost)
+    assert resolved() == RIGHT
+
+
+def test_a_kept_root_saves_the_import_of_sympy(cache: Any) -> None:
+    assert resolved() == RIGHT
+    code = f"import sys, polygpu; polygpu.Ring(512, {Q}).transform; print('sympy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_roots_of_several_moduli_are_all_kept(cache: Any) -> None:
+    for q in (97, 193, 257):
+        assert Ring(4, q).roots is not None
+    kept = json.loads(cache().read_text())
+    assert set(map(str, (97, 193, 257))) <= set(json.dumps(kept).replace('"', " ").split())
+
+
+DAMAGED = {
+    "nothing": b"",
+    "half a file": b'{"12289": 1',
+    "no JSON": b"\x00\xff\xfe garbage",
+    "a list": b"[1, 2]",
+    "a number": b"7",
+    "null": b"null",
+    "null entry": b'{"12289": null}',
+    "text entry": b'{"12289": "x"}',
+    "list entry": b'{"12289": [11]}',
+    "float entry": b'{"12289": 11.5}',
+    "infinite entry": b'{"12289": Infinity}',
+    "NaN entry": b'{"12289": NaN}',
+    "huge entry": b'{"12289": ' + b"9" * 5000 + b"}",
+    "zero": b'{"12289": 0}',
+    "one": b'{"12289": 1}',
+    "q": b'{"12289": 12289}',
+    "negative": b'{"12289": -11}',
+    "a square": b'{"12289": 121}',
+    "other key": b'{"x": 11}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_cache_is_survived(cache: Any, damage: str) -> None:
+    file = cache()
+    file.parent.mkdir()
+    file.write_bytes(DAMAGED[damage])
+    assert resolved() == RIGHT
+
+
+@pytest.mark.parametrize("digit", [43, 12278])
+def test_a_wrong_entry_of_the_cache_never_changes_a_root(cache: Any, digit: int) -> None:
+    """Non-residues that are not the least primitive root: the order they give is right all the same."""
+    assert pow(digit, (Q - 1) // 2, Q) == Q - 1
+    assert resolved() == RIGHT
+    file = cache()
+    text = file.read_text()
+    assert "11" in text
+    file.write_text(re.sub(r"\b11\b", str(digit), text))
+    assert resolved() == RIGHT
+
+
+@pytest.mark.parametrize("variable", ["POLYGPU_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+@pytest.mark.parametrize("place", ["a file", "below a file", "/proc/no/such", "/dev/null/x", "~nobody/x"])
+def test_a_cache_that_cannot_be_written_is_no_error(
+    variable: str, place: str, cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for name in ("POLYGPU_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(variable, {"a file": str(file), "below a file": str(file / "x")}.get(place, place))
+    monkeypatch.chdir(tmp_path)
+    cache()
+    assert resolved() == RIGHT
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_home_is_no_error(cache: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert resolved() == RIGHT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_file_is_no_error(cache: Any) -> None:
+    file = cache()
+    file.mkdir(parents=True)
+    assert resolved() == RIGHT
+    assert [p.name for p in file.parent.iterdir()] == [file.name]  # nothing half-written stays
+
+
+def test_an_empty_variable_means_the_default(
+    cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYGPU_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.chdir(tmp_path)
+    cache()
+    assert resolved() == RIGHT
+    assert [p.name for p in tmp_path.iterdir()] == ["xdg"]
+    assert (tmp_path / "xdg" / "polygpu" / "primitive_roots.json").is_file()
