@@ -31,6 +31,7 @@ from .roots import (
     has_order,
     integer,
     is_prime,
+    ntt_primes,
     root_of_unity,
     root_order,
     shown,
@@ -204,12 +205,23 @@ class Ring:
             if not is_prime(q):
                 return f"{shown(q)} is not prime, so there is no evaluation domain; products work without"
             if (q - 1) % order:
-                bits = max(order.bit_length() + 1, min(q.bit_length(), 62))
                 return (
                     f"q = {shown(q)}: q mod {order} is {q % order}, must be 1; "
-                    f"ntt_primes({n}, bits={bits}, kind={kind!r}) lists moduli that do; products work without"
+                    f"ntt_primes({n}, bits={self._friendly_bits()}, kind={kind!r}) lists "
+                    "moduli that do; products work without"
                 )
         raise AssertionError("the ring has a transform")
+
+    def _friendly_bits(self) -> int:
+        """The least size from the smallest modulus (or 62 bits) on in which there are moduli that fit."""
+        order = root_order(self._n, self._kind)
+        bits = max(order.bit_length() + 1, min(62, *(q.bit_length() for q in self._moduli)))
+        while True:
+            try:
+                ntt_primes(self._n, bits, kind=self._kind)
+                return bits
+            except ParameterError:
+                bits += 1
 
     def _checked_roots(self, root: Any) -> tuple[int, ...]:
         given = tuple(integer(x, "root") for x in _sequence(root))

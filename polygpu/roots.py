@@ -164,7 +164,7 @@ def root_of_unity(q: int, order: int, rule: Literal["minimal", "generator"]) -> 
     else:  # factoring q - 1, which a primitive root takes, may be out of reach
         root = two_power_root(q, order)
     if not has_order(root, order, q):
-        raise BadRoot(f"root: {root} has not the order {order} mod {q}; delete {cache_file()}")
+        raise AssertionError(f"{root} has not the order {order} mod {q}")
     return root if rule == "generator" else _smallest_generator(q, root, order)
 
 
@@ -183,7 +183,9 @@ def _smallest_generator(q: int, root: int, order: int) -> int:
 
 # ---- primitive roots, kept on disk: SymPy takes a second to import ----
 
-_cache: dict[str, int] | None = None
+# q -> (least primitive root of q, prime factors of q - 1, which prove it)
+_Entry = tuple[int, list[int]]
+_cache: dict[str, _Entry] = {}
 _cache_lock = threading.Lock()
 
 
@@ -195,18 +197,18 @@ def cache_file() -> str:
     return os.path.join(os.path.expanduser(folder), "primitive_roots.json")
 
 
-def _read_cache() -> dict[str, int]:
+def _read_cache() -> dict[str, _Entry]:
     import json
 
     try:
         with open(cache_file()) as file:
             stored = json.load(file)
-        return {str(q): int(g) for q, g in stored.items() if 0 < int(g) < int(q)}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+        return {str(q): (int(g), [int(f) for f in factors]) for q, (g, factors) in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return {}  # absent or damaged: it will be written anew
 
 
-def _write_cache(entries: dict[str, int]) -> None:
+def _write_cache(entries: dict[str, _Entry]) -> None:
     """Replace the file in one step; a place that cannot be written is no error."""
     import json
     import tempfile
@@ -215,36 +217,55 @@ def _write_cache(entries: dict[str, int]) -> None:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         handle, name = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".roots-")
-        with os.fdopen(handle, "w") as file:
-            json.dump(entries, file)
-        os.replace(name, path)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(entries, file)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
     except OSError as error:
         import logging
 
         logging.getLogger("polygpu").debug("primitive roots are not cached: %s", error)
 
 
+def _is_least_primitive_root(g: int, factors: list[int], q: int) -> bool:
+    """Whether the prime factors of q - 1 prove it."""
+    rest = q - 1
+    for f in factors:
+        if not _is_prime(f):
+            return False
+        while rest % f == 0:
+            rest //= f
+    if rest != 1 or not 0 < g < q:
+        return False
+
+    def generates(x: int) -> bool:
+        return all(pow(x, (q - 1) // f, q) != 1 for f in factors)
+
+    return generates(g) and not any(map(generates, range(1, g)))
+
+
 def _primitive_root(q: int) -> int:
     """The least primitive root mod the prime q, by SymPy."""
-    global _cache
+    key = str(q)
     with _cache_lock:
-        if _cache is None:
-            _cache = _read_cache()
-        known = _cache.get(str(q))
-    # A damaged entry may be no generator; whoever uses it checks the order it gives.
-    if known is not None and (q == 2 or pow(known, (q - 1) // 2, q) == q - 1):
-        return known
+        if key not in _cache:
+            _cache.update(_read_cache())
+        known = _cache.get(key)
+    if known is not None and _is_least_primitive_root(*known, q):
+        return known[0]
     import sympy
 
-    if q >> 64 and not all(_is_prime(p) for p in sympy.factorint(q - 1, limit=_FACTOR_LIMIT)):
+    factors = list(sympy.factorint(q - 1, limit=_FACTOR_LIMIT if q >> 64 else None))
+    if not all(map(_is_prime, factors)):
         raise BadRoot(
             f"root: 'generator' needs the factors of q - 1, out of reach for q = {shown(q)}; "
             "use root='minimal' or give the root as an int"
         )
-    root = sympy.primitive_root(q)
-    if root is None:
-        raise BadRoot(f"root: {q} has no primitive root; moduli with a root are prime")
+    root = int(sympy.primitive_root(q))
     with _cache_lock:
-        _cache = {**_read_cache(), **_cache, str(q): int(root)}
-        _write_cache(_cache)
-    return int(root)
+        _cache[key] = (root, [int(f) for f in factors])
+        _write_cache({**_read_cache(), key: _cache[key]})
+    return root

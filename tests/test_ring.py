@@ -68,7 +68,7 @@ OTHER = [
     ((8, [17, 97]), {}, (8, 17 * 97), {}),
     ((8, 17), {}, (8, 17), {"kind": "cyclic"}),
     ((8, 17), {}, (8, 17), {"root": 5}),
-    ((8, 97), {}, (8, 97), {"root": "generator"}),
+    ((64, 7681), {}, (64, 7681), {"root": "generator"}),
 ]
 
 
@@ -116,8 +116,22 @@ def test_pickles_are_parameters(ring: Ring, protocol: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["n", "kind", "moduli", "modulus", "limbs", "dtype", "rows", "base_degree", "has_eval"]
-    + ["roots", "transform", "product", "other"],
+    [
+        "n",
+        "kind",
+        "moduli",
+        "modulus",
+        "limbs",
+        "dtype",
+        "rows",
+        "base_degree",
+        "has_eval",
+        "roots",
+        "transform",
+        "product",
+        "other",
+    ],
+    +["_n", "_moduli", "other"],
 )
 def test_a_ring_is_frozen(name: str) -> None:
     ring = Ring(8, 17)
@@ -336,18 +350,18 @@ def test_base_degree_examples(n: int, q: int, kind: Any, base: int | None) -> No
 EXPLAINED = [
     (Ring(8, 97), ["Ring(8, 97)", "X^8 + 1", "7 bits", "uint32", "transform of 8 points", "order 16"]),
     (Ring(8, 97, kind="cyclic"), ["X^8 - 1", "transform of 8 points", "33, of order 8"]),
-    (Ring(256, 3329), ["incomplete", "1 layer early", "128 leaves of 2", "17, of order 256", "2.0 KiB"]),
+    (Ring(256, 3329), ["1 layer early", "128 leaves of 2", "17, of order 256", "1.0 KiB", "2.0 KiB"]),
     (Ring(512, 3329), ["2 layers early", "128 leaves of 4"]),
     (Ring(1024, 3329), ["3 layers early", "128 leaves of 8"]),
-    (Ring(8, 7), ["3 layers early", "leaves of 8", "6, of order 2"]),
-    (Ring(8, [17, 97, 193]), ["Z_Q", "3 limbs", "19 bits", "(*batch, 3, 8)", "3, 8, 3"]),
-    (Ring(8, ntt_primes(8, 50, 5)), ["5 limbs", "250 bits", "uint64", "..."]),
+    (Ring(8, 7), ["3 layers early", "of 8 coefficients", "6, of order 2"]),
+    (Ring(8, [17, 97, 193]), ["[17, 97, 193]", "19 bits", "(*batch, 3, 8)", "3, 8, 3", "order 16"]),
+    (Ring(8, ntt_primes(8, 50, 5)), ["5 moduli", "250 bits", "(*batch, 5, 8)", "uint64", "..."]),
     (Ring(12, 97), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
-    (Ring(16, 15), ["auxiliary", "none", "15", "not prime", "transforms of 16 points"]),
-    (Ring(16, 1_000_003), ["auxiliary", "1000003", "mod 32 is", "must be 1", "ntt_primes(16, bits=20"]),
+    (Ring(16, 15), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
+    (Ring(16, 1_000_003), ["auxiliary", "1000003", "mod 32 is 3", "must be 1", "ntt_primes(16, bits=20"]),
     (Ring(16, 2**64), ["uint64", "auxiliary", "not prime"]),
-    (Ring(8, 2**128), ["(*batch, 2, 8)", "auxiliary", "129 bits", "not prime"]),
-    (Ring(8, ntt_primes(8, 100)), ["(*batch, 2, 8)", "auxiliary", "of order 16"]),
+    (Ring(8, 2**128), ["(*batch, 2, 8)", "2 words", "auxiliary", "129 bits", "not prime"]),
+    (Ring(8, ntt_primes(8, 100)), ["(*batch, 2, 8)", "2 words", "auxiliary", "of order 16"]),
     (Ring(1, 2, kind="cyclic"), ["X^1 - 1", "transform of 1 point", "1, of order 1"]),
 ]
 
@@ -357,7 +371,30 @@ def test_explain_names_the_path(ring: Ring, parts: list[str]) -> None:
     text = ring.explain()
     for part in parts:
         assert part in text
-    assert [line.split()[0] for line in text.splitlines()[1:3]] == ["storage", "product"]
+
+
+@pytest.mark.parametrize("ring", [ring for ring, _ in EXPLAINED], ids=repr)
+def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
+    text, transform = ring.explain(), getattr(ring.product, "transform", ring.product)
+    found = re.search(r"(\d+) auxiliary primes of (\d+) bits, transforms of (\d+) points", text)
+    if transform is ring.product:
+        assert found is None
+    else:
+        primes = transform.limbs.moduli
+        assert found is not None
+        assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
+    size = transform.forward.nbytes + transform.inverse.nbytes
+    assert f"tables    {size / 1024:.1f} KiB" in text
+    assert f"{ring.zeros().data.nbytes / 1024:.1f} KiB a polynomial" in text
+
+
+WORDS = [(2**30 - 1, "q < 2^30"), (2**30, "q < 2^31"), (2**31, "q <= 2^32"), (2**32, "q <= 2^32")]
+WORDS += [(2**32 + 1, "q < 2^50"), (2**50, "q < 2^62"), (2**62, "q <= 2^64"), (2**64, "q <= 2^64")]
+
+
+@pytest.mark.parametrize(("q", "word"), WORDS)
+def test_explain_names_the_word(q: int, word: str) -> None:
+    assert f" {word}\n" in Ring(3, q).explain()
 
 
 @KINDS
@@ -619,7 +656,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An empty cache folder; nothing is remembered in this process."""
 
     def forget() -> None:
-        monkeypatch.setattr(roots, "_cache", None)
+        monkeypatch.setattr(roots, "_cache", {})
         roots.root_of_unity.cache_clear()
 
     folder = tmp_path / "cache"

@@ -1,0 +1,750 @@
+"""Every bad input raises one clear error of the right class and changes nothing.
+
+A message names the value, the rule and the way out: the tables below hold the words it must have.
+"""
+
+from __future__ import annotations
+
+import array
+import fractions
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polygpu as pg
+from polygpu import Poly, Ring, ntt_primes
+from polygpu import errors as errors_module
+
+R = Ring(4, 17)
+RNS = Ring(4, [17, 97, 193])
+U = Ring(4, 15)  # no evaluation domain
+W = Ring(4, 2**128)
+
+Case = tuple[Callable[[], Any], type[Exception], list[str]]
+
+
+def check(call: Callable[[], Any], cls: type[Exception], words: list[str]) -> None:
+    """One error, of exactly this class, with these words; none behind it."""
+    with pytest.raises(Exception) as caught:
+        call()
+    error = caught.value
+    assert type(error) is cls, repr(error)
+    assert error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+    message = str(error)
+    assert "\n" not in message and len(message) < 600
+    for word in words:
+        assert word in message, message
+
+
+def cases(table: dict[str, Case]) -> Any:
+    return pytest.mark.parametrize(("call", "cls", "words"), table.values(), ids=list(table))
+
+
+# ---- the classes ----
+
+BUILT_IN = {
+    "ParameterError": (ValueError,),
+    "NotNTTFriendly": (ValueError, pg.ParameterError),
+    "BadRoot": (ValueError, pg.ParameterError),
+    "DomainError": (ValueError, pg.ParameterError),
+    "NotCanonical": (ValueError, pg.ParameterError),
+    "CoefficientError": (TypeError,),
+    "RingMismatch": (TypeError,),
+    "OutputError": (ValueError,),
+    "NotInvertible": (ZeroDivisionError, ValueError),
+    "DeviceError": (RuntimeError,),
+    "BackendUnavailable": (RuntimeError, ImportError, pg.DeviceError),
+    "TablesTooLarge": (MemoryError,),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_error_classes(name: str) -> None:
+    cls = getattr(pg, name)
+    assert name in pg.__all__ and issubclass(cls, pg.PolyGPUError)
+    for base in BUILT_IN[name]:
+        assert issubclass(cls, base)
+    assert cls.__doc__
+
+
+def test_no_error_class_is_missing() -> None:
+    found = {
+        name
+        for name, value in vars(errors_module).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    assert found == {*BUILT_IN, "PolyGPUError"}
+
+
+# ---- the parameters of a ring ----
+
+HUGE = 2**200 + 1
+
+
+@cases(
+    {
+        "n = 0": (lambda: Ring(0, 17), pg.ParameterError, ["n: 0", "at least 1"]),
+        "n < 0": (lambda: Ring(-4, 17), pg.ParameterError, ["n: -4", "at least 1"]),
+        "n float": (lambda: Ring(4.0, 17), pg.ParameterError, ["n: 4.0", "int"]),
+        "n bool": (lambda: Ring(True, 17), pg.ParameterError, ["n: True", "int"]),
+        "n NumPy bool": (lambda: Ring(np.True_, 17), pg.ParameterError, ["n: ", "True", "int"]),
+        "n text": (lambda: Ring("4", 17), pg.ParameterError, ["n: '4'", "int"]),
+        "n None": (lambda: Ring(None, 17), pg.ParameterError, ["n: None", "int"]),
+        "q = 1": (lambda: Ring(4, 1), pg.ParameterError, ["moduli: 1", "at least 2"]),
+        "q = 0": (lambda: Ring(4, 0), pg.ParameterError, ["moduli: 0", "at least 2"]),
+        "q < 0": (lambda: Ring(4, -17), pg.ParameterError, ["moduli: -17", "at least 2"]),
+        "q float": (lambda: Ring(4, 17.0), pg.ParameterError, ["moduli: 17.0", "int"]),
+        "q NaN": (lambda: Ring(4, math.nan), pg.ParameterError, ["moduli: nan", "int"]),
+        "q bool": (lambda: Ring(4, True), pg.ParameterError, ["moduli: True", "int"]),
+        "q text": (lambda: Ring(4, "17"), pg.ParameterError, ["moduli: '17'", "int"]),
+        "q bytes": (lambda: Ring(4, b"17"), pg.ParameterError, ["moduli: b'17'", "int"]),
+        "q None": (lambda: Ring(4, None), pg.ParameterError, ["moduli: None", "int"]),
+        "q 0-d float": (lambda: Ring(4, np.array(17.0)), pg.ParameterError, ["17.", "int"]),
+        "float among moduli": (lambda: Ring(4, [17, 97.0]), pg.ParameterError, ["97.0", "int"]),
+        "bool among moduli": (lambda: Ring(4, [17, True]), pg.ParameterError, ["True", "int"]),
+        "1 among moduli": (lambda: Ring(4, [17, 1]), pg.ParameterError, ["moduli: 1", "at least 2"]),
+        "float array": (lambda: Ring(4, np.array([17.0])), pg.ParameterError, ["17.0", "int"]),
+        "no moduli": (lambda: Ring(4, []), pg.ParameterError, ["empty", "at least one"]),
+        "nested moduli": (lambda: Ring(4, [[17, 97]]), pg.ParameterError, ["[17, 97]", "int"]),
+        "common factor": (
+            lambda: Ring(4, [35, 6, 10]),
+            pg.ParameterError,
+            ["10", "share the factor", "coprime"],
+        ),
+        "twice the same": (lambda: Ring(4, [17, 17]), pg.ParameterError, ["17 and 17", "coprime"]),
+        "above 2^64 in a list": (
+            lambda: Ring(4, [3, 2**64 + 1]),
+            pg.ParameterError,
+            [str(2**64 + 1), "above 2**64", "alone", "product"],
+        ),
+        "far above 2^64": (lambda: Ring(4, [3, HUGE]), pg.ParameterError, [str(HUGE), "alone"]),
+        "kind": (lambda: Ring(4, 17, kind="skew"), pg.ParameterError, ["'skew'", "negacyclic", "cyclic"]),
+        "kind None": (lambda: Ring(4, 17, kind=None), pg.ParameterError, ["kind: None", "cyclic"]),
+        "root of order 4": (lambda: Ring(4, 17, root=4), pg.BadRoot, ["root: 4", "order 8", "mod 17"]),
+        "root of order 16": (lambda: Ring(4, 17, root=3), pg.BadRoot, ["root: 3", "order 8", "minimal"]),
+        "root 0": (lambda: Ring(4, 17, root=0), pg.BadRoot, ["root: 0", "17"]),
+        "root = q": (lambda: Ring(4, 17, root=17), pg.BadRoot, ["root: 17", "[1, q)"]),
+        "root + q": (lambda: Ring(4, 17, root=19), pg.BadRoot, ["root: 19", "[1, q)"]),
+        "root < 0": (lambda: Ring(4, 17, root=-15), pg.BadRoot, ["root: -15", "[1, q)"]),
+        "cyclic root for negacyclic": (lambda: Ring(4, 17, root=[4]), pg.BadRoot, ["4", "order 8"]),
+        "negacyclic root for cyclic": (
+            lambda: Ring(4, 17, kind="cyclic", root=2),
+            pg.BadRoot,
+            ["2", "order 4"],
+        ),
+        "second root": (lambda: Ring(4, [17, 97], root=[2, 2]), pg.BadRoot, ["2", "order 8", "mod 97"]),
+        "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.BadRoot, ["1 roots", "2 moduli"]),
+        "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.BadRoot, ["2 roots", "1 moduli"]),
+        "no roots": (lambda: Ring(4, 17, root=[]), pg.BadRoot, ["0 roots"]),
+        "root, composite modulus": (lambda: Ring(4, 15, root=2), pg.BadRoot, ["root: 2", "15", "not prime"]),
+        "root, no power of two": (lambda: Ring(5, 11, root=3), pg.BadRoot, ["n = 5", "power of two"]),
+        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.BadRoot, ["q = 19", "must be 1"]),
+    }
+)
+def test_parameters_of_a_ring(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@pytest.mark.parametrize("root", [2.0, None, True, "2", "max", "", b"minimal", [2.0], ["2"], 1j, {}, [[2]]])
+def test_a_root_must_be_a_rule_or_ints(root: Any) -> None:
+    with pytest.raises(pg.ParameterError, match="root: ") as caught:
+        Ring(4, 17, root=root)
+    if root != {}:
+        assert "int" in str(caught.value)
+    if isinstance(root, str):
+        assert "minimal" in str(caught.value) and "generator" in str(caught.value)
+
+
+def test_positional_options_are_refused() -> None:
+    with pytest.raises(TypeError):
+        Ring(4, 17, "cyclic")
+
+
+def test_the_generator_of_a_wide_prime_out_of_reach() -> None:
+    """q - 1 has two large prime factors beside the small ones."""
+    a, b = 2**127 - 1, 2**107 - 1
+    q = next(k * a * b + 1 for k in range(2, 10**6, 8) if pg.is_prime(k * a * b + 1))
+    check(
+        lambda: Ring(1, q, root="generator").transform,
+        pg.BadRoot,
+        ["generator", "factors of q - 1", str(q), "minimal"],
+    )
+    assert Ring(1, q).roots == (q - 1,)
+
+
+# ---- coefficients ----
+
+COEFFICIENTS: dict[str, Any] = {
+    "float": 1.0,
+    "float array": np.array([1.0, 2.0]),
+    "float32": np.float32(1),
+    "empty float array": np.zeros(0),
+    "float in a list": [1, 2.0],
+    "float in a nested list": [[1, 2], [3, 4.5]],
+    "float in an object array": np.array([1, 2.0], dtype=object),
+    "NaN": math.nan,
+    "NaN in a list": [1, math.nan],
+    "NaN array": np.array([np.nan]),
+    "infinity": [math.inf],
+    "bool": True,
+    "bools": [True, False],
+    "bool in a list": [True, 2],
+    "bool at the end": [2, True],
+    "bool array": np.array([True]),
+    "NumPy bool": [np.True_, 2],
+    "bool in an object array": np.array([True, 2], dtype=object),
+    "complex": 1j,
+    "complex in a list": [1, 2 + 0j],
+    "complex array": np.array([1 + 0j]),
+    "text": "12",
+    "texts": ["1", "2"],
+    "text array": np.array(["1"]),
+    "bytes": b"12",
+    "bytearray": bytearray(b"12"),
+    "memoryview": memoryview(b"12"),
+    "bytes in a list": [1, b"2"],
+    "None": None,
+    "None in a list": [1, None],
+    "set": {1, 2},
+    "dict": {1: 2},
+    "generator": (i for i in range(3)),
+    "Fraction": fractions.Fraction(1, 2),
+    "Decimal": Decimal(1),
+    "array.array of floats": array.array("d", [1.0]),
+    "date": np.array(["2020-01-01"], "datetime64[D]"),
+    "span": np.array([1], "timedelta64[s]"),
+    "records": np.zeros(2, [("x", int)]),
+    "ragged list": [[1, 2], [3]],
+    "deeply ragged list": [[[1], [2, 3]], [[4], [5]]],
+    "list beside an int": [1, [2]],
+    "object": object(),
+    "Poly": R([1]),
+    "list of Polys": [R([1]), R([2])],
+    "Poly in a nested list": [[R([1])]],
+    "tuple of Polys": (R([1]),),
+    "Poly in an object array": np.array([None, R], dtype=object),
+}
+
+
+@pytest.mark.parametrize("ring", [R, RNS, W], ids=repr)
+@pytest.mark.parametrize("name", COEFFICIENTS)
+def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
+    x = COEFFICIENTS[name]
+    check(lambda: ring(x), pg.CoefficientError, ["x: "])
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ([1, 2.5], ["2.5", "float", "int", "rounded"]),
+        (np.array([1.5]), ["float64", "astype"]),
+        ([True, 2], ["True", "bool"]),
+        ([1, "2"], ["'2'", "str"]),
+        ([1, None], ["None"]),
+        ([[1, 2], [3]], ["ragged", "pad"]),
+        ([1, [2]], ["ragged"]),
+        (R([1]), ["Poly", "to_bigints"]),
+        ([R([1])], ["Poly", "stack"]),
+        (b"12", ["bytes"]),
+    ],
+)
+def test_the_message_names_the_coefficient(x: Any, words: list[str]) -> None:
+    check(lambda: R(x), pg.CoefficientError, words)
+
+
+@pytest.mark.parametrize(
+    "x", [range(5), [[1] * 5], np.zeros((0, 5), int), np.zeros((2, 5), object), [2**70] * 5]
+)
+def test_too_many_coefficients(x: Any) -> None:
+    check(lambda: R(x), pg.ParameterError, ["5 coefficients", "n = 4", "X^n", "(*batch, n)"])
+
+
+# ---- residues ----
+
+
+@cases(
+    {
+        "rows": (
+            lambda: RNS.from_residues(np.zeros((2, 4), np.uint32)),
+            pg.ParameterError,
+            ["(2, 4)", "(3, 4)", "ring(x)"],
+        ),
+        "one axis": (lambda: R.from_residues([1, 2, 3, 4]), pg.ParameterError, ["(4,)", "(1, 4)"]),
+        "columns": (lambda: R.from_residues([[1, 2, 3]]), pg.ParameterError, ["(1, 3)", "(1, 4)"]),
+        "float": (lambda: R.from_residues(np.zeros((1, 4))), pg.CoefficientError, ["float64", "uint32"]),
+        "bool": (lambda: R.from_residues(np.zeros((1, 4), bool)), pg.CoefficientError, ["bool"]),
+        "list of floats": (lambda: R.from_residues([[0.0] * 4]), pg.CoefficientError, ["0.0"]),
+        "list with a bool": (lambda: R.from_residues([[0, 1, 2, True]]), pg.CoefficientError, ["True"]),
+        "text": (lambda: R.from_residues("abcd"), pg.CoefficientError, ["abcd"]),
+        "Poly": (lambda: R.from_residues(R([1])), pg.CoefficientError, ["Poly"]),
+        "negative": (
+            lambda: R.from_residues([[0, -1, 2, 3]]),
+            pg.NotCanonical,
+            ["-1 at (0, 1)", "17", "ring(x)"],
+        ),
+        "too large": (
+            lambda: RNS.from_residues([[16] * 4, [96] * 4, [0, 0, 193, 0]]),
+            pg.NotCanonical,
+            ["193 at (2, 2)", "mod 193"],
+        ),
+        "too large in a batch": (
+            lambda: R.from_residues([[[0] * 4], [[0, 0, 0, 2**40]]]),
+            pg.NotCanonical,
+            [f"{2**40} at (1, 0, 3)", "mod 17"],
+        ),
+        "copy forbidden": (
+            lambda: R.from_residues(np.zeros((1, 4), np.int64), copy=False),
+            pg.ParameterError,
+            ["copy=False", "uint32"],
+        ),
+        "domain": (lambda: R.from_residues([[0] * 4], "ntt"), pg.DomainError, ["'ntt'", "coef", "eval"]),
+        "domain None": (lambda: R.from_residues([[0] * 4], None), pg.DomainError, ["None", "coef"]),
+        "no eval": (lambda: U.from_residues([[0] * 4], "eval"), pg.NotNTTFriendly, ["15", "not prime"]),
+    }
+)
+def test_residues(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+def test_debug_names_the_residue() -> None:
+    data = np.array([[0, 99, 2, 3]], np.uint32)
+    with pg.debug():
+        check(lambda: R.from_residues(data), pg.NotCanonical, ["99 at (0, 1)", "mod 17", "ring(x)"])
+    with pytest.raises(ZeroDivisionError), pg.debug():
+        raise ZeroDivisionError
+    assert R.from_residues(data).data is data  # debug ended with the error
+
+
+# ---- constructors and other calls on a ring ----
+
+
+@cases(
+    {
+        "negative batch": (lambda: R.zeros(-1), pg.ParameterError, ["batch: -1", "negative"]),
+        "negative in a batch": (lambda: R.ones((2, -3)), pg.ParameterError, ["(2, -3)", "negative"]),
+        "float batch": (lambda: R.zeros(1.5), pg.ParameterError, ["batch: 1.5", "int"]),
+        "bool batch": (lambda: R.ones((True,)), pg.ParameterError, ["True", "int"]),
+        "None batch": (lambda: R.random(None), pg.ParameterError, ["None", "int"]),
+        "float exponent": (lambda: R.monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
+        "float coefficient": (lambda: R.monomial(1, 2.0), pg.ParameterError, ["coefficient: 2.0", "int"]),
+        "start": (lambda: R.random(start=-1), pg.ParameterError, ["start: -1", "at least 0"]),
+        "start float": (lambda: R.random(start=0.0), pg.ParameterError, ["start: 0.0", "int"]),
+        "seed float": (lambda: R.random(seed=1.5), pg.ParameterError, ["seed: 1.5", "int", "bytes"]),
+        "seed bool": (lambda: R.random(seed=True), pg.ParameterError, ["seed: True"]),
+        "limb": (lambda: RNS.eval_points(3), pg.ParameterError, ["limb: 3", "[0, 3)"]),
+        "limb < 0": (lambda: RNS.eval_points(-1), pg.ParameterError, ["limb: -1", "[0, 3)"]),
+        "limb float": (lambda: RNS.eval_points(0.0), pg.ParameterError, ["limb: 0.0", "int"]),
+        "points without a transform": (lambda: U.eval_points(), pg.NotNTTFriendly, ["15"]),
+        "order without a transform": (lambda: U.natural_order(), pg.NotNTTFriendly, ["15"]),
+        "preset": (lambda: Ring.preset("kyber"), pg.ParameterError, ["'kyber'", "ml-kem", "goldilocks"]),
+        "preset's degree": (
+            lambda: Ring.preset("ml-kem", 512),
+            pg.ParameterError,
+            ["n: 512", "'ml-kem'", "256"],
+        ),
+    }
+)
+def test_calls_on_a_ring(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@cases(
+    {
+        "n = 12": (lambda: Ring(12, 97), pg.NotNTTFriendly, ["n = 12", "power of two", "products work"]),
+        "composite": (lambda: U, pg.NotNTTFriendly, ["15", "not prime", "products work"]),
+        "power of two": (lambda: Ring(4, 2**64), pg.NotNTTFriendly, [str(2**64), "not prime"]),
+        "a limb": (lambda: Ring(4, [17, 15]), pg.NotNTTFriendly, ["15", "not prime"]),
+        "unfriendly": (
+            lambda: Ring(64, 1_000_003),
+            pg.NotNTTFriendly,
+            ["q = 1000003", "mod 128 is 67", "must be 1", "ntt_primes(64"],
+        ),
+        "unfriendly, cyclic": (
+            lambda: Ring(64, 1_000_003, kind="cyclic"),
+            pg.NotNTTFriendly,
+            ["mod 64 is 3", "kind='cyclic'"],
+        ),
+    }
+)
+def test_ntt_without_a_transform(call: Any, cls: Any, words: Any) -> None:
+    ring = call()
+    a = ring([1, 2])
+    before = a.data.copy()
+    for compute in (a.ntt, lambda: a.ntt(out=ring.zeros()), a.natural_order, lambda: ring.transform):
+        check(compute, cls, words)
+    assert np.array_equal(a.data, before) and a.domain == "coef"
+    assert a.intt() is a and (a * a).domain == "coef"
+
+
+# ---- primes ----
+
+
+@cases(
+    {
+        "n = 3": (lambda: ntt_primes(3, 30), pg.ParameterError, ["n: 3", "power of two"]),
+        "n = 0": (lambda: ntt_primes(0, 30), pg.ParameterError, ["n: 0", "at least 1"]),
+        "n float": (lambda: ntt_primes(4.0, 30), pg.ParameterError, ["n: 4.0", "int"]),
+        "bits = 1": (lambda: ntt_primes(4, 1), pg.ParameterError, ["bits: 1", "at least 2"]),
+        "bits < 0": (lambda: ntt_primes(4, -30), pg.ParameterError, ["bits: -30", "at least 2"]),
+        "bits float": (lambda: ntt_primes(4, 30.0), pg.ParameterError, ["bits: 30.0", "int"]),
+        "bits bool": (lambda: ntt_primes(4, True), pg.ParameterError, ["bits: True", "int"]),
+        "count < 0": (lambda: ntt_primes(4, 30, -1), pg.ParameterError, ["count: -1", "at least 0"]),
+        "count float": (lambda: ntt_primes(4, 30, 2.0), pg.ParameterError, ["count: 2.0", "int"]),
+        "kind": (lambda: ntt_primes(4, 30, kind="x"), pg.ParameterError, ["'x'", "cyclic"]),
+        "too few bits": (
+            lambda: ntt_primes(2**20, 10),
+            pg.ParameterError,
+            ["bits=10", "only 0", f"1 mod {2**21}", "more bits", "smaller n"],
+        ),
+        "too many primes": (
+            lambda: ntt_primes(2**20, 25, 5),
+            pg.ParameterError,
+            ["bits=25", "only ", "5 were asked for", "more bits"],
+        ),
+        "BabyBear stands alone": (
+            lambda: ntt_primes(2**26, 31, 2),
+            pg.ParameterError,
+            ["only 1 prime", f"1 mod {2**27}"],
+        ),
+        "is_prime of a float": (lambda: pg.is_prime(7.0), pg.ParameterError, ["7.0", "int"]),
+        "is_prime of text": (lambda: pg.is_prime("7"), pg.ParameterError, ["'7'", "int"]),
+        "is_prime of a bool": (lambda: pg.is_prime(True), pg.ParameterError, ["True", "int"]),
+        "is_prime of None": (lambda: pg.is_prime(None), pg.ParameterError, ["None", "int"]),
+    }
+)
+def test_primes(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+# ---- operands ----
+
+FOREIGN = {
+    "n": Ring(8, 17),
+    "moduli": Ring(4, 97),
+    "kind": Ring(4, 17, kind="cyclic"),
+    "root": Ring(4, 17, root=8),
+    "order of moduli": Ring(4, [17, 97]),
+}
+JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "mul": Poly.mul,
+    "fma's b": lambda a, b: pg.fma(a, b, a),
+    "fma's c": lambda a, b: pg.fma(a, a, b),
+    "dot": lambda a, b: pg.dot(a.reshape(1), b.reshape(1)),
+    "equal": pg.equal,
+    "stack": lambda a, b: pg.stack([a, b]),
+    "concatenate": lambda a, b: pg.concatenate([a.reshape(1), b.reshape(1)]),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_rings_do_not_mix(name: str, join: str) -> None:
+    a, b = R([1, 2]), FOREIGN[name]([3])
+    check(lambda: JOINS[join](a, b), pg.RingMismatch, ["Ring(4, 17)", repr(b.ring), "to_bigints"])
+
+
+def batch(*shape: int) -> Poly:
+    return R.ones(shape)
+
+
+@cases(
+    {
+        "add": (lambda: batch(3) + batch(2), pg.ParameterError, ["(3,)", "(2,)", "broadcast"]),
+        "mul": (lambda: batch(2, 3) * batch(2), pg.ParameterError, ["(2, 3)", "(2,)", "broadcast"]),
+        "eval": (lambda: batch(3).ntt() * batch(2).ntt(), pg.ParameterError, ["(3,)", "(2,)"]),
+        "mixed": (lambda: batch(3).ntt() - batch(2), pg.ParameterError, ["(3,)", "(2,)"]),
+        "nothing and many": (lambda: batch(0) * batch(2), pg.ParameterError, ["(0,)", "(2,)"]),
+        "fma": (
+            lambda: pg.fma(batch(3), batch(3), batch(2)),
+            pg.ParameterError,
+            ["(3,)", "(2,)", "broadcast"],
+        ),
+        "fma eval": (
+            lambda: pg.fma(batch(3).ntt(), batch(2), batch(3)),
+            pg.ParameterError,
+            ["(3,)", "(2,)", "broadcast"],
+        ),
+        "dot": (lambda: pg.dot(batch(3), batch(2)), pg.ParameterError, ["(3,)", "(2,)", "broadcast"]),
+        "equal": (lambda: pg.equal(batch(3), batch(2)), pg.ParameterError, ["(3,)", "(2,)"]),
+        "stack": (lambda: pg.stack([batch(3), batch(2)]), pg.ParameterError, ["(3,)", "(2,)"]),
+        "stack, broadcastable": (lambda: pg.stack([batch(3), batch()]), pg.ParameterError, ["(3,)", "()"]),
+        "concatenate": (
+            lambda: pg.concatenate([batch(2, 3), batch(2, 2)]),
+            pg.ParameterError,
+            ["(2, 3)", "(2, 2)", "axis 0"],
+        ),
+        "concatenate, other axes": (
+            lambda: pg.concatenate([batch(2, 3), batch(2)]),
+            pg.ParameterError,
+            ["(2, 3)", "(2,)"],
+        ),
+        "reshape": (lambda: batch(6).reshape(4), pg.ParameterError, ["(6,)", "4"]),
+        "reshape with two -1": (lambda: batch(6).reshape(-1, -1), pg.ParameterError, ["(6,)", "-1"]),
+        "reshape float": (lambda: batch(6).reshape(2.0, 3), pg.ParameterError, ["2.0"]),
+    }
+)
+def test_batch_shapes(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@cases(
+    {
+        "sum": (lambda: batch(2, 3).sum(2), pg.ParameterError, ["axis: 2", "2 batch axes"]),
+        "sum < 0": (lambda: batch(2, 3).sum(-3), pg.ParameterError, ["axis: -3", "2 batch axes"]),
+        "sum in a tuple": (lambda: batch(2).sum((0, 1)), pg.ParameterError, ["axis: 1", "batch axes"]),
+        "sum of one": (lambda: batch().sum(0), pg.ParameterError, ["axis: 0", "0 batch axes"]),
+        "sum float": (lambda: batch(2).sum(0.0), pg.ParameterError, ["axis: 0.0", "int"]),
+        "sum text": (lambda: batch(2).sum("0"), pg.ParameterError, ["axis: '0'", "int"]),
+        "dot": (lambda: pg.dot(batch(2), batch(2), 1), pg.ParameterError, ["axis: 1", "batch axes"]),
+        "dot of single ones": (lambda: pg.dot(batch(), batch()), pg.ParameterError, ["single", "a * b"]),
+        "stack": (lambda: pg.stack([batch(2)], 2), pg.ParameterError, ["axis: 2", "axes"]),
+        "stack < 0": (lambda: pg.stack([batch(2)], -3), pg.ParameterError, ["axis: -3", "axes"]),
+        "concatenate": (lambda: pg.concatenate([batch(2)], 1), pg.ParameterError, ["axis: 1", "batch axes"]),
+        "concatenate single": (lambda: pg.concatenate([batch()]), pg.ParameterError, ["axis: 0", "0 batch"]),
+        "stack of nothing": (lambda: pg.stack([]), pg.ParameterError, ["0 values", "at least one Poly"]),
+        "concatenate nothing": (lambda: pg.concatenate([]), pg.ParameterError, ["0 values", "Poly"]),
+        "stack with an int": (lambda: pg.stack([batch(), 3]), pg.ParameterError, ["Poly"]),
+        "stack of arrays": (lambda: pg.stack([np.zeros(4, int)]), pg.ParameterError, ["Poly"]),
+    }
+)
+def test_axes_and_sequences(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@cases(
+    {
+        "g even": (
+            lambda: R([1]).automorphism(2),
+            pg.ParameterError,
+            ["g: 2", "common factor with 8", "coprime"],
+        ),
+        "g = 0": (lambda: R([1]).automorphism(0), pg.ParameterError, ["g: 0", "8"]),
+        "g, n = 15": (
+            lambda: Ring(15, 97, kind="cyclic")([1]).automorphism(-5),
+            pg.ParameterError,
+            ["g: -5", "common factor with 15"],
+        ),
+        "g, n = 12": (lambda: Ring(12, 97)([1]).automorphism(9), pg.ParameterError, ["g: 9", "24"]),
+        "g in eval": (lambda: R([1]).ntt().automorphism(4), pg.ParameterError, ["g: 4", "8"]),
+        "g float": (lambda: R([1]).automorphism(3.0), pg.ParameterError, ["g: 3.0", "int"]),
+        "g bool": (lambda: R([1]).automorphism(True), pg.ParameterError, ["g: True", "int"]),
+        "k float": (lambda: R([1]).mul_monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
+        "k float in eval": (lambda: R([1]).ntt().mul_monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
+        "exponent float": (lambda: R([1]) ** 2.0, pg.ParameterError, ["exponent: 2.0", "int"]),
+        "exponent bool": (lambda: R([1]) ** True, pg.ParameterError, ["exponent: True", "int"]),
+        "norm 3": (lambda: R([1]).norm(3), pg.ParameterError, ["p: 3", "1, 2 or inf"]),
+        "norm NaN": (lambda: R([1]).norm(math.nan), pg.ParameterError, ["p: nan", "inf"]),
+        "norm text": (lambda: R([1]).norm("inf"), pg.ParameterError, ["p: 'inf'"]),
+        "point float": (lambda: R([1])(1.5), pg.ParameterError, ["x: 1.5", "int"]),
+        "points float": (lambda: R([1])([1, 2.0]), pg.ParameterError, ["x: 2.0", "int"]),
+        "point bool": (lambda: R([1])(True), pg.ParameterError, ["x: True", "int"]),
+        "point text": (lambda: R([1])("1"), pg.ParameterError, ["x: '1'", "int"]),
+        "point Poly": (lambda: R([1])(R([1])), pg.ParameterError, ["Poly", "integers"]),
+        "points Polys": (lambda: R([1])([R([1])]), pg.ParameterError, ["Poly"]),
+        "add text": (lambda: R([1]).add("1"), pg.ParameterError, ["'1'", "int"]),
+        "mul float": (lambda: R([1]).mul(1.5), pg.ParameterError, ["1.5", "int"]),
+        "mul float, wide": (lambda: W([1]).mul(1.5), pg.ParameterError, ["1.5", "int"]),
+        "sub None": (lambda: R([1]).sub(None), pg.ParameterError, ["None", "int"]),
+        "mul bool": (lambda: R([1]).mul(True), pg.ParameterError, ["True", "int"]),
+        "fma float": (lambda: pg.fma(R([1]), 1.5, 0), pg.ParameterError, ["1.5", "int"]),
+        "fma first": (lambda: pg.fma(1, R([1]), R([1])), pg.RingMismatch, ["a: int", "Poly", "ring(x)"]),
+        "dot first": (lambda: pg.dot([1], R([1])), pg.RingMismatch, ["a: list", "Poly", "ring(x)"]),
+        "equal of ints": (lambda: pg.equal(1, 1), pg.RingMismatch, ["int", "Poly"]),
+    }
+)
+def test_calls_on_a_poly(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@pytest.mark.parametrize("name", ["mul", "add", "sub"])
+@pytest.mark.parametrize("first", [3, None, "1"])
+def test_poly_functions_need_a_poly_first(name: str, first: Any) -> None:
+    """Poly.mul(3, p) and the like: an error that names the rule, not one of an inner attribute."""
+    with pytest.raises((pg.PolyGPUError, TypeError), match="Poly"):
+        getattr(Poly, name)(first, R([1]))
+
+
+# ---- out ----
+
+
+def outs() -> dict[str, tuple[Callable[[Poly], Any], list[str]]]:
+    """What cannot take a result of batch shape (2,), made from an operand."""
+
+    def frozen(a: Poly) -> Poly:
+        data = np.zeros_like(a.data)
+        data.flags.writeable = False
+        return a.ring.from_residues(data)
+
+    def behind(a: Poly) -> Poly:
+        """Memory that begins one polynomial after the operand's."""
+        buffer = np.zeros((3, *a.data.shape[1:]), a.data.dtype)
+        buffer[:2] = a.data
+        a._data = buffer[:2]
+        return a.ring.from_residues(buffer[1:])
+
+    return {
+        "array": (lambda a: a.data.copy(), ["ndarray", "Poly", "from_residues"]),
+        "list": (lambda a: [a], ["list", "Poly"]),
+        "other modulus": (lambda a: Ring(a.ring.n, 97).ones(2), ["Ring(", "97"]),
+        "other kind": (lambda a: Ring(a.ring.n, a.ring.moduli, kind="cyclic").ones(2), ["cyclic"]),
+        "shorter batch": (lambda a: a.ring.ones(1), ["(1,)", "(2,)"]),
+        "longer batch": (lambda a: a.ring.ones((1, 2)), ["(1, 2)", "(2,)"]),
+        "single": (lambda a: a.ring.ones(), ["()", "(2,)"]),
+        "read-only": (frozen, ["read-only"]),
+        "overlapping": (behind, ["overlaps", "operand"]),
+    }
+
+
+CALLS: dict[str, Callable[[Poly, Poly, Any], Any]] = {
+    "add": lambda a, b, out: a.add(b, out=out),
+    "sub with an int": lambda a, b, out: a.sub(3, out=out),
+    "neg": lambda a, b, out: a.neg(out=out),
+    "mul": lambda a, b, out: a.mul(b, out=out),
+    "mul by an int": lambda a, b, out: a.mul(3, out=out),
+    "fma": lambda a, b, out: pg.fma(a, b, b, out=out),
+    "intt": lambda a, b, out: a.intt(out=out),
+    "ntt": lambda a, b, out: a.ntt(out=out),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("wrong", outs())
+@pytest.mark.parametrize("ring", [R, RNS, U, W, Ring(16, 17)], ids=repr)
+def test_out_that_cannot_take_the_result(ring: Ring, wrong: str, call: str) -> None:
+    if call == "ntt" and not ring.has_eval:
+        return
+    make, words = outs()[wrong]
+    a, b = ring(np.arange(1, 2 * ring.n + 1).reshape(2, -1)), ring([[5, 0], [7, 1]])
+    out = make(a)
+    everything = [a.data, b.data, np.asarray(out[0] if isinstance(out, list) else out)]
+    before = [x.copy() for x in everything]
+    check(lambda: CALLS[call](a, b, out), pg.OutputError, ["out: ", *words])
+    assert all(np.array_equal(x, y) for x, y in zip(everything, before, strict=True))
+    assert a.domain == b.domain == "coef" and getattr(out, "domain", "coef") == "coef"
+
+
+@pytest.mark.parametrize("call", ["add", "mul", "fma"])
+def test_out_is_not_touched_by_other_errors(call: str) -> None:
+    a, out = R.ones(2), R([[1, 2], [3, 4]])
+    before = out.data.copy()
+    for b in (R.ones(3), Ring(4, 97).ones(2)):
+        with pytest.raises((pg.ParameterError, pg.RingMismatch)):
+            CALLS[call](a, b, out)
+    assert np.array_equal(out.data, before) and out.domain == "coef"
+
+
+def test_out_may_not_broadcast_the_operand_it_is() -> None:
+    a, b = R([1, 2]), R([[1], [2]])
+    check(lambda: a.mul(b, out=a), pg.OutputError, ["batch shape ()", "(2,)"])
+    check(lambda: b[0].mul(b, out=b), pg.OutputError, ["overlaps"])
+    assert a == R([1, 2]) and b == R([[1], [2]])
+
+
+# ---- devices ----
+
+PIP = 'pip install "polygpu[cuda13]"', 'pip install "polygpu[cuda12]"'
+
+
+def enter(name: Any) -> None:
+    with pg.device(name):
+        pass
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "CPU", "cud", "cpu:0", None, 0, b"cpu", ["cpu"]])
+def test_unknown_devices(name: Any) -> None:
+    for call in (lambda: enter(name), lambda: R([1]).to(name)):
+        check(call, pg.DeviceError, ["device: ", repr(name), "'cpu'"])
+    assert R([1]).device == "cpu"
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
+def test_cuda_where_none_answers(name: str) -> None:
+    for call in (lambda: enter(name), lambda: R([1]).to(name)):
+        check(call, pg.BackendUnavailable, [repr(name), *PIP])
+    assert R([1]).device == "cpu"
+
+
+class OnGPU:
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<u4", "data": (1, False), "version": 3}  # noqa: RUF012
+
+
+def test_gpu_arrays_are_not_copied_unasked() -> None:
+    for call, name in ((lambda: R(OnGPU()), "x"), (lambda: R.from_residues(OnGPU()), "data")):
+        check(call, pg.DeviceError, [f"{name}: ", "GPU", "cupy.asnumpy"])
+    with pytest.raises(TypeError):
+        R([1]) * OnGPU()
+
+
+def last_line(code: str, **environment: str) -> str:
+    """The error that ends a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert "During handling" not in done.stderr and "direct cause" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+USE = "import polygpu as pg; print(pg.Ring(4, 17)([1, 2]) * 2)"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "cls", "words"),
+    [
+        ("POLYGPU_DEVICE", "gpu", "DeviceError", ["POLYGPU_DEVICE", "'gpu'", "cpu"]),
+        ("POLYGPU_CPU_ISA", "neon512", "DeviceError", ["POLYGPU_CPU_ISA", "'neon512'", "portable"]),
+        ("POLYGPU_NUM_THREADS", "0", "ParameterError", ["POLYGPU_NUM_THREADS", "'0'", "from 1 to 4096"]),
+        ("POLYGPU_NUM_THREADS", "two", "ParameterError", ["POLYGPU_NUM_THREADS", "'two'", "4096"]),
+        ("POLYGPU_NUM_THREADS", "-1", "ParameterError", ["POLYGPU_NUM_THREADS", "'-1'", "4096"]),
+    ],
+)
+def test_wrong_environment_variables(variable: str, value: str, cls: str, words: list[str]) -> None:
+    line = last_line(USE, **{variable: value})
+    assert line.startswith(f"polygpu.errors.{cls}: "), line
+    for word in words:
+        assert word in line, line
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+def test_cuda_in_the_environment_where_none_answers() -> None:
+    line = last_line(USE, POLYGPU_DEVICE="cuda")
+    assert line.startswith("polygpu.errors.BackendUnavailable: ")
+    for word in ("POLYGPU_DEVICE", "'cuda'", *PIP):
+        assert word in line, line
+
+
+def test_an_instruction_set_that_the_cpu_lacks() -> None:
+    """avx512 named on a CPU that is said to have avx2 alone."""
+    code = (
+        "from polygpu import _cpu; from polygpu.backends import cpu\n"
+        "class Old:\n"
+        "    def __getattr__(self, name): return getattr(_cpu, name)\n"
+        "    def supported_isas(self): return ['avx2', 'portable']\n"
+        "cpu._cpu = Old()\n" + USE
+    )
+    line = last_line(code, POLYGPU_CPU_ISA="avx512")
+    for word in ("DeviceError", "POLYGPU_CPU_ISA", "'avx512'", "avx2, portable"):
+        assert word in line, line
+
+
+def test_a_right_environment_works() -> None:
+    environment = {"POLYGPU_DEVICE": "cpu", "POLYGPU_CPU_ISA": "portable", "POLYGPU_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", USE], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Poly(") and not done.stderr
