@@ -13,7 +13,7 @@ from .backends import Array, Op, backend, checked_device, current_device
 from .errors import NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .plan import automorphism_index, words_to_ints
-from .ring import Domain, Ring
+from .ring import Domain, Ring, holds_poly
 from .rns import compose
 from .roots import integer, is_prime, shown
 
@@ -227,18 +227,20 @@ class Poly:
         Leaves of an incomplete transform keep their coefficients together.
         """
         data, base = self.ntt()._data, self._ring.transform.base
-        leaves = data.reshape(*data.shape[:-1], -1, base)
+        leaves = data.reshape(*data.shape[:-1], self._ring.n // base, base)
         return leaves[..., self._ring.natural_order(), :].reshape(data.shape)
 
     # ---- arithmetic ----
 
     def add(self, other: Poly | int, out: Poly | None = None) -> Poly:
         """Sum; see Poly for domains and broadcasting."""
-        return _pointwise("add", self, self._operand(other), out)
+        a = _checked_poly(self, "a")
+        return _pointwise("add", a, a._operand(other), out)
 
     def sub(self, other: Poly | int, out: Poly | None = None) -> Poly:
         """Difference."""
-        return _pointwise("sub", self, self._operand(other), out)
+        a = _checked_poly(self, "a")
+        return _pointwise("sub", a, a._operand(other), out)
 
     def neg(self, out: Poly | None = None) -> Poly:
         """The negative."""
@@ -262,7 +264,7 @@ class Poly:
 
         Cost: three transforms a limb; ring.explain() says which.
         """
-        ring = self._ring
+        ring = _checked_poly(self, "a")._ring
         if not isinstance(other, Poly) and not ring.limbs.wide:
             return self._scaled(integer(other, "operand"), out)
         b = self._operand(other)
@@ -389,7 +391,7 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3])(5)
         1
         """
-        if isinstance(x, Poly):
+        if holds_poly(x):
             raise ParameterError("x: a Poly; values are taken at integers")
         points, modulus = np.array(x, dtype=object), self._ring.modulus
         at = np.array([integer(v, "x") % modulus for v in points.flat], dtype=object)

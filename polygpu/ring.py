@@ -224,6 +224,8 @@ class Ring:
                 bits += 1
 
     def _checked_roots(self, root: Any) -> tuple[int, ...]:
+        if isinstance(root, str):
+            raise BadRoot(f"root: {root!r} must be 'minimal', 'generator', an int or one int a modulus")
         given = tuple(integer(x, "root") for x in _sequence(root))
         if len(given) != len(self._moduli):
             raise BadRoot(f"root: {len(given)} roots for {len(self._moduli)} moduli; give one a modulus")
@@ -581,15 +583,15 @@ def _checked_moduli(moduli: object) -> tuple[int, ...]:
 _EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothing is rounded for you"
 
 
-def _holds_poly(x: object) -> bool:
+def holds_poly(x: object) -> bool:
     """Whether x is a Poly or lists of them, which NumPy would read as residues."""
-    return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(_holds_poly, x)))
+    return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
 
 
 def _as_integers(x: object) -> Array:
     """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
     require_host(x, "x")
-    if _holds_poly(x):
+    if holds_poly(x):
         raise CoefficientError(
             "x: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
         )

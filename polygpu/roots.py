@@ -258,7 +258,9 @@ def _primitive_root(q: int) -> int:
         return known[0]
     import sympy
 
-    factors = list(sympy.factorint(q - 1, limit=_FACTOR_LIMIT if q >> 64 else None))
+    # Beyond 64 bits only by small primes: anything more may take for ever.
+    small = {"limit": _FACTOR_LIMIT, "use_rho": False, "use_pm1": False, "use_ecm": False}
+    factors = list(sympy.factorint(q - 1, **(small if q >> 64 else {})))
     if not all(map(_is_prime, factors)):
         raise BadRoot(
             f"root: 'generator' needs the factors of q - 1, out of reach for q = {shown(q)}; "

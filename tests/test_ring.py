@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import math
@@ -114,25 +115,10 @@ def test_pickles_are_parameters(ring: Ring, protocol: int) -> None:
     assert copy.deepcopy(ring) == copy.copy(ring) == ring
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "n",
-        "kind",
-        "moduli",
-        "modulus",
-        "limbs",
-        "dtype",
-        "rows",
-        "base_degree",
-        "has_eval",
-        "roots",
-        "transform",
-        "product",
-        "other",
-    ],
-    +["_n", "_moduli", "other"],
-)
+PROPERTIES = [k for k, v in vars(Ring).items() if isinstance(v, (property, functools.cached_property))]
+
+
+@pytest.mark.parametrize("name", [*PROPERTIES, "_n", "_moduli", "other"])
 def test_a_ring_is_frozen(name: str) -> None:
     ring = Ring(8, 17)
     before = getattr(ring, name, None)
@@ -701,24 +687,36 @@ def test_roots_of_several_moduli_are_all_kept(cache: Any) -> None:
 
 DAMAGED = {
     "nothing": b"",
-    "half a file": b'{"12289": 1',
+    "half a file": b'{"12289": [11, [2',
     "no JSON": b"\x00\xff\xfe garbage",
     "a list": b"[1, 2]",
     "a number": b"7",
     "null": b"null",
     "null entry": b'{"12289": null}',
-    "text entry": b'{"12289": "x"}',
-    "list entry": b'{"12289": [11]}',
-    "float entry": b'{"12289": 11.5}',
-    "infinite entry": b'{"12289": Infinity}',
-    "NaN entry": b'{"12289": NaN}',
-    "huge entry": b'{"12289": ' + b"9" * 5000 + b"}",
-    "zero": b'{"12289": 0}',
-    "one": b'{"12289": 1}',
-    "q": b'{"12289": 12289}',
-    "negative": b'{"12289": -11}',
-    "a square": b'{"12289": 121}',
-    "other key": b'{"x": 11}',
+    "number entry": b'{"12289": 43}',
+    "text entry": b'{"12289": "43"}',
+    "short entry": b'{"12289": [43]}',
+    "text root": b'{"12289": ["x", [2, 3]]}',
+    "null root": b'{"12289": [null, [2, 3]]}',
+    "float root": b'{"12289": [43.5, [2, 3]]}',
+    "infinite root": b'{"12289": [Infinity, [2, 3]]}',
+    "NaN root": b'{"12289": [NaN, [2, 3]]}',
+    "huge root": b'{"12289": [' + b"9" * 5000 + b", [2, 3]]}",
+    "zero": b'{"12289": [0, [2, 3]]}',
+    "one": b'{"12289": [1, [2, 3]]}',
+    "q": b'{"12289": [12289, [2, 3]]}',
+    "negative": b'{"12289": [-11, [2, 3]]}',
+    "a square": b'{"12289": [121, [2, 3]]}',
+    "another primitive root": b'{"12289": [43, [2, 3]]}',
+    "a non-residue": b'{"12289": [22, [2]]}',
+    "a factor missing": b'{"12289": [5, [2]]}',
+    "no factors": b'{"12289": [7, []]}',
+    "a factor 0": b'{"12289": [7, [0, 2, 3]]}',
+    "a factor 1": b'{"12289": [7, [1, 2, 3]]}',
+    "a composite factor": b'{"12289": [7, [12288]]}',
+    "a negative factor": b'{"12289": [7, [-2, 3]]}',
+    "text for factors": b'{"12289": [7, "23"]}',
+    "another key": b'{"x": [11, [2, 3]]}',
     "deep": b"[" * 100_000,
 }
 
@@ -733,7 +731,7 @@ def test_a_damaged_cache_is_survived(cache: Any, damage: str) -> None:
 
 @pytest.mark.parametrize("digit", [43, 12278])
 def test_a_wrong_entry_of_the_cache_never_changes_a_root(cache: Any, digit: int) -> None:
-    """Non-residues that are not the least primitive root: the order they give is right all the same."""
+    """Non-residues give a root of the right order; only the least primitive root gives the right one."""
     assert pow(digit, (Q - 1) // 2, Q) == Q - 1
     assert resolved() == RIGHT
     file = cache()

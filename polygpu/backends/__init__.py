@@ -67,7 +67,7 @@ def current_device() -> str:
 
 @cache
 def _default_device() -> str:
-    return checked_device(os.environ.get("POLYGPU_DEVICE", "cpu"))
+    return checked_device(os.environ.get("POLYGPU_DEVICE", "cpu"), "POLYGPU_DEVICE")
 
 
 @contextmanager
@@ -92,14 +92,14 @@ def device(name: str) -> Iterator[str]:
         _device.reset(token)
 
 
-def checked_device(name: object) -> str:
-    """The name of a device that answers; raises otherwise."""
+def checked_device(name: object, source: str = "device") -> str:
+    """The name of a device that answers; raises otherwise, naming where it came from."""
     if isinstance(name, str):
         if name in _HOST_DEVICES:
             return name
         if name == "cuda" or name.startswith("cuda:"):
-            raise BackendUnavailable(f"device: {name!r} does not answer: {cuda_absence()}")
-    raise DeviceError(f"device: {name!r} must be 'cpu' or 'reference'")
+            raise BackendUnavailable(f"{source}: {name!r} does not answer: {cuda_absence()}")
+    raise DeviceError(f"{source}: {name!r} must be 'cpu' or 'reference'")
 
 
 def cuda_absence() -> str:
