@@ -1,5 +1,15 @@
 """Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
 
+import importlib as _importlib
+
+try:
+    _importlib.import_module("polygpu._cpu")
+except ImportError as error:
+    raise ImportError(
+        f"polygpu at {__path__[0]} has no native core ({error}). In a source folder without an editable "
+        "install, leave the folder or run: pip install -e ."
+    ) from error
+
 from .backends import device
 from .errors import (
     BackendUnavailable,

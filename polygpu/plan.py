@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _cpu
 from .errors import TablesTooLarge
 from .roots import Kind
 
@@ -139,8 +140,6 @@ def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tupl
             forward = np.zeros((len(moduli), 2, points), limbs.dtype)
             inverse = np.zeros_like(forward)
             if points > 1:
-                from . import _cpu
-
                 for i, (q, root) in enumerate(zip(moduli, roots, strict=True)):
                     _cpu.fill_twiddles(q, root, kind == "negacyclic", forward[i], inverse[i])
         forward.setflags(write=False)

@@ -8,6 +8,7 @@ import threading
 from functools import lru_cache
 from typing import Any, Literal
 
+from . import _cpu
 from .errors import BadRoot, ParameterError
 
 Kind = Literal["negacyclic", "cyclic"]
@@ -171,8 +172,6 @@ def root_of_unity(q: int, order: int, rule: Literal["minimal", "generator"]) -> 
 def _smallest_generator(q: int, root: int, order: int) -> int:
     """The least of the odd powers of root."""
     if q >> 64 == 0:
-        from . import _cpu
-
         return _cpu.smallest_generator(q, root, order)
     square, x, least = root * root % q, root, root
     for _ in range(order // 2 - 1):

@@ -20,7 +20,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
+def _own_folder(tmp_path_factory):
+    """A cache of its own, and a working folder in which `python -c` finds the installed package."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYGPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.chdir(tmp_path_factory.mktemp("work"))
         yield
