@@ -50,6 +50,8 @@ RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "3 layers early": (16, 5, +1),
     "1 leaf": (8, 7, +1),
     "unfriendly prime": (16, 1_000_003, +1),
+    "unfriendly prime, 33 bits": (9, 2**33 - 9, +1),
+    "unfriendly prime, 61 bits": (6, 2**61 - 1, -1),
     "degree 12": (12, 97, +1),
     "degree 15": (15, 97, -1),
     "degree 7": (7, 2**31 - 1, +1),
@@ -592,7 +594,7 @@ SHARING = {
     "the first operand": lambda a, b: (a, b, a),
     "the second operand": lambda a, b: (a, b, b),
     "both operands": lambda a, b: (a, a, a),
-    "two of one array": lambda a, b: (a, a.ring.from_residues(a.data, a.domain), a),
+    "two views of one array": lambda a, b: (a, a.ring.from_residues(a.data[:], a.domain), a),
 }
 
 
@@ -607,7 +609,7 @@ def test_out(name: str, operation: str, left: str, right: str, result: str, shar
     x, y = draw(R, (3,), 1), draw(R, (3,), 2)
     a, b, out = SHARING[sharing](in_domain(R(x), left), in_domain(R(y), right))
     method, oracle = OPERATIONS[operation]
-    if b is not a and sharing != "two of one array":
+    if b is not a and sharing != "two views of one array":
         expected = oracle(R, x, y)
     else:
         expected, result = oracle(R, x, x), left
@@ -745,6 +747,13 @@ def test_dot_axes_and_domains(name: str, left: str, right: str, result: str, axi
     check(pg.dot(in_domain(R(x), left), in_domain(R(y), right), axis=axis), expected, result)
 
 
+def test_dot_over_an_axis_that_only_the_other_has() -> None:
+    x, y = draw(RNS, (3,), 1), draw(RNS, (2, 3), 2)
+    for a, b in ((x, y), (y, x)):
+        check(pg.dot(RNS(a), RNS(b), axis=1), times(RNS, x, y).sum(axis=1) % RNS.modulus)
+        check(pg.dot(RNS(a), RNS(b), axis=0), times(RNS, x, y).sum(axis=0) % RNS.modulus)
+
+
 def test_dot_of_nothing_is_zero() -> None:
     check(pg.dot(R17.zeros((0, 2)), R17.zeros((0, 2)), axis=0), [[0] * 4] * 2)
 
@@ -795,6 +804,17 @@ def test_equality_of_values(name: str) -> None:
     if R.has_eval:
         assert a.ntt() == a and a == a.ntt() and a.ntt() != R(y)
         assert pg.equal(a.ntt(), R(y)).tolist() == [True, False]
+
+
+@every_ring
+def test_equality_looks_at_every_row_and_coefficient(name: str) -> None:
+    R = ring(name)
+    for row in range(R.rows):
+        for j in {0, R.n // 2, R.n - 1}:
+            data = np.zeros((R.rows, R.n), R.dtype)
+            data[row, j] = 1
+            a = R.from_residues(data)
+            assert a != 0 and a != R.zeros() and not pg.equal(R.zeros(), a)
 
 
 def test_equality_with_ints() -> None:
@@ -1447,8 +1467,10 @@ def test_pickle_out_of_band_moves_no_residues() -> None:
     assert np.shares_memory(np.frombuffer(buffers[0].raw(), np.uint8), a.data)
     again = pickle.loads(stream, buffers=buffers)
     assert again == a and np.shares_memory(again.data, a.data)
-    frozen = pickle.loads(stream, buffers=[bytes(buffers[0].raw())])
-    assert frozen == a and frozen * frozen == a * a
+    raw = bytes(buffers[0].raw())
+    for buffer in (raw, memoryview(b"?" + raw)[1:]):  # read-only, and in the middle of a message
+        frozen = pickle.loads(stream, buffers=[buffer])
+        assert frozen == a and frozen * frozen == a * a and frozen.ntt() == a.ntt()
 
 
 def test_copy_module() -> None:

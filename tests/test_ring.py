@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -411,6 +413,16 @@ def test_equal_rings_share_their_tables() -> None:
     assert a.product is b.product
     assert Ring(64, 7681, root="generator").transform is not x.transform
     assert Ring(64, 7681, kind="cyclic").transform is not x.transform
+
+
+def test_plans_outlive_their_ring_for_a_while() -> None:
+    alive = weakref.ref(Ring(4, 97).transform)
+    gc.collect()
+    assert alive() is not None and Ring(4, 97).transform is alive()
+    for n in range(3, 40):
+        assert Ring(n, 15).product
+    gc.collect()
+    assert alive() is None
 
 
 def test_threads_build_one_plan() -> None:
