@@ -73,7 +73,8 @@ def _info(options: argparse.Namespace) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     from . import _cpu
-    from .backends import backend, cuda_absence, cuda_sources, current_device
+    from .backends import backend, cuda_sources, current_device
+    from .backends.cuda import absence, describe
     from .roots import cache_file
 
     backend()  # reads POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS
@@ -98,7 +99,7 @@ def _info(options: argparse.Namespace) -> int:
             "clock GHz": round(_cpu.clock_ghz(), 2),
         },
         "device": current_device(),
-        "gpu": f"none: {cuda_absence()}",
+        "gpu": f"none: {reason}" if (reason := absence(0)) else describe(),
         "CUDA sources": cuda_sources(),
         "root cache": cache_file(),
         "environment": {f"POLYGPU_{v}": os.environ.get(f"POLYGPU_{v}", "not set") for v in variables},

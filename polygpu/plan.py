@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -87,15 +87,33 @@ class NttPlan:
     kind: Kind
     base: int
     roots: tuple[int, ...]
-    forward: NDArray[Any] = field(repr=False)  # (limbs, 2, points)
-    inverse: NDArray[Any] = field(repr=False)
-    block: int  # coefficients transformed together; longer rows are walked depth first
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def points(self) -> int:
         """Leaves of the tree."""
         return self.degree // self.base
+
+    @property
+    def block(self) -> int:
+        """Coefficients that a core transforms together; it walks longer rows depth first."""
+        return CACHE_BLOCK_BYTES // self.limbs.dtype.itemsize
+
+    @cached_property
+    def tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Forward and inverse table in host memory, (limbs, 2, points) each; made when first asked for."""
+        moduli, points = self.limbs.moduli, self.points
+        if self.limbs.wide:
+            forward, inverse = _wide_tables(moduli[0], self.roots[0], points, self.kind)
+        else:
+            forward = np.zeros((len(moduli), 2, points), self.limbs.dtype)
+            inverse = np.zeros_like(forward)
+            if points > 1:
+                for i, (q, root) in enumerate(zip(moduli, self.roots, strict=True)):
+                    _cpu.fill_twiddles(q, root, self.kind == "negacyclic", forward[i], inverse[i])
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        return forward, inverse
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,20 +150,8 @@ def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tupl
     """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
 
     def build() -> NttPlan:
-        limbs, points = limbs_of(moduli), n // base
         check_memory(table_bytes(n, moduli, base), n, moduli)
-        if limbs.wide:
-            forward, inverse = _wide_tables(moduli[0], roots[0], points, kind)
-        else:
-            forward = np.zeros((len(moduli), 2, points), limbs.dtype)
-            inverse = np.zeros_like(forward)
-            if points > 1:
-                for i, (q, root) in enumerate(zip(moduli, roots, strict=True)):
-                    _cpu.fill_twiddles(q, root, kind == "negacyclic", forward[i], inverse[i])
-        forward.setflags(write=False)
-        inverse.setflags(write=False)
-        block = CACHE_BLOCK_BYTES // limbs.dtype.itemsize
-        return NttPlan(limbs, n, kind, base, roots, forward, inverse, block)
+        return NttPlan(limbs_of(moduli), n, kind, base, roots)
 
     return cached(("ntt", n, moduli, kind, base, roots), build)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from .backends import Array, Op, backend, checked_device, current_device
-from .errors import NotInvertible, OutputError, ParameterError, RingMismatch
+from .backends import Array, Backend, Op, checked_device, load, of
+from .errors import DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .plan import automorphism_index, words_to_ints
 from .ring import Domain, Ring, holds_poly
@@ -73,7 +74,11 @@ class Poly:
     @property
     def device(self) -> str:
         """Where it lives and is computed on."""
-        return current_device()
+        return self._backend.name
+
+    @property
+    def _backend(self) -> Backend:
+        return of(self._data)
 
     def __repr__(self) -> str:
         ring = self._ring
@@ -96,14 +101,16 @@ class Poly:
             "device": self.device,
         }
         if self._data.size:
-            few = self._data[(0,) * self.ndim][:, :6]
+            few = self._backend.to_host(self._data[(0,) * self.ndim][:, :6])
             first = words_to_ints(few).tolist() if ring.limbs.wide else few[0].tolist()
             cells["first residues"] = ", ".join(map(shown, first)) + (", ..." if ring.n > 6 else "")
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
         return f"<table>{rows}</table>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Poly, (self._ring, self._data, self._domain)
+        if isinstance(self._data, np.ndarray):
+            return Poly, (self._ring, self._data, self._domain)
+        return _from_device, (self._ring, self._backend.to_host(self._data), self._domain, self.device)
 
     # ---- the batch ----
 
@@ -131,7 +138,7 @@ class Poly:
             raise IndexError(
                 f"{error}; the batch shape is {self.shape}, coefficients are in poly.data"
             ) from None
-        return Poly(self._ring, np.ascontiguousarray(data), self._domain)
+        return Poly(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; one size may be -1. Shares the data."""
@@ -152,12 +159,15 @@ class Poly:
         Raises:
             BackendUnavailable: a GPU was asked for and none answers.
         """
-        checked_device(device)
-        return self
+        target = load(checked_device(device))
+        if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
+            return self
+        data = target.from_host(self._backend.to_host(self._data))
+        return Poly(self._ring, data, self._domain)
 
     def cpu(self) -> Poly:
-        """The value in host memory."""
-        return self
+        """The value in host memory; waits for the GPU where it was there."""
+        return self.to("cpu")
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Poly:
         """Sum over batch axes, all of them by default; an empty sum is zero.
@@ -169,20 +179,21 @@ class Poly:
         wanted = sorted({_axis(a, self.ndim) for a in axes}, reverse=True)
         data = self._data
         for a in wanted:
-            data = self._sum_first(np.moveaxis(data, a, 0))
+            data = self._sum_first(self._backend.xp.moveaxis(data, a, 0))
         return Poly(self._ring, data.copy() if data is self._data else data, self._domain)
 
     def _sum_first(self, data: Array) -> Array:
         """Sum over the first axis by halves: log2 calls."""
+        xp = self._backend.xp
         if not len(data):
-            return np.zeros(data.shape[1:], data.dtype)
-        data = np.ascontiguousarray(data)
+            return xp.zeros(data.shape[1:], data.dtype)  # type: ignore[no-any-return]
+        data = xp.ascontiguousarray(data)
         while len(data) > 1:
             half = len(data) // 2
             rest = data[2 * half :]
-            total = np.empty_like(data[:half])
-            backend().pointwise(self._ring.limbs, "add", data[:half], data[half : 2 * half], None, total)
-            data = np.concatenate([total, rest]) if len(rest) else total
+            total = xp.empty_like(data[:half])
+            self._backend.pointwise(self._ring.limbs, "add", data[:half], data[half : 2 * half], None, total)
+            data = xp.concatenate([total, rest]) if len(rest) else total
         first: Array = data[0].copy()
         return first
 
@@ -217,7 +228,7 @@ class Poly:
         else:
             plan = self._ring.transform
             data = _result(self._ring, self.shape, out, self)
-            compute = backend()
+            compute = self._backend
             (compute.ntt if domain == "eval" else compute.intt)(plan, self._data, data)
         return _finish(self._ring, data, domain, out)
 
@@ -228,7 +239,8 @@ class Poly:
         """
         data, base = self.ntt()._data, self._ring.transform.base
         leaves = data.reshape(*data.shape[:-1], self._ring.n // base, base)
-        return leaves[..., self._ring.natural_order(), :].reshape(data.shape)
+        order = self._backend.from_host(self._ring.natural_order())
+        return leaves[..., order, :].reshape(data.shape)
 
     # ---- arithmetic ----
 
@@ -245,7 +257,7 @@ class Poly:
     def neg(self, out: Poly | None = None) -> Poly:
         """The negative."""
         data = _result(self._ring, self.shape, out, self)
-        backend().pointwise(self._ring.limbs, "neg", self._data, None, None, data)
+        self._backend.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
         return _finish(self._ring, data, self._domain, out)
 
     def mul(self, other: Poly | int, out: Poly | None = None) -> Poly:
@@ -273,14 +285,15 @@ class Poly:
         shape = _broadcast(self, b)
         plan = ring.product
         data = _result(ring, shape, out, self, b)
-        backend().multiply(plan, self._data, b._data, data)
+        self._backend.multiply(plan, self._data, b._data, data)
         return _finish(ring, data, "coef", out)
 
     def _scaled(self, factor: int, out: Poly | None) -> Poly:
         ring = self._ring
         scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
         data = _result(ring, self.shape, out, self)
-        backend().pointwise(ring.limbs, "mul", self._data, scalars, None, data)
+        compute = self._backend
+        compute.pointwise(ring.limbs, "mul", self._data, compute.from_host(scalars), None, data)
         return _finish(ring, data, self._domain, out)
 
     def _operand(self, other: object) -> Poly:
@@ -291,8 +304,15 @@ class Poly:
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
                     "ring(poly.to_bigints(centered=True)) moves a value from one to another"
                 )
+            if type(other._data) is not type(self._data) or other.device != self.device:
+                raise DeviceError(
+                    f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
+                )
             return other
-        return self._ring(integer(other, "operand"))
+        constant = self._ring(integer(other, "operand"))
+        return (
+            constant if type(constant._data) is np.ndarray is type(self._data) else constant.to(self.device)
+        )
 
     def __add__(self, other: Poly | int) -> Poly:
         return _operator(self.add, other)
@@ -364,8 +384,8 @@ class Poly:
         if self._domain == "eval" and ring.transform.base > 1:
             return self.intt().automorphism(g).ntt()
         index = automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval")
-        data = np.empty_like(self._data)
-        backend().permute(ring.limbs, self._data, index, data)
+        data, compute = self._backend.xp.empty_like(self._data), self._backend
+        compute.permute(ring.limbs, self._data, compute.from_host(index), data)
         return Poly(ring, data, self._domain)
 
     def mul_monomial(self, k: int) -> Poly:
@@ -379,8 +399,8 @@ class Poly:
             return self * ring.monomial(k).ntt()
         shift = integer(k, "k") % (2 * n if ring.kind == "negacyclic" else n)
         source = (np.arange(n, dtype=np.int64) - shift) % (2 * n if ring.kind == "negacyclic" else n)
-        data = np.empty_like(self._data)
-        backend().permute(ring.limbs, self._data, source, data)
+        data, compute = self._backend.xp.empty_like(self._data), self._backend
+        compute.permute(ring.limbs, self._data, compute.from_host(source), data)
         return Poly(ring, data, "coef")
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
@@ -449,9 +469,10 @@ class Poly:
     def _inverse_pointwise(self) -> Poly:
         ring = self._ring
         x = self.ntt()
+        compute, xp = x._backend, x._backend.xp
         zero = ~x._data.any(axis=-2, keepdims=True) if ring.limbs.wide else x._data == 0
         if zero.any():
-            *batch, limb, k = (int(i) for i in np.argwhere(zero)[0])
+            *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
             at = f" of limb {limb}" if len(ring.moduli) > 1 else ""
             raise NotInvertible(
                 f"inverse: the value is 0 at evaluation index {k}{at}, q = {shown(ring.moduli[limb])}"
@@ -459,17 +480,16 @@ class Poly:
             )
         # Fermat: x^(q-2), each limb with its own exponent.
         exponents = [q - 2 for q in ring.moduli]
-        one = ring.ones(self.shape).ntt()
-        y = one
+        y = one = ring.ones(self.shape).to(x.device).ntt()
         for bit in reversed(range(max(e.bit_length() for e in exponents))):
             y = y * y
             taken = np.array([e >> bit & 1 for e in exponents], np.bool_)
-            rows = np.resize(taken, ring.rows)[:, None]
-            y = y * Poly(ring, np.where(rows, x._data, one._data), "eval")
+            rows = compute.from_host(np.resize(taken, ring.rows)[:, None])
+            y = y * Poly(ring, xp.where(rows, x._data, one._data), "eval")
         return y
 
     def _inverse_by_limbs(self) -> Poly:
-        data = np.empty_like(self._data)
+        data = self._backend.xp.empty_like(self._data)
         for i, q in enumerate(self._ring.moduli):
             limb = Ring(self._ring.n, q, kind=self._ring.kind)
             try:
@@ -486,16 +506,15 @@ class Poly:
 
         Cost: CRT in Python ints, about 0.2 us a coefficient and limb.
         """
-        return compose(self._ring.limbs, self.intt()._data, centered)
+        return compose(self._ring.limbs, self._backend.to_host(self.intt()._data), centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
         """`data` as Python ints, an object array (*batch, limbs, n).
 
         Of one modulus above 2**64 (*batch, n): the numbers, not their words.
         """
-        if self._ring.limbs.wide:
-            return words_to_ints(self._data)
-        return self._data.astype(object)
+        data = self._backend.to_host(self._data)
+        return words_to_ints(data) if self._ring.limbs.wide else data.astype(object)
 
     def norm(self, p: float = 2) -> Any:
         """Norm of the centred coefficients, a batch element: p = 1 or inf exact ints, p = 2 a float.
@@ -523,7 +542,9 @@ class Poly:
     # ---- exchange ----
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The residues, as NumPy wants them."""
+        """The residues, as NumPy wants them; a value on a GPU raises: copy it with poly.cpu()."""
+        if not isinstance(self._data, np.ndarray):
+            raise TypeError(f"the value is on {self.device}; poly.cpu() copies it to the host")
         if dtype is not None and np.dtype(dtype) != self._data.dtype:
             if copy is False:
                 raise ValueError(f"copy=False: residues are {self._data.dtype}, not {np.dtype(dtype)}")
@@ -540,6 +561,15 @@ class Poly:
 
 
 Ring._element = Poly
+
+
+def _from_device(ring: Ring, data: Array, domain: Domain, device: str) -> Poly:
+    """Unpickle: on the device of the original where it answers, else, with a warning, on the host."""
+    try:
+        return Poly(ring, data, domain).to(device)
+    except DeviceError as error:
+        warnings.warn(f"polygpu: a value of {device} stays on the host: {error}", stacklevel=2)
+        return Poly(ring, data, domain)
 
 
 # ---- functions of several polynomials ----
@@ -563,7 +593,7 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
         return a.mul(b).add(c, out=out)
     x, y, z = a.ntt(), b.ntt(), c.ntt()
     data = _result(ring, _broadcast(x, y, z), out, x, y, z)
-    backend().pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
+    x._backend.pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
     return _finish(ring, data, "eval", out)
 
 
@@ -596,7 +626,8 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     _broadcast(a, b)
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
-    return np.asarray((a._data == b._data).all(axis=(-2, -1)))
+    same = (a._data == b._data).all(axis=(-2, -1))
+    return np.asarray(a._backend.to_host(same))
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
@@ -605,7 +636,7 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     at = _axis(axis, first.ndim + 1)
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
-    return Poly(first._ring, np.stack(arrays, at), first._domain)
+    return Poly(first._ring, first._backend.xp.stack(arrays, at), first._domain)
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
@@ -617,7 +648,7 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
         for x in arrays
     ):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
-    return Poly(first._ring, np.concatenate(arrays, at), first._domain)
+    return Poly(first._ring, first._backend.xp.concatenate(arrays, at), first._domain)
 
 
 def _joined(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
@@ -676,7 +707,7 @@ def _shapes(arrays: Sequence[Array]) -> str:
 def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
     """The array to write: a new one, or out's after all checks."""
     if out is None:
-        return ring._empty(shape)
+        return operands[0]._backend.xp.empty((*shape, ring.rows, ring.n), ring.dtype)  # type: ignore[no-any-return]
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
@@ -685,19 +716,19 @@ def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Pol
         raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
     if out.shape != shape:
         raise OutputError(f"out: batch shape {out.shape}, the result has {shape}")
-    data = out._data
-    if not data.flags.writeable:
+    data, compute = out._data, operands[0]._backend
+    if type(data) is not type(operands[0]._data) or out.device != operands[0].device:
+        raise OutputError(f"out: on {out.device}, the operands are on {operands[0].device}")
+    if isinstance(data, np.ndarray) and not data.flags.writeable:
         raise OutputError("out: its array is read-only; give one that can be written")
     for x in operands:
-        if x._data is not data and np.may_share_memory(x._data, data) and not _same_place(x._data, data):
+        if x._data is data or not compute.xp.may_share_memory(x._data, data):
+            continue
+        if compute.address(x._data) != compute.address(data) or x._data.shape != data.shape:
             raise OutputError(
                 "out: overlaps an operand in part; give the operand itself or memory of its own"
             )
     return data
-
-
-def _same_place(x: Array, y: Array) -> bool:
-    return bool(x.__array_interface__["data"] == y.__array_interface__["data"]) and x.shape == y.shape
 
 
 def _finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
@@ -712,14 +743,14 @@ def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
         a, b = a.ntt(), b.ntt()
     ring = a._ring
     data = _result(ring, _broadcast(a, b), out, a, b)
-    backend().pointwise(ring.limbs, op, a._data, b._data, None, data)
+    a._backend.pointwise(ring.limbs, op, a._data, b._data, None, data)
     return _finish(ring, data, a._domain, out)
 
 
 def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:
     ring = a._ring
     data = _result(ring, _broadcast(a, b), out, a, b)
-    backend().multiply_leaves(ring.transform, a._data, b._data, data)
+    a._backend.multiply_leaves(ring.transform, a._data, b._data, data)
     return _finish(ring, data, "eval", out)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from .backends import Array, backend, require_host
+from .backends import Array, backend, is_device_array, of
 from .errors import (
     BadRoot,
     CoefficientError,
+    DeviceError,
     DomainError,
     NotCanonical,
     NotNTTFriendly,
@@ -349,12 +350,17 @@ class Ring:
                 f"x: {integers.shape[-1]} coefficients, at most n = {self._n} fit; "
                 "reduce it mod X^n ± 1 first, or reshape it to (*batch, n)"
             )
-        data = np.empty((*integers.shape[:-1], self.rows, self._n), self.dtype)
+        shape = (*integers.shape[:-1], self.rows, self._n)
+        if is_device_array(integers):
+            data = of(integers).xp.empty(shape, self.dtype)
+            of(integers).reduce_integers(self.limbs, integers, data)
+            return self._element(self, data, "coef")
+        data = np.empty(shape, self.dtype)
         if integers.dtype == object:
             residues_of_ints(self.limbs, integers, data)
         else:
-            backend().reduce_integers(self.limbs, integers, data)
-        return self._element(self, data, "coef")
+            of(data).reduce_integers(self.limbs, integers, data)
+        return self._element(self, backend().from_host(data), "coef")
 
     def from_residues(self, data: Any, domain: Domain = "coef", *, copy: bool | None = None) -> Poly:
         """An element from its residues, sharing the array where it can.
@@ -375,9 +381,8 @@ class Ring:
         [-1, 0]
         """
         domain = self._checked_domain(domain)
-        require_host(data, "data")
         is_array = isinstance(data, np.ndarray) and data.dtype != object
-        array = np.asarray(data if is_array else _as_integers(data))
+        array = data if is_array or is_device_array(data) else _as_integers(data, "data")
         if array.ndim < 2 or array.shape[-2:] != (self.rows, self._n):
             raise ParameterError(
                 f"data: shape {array.shape} must end in (rows, n) = ({self.rows}, {self._n}); "
@@ -385,12 +390,9 @@ class Ring:
             )
         if array.dtype.kind not in "iuO":
             raise CoefficientError(f"data: dtype {array.dtype} must be an integer dtype, best {self.dtype}")
-        plain = (
-            array.dtype == self.dtype
-            and array.flags.c_contiguous
-            and array.flags.aligned
-            and array.dtype.isnative
-        )
+        plain = array.dtype == self.dtype and array.flags.c_contiguous and array.dtype.isnative
+        if isinstance(array, np.ndarray):
+            plain = plain and array.flags.aligned and type(array) is np.ndarray
         if not plain and copy is False:
             raise ParameterError(
                 f"data: only a copy can be C-contiguous {self.dtype}, and copy=False forbids one; "
@@ -399,25 +401,28 @@ class Ring:
         if array.dtype != self.dtype or _debug.get():
             self._check_canonical(array)
         if not plain or copy:
-            array = np.array(array, dtype=self.dtype, order="C", copy=True)
+            array = of(array).xp.array(array, dtype=self.dtype, order="C", copy=True)
         return self._element(self, array, domain)
 
     def _check_canonical(self, array: Array) -> None:
+        """Raise NotCanonical for the first residue outside [0, q), the words of a wide one together."""
+        values = of(array).to_host(array)
         if self.limbs.wide:
-            value = sum(array[..., w, :].astype(object) << 64 * w for w in range(self.rows))
-            wrong = (np.asarray(value) >= self._moduli[0])[..., None, :] | (array < 0) | (array >= 1 << 64)
+            words = values.astype(object)
+            values = np.zeros_like(words[..., :1, :])
+            for w in range(self.rows):
+                values += words[..., w : w + 1, :] << 64 * w
+            values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
+        limits = np.array(self._moduli, dtype=object)[:, None]
+        if values.dtype.kind == "u":  # without Python ints where words can tell
+            wrong = values > (limits - 1).astype(np.uint64)
         else:
-            last = np.array(
-                [q - 1 for q in self._moduli], dtype=object if array.dtype == object else np.uint64
-            )
-            wrong = (array < 0) | (
-                array > last[:, None] if array.dtype.kind != "i" else array.astype(np.uint64) > last[:, None]
-            )
+            wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            q = self._moduli[0 if self.limbs.wide else at[-2]]
             raise NotCanonical(
-                f"data: {array[at]} at {at} is not a residue mod {shown(q)}; ring(x) takes any integers"
+                f"data: {values[at]} at {at} is not a residue mod {shown(self._moduli[at[-2]])}; "
+                "ring(x) takes any integers"
             )
 
     def _checked_domain(self, domain: object) -> Domain:
@@ -429,12 +434,10 @@ class Ring:
             return "eval"
         raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
 
-    def _empty(self, batch: tuple[int, ...]) -> Array:
-        return np.empty((*batch, self.rows, self._n), self.dtype)
-
     def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of zeros."""
-        return self._element(self, np.zeros((*_batch(batch), self.rows, self._n), self.dtype), "coef")
+        shape = (*_batch(batch), self.rows, self._n)
+        return self._element(self, backend().xp.zeros(shape, self.dtype), "coef")
 
     def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of the ring's one."""
@@ -473,9 +476,9 @@ class Ring:
         if integer(start, "start") < 0:
             raise ParameterError(f"start: {start} must be at least 0")
         shape = _batch(batch)
-        data = self._empty(shape)
-        uniform(backend(), self.limbs, self._n, shape, seed, start, data)
-        return self._element(self, data, "coef")
+        data = np.empty((*shape, self.rows, self._n), self.dtype)
+        uniform(of(data), self.limbs, self._n, shape, seed, start, data)
+        return self._element(self, backend().from_host(data), "coef")
 
     # ---- the evaluation domain ----
 
@@ -588,15 +591,24 @@ def holds_poly(x: object) -> bool:
     return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
 
 
-def _as_integers(x: object) -> Array:
+def _as_integers(x: object, name: str = "x") -> Array:
     """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
-    require_host(x, "x")
     if holds_poly(x):
         raise CoefficientError(
-            "x: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
+            f"{name}: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
         )
     if isinstance(x, (bytes, bytearray, memoryview)):
-        raise CoefficientError(f"x: {type(x).__name__} {_EXACT}")
+        raise CoefficientError(f"{name}: {type(x).__name__} {_EXACT}")
+    if is_device_array(x):
+        device_array: Any = x
+        if device_array.dtype.kind not in "iu":
+            raise CoefficientError(f"{name}: coefficients of dtype {device_array.dtype} {_EXACT}")
+        xp = of(device_array).xp
+        return xp.ascontiguousarray(device_array, np.int64 if device_array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]
+    if hasattr(x, "__cuda_array_interface__"):
+        raise DeviceError(
+            f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
+        )
     if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
         x = np.asarray(x)
     if isinstance(x, (np.ndarray, np.generic)):
@@ -606,17 +618,19 @@ def _as_integers(x: object) -> Array:
         try:
             array = np.array(x, dtype=object)
         except ValueError:
-            raise CoefficientError("x: ragged nested lists; pad them with zeros to one length") from None
+            raise CoefficientError(
+                f"{name}: ragged nested lists; pad them with zeros to one length"
+            ) from None
     if array.dtype.kind in "iu":
         wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
         return np.ascontiguousarray(array, dtype=wide_type) if array.ndim else array.astype(wide_type)
     if array.dtype.kind != "O":
-        raise CoefficientError(f"x: coefficients of dtype {array.dtype} {_EXACT}")
+        raise CoefficientError(f"{name}: coefficients of dtype {array.dtype} {_EXACT}")
     for value in array.flat:
         if isinstance(value, (list, tuple)):
-            raise CoefficientError("x: ragged nested lists; pad them with zeros to one length")
+            raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-            raise CoefficientError(f"x: coefficient {value!r} of type {type(value).__name__} {_EXACT}")
+            raise CoefficientError(f"{name}: coefficient {value!r} of type {type(value).__name__} {_EXACT}")
     if any(isinstance(value, np.integer) for value in array.flat):
         array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
     try:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -281,10 +282,10 @@ def test_too_many_coefficients(x: Any) -> None:
         "columns": (lambda: R.from_residues([[1, 2, 3]]), pg.ParameterError, ["(1, 3)", "(1, 4)"]),
         "float": (lambda: R.from_residues(np.zeros((1, 4))), pg.CoefficientError, ["float64", "uint32"]),
         "bool": (lambda: R.from_residues(np.zeros((1, 4), bool)), pg.CoefficientError, ["bool"]),
-        "list of floats": (lambda: R.from_residues([[0.0] * 4]), pg.CoefficientError, ["0.0"]),
+        "list of floats": (lambda: R.from_residues([[0.0] * 4]), pg.CoefficientError, ["data: ", "0.0"]),
         "list with a bool": (lambda: R.from_residues([[0, 1, 2, True]]), pg.CoefficientError, ["True"]),
-        "text": (lambda: R.from_residues("abcd"), pg.CoefficientError, ["abcd"]),
-        "Poly": (lambda: R.from_residues(R([1])), pg.CoefficientError, ["Poly"]),
+        "text": (lambda: R.from_residues("abcd"), pg.CoefficientError, ["data: ", "abcd"]),
+        "Poly": (lambda: R.from_residues(R([1])), pg.CoefficientError, ["data: ", "Poly"]),
         "negative": (
             lambda: R.from_residues([[0, -1, 2, 3]]),
             pg.NotCanonical,
@@ -653,6 +654,7 @@ def test_out_may_not_broadcast_the_operand_it_is() -> None:
 
 # ---- devices ----
 
+without_cupy = pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 PIP = 'pip install "polygpu[cuda13]"', 'pip install "polygpu[cuda12]"'
 
 
@@ -668,7 +670,7 @@ def test_unknown_devices(name: Any) -> None:
     assert R([1]).device == "cpu"
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+@without_cupy
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
 def test_cuda_where_none_answers(name: str) -> None:
     for call in (lambda: enter(name), lambda: R([1]).to(name)):
@@ -682,7 +684,7 @@ class OnGPU:
 
 def test_gpu_arrays_are_not_copied_unasked() -> None:
     for call, name in ((lambda: R(OnGPU()), "x"), (lambda: R.from_residues(OnGPU()), "data")):
-        check(call, pg.DeviceError, [f"{name}: ", "GPU", "cupy.asnumpy"])
+        check(call, pg.DeviceError, [f"{name}: ", "GPU", "cupy.as"])
     with pytest.raises(TypeError):
         R([1]) * OnGPU()
 
@@ -721,7 +723,7 @@ def test_wrong_environment_variables(variable: str, value: str, cls: str, words:
         assert word in line, line
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+@without_cupy
 def test_cuda_in_the_environment_where_none_answers() -> None:
     line = last_line(USE, POLYGPU_DEVICE="cuda")
     assert line.startswith("polygpu.errors.BackendUnavailable: ")

@@ -381,17 +381,35 @@ def test_debug_checks_residues_that_are_shared(wrong: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("R", "words"),
+    ("q", "value"),
     [
-        (Ring(2, 2**65), [[0, 0], [2, 0]]),
-        (Ring(2, 2**64 + 1), [[0, 1], [0, 1]]),
-        (Ring(2, 10**30), [[10**30 % 2**64, 0], [10**30 >> 64, 0]]),
+        (2**65, 2**65),
+        (2**65, 2**65 + 5),
+        (2**65, 3 * 2**64),
+        (2**64 + 1, 2**64 + 1),
+        (10**30, 10**30),
+        (10**30, 2**128 - 1),
+        (2**128 - 1, 2**128 - 1),
     ],
 )
-def test_debug_checks_all_words_of_a_wide_residue(R: Ring, words: list[list[int]]) -> None:
-    data = np.array(words, np.uint64)
-    with pg.debug(), pytest.raises(pg.NotCanonical, match=str(R.modulus)):
-        R.from_residues(data)
+def test_debug_checks_the_words_of_a_wide_residue_together(q: int, value: int) -> None:
+    R = Ring(2, q)
+    data = np.array([[0, value % 2**64], [0, value >> 64]], np.uint64)
+    with pg.debug():
+        with pytest.raises(pg.NotCanonical, match=f"{value} at .*1.* is not a residue mod {q}"):
+            R.from_residues(data)
+        data[:, 1] = (q - 1) % 2**64, (q - 1) >> 64
+        check(R.from_residues(data), [0, q - 1])
+
+
+@pytest.mark.parametrize("word", [-1, 2**64, -(2**64)])
+@pytest.mark.parametrize("row", [0, 1])
+def test_words_of_a_wide_residue_are_checked_where_they_are_converted(row: int, word: int) -> None:
+    words = [[0, 3], [0, 2**30]]
+    words[row][1] = word
+    for data in (words, np.array(words, object), np.array(words, np.int64) if word == -1 else words):
+        with pytest.raises(pg.NotCanonical, match=str(2**100)):
+            Ring(2, 2**100).from_residues(data)
 
 
 @pytest.mark.parametrize("data", [[[1, 2, 3, 17]], [[-1, 2, 3, 4]], [[1, 2, 3, 2**32]]])

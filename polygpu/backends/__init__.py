@@ -23,15 +23,25 @@ Op = Literal["add", "sub", "neg", "mul", "mul_add"]
 
 
 class Backend(Protocol):
-    """What a device can do. All methods write into `out`."""
+    """What a device can do. The operations write into `out`."""
 
-    name: str
+    name: str  # "cpu", "reference", "cuda:0"
+    xp: Any  # the module of its arrays: numpy or cupy
+
+    def to_host(self, x: Array) -> Array:
+        """The values in host memory; the array itself where it is there."""
+
+    def from_host(self, x: Array) -> Array:
+        """The values of a NumPy array on the device; the array itself on the host."""
+
+    def address(self, x: Array) -> int:
+        """Where the array's first entry lies."""
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
 
     def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
-        """out[..., j] = x[..., index[j]], or the negative of x[..., index[j] - n] where index[j] >= n."""
+        """out[..., j] = x[..., index[j]], negated where index[j] >= n counts from n; out is not x."""
 
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
@@ -57,8 +67,6 @@ class Backend(Protocol):
 _HOST_DEVICES = ("cpu", "reference")
 _device: ContextVar[str | None] = ContextVar("polygpu_device", default=None)
 
-CUDA_HELP = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
-
 
 def current_device() -> str:
     """The device of new values: of the innermost `device(...)`, else $POLYGPU_DEVICE, else "cpu"."""
@@ -72,9 +80,10 @@ def _default_device() -> str:
 
 @contextmanager
 def device(name: str) -> Iterator[str]:
-    """Compute on the named device inside a `with`: "cpu" or "reference".
+    """Make and compute new values on the named device inside a `with`: "cpu", "cuda:0", "reference".
 
-    "reference" computes every result from its definition in Python integers: slow, for checking.
+    "cuda" is the first GPU. "reference" computes every result from its definition in Python integers:
+    slow, for checking. Values are computed on where they are; nothing is copied unasked.
 
     Raises:
         DeviceError: no such device.
@@ -85,53 +94,62 @@ def device(name: str) -> Iterator[str]:
     ...     print(pg.Ring(4, 17)([1, 2]) ** 2)
     Poly(n=4, q=17, domain=coef, shape=(), device=reference)
     """
-    token = _device.set(checked_device(name))
+    checked = checked_device(name)
+    token = _device.set(checked)
     try:
-        yield name
+        yield checked
     finally:
         _device.reset(token)
 
 
 def checked_device(name: object, source: str = "device") -> str:
-    """The name of a device that answers; raises otherwise, naming where it came from."""
+    """The full name of a device that answers; raises otherwise, naming where it came from."""
     if isinstance(name, str):
         if name in _HOST_DEVICES:
             return name
-        if name == "cuda" or name.startswith("cuda:"):
-            raise BackendUnavailable(f"{source}: {name!r} does not answer: {cuda_absence()}")
-    raise DeviceError(f"{source}: {name!r} must be 'cpu' or 'reference'")
+        kind, _, index = name.partition(":")
+        if kind == "cuda" and (index.isdecimal() or name == "cuda"):
+            from .cuda import absence
 
-
-def cuda_absence() -> str:
-    """Why no GPU can be used, and what to do."""
-    from importlib.util import find_spec
-
-    version = "this version of polygpu computes on the CPU only"
-    if find_spec("cupy") is None:
-        return f"CuPy is not installed ({CUDA_HELP}), and {version}; use device 'cpu'"
-    return f"{version}; use device 'cpu'"
-
-
-def require_host(x: object, name: str) -> None:
-    """Raise if x is an array on a GPU: nothing is copied from device to device unasked."""
-    if hasattr(x, "__cuda_array_interface__"):
-        raise DeviceError(f"{name}: an array on a GPU; {cuda_absence()}. Copy it with cupy.asnumpy(x)")
+            reason = absence(int(index or 0))
+            if reason is not None:
+                raise BackendUnavailable(f"{source}: {name!r} does not answer: {reason}")
+            return f"cuda:{int(index or 0)}"
+    raise DeviceError(f"{source}: {name!r} must be 'cpu', 'cuda', 'cuda:1' ... or 'reference'")
 
 
 @cache
-def _load(name: str) -> Backend:
+def load(name: str) -> Backend:
+    """The backend of a device, by its full name."""
     if name == "reference":
         from .reference import ReferenceBackend
 
         return ReferenceBackend()
-    from .cpu import CpuBackend
+    if name == "cpu":
+        from .cpu import CpuBackend
 
-    return CpuBackend()
+        return CpuBackend()
+    from .cuda import CudaBackend
+
+    return CudaBackend(int(name.partition(":")[2]))
 
 
 def backend() -> Backend:
-    """The backend that computes on host arrays."""
-    return _load(current_device())
+    """The backend on which new values are made."""
+    return load(current_device())
+
+
+def of(x: Array) -> Backend:
+    """The backend that computes on an array: where it lies; on the host "reference" if that is chosen."""
+    if isinstance(x, np.ndarray):
+        chosen = current_device()
+        return load(chosen if chosen in _HOST_DEVICES else "cpu")
+    return load(f"cuda:{x.device.id}")
+
+
+def is_device_array(x: object) -> bool:
+    """Whether x is an array of a GPU that this library computes on, a CuPy array."""
+    return hasattr(x, "__cuda_array_interface__") and type(x).__module__.split(".")[0] == "cupy"
 
 
 def cuda_sources() -> str:

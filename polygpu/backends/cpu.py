@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,19 @@ class CpuBackend:
     """The native core behind the protocol."""
 
     name = "cpu"
+    xp: Any = np
+
+    def to_host(self, x: Array) -> Array:
+        """See Backend."""
+        return x
+
+    def from_host(self, x: Array) -> Array:
+        """See Backend."""
+        return x
+
+    def address(self, x: Array) -> int:
+        """See Backend."""
+        return int(x.__array_interface__["data"][0])
 
     def __init__(self) -> None:
         configure()
@@ -63,8 +77,7 @@ class CpuBackend:
                 plan.base,
                 plan.block,
                 plan.kind == "negacyclic",
-                plan.forward,
-                plan.inverse,
+                *plan.tables,
             )
             plan.handles["cpu"] = native
         return native
@@ -94,7 +107,7 @@ class CpuBackend:
 
     def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).permute(x.copy() if x is out else x, index, out)
+        self._native_limbs(limbs).permute(x, index, out)
 
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """See Backend."""
@@ -138,7 +151,7 @@ class CpuBackend:
 
 
 def _wide_ntt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.limbs.moduli[0], plan.forward[0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.limbs.moduli[0], plan.tables[0][0, 0], x.shape[:-1], plan.degree
     nodes = 1
     while nodes < plan.points:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -149,7 +162,7 @@ def _wide_ntt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_intt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.limbs.moduli[0], plan.inverse[0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.limbs.moduli[0], plan.tables[1][0, 0], x.shape[:-1], plan.degree
     nodes = plan.points // 2
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -163,7 +176,7 @@ def _wide_intt(plan: NttPlan, x: Array) -> Array:
 def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
     q, base = plan.limbs.moduli[0], plan.base
     if plan.points > 1:
-        w = plan.forward[0, 0, plan.points // 2 :]
+        w = plan.tables[0][0, 0, plan.points // 2 :]
         constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
     else:
         constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)

@@ -77,6 +77,19 @@ class ReferenceBackend:
     """The protocol of backends/__init__.py, each method its definition."""
 
     name = "reference"
+    xp: Any = np
+
+    def to_host(self, x: Array) -> Array:
+        """Arrays are in host memory."""
+        return x
+
+    def from_host(self, x: Array) -> Array:
+        """Arrays are in host memory."""
+        return x
+
+    def address(self, x: Array) -> int:
+        """Arrays are in host memory."""
+        return int(x.__array_interface__["data"][0])
 
     def pointwise(self, limbs: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """Entry by entry."""

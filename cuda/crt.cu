@@ -1,0 +1,72 @@
+// Products modulo anything: residues modulo auxiliary primes and back (docs/math.md, "Products through auxiliary
+// primes"), for moduli of one word. A unit is one limb of one polynomial. grid: (units * columns) / 256 in x.
+#include "modulus.cuh"
+
+constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
+
+// x: (units, n) residues modulo limb unit % limbs, broadcast by rows; y: (units, primes, length), centred, zero-padded
+template <class T>
+__global__ void __launch_bounds__(256)
+    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *row_of_unit, u64 n, u64 length,
+               u64 units, u64 first_unit, u32 limbs, u32 count) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= units * length) return;
+    const u64 unit = e / length, j = e - unit * length, global_unit = first_unit + unit;
+    const Modulus &m = moduli[global_unit % limbs];
+    const u64 row = row_of_unit ? row_of_unit[global_unit / limbs] * limbs + global_unit % limbs : global_unit;
+    const u64 value = j < n ? x[row * n + j] : 0;
+    const bool upper = value > m.last / 2;  // value - q is the smaller representative
+    for (u32 i = 0; i < count; ++i) {
+        const Modulus &p = primes[i];
+        u64 r = reduce(p, value);
+        if (upper) r = sub_mod(p, r, m.q ? reduce(p, m.q) : reduce(p, 1, 0));
+        y[(unit * count + i) * length + j] = r;
+    }
+}
+
+// The integer of a column of residues, mod m; constants: inverse[i * count + j] = 1/p_j mod p_i, then the digits of
+// (P - 1) / 2.
+PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
+                           const Modulus &m) {
+    u64 digits[MAX_PRIMES];
+    for (u32 i = 0; i < count; ++i) {
+        const Modulus &p = primes[i];
+        u64 t = x[i * stride];
+        for (u32 j = 0; j < i; ++j) {
+            const u64 digit = digits[j] >= p.q ? digits[j] - p.q : digits[j];
+            t = barrett_product(p, sub_mod(p, t, digit), constants[i * count + j]);
+        }
+        digits[i] = t;
+    }
+    const u64 *half = constants + count * count;
+    bool negative = false;
+    for (u32 i = count; i-- > 0;)
+        if (digits[i] != half[i]) {
+            negative = digits[i] > half[i];
+            break;
+        }
+    u64 value = 0, product = reduce(m, 1);  // product: p_0 ... p_{i-1} mod q
+    for (u32 i = 0; i < count; ++i) {
+        value = add_mod(m, value, mul_mod(m, reduce(m, digits[i]), product));
+        product = mul_mod(m, product, reduce(m, primes[i].q));
+    }
+    return negative ? sub_mod(m, value, product) : value;
+}
+
+// x: (units, primes, length), y: (units, n); a linear product is folded by X^n = -1 or 1
+template <class T>
+__global__ void __launch_bounds__(256)
+    crt_compose(const u64 *x, T *y, const Modulus *moduli, const Modulus *primes, const u64 *constants, u64 n, u64 length,
+                u64 units, u64 first_unit, u32 limbs, u32 count, u32 negacyclic) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= units * n) return;
+    const u64 unit = e / n, j = e - unit * n;
+    const Modulus m = moduli[(first_unit + unit) % limbs];
+    const u64 *column = x + unit * count * length + j;
+    u64 value = signed_value(column, length, primes, constants, count, m);
+    if (length != n && j + 1 < n) {
+        const u64 folded = signed_value(column + n, length, primes, constants, count, m);
+        value = negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
+    }
+    y[(first_unit + unit) * n + j] = (T)value;
+}

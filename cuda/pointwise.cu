@@ -1,0 +1,96 @@
+// Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform,
+// reduction of integers. One thread an entry; entry e of the result is entry e % n of row e / n, modulo limb
+// row % limbs. grid: entries / 256 in x. block: 256 threads.
+#include "modulus.cuh"
+
+
+// The row of an operand for a row of the result; at most 6 batch axes, the innermost last.
+// shape: of the batch; step: rows from index to index of an axis, 0 where the operand broadcasts.
+PG_DEVICE u64 operand_row(const u64 *shape, const u64 *step, u64 row, u32 limbs) {
+    u64 at = row % limbs, batch = row / limbs;
+#pragma unroll
+    for (int axis = 5; axis >= 0; --axis) {
+        at += batch % shape[axis] * step[axis];
+        batch /= shape[axis];
+    }
+    return at;
+}
+
+enum { ADD, SUB, NEG, MUL, MUL_ADD };
+
+template <int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
+    if (OP == ADD) return add_mod(m, a, b);
+    if (OP == SUB) return sub_mod(m, a, b);
+    if (OP == NEG) return neg_mod(m, a);
+    const u64 product = m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
+    return OP == MUL ? product : add_mod(m, product, c);
+}
+
+// layout: shape[6], then step[6] of a, b and c, all in rows; every axis where nothing broadcasts has the dense step.
+template <class T, int OP>
+__global__ void __launch_bounds__(256)
+    pointwise(const T *a, const T *b, const T *c, T *y, const Modulus *moduli, const u64 *layout, u64 n, u64 b_length,
+              u64 entries, u32 limbs, u32 dense) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= entries) return;
+    const u64 row = e / n, j = e - row * n;
+    u64 row_a = row, row_b = row, row_c = row;
+    if (!dense) {
+        row_a = operand_row(layout, layout + 6, row, limbs);
+        row_b = operand_row(layout, layout + 12, row, limbs);
+        row_c = operand_row(layout, layout + 18, row, limbs);
+    }
+    const Modulus &m = moduli[row % limbs];
+    const u64 vb = OP == NEG ? 0 : b[row_b * b_length + (b_length == 1 ? 0 : j)];
+    const u64 vc = OP == MUL_ADD ? c[row_c * n + j] : 0;
+    y[e] = (T)apply<OP>(m, a[row_a * n + j], vb, vc);
+}
+
+// y[j] = x[index[j]] of the same row, negated where index[j] >= n counts from n
+template <class T>
+__global__ void __launch_bounds__(256)
+    permute(const T *x, T *y, const i64 *index, const Modulus *moduli, u64 n, u64 entries, u32 limbs) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= entries) return;
+    const u64 row = e / n, j = e - row * n, k = (u64)index[j];
+    y[e] = k < n ? x[row * n + k] : (T)neg_mod(moduli[row % limbs], x[row * n + k - n]);
+}
+
+// Products modulo the leaves X^base - constant; constants: (limbs, points). One thread a coefficient.
+template <class T>
+__global__ void __launch_bounds__(256)
+    multiply_leaves(const T *a, const T *b, T *y, const u64 *constants, const Modulus *moduli, const u64 *layout, u64 n,
+                    u64 entries, u32 limbs, u32 base, u32 dense) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= entries) return;
+    const u64 row = e / n, j = e - row * n, leaf = j / base, k = j % base;
+    const u64 row_a = dense ? row : operand_row(layout, layout + 6, row, limbs);
+    const u64 row_b = dense ? row : operand_row(layout, layout + 12, row, limbs);
+    const Modulus &m = moduli[row % limbs];
+    const T *u = a + row_a * n + leaf * base, *v = b + row_b * n + leaf * base;
+    u64 low = 0, high = 0;
+    for (u64 i = 0; i < base; ++i) {
+        const u64 product = mul_mod(m, u[i], v[(k + base - i) % base]);
+        if (i <= k) low = add_mod(m, low, product);
+        else high = add_mod(m, high, product);
+    }
+    y[e] = (T)add_mod(m, low, mul_mod(m, high, constants[row % limbs * (n / base) + leaf]));
+}
+
+// Residues of machine integers x, (items, count): y (items, limbs, n), the rest of each row 0.
+template <class T>
+__global__ void __launch_bounds__(256)
+    reduce_integers(const u64 *x, T *y, const Modulus *moduli, u64 count, u64 n, u64 entries, u32 limbs, u32 is_signed) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= entries) return;
+    const u64 row = e / n, j = e - row * n;
+    u64 residue = 0;
+    if (j < count) {
+        const Modulus &m = moduli[row % limbs];
+        const u64 value = x[row / limbs * count + j];
+        const bool negative = is_signed && (i64)value < 0;
+        residue = reduce(m, negative ? 0 - value : value);
+        if (negative) residue = neg_mod(m, residue);
+    }
+    y[e] = (T)residue;
+}

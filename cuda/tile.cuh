@@ -1,0 +1,175 @@
+// A tile: transforms of LENGTH values held by one block of threads, 16 (or 32) values a thread, in rounds of up to
+// 4 (or 5) stages in registers with one exchange through shared memory between rounds.
+//
+// LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
+// LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
+//               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
+#pragma once
+#include "word.cuh"
+
+template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_> struct Shape {
+    static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
+    static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
+    static constexpr int LOG_VALUES = LOG_LENGTH >= 15 ? 5 : LOG_LENGTH < 4 ? LOG_LENGTH : 4;
+    static constexpr int VALUES = 1 << LOG_VALUES;        // of one transform, in one thread
+    static constexpr int LANES = LENGTH / VALUES;         // threads that share a transform
+    static constexpr int THREADS = LANES * COLUMNS * ROWS;
+    static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
+    // The first round takes what does not fill the others.
+    static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
+    static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
+    static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
+    // One word of padding after every 16: threads that read 16 neighbours each meet different banks.
+    static constexpr int SHARED_VALUES = LENGTH * COLUMNS * ROWS * 17 / 16;
+};
+
+template <class S> struct Place {  // a thread's transform inside the tile
+    int lane, column, row;
+    PG_DEVICE Place() {
+        const int t = threadIdx.x;
+        column = t % S::COLUMNS;
+        lane = t / S::COLUMNS % S::LANES;
+        row = t / (S::COLUMNS * S::LANES);
+    }
+    // Index inside the transform of value k in a round: that of the first value of its group, and `offset` more.
+    template <int ROUND> PG_DEVICE int group_index(int k) const {
+        constexpr int RADIX = S::radix(ROUND), LOG_H = S::LOG_LENGTH - S::start(ROUND) - RADIX;
+        const int group = lane + S::LANES * (k >> RADIX);
+        return (group >> LOG_H << (LOG_H + RADIX)) + (group & ((1 << LOG_H) - 1));
+    }
+    template <int ROUND> static constexpr __device__ int offset(int k) {
+        return (k & ((1 << S::radix(ROUND)) - 1)) << (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+    }
+    // Which of the 2^START blocks of that round value k belongs to.
+    template <int ROUND> PG_DEVICE int block(int k) const {
+        return (lane + S::LANES * (k >> S::radix(ROUND))) >> (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+    }
+    // Place in shared memory of index + offset. The padding of the sum is the sum of the paddings for all offsets used
+    // here, which lets the compiler fold the offset: bits of the two below 16 do not meet.
+    PG_DEVICE int shared(int index, int offset) const {
+        const int at = (row * S::LENGTH + index) * S::COLUMNS + column, more = offset * S::COLUMNS;
+        return at + (at >> 4) + (more + (more >> 4));
+    }
+    template <int ROUND> PG_DEVICE int shared_of(int k) const { return shared(group_index<ROUND>(k), offset<ROUND>(k)); }
+};
+
+// Where a transform's stages lie in the whole tree: below the block-th of 2^log_blocks nodes. WHOLE: the tree is its own.
+// A round that starts at depth d = log_blocks + START needs, at the b-th of the 2^d nodes there, the twiddles
+// E = 2^stage + i of node i of each stage below b. A table has them at (E << d) + b: threads of neighbouring nodes read
+// neighbours (tables.cu).
+template <class Twiddle, bool WHOLE> struct Subtree {
+    const Twiddle *table;
+    u64 block;
+    u32 log_blocks;
+    template <int START> struct Round {
+        const Twiddle *at;
+        u32 depth;
+        PG_DEVICE Twiddle operator[](u32 entry) const { return at[entry << (WHOLE ? START : depth)]; }
+    };
+    template <int START> PG_DEVICE Round<START> round(int node) const {
+        return {table + (WHOLE ? 0 : block << START) + node, log_blocks + START};
+    }
+};
+
+// One stage of a round of RADIX stages on one group of 2^RADIX values, and the stages after it. The recursion is over
+// compile-time stages, so that every value stays in a register.
+template <class W, int RADIX, int STAGE = 0, class Round>
+PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
+    constexpr int HALF = 1 << (RADIX - 1 - STAGE);
+#pragma unroll
+    for (int i = 0; i < 1 << STAGE; ++i) {
+        const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
+#pragma unroll
+        for (int k = 0; k < HALF; ++k) word.forward(values[2 * HALF * i + k], values[2 * HALF * i + k + HALF], t);
+    }
+    if constexpr (STAGE + 1 < RADIX) forward_stages<W, RADIX, STAGE + 1>(word, values, twiddles);
+}
+// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table.
+template <class W, int RADIX, bool ROOT, int STAGE = RADIX - 1, class Round>
+PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
+                              const typename W::Twiddle &scale) {
+    constexpr int HALF = 1 << (RADIX - 1 - STAGE);
+#pragma unroll
+    for (int i = 0; i < 1 << STAGE; ++i) {
+        const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
+#pragma unroll
+        for (int k = 0; k < HALF; ++k) {
+            auto &x = values[2 * HALF * i + k], &y = values[2 * HALF * i + k + HALF];
+            if constexpr (ROOT && STAGE == 0) word.inverse_root(x, y, scale, t);
+            else word.inverse(x, y, t);
+        }
+    }
+    if constexpr (STAGE > 0) inverse_stages<W, RADIX, ROOT, STAGE - 1>(word, values, twiddles, scale);
+}
+
+// The stages of a round on all values of a thread.
+template <class W, class S, int ROUND, bool WHOLE>
+PG_DEVICE void forward_round(const W &word, typename W::Value *values, const Place<S> &place,
+                             const Subtree<typename W::Twiddle, WHOLE> &tree) {
+    constexpr int RADIX = S::radix(ROUND);
+#pragma unroll
+    for (int group = 0; group < S::VALUES; group += 1 << RADIX)
+        forward_stages<W, RADIX>(word, values + group,
+                                 tree.template round<S::start(ROUND)>(place.template block<ROUND>(group)));
+}
+template <class W, class S, int ROUND, bool WHOLE>
+PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Place<S> &place,
+                             const Subtree<typename W::Twiddle, WHOLE> &tree) {
+    constexpr int RADIX = S::radix(ROUND);
+    constexpr bool ROOT = WHOLE && ROUND == 0;
+    const typename W::Twiddle scale = ROOT ? tree.table[0] : typename W::Twiddle();
+#pragma unroll
+    for (int group = 0; group < S::VALUES; group += 1 << RADIX)
+        inverse_stages<W, RADIX, ROOT>(word, values + group,
+                                       tree.template round<S::start(ROUND)>(place.template block<ROUND>(group)), scale);
+}
+
+// Values leave one round's places and enter the next one's. A thread writes where it has read before, so one barrier
+// between writing and reading suffices, from the second exchange of a pass on too.
+template <class S, int FROM, int TO, class V>
+PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) shared[place.template shared_of<FROM>(k)] = values[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.template shared_of<TO>(k)];
+}
+
+template <class W, class S, bool WHOLE, int ROUND = 0>
+PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared, const Place<S> &place,
+                              const Subtree<typename W::Twiddle, WHOLE> &tree) {
+    if (ROUND > 0 || !WHOLE) {  // below the first pass values are lazy
+#pragma unroll
+        for (int k = 0; k < S::VALUES; ++k) values[k] = word.relax(values[k]);
+    }
+    forward_round<W, S, ROUND, WHOLE>(word, values, place, tree);
+    if constexpr (ROUND + 1 < S::ROUNDS) {
+        exchange<S, ROUND, ROUND + 1>(values, shared, place);
+        forward_rounds<W, S, WHOLE, ROUND + 1>(word, values, shared, place, tree);
+    }
+}
+template <class W, class S, bool WHOLE, int ROUND = S::ROUNDS - 1>
+PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared, const Place<S> &place,
+                              const Subtree<typename W::Twiddle, WHOLE> &tree) {
+    inverse_round<W, S, ROUND, WHOLE>(word, values, place, tree);
+    if constexpr (ROUND > 0) {
+        exchange<S, ROUND, ROUND - 1>(values, shared, place);
+        inverse_rounds<W, S, WHOLE, ROUND - 1>(word, values, shared, place, tree);
+    }
+}
+
+// Between the layout of the last round, where a thread holds neighbours, and that of neighbouring threads.
+template <class S, class V> PG_DEVICE void spread_neighbours(V *values, V *shared, const Place<S> &place) {
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) shared[place.template shared_of<S::ROUNDS - 1>(k)] = values[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.shared(place.lane, k * S::LANES)];
+}
+template <class S, class V> PG_DEVICE void gather_neighbours(V *values, V *shared, const Place<S> &place) {
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) shared[place.shared(place.lane, k * S::LANES)] = values[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.template shared_of<S::ROUNDS - 1>(k)];
+}

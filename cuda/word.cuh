@@ -1,0 +1,207 @@
+// Words: how a residue is held and multiplied inside a transform. Each states its bound on q and the ranges of
+// its lazy values (docs/math.md, "Lazy ranges"); what enters and leaves a transform is canonical.
+//
+//   Storage, Value       in memory; in registers
+//   Twiddle              w and what its product needs, as the table holds it
+//   load, store_lazy     a residue or, between the passes of one transform, a lazy value
+//   relax                before each round of up to 5 forward stages but the first of a pass over canonical values
+//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies
+//   canonical            a forward value to a residue in [0, q)
+//   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
+//   twiddle, residue     the table's entry of a residue, and back
+//   multiply             product of two forward values, as an inverse value
+#pragma once
+#include "modulus.cuh"
+
+template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
+
+// q < 2^30: forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014.
+struct Lazy32 {
+    using Storage = u32;
+    using Value = u32;
+    struct alignas(8) Twiddle {
+        u32 w, shoup;
+    };
+    u32 q, minus_q, q2, minus_q2;
+    u64 inverse64;  // floor(2^64 / q)
+    PG_DEVICE explicit Lazy32(const Modulus &m)
+        : q(m.q32), minus_q(m.minus_q32), q2(m.q2_32), minus_q2(m.minus_q2_32), inverse64(m.inverse64) {}
+
+    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {(u32)w, (u32)(shoup_quotient(m, w) >> 32)}; }
+    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
+    static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
+    static PG_DEVICE Storage store_lazy(Value x) { return x; }
+    PG_DEVICE Value relax(Value x) const { return x; }
+    PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umulhi(x, t.shoup) * minus_q; }  // [0, 2q)
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        u32 u = min(x, x + minus_q2), p = mul(y, t);
+        x = u + p, y = u - p + q2;
+    }
+    PG_DEVICE Storage canonical(Value x) const {
+        x = min(x, x + minus_q2);
+        return min(x, x + minus_q);
+    }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+        u32 s = x + y, d = x - y + q2;
+        x = min(s, s + minus_q2), y = mul(d, t);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        u32 s = mul(x + y, scale), d = mul(x - y + q2, t);
+        x = min(s, s + minus_q), y = min(d, d + minus_q);
+    }
+    PG_DEVICE Storage finish(Value x) const { return x; }
+    PG_DEVICE Value multiply(Value x, Value y) const {  // [0, q)
+        u64 z = (u64)canonical(x) * canonical(y);
+        u32 r = (u32)z - (u32)__umul64hi(z, inverse64) * q;  // in [0, 2q): the quotient is at most 1 too small
+        return min(r, r + minus_q);
+    }
+};
+
+// 2^30 <= q < 2^31: forward values in [0, 2q), inverse values in [0, q).
+struct Tight32 : Lazy32 {
+    using Lazy32::Lazy32;
+    PG_DEVICE Value mul_once(Value x, Twiddle t) const {
+        u32 p = mul(x, t);
+        return min(p, p + minus_q);
+    }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        u32 u = min(x, x + minus_q), p = mul_once(y, t);
+        x = u + p, y = u - p + q;
+    }
+    PG_DEVICE Storage canonical(Value x) const { return min(x, x + minus_q); }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+        u32 s = x + y, d = x - y + q;
+        x = min(s, s + minus_q), y = mul_once(d, t);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        u32 s = x + y, d = x - y + q;
+        x = mul_once(s, scale), y = mul_once(d, t);
+    }
+    PG_DEVICE Value multiply(Value x, Value y) const {
+        u64 z = (u64)canonical(x) * canonical(y);
+        u32 r = (u32)z - (u32)__umul64hi(z, inverse64) * q;
+        return min(r, r + minus_q);
+    }
+};
+
+// q < 2^62: as Lazy32.
+struct Lazy64 {
+    using Storage = u64;
+    using Value = u64;
+    struct alignas(16) Twiddle {
+        u64 w, shoup;
+    };
+    u64 q, q2;
+    const Modulus &m;
+    PG_DEVICE explicit Lazy64(const Modulus &modulus) : q(modulus.q), q2(2 * modulus.q), m(modulus) {}
+
+    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w, shoup_quotient(m, w)}; }
+    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
+    static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
+    static PG_DEVICE Storage store_lazy(Value x) { return x; }
+    PG_DEVICE Value relax(Value x) const { return x; }
+    PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w - __umul64hi(x, t.shoup) * q; }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        u64 u = reduce_once(x, q2), p = mul(y, t);
+        x = u + p, y = u - p + q2;
+    }
+    PG_DEVICE Storage canonical(Value x) const { return reduce_once(reduce_once(x, q2), q); }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+        u64 d = x - y + q2;
+        x = reduce_once(x + y, q2), y = mul(d, t);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        u64 s = mul(x + y, scale), d = mul(x - y + q2, t);
+        x = reduce_once(s, q), y = reduce_once(d, q);
+    }
+    PG_DEVICE Storage finish(Value x) const { return x; }
+    PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
+};
+
+// q < 2^50, centred integers in doubles, for cards with full-rate FP64. A product |x w| is taken exactly as h + l by
+// FMA; b is the nearest integer to h / q. Products are at most q/2 + 1 in size for |x| < 2^52, |w| <= q/2.
+// Values stay below 4q < 2^52: relax brings them to q/2 before each round but the first, a round adds q/2 a stage
+// (forward); the inverse doubles sums and reduces them every second stage.
+struct Float64 {
+    using Storage = u64;
+    using Value = double;
+    struct alignas(8) Twiddle {
+        double w;
+    };
+    static constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves an integer
+    static constexpr double EXPONENT = 4503599627370496.0;  // 2^52
+    double q, inverse_q;
+    u64 integer_q;
+    PG_DEVICE explicit Float64(const Modulus &m) : q((double)m.q), inverse_q(m.inverse), integer_q(m.q) {}
+
+    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
+        return {w > m.q / 2 ? -(double)(m.q - w) : (double)w};
+    }
+    static PG_DEVICE u64 residue(const Modulus &m, Twiddle t) {
+        return t.w < 0 ? m.q - (u64)__double2ll_rn(-t.w) : (u64)__double2ll_rn(t.w);
+    }
+    static PG_DEVICE double integer(u64 x) {  // x < 2^52, through the bits of 2^52 + x
+        return __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -EXPONENT);
+    }
+    PG_DEVICE double nearest(double x) const { return __dadd_rn(__fma_rn(x, inverse_q, ROUND), -ROUND); }
+    PG_DEVICE double reduced(double x) const { return __fma_rn(-nearest(x), q, x); }
+    PG_DEVICE double mul(double x, Twiddle t) const {
+        double h = __dmul_rn(x, t.w), l = __fma_rn(x, t.w, -h);
+        return __dadd_rn(__fma_rn(-nearest(h), q, h), l);
+    }
+    static PG_DEVICE Value load(Storage x, bool lazy) { return lazy ? __longlong_as_double((i64)x) : integer(x); }
+    static PG_DEVICE Storage store_lazy(Value x) { return (u64)__double_as_longlong(x); }
+    PG_DEVICE Value relax(Value x) const { return reduced(x); }
+    PG_DEVICE Storage canonical(Value x) const {
+        i64 v = __double_as_longlong(__dadd_rn(reduced(x), ROUND)) - 0x4338000000000000ll;
+        return (u64)(v + ((v >> 63) & (i64)integer_q));
+    }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        double p = mul(y, t), u = x;
+        x = __dadd_rn(u, p), y = __dadd_rn(u, -p);
+    }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+        double s = __dadd_rn(x, y), d = __dadd_rn(x, -y);
+        x = reduced(s), y = mul(d, t);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        double s = __dadd_rn(x, y), d = __dadd_rn(x, -y);
+        x = mul(s, scale), y = mul(d, t);
+    }
+    PG_DEVICE Storage finish(Value x) const { return canonical(x); }
+    PG_DEVICE Value multiply(Value x, Value y) const { return mul(reduced(x), {reduced(y)}); }
+};
+
+// Any q up to 2^32 or 2^64: canonical after every operation, products by division.
+template <class T> struct Strict {
+    using Storage = T;
+    using Value = T;
+    struct alignas(2 * sizeof(T)) Twiddle {
+        T w, unused;  // the layout of the lazy words
+    };
+    const Modulus m;
+    PG_DEVICE explicit Strict(const Modulus &modulus) : m(modulus) {}
+
+    static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {(T)w, 0}; }
+    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
+    static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
+    static PG_DEVICE Storage store_lazy(Value x) { return x; }
+    PG_DEVICE Value relax(Value x) const { return x; }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        u64 u = x, p = mul_mod(m, y, t.w);
+        x = (T)add_mod(m, u, p), y = (T)sub_mod(m, u, p);
+    }
+    PG_DEVICE Storage canonical(Value x) const { return x; }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+        u64 s = add_mod(m, x, y), d = sub_mod(m, x, y);
+        x = (T)s, y = (T)mul_mod(m, d, t.w);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        inverse(x, y, t);
+        x = (T)mul_mod(m, x, scale.w);
+    }
+    PG_DEVICE Storage finish(Value x) const { return x; }
+    PG_DEVICE Value multiply(Value x, Value y) const { return (T)mul_mod(m, x, y); }
+};
+using Strict32 = Strict<u32>;
+using Strict64 = Strict<u64>;
