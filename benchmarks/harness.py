@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from time import perf_counter_ns
@@ -64,6 +64,8 @@ class Case:
     """Coefficients computed by one call: the time per coefficient is the median over this."""
     values: Callable[[Any], NDArray[Any]] = np.asarray
     """Turns a result into plain numbers, comparable between libraries; it is not timed."""
+    calls: int = 1
+    """Calls that one `run` makes, all of the same work."""
 
     def __str__(self) -> str:
         return f"{self.op} {' '.join(f'{k}={v}' for k, v in self.params.items())} [{self.library}]"
@@ -92,6 +94,8 @@ class Row:
     versions: dict[str, str]
     commit: str
     dirty: bool | None  # None where there is no commit to differ from
+    minimum: float | None = None  # as the median; rows of the first days have none
+    figures: dict[str, float] = field(default_factory=dict)  # what follows from the time, under names with units
 
 
 class Timer(Protocol):
@@ -131,6 +135,29 @@ class WallClock:
         }
 
 
+class CudaEvents:
+    """Times work that is queued on CuPy's current stream, by events on that stream: a GPU."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cuda = cupy.cuda
+        self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
+        self._machine = gpu_machine(cupy)
+
+    def elapsed(self, run: Callable[[], Any], loops: int) -> float:
+        run()  # what is timed is queued while the GPU works on this
+        self._start.record()
+        for _ in range(loops):
+            run()
+        self._stop.record()
+        self._stop.synchronize()
+        return 1e6 * float(self._cuda.get_elapsed_time(self._start, self._stop))
+
+    def machine(self) -> Machine:
+        return self._machine
+
+
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:
     """Verify `case`, then time it.
 
@@ -150,7 +177,8 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
     loops, times = sample(case.run, timer)
     if digest(case.values(case.run())) != seen:
         raise Unverified(f"{case}: the result changed while it was timed")
-    q1, median, q3 = (t / loops for t in statistics.quantiles(times, n=4, method="inclusive"))
+    calls = loops * case.calls
+    q1, median, q3 = (t / calls for t in statistics.quantiles(times, n=4, method="inclusive"))
     commit, dirty = checkout()
     return Row(
         schema=SCHEMA,
@@ -163,7 +191,7 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
         q1=round(q1, 1),
         q3=round(q3, 1),
         samples=len(times),
-        loops=loops,
+        loops=calls,
         work=case.work,
         ps_per_coefficient=round(1000 * median / case.work, 2),
         verified=True,
@@ -172,6 +200,7 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
         versions=versions(packages),
         commit=commit,
         dirty=dirty,
+        minimum=round(min(times) / calls, 1),
     )
 
 
@@ -230,6 +259,35 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     family, model = info.get("cpu family", "?"), info.get("model", "?")
     return f"{info['model name']} (family {family}, model {model})"
+
+
+def gpu_machine(cupy: Any) -> dict[str, str | int | float]:
+    """CuPy's current GPU, its driver and the CUDA libraries in use."""
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+    number = runtime.runtimeGetVersion()
+    return {
+        "kind": "gpu",
+        "name": properties["name"].decode(),
+        "capability": f"{properties['major']}.{properties['minor']}",
+        "multiprocessors": int(properties["multiProcessorCount"]),
+        "memory_bytes": int(properties["totalGlobalMem"]),
+        "l2_bytes": int(properties["l2CacheSize"]),
+        "driver": gpu_driver(),
+        "cuda": f"{number // 1000}.{number % 1000 // 10}",
+        "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
+        "cupy": str(cupy.__version__),
+    }
+
+
+def gpu_driver() -> str:
+    """Version of the NVIDIA driver."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        found = []
+    return found[0] if found else "unknown"
 
 
 def cores() -> int:

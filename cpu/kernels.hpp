@@ -15,7 +15,7 @@ template <class T> struct Row {
     size_t degree;                     // coefficients
     size_t base;                       // leaves are polynomials of degree < base; degree = base * points
     size_t block;                      // coefficients that stay in the cache: above it the tree is walked depth first
-    const volatile int *stop;          // set when the caller was interrupted: the result is not wanted any more
+    const int *stop;                   // read with stopped(): the result is not wanted any more
 };
 
 template <class T> struct RowKernels {

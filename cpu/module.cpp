@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -52,7 +53,7 @@ const Isa *best_isa() {
         if (supported(*isa)) return isa;
     return &isa_portable;
 }
-const Isa *current_isa = best_isa();
+std::atomic<const Isa *> current_isa{best_isa()};
 
 const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
@@ -61,17 +62,18 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     return m.bits <= 50 ? isa.q50 : m.bits <= 62 ? isa.q62 : isa.q64;
 }
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree) {
-    const RowKernels<T> &fast = slot(*current_isa, m, T());
+    const RowKernels<T> &fast = slot(*current_isa.load(std::memory_order_relaxed), m, T());
     return fast.forward && degree >= fast.least_degree ? fast : slot(isa_portable, m, T());
 }
+
+// Pointwise loops finish rows of any length themselves.
+template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m) { return kernels<T>(m, ~(size_t)0); }
 
 // Estimates for the number of threads only.
 double seconds_pointwise(size_t n) { return 1e-9 * (double)n; }
 double seconds_transform(size_t n) { return 0.5e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
 
 // ---- arrays ----
-
-template <class T> T *data_of(const Array &x) { return (T *)x.data(); }
 
 size_t last(const Array &x) { return x.shape(x.ndim() - 1); }
 
@@ -163,12 +165,12 @@ class Limbs {
     void reduce_words(Table<u64> words, size_t limb, Out out) const {
         require(words.ndim() == 3, "reduce_words: (items, degree, words)");
         const size_t n = words.shape(1), k = words.shape(2), r = rows();
-        for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &) {
+        for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &worker) {
             const u64 *x = words.data() + item * n * k;
             if (wide()) {
                 std::vector<u64> value(r), scratch(r + 1);
                 u64 *y = (u64 *)out.data() + item * r * n;
-                for (size_t j = 0; j < n; ++j, x += k) {
+                for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
                     std::fill(value.begin(), value.end(), 0);
                     for (size_t i = k; i-- > 0;) wide_.horner(value.data(), 0, x[i], scratch.data());
                     for (size_t i = 0; i < r; ++i) y[i * n + j] = value[i];
@@ -176,7 +178,7 @@ class Limbs {
                 return;
             }
             const Modulus &m = moduli_[limb];
-            for (size_t j = 0; j < n; ++j, x += k) {
+            for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
                 u64 value = 0;
                 for (size_t i = k; i-- > 0;) value = reduce(m, value, x[i]);
                 const size_t at = (item * r + limb) * n + j;
@@ -198,9 +200,7 @@ class Limbs {
         T *result = (T *)out.data();
         for_each_row(batch_of(out) * limbs, seconds_pointwise(n), [&](size_t i, const Worker &) {
             const Modulus &m = moduli_[i % limbs];
-            const auto &fast = slot(*current_isa, m, T());
-            const auto &kernel = fast.pointwise ? fast : slot(isa_portable, m, T());
-            kernel.pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
+            pointwise_kernels<T>(m).pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
         });
     }
     void pointwise_wide(Op op, const Array &a, const std::optional<Array> &b, const Out &out) const {
@@ -209,11 +209,11 @@ class Limbs {
         const Operand<u64> x(a, out, words), y(b ? *b : a, out, words);
         require(x.length() == n && y.length() == n, "pointwise: lengths differ");
         u64 *result = (u64 *)out.data();
-        for_each_row(batch_of(out), seconds_pointwise(2 * n * words), [&](size_t i, const Worker &) {
+        for_each_row(batch_of(out), seconds_pointwise(4 * n * words), [&](size_t i, const Worker &worker) {
             const u64 *from_x = x.item(i), *from_y = y.item(i);
             u64 *to = result + i * n * words;
             std::vector<u64> u(words), v(words);
-            for (size_t j = 0; j < n; ++j) {
+            for (size_t j = 0; j < n && !stopped(worker.stop); ++j) {
                 for (size_t w = 0; w < words; ++w) {
                     u[w] = op == Op::neg ? 0 : from_x[w * n + j];
                     v[w] = op == Op::neg ? from_x[w * n + j] : from_y[w * n + j];
@@ -233,7 +233,7 @@ class Limbs {
         for_each_row(batch_of(out), seconds_pointwise(2 * n * r), [&](size_t i, const Worker &) {
             const T *source = from.item(i);
             T *to = result + i * n * r;
-            std::vector<u64> zero(r, 0), value(r);
+            std::vector<u64> value(r), difference(r);
             for (size_t w = 0; w < r; ++w) {
                 for (size_t j = 0; j < n; ++j) {
                     const size_t k = (size_t)at[j];
@@ -245,7 +245,7 @@ class Limbs {
             for (size_t j = 0; j < n; ++j) {
                 const size_t k = (size_t)at[j];
                 if (k < n) continue;
-                std::vector<u64> difference(r, 0);
+                std::fill(difference.begin(), difference.end(), 0);
                 for (size_t w = 0; w < r; ++w) value[w] = source[w * n + k - n];
                 wide_.sub(difference.data(), value.data());
                 for (size_t w = 0; w < r; ++w) to[w * n + j] = (T)difference[w];
@@ -342,8 +342,7 @@ class Transform {
     template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const {
         const Modulus &m = *r.modulus;
         if (base_ == 1) {
-            const auto &fast = slot(*current_isa, m, T());
-            (fast.pointwise ? fast : slot(isa_portable, m, T())).pointwise(Op::mul, a, b, false, a, y, degree_, m);
+            pointwise_kernels<T>(m).pointwise(Op::mul, a, b, false, a, y, degree_, m);
             return;
         }
         u64 product[MAX_BASE];
@@ -483,15 +482,17 @@ class Auxiliary {
         return false;
     }
     // Centred residues of one polynomial modulo every prime, zero-padded to the transform's degree.
-    template <class T> void spread(const T *x, size_t limb, u64 *y) const {
+    template <class T> void spread(const T *x, size_t limb, u64 *y, const Worker &worker) const {
         const size_t length = transform_.degree(), k = radix_.primes.size();
-        for (size_t i = 0; i < k; ++i) {
+        std::vector<bool> upper(degree_);
+        for (size_t j = 0; j < degree_; ++j) upper[j] = upper_half(limb, x + j, degree_);
+        for (size_t i = 0; i < k && !stopped(worker.stop); ++i) {
             const Modulus &p = radix_.primes[i];
             const u64 q_mod_p = q_mod_p_[i * limbs_count() + limb];
             u64 *to = y + i * length;
             for (size_t j = 0; j < degree_; ++j) {
                 const u64 r = residue(p, x + j, words(), degree_);
-                to[j] = upper_half(limb, x + j, degree_) ? sub_mod(p, r, q_mod_p) : r;
+                to[j] = upper[j] ? sub_mod(p, r, q_mod_p) : r;
             }
             std::fill(to + degree_, to + length, 0);
         }
@@ -509,28 +510,27 @@ class Auxiliary {
             const size_t item = unit / limbs, limb = unit % limbs;
             const size_t offset = limbs_.wide() ? 0 : limb * degree_;
             const T *u = x.item(item) + offset, *v = y.item(item) + offset;
-            u64 *left = (u64 *)worker.scratch(3 * k * length * sizeof(u64)), *right = left + k * length,
-                *work = right + k * length;
-            spread(u, limb, left);
-            if (u != v) spread(v, limb, right);
-            for (size_t i = 0; i < k && !*worker.stop; ++i) {
+            u64 *left = (u64 *)worker.scratch((u == v ? 1 : 2) * k * length * sizeof(u64));
+            u64 *right = u == v ? left : left + k * length;
+            spread(u, limb, left, worker);
+            if (u != v) spread(v, limb, right, worker);
+            for (size_t i = 0; i < k && !stopped(worker.stop); ++i) {
                 const Row<u64> r = transform_.row<u64>(i, worker);
-                u64 *left_i = left + i * length, *right_i = (u != v ? right : left) + i * length,
-                    *work_i = work + i * length;
-                transform_.forward_row(left_i, work_i, r);
+                u64 *left_i = left + i * length, *right_i = right + i * length;
+                transform_.forward_row(left_i, left_i, r);
                 if (u != v) transform_.forward_row(right_i, right_i, r);
-                transform_.multiply_leaves_row(work_i, u != v ? right_i : work_i, work_i, r);
-                transform_.inverse_row(work_i, left_i, r);
+                transform_.multiply_leaves_row(left_i, right_i, left_i, r);
+                transform_.inverse_row(left_i, left_i, r);
             }
-            if (!*worker.stop) gather(left, limb, result + item * rows * degree_ + offset);
+            gather(left, limb, result + item * rows * degree_ + offset, worker);
         });
     }
     // Residues modulo the primes to residues modulo q; a linear product is folded by X^degree = -1 or 1.
-    template <class T> void gather(const u64 *x, size_t limb, T *y) const {
+    template <class T> void gather(const u64 *x, size_t limb, T *y, const Worker &worker) const {
         const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
         const bool fold = length != degree_;
         std::vector<u64> digits(k), value(n), folded(n), scratch(n + 1);
-        for (size_t j = 0; j < degree_; ++j) {
+        for (size_t j = 0; j < degree_ && !stopped(worker.stop); ++j) {
             signed_value(x + j, limb, digits.data(), value.data(), scratch.data());
             if (fold && j + 1 < degree_) {
                 signed_value(x + j + degree_, limb, digits.data(), folded.data(), scratch.data());
@@ -612,6 +612,7 @@ NB_MODULE(_cpu, module) {
         .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Limbs &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+             nb::call_guard<nb::gil_scoped_release>(),  // many moduli take long
              nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
@@ -626,7 +627,7 @@ NB_MODULE(_cpu, module) {
             if (supported(*isa)) names.push_back(isa->name);
         return names;
     });
-    module.def("isa", [] { return std::string(current_isa->name); });
+    module.def("isa", [] { return std::string(current_isa.load()->name); });
     module.def(
         "set_isa",
         [](const std::string &name) {

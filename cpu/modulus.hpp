@@ -31,6 +31,9 @@ struct Modulus {
 
 namespace {
 
+// Whether a call's rows are not wanted any more: its caller was interrupted, or a row failed.
+inline bool stopped(const int *stop) { return __atomic_load_n(stop, __ATOMIC_RELAXED); }
+
 inline u64 mul_hi(u64 x, u64 y) { return (u64)((u128)x * y >> 64); }
 
 inline Reciprocal reciprocal(u64 d) { return {d, (u64)(~(u128)0 / d)}; }

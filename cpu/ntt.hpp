@@ -1,8 +1,10 @@
 // The transform and the pointwise loops, written once for every instruction set and word.
 //
-// Lanes is a vector of residues of one modulus (lanes_scalar.hpp, lanes_avx2.hpp, lanes_avx512.hpp):
+// Lanes is a vector of residues of one modulus (lanes_scalar.hpp, isa_avx2.cpp, isa_avx512.cpp):
 //   T, V, WIDTH                          storage word, vector, residues in a vector
-//   load store add sub                   plain vector operations
+//   q, q2                                the modulus and its double in every lane
+//   load store splat zero add sub        plain vector operations
+//   add_mod sub_mod                      of canonical residues
 //   reduce_once(x, bound)                x >= bound ? x - bound : x
 //   broadcast(w, shoup)                  a Twiddle, the same in every lane
 //   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, each WIDTH / COUNT times
@@ -169,7 +171,7 @@ template <class B> struct Ntt {
     }
     void forward(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
-            if (*row.stop) return;
+            if (stopped(row.stop)) return;
             forward_radix4(x, y, length, node);
             for (size_t i = 0; i < 4; ++i) forward(y + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
             return;
@@ -239,7 +241,7 @@ template <class B> struct Ntt {
     }
     template <bool ROOT> void inverse(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
-            if (*row.stop) return;
+            if (stopped(row.stop)) return;
             for (size_t i = 0; i < 4; ++i)
                 inverse<false>(x + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
             inverse_radix4<ROOT>(y, y, length, node);

@@ -69,25 +69,28 @@ struct Call {
     const size_t rows;
     const std::function<void(size_t, const Worker &)> &body;
     std::atomic<size_t> next{0};
-    volatile int stop = 0;
+    int stop = 0;
     std::mutex mutex;
     std::condition_variable finished;
     int running = 0;
     std::exception_ptr failure;
 
+    bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
+    void request_stop() { __atomic_store_n(&stop, 1, __ATOMIC_RELAXED); }
+
     void work(bool answers_signals, bool &interrupted) {
         const Worker worker{&stop};
         auto checked = Clock::now();
         try {
-            for (size_t i; !stop && (i = next.fetch_add(1)) < rows;) {
+            for (size_t i; !stopped() && (i = next.fetch_add(1)) < rows;) {
                 body(i, worker);
                 if (answers_signals && Clock::now() - checked > SIGNAL_PERIOD) {
-                    if (signal_raised()) interrupted = true, stop = 1;
+                    if (signal_raised()) interrupted = true, request_stop();
                     checked = Clock::now();
                 }
             }
         } catch (...) {
-            stop = 1;
+            request_stop();
             std::lock_guard<std::mutex> lock(mutex);
             failure = std::current_exception();
         }
@@ -112,6 +115,7 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
     {
         GilReleased released;
         std::vector<std::thread> threads;
+        threads.reserve(workers);
         for (size_t k = caller_waits ? 0 : 1; k < workers; ++k) {
             {
                 std::lock_guard<std::mutex> lock(call.mutex);
@@ -137,7 +141,7 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
             while (!call.finished.wait_for(lock, SIGNAL_PERIOD, [&call] { return call.running == 0; })) {
                 if (interrupted) continue;
                 lock.unlock();
-                if (signal_raised()) interrupted = true, call.stop = 1;
+                if (signal_raised()) interrupted = true, call.request_stop();
                 lock.lock();
             }
             lock.unlock();

@@ -7,7 +7,7 @@ namespace pg {
 
 // What a row of work sees of its call.
 struct Worker {
-    const volatile int *stop;           // set when the caller was interrupted
+    const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
     void *scratch(size_t bytes) const;  // 64-byte aligned, this thread's, valid until the next request
 };
 

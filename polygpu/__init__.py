@@ -8,7 +8,7 @@ except ImportError as error:
     raise ImportError(
         f"polygpu at {__path__[0]} has no native core ({error}). In a source folder without an editable "
         "install, leave the folder or run: pip install -e ."
-    ) from error
+    ) from None
 
 from .backends import device
 from .errors import (
@@ -17,6 +17,7 @@ from .errors import (
     CoefficientError,
     DeviceError,
     DomainError,
+    NotAnInteger,
     NotCanonical,
     NotInvertible,
     NotNTTFriendly,
@@ -38,6 +39,7 @@ __all__ = [
     "CoefficientError",
     "DeviceError",
     "DomainError",
+    "NotAnInteger",
     "NotCanonical",
     "NotInvertible",
     "NotNTTFriendly",

@@ -18,7 +18,7 @@ import numpy as np
 from . import __version__
 from .backends.reference import big_product
 from .errors import ParameterError, PolyGPUError
-from .ring import Ring
+from .ring import Ring, debug
 from .roots import Kind, ntt_primes
 
 
@@ -50,12 +50,20 @@ def _parser() -> argparse.ArgumentParser:
 
     command("info", _info, "Versions, CPU features, threads, GPU or why none.")
     command("demo", _demo, "ML-KEM-768 known answers and homomorphic arithmetic, checked and timed.")
-    mul = command("mul", _mul, "Multiply batches of polynomials in .npy files, integers (*batch, <= n).")
+    mul = command(
+        "mul",
+        _mul,
+        "Multiply batches of polynomials in .npy files: integer coefficients (*batch, at most n). "
+        "The product has coefficients in [0, Q) for Q up to 2**64, and above residues (*batch, rows, n).",
+    )
     mul.add_argument("a", metavar="A.npy")
     mul.add_argument("b", metavar="B.npy")
     mul.add_argument("-o", "--output", required=True, metavar="C.npy", help="written whole or not at all")
     mul.add_argument("--n", type=int, required=True, help="degree of X^n ± 1")
     mul.add_argument("--q", type=int, required=True, action="append", help="a modulus; repeat for RNS limbs")
+    mul.add_argument(
+        "--residues", action="store_true", help="files hold residues (*batch, rows, n), in and out, for any Q"
+    )
     mul.add_argument("--kind", choices=("negacyclic", "cyclic"), default="negacyclic")
     selftest = command("selftest", _selftest, "Every path of this machine against the definitions.")
     selftest.add_argument("--device", default="cpu", help="device to test (default: cpu)")
@@ -130,10 +138,10 @@ def _demo(options: argparse.Namespace) -> int:
         _print_json({"ok": failure is None, "rows": [{k: getattr(r, k) for k in keys} for r in rows]})
     else:
         width = max(len(f"{row.name} {row.what}") for row in rows)
-        print(f"{'':<{width}}  count       ms  checked")
+        print(f"{'':<{width}}  count  ms for all  checked")
         for row in rows:
             name = f"{row.name} {row.what}"
-            print(f"{name:<{width}}  {row.count:5d} {1e3 * row.seconds:8.1f}  {'ok' if row.ok else 'WRONG'}")
+            print(f"{name:<{width}}  {row.count:5d} {1e3 * row.seconds:11.1f}  {'ok' if row.ok else 'WRONG'}")
     if failure is not None:
         print(f"polygpu demo: {failure}", file=sys.stderr)
     return 0 if failure is None else 1
@@ -144,18 +152,20 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _mul(options: argparse.Namespace) -> int:
     ring = Ring(options.n, options.q, kind=options.kind)
-    a, b = (_load(path) for path in (options.a, options.b))
+    arrays = [_load(path) for path in (options.a, options.b)]
     began = time.perf_counter()
-    product = ring(a) * ring(b)
-    if ring.modulus <= 1 << 63:
-        result = product.to_bigints().astype(np.int64)
-    elif ring.modulus <= 1 << 64:
-        result = product.to_bigints().astype(np.uint64)
-    else:
+    with debug():  # residues of a file are looked at
+        a, b = (ring.from_residues(x) if options.residues else ring(x) for x in arrays)
+    product = (a * b).cpu()
+    residues = options.residues or ring.modulus > 1 << 64
+    if residues:
         result = product.data
+    else:
+        signed = ring.modulus <= 1 << 63
+        result = product.to_bigints().astype(np.int64 if signed else np.uint64)
     seconds = time.perf_counter() - began
     _save(options.output, result)
-    kind = "coefficients" if ring.modulus <= 1 << 64 else "residues (*batch, rows, n)"
+    kind = "residues (*batch, rows, n)" if residues else "coefficients"
     facts = {
         "output": options.output,
         "holds": kind,
@@ -176,6 +186,11 @@ def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file") from None
     except (ValueError, EOFError, OSError) as error:
+        if "allow_pickle" in str(error):
+            raise ParameterError(
+                f"{path}: an array of Python objects is refused, loading one could run code; "
+                "save ring(values).data with numpy.save and pass --residues"
+            ) from None
         raise ParameterError(
             f"{path}: not a whole .npy file of integers ({str(error).splitlines()[0]}); "
             "write one with numpy.save"
@@ -189,6 +204,8 @@ def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
 def _save(path: str, array: np.ndarray[Any, np.dtype[Any]]) -> None:
     """Write to a neighbour and rename: a reader sees the old file or the whole new one."""
     folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
     handle, name = tempfile.mkstemp(dir=folder, prefix=".polygpu-", suffix=".npy")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -207,32 +224,35 @@ def _save(path: str, array: np.ndarray[Any, np.dtype[Any]]) -> None:
 
 def _selftest(options: argparse.Namespace) -> int:
     from . import _cpu
-    from .backends import device
+    from .backends import device, load
 
     failures, results = 0, []
     began = time.perf_counter()
+    load("cpu")  # reads POLYGPU_CPU_ISA, so that it does not undo the choices below
+    before = _cpu.isa()
     with device(options.device):
         isas = _cpu.supported_isas() if options.device == "cpu" else [None]
-        before = _cpu.isa()
-        for isa in isas:
-            if isa is not None:
-                _cpu.set_isa(isa)
-            for name, check in _checks(small=options.device == "reference"):
-                start = time.perf_counter()
-                try:
-                    check()
-                    problem = None
-                except AssertionError as error:
-                    problem, failures = str(error) or "wrong value", failures + 1
-                seconds = time.perf_counter() - start
-                results.append({"isa": isa, "name": name, "seconds": seconds, "problem": problem})
-                if not options.json:
-                    where = isa or options.device
-                    print(
-                        f"{where:<10}{name:<52}{1e3 * seconds:8.1f} ms  {problem or 'ok'}",
-                        flush=True,
-                    )
-        _cpu.set_isa(before)
+        try:
+            for isa in isas:
+                if isa is not None:
+                    _cpu.set_isa(isa)
+                for name, check in _checks(small=options.device == "reference"):
+                    start = time.perf_counter()
+                    try:
+                        check()
+                        problem = None
+                    except AssertionError as error:
+                        problem, failures = str(error) or "wrong value", failures + 1
+                    seconds = time.perf_counter() - start
+                    results.append({"isa": isa, "name": name, "seconds": seconds, "problem": problem})
+                    if not options.json:
+                        where = isa or options.device
+                        print(
+                            f"{where:<10}{name:<52}{1e3 * seconds:8.1f} ms  {problem or 'ok'}",
+                            flush=True,
+                        )
+        finally:
+            _cpu.set_isa(before)
     total = time.perf_counter() - began
     if options.json:
         _print_json({"ok": not failures, "seconds": total, "checks": results})

@@ -31,6 +31,10 @@ class CoefficientError(PolyGPUError, TypeError):
     """Coefficients that are no integers."""
 
 
+class NotAnInteger(ParameterError, CoefficientError):
+    """A value that must be an int and is none: a TypeError and a ValueError."""
+
+
 class RingMismatch(PolyGPUError, TypeError):
     """Operands of different rings."""
 

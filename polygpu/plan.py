@@ -193,14 +193,19 @@ def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
 
 
 def _available_memory() -> int:
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes the machine has left, or less where a container allows less in all."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path, key in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
+        try:
+            with open(path) as lines:
+                words = next(line for line in lines if line.startswith(key)).split()
+        except (OSError, StopIteration):
+            continue
+        if key:
+            limits.append(int(words[1]) * 1024)
+        elif words[0].isdecimal():
+            limits.append(int(words[0]))
+    return min(limits)
 
 
 # ---- permutations ----
@@ -233,7 +238,6 @@ def automorphism_index(n: int, kind: Kind, g: int, evaluated: bool) -> NDArray[n
     elif kind == "cyclic":
         index = k * pow(g, -1, n) % n
     else:
-        source = k * pow(g, -1, 2 * n) % (2 * n)  # g * source = k mod 2n: X^(source) = -X^(source - n)
-        index = source
+        index = k * pow(g, -1, 2 * n) % (2 * n)  # X^index for index >= n is -X^(index - n)
     index.setflags(write=False)
     return index

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from .backends import Array, Backend, Op, checked_device, load, of
-from .errors import DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
+from .errors import CoefficientError, DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .plan import automorphism_index, words_to_ints
 from .ring import Domain, Ring, holds_poly
@@ -128,7 +128,10 @@ class Poly:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> Poly:
-        """Index the batch axes by NumPy's rules; residues and coefficients are reached through `data`."""
+        """Index the batch axes by NumPy's rules; shares memory where NumPy does.
+
+        Residues and coefficients are reached through `data`.
+        """
         keys = key if isinstance(key, tuple) else (key,)
         if not any(k is Ellipsis for k in keys):
             keys = (*keys, Ellipsis)
@@ -269,6 +272,8 @@ class Poly:
         Args:
             other: a Poly of the same ring or an int; batch axes broadcast.
             out: a Poly of the ring with the result's batch shape to write into; may be an operand.
+                Its domain becomes the result's: views of the same memory (out[0], out.reshape) keep
+                theirs and are no longer valid if that differs. An interrupted call leaves it undefined.
 
         Raises:
             RingMismatch: the operands are of different rings.
@@ -276,6 +281,8 @@ class Poly:
 
         Cost: three transforms a limb; ring.explain() says which.
         """
+        if not isinstance(self, Poly) and isinstance(other, Poly):
+            return other.mul(self, out)  # Poly.mul(3, a)
         ring = _checked_poly(self, "a")._ring
         if not isinstance(other, Poly) and not ring.limbs.wide:
             return self._scaled(integer(other, "operand"), out)
@@ -342,10 +349,12 @@ class Poly:
         """Power by squaring, in the evaluation domain where there is one; a negative one inverts."""
         k = integer(exponent, "exponent")
         base = self.inverse() if k < 0 else self
-        if base._domain == "coef" and self._ring.has_eval and abs(k) > 1:
+        if k == 0:
+            return self._ring.ones(self.shape).to(self.device)._in_domain(self._domain)
+        if base._domain == "coef" and self._ring.multiplies_evaluated and abs(k) > 1:
             return (base.ntt() ** abs(k)).intt()
-        result = self._ring.ones(self.shape)._in_domain(base._domain)
-        for bit in bin(abs(k))[2:] if k else "":
+        result = base.copy() if abs(k) == 1 else base
+        for bit in bin(abs(k))[3:]:
             result = result * result
             if bit == "1":
                 result = result * base
@@ -611,7 +620,7 @@ def dot(a: Poly, b: Poly, axis: int = -1) -> Poly:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
     at = _axis(axis, len(shape))
     coefficients = a._domain == b._domain == "coef"
-    if a._ring.has_eval:
+    if a._ring.multiplies_evaluated:
         a, b = a.ntt(), b.ntt()
     total = (a * b).sum(at)
     return total.intt() if coefficients else total
@@ -669,8 +678,13 @@ def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     """An operator's method; foreign types give their own a chance, arrays are refused by name."""
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
-    if isinstance(other, np.ndarray):
-        raise TypeError("operand: an array is no batch of constants; ring(array[..., None]) makes one")
+    if isinstance(other, (np.ndarray, list, tuple)):
+        raise CoefficientError(
+            "operand: a list or array is no constant; ring(values) makes a polynomial of it, "
+            "ring(array[..., None]) a batch of constants"
+        )
+    if isinstance(other, (bool, float, complex, str, np.generic)):
+        integer(other, "operand")
     return cast(Poly, NotImplemented)
 
 
@@ -755,7 +769,7 @@ def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:
 
 
 def _square_root(x: int) -> float:
-    """The root of an int of any size, correctly rounded where a float can hold x."""
+    """The root of an int of any size."""
     try:
         return math.sqrt(x) if x.bit_length() < 1000 else float(math.isqrt(x))
     except OverflowError:

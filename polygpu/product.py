@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .plan import AuxiliaryPlan, NttPlan, Plan, cached, check_memory, limbs_of, plan_ntt
+from .plan import AuxiliaryPlan, cached, check_memory, limbs_of, plan_ntt
 from .roots import Kind, is_prime, ntt_primes, root_order, two_power_root
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
@@ -22,14 +22,7 @@ def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
     return None
 
 
-def product_plan(n: int, moduli: tuple[int, ...], kind: Kind, transform: NttPlan | None) -> Plan:
-    """What multiplies coefficients: the ring's own transform if words can run it, else auxiliary primes."""
-    if transform is not None and not transform.limbs.wide:
-        return transform
-    return plan_auxiliary(n, moduli, kind)
-
-
-def auxiliary_size(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[int, int]:
+def auxiliary_size(n: int, moduli: tuple[int, ...]) -> tuple[int, int]:
     """Points of the auxiliary transform, and how many primes suffice.
 
     Their product exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
@@ -40,13 +33,19 @@ def auxiliary_size(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[int, in
     return points, -(-bound.bit_length() // (AUXILIARY_BITS - 1))  # each prime exceeds 2^(bits - 1)
 
 
+def auxiliary_bytes(n: int, moduli: tuple[int, ...]) -> int:
+    """Bytes that products take: twiddles, constants of the mixed-radix digits, residues of two operands."""
+    points, count = auxiliary_size(n, moduli)
+    return (4 + 2) * 8 * points * count + 16 * count * count
+
+
 def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan:
     """The plan of an exact product in the ring of any moduli and any degree."""
 
     def build() -> AuxiliaryPlan:
-        points, count = auxiliary_size(n, moduli, kind)
+        points, count = auxiliary_size(n, moduli)
         own_kind: Kind = kind if points == n else "cyclic"  # the linear product is folded afterwards
-        check_memory(4 * 8 * points * count, n, moduli)
+        check_memory(auxiliary_bytes(n, moduli), n, moduli)
         primes = tuple(ntt_primes(points, AUXILIARY_BITS, count, own_kind))
         roots = tuple(two_power_root(p, root_order(points, own_kind)) for p in primes)
         transform = plan_ntt(points, primes, own_kind, 1, roots)

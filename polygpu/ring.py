@@ -23,7 +23,7 @@ from .errors import (
     TablesTooLarge,
 )
 from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
-from .product import AUXILIARY_BITS, auxiliary_size, product_plan, transform_base
+from .product import AUXILIARY_BITS, auxiliary_bytes, auxiliary_size, plan_auxiliary, transform_base
 from .rns import residues_of_ints
 from .roots import (
     Kind,
@@ -194,8 +194,14 @@ class Ring:
     @cached_property
     def product(self) -> Plan:
         """The plan by which coefficients are multiplied; built at first use."""
-        own = self.transform if self.has_eval and not self.limbs.wide else None
-        return product_plan(self._n, self._moduli, self._kind, own)
+        if self.multiplies_evaluated:
+            return self.transform
+        return plan_auxiliary(self._n, self._moduli, self._kind)
+
+    @property
+    def multiplies_evaluated(self) -> bool:
+        """Whether products go through the ring's own transform; a wide modulus takes auxiliary primes."""
+        return not self.limbs.wide and self.has_eval
 
     def _why_no_transform(self) -> str:
         n, kind = self._n, self._kind
@@ -289,20 +295,19 @@ class Ring:
             "word": self._word(),
         }
         if base is None or self.limbs.wide:
-            length, count = auxiliary_size(n, self._moduli, self._kind)
-            lines["product"] = (
-                f"{count} auxiliary primes of {AUXILIARY_BITS} bits, transforms of {length} points, CRT"
-            )
-            tables = 4 * 8 * length * count
+            length, count = auxiliary_size(n, self._moduli)
+            primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
+            lines["product"] = f"{primes}, transforms of {length} points, CRT"
+            tables, needed = 4 * 8 * length * count, auxiliary_bytes(n, self._moduli)
         else:
             points, layers = n // base, base.bit_length() - 1
             early = (
                 f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {base} coefficients"
             )
             lines["product"] = f"transform of {points} points" + (early if layers else "")
-            tables = table_bytes(n, self._moduli, base)
+            tables = needed = table_bytes(n, self._moduli, base)
         try:
-            check_memory(tables, n, self._moduli)
+            check_memory(needed, n, self._moduli)
             if base is None:
                 lines["eval"] = f"none: {self._why_no_transform()}"
             else:
@@ -475,6 +480,8 @@ class Ring:
         """
         if integer(start, "start") < 0:
             raise ParameterError(f"start: {start} must be at least 0")
+        if start >> 48:
+            raise ParameterError(f"start: {shown(start)} must be below 2**48")
         shape = _batch(batch)
         data = np.empty((*shape, self.rows, self._n), self.dtype)
         uniform(of(data), self.limbs, self._n, shape, seed, start, data)
@@ -569,7 +576,7 @@ def _checked_moduli(moduli: object) -> tuple[int, ...]:
     product = 1
     for q in values:
         if q < 2:
-            raise ParameterError(f"moduli: {q} must be at least 2")
+            raise ParameterError(f"moduli: {shown(q)} must be at least 2")
         if len(values) > 1 and q > 1 << 64:
             raise ParameterError(
                 f"moduli: {shown(q)} is above 2**64 and must stand alone; pass the product as one modulus"

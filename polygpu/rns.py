@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,7 @@ def compose(limbs: Limbs, residues: NDArray[Any], centered: bool) -> NDArray[np.
     elif len(limbs.moduli) == 1:
         value, modulus = residues[..., 0, :].astype(object), limbs.moduli[0]
     else:
-        modulus = 1
-        for q in limbs.moduli:
-            modulus *= q
+        modulus = prod(limbs.moduli)
         value = np.zeros((*residues.shape[:-2], residues.shape[-1]), dtype=object)
         for i, q in enumerate(limbs.moduli):
             rest = modulus // q

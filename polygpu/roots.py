@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from . import _cpu
-from .errors import BadRoot, ParameterError
+from .errors import BadRoot, NotAnInteger, ParameterError
 
 Kind = Literal["negacyclic", "cyclic"]
 
@@ -20,7 +20,7 @@ _FACTOR_LIMIT = 1 << 20  # q - 1 of more than 64 bits is factored by primes belo
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int; bools and anything inexact raise ParameterError."""
+    """Return x as an int; bools and anything inexact raise NotAnInteger."""
     if type(x) is int:
         return x
     try:
@@ -28,7 +28,9 @@ def integer(x: Any, name: str) -> int:
             raise TypeError
         return operator.index(x)
     except TypeError:
-        raise ParameterError(f"{name}: {x!r} must be an int") from None
+        raise NotAnInteger(
+            f"{name}: {x!r} of type {type(x).__name__} must be an int; nothing is rounded or guessed"
+        ) from None
 
 
 def shown(q: int) -> str:
@@ -157,7 +159,7 @@ def root_of_unity(q: int, order: int, rule: Literal["minimal", "generator"]) -> 
     (17, 1753)
     """
     if (q - 1) % order:
-        raise BadRoot(f"root: q = {q} has no element of order {order}: q mod {order} must be 1")
+        raise BadRoot(f"root: q = {shown(q)} has no element of order {order}: q mod {order} must be 1")
     if order == 1:
         return 1
     if rule == "generator" or q >> 64 == 0:

@@ -1,7 +1,8 @@
 """Uniform polynomials from a seed: a ChaCha20 stream whose values do not depend on how it is cut.
 
 The stream, fixed by test vectors (tests/test_sampling.py):
-  key      SHA-256("polygpu uniform 1" || seed as tagged bytes)
+  key      SHA-256("polygpu uniform 1" || tag || seed), tag and seed being "int:" and Python's hex(seed),
+           "str:" and its UTF-8, or "bytes:" and the bytes
   nonce    8 bytes: limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
   number   coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
            byte 8 (W + 1) (i n + j), W = words of one residue, mod q: bias at most 2^-64 (wide reduction)
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from .backends import Array, Backend
-from .errors import ParameterError
+from .errors import NotAnInteger
 from .plan import Limbs
+from .roots import integer
 
 _CHUNK_WORDS = 1 << 20  # words of stream held at a time
 _BLOCK = 64  # bytes of a ChaCha20 block
@@ -33,12 +35,13 @@ def key_of(seed: Seed) -> bytes:
 
     if seed is None:
         tagged = b"os:" + secrets.token_bytes(32)
-    elif isinstance(seed, bool) or not isinstance(seed, (int, bytes, str)):
-        raise ParameterError(f"seed: {seed!r} must be an int, bytes, str or None")
-    elif isinstance(seed, int):
-        tagged = b"int:" + str(seed).encode()
-    else:
+    elif isinstance(seed, (bytes, str)):
         tagged = b"str:" + seed.encode() if isinstance(seed, str) else b"bytes:" + seed
+    else:
+        try:
+            tagged = b"int:" + hex(integer(seed, "seed")).encode()
+        except NotAnInteger:
+            raise NotAnInteger(f"seed: {seed!r} must be an int, bytes, str or None") from None
     return hashlib.sha256(b"polygpu uniform 1" + tagged).digest()
 
 

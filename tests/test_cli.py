@@ -100,7 +100,7 @@ def test_mul_refuses_bad_files_and_leaves_the_output_alone(files, capsys):
         cut: "not a whole .npy file",
         text: "not a whole .npy file",
         empty: "not a whole .npy file",
-        objects: "not a whole .npy file",
+        objects: "--residues",
         floats: "float64",
         archive: "archive",
         long: "9 coefficients",
@@ -168,3 +168,19 @@ def test_read_only_home():
         env={**environment, "HOME": "/proc/nowhere"},
     )
     assert done.stdout.strip() == "[[2, 15, 8, 9]]" and done.stderr == ""
+
+
+def test_mul_of_residues_takes_its_own_output(files, capsys):
+    """Beyond words the product is residues, and residues can be multiplied again."""
+    a, b, folder = files
+    modulus = 2**70 + 25
+    command = ["mul", folder / "a.npy", folder / "b.npy", "-o", folder / "c.npy", "--n", 8, "--q", modulus]
+    assert call(*command) == 0
+    ring = pg.Ring(8, modulus)
+    np.save(folder / "b.npy", ring(b).data)
+    again = ["mul", folder / "c.npy", folder / "b.npy", "-o", folder / "d.npy", "--n", 8, "--q", modulus]
+    assert call(*again, "--residues") == 0
+    assert ring.from_residues(np.load(folder / "d.npy")) == ring(a) * ring(b) * ring(b)
+    np.save(folder / "b.npy", np.full((2, 8), 2**64 - 1, np.uint64))
+    assert call(*again, "--residues") == 2
+    assert "is not a residue" in capsys.readouterr().err

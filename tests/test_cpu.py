@@ -174,45 +174,50 @@ def test_fork_after_threads_were_used():
     assert done.stdout.strip() == "0", done.stderr
 
 
-@pytest.mark.parametrize(("n", "batch"), [(4096, 3000), (1 << 22, 1)])
-def test_interrupt_is_answered_in_a_long_call(n, batch):
-    """Many short rows, and one row that alone takes longer than the answer may."""
+@pytest.mark.parametrize(
+    ("n", "batch", "modulus"),
+    [(4096, 3000, 1152921504606830593), (1 << 22, 1, 1152921504589938689), (1 << 12, 1, "2**30000 + 3")],
+    ids=["many short rows", "a long row", "a wide modulus"],
+)
+def test_interrupt_is_answered_in_a_long_call(n, batch, modulus):
+    """Many short rows, and rows that alone take longer than the answer may."""
     code = f"""
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits none
         import numpy as np, polygpu as pg
-        ring = pg.Ring({n}, pg.ntt_primes({n}, 60))
-        a = ring.from_residues(np.ones(({batch}, 1, {n}), np.uint64))
+        ring = pg.Ring({n}, {modulus})
+        a = ring.random({batch}, seed=1)
         print("ready", flush=True)
         while True:
             a * a
     """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "POLYGPU_NUM_THREADS": "2"},
-    )
-    try:
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(0.3)
-        sent = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=30)
-        assert "KeyboardInterrupt" in error
-        assert time.monotonic() - sent < 3
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(1)
+            sent = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=30)
+            assert "KeyboardInterrupt" in error
+            assert time.monotonic() - sent < 3
+        finally:
+            process.kill()
 
 
 def test_tables_are_ready_in_time():
-    """30 primes at 2^16 in under a second, one at 2^20 in under half of one."""
+    """30 primes at 2^16 in under a second, one at 2^20 in under half of one, of processor time."""
     for n, bits, count, limit in ((1 << 16, 60, 30, 1.0), (1 << 20, 60, 1, 0.5)):
         primes = tuple(pg.ntt_primes(n, bits, count))
         roots = tuple(root_of_unity(q, 2 * n, "minimal") for q in primes)
-        began = time.perf_counter()
-        plan_ntt(n, primes, "negacyclic", 1, roots)
-        assert time.perf_counter() - began < limit
+        began = time.process_time()
+        assert plan_ntt(n, primes, "negacyclic", 1, roots).tables[0].shape == (count, 2, n)
+        assert time.process_time() - began < limit
 
 
 def test_environment_chooses_instruction_set_and_threads():
@@ -239,9 +244,9 @@ def test_import_costs_at_most_30_ms_over_numpy():
             done = run_python(
                 f"""
                 import numpy, time
-                began = time.perf_counter()
+                began = time.process_time()
                 import {module}
-                print(time.perf_counter() - began)
+                print(time.process_time() - began)
                 """
             )
             times.append(float(done.stdout))

@@ -75,7 +75,7 @@ def current_device() -> str:
 
 @cache
 def _default_device() -> str:
-    return checked_device(os.environ.get("POLYGPU_DEVICE", "cpu"), "POLYGPU_DEVICE")
+    return checked_device(os.environ.get("POLYGPU_DEVICE") or "cpu", "POLYGPU_DEVICE")
 
 
 @contextmanager

@@ -16,25 +16,20 @@ _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
 
 def configure() -> None:
-    """Set instruction set and threads from POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS."""
+    """Set instruction set and threads from POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS; empty means not set."""
     isa = os.environ.get("POLYGPU_CPU_ISA")
-    if isa is not None:
-        set_isa(isa)
+    if isa:
+        supported = _cpu.supported_isas()
+        if isa not in supported:
+            raise DeviceError(f"POLYGPU_CPU_ISA: this CPU has no {isa!r}; it has {', '.join(supported)}")
+        _cpu.set_isa(isa)
     threads = os.environ.get("POLYGPU_NUM_THREADS")
-    if threads is None:
+    if not threads:
         _cpu.set_num_threads(len(os.sched_getaffinity(0)))
     elif threads.isdecimal() and 1 <= int(threads) <= 4096:
         _cpu.set_num_threads(int(threads))
     else:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
-
-
-def set_isa(name: str) -> None:
-    """Compute with the named instruction set: "avx512" (with IFMA), "avx2" or "portable"."""
-    supported = _cpu.supported_isas()
-    if name not in supported:
-        raise DeviceError(f"POLYGPU_CPU_ISA: this CPU has no {name!r}; it has {', '.join(supported)}")
-    _cpu.set_isa(name)
 
 
 class CpuBackend:

@@ -344,7 +344,7 @@ class CudaBackend:
 
     @lru_cache(maxsize=256)  # noqa: B019  (a backend lives as long as the process)
     def _layout(self, shape: tuple[int, ...], *operands: tuple[int, ...]) -> Array:
-        """Batch shape and operands' steps in rows, for operand_row of pointwise.cu; shapes end in the limbs."""
+        """Batch shape and operands' steps in rows, as pointwise.cu wants them; shapes end in the limbs."""
         limbs, batch = shape[-1], shape[:-1]
         if len(batch) > _MAX_AXES:
             raise ValueError(

@@ -7,6 +7,7 @@ only (degree, kind, base, roots, limbs.moduli), never for their tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ class ReferenceBackend:
     def reduce_integers(self, limbs: Any, x: Array, out: Array) -> None:
         """x mod q."""
         n = out.shape[-1]
-        rows = x.reshape(-1, x.shape[-1]).tolist()
+        rows = x.reshape(prod(x.shape[:-1]), x.shape[-1]).tolist()
         write(
             limbs,
             [[[v % q for v in row] + [0] * (n - len(row)) for q in limbs.moduli] for row in rows],
