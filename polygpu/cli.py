@@ -186,7 +186,7 @@ def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file") from None
     except (ValueError, EOFError, OSError) as error:
-        if "allow_pickle" in str(error):
+        if str(error).startswith("Object arrays"):
             raise ParameterError(
                 f"{path}: an array of Python objects is refused, loading one could run code; "
                 "save ring(values).data with numpy.save and pass --residues"
