@@ -2,15 +2,16 @@
 // 4 (or 5) stages in registers with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
+// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long tiles
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 #pragma once
 #include "word.cuh"
 
-template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_> struct Shape {
+template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_> struct Shape {
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
+    static constexpr int LOG_VALUES = LOG_VALUES_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
-    static constexpr int LOG_VALUES = LOG_LENGTH >= 15 ? 5 : LOG_LENGTH < 4 ? LOG_LENGTH : 4;
     static constexpr int VALUES = 1 << LOG_VALUES;        // of one transform, in one thread
     static constexpr int LANES = LENGTH / VALUES;         // threads that share a transform
     static constexpr int THREADS = LANES * COLUMNS * ROWS;

@@ -27,7 +27,7 @@ from .errors import (
     RingMismatch,
     TablesTooLarge,
 )
-from .poly import Poly, concatenate, dot, equal, fma, stack
+from .poly import Poly, capture, concatenate, dot, equal, fma, stack
 from .ring import Ring, debug
 from .roots import is_prime, ntt_primes
 
@@ -50,6 +50,7 @@ __all__ = [
     "Ring",
     "RingMismatch",
     "TablesTooLarge",
+    "capture",
     "concatenate",
     "debug",
     "device",

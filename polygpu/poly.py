@@ -242,7 +242,7 @@ class Poly:
         """
         data, base = self.ntt()._data, self._ring.transform.base
         leaves = data.reshape(*data.shape[:-1], self._ring.n // base, base)
-        order = self._backend.from_host(self._ring.natural_order())
+        order = self._backend.constant(self._ring.natural_order())
         return leaves[..., order, :].reshape(data.shape)
 
     # ---- arithmetic ----
@@ -300,7 +300,7 @@ class Poly:
         scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
         data = _result(ring, self.shape, out, self)
         compute = self._backend
-        compute.pointwise(ring.limbs, "mul", self._data, compute.from_host(scalars), None, data)
+        compute.pointwise(ring.limbs, "mul", self._data, compute.constant(scalars), None, data)
         return _finish(ring, data, self._domain, out)
 
     def _operand(self, other: object) -> Poly:
@@ -394,7 +394,7 @@ class Poly:
             return self.intt().automorphism(g).ntt()
         index = automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval")
         data, compute = self._backend.xp.empty_like(self._data), self._backend
-        compute.permute(ring.limbs, self._data, compute.from_host(index), data)
+        compute.permute(ring.limbs, self._data, compute.constant(index), data)
         return Poly(ring, data, self._domain)
 
     def mul_monomial(self, k: int) -> Poly:
@@ -409,7 +409,7 @@ class Poly:
         shift = integer(k, "k") % (2 * n if ring.kind == "negacyclic" else n)
         source = (np.arange(n, dtype=np.int64) - shift) % (2 * n if ring.kind == "negacyclic" else n)
         data, compute = self._backend.xp.empty_like(self._data), self._backend
-        compute.permute(ring.limbs, self._data, compute.from_host(source), data)
+        compute.permute(ring.limbs, self._data, compute.constant(source), data)
         return Poly(ring, data, "coef")
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
@@ -637,6 +637,25 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         a, b = a.ntt(), b.ntt()
     same = (a._data == b._data).all(axis=(-2, -1))
     return np.asarray(a._backend.to_host(same))
+
+
+def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Record f(*args) once, for repeated calls on values that change in place.
+
+    On a GPU the work becomes a CUDA graph: calling the result launches it with one small call, reads what
+    the arguments hold then (write them with out=) and returns the same objects, overwritten. Shapes are
+    fixed; f must not read values back. On the CPU the result calls f(*args).
+
+    >>> R = Ring(4, 17)
+    >>> a = R([1, 1])
+    >>> square = capture(lambda x: x * x, a)
+    >>> square().to_bigints().tolist()
+    [1, 2, 1, 0]
+    """
+    polys = [x for x in args if isinstance(x, Poly)]
+    if not polys:
+        raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
+    return polys[0]._backend.capture(partial(f, *args))
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:

@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -34,8 +34,14 @@ class Backend(Protocol):
     def from_host(self, x: Array) -> Array:
         """The values of a NumPy array on the device; the array itself on the host."""
 
+    def constant(self, x: Array) -> Array:
+        """As from_host, for operands that come again: kept on the device where that pays."""
+
     def address(self, x: Array) -> int:
         """Where the array's first entry lies."""
+
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+        """What repeats f with its work recorded once; f itself where nothing is gained."""
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""

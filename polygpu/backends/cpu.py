@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,12 @@ class CpuBackend:
     def from_host(self, x: Array) -> Array:
         """See Backend."""
         return x
+
+    constant = from_host
+
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+        """See Backend."""
+        return f
 
     def address(self, x: Array) -> int:
         """See Backend."""

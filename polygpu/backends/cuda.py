@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -24,6 +24,8 @@ _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
 _MAX_AXES = 6  # pointwise.cu
+_SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value
+_KEPT_CONSTANTS = 32  # larger ones, by identity
 
 _INSTALL = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
 
@@ -91,16 +93,12 @@ class Pass:
     log_length: int
     log_columns: int
     log_rows: int
+    log_values: int  # of one transform in one thread: the stages of a round
 
     @property
     def shape(self) -> str:
         """The template argument of the kernels."""
-        return f"Shape<{self.log_length}, {self.log_columns}, {self.log_rows}>"
-
-    @property
-    def log_values(self) -> int:
-        """Values of one transform in one thread: the stages of a round."""
-        return _log_values(self.log_length)
+        return f"Shape<{self.log_length}, {self.log_columns}, {self.log_rows}, {self.log_values}>"
 
     @property
     def threads(self) -> int:
@@ -122,8 +120,9 @@ class Pass:
         return (1 << (self.log_length + self.log_columns + self.log_rows)) * 17 // 16
 
 
-def _log_values(log_length: int) -> int:
-    return 5 if log_length >= 15 else min(log_length, 4)
+def _log_values(log_length: int, word_bytes: int) -> int:
+    """Values of a thread: 16, or 32 of the longest 32-bit transforms, two blocks of which then fit an SM."""
+    return 5 if log_length >= 14 and word_bytes == 4 else min(log_length, 4)
 
 
 def word_of(limbs: Limbs, card: Card) -> str:
@@ -143,14 +142,15 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
 
     def fits(log_length: int, log_columns: int) -> bool:
         small = (1 << (log_length + log_columns)) * 17 // 16 * word_bytes <= card.shared_bytes
-        lanes = log_length - _log_values(log_length) + log_columns  # log2 of the threads
+        lanes = log_length - _log_values(log_length, word_bytes) + log_columns  # log2 of the threads
         return small and lanes <= 10 and log_length <= (15 if word_bytes == 4 else 14)
 
     def one(log_blocks: int, log_length: int, log_columns: int) -> Pass:
-        log_rows = max(0, 8 - (log_length - _log_values(log_length) + log_columns))
+        log_values = _log_values(log_length, word_bytes)
+        log_rows = max(0, 8 - (log_length - log_values + log_columns))
         while not fits(log_length, log_columns + log_rows):
             log_rows -= 1
-        return Pass(log_blocks, log_length, log_columns, log_rows)
+        return Pass(log_blocks, log_length, log_columns, log_rows, log_values)
 
     if fits(log_points, log_base):
         return (one(0, log_points, log_base),)
@@ -206,6 +206,21 @@ def _constants(moduli: Sequence[int]) -> Array:
     return table
 
 
+@dataclass(frozen=True)
+class _Replay:
+    """Launches a recorded graph; keeps the memory that it writes to."""
+
+    device: Any
+    graph: Any
+    pool: Any
+    result: Any
+
+    def __call__(self) -> Any:
+        with self.device:
+            self.graph.launch()
+        return self.result
+
+
 class CudaBackend:
     """The kernels behind the protocol, on one GPU."""
 
@@ -218,6 +233,7 @@ class CudaBackend:
         properties = cupy.cuda.runtime.getDeviceProperties(index)
         self.card = Card((properties["major"], properties["minor"]), properties["sharedMemPerBlockOptin"])
         self._kernels: dict[str, Any] = {}
+        self._read_only: dict[int, tuple[Array, Array]] = {}
 
     # ---- arrays ----
 
@@ -230,9 +246,43 @@ class CudaBackend:
         with self._device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
+    def constant(self, x: Array) -> Array:
+        """See Backend: small arrays are known by their values, large read-only ones by their identity."""
+        if x.nbytes <= _SMALL_BYTES:
+            return self._small(x.dtype.str, x.shape, x.tobytes())
+        if x.flags.writeable:
+            return self.from_host(x)
+        known = self._read_only.get(id(x))
+        if known is None or known[0] is not x:
+            if len(self._read_only) >= _KEPT_CONSTANTS:
+                self._read_only.pop(next(iter(self._read_only)))
+            known = self._read_only[id(x)] = (x, self.from_host(x))
+        return known[1]
+
+    @lru_cache(maxsize=1024)  # noqa: B019  (a backend lives as long as the process)
+    def _small(self, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+        return self.from_host(np.frombuffer(data, dtype).reshape(shape))
+
     def address(self, x: Array) -> int:
         """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
+
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+        """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
+        cuda = self.xp.cuda
+        with self._device:
+            pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
+            stream.wait_event(cuda.get_current_stream().record())
+            with cuda.using_allocator(pool.malloc), stream:
+                f()  # compiles kernels, makes tables, fills the pool
+                stream.synchronize()
+                stream.begin_capture()
+                try:
+                    result = f()
+                finally:
+                    graph = stream.end_capture()
+
+        return _Replay(self._device, graph, pool, result)
 
     # ---- launching ----
 
@@ -287,9 +337,8 @@ class CudaBackend:
         bits = points.bit_length() - (1 if plan.kind == "negacyclic" else 2)
         size = {"Lazy32": 2, "Tight32": 2, "Strict32": 2, "Float64": 1, "Lazy64": 2, "Strict64": 2}[word]
         moduli = self._moduli(limbs)
-        starts = np.array([s for p in self._passes(plan) for s in p.starts] or [0], np.uint32)
-        with self._device:
-            device_starts = self.from_host(starts)
+        starts = [start for p in self._passes(plan) for start in p.starts] if points > 1 else [0]
+        device_starts = self.from_host(np.array(starts, np.uint32))
         tables = {}
         for name, sign in (("forward", 1), ("inverse", -1)):
             factors = np.ones((len(limbs.moduli), max(bits, 1)), np.uint64)
@@ -342,7 +391,7 @@ class CudaBackend:
 
     # ---- residues one by one ----
 
-    @lru_cache(maxsize=256)  # noqa: B019  (a backend lives as long as the process)
+    @lru_cache(maxsize=256)  # noqa: B019
     def _layout(self, shape: tuple[int, ...], *operands: tuple[int, ...]) -> Array:
         """Batch shape and operands' steps in rows, as pointwise.cu wants them; shapes end in the limbs."""
         limbs, batch = shape[-1], shape[:-1]
@@ -359,7 +408,7 @@ class CudaBackend:
                 if size != 1:
                     table[i + 1, _MAX_AXES - 1 - axis] = step
                 step *= size
-        return self.from_host(table)
+        return self.constant(table)
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
