@@ -123,17 +123,22 @@ __global__ void __launch_bounds__(S::THREADS)
     const Address<W, S, true> at(pass, place);
     const W word(moduli[at.limb]);
     const u64 row = at.first / S::LENGTH;
-    typename W::Value left[S::VALUES], right[S::VALUES], *both[2] = {left, right};
-#pragma unroll
+    typename W::Value left[S::VALUES], values[S::VALUES];
+#pragma unroll 1  // one copy of the code for both operands: two would not fit the instruction cache
     for (int operand = 0; operand < 2; ++operand) {
-        const typename W::Storage *x = (operand ? b + row % rows_b * S::LENGTH : a + row % rows_a * S::LENGTH);
+        if (operand) {
+            __syncthreads();  // the last exchange of the first operand has been read
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k) both[operand][k] = W::load(x[place.template group_index<0>(k) + place.template offset<0>(k)], false);
-        if (operand) __syncthreads();  // the first operand's last exchange has been read
-        forward_rounds<W, S, true>(word, both[operand], shared, place, at.tree);
+            for (int k = 0; k < S::VALUES; ++k) left[k] = values[k];
+        }
+        const typename W::Storage *x = operand ? b + row % rows_b * S::LENGTH : a + row % rows_a * S::LENGTH;
+#pragma unroll
+        for (int k = 0; k < S::VALUES; ++k)
+            values[k] = W::load(x[place.template group_index<0>(k) + place.template offset<0>(k)], false);
+        forward_rounds<W, S, true>(word, values, shared, place, at.tree);
     }
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) left[k] = word.multiply(left[k], right[k]);
+    for (int k = 0; k < S::VALUES; ++k) left[k] = word.multiply(left[k], values[k]);
     auto inverse = at.tree;
     inverse.table += (const typename W::Twiddle *)inverse_twiddles - (const typename W::Twiddle *)twiddles;
     inverse_rounds<W, S, true>(word, left, shared, place, inverse);

@@ -3,14 +3,16 @@
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
 // LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long tiles
+// LOG_PADDING   shared memory has one word of padding after every 2^LOG_PADDING: threads that read 16 or 32 neighbours
+//               each meet different banks
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 #pragma once
 #include "word.cuh"
 
-template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_> struct Shape {
+template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int LOG_PADDING_> struct Shape {
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
-    static constexpr int LOG_VALUES = LOG_VALUES_;
+    static constexpr int LOG_VALUES = LOG_VALUES_, LOG_PADDING = LOG_PADDING_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
     static constexpr int VALUES = 1 << LOG_VALUES;        // of one transform, in one thread
     static constexpr int LANES = LENGTH / VALUES;         // threads that share a transform
@@ -20,8 +22,12 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_> str
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
-    // One word of padding after every 16: threads that read 16 neighbours each meet different banks.
-    static constexpr int SHARED_VALUES = LENGTH * COLUMNS * ROWS * 17 / 16;
+    static constexpr int SHARED_VALUES = LENGTH * COLUMNS * ROWS + (LENGTH * COLUMNS * ROWS >> LOG_PADDING);
+    // A warp of a round with stride 16 takes 16 neighbours of each of two blocks of 256 values. With a padding after
+    // every 32 words, blocks that follow each other would share banks; every other one does not.
+    static constexpr __device__ bool skips_blocks(int round) {
+        return LOG_PADDING == 5 && COLUMNS == 1 && LANES >= 64 && LOG_LENGTH - start(round) - radix(round) == 4;
+    }
 };
 
 template <class S> struct Place {  // a thread's transform inside the tile
@@ -32,10 +38,13 @@ template <class S> struct Place {  // a thread's transform inside the tile
         lane = t / S::COLUMNS % S::LANES;
         row = t / (S::COLUMNS * S::LANES);
     }
+    template <int ROUND> PG_DEVICE int lane_in() const {
+        return S::skips_blocks(ROUND) ? (lane & ~48) | (lane & 16) << 1 | (lane & 32) >> 1 : lane;
+    }
     // Index inside the transform of value k in a round: that of the first value of its group, and `offset` more.
     template <int ROUND> PG_DEVICE int group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::LOG_LENGTH - S::start(ROUND) - RADIX;
-        const int group = lane + S::LANES * (k >> RADIX);
+        const int group = lane_in<ROUND>() + S::LANES * (k >> RADIX);
         return (group >> LOG_H << (LOG_H + RADIX)) + (group & ((1 << LOG_H) - 1));
     }
     template <int ROUND> static constexpr __device__ int offset(int k) {
@@ -43,13 +52,13 @@ template <class S> struct Place {  // a thread's transform inside the tile
     }
     // Which of the 2^START blocks of that round value k belongs to.
     template <int ROUND> PG_DEVICE int block(int k) const {
-        return (lane + S::LANES * (k >> S::radix(ROUND))) >> (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >> (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
     }
     // Place in shared memory of index + offset. The padding of the sum is the sum of the paddings for all offsets used
-    // here, which lets the compiler fold the offset: bits of the two below 16 do not meet.
+    // here, which lets the compiler fold the offset: no bit is set in both.
     PG_DEVICE int shared(int index, int offset) const {
         const int at = (row * S::LENGTH + index) * S::COLUMNS + column, more = offset * S::COLUMNS;
-        return at + (at >> 4) + (more + (more >> 4));
+        return at + (at >> S::LOG_PADDING) + (more + (more >> S::LOG_PADDING));
     }
     template <int ROUND> PG_DEVICE int shared_of(int k) const { return shared(group_index<ROUND>(k), offset<ROUND>(k)); }
 };

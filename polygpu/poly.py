@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from .backends import Array, Backend, Op, checked_device, load, of
+from .backends import Array, Backend, Op, checked_device, current_device, load, of
 from .errors import CoefficientError, DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .plan import automorphism_index, words_to_ints
@@ -156,13 +156,13 @@ class Poly:
         """The same value in memory of its own."""
         return Poly(self._ring, self._data.copy(), self._domain)
 
-    def to(self, device: str) -> Poly:
-        """The value on a device; itself where it already is there.
+    def to(self, device: str | None = None) -> Poly:
+        """The value on a device, by default the current one; itself where it already is there.
 
         Raises:
             BackendUnavailable: a GPU was asked for and none answers.
         """
-        target = load(checked_device(device))
+        target = load(current_device() if device is None else checked_device(device))
         if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
             return self
         data = target.from_host(self._backend.to_host(self._data))

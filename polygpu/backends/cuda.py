@@ -94,11 +94,12 @@ class Pass:
     log_columns: int
     log_rows: int
     log_values: int  # of one transform in one thread: the stages of a round
+    log_padding: int  # a word of padding after every 2^log_padding words of shared memory
 
     @property
     def shape(self) -> str:
         """The template argument of the kernels."""
-        return f"Shape<{self.log_length}, {self.log_columns}, {self.log_rows}, {self.log_values}>"
+        return f"Shape<{self.log_length}, {self.log_columns}, {self.log_rows}, {self.log_values}, {self.log_padding}>"
 
     @property
     def threads(self) -> int:
@@ -117,7 +118,8 @@ class Pass:
     @property
     def shared_values(self) -> int:
         """Values in shared memory."""
-        return (1 << (self.log_length + self.log_columns + self.log_rows)) * 17 // 16
+        values = 1 << (self.log_length + self.log_columns + self.log_rows)
+        return values + (values >> self.log_padding)
 
 
 def _log_values(log_length: int, word_bytes: int) -> int:
@@ -150,7 +152,9 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
         log_rows = max(0, 8 - (log_length - log_values + log_columns))
         while not fits(log_length, log_columns + log_rows):
             log_rows -= 1
-        return Pass(log_blocks, log_length, log_columns, log_rows, log_values)
+        # Found free of bank conflicts, or nearly, by simulation (docs/kernels.md).
+        wide = word_bytes == 4 and (log_values == 5 or log_columns == 5 or log_length >= 10)
+        return Pass(log_blocks, log_length, log_columns, log_rows, log_values, 5 if wide else 4)
 
     if fits(log_points, log_base):
         return (one(0, log_points, log_base),)

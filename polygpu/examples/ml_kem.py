@@ -208,7 +208,7 @@ def as_array(rows: Batch, *shape: int) -> Array:
 
 def evaluations(ring: pg.Ring, values: Array) -> pg.Poly:
     """A Poly in the evaluation domain of a ring with a single limb, from residues (*batch, N)."""
-    return ring.from_residues(values.astype(ring.dtype)[..., np.newaxis, :], domain="eval")
+    return ring.from_residues(values.astype(ring.dtype)[..., np.newaxis, :], domain="eval").to()
 
 
 def residues(a: pg.Poly) -> Array:
