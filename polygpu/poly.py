@@ -141,7 +141,8 @@ class Poly:
             raise IndexError(
                 f"{error}; the batch shape is {self.shape}, coefficients are in poly.data"
             ) from None
-        return Poly(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
+        with self._backend.here():
+            return Poly(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; one size may be -1. Shares the data."""
@@ -154,7 +155,8 @@ class Poly:
 
     def copy(self) -> Poly:
         """The same value in memory of its own."""
-        return Poly(self._ring, self._data.copy(), self._domain)
+        with self._backend.here():
+            return Poly(self._ring, self._data.copy(), self._domain)
 
     def to(self, device: str | None = None) -> Poly:
         """The value on a device, by default the current one; itself where it already is there.
@@ -181,9 +183,10 @@ class Poly:
         axes = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         wanted = sorted({_axis(a, self.ndim) for a in axes}, reverse=True)
         data = self._data
-        for a in wanted:
-            data = self._sum_first(self._backend.xp.moveaxis(data, a, 0))
-        return Poly(self._ring, data.copy() if data is self._data else data, self._domain)
+        with self._backend.here():
+            for a in wanted:
+                data = self._sum_first(self._backend.xp.moveaxis(data, a, 0))
+            return Poly(self._ring, data.copy() if data is self._data else data, self._domain)
 
     def _sum_first(self, data: Array) -> Array:
         """Sum over the first axis by halves: log2 calls."""
@@ -243,7 +246,8 @@ class Poly:
         data, base = self.ntt()._data, self._ring.transform.base
         leaves = data.reshape(*data.shape[:-1], self._ring.n // base, base)
         order = self._backend.constant(self._ring.natural_order())
-        return leaves[..., order, :].reshape(data.shape)
+        with self._backend.here():
+            return leaves[..., order, :].reshape(data.shape)
 
     # ---- arithmetic ----
 
@@ -366,7 +370,7 @@ class Poly:
             if other._ring != self._ring or other.shape != self.shape:
                 return False
         elif isinstance(other, (int, np.integer)) and not isinstance(other, bool):
-            other = self._ring(int(other))
+            other = self._operand(other)
         else:
             return NotImplemented
         return bool(equal(self, other).all())
@@ -393,7 +397,8 @@ class Poly:
         if self._domain == "eval" and ring.transform.base > 1:
             return self.intt().automorphism(g).ntt()
         index = automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval")
-        data, compute = self._backend.xp.empty_like(self._data), self._backend
+        compute = self._backend
+        data = _empty(compute, self._data.shape, self._data.dtype)
         compute.permute(ring.limbs, self._data, compute.constant(index), data)
         return Poly(ring, data, self._domain)
 
@@ -408,7 +413,8 @@ class Poly:
             return self * ring.monomial(k).ntt()
         shift = integer(k, "k") % (2 * n if ring.kind == "negacyclic" else n)
         source = (np.arange(n, dtype=np.int64) - shift) % (2 * n if ring.kind == "negacyclic" else n)
-        data, compute = self._backend.xp.empty_like(self._data), self._backend
+        compute = self._backend
+        data = _empty(compute, self._data.shape, self._data.dtype)
         compute.permute(ring.limbs, self._data, compute.constant(source), data)
         return Poly(ring, data, "coef")
 
@@ -476,9 +482,13 @@ class Poly:
         return x._in_domain(self._domain)
 
     def _inverse_pointwise(self) -> Poly:
-        ring = self._ring
         x = self.ntt()
-        compute, xp = x._backend, x._backend.xp
+        with x._backend.here():
+            return x._fermat_inverse()
+
+    def _fermat_inverse(self) -> Poly:
+        """x^(q-2) of evaluated values, each limb with its own exponent."""
+        ring, x, compute, xp = self._ring, self, self._backend, self._backend.xp
         zero = ~x._data.any(axis=-2, keepdims=True) if ring.limbs.wide else x._data == 0
         if zero.any():
             *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
@@ -487,7 +497,6 @@ class Poly:
                 f"inverse: the value is 0 at evaluation index {k}{at}, q = {shown(ring.moduli[limb])}"
                 + (f", batch element {tuple(batch)}" if batch else "")
             )
-        # Fermat: x^(q-2), each limb with its own exponent.
         exponents = [q - 2 for q in ring.moduli]
         y = one = ring.ones(self.shape).to(x.device).ntt()
         for bit in reversed(range(max(e.bit_length() for e in exponents))):
@@ -498,7 +507,7 @@ class Poly:
         return y
 
     def _inverse_by_limbs(self) -> Poly:
-        data = self._backend.xp.empty_like(self._data)
+        data = _empty(self._backend, self._data.shape, self._data.dtype)
         for i, q in enumerate(self._ring.moduli):
             limb = Ring(self._ring.n, q, kind=self._ring.kind)
             try:
@@ -664,7 +673,8 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     at = _axis(axis, first.ndim + 1)
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
-    return Poly(first._ring, first._backend.xp.stack(arrays, at), first._domain)
+    with first._backend.here():
+        return Poly(first._ring, first._backend.xp.stack(arrays, at), first._domain)
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
@@ -676,7 +686,8 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
         for x in arrays
     ):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
-    return Poly(first._ring, first._backend.xp.concatenate(arrays, at), first._domain)
+    with first._backend.here():
+        return Poly(first._ring, first._backend.xp.concatenate(arrays, at), first._domain)
 
 
 def _joined(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
@@ -740,7 +751,7 @@ def _shapes(arrays: Sequence[Array]) -> str:
 def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
     """The array to write: a new one, or out's after all checks."""
     if out is None:
-        return operands[0]._backend.xp.empty((*shape, ring.rows, ring.n), ring.dtype)  # type: ignore[no-any-return]
+        return _empty(operands[0]._backend, (*shape, ring.rows, ring.n), ring.dtype)
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
@@ -762,6 +773,11 @@ def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Pol
                 "out: overlaps an operand in part; give the operand itself or memory of its own"
             )
     return data
+
+
+def _empty(compute: Backend, shape: tuple[int, ...], dtype: Any) -> Array:
+    with compute.here():
+        return compute.xp.empty(shape, dtype)  # type: ignore[no-any-return]
 
 
 def _finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:

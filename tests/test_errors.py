@@ -578,7 +578,7 @@ def test_the_front_door_takes_an_int_on_either_side() -> None:
 )
 def test_poly_functions_need_a_poly_first(name: str, first: Any) -> None:
     """Poly.add(3, p) and the like: an error that names the rule, not one of an inner attribute."""
-    with pytest.raises((pg.PolyGPUError, TypeError), match="Poly|int"):
+    with pytest.raises((pg.PolyGPUError, TypeError), match=r"Poly|int"):
         getattr(Poly, name)(first, R([1]))
 
 

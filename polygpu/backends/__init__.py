@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -39,6 +39,9 @@ class Backend(Protocol):
 
     def address(self, x: Array) -> int:
         """Where the array's first entry lies."""
+
+    def here(self) -> AbstractContextManager[Any]:
+        """Inside a `with`, functions of xp allocate on this device."""
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """What repeats f with its work recorded once; f itself where nothing is gained."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,10 @@ class CpuBackend:
             )
             plan.handles["cpu"] = native
         return native
+
+    def here(self) -> AbstractContextManager[Any]:
+        """See Backend."""
+        return nullcontext()
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend. A wide modulus multiplies in Python integers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ParameterError
 from ..plan import AuxiliaryPlan, Limbs, NttPlan, Plan
 from . import Array, Op, cuda_sources, load
 
@@ -99,7 +101,9 @@ class Pass:
     @property
     def shape(self) -> str:
         """The template argument of the kernels."""
-        return f"Shape<{self.log_length}, {self.log_columns}, {self.log_rows}, {self.log_values}, {self.log_padding}>"
+
+        sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_padding)
+        return f"Shape<{', '.join(map(str, sizes))}>"
 
     @property
     def threads(self) -> int:
@@ -271,6 +275,10 @@ class CudaBackend:
         """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
 
+    def here(self) -> AbstractContextManager[Any]:
+        """See Backend."""
+        return self._device  # type: ignore[no-any-return]
+
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
@@ -400,7 +408,7 @@ class CudaBackend:
         """Batch shape and operands' steps in rows, as pointwise.cu wants them; shapes end in the limbs."""
         limbs, batch = shape[-1], shape[:-1]
         if len(batch) > _MAX_AXES:
-            raise ValueError(
+            raise ParameterError(
                 f"batch: {len(batch)} axes, at most {_MAX_AXES} broadcast on a GPU; reshape first"
             )
         table = np.zeros((4, _MAX_AXES), np.uint64)
@@ -510,7 +518,8 @@ class CudaBackend:
             self.pointwise(limbs, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.
-            a, b = (x.copy() if x is out or self.xp.may_share_memory(x, out) else x for x in (a, b))
+            with self._device:
+                a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             dense = a.shape == b.shape == out.shape
             layout = self._layout(out.shape[:-1], a.shape[:-1], b.shape[:-1]) if not dense else out
             args = [
@@ -534,11 +543,11 @@ class CudaBackend:
         elif self._fuses(plan):
             self._multiply_fused(plan, a, b, out)
         else:
-            x = self.xp.empty(a.shape, a.dtype)
+            with self._device:
+                x = self.xp.empty(a.shape, a.dtype)
+                y = x if b is a else self.xp.empty(b.shape, b.dtype)
             self.ntt(plan, a, x)
-            y = x
             if b is not a:
-                y = self.xp.empty(b.shape, b.dtype)
                 self.ntt(plan, b, y)
             self.multiply_leaves(plan, x, y, out)
             self.intt(plan, out, out)
@@ -572,13 +581,17 @@ class CudaBackend:
     def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
         if shape[len(shape) - x.ndim :] == x.shape:
             return x
-        return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
+        with self._device:
+            return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
 
     def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
         limbs, transform, n = plan.limbs, plan.transform, plan.degree
         count, length = len(transform.limbs.moduli), transform.degree
         if count > _MAX_PRIMES:
-            raise ValueError(f"product: {count} auxiliary primes, at most {_MAX_PRIMES} on a GPU")
+            raise ParameterError(
+                f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
+                "multiply on the host with poly.cpu()"
+            )
         constants: Array | None = plan.handles.get(self.name)
         if constants is None:
             constants = plan.handles[self.name] = self.from_host(_mixed_radix(transform.limbs.moduli))
@@ -592,7 +605,8 @@ class CudaBackend:
             where = [np.uint64(size), np.uint64(first), np.uint32(limbs.rows), np.uint32(count)]
             spread = []
             for x, row_of_unit in zip((a, b), rows, strict=True):
-                y = self.xp.empty((size, count, length), np.uint64)
+                with self._device:
+                    y = self.xp.empty((size, count, length), np.uint64)
                 args: list[Any] = [x, y, moduli, primes, row_of_unit, *sizes, *where]
                 self._entrywise("crt.cu", f"crt_spread<{_ctype(limbs)}>", size * length, args)
                 spread.append(y)

@@ -7,6 +7,7 @@ only (degree, kind, base, roots, limbs.moduli), never for their tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -97,6 +98,10 @@ class ReferenceBackend:
     def address(self, x: Array) -> int:
         """Arrays are in host memory."""
         return int(x.__array_interface__["data"][0])
+
+    def here(self) -> AbstractContextManager[Any]:
+        """There is one host memory."""
+        return nullcontext()
 
     def pointwise(self, limbs: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """Entry by entry."""
