@@ -644,8 +644,9 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     _broadcast(a, b)
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
-    same = (a._data == b._data).all(axis=(-2, -1))
-    return np.asarray(a._backend.to_host(same))
+    with a._backend.here():
+        same = (a._data == b._data).all(axis=(-2, -1))
+        return np.asarray(a._backend.to_host(same))
 
 
 def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:

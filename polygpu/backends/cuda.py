@@ -101,7 +101,6 @@ class Pass:
     @property
     def shape(self) -> str:
         """The template argument of the kernels."""
-
         sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_padding)
         return f"Shape<{', '.join(map(str, sizes))}>"
 
