@@ -95,7 +95,7 @@ class Row:
     commit: str
     dirty: bool | None  # None where there is no commit to differ from
     minimum: float | None = None  # as the median; rows of the first days have none
-    figures: dict[str, float] = field(default_factory=dict)  # what follows from the time, under names with units
+    figures: dict[str, float] = field(default_factory=dict)  # that follow from the time, named with units
 
 
 class Timer(Protocol):

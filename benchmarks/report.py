@@ -79,6 +79,154 @@ class Kind:
         return self.cell(cells[n, op, library], cells.get((n, op, "python-flint")))
 
 
+@dataclass(frozen=True)
+class Goal:
+    """Time per coefficient, in ps, of a forward transform with a prime of some size."""
+
+    peer: float
+    peer_name: str
+    must: float | None = None
+    moonshot: float | None = None
+
+
+def goals(
+    peers: Mapping[int, tuple[float, str]], targets: Mapping[int, tuple[float, float]]
+) -> dict[int, Goal]:
+    return {2**k: Goal(*peers[k], *targets.get(k, (None, None))) for k in peers}
+
+
+# The best of GPU-NTT (merge and 4-step, the latter cyclic and without its transposes), Phantom, Cheddar,
+# FIDESlib, Troy and sppark at N = 2^k, each built from source and run on an H100 80GB: forward, the largest
+# batch measured (2^26 coefficients; Phantom, Cheddar 32 rows; sppark one), medians of at least 20.
+PEERS_32 = {
+    10: (9.29, "GPU-NTT"),
+    11: (12.6, "GPU-NTT"),
+    12: (10.5, "GPU-NTT"),
+    13: (11.3, "GPU-NTT"),
+    14: (12.1, "GPU-NTT"),
+    15: (12.8, "GPU-NTT"),
+    16: (8.24, "Cheddar"),
+    17: (14.8, "GPU-NTT"),
+    20: (16.9, "GPU-NTT"),
+    24: (12.9, "sppark"),
+}
+PEERS_64 = {
+    10: (17.9, "GPU-NTT"),
+    11: (22.1, "GPU-NTT"),
+    12: (21.8, "GPU-NTT"),
+    13: (23.6, "GPU-NTT"),
+    14: (25.3, "GPU-NTT"),
+    15: (27.0, "GPU-NTT"),
+    16: (25.9, "Phantom"),
+    17: (26.9, "Phantom"),
+    20: (35.0, "GPU-NTT"),
+    24: (35.4, "sppark"),
+}
+# Must and moonshot by size of the prime: set before the kernels were written, from the time of a copy on an
+# H100 80GB (2.97 TB/s: 2.70 ps for 4 bytes) and from prototypes of the forward transform.
+GOALS = {
+    30: goals(PEERS_32, {12: (2.85, 2.70), 14: (3.2, 2.85), 16: (4.0, 3.5), 20: (5.0, 4.3), 24: (7.0, 5.8)}),
+    50: goals(PEERS_64, {12: (5.7, 5.45), 14: (6.8, 6.2), 16: (7.8, 7.1), 20: (10.5, 9.3), 24: (13, 11.6)}),
+    60: goals(PEERS_64, {12: (9.0, 8.0), 14: (11.5, 9.5), 16: (13, 11.5), 20: (16, 13.5), 24: (18, 15)}),
+}
+
+Cells = Mapping[tuple[int, int, str], Row]  # by size of the prime, N and op
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """Tables of polygpu's transforms of batches with one limb."""
+
+    layout: Callable[[Cells], Iterator[Table]]
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the tables show; of two batches or moduli the newer row."""
+        shown: dict[object, Row] = {}
+        for row in rows:
+            p, machine = row.params, row.machine
+            if (machine["kind"], row.library, p["limbs"]) != ("gpu", "polygpu", 1) or p["batch"] == 1:
+                continue
+            if row.op in ("forward", "inverse", "product"):
+                shown[machine["name"], prime_size(row), p["n"], row.op] = row
+        return list(shown.values())
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The tables of the rows of one machine."""
+        cells = {(prime_size(row), int(row.params["n"]), row.op): row for row in self.rows(rows)}
+        if cells:
+            yield from self.layout(cells)
+
+
+def prime_size(row: Row) -> int:
+    """30 for BabyBear's 31 bits too, which stands in where there is no prime of 30."""
+    bits = int(row.params["bits"])
+    return 30 if bits == 31 else bits
+
+
+def gpu_ntt(cells: Cells) -> Iterator[Table]:
+    """A table for each size of prime."""
+    for bits in sorted({size for size, _, _ in cells}):
+        body = []
+        for n in sorted({n for size, n, _ in cells if size == bits}):
+            forward, inverse, product = (cells.get((bits, n, op)) for op in ("forward", "inverse", "product"))
+            goal = GOALS.get(bits, {}).get(n)
+            body.append(
+                (
+                    power(n) + ("*" if forward and forward.params["bits"] == 31 else ""),
+                    ps_and_share(forward),
+                    ps_and_share(inverse),
+                    ps(product),
+                    f"{goal.must:g} / {goal.moonshot:g}" if goal and goal.must else "",
+                    f"{goal.peer:g} ({goal.peer_name})" if goal else "",
+                )
+            )
+        words = unique(str(r.params["word"]).split()[0] for (size, _, _), r in cells.items() if size == bits)
+        star = "; * 31-bit BabyBear" if any("*" in line[0] for line in body) else ""
+        yield Table(
+            f"{bits}-bit prime ({words}): ps per coefficient (share of the copy's bandwidth){star}",
+            ("N", "forward", "inverse", "product", "forward: must / moonshot", "forward: best peer"),
+            tuple(body),
+        )
+
+
+def gpu_summary(cells: Cells) -> Iterator[Table]:
+    """Forward transforms of some sizes in one table."""
+    sizes = sorted({size for size, _, op in cells if op == "forward"})
+    body = []
+    for n in (2**12, 2**14, 2**16, 2**20):
+        texts = []
+        for bits in sizes:
+            row, goal = cells.get((bits, n, "forward")), GOALS.get(bits, {}).get(n)
+            times = (
+                f", {figure(goal.peer / ps_per_coefficient(row))}x {goal.peer_name}" if row and goal else ""
+            )
+            texts.append(ps_and_share(row) + times)
+        if any(texts):
+            body.append((power(n), *texts))
+    yield Table(
+        "Forward transform of a batch: ps per coefficient (share of the copy's bandwidth), "
+        "times as fast as the best peer",
+        ("N", *(f"{bits}-bit prime" for bits in sizes)),
+        tuple(body),
+    )
+
+
+def power(n: int) -> str:
+    return f"2^{n.bit_length() - 1}"
+
+
+def ps_per_coefficient(row: Row) -> float:
+    return 1000 * row.median / row.work
+
+
+def ps(row: Row | None) -> str:
+    return figure(ps_per_coefficient(row)) if row else ""
+
+
+def ps_and_share(row: Row | None) -> str:
+    return f"{ps(row)} ({row.figures['eff1']:.0%})" if row else ""
+
+
 def times_flint(row: Row, flint: Row | None) -> str:
     return us(row) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
 
@@ -88,7 +236,7 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-KINDS = {
+KINDS: dict[str, Kind | GpuKind] = {
     "cpu-product": Kind(
         title="product, us (times as fast as python-flint)",
         device="cpu",
@@ -101,6 +249,8 @@ KINDS = {
         ops={"ntt": ", forward", "intt": ", inverse"},
         cell=per_butterfly,
     ),
+    "gpu-ntt": GpuKind(gpu_ntt),
+    "gpu-summary": GpuKind(gpu_summary),
 }
 
 
@@ -122,7 +272,7 @@ def us(row: Row) -> str:
     return figure(row.median / 1000)
 
 
-def markdown(kind: Kind, rows: Iterable[Row]) -> str:
+def markdown(kind: Kind | GpuKind, rows: Iterable[Row]) -> str:
     """What stands between the markers of a table: a part for each machine."""
     machines: dict[str, list[Row]] = {}
     for row in kind.rows(rows):
@@ -135,20 +285,38 @@ def markdown(kind: Kind, rows: Iterable[Row]) -> str:
 
 def provenance(rows: Sequence[Row]) -> str:
     """Where and when the rows of one machine were measured, and with what."""
-    clocks = sorted(float(row.machine["clock_ghz"]) for row in rows)
     commits = (
         f"{row.date[:10]} at commit {row.commit[:10]}" + (" with uncommitted changes" if row.dirty else "")
         for row in rows
     )
     versions = (f"{name} {number}" for row in rows for name, number in row.versions.items())
     spread = max((row.q3 - row.q1) / row.median for row in rows)
+    about = about_gpu if rows[0].machine["kind"] == "gpu" else about_cpu
     return (
-        f"{rows[0].machine['name']}, {unique(row.machine['cores'] for row in rows)} core(s), "
-        f"{figure(clocks[0])} to {figure(clocks[-1])} GHz "
-        f"({unique(row.machine['clock_source'] for row in rows)}), "
-        f"{unique(row.machine['isa'] for row in rows)}; {unique(commits)}; {unique(versions)}. "
+        f"{rows[0].machine['name']}, {about(rows)}; {unique(commits)}; {unique(versions)}. "
         f"Medians of {min(row.samples for row in rows)} or more samples, whose quartiles are "
         f"{spread:.0%} of the median apart at worst. Every result was verified."
+    )
+
+
+def about_cpu(rows: Sequence[Row]) -> str:
+    clocks = sorted(float(row.machine["clock_ghz"]) for row in rows)
+    return (
+        f"{unique(row.machine['cores'] for row in rows)} core(s), "
+        f"{figure(clocks[0])} to {figure(clocks[-1])} GHz "
+        f"({unique(row.machine['clock_source'] for row in rows)}), "
+        f"{unique(row.machine['isa'] for row in rows)}"
+    )
+
+
+def about_gpu(rows: Sequence[Row]) -> str:
+    copies = sorted({row.figures["copy_gbps"] for row in rows})
+    least, most = f"{copies[0]:.0f}", f"{copies[-1]:.0f}"
+    return (
+        f"copy {least if least == most else f'{least} to {most}'} GB/s, "
+        f"driver {unique(row.machine['driver'] for row in rows)}, "
+        f"CUDA {unique(row.machine['cuda'] for row in rows)}, "
+        f"CuPy {unique(row.machine['cupy'] for row in rows)}"
     )
 
 

@@ -7,8 +7,8 @@ constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 // x: (units, n) residues modulo limb unit % limbs, broadcast by rows; y: (units, primes, length), centred, zero-padded
 template <class T>
 __global__ void __launch_bounds__(256)
-    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *row_of_unit, u64 n, u64 length,
-               u64 units, u64 first_unit, u32 limbs, u32 count) {
+    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *row_of_unit, u64 n,
+               u64 length, u64 units, u64 first_unit, u32 limbs, u32 count) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= units * length) return;
     const u64 unit = e / length, j = e - unit * length, global_unit = first_unit + unit;
@@ -56,8 +56,8 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
 // x: (units, primes, length), y: (units, n); a linear product is folded by X^n = -1 or 1
 template <class T>
 __global__ void __launch_bounds__(256)
-    crt_compose(const u64 *x, T *y, const Modulus *moduli, const Modulus *primes, const u64 *constants, u64 n, u64 length,
-                u64 units, u64 first_unit, u32 limbs, u32 count, u32 negacyclic) {
+    crt_compose(const u64 *x, T *y, const Modulus *moduli, const Modulus *primes, const u64 *constants, u64 n,
+                u64 length, u64 units, u64 first_unit, u32 limbs, u32 count, u32 negacyclic) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= units * n) return;
     const u64 unit = e / n, j = e - unit * n;

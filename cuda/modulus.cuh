@@ -9,14 +9,14 @@ using i64 = long long;
 #define PG_DEVICE __device__ __forceinline__
 
 struct Modulus {
-    u64 q;          // modulo 2^64: 0 stands for 2^64
-    u64 last;       // q - 1
-    u64 divisor;    // q << shift, its top bit set
-    u64 reciprocal; // floor((2^128 - 1) / divisor) - 2^64
-    u64 barrett64;  // floor(2^(bits+62) / q) for q < 2^62, else 0
-    u64 inverse64;  // floor(2^64 / q) for q < 2^32, else 0
-    double inverse; // 1 / q, rounded
-    u32 bits;       // 2^(bits-1) <= q < 2^bits; 65 for 2^64
+    u64 q;           // modulo 2^64: 0 stands for 2^64
+    u64 last;        // q - 1
+    u64 divisor;     // q << shift, its top bit set
+    u64 reciprocal;  // floor((2^128 - 1) / divisor) - 2^64
+    u64 barrett64;   // floor(2^(bits+62) / q) for q < 2^62, else 0
+    u64 inverse64;   // floor(2^64 / q) for q < 2^32, else 0
+    double inverse;  // 1 / q, rounded
+    u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
     // For q < 2^31: q, -q, 2q and -2q modulo 2^32, each loaded on its own. A compiler that knew how they are related
     // would subtract, and x + (-q) with the minimum of both is one instruction (VIADDMNMX).

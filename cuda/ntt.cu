@@ -96,8 +96,7 @@ __global__ void __launch_bounds__(S::THREADS)
         gather_neighbours<S>(raw, (typename W::Storage *)shared, place);
     } else {
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k)
-            raw[k] = at.inside ? x[at.template of<S::ROUNDS - 1>(place, k)] : 0;
+        for (int k = 0; k < S::VALUES; ++k) raw[k] = at.inside ? x[at.template of<S::ROUNDS - 1>(place, k)] : 0;
     }
     typename W::Value values[S::VALUES];
 #pragma unroll

@@ -3,7 +3,6 @@
 // row % limbs. grid: entries / 256 in x. block: 256 threads.
 #include "modulus.cuh"
 
-
 // The row of an operand for a row of the result; at most 6 batch axes, the innermost last.
 // shape: of the batch; step: rows from index to index of an axis, 0 where the operand broadcasts.
 PG_DEVICE u64 operand_row(const u64 *shape, const u64 *step, u64 row, u32 limbs) {
@@ -79,8 +78,8 @@ __global__ void __launch_bounds__(256)
 
 // Residues of machine integers x, (items, count): y (items, limbs, n), the rest of each row 0.
 template <class T>
-__global__ void __launch_bounds__(256)
-    reduce_integers(const u64 *x, T *y, const Modulus *moduli, u64 count, u64 n, u64 entries, u32 limbs, u32 is_signed) {
+__global__ void __launch_bounds__(256) reduce_integers(const u64 *x, T *y, const Modulus *moduli, u64 count, u64 n,
+                                                       u64 entries, u32 limbs, u32 is_signed) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
     const u64 row = e / n, j = e - row * n;

@@ -1,8 +1,8 @@
 // Tables of twiddles, made where they are used. One thread an entry of one limb. grid: points / 256 in x, limbs in y.
 #include "word.cuh"
 
-// Stages are grouped in rounds (tile.cuh). Within the depth D of the tree, node (b << k) + i of the round that starts at
-// depth d = D - k lies at 2^D + (i << d) + b. starts[D]: that d.
+// Stages are grouped in rounds (tile.cuh). Within the depth D of the tree, node (b << k) + i of the round that starts
+// at depth d = D - k lies at 2^D + (i << d) + b. starts[D]: that d.
 PG_DEVICE u64 node_of_entry(u64 entry, const u32 *starts) {
     if (entry < 2) return entry;
     const u32 depth = 63 - __clzll((i64)entry), start = starts[depth], k = depth - start;
@@ -17,7 +17,8 @@ PG_DEVICE u64 entry_of_node(u64 node, const u32 *starts) {
 }
 
 // The twiddle of a node is the product of factors[limb][d] over the bits d of its index (docs/math.md, "The tree of
-// factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Entries 0 and 1 carry scale[limb] too.
+// factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Entries 0 and 1 carry scale[limb]
+// too.
 template <class W>
 __global__ void __launch_bounds__(256)
     fill_twiddles(typename W::Twiddle *table, const Modulus *moduli, const u64 *factors, const u64 *scale,

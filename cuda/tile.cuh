@@ -14,8 +14,8 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
     static constexpr int LOG_VALUES = LOG_VALUES_, LOG_PADDING = LOG_PADDING_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
-    static constexpr int VALUES = 1 << LOG_VALUES;        // of one transform, in one thread
-    static constexpr int LANES = LENGTH / VALUES;         // threads that share a transform
+    static constexpr int VALUES = 1 << LOG_VALUES;  // of one transform, in one thread
+    static constexpr int LANES = LENGTH / VALUES;   // threads that share a transform
     static constexpr int THREADS = LANES * COLUMNS * ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
     // The first round takes what does not fill the others.
@@ -52,7 +52,8 @@ template <class S> struct Place {  // a thread's transform inside the tile
     }
     // Which of the 2^START blocks of that round value k belongs to.
     template <int ROUND> PG_DEVICE int block(int k) const {
-        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >> (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >>
+               (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
     }
     // Place in shared memory of index + offset. The padding of the sum is the sum of the paddings for all offsets used
     // here, which lets the compiler fold the offset: no bit is set in both.
@@ -60,12 +61,14 @@ template <class S> struct Place {  // a thread's transform inside the tile
         const int at = (row * S::LENGTH + index) * S::COLUMNS + column, more = offset * S::COLUMNS;
         return at + (at >> S::LOG_PADDING) + (more + (more >> S::LOG_PADDING));
     }
-    template <int ROUND> PG_DEVICE int shared_of(int k) const { return shared(group_index<ROUND>(k), offset<ROUND>(k)); }
+    template <int ROUND> PG_DEVICE int shared_of(int k) const {
+        return shared(group_index<ROUND>(k), offset<ROUND>(k));
+    }
 };
 
-// Where a transform's stages lie in the whole tree: below the block-th of 2^log_blocks nodes. WHOLE: the tree is its own.
-// A round that starts at depth d = log_blocks + START needs, at the b-th of the 2^d nodes there, the twiddles
-// E = 2^stage + i of node i of each stage below b. A table has them at (E << d) + b: threads of neighbouring nodes read
+// Where a transform's stages lie in the whole tree: below the block-th of 2^log_blocks nodes. WHOLE: the tree is its
+// own. A round that starts at depth d = log_blocks + START needs, at the b-th of the 2^d nodes there, the twiddles E =
+// 2^stage + i of node i of each stage below b. A table has them at (E << d) + b: threads of neighbouring nodes read
 // neighbours (tables.cu).
 template <class Twiddle, bool WHOLE> struct Subtree {
     const Twiddle *table;
@@ -136,8 +139,7 @@ PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Pla
 
 // Values leave one round's places and enter the next one's. A thread writes where it has read before, so one barrier
 // between writing and reading suffices, from the second exchange of a pass on too.
-template <class S, int FROM, int TO, class V>
-PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
+template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) shared[place.template shared_of<FROM>(k)] = values[k];
     __syncthreads();
@@ -146,8 +148,8 @@ PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
 }
 
 template <class W, class S, bool WHOLE, int ROUND = 0>
-PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared, const Place<S> &place,
-                              const Subtree<typename W::Twiddle, WHOLE> &tree) {
+PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
+                              const Place<S> &place, const Subtree<typename W::Twiddle, WHOLE> &tree) {
     if (ROUND > 0 || !WHOLE) {  // below the first pass values are lazy
 #pragma unroll
         for (int k = 0; k < S::VALUES; ++k) values[k] = word.relax(values[k]);
@@ -159,8 +161,8 @@ PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename
     }
 }
 template <class W, class S, bool WHOLE, int ROUND = S::ROUNDS - 1>
-PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared, const Place<S> &place,
-                              const Subtree<typename W::Twiddle, WHOLE> &tree) {
+PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
+                              const Place<S> &place, const Subtree<typename W::Twiddle, WHOLE> &tree) {
     inverse_round<W, S, ROUND, WHOLE>(word, values, place, tree);
     if constexpr (ROUND > 0) {
         exchange<S, ROUND, ROUND - 1>(values, shared, place);

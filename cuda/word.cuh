@@ -128,15 +128,13 @@ struct Float64 {
     struct alignas(8) Twiddle {
         double w;
     };
-    static constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves an integer
+    static constexpr double ROUND = 6755399441055744.0;     // 1.5 * 2^52: adding it leaves an integer
     static constexpr double EXPONENT = 4503599627370496.0;  // 2^52
     double q, inverse_q;
     u64 integer_q;
     PG_DEVICE explicit Float64(const Modulus &m) : q((double)m.q), inverse_q(m.inverse), integer_q(m.q) {}
 
-    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
-        return {w > m.q / 2 ? -(double)(m.q - w) : (double)w};
-    }
+    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
     static PG_DEVICE u64 residue(const Modulus &m, Twiddle t) {
         return t.w < 0 ? m.q - (u64)__double2ll_rn(-t.w) : (u64)__double2ll_rn(t.w);
     }

@@ -230,7 +230,8 @@ class Poly:
             if out is None:
                 return self
             data = _result(self._ring, self.shape, out, self)
-            data[...] = self._data
+            with self._backend.here():
+                data[...] = self._data
         else:
             plan = self._ring.transform
             data = _result(self._ring, self.shape, out, self)
@@ -475,7 +476,7 @@ class Poly:
             except NotInvertible as error:
                 at = tuple(int(k) for k in np.unravel_index(i, self.shape)) if self.shape else ()
                 raise NotInvertible(f"{error}" + (f" (batch element {at})" if at else "")) from None
-        x = ring(found.reshape(*self.shape, n))
+        x = ring(found.reshape(*self.shape, n)).to(self.device)
         if q & (q - 1) == 0:  # Newton: right mod 2^k becomes right mod 2^2k
             for _ in range((q.bit_length() - 2).bit_length()):
                 x = x * (2 - value * x)
@@ -766,10 +767,12 @@ def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Pol
         raise OutputError(f"out: on {out.device}, the operands are on {operands[0].device}")
     if isinstance(data, np.ndarray) and not data.flags.writeable:
         raise OutputError("out: its array is read-only; give one that can be written")
-    for x in operands:
-        if x._data is data or not compute.xp.may_share_memory(x._data, data):
-            continue
-        if compute.address(x._data) != compute.address(data) or x._data.shape != data.shape:
+    with compute.here():
+        shared = [
+            x._data for x in operands if x._data is not data and compute.xp.may_share_memory(x._data, data)
+        ]
+    for x in shared:
+        if compute.address(x) != compute.address(data) or x.shape != data.shape:
             raise OutputError(
                 "out: overlaps an operand in part; give the operand itself or memory of its own"
             )

@@ -357,7 +357,8 @@ class Ring:
             )
         shape = (*integers.shape[:-1], self.rows, self._n)
         if is_device_array(integers):
-            data = of(integers).xp.empty(shape, self.dtype)
+            with of(integers).here():
+                data = of(integers).xp.empty(shape, self.dtype)
             of(integers).reduce_integers(self.limbs, integers, data)
             return self._element(self, data, "coef")
         data = np.empty(shape, self.dtype)
@@ -406,7 +407,8 @@ class Ring:
         if array.dtype != self.dtype or _debug.get():
             self._check_canonical(array)
         if not plain or copy:
-            array = of(array).xp.array(array, dtype=self.dtype, order="C", copy=True)
+            with of(array).here():
+                array = of(array).xp.array(array, dtype=self.dtype, order="C", copy=True)
         return self._element(self, array, domain)
 
     def _check_canonical(self, array: Array) -> None:
@@ -610,8 +612,9 @@ def _as_integers(x: object, name: str = "x") -> Array:
         device_array: Any = x
         if device_array.dtype.kind not in "iu":
             raise CoefficientError(f"{name}: coefficients of dtype {device_array.dtype} {_EXACT}")
-        xp = of(device_array).xp
-        return xp.ascontiguousarray(device_array, np.int64 if device_array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]
+        wide = np.int64 if device_array.dtype.kind == "i" else np.uint64
+        with of(device_array).here():
+            return of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
             f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"

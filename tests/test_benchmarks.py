@@ -8,14 +8,17 @@ import json
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import cpu, harness, report
+import polygpu as pg
+from benchmarks import cpu, gpu, harness, report
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
@@ -247,6 +250,207 @@ def test_absent_libraries_are_skipped_with_a_line(
     monkeypatch.setattr(cpu, "LIBRARIES", (("no_such_module", cpu.flint_cases),))
     cpu.main(["--quick", "--out", str(tmp_path)])
     assert "no_such_module: not installed, skipped" in capsys.readouterr().out
+
+
+# ---- the GPU's part that needs no GPU ----
+
+GPU_PAGE = """# Figures
+
+<!-- table: gpu-ntt -->
+<!-- end: gpu-ntt -->
+
+<!-- table: gpu-summary -->
+<!-- end: gpu-summary -->
+"""
+
+
+def gpu_row(op: str, n: int, bits: int, ps: float, **changes: Any) -> Row:
+    """A row as if measured on some GPU: a batch of 2^20 coefficients in all."""
+    word = {30: "u32", 31: "u32 BabyBear", 50: "f64", 60: "u64"}[bits]
+    params: dict[str, int | str] = {"n": n, "word": word, "bits": bits, "limbs": 1, "batch": 2**20 // n}
+    params |= {"word_bytes": 4 if bits < 32 else 8} | changes.pop("params", {})
+    machine: dict[str, str | int | float] = {"kind": "gpu", "name": "Some GPU", "driver": "580"}
+    machine |= {"cuda": "13.0", "cupy": "14.0"}
+    measured = dataclasses.replace(
+        measure(squares(op=op, library="polygpu", params=params), Card()),
+        machine=machine,
+        commit="c0ffee",
+        dirty=False,
+        work=2**20,
+        median=ps * 2**20 / 1000,
+        **changes,
+    )
+    return gpu.with_figures(measured, 2900.0)
+
+
+def test_the_fastest_sample_and_many_calls_in_one_run() -> None:
+    measured = measure(squares(calls=4), Card())
+    assert (measured.median, measured.minimum, measured.loops) == (250, 250, 1024)
+
+
+def test_rows_of_the_first_days_are_read(tmp_path: Path) -> None:
+    path = record(row(), tmp_path)
+    line = json.loads(path.read_text())
+    del line["minimum"], line["figures"]
+    path.write_text(json.dumps(line) + "\n")
+    (read,) = harness.rows(tmp_path)
+    assert read.minimum is None and read.figures == {}
+
+
+def test_cuda_events_enclose_what_is_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self) -> None:
+            self.name = f"event {len(log)}"
+            log.append("made")
+
+        def record(self) -> None:
+            log.append(self.name)
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+    properties = {"name": b"A Card", "major": 9, "minor": 0, "multiProcessorCount": 132}
+    properties |= {"totalGlobalMem": 80, "l2CacheSize": 50}
+    cuda = SimpleNamespace(
+        Event=Event,
+        Device=lambda: SimpleNamespace(id=0),
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 1)),
+        runtime=SimpleNamespace(
+            getDeviceProperties=lambda index: properties, runtimeGetVersion=lambda: 13010
+        ),
+        get_elapsed_time=lambda start, stop: 1.5,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, __version__="14.0"))
+    monkeypatch.setattr(harness, "gpu_driver", lambda: "580")
+    timer = harness.CudaEvents()
+    log.clear()
+    assert timer.elapsed(lambda: log.append("run"), 2) == 1.5e6  # ms to ns
+    assert log == ["run", "event 0", "run", "run", "event 1", "wait"]
+    machine = timer.machine()
+    assert (machine["kind"], machine["name"], machine["cuda"]) == ("gpu", "A Card", "13.1")
+    assert (machine["driver"], machine["nvrtc"], machine["l2_bytes"]) == ("580", "13.1", 50)
+
+
+def test_share_of_the_copy() -> None:
+    figures = gpu_row("forward", 4096, 30, 2.9).figures
+    assert figures["ps_per_coef"] == pytest.approx(2.9)
+    assert figures["eff1"] == pytest.approx(8 / 2.9 / 2.9, abs=1e-3)
+    assert figures["us_median"] == pytest.approx(2.9 * 2**20 / 1e6, abs=1e-3)
+    assert figures["us_min"] > 0 and figures["copy_gbps"] == 2900
+
+
+def test_gpu_tables_follow_the_rows() -> None:
+    rows = [
+        gpu_row("forward", 4096, 30, 2.9),
+        gpu_row("inverse", 4096, 30, 3.0),
+        gpu_row("product", 4096, 30, 6.5),
+        gpu_row("forward", 2**24, 31, 6.0),
+        gpu_row("forward", 2**16, 50, 7.5),
+        gpu_row("forward", 2**16, 60, 12.0, params={"limbs": 32}),  # not in these tables
+        gpu_row("forward", 4096, 60, 999.0, params={"batch": 1}),
+        gpu_row("fft", 4096, 60, 998.0),
+        row(op="ntt"),
+    ]
+    text = report.rewrite(GPU_PAGE, rows)
+    assert "| 2^12 | 2.90 (95%) | 3.00 (92%) | 6.50 | 2.85 / 2.7 | 10.5 (GPU-NTT) |" in text
+    assert "| 2^24* | 6.00 (46%) |" in text and "* 31-bit BabyBear" in text
+    assert "**50-bit prime (f64): ps per coefficient" in text and "60-bit" not in text
+    assert "| 2^16 |  | 7.50 (74%), 3.45x Phantom |" in text
+    assert "Some GPU, copy 2900 GB/s, driver 580, CUDA 13.0, CuPy 14.0; " in text
+    assert "99" not in text.replace("2900", "")
+    assert report.rewrite(text, rows) == text
+    assert report.rewrite(PAGE, rows).count("Some GPU") == 0
+    assert "Nothing has been measured yet." in report.rewrite(GPU_PAGE, [row(op="ntt")])
+
+
+def test_goals_are_in_order() -> None:
+    for bits, goals in report.GOALS.items():
+        assert bits in gpu.PRIME_BITS and set(goals) == set(gpu.DEGREES)
+        for goal in goals.values():
+            assert goal.must is None or goal.moonshot <= goal.must < goal.peer
+
+
+@pytest.mark.parametrize("bits", gpu.PRIME_BITS)
+@pytest.mark.parametrize("n", gpu.DEGREES)
+def test_every_size_has_a_prime(n: int, bits: int) -> None:
+    q = gpu.modulus(n, bits)
+    assert q % (2 * n) == 1 and pg.is_prime(q)
+    assert q.bit_length() == bits or (q, bits, n) == (gpu.BABYBEAR, 30, 2**24)
+
+
+def host_workload(monkeypatch: pytest.MonkeyPatch, moduli: list[int]) -> tuple[gpu.Workload, gpu.Buffers]:
+    """Five polynomials and their results, on the CPU."""
+    monkeypatch.setattr(gpu, "DEVICE", "cpu")
+    w = gpu.Workload(pg.Ring(32, moduli), 5)
+    a, b = (w.ring.random(5, seed=seed) for seed in (1, 2))
+    s = gpu.Buffers(a, b, a.ntt(), a.copy())
+    w.__dict__["sets"] = [s]
+    return w, s
+
+
+def wrong_at(poly: pg.Poly, q: int, *at: int) -> pg.Poly:
+    """Another value in one place."""
+    other = poly.copy()
+    other.data[at] = (int(other.data[at]) + 1) % q
+    return other
+
+
+@pytest.mark.parametrize("compared", [0, 32])
+@pytest.mark.parametrize("moduli", [pg.ntt_primes(32, 30), pg.ntt_primes(32, 60, 2)])
+def test_wrong_results_of_a_gpu_are_noticed(
+    moduli: list[int], compared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, s = host_workload(monkeypatch, moduli)
+    monkeypatch.setattr(gpu, "COMPARED", compared)
+    q, limb = moduli[-1], len(moduli) - 1
+
+    def holds(verify: Callable[..., bool], poly: pg.Poly, place: str) -> bool:
+        w.__dict__["sets"] = [dataclasses.replace(s, **{place: poly})]
+        return verify(w.rows(poly))
+
+    product = s.a * s.b
+    for verify, poly, place in (
+        (w.is_forward, s.transform, "transform"),
+        (w.is_inverse, s.a, "result"),
+        (w.is_product, product, "result"),
+    ):
+        assert holds(verify, poly, place)
+        for at in ((0, 0, 3), (4, limb, 31), (2, limb, 0), (1, limb, 7)):  # 1 is not looked at alone
+            assert not holds(verify, wrong_at(poly, q, *at), place)
+    not_canonical = s.transform.copy()
+    not_canonical.data[0, limb, 5] += q
+    assert not holds(w.is_forward, not_canonical, "transform")
+
+
+def test_points_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, s = host_workload(monkeypatch, pg.ntt_primes(32, 50, 2))
+    assert len(w.points) == 3 * 2 * 3
+    for p in w.points:
+        assert p.x == w.ring.eval_points(p.limb)[p.k]
+        assert p.value == s.transform.data[w.picked[p.row], p.limb, p.k]
+    assert [gpu.reversed_bits(k, 3) for k in range(8)] == cpu.bit_reversal(8).tolist()
+
+
+def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
+    order: list[int] = []
+    runs: list[Any] = [lambda i=i: order.append(i) for i in range(3)]
+    run = gpu.turns(runs)
+    for _ in range(5):
+        run()
+    assert order == [0, 1, 2, 0, 1]
+    names = [name for name, _ in gpu.programme(gpu.DEGREES, 50 << 20)]
+    assert len(names) == len(set(names)) == 3 * (len(gpu.DEGREES) + 3) + 4 + 2 * len(gpu.DEGREES)
+
+
+def test_gpu_benchmark_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "absence", lambda index: "no GPU answers here")
+    assert gpu.main(["--quick", "--out", str(tmp_path)]) == 1
+    assert "cuda:0: no GPU answers here" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 def product_by_definition(a: Any, b: Any, q: int) -> Any:

@@ -480,7 +480,8 @@ class CudaBackend:
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         rows = prod(out.shape[:-1])
         if plan.points == 1:
-            out[...] = x
+            with self._device:
+                out[...] = x
             return
         tables, word = self._tables(plan)[direction], word_of(plan.limbs, self.card)
         passes = self._passes(plan)

@@ -1,0 +1,546 @@
+"""Transforms and products on the GPU, beside a copy and cuFFT, in one process.
+
+    python -m benchmarks.gpu [--quick] [--out DIR]
+
+Batches of 512 MiB come from the card's memory and go back to it; smaller ones take turns among so
+many buffers that together they are four times the card's L2 cache. Single polynomials stay in the
+cache: their rows show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that
+one reading and one writing of its coefficients reach; `copy_gbps` counts both directions too.
+
+Before it is timed, a result is compared with the CPU backend (rows at the beginning, the middle and
+the end of the batch), at random points with Horner's rule in Python ints, and as a whole with another
+way to it on the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu.backends import load
+from polygpu.backends.cuda import absence, word_of
+
+from .harness import RESULTS, Case, CudaEvents, Row, measure, print_table, record
+from .report import KINDS
+
+DEVICE = "cuda:0"
+BATCH_BYTES = 2**29
+PRIME_BITS = (30, 50, 60)
+DEGREES = (*(2**k for k in range(10, 18)), 2**20, 2**24)
+QUICK = (2**12, 2**14, 2**16)
+SINGLE_DEGREES = (2**12, 2**16)  # one polynomial
+RNS_DEGREE, RNS_LIMBS = 2**16, 32
+STRUCTURE_DEGREE = 2**16  # automorphisms and products point by point
+GRAPH_CALLS = 16  # in one graph
+COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
+GALOIS = 5  # X -> X^5
+
+BABYBEAR = 15 * 2**27 + 1  # no 30-bit prime has a negacyclic transform of 2^24 points
+ORDERS = {
+    "forward": "natural to bit-reversed",
+    "inverse": "bit-reversed to natural",
+    "product": "natural to natural",
+}
+
+Run = Callable[[], pg.Poly]
+
+
+# ---- what is computed ----
+
+
+def modulus(n: int, bits: int) -> int:
+    """The largest prime of that size with a transform of degree n; BabyBear where 30 bits have none."""
+    try:
+        return pg.ntt_primes(n, bits)[0]
+    except pg.ParameterError:
+        if bits == 30 and BABYBEAR % (2 * n) == 1:
+            return BABYBEAR
+        raise
+
+
+def reversed_bits(k: int, bits: int) -> int:
+    return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
+
+
+def value_at(coefficients: NDArray[Any], x: int, q: int) -> int:
+    """Horner's rule in Python ints."""
+    total = 0
+    for c in reversed(coefficients.tolist()):
+        total = (total * x + c) % q
+    return total
+
+
+def turns(runs: Sequence[Run]) -> Run:
+    """One after another, over and over."""
+    if len(runs) == 1:
+        return runs[0]
+    cycle = itertools.cycle(runs)
+    return lambda: next(cycle)()
+
+
+def fill(array: Any, moduli: Sequence[int], seed: int) -> None:
+    """Residues of a counter's hash (splitmix64) in (batch, limbs, n), the same on every card."""
+    import cupy
+
+    kernel = cupy.ElementwiseKernel(
+        "uint64 seed, raw uint64 moduli, uint64 n, uint64 limbs",
+        "T x",
+        """
+        unsigned long long z = seed + ((unsigned long long)i + 1) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        x = (T)((z ^ (z >> 31)) % moduli[(unsigned long long)i / n % limbs]);
+        """,
+        "benchmark_fill",
+    )
+    q = cupy.asarray(np.array(moduli, dtype=np.uint64))
+    kernel(np.uint64(seed << 40), q, np.uint64(array.shape[-1]), np.uint64(len(moduli)), array)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Two polynomials, or batches of them, and where their transform and their product go."""
+
+    a: pg.Poly
+    b: pg.Poly
+    transform: pg.Poly
+    result: pg.Poly
+
+
+@dataclass(frozen=True)
+class Point:
+    """Entry k of a transformed row is the row's value at x."""
+
+    row: int
+    limb: int
+    k: int
+    x: int
+    value: int  # of `a`
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A batch of products, so many times over that no cache holds them, and what is true of them."""
+
+    ring: pg.Ring
+    batch: int
+    copies: int = 1
+
+    @cached_property
+    def sets(self) -> list[Buffers]:
+        import cupy
+
+        ring = self.ring
+        shape = (self.batch, ring.rows, ring.n)
+
+        def operand(seed: int) -> pg.Poly:
+            data = cupy.empty(shape, ring.dtype)
+            fill(data, ring.moduli, seed)
+            return ring.from_residues(data)
+
+        def target() -> pg.Poly:
+            return ring.from_residues(cupy.empty(shape, ring.dtype))
+
+        return [Buffers(operand(1), operand(2), target(), target()) for _ in range(self.copies)]
+
+    @property
+    def first(self) -> Buffers:
+        return self.sets[0]
+
+    @cached_property
+    def picked(self) -> list[int]:
+        """The polynomials that are looked at one by one."""
+        return sorted({0, self.batch // 2, self.batch - 1})
+
+    def rows(self, poly: pg.Poly) -> NDArray[Any]:
+        """The residues of those, in host memory."""
+        return np.stack([load(DEVICE).to_host(poly.data[i]) for i in self.picked])
+
+    @cached_property
+    def host_a(self) -> pg.Poly:
+        return self.ring.from_residues(self.rows(self.first.a))
+
+    @cached_property
+    def host_b(self) -> pg.Poly:
+        return self.ring.from_residues(self.rows(self.first.b))
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Random places, fewer in longer rows."""
+        n, rng = self.ring.n, random.Random(self.ring.n)
+        rows = range(len(self.picked)) if n <= 2**20 else [len(self.picked) - 1]
+        limbs = rng.sample(range(self.ring.rows), min(self.ring.rows, 3))
+        found = []
+        assert self.ring.roots is not None
+        for row, limb in itertools.product(rows, limbs):
+            q, psi = self.ring.moduli[limb], self.ring.roots[limb]
+            assert pow(psi, n, q) == q - 1
+            for _ in range(3 if n <= 2**14 else 1):
+                k = rng.randrange(n)
+                x = pow(psi, 2 * reversed_bits(k, n.bit_length() - 1) + 1, q)
+                found.append(Point(row, limb, k, x, value_at(self.host_a.data[row, limb], x, q)))
+        return found
+
+    def case(
+        self,
+        op: str,
+        order: str,
+        runs: Sequence[Run],
+        verify: Callable[[NDArray[Any]], bool],
+        launch: str = "plain",
+        calls: int = 1,
+    ) -> Case:
+        ring = self.ring
+        params: dict[str, int | str] = {
+            "n": ring.n,
+            "word": self.word,
+            "bits": ring.moduli[0].bit_length(),
+            "word_bytes": ring.dtype.itemsize,
+            "limbs": ring.rows,
+            "batch": self.batch,
+            "order": order,
+            "launch": launch,
+            "buffers": self.copies,
+            "q": ring.moduli[0],
+        }
+        work = self.batch * ring.rows * ring.n
+        return Case(op, "polygpu", params, turns(runs), verify, work, self.rows, calls)
+
+    @property
+    def word(self) -> str:
+        """The arithmetic: of 32-bit integers, of doubles or of 64-bit integers."""
+        if self.ring.dtype == np.uint32:
+            return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
+        return "f64" if word_of(self.ring.limbs, load(DEVICE).card) == "Float64" else "u64"  # type: ignore[attr-defined]
+
+    # What is true of a result; values are `rows` of it. No residue may stand where one was not written.
+
+    def poison(self, *polys: pg.Poly) -> None:
+        for poly in polys:
+            poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
+
+    def is_canonical(self, values: NDArray[Any]) -> bool:
+        last = np.array([q - 1 for q in self.ring.moduli], dtype=np.uint64)
+        return bool((values <= last[:, None]).all())
+
+    def is_forward(self, values: NDArray[Any]) -> bool:
+        return (
+            self.is_canonical(values)
+            and (self.ring.n > COMPARED or np.array_equal(values, self.host_a.ntt().data))
+            and all(int(values[p.row, p.limb, p.k]) == p.value for p in self.points)
+            and self.first.transform.intt() == self.first.a
+        )
+
+    def is_inverse(self, values: NDArray[Any]) -> bool:
+        """Of a transform that was shown to be right."""
+        return np.array_equal(values, self.host_a.data) and self.first.result == self.first.a
+
+    def is_product(self, values: NDArray[Any]) -> bool:
+        def holds(p: Point) -> bool:
+            q = self.ring.moduli[p.limb]
+            a_times_b = p.value * value_at(self.host_b.data[p.row, p.limb], p.x, q) % q
+            return value_at(values[p.row, p.limb], p.x, q) == a_times_b
+
+        return (
+            self.is_canonical(values)
+            and (self.ring.n > COMPARED or np.array_equal(values, (self.host_a * self.host_b).data))
+            and all(map(holds, self.points))
+            and self.first.result == (self.first.a.ntt() * self.first.b.ntt()).intt()
+        )
+
+
+def transform_cases(w: Workload) -> Iterator[Case]:
+    w.poison(*(s.transform for s in w.sets))
+    yield w.case(
+        "forward", ORDERS["forward"], [partial(s.a.ntt, out=s.transform) for s in w.sets], w.is_forward
+    )
+    for s in w.sets:
+        s.a.ntt(out=s.transform)
+        w.poison(s.result)
+    yield w.case(
+        "inverse", ORDERS["inverse"], [partial(s.transform.intt, out=s.result) for s in w.sets], w.is_inverse
+    )
+    w.poison(*(s.result for s in w.sets))
+    yield w.case(
+        "product", ORDERS["product"], [partial(s.a.mul, s.b, out=s.result) for s in w.sets], w.is_product
+    )
+
+
+def structure_cases(w: Workload) -> Iterator[Case]:
+    """A permutation of coefficients or values, and a product of values."""
+    n, s = w.ring.n, w.first
+    s.a.ntt(out=s.transform)
+    back = pow(GALOIS, -1, 2 * n)
+
+    def is_automorphism(values: NDArray[Any]) -> bool:
+        moved = GALOIS * np.arange(n) % (2 * n)
+        q = np.array(w.ring.moduli, dtype=np.uint64)[:, None]
+        x = w.host_a.data.astype(np.uint64)
+        expected = np.empty_like(x)
+        expected[..., moved % n] = np.where(moved < n, x, (q - x) % q)
+        return np.array_equal(values, expected) and s.a.automorphism(GALOIS).automorphism(back) == s.a
+
+    def is_automorphism_of_values(values: NDArray[Any]) -> bool:
+        expected = w.host_a.ntt().automorphism(GALOIS).data
+        again = s.transform.automorphism(GALOIS).automorphism(back)
+        return np.array_equal(values, expected) and again == s.transform
+
+    def is_pointwise_product(values: NDArray[Any]) -> bool:
+        x, y = (w.rows(poly).astype(object) for poly in (s.transform, other))
+        q = np.array(w.ring.moduli, dtype=object)[:, None]
+        return np.array_equal(values, x * y % q) and s.result.intt() == s.a * s.b
+
+    yield w.case("automorphism", "natural", [partial(s.a.automorphism, GALOIS)], is_automorphism)
+    yield w.case(
+        "automorphism", "bit-reversed", [partial(s.transform.automorphism, GALOIS)], is_automorphism_of_values
+    )
+    other = s.b.ntt()
+    w.poison(s.result)
+    yield w.case(
+        "pointwise", "bit-reversed", [partial(s.transform.mul, other, out=s.result)], is_pointwise_product
+    )
+
+
+def single_cases(w: Workload) -> Iterator[Case]:
+    """Transforms of one polynomial: call by call, and one or many in a CUDA graph."""
+    s = w.first
+    directions: tuple[tuple[str, pg.Poly, pg.Poly, Run, Callable[[NDArray[Any]], bool]], ...] = (
+        ("forward", s.a, s.transform, partial(s.a.ntt, out=s.transform), w.is_forward),
+        ("inverse", s.transform, s.result, partial(s.transform.intt, out=s.result), w.is_inverse),
+    )
+    for op, _, target, run, verify in directions:
+        w.poison(target)
+        yield w.case(op, ORDERS[op], [run], verify)
+
+    capture: Callable[..., Run] | None = getattr(pg, "capture", None)
+    if capture is None:
+        print(f"CUDA graphs: polygpu {pg.__version__} has no pg.capture, skipped", flush=True)
+        return
+    for (op, source, target, run, verify), calls in itertools.product(directions, (1, GRAPH_CALLS)):
+
+        def repeat(_: pg.Poly, run: Run = run, calls: int = calls) -> pg.Poly:
+            return [run() for _ in range(calls)][-1]
+
+        replay = capture(repeat, source)
+        w.poison(target)
+        yield w.case(op, ORDERS[op], [replay], verify, f"CUDA graph of {calls}", calls)
+
+
+# ---- what it is compared with ----
+
+
+def plain_params(n: int, word: str, word_bytes: int, batch: int, order: str) -> dict[str, int | str]:
+    return {
+        "n": n,
+        "word": word,
+        "bits": 8 * word_bytes,
+        "word_bytes": word_bytes,
+        "limbs": 1,
+        "batch": batch,
+        "order": order,
+    }
+
+
+def copy_cases(n: int) -> Iterator[Case]:
+    """From one half of twice the batch's bytes to the other, n words of 4 bytes."""
+    import cupy
+
+    source, target = cupy.empty((1, 1, n), np.uint32), cupy.full((1, 1, n), 2**32 - 1, np.uint32)
+    fill(source, [2**32 - 1], 1)
+
+    def run() -> Any:
+        cupy.copyto(target, source)
+        return target
+
+    yield Case(
+        op="copy",
+        library="CuPy",
+        params=plain_params(n, "u32", 4, 1, "none"),
+        run=run,
+        verify=lambda _: bool(cupy.array_equal(target, source)),
+        work=n,
+        values=lambda x: np.asarray(cupy.asnumpy(x[..., :: max(1, n // 2**20)])),
+    )
+
+
+def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
+    import cupy
+    import cupy.fft  # fails here where there is no cuFFT
+
+    real = np.dtype(np.float32 if word_bytes == 8 else np.float64)
+    complex_type = np.dtype(np.complex64 if word_bytes == 8 else np.complex128)
+    batch = max(1, BATCH_BYTES // (word_bytes * n))
+    integers = cupy.empty((batch, 1, 2 * n), np.uint32)
+    fill(integers, [2**24 - 1], 3)
+    x = ((integers[:, 0] - real.type(2**23)) * real.type(2.0**-23)).astype(real).view(complex_type)
+    del integers
+    picked = sorted({0, batch // 2, batch - 1})
+
+    def rows(y: Any) -> NDArray[Any]:
+        return np.stack([cupy.asnumpy(y[i]) for i in picked])
+
+    def verify(values: NDArray[Any]) -> bool:
+        expected = np.fft.fft(rows(x).astype(np.complex128))
+        tolerance = 1e-5 if word_bytes == 8 else 1e-13
+        return bool(np.abs(values - expected).max() < tolerance * np.abs(expected).max())
+
+    yield Case(
+        op="fft",
+        library="cuFFT",
+        params=plain_params(n, complex_type.name, word_bytes, batch, "natural to natural"),
+        run=lambda: cupy.fft.fft(x),
+        verify=verify,
+        work=batch * n,
+        values=rows,
+    )
+    cupy.fft.config.get_plan_cache().clear()
+
+
+# ---- the run ----
+
+
+def programme(degrees: Sequence[int], l2_bytes: int) -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
+    """Groups of cases that share buffers, by name; a group frees them at its end."""
+
+    def batched(n: int, moduli: Sequence[int], batch: int | None = None) -> Workload:
+        ring = pg.Ring(n, moduli)
+        size = ring.dtype.itemsize * n * len(moduli)
+        batch = batch or max(1, BATCH_BYTES // size)
+        copies = math.ceil(4 * l2_bytes / (2 * batch * size))
+        return Workload(ring, batch, max(1, copies))
+
+    def group(cases: Callable[[Workload], Iterator[Case]], make: Callable[[], Workload]) -> Iterator[Case]:
+        yield from cases(make())
+
+    for bits in PRIME_BITS:
+        for n in degrees:
+
+            def make(n: int = n, bits: int = bits) -> Workload:
+                return batched(n, [modulus(n, bits)])
+
+            yield f"{bits} bits, n = {n}", partial(group, transform_cases, make)
+        for n in SINGLE_DEGREES:
+
+            def single(n: int = n, bits: int = bits) -> Workload:
+                return Workload(pg.Ring(n, modulus(n, bits)), 1)
+
+            yield f"{bits} bits, n = {n}, one polynomial", partial(group, single_cases, single)
+
+        def structure(bits: int = bits) -> Workload:
+            return batched(STRUCTURE_DEGREE, [modulus(STRUCTURE_DEGREE, bits)])
+
+        yield f"{bits} bits, automorphisms", partial(group, structure_cases, structure)
+    for bits, batch in itertools.product(PRIME_BITS[:2], (None, 1)):
+
+        def rns(bits: int = bits, batch: int | None = batch) -> Workload:
+            return batched(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits, RNS_LIMBS), batch)
+
+        yield (
+            f"{RNS_LIMBS} limbs of {bits} bits, batch {batch or 'in memory'}",
+            partial(group, transform_cases, rns),
+        )
+    for word_bytes, n in itertools.product((8, 16), degrees):
+        yield f"cuFFT, {word_bytes} bytes, n = {n}", partial(cufft_cases, n, word_bytes)
+
+
+def with_figures(row: Row, copy_gbps: float) -> Row:
+    """The row and what the tables show: times in us, and the share of the copy's bandwidth."""
+    word_bytes = int(row.params["word_bytes"])
+    assert row.minimum is not None
+    figures = {
+        "us_median": round(row.median / 1000, 3),
+        "us_min": round(row.minimum / 1000, 3),
+        "ps_per_coef": round(1000 * row.median / row.work, 3),
+        "copy_gbps": round(copy_gbps, 1),
+        "eff1": round(2 * word_bytes * row.work / row.median / copy_gbps, 4),
+    }
+    return dataclasses.replace(row, figures=figures)
+
+
+def describe(row: Row) -> str:
+    p, f = row.params, row.figures
+    what = (
+        f"{row.library} {row.op}, {p['word']} {p['bits']} bits, n = {p['n']}, {p['limbs']} x {p['batch']}, "
+    )
+    how = f"{p.get('launch', 'plain')}, {p['order']}"
+    return (
+        f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), "
+        f"{f['ps_per_coef']:.2f} ps a coefficient, {f['eff1']:.1%} of copy, digest {row.digest}"
+    )
+
+
+@pg.device("cpu")  # what is made without a device named is for the comparison
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    options = parser.parse_args(arguments)
+    reason = absence(0)
+    if reason is not None:
+        print(f"{DEVICE}: {reason}")
+        return 1
+
+    import cupy
+
+    timer = CudaEvents()
+    rows: list[Row] = []
+    failures = 0
+
+    def failed(what: object, error: Exception) -> None:
+        nonlocal failures
+        failures += 1
+        print(f"{what}: FAILED, {type(error).__name__}: {error}", flush=True)
+
+    def run(name: str, cases: Callable[[], Iterator[Case]]) -> None:
+        try:
+            for case in cases():
+                try:
+                    row = measure(case, timer)
+                    gbps = rows[0].figures["copy_gbps"] if rows else 8 * row.work / row.median
+                    rows.append(with_figures(row, gbps))
+                    record(rows[-1], options.out)
+                    print(describe(rows[-1]), flush=True)
+                except Exception as error:
+                    failed(case, error)
+        except ImportError as error:
+            print(f"{name}: skipped, {error}", flush=True)
+        except Exception as error:
+            failed(name, error)
+
+    def free() -> None:
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    machine = timer.machine()
+    print(", ".join(f"{key} {value}" for key, value in machine.items()), flush=True)
+    run("copy", partial(copy_cases, BATCH_BYTES // 4))
+    if not rows:
+        print("without the copy's bandwidth there is nothing to compare with")
+        return 1
+    free()
+    for name, cases in programme(QUICK if options.quick else DEGREES, int(machine["l2_bytes"])):
+        run(name, cases)
+        free()
+    for table in (table for kind in KINDS.values() for table in kind.tables(rows)):
+        print_table(table.title, table.header, table.body)
+    if failures:
+        print(f"{failures} cases failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,3 @@
+from .fixtures import simulated_cuda
+
+__all__ = ["simulated_cuda"]

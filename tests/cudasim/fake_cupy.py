@@ -1,0 +1,621 @@
+"""A module object that stands in for `cupy`: arrays of `arrays.py`, kernels run by the simulator.
+
+It has what launch code of a library plausibly needs. Anything else raises AttributeError with the name, so
+that what is missing here is not taken for what is missing in CuPy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from . import arrays, compiler, devices, launch, memory, settings, streams
+from .arrays import ndarray
+from .cards import CARDS, Card
+
+_active = settings.from_environment()
+
+
+# ---- kernels ----
+
+
+class RawModule:
+    """Stands for `cupy.RawModule`: compiled when the first kernel is asked for, once a compute capability."""
+
+    def __init__(
+        self,
+        *,
+        code: str | None = None,
+        path: str | None = None,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions: Sequence[str] | None = None,
+        jitify: bool = False,
+    ) -> None:
+        if code is None:
+            raise NotImplementedError("the simulator needs source code: it cannot run cubin or PTX")
+        if not isinstance(options, tuple):
+            raise TypeError(
+                f"Argument 'options' has incorrect type (expected tuple, got {type(options).__name__})"
+            )
+        self.code = code
+        self.options = options
+        self.enable_cooperative_groups = enable_cooperative_groups
+        self.name_expressions = None if name_expressions is None else tuple(name_expressions)
+        self._compiled: dict[tuple[int, int], compiler.CompiledModule] = {}
+
+    def compile(self, log_stream: Any = None) -> None:
+        self._module()
+
+    def _module(self) -> compiler.CompiledModule:
+        capability = devices.card(devices.current()).compute_capability
+        if capability not in self._compiled:
+            try:
+                self._compiled[capability] = compiler.compile_module(
+                    self.code, self.options, self.name_expressions or (), capability
+                )
+            except compiler.CompileError as error:
+                raise CompileException(str(error), self.code, "default_program", self.options) from error
+        return self._compiled[capability]
+
+    def get_function(self, name: str) -> RawKernel:
+        kernel = RawKernel.__new__(RawKernel)
+        kernel._set_up(self, name)
+        kernel._entry()
+        return kernel
+
+    def get_global(self, name: str) -> arrays.MemoryPointer:
+        """A `__device__` or `__constant__` variable, which has no guard zones."""
+        import ctypes
+
+        library = self._module().library
+        try:
+            address = ctypes.addressof(ctypes.c_char.in_dll(library, name))
+        except ValueError:
+            raise launch.CUDADriverError(
+                500, "CUDA_ERROR_NOT_FOUND", f"named symbol not found: {name}"
+            ) from None
+        return arrays.MemoryPointer(_Symbol(address, devices.current(), library), 0)  # type: ignore[arg-type]
+
+
+class _Symbol:
+    """The memory of a variable in a module; long enough for whatever the caller says it is."""
+
+    def __init__(self, address: int, device: int, library: Any) -> None:
+        import ctypes
+
+        self.ptr = address
+        self.device = device
+        self.size = 64 << 10
+        self.library = library
+        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(address))
+
+
+class RawKernel:
+    """Stands for `cupy.RawKernel`; also what `RawModule.get_function` returns."""
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        *,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        jitify: bool = False,
+    ) -> None:
+        module = RawModule(
+            code=code, options=options, backend=backend, enable_cooperative_groups=enable_cooperative_groups
+        )
+        self._set_up(module, name)
+
+    def _set_up(self, module: RawModule, name: str) -> None:
+        self.name = self.__name__ = name
+        self._module = module
+        self._entries: dict[tuple[int, int], launch.Entry] = {}
+        self._dynamic_limits: dict[int, int] = {}
+        self._carveout = -1
+
+    def compile(self, log_stream: Any = None) -> None:
+        self._entry()
+
+    def _entry(self) -> launch.Entry:
+        capability = devices.card(devices.current()).compute_capability
+        if capability not in self._entries:
+            compiled = self._module._module()
+            if self.name not in compiled.kernels:
+                known = ", ".join(compiled.kernels) or "none"
+                raise launch.CUDADriverError(
+                    500, "CUDA_ERROR_NOT_FOUND", f"named symbol not found: {self.name} (kernels: {known})"
+                )
+            self._entries[capability] = launch.Entry(compiled, self.name)
+        return self._entries[capability]
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        stream: streams.Stream | None = None,
+        enable_cooperative_groups: bool | None = None,
+    ) -> None:
+        device = devices.current()
+        cooperative = self._module.enable_cooperative_groups
+        if enable_cooperative_groups is not None:
+            cooperative = enable_cooperative_groups
+        prepared = launch.Launch(
+            entry=self._entry(),
+            card=devices.card(device),
+            device=device,
+            grid=grid,
+            block=block,
+            arguments=args,
+            shared_mem=int(shared_mem),
+            max_dynamic_shared=self.max_dynamic_shared_size_bytes,
+            cooperative=cooperative,
+        )
+        target = stream or streams.current_stream()
+        target._run(lambda: prepared.run(_active))
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        device = devices.current()
+        return self._dynamic_limits.get(device, devices.card(device).shared_per_block)
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        card = devices.card(devices.current())
+        if not 0 <= size <= card.shared_per_block_optin:
+            raise launch.invalid_value(
+                f"max_dynamic_shared_size_bytes = {size}: {card.name} has {card.shared_per_block_optin}"
+            )
+        self._dynamic_limits[devices.current()] = int(size)
+
+    @property
+    def preferred_shared_memory_carveout(self) -> int:
+        return self._carveout
+
+    @preferred_shared_memory_carveout.setter
+    def preferred_shared_memory_carveout(self, percent: int) -> None:
+        if not -1 <= percent <= 100:
+            raise launch.invalid_value(f"preferred_shared_memory_carveout = {percent}")
+        self._carveout = percent
+
+    # What ptxas would say; the simulator does not know it.
+    max_threads_per_block = 1024
+    shared_size_bytes = 0
+    const_size_bytes = 0
+    local_size_bytes = 0
+    num_regs = 32
+    cache_mode_ca = 0
+
+    @property
+    def binary_version(self) -> int:
+        return int(devices.Device().compute_capability)
+
+    ptx_version = binary_version
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        names = (
+            "max_threads_per_block",
+            "shared_size_bytes",
+            "const_size_bytes",
+            "local_size_bytes",
+            "num_regs",
+            "ptx_version",
+            "binary_version",
+            "cache_mode_ca",
+            "max_dynamic_shared_size_bytes",
+            "preferred_shared_memory_carveout",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+class CompileException(Exception):
+    """Stands for `cupy.cuda.compiler.CompileException`."""
+
+    def __init__(
+        self, message: str, source: str, name: str, options: Sequence[str], backend: str = "nvrtc"
+    ) -> None:
+        super().__init__(message)
+        self.source = source
+        self.name = name
+        self.options = options
+        self.backend = backend
+
+    def get_message(self) -> str:
+        return str(self)
+
+
+# ---- arrays ----
+
+
+def _to_device(values: Any, dtype: Any = None, copy: bool = True, order: str = "C") -> ndarray:
+    if isinstance(values, ndarray):
+        same = dtype is None or values.dtype == np.dtype(dtype)
+        if same and not copy:
+            return values
+        return values.copy() if dtype is None else values.astype(dtype)
+    if isinstance(values, list | tuple) and any(isinstance(v, ndarray) for v in values):
+        result: ndarray = _delegate(np.stack)(list(values))
+        return result if dtype is None else result.astype(dtype)
+    host = np.array(values, dtype, order=order if order in ("C", "F") else "C")  # type: ignore[call-overload]
+    result = ndarray(host.shape, host.dtype)
+    streams.submit(lambda: np.copyto(result._host, host))
+    return result
+
+
+def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return ndarray(shape, dtype, order=order)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:
+    result = ndarray(shape, np.array(fill_value).dtype if dtype is None else dtype, order=order)
+    result.fill(fill_value)
+    return result
+
+
+def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 0, dtype, order)
+
+
+def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
+    return full(shape, 1, dtype, order)
+
+
+def _like(make: Callable[..., ndarray]) -> Any:
+    def like(
+        a: ndarray, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+    ) -> ndarray:
+        return make(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+    return like
+
+
+def full_like(a: ndarray, fill_value: Any, dtype: Any = None, **_: Any) -> ndarray:
+    return full(a.shape, fill_value, a.dtype if dtype is None else dtype)
+
+
+def array(values: Any, dtype: Any = None, copy: bool = True, order: str = "K", **_: Any) -> ndarray:
+    return _to_device(values, dtype, copy, order)
+
+
+def asarray(values: Any, dtype: Any = None, order: Any = None, **_: Any) -> ndarray:
+    return _to_device(values, dtype, copy=False)
+
+
+def ascontiguousarray(values: Any, dtype: Any = None) -> ndarray:
+    result = asarray(values, dtype)
+    return result if result.flags.c_contiguous else result.copy()
+
+
+def asnumpy(
+    values: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True
+) -> Any:
+    if isinstance(values, ndarray):
+        return values.get(order=order, out=out)
+    return np.array(values, copy=None, order="F" if order == "F" else "C")
+
+
+def arange(*args: Any, dtype: Any = None) -> ndarray:
+    return _to_device(np.arange(*args, dtype=dtype))
+
+
+def copyto(target: ndarray, source: Any, casting: Any = "same_kind", where: Any = None) -> None:
+    if not isinstance(target, ndarray):
+        raise TypeError(f"dst must be cupy.ndarray, not {type(target)}")
+    host, values = target._host, arrays.operand(source)
+    mask = True if where is None else arrays.operand(where)
+    streams.submit(lambda: np.copyto(host, values, casting=casting, where=mask))
+
+
+def shares_memory(a: ndarray, b: ndarray, max_work: Any = None) -> bool:
+    return np.shares_memory(arrays.operand(a), arrays.operand(b))
+
+
+def may_share_memory(a: ndarray, b: ndarray, max_work: Any = None) -> bool:
+    return np.may_share_memory(arrays.operand(a), arrays.operand(b))
+
+
+def get_array_module(*args: Any) -> Any:
+    return cupy if any(isinstance(a, ndarray) for a in args) else np
+
+
+def from_dlpack(source: Any, **_: Any) -> ndarray:
+    if isinstance(source, ndarray):
+        return source.view()
+    device = source.__dlpack_device__()
+    if device[0] not in (2, 13):
+        raise TypeError(f"CPU arrays cannot be directly imported to CuPy (DLPack device {device})")
+    return _to_device(np.from_dlpack(source))
+
+
+def _delegate(function: Any) -> Any:
+    """A function of NumPy on device arrays: views stay views, all else is a new device array."""
+
+    def on_device(*args: Any, **keywords: Any) -> Any:
+        def collect(value: Any) -> Iterator[ndarray]:
+            if isinstance(value, ndarray):
+                yield value
+            elif isinstance(value, list | tuple):
+                for part in value:
+                    yield from collect(part)
+
+        out = keywords.pop("out", None)
+        hosts = [arrays.operand(a) for a in args]
+        named = {k: arrays.operand(v) for k, v in keywords.items()}
+        if out is not None:
+            return arrays.elementwise(lambda out: np.copyto(out, function(*hosts, **named)), out=out)
+        values = function(*hosts, **named)
+        sources = [*collect(args), *collect(tuple(keywords.values()))]
+        if isinstance(values, tuple | list):
+            return type(values)(arrays.wrap(v, *sources) for v in values)
+        if any(
+            isinstance(values, np.ndarray) and np.may_share_memory(values, s._memory.bytes) for s in sources
+        ):
+            return arrays.wrap(values, *sources)
+        return arrays.compute(lambda: function(*hosts, **named))
+
+    on_device.__name__ = function.__name__
+    return on_device
+
+
+_DELEGATED = """
+    add subtract multiply divide true_divide floor_divide remainder mod power negative absolute abs
+    sign bitwise_and bitwise_or bitwise_xor invert left_shift right_shift bitwise_count equal
+    not_equal less less_equal greater greater_equal logical_and logical_or logical_not isfinite
+    isnan minimum maximum clip where rint floor ceil trunc round sqrt exp sin cos conj real imag
+    angle sum prod max min amax amin any all argmax argmin mean std var cumsum count_nonzero
+    array_equal allclose isclose concatenate stack vstack hstack split array_split moveaxis rollaxis
+    swapaxes transpose broadcast_to broadcast_arrays reshape ravel squeeze expand_dims atleast_1d
+    flip roll repeat tile pad take take_along_axis searchsorted sort argsort unique nonzero matmul
+    dot tensordot einsum outer
+""".split()  # noqa: SIM905
+_FFT = ["fft", "ifft", "rfft", "irfft", "fftshift"]
+
+
+# ---- the module ----
+
+
+def _device_attribute(attribute: Any, device: int) -> int:
+    """By CUDA's number or by the name in `Device.attributes`."""
+    numbers = {
+        1: "MaxThreadsPerBlock",
+        8: "MaxSharedMemoryPerBlock",
+        10: "WarpSize",
+        16: "MultiProcessorCount",
+        38: "L2CacheSize",
+        39: "MaxThreadsPerMultiProcessor",
+        75: "ComputeCapabilityMajor",
+        76: "ComputeCapabilityMinor",
+        81: "MaxSharedMemoryPerMultiprocessor",
+        82: "MaxRegistersPerMultiprocessor",
+        95: "CooperativeLaunch",
+        97: "MaxSharedMemoryPerBlockOptin",
+        106: "MaxBlocksPerMultiprocessor",
+    }
+    attributes = devices.card(device).attributes()
+    name = numbers.get(attribute, attribute)
+    if name not in attributes:
+        raise streams.CUDARuntimeError(
+            1, f"cudaErrorInvalidValue: device attribute {attribute!r} is not simulated"
+        )
+    return attributes[name]
+
+
+def _memset(address: int, value: int, size: int, stream: int = 0) -> None:
+    streams.submit(lambda: memory.bytes_at(address, size).fill(value))
+
+
+def _copy_on_device(target: int, source: int, size: int, kind: int = 3, stream: int = 0) -> None:
+    if kind != 3:
+        raise NotImplementedError("the simulator copies by address within the device only (kind 3)")
+    streams.submit(lambda: np.copyto(memory.bytes_at(target, size), memory.bytes_at(source, size)))
+
+
+class MemoryPool:
+    """Stands for `cupy.cuda.MemoryPool`: it keeps nothing for later."""
+
+    def malloc(self, size: int) -> arrays.MemoryPointer:
+        return arrays.MemoryPointer(memory.Allocation(size, devices.current()), 0)
+
+    def used_bytes(self) -> int:
+        return memory.live_bytes(devices.current())
+
+    total_bytes = used_bytes
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        pass
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        pass
+
+    def get_limit(self) -> int:
+        return 0
+
+
+class _FakeModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the simulated {self.__name__} has no {name!r} (tests/cudasim/fake_cupy.py)")
+
+
+def _module(name: str, **members: Any) -> ModuleType:
+    module = _FakeModule(name)
+    module.__dict__.update(members)
+    module.__path__ = []
+    return module
+
+
+def _build() -> ModuleType:
+    pool = MemoryPool()
+    runtime = _module(
+        "cupy.cuda.runtime",
+        CUDARuntimeError=streams.CUDARuntimeError,
+        getDeviceCount=devices.count,
+        getDevice=devices.current,
+        setDevice=devices.set_current,
+        getDeviceProperties=lambda device: devices.card(device).properties(),
+        deviceGetAttribute=_device_attribute,
+        deviceSynchronize=lambda: None,
+        deviceCanAccessPeer=lambda device, peer: 0,
+        streamSynchronize=lambda stream: None,
+        memset=_memset,
+        memsetAsync=_memset,
+        memcpy=_copy_on_device,
+        memcpyAsync=_copy_on_device,
+        memcpyDeviceToDevice=3,
+        runtimeGetVersion=lambda: 12080,
+        driverGetVersion=lambda: 12080,
+        memGetInfo=lambda: devices.Device().mem_info,
+        is_hip=False,
+        streamCaptureModeGlobal=0,
+        streamCaptureModeThreadLocal=1,
+        streamCaptureModeRelaxed=2,
+        cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
+        cudaDevAttrMultiProcessorCount=16,
+    )
+    driver = _module("cupy.cuda.driver", CUDADriverError=launch.CUDADriverError)
+    cuda_compiler = _module("cupy.cuda.compiler", CompileException=CompileException)
+    cuda_memory = _module(
+        "cupy.cuda.memory",
+        MemoryPool=MemoryPool,
+        MemoryPointer=arrays.MemoryPointer,
+        OutOfMemoryError=type("OutOfMemoryError", (MemoryError,), {}),
+    )
+    stream = _module(
+        "cupy.cuda.stream",
+        Stream=streams.Stream,
+        Event=streams.Event,
+        get_current_stream=streams.current_stream,
+    )
+    graph = _module("cupy.cuda.graph", Graph=streams.Graph)
+    cuda = _module(
+        "cupy.cuda",
+        runtime=runtime,
+        driver=driver,
+        compiler=cuda_compiler,
+        memory=cuda_memory,
+        stream=stream,
+        graph=graph,
+        Device=devices.Device,
+        Stream=streams.Stream,
+        ExternalStream=streams.ExternalStream,
+        Event=streams.Event,
+        Graph=streams.Graph,
+        MemoryPool=MemoryPool,
+        MemoryPointer=arrays.MemoryPointer,
+        get_current_stream=streams.current_stream,
+        get_elapsed_time=streams.get_elapsed_time,
+        get_device_id=devices.current,
+        is_available=lambda: devices.count() > 0,
+        get_allocator=lambda: pool.malloc,
+        set_allocator=lambda allocator=None: None,
+        using_allocator=lambda allocator=None: contextlib.nullcontext(),
+        alloc=pool.malloc,
+    )
+    own = _module(
+        "cupy",
+        __version__="14.0.0+simulated",
+        cuda=cuda,
+        ndarray=ndarray,
+        RawModule=RawModule,
+        RawKernel=RawKernel,
+        empty=empty,
+        zeros=zeros,
+        ones=ones,
+        full=full,
+        empty_like=_like(empty),
+        zeros_like=_like(zeros),
+        ones_like=_like(ones),
+        full_like=full_like,
+        array=array,
+        asarray=asarray,
+        asanyarray=asarray,
+        ascontiguousarray=ascontiguousarray,
+        asnumpy=asnumpy,
+        arange=arange,
+        copyto=copyto,
+        shares_memory=shares_memory,
+        may_share_memory=may_share_memory,
+        get_array_module=get_array_module,
+        from_dlpack=from_dlpack,
+        get_default_memory_pool=lambda: pool,
+        newaxis=None,
+        pi=np.pi,
+        fft=_module("cupy.fft", **{name: _delegate(getattr(np.fft, name)) for name in _FFT}),
+        **{name: _delegate(getattr(np, name)) for name in _DELEGATED},
+    )
+    scalars = (
+        "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128 dtype"
+        " result_type promote_types can_cast iinfo finfo ndim shape isscalar"
+    )
+    own.__dict__.update({name: getattr(np, name) for name in scalars.split()})
+    return own
+
+
+cupy = _build()
+
+
+def _all_modules() -> dict[str, ModuleType]:
+    found = {"cupy": cupy}
+    waiting = [cupy]
+    while waiting:
+        for value in vars(waiting.pop()).values():
+            if isinstance(value, _FakeModule) and value.__name__ not in found:
+                found[value.__name__] = value
+                waiting.append(value)
+    return found
+
+
+@contextmanager
+def simulated_cuda(
+    card: str | Card = "h100",
+    *,
+    devices_count: int = 1,
+    order: str | None = None,
+    seed: int | None = None,
+    concurrent_blocks: int | None = None,
+) -> Iterator[ModuleType]:
+    """Let `import cupy` give the simulated one, with that many cards of that kind.
+
+    `order` of threads: forward, reverse or random (with `seed`); `concurrent_blocks` are started together.
+    """
+    global _active
+    chosen = CARDS[card] if isinstance(card, str) else card
+    former_settings = _active
+    base = settings.from_environment()
+    _active = settings.Settings(
+        order=base.order if order is None else order,
+        seed=base.seed if seed is None else seed,
+        concurrent_blocks=base.concurrent_blocks if concurrent_blocks is None else concurrent_blocks,
+    )
+    former_cards = devices.set_cards([chosen] * devices_count)
+    former_modules = {
+        name: m for name, m in sys.modules.items() if name == "cupy" or name.startswith("cupy.")
+    }
+    for name in former_modules:
+        del sys.modules[name]
+    sys.modules.update(_all_modules())
+    try:
+        yield cupy
+    finally:
+        for name in [n for n in sys.modules if n == "cupy" or n.startswith("cupy.")]:
+            del sys.modules[name]
+        sys.modules.update(former_modules)
+        devices.set_cards(former_cards)
+        _active = former_settings

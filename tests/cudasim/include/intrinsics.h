@@ -1,0 +1,160 @@
+// CUDA's arithmetic and bit intrinsics on the host.
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
+
+namespace sim {
+
+template <class To, class From> inline To bits_as(From value) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To result;
+    memcpy(&result, &value, sizeof result);
+    return result;
+}
+
+// Float to integer as on the card: out of range saturates, NaN gives the smallest signed or largest unsigned.
+template <class To, class From> inline To saturate(From value) {
+    constexpr To low = std::is_signed<To>::value ? To(1ull << (8 * sizeof(To) - 1)) : To(0);
+    constexpr To high = To(~low);
+    if (value != value) return std::is_signed<To>::value ? low : (sizeof(To) == 8 ? To(1ull << 63) : To(0));
+    if (value <= From(low)) return low;
+    if (value >= From(high)) return high;
+    return To(value);
+}
+
+}  // namespace sim
+
+// ---- integers ----
+
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
+inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+inline int __mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
+inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
+inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a > b ? a - b : b - a); }
+inline unsigned __uhadd(unsigned a, unsigned b) { return unsigned((uint64_t(a) + b) >> 1); }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+
+inline unsigned __brev(unsigned x) {
+    x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
+    x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
+    x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+    return __builtin_bswap32(x);
+}
+inline unsigned long long __brevll(unsigned long long x) {
+    return (unsigned long long)__brev(unsigned(x)) << 32 | __brev(unsigned(x >> 32));
+}
+
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return unsigned(((uint64_t(high) << 32 | low) << (shift & 31)) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return unsigned((uint64_t(high) << 32 | low) >> (shift & 31));
+}
+inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned shift) {
+    return shift >= 32 ? low : __funnelshift_l(low, high, shift);
+}
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
+    return shift >= 32 ? high : __funnelshift_r(low, high, shift);
+}
+
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    uint64_t bytes = uint64_t(b) << 32 | a;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) {
+        unsigned pick = selector >> (4 * i) & 15, byte = unsigned(bytes >> (8 * (pick & 7)) & 0xff);
+        if (pick & 8) byte = byte & 0x80 ? 0xff : 0;  // the sign bit, replicated
+        result |= byte << (8 * i);
+    }
+    return result;
+}
+
+inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += int8_t(a >> i) * int8_t(b >> i);
+    return c;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    for (int i = 0; i < 32; i += 8) c += uint8_t(a >> i) * uint8_t(b >> i);
+    return c;
+}
+
+// Mixed argument types follow the usual conversions, as with CUDA's overloads.
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
+inline std::common_type_t<A, B> min(A a, B b) {
+    std::common_type_t<A, B> x = a, y = b;
+    return y < x ? y : x;
+}
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
+inline std::common_type_t<A, B> max(A a, B b) {
+    std::common_type_t<A, B> x = a, y = b;
+    return x < y ? y : x;
+}
+inline unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
+inline long long llmin(long long a, long long b) { return min(a, b); }
+inline long long llmax(long long a, long long b) { return max(a, b); }
+inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return min(a, b); }
+inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return max(a, b); }
+
+// ---- floating point, round to nearest even (compiled with -ffp-contract=off) ----
+
+inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __drcp_rn(double a) { return 1.0 / a; }
+inline double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline double rsqrt(double a) { return 1.0 / __builtin_sqrt(a); }
+inline float rsqrtf(float a) { return 1.0f / __builtin_sqrtf(a); }
+inline void sincospi(double a, double *s, double *c) { sincos(a * 3.14159265358979323846, s, c); }
+inline void sincospif(float a, float *s, float *c) { sincosf(a * 3.14159265358979323846f, s, c); }
+
+inline double __ull2double_rn(unsigned long long a) { return double(a); }
+inline double __ll2double_rn(long long a) { return double(a); }
+inline double __uint2double_rn(unsigned a) { return a; }
+inline double __int2double_rn(int a) { return a; }
+inline float __uint2float_rn(unsigned a) { return float(a); }
+inline float __int2float_rn(int a) { return float(a); }
+inline float __double2float_rn(double a) { return float(a); }
+inline long long __double2ll_rn(double a) { return sim::saturate<long long>(__builtin_rint(a)); }
+inline long long __double2ll_rz(double a) { return sim::saturate<long long>(__builtin_trunc(a)); }
+inline long long __double2ll_rd(double a) { return sim::saturate<long long>(__builtin_floor(a)); }
+inline unsigned long long __double2ull_rn(double a) { return sim::saturate<unsigned long long>(__builtin_rint(a)); }
+inline unsigned long long __double2ull_rz(double a) { return sim::saturate<unsigned long long>(__builtin_trunc(a)); }
+inline int __double2int_rn(double a) { return sim::saturate<int>(__builtin_rint(a)); }
+inline int __double2int_rz(double a) { return sim::saturate<int>(__builtin_trunc(a)); }
+inline unsigned __double2uint_rn(double a) { return sim::saturate<unsigned>(__builtin_rint(a)); }
+inline unsigned __double2uint_rz(double a) { return sim::saturate<unsigned>(__builtin_trunc(a)); }
+inline int __float2int_rn(float a) { return sim::saturate<int>(__builtin_rintf(a)); }
+inline unsigned __float2uint_rn(float a) { return sim::saturate<unsigned>(__builtin_rintf(a)); }
+
+inline long long __double_as_longlong(double a) { return sim::bits_as<long long>(a); }
+inline double __longlong_as_double(long long a) { return sim::bits_as<double>(a); }
+inline int __float_as_int(float a) { return sim::bits_as<int>(a); }
+inline float __int_as_float(int a) { return sim::bits_as<float>(a); }
+inline unsigned __float_as_uint(float a) { return sim::bits_as<unsigned>(a); }
+inline float __uint_as_float(unsigned a) { return sim::bits_as<float>(a); }
+inline int __double2hiint(double a) { return int(sim::bits_as<uint64_t>(a) >> 32); }
+inline int __double2loint(double a) { return int(uint32_t(sim::bits_as<uint64_t>(a))); }
+inline double __hiloint2double(int high, int low) {
+    return sim::bits_as<double>(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
+}

@@ -1,0 +1,100 @@
+"""Device memory: host buffers that are poisoned when fresh and have guard zones around them."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+
+import numpy as np
+
+from .compiler import sanitizer
+
+ALIGNMENT = 512  # as CuPy's pool
+GUARD = 512
+POISON = 0xA5
+_GUARD_BYTE = 0xC3
+
+_live: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
+_runtime: ctypes.CDLL | None = None
+
+
+class GuardError(RuntimeError):
+    """A kernel wrote outside of the device arrays it was given."""
+
+
+class Allocation:
+    """Some bytes of device memory, between two guard zones."""
+
+    def __init__(self, size: int, device: int) -> None:
+        self.size = size
+        self.device = device
+        room = np.empty(max(size, 1) + 2 * GUARD + ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % ALIGNMENT
+        self._zone = room[start : start + size + 2 * GUARD]
+        self._zone[:GUARD] = self._zone[GUARD + size :] = _GUARD_BYTE
+        self.bytes = self._zone[GUARD : GUARD + size]
+        self.bytes[:] = POISON
+        self.ptr = int(self._zone.ctypes.data) + GUARD
+        _live[self.ptr] = self
+        if _runtime is not None:
+            self._register(_runtime)
+
+    def _register(self, runtime: ctypes.CDLL) -> None:
+        runtime.sim_register_memory(
+            ctypes.c_size_t(self.ptr), ctypes.c_size_t(self.size), ctypes.c_size_t(GUARD)
+        )
+        # Before the buffer goes back to the host's allocator its guard zones must be open again.
+        weakref.finalize(self, _forget, runtime, self.ptr, self._zone).atexit = False
+
+    def guards_intact(self) -> bool:
+        zone = self._zone
+        return bool((zone[:GUARD] == _GUARD_BYTE).all() and (zone[GUARD + self.size :] == _GUARD_BYTE).all())
+
+
+def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
+    runtime.sim_forget_memory(ctypes.c_size_t(ptr))
+    del zone
+
+
+def attach_runtime(runtime: ctypes.CDLL) -> None:
+    """Tell the runtime about all device memory, so that it can check addresses."""
+    global _runtime
+    if _runtime is None:
+        _runtime = runtime
+        for allocation in list(_live.values()):
+            allocation._register(runtime)
+
+
+def is_device_address(address: int) -> bool:
+    return any(a.ptr <= address <= a.ptr + a.size for a in list(_live.values()))
+
+
+def bytes_at(address: int, size: int) -> np.ndarray:
+    """The bytes from a device address on; they must lie in one allocation."""
+    for allocation in list(_live.values()):
+        offset = address - allocation.ptr
+        if offset >= 0 and offset + size <= allocation.size:
+            return allocation.bytes[offset : offset + size]
+    raise GuardError(f"{size} bytes at {address:#x} are not within one allocation of device memory")
+
+
+def live_bytes(device: int) -> int:
+    return sum(a.size for a in list(_live.values()) if a.device == device)
+
+
+def check_guards(what: str) -> None:
+    """Raise if a guard zone was written to; repairs it, so that one overrun is reported once."""
+    if sanitizer() == "address":
+        return  # the zones are off limits, for this code too: an overrun was reported where it happened
+    for allocation in list(_live.values()):
+        if allocation.guards_intact():
+            continue
+        zone = allocation._zone
+        before = np.flatnonzero(zone[:GUARD] != _GUARD_BYTE) - GUARD
+        after = np.flatnonzero(zone[GUARD + allocation.size :] != _GUARD_BYTE) + allocation.size
+        offsets = np.concatenate([before, after])
+        zone[:GUARD] = zone[GUARD + allocation.size :] = _GUARD_BYTE
+        raise GuardError(
+            f"{what} wrote outside of an allocation of {allocation.size} bytes: "
+            f"at byte offsets {offsets[0]} to {offsets[-1]}"
+        )

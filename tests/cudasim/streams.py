@@ -1,0 +1,168 @@
+"""Streams, events and graphs. Work runs at once, in the order of its calls; a captured stream records it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+Action = Callable[[], None]
+_addresses = itertools.count(0x5700, 16)
+_state = threading.local()
+
+
+class CUDARuntimeError(RuntimeError):
+    """Stands for `cupy.cuda.runtime.CUDARuntimeError`."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Graph:
+    """Recorded work."""
+
+    def __init__(self) -> None:
+        self._actions: list[Action] = []
+
+    def launch(self, stream: Stream | None = None) -> None:
+        target = stream or current_stream()
+        target._run(self._replay)
+
+    def upload(self, stream: Stream | None = None) -> None:
+        pass
+
+    def _replay(self) -> None:
+        for action in self._actions:
+            action()
+
+
+class Stream:
+    """A CUDA stream that is always up to date."""
+
+    null: Stream
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
+        self.ptr = 0 if null else next(_addresses)
+        self.non_blocking = non_blocking
+        self._capture: Graph | None = None
+        self._outer: list[Stream] = []
+
+    def __enter__(self) -> Stream:
+        self._outer.append(current_stream())
+        _state.stream = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _state.stream = self._outer.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.ptr == other.ptr
+
+    def __hash__(self) -> int:
+        return hash(self.ptr)
+
+    def use(self) -> Stream:
+        _state.stream = self
+        return self
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        self._refuse_capture("cudaStreamSynchronize")
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """A stream that waits for an event of a captured stream takes part in the capture."""
+        if event._capture is not None:
+            self._capture = event._capture
+
+    def launch_host_func(self, callback: Callable[[object], None], argument: object) -> None:
+        self._run(lambda: callback(argument))
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default stream")
+        if self._capture is not None:
+            raise CUDARuntimeError(900, "cudaErrorStreamCaptureUnsupported: the stream is being captured")
+        self._capture = Graph()
+
+    def is_capturing(self) -> bool:
+        return self._capture is not None
+
+    def end_capture(self) -> Graph:
+        if self._capture is None:
+            raise CUDARuntimeError(901, "cudaErrorIllegalState: the stream is not being captured")
+        graph, self._capture = self._capture, None
+        return graph
+
+    def _run(self, action: Action) -> None:
+        if self._capture is None:
+            action()
+        else:
+            self._capture._actions.append(action)
+
+    def _refuse_capture(self, what: str) -> None:
+        if self._capture is not None:
+            raise CUDARuntimeError(
+                900, f"cudaErrorStreamCaptureUnsupported: {what} while the stream is captured"
+            )
+
+
+class ExternalStream(Stream):
+    """A stream made elsewhere."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        super().__init__()
+        self.ptr = ptr
+
+
+Stream.null = Stream(null=True)
+
+
+class Event:
+    """A moment of a stream; times are those of the host."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.ptr = next(_addresses)
+        self._time: float | None = None
+        self._capture: Graph | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._capture = (stream or current_stream())._capture
+        self._time = time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        current_stream()._refuse_capture("cudaEventSynchronize")
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds."""
+    if start._time is None or end._time is None:
+        raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: the event was not recorded")
+    return (end._time - start._time) * 1e3
+
+
+def current_stream(device_id: int | None = None) -> Stream:
+    return getattr(_state, "stream", Stream.null)
+
+
+def submit(action: Action) -> None:
+    """Run on the current stream."""
+    current_stream()._run(action)
+
+
+def require_no_capture(what: str) -> None:
+    """The host may not look at results while the stream is captured: there are none."""
+    current_stream()._refuse_capture(what)

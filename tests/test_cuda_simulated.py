@@ -1,0 +1,703 @@
+"""The kernels of cuda/ and their launch code, run on the CPU by tests/cudasim: bits as on the CPU backend."""
+
+import pickle
+import shutil
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise, product
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from cudasim import CARDS, simulated_cuda
+
+import polygpu as pg
+from polygpu import backends, plan
+from polygpu.backends import cuda
+from polygpu.backends.cuda import Card, split_passes, word_of
+from polygpu.plan import limbs_of
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
+)
+
+ORDERS = ("forward", "reverse", "random")
+WORDS = {29: "Lazy32", 30: "Lazy32", 31: "Tight32", 32: "Strict32", 45: "Float64", 50: "Float64"}
+WORDS |= {60: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
+KINDS = ("negacyclic", "cyclic")
+
+# Cards to choose launches for: capability, and KiB of shared memory in a block.
+LAUNCH_CARDS = [
+    Card(capability, kib << 10)
+    for capability, kib in (
+        ((7, 5), 64),
+        ((8, 0), 163),
+        ((8, 6), 99),
+        ((8, 9), 99),
+        ((9, 0), 227),
+        ((10, 0), 227),
+        ((12, 0), 99),
+    )
+]
+
+
+def _forget():
+    """Backends, and plans with what backends keep there, belong to one simulation."""
+    backends.load.cache_clear()
+    backends._default_device.cache_clear()
+    plan._plans.clear()
+    plan._recent.clear()
+    plan.limbs_of.cache_clear()
+
+
+@contextmanager
+def simulated(card="h100", **options):
+    _forget()
+    try:
+        with simulated_cuda(card, **options) as cupy:
+            yield cupy
+    finally:
+        _forget()
+
+
+@pytest.fixture
+def gpu():
+    with simulated(order="random", seed=7, concurrent_blocks=3) as cupy:
+        yield cupy
+
+
+def same(on_gpu, on_cpu):
+    assert on_gpu.device.startswith("cuda:") and on_cpu.device == "cpu"
+    assert on_gpu.domain == on_cpu.domain and on_gpu.shape == on_cpu.shape
+    got, expected = on_gpu._backend.to_host(on_gpu.data), on_cpu.data
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+def largest(ring, batch):
+    """All coefficients Q - 1."""
+    values = np.empty((*batch, ring.n), object)
+    values[...] = ring.modulus - 1
+    return ring(values)
+
+
+def check_ring(ring, batch=(3,)):
+    """Everything that a kernel computes, on random values and on the largest, bit for bit."""
+    a, b, top = ring.random(batch, seed=1), ring.random(batch[-1:], seed=2), largest(ring, batch)
+    x, y, z = (value.to("cuda") for value in (a, b, top))
+    same(x + y, a + b)
+    same(x - y, a - b)
+    same(-x, -a)
+    same(x * 7, a * 7)
+    same(x * y, a * b)
+    same(z * z, top * top)
+    same(x.mul_monomial(3), a.mul_monomial(3))
+    g = 5 if ring.n % 5 else 7
+    same(x.automorphism(g), a.automorphism(g))
+    same(x.sum(), a.sum())
+    if ring.has_eval:
+        check_transform(ring, batch)
+        same(x.ntt() * y.ntt(), a.ntt() * b.ntt())
+        same(z.ntt() * z.ntt(), top.ntt() * top.ntt())
+        same(pg.fma(x.ntt(), y.ntt(), x.ntt()), pg.fma(a.ntt(), b.ntt(), a.ntt()))
+        same(x.ntt().automorphism(g), a.ntt().automorphism(g))
+
+
+def check_transform(ring, batch=(3,)):
+    for value in (ring.random(batch, seed=3), largest(ring, batch)):
+        evaluated = value.to("cuda").ntt()
+        same(evaluated, value.ntt())
+        same(evaluated.intt(), value)
+        same(ring.from_residues(value.data, domain="eval").to("cuda").intt(), value_of_intt(ring, value))
+
+
+def value_of_intt(ring, value):
+    return ring.from_residues(value.data, domain="eval").intt()
+
+
+def primes(n, bits, kind="negacyclic", count=1):
+    return pg.ntt_primes(n, bits, count, kind=kind)
+
+
+# ---- what runs on a card, bit for bit ----
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("bits", WORDS)
+def test_every_word(bits, order):
+    with simulated(order=order, seed=bits):
+        for kind in KINDS:
+            ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
+            assert word_of(ring.limbs, backends.load("cuda:0").card) == WORDS[bits]
+            check_ring(ring)
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 9, 10, 12])
+def test_every_size(gpu, size):
+    """Lengths of all rounds, lone rows and ragged tiles; the words take turns."""
+    n = 1 << size
+    bits = (30, 50, 60)[size % 3]
+    for kind in KINDS:
+        ring = pg.Ring(n, primes(n, bits, kind), kind=kind)
+        check_transform(ring, (1,))
+        a, b = ring.random((5,), seed=1), ring.random((5,), seed=2)
+        same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+@pytest.mark.parametrize("q", [3, 5, 17, 257, 7681, 12289])
+def test_small_primes(gpu, q):
+    n = (q - 1) & (1 - q)  # the largest power of two that divides q - 1
+    for kind, degree in (("cyclic", min(n, 64)), ("negacyclic", min(n // 2, 64))):
+        check_ring(pg.Ring(degree, q, kind=kind))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "card, size, bits",
+    [
+        ("h100", 14, 60),
+        ("h100", 15, 30),
+        ("h100", 16, 30),
+        ("h100", 17, 50),
+        ("t4", 13, 50),
+        ("t4", 14, 30),
+        ("rtx3090", 14, 60),
+    ],
+)
+def test_long_rows(card, size, bits):
+    """As far as one pass goes on a card, and where a second one begins."""
+    with simulated(card, order="random", seed=1):
+        ring = pg.Ring(1 << size, primes(1 << size, bits))
+        a, b = ring.random(seed=1), ring.random(seed=2)
+        same(a.to("cuda").ntt(), a.ntt())
+        same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+def pieces(*shapes):
+    """Passes of (stages, columns and rows of a tile as logarithms) in the place of split_passes."""
+
+    def split(points, base, word_bytes, card):
+        (like,) = split_passes(16, 1, word_bytes, card)
+        passes, done = [], 0
+        for stages, columns, rows in shapes:
+            shape = {"log_length": stages, "log_columns": columns, "log_rows": rows}
+            passes.append(replace(like, log_blocks=done, log_values=min(stages, 4), **shape))
+            done += stages
+        return tuple(passes)
+
+    return split
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [30, 31, 50, 62])
+def test_three_passes(bits, monkeypatch):
+    """What otherwise starts at 2^25 points, at 2^12: values stay lazy between passes."""
+    monkeypatch.setattr(cuda, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
+    for kind, order in zip(KINDS, ("reverse", "random"), strict=True):
+        with simulated(order=order, seed=bits):
+            ring = pg.Ring(1 << 12, primes(1 << 12, bits, kind, count=2), kind=kind)
+            check_transform(ring)
+            a, b = ring.random((3,), seed=1), largest(ring, ())
+            same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+def test_incomplete_transforms(order):
+    """Leaves of 2, 4 and 8 coefficients; ML-KEM's are of 2."""
+    with simulated(order=order):
+        for ring in (pg.Ring.preset("ml-kem"), pg.Ring(512, 3329), pg.Ring(1024, 3329), pg.Ring(4, 3)):
+            assert ring.transform.base > 1
+            check_ring(ring, (2, 3))
+        wide = [q for q in primes(64, 60, count=8) if (q - 1) % 256]
+        ring = pg.Ring(128, wide[:2])
+        assert ring.transform.base == 2
+        check_ring(ring)
+
+
+@needs_compiler
+def test_incomplete_transforms_of_two_passes(monkeypatch):
+    monkeypatch.setattr(cuda, "split_passes", pieces((3, 4, 1), (4, 1, 3)))
+    with simulated(order="random"):
+        check_ring(pg.Ring.preset("ml-kem"), (3,))
+
+
+@needs_compiler
+def test_limbs_of_different_primes(gpu):
+    for moduli in (
+        primes(256, 30, count=3),
+        primes(64, 50, count=2) + primes(64, 30, count=2),
+        primes(64, 62) + primes(64, 20) + primes(64, 64),
+    ):
+        ring = pg.Ring(256 if len(moduli) == 3 and max(moduli) < 1 << 32 else 64, moduli)
+        check_ring(ring, (2, 3))
+        values = [[-1, ring.modulus - 1, 1 << 70, -(1 << 90)], [5]]
+        with pg.device("cuda"):
+            on_gpu = [ring(v) for v in values]
+        for got, value in zip(on_gpu, values, strict=True):
+            same(got, ring(value))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "n, moduli, kind",
+    [
+        (256, 1 << 64, "negacyclic"),
+        (256, 1 << 32, "cyclic"),
+        (32, 2, "negacyclic"),
+        (257, 10**18 + 2, "negacyclic"),
+        (255, [2**31 - 1, 2**61 - 1], "negacyclic"),
+        (12, [7, 9, 10], "cyclic"),
+        (1, 1 << 64, "cyclic"),
+        (61, 1 << 128, "negacyclic"),
+        (64, 2**200 - 75, "cyclic"),
+    ],
+)
+def test_products_modulo_anything(gpu, n, moduli, kind):
+    """Through auxiliary primes; a modulus above 2^64 is computed on the host."""
+    check_ring(pg.Ring(n, moduli, kind=kind), (2, 3))
+
+
+@needs_compiler
+def test_products_in_chunks(gpu, monkeypatch):
+    """Operands that broadcast, a few rows at a time."""
+    ring = pg.Ring(20, [10**9, 10**9 + 7, 2**64 - 59])
+    transform = ring.product.transform
+    row = 8 * len(transform.limbs.moduli) * transform.degree
+    a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
+    for rows in (1, 4, 5, 18, 19):
+        monkeypatch.setattr(cuda, "_CHUNK_BYTES", rows * row)
+        same(a.to("cuda") * b.to("cuda"), a * b)
+        c = a.to("cuda")
+        c.mul(c, out=c)
+        same(c, a * a)
+
+
+# ---- batches ----
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "ring",
+    [
+        pytest.param(lambda: pg.Ring(32, primes(32, 30, count=2)), id="fused"),
+        pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
+        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+    ],
+)
+def test_broadcasting(gpu, ring):
+    ring = ring()
+    shapes = [((3, 1), (1, 4)), ((4,), ()), ((), (2, 1, 3)), ((2, 1, 3), (4, 1)), ((0,), (1,)), ((1,), (5,))]
+    for left, right in shapes:
+        a, b = ring.random(left, seed=1), ring.random(right, seed=2)
+        x, y = a.to("cuda"), b.to("cuda")
+        same(x * y, a * b)
+        same(x - y, a - b)
+        if ring.has_eval:
+            same(x.ntt() * y.ntt(), a.ntt() * b.ntt())
+            same(x.ntt() * y, a.ntt() * b)
+            same(pg.fma(x, y, x), pg.fma(a, b, a))
+            same(pg.fma(x.ntt(), y.ntt(), x.ntt()), pg.fma(a.ntt(), b.ntt(), a.ntt()))
+
+
+@needs_compiler
+def test_more_axes_than_a_kernel_broadcasts(gpu):
+    ring = pg.Ring(4, 17)
+    a, b = ring.random((1, 2) * 4, seed=1), ring.random((2, 1) * 4, seed=2)
+    same(a.to("cuda") + a.to("cuda"), a + a)  # nothing broadcasts
+    with pytest.raises(ValueError, match="8 axes, at most 6"):
+        a.to("cuda") + b.to("cuda")
+
+
+@needs_compiler
+@pytest.mark.parametrize("n, bits", [(64, 30), (64, 60), (1 << 13, 60), (256, 12)])
+def test_results_in_place(gpu, n, bits):
+    """`out` is an operand, both, or memory of its own; the library's caller decides."""
+    ring = pg.Ring.preset("ml-kem") if bits == 12 else pg.Ring(n, primes(n, bits))
+    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
+    x, y = a.to("cuda"), b.to("cuda")
+    for expected, compute in (
+        (a * b, lambda u, v: u.mul(v, out=u)),
+        (a * b, lambda u, v: u.mul(v, out=v)),
+        (a * a, lambda u, v: u.mul(u, out=u)),
+        (a + b, lambda u, v: u.add(v, out=v)),
+        (-a, lambda u, v: u.neg(out=u)),
+        (a.ntt(), lambda u, v: u.ntt(out=u)),
+        (a.ntt(), lambda u, v: u.ntt(out=v)),
+        (a.ntt() * b.ntt(), lambda u, v: u.ntt(out=u).mul(v.ntt(out=v), out=v)),
+        (a, lambda u, v: u.ntt(out=v).intt(out=v)),
+        (a, lambda u, v: u.ntt(out=u).intt(out=v)),
+    ):
+        u, v = x.copy(), y.copy()
+        result = compute(u, v)
+        assert result is u or result is v
+        same(result, expected)
+    same(x, a)
+    same(y, b)
+
+
+@needs_compiler
+def test_values_of_a_batch(gpu):
+    """What poly.py does with arrays: it must stay on the GPU."""
+    ring = pg.Ring(16, primes(16, 30, count=2))
+    a, b = ring.random((4, 3), seed=1), ring.random((4, 3), seed=2)
+    x, y = a.to("cuda"), b.to("cuda")
+    same(x.sum(0), a.sum(0))
+    same(x.sum((0, 1)), a.sum())
+    same(x[1:3, 0], a[1:3, 0])
+    same(x.reshape(2, 6), a.reshape(2, 6))
+    same(pg.dot(x, y), pg.dot(a, b))
+    same(pg.stack([x, y], 1), pg.stack([a, b], 1))
+    same(pg.concatenate([x, y]), pg.concatenate([a, b]))
+    same(x**3, a**3)
+    same(x.inverse(), a.inverse())
+    same(x.ntt().inverse() * 1, a.ntt().inverse())
+    same(x + 5, a + 5)
+    same(3 - x, 3 - a)
+    assert (x == y) is False and x == x.ntt() and (x - x) == 0
+    assert pg.equal(x, y).tolist() == pg.equal(a, b).tolist()
+    assert (x.to_bigints() == a.to_bigints()).all()
+    np.testing.assert_array_equal(x.norm(), a.norm())
+    np.testing.assert_array_equal(x.natural_order().get(), a.natural_order())
+    same(pickle.loads(pickle.dumps(x)), a)
+    assert x.to("cuda") is x and x.cpu() == a
+    assert repr(x) == repr(a).replace("cpu", "cuda:0")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "n, moduli",
+    [(16, 97), (256, 3329), (9, 2**20), (9, 2**100), (5, 101), (5, [101, 2**16])],
+)
+def test_inverses(gpu, n, moduli):
+    """Pointwise, by the extended Euclid and by Hensel lifting: the result lies where the value does."""
+    ring = pg.Ring(n, moduli)
+    a = ring([[1, 2], [3, 0]])
+    same(a.to("cuda").inverse(), a.inverse())
+    same((a.to("cuda") ** -2), a**-2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [30, 60, 64])
+def test_values_made_on_the_device(gpu, bits):
+    ring = pg.Ring(16, primes(16, bits, count=2))
+    rng = np.random.default_rng(1)
+    signed = rng.integers(-(2**63), 2**63 - 1, (3, 16), np.int64, endpoint=True)
+    signed[0, :4] = -(2**63), 2**63 - 1, -1, 0
+    inputs = [signed, signed.view(np.uint64), signed[:, :5], signed.astype(np.int8), [[1, -1], [2**100, 0]]]
+    for values in inputs:
+        with pg.device("cuda"):
+            made = ring(values)
+        same(made, ring(values))
+    with pg.device("cuda:0"):
+        made = ring.random((2, 2), seed=9), ring.ones((2,)), ring.monomial(3)
+    for got, expected in zip(
+        made, (ring.random((2, 2), seed=9), ring.ones((2,)), ring.monomial(3)), strict=True
+    ):
+        same(got, expected)
+
+
+@needs_compiler
+def test_arrays_of_the_device(gpu):
+    """Integers and residues that lie on the GPU already."""
+    ring = pg.Ring(8, primes(8, 30))
+    values = np.arange(-4, 20).reshape(3, 8)
+    same(ring(gpu.asarray(values)), ring(values))
+    residues = ring(values).data
+    on_gpu = gpu.asarray(residues)
+    wrapped = ring.from_residues(on_gpu)
+    same(wrapped, ring(values))
+    assert wrapped.data is on_gpu
+
+
+SECOND = {
+    "product": lambda x, y: x * y,
+    "sum": lambda x, y: x + y,
+    "negative": lambda x, y: -x,
+    "integer": lambda x, y: x * 3 - 5,
+    "power": lambda x, y: x**3,
+    "fma": lambda x, y: pg.fma(x, y, x),
+    "batch": lambda x, y: x.sum(),
+    "dot": lambda x, y: pg.dot(x, y),
+    "broadcast": lambda x, y: x * y[0],
+    "stack": lambda x, y: pg.stack([x, y])[1, 1:],
+    "concatenate": lambda x, y: pg.concatenate([x, y])[::2],
+    "copy": lambda x, y: x.copy().reshape(3, 1),
+    "automorphism": lambda x, y: x.automorphism(7),
+    "monomial": lambda x, y: x.mul_monomial(3),
+    "out": lambda x, y: x.mul(y, out=x.copy()),
+    "nothing to do": lambda x, y: x.intt(out=y.copy()),
+    "residues": lambda x, y: x.ring.from_residues(x.data, copy=True),
+    "integers": lambda x, y: x if x.ring.limbs.wide else x.ring(x.data[:, 0, :]),
+}
+SECOND_EVALUATED = {
+    "transform": lambda x, y: x.ntt(),
+    "and back": lambda x, y: x.ntt().intt(),
+    "leaves": lambda x, y: x.ntt() * y.ntt(),
+    "mixed": lambda x, y: x.ntt() + y,
+    "fma": lambda x, y: pg.fma(x.ntt(), y.ntt(), x.ntt()),
+    "automorphism": lambda x, y: x.ntt().automorphism(7),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "ring",
+    [
+        pytest.param(lambda: pg.Ring(16, primes(16, 30, count=2)), id="fused"),
+        pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
+        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(9, 2**100), id="host"),
+        pytest.param(lambda: pg.Ring(1, 17), id="one point"),
+    ],
+)
+def test_the_second_card(ring):
+    """Values lie and are computed on where they are, whatever device is current."""
+    with simulated(devices_count=2):
+        ring = ring()
+        a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
+        x, y = a.to("cuda:1"), b.to("cuda:1")
+        for name, compute in (SECOND | (SECOND_EVALUATED if ring.has_eval else {})).items():
+            got = compute(x, y)
+            assert got.device == "cuda:1", name
+            same(got, compute(a, b))
+        assert x == x.copy() and x != x + 1
+        assert (x.to_bigints() == a.to_bigints()).all()
+        with pytest.raises(pg.DeviceError, match="cuda:1 and cuda:0"):
+            x + b.to("cuda:0")
+        same(x.to("cuda:0"), a)
+        with pg.device("cuda:1"):
+            made = ring([1, -2][: ring.n]), ring.random((2,), seed=1)
+        for got, expected in zip(made, (ring([1, -2][: ring.n]), ring.random((2,), seed=1)), strict=True):
+            assert got.device == "cuda:1"
+            same(got, expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "ring",
+    [
+        pytest.param(lambda: pg.Ring(64, primes(64, 60)), id="fused"),
+        pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
+        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+    ],
+)
+def test_nothing_waits(gpu, ring):
+    """Products and transforms can be captured in a graph: no copy, no wait. A replay reads new values."""
+    ring = ring()
+
+    def compute(x, y):
+        both = x * y, x * x - y, -(x + y)
+        return (*both, x.ntt(), x.ntt() * y.ntt(), y.ntt().intt()) if ring.has_eval else both
+
+    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
+    x, y = a.to("cuda"), b.to("cuda")
+    replay = pg.capture(compute, x, y)
+    for seed in (3, 4):
+        a = ring.random((2,), seed=seed)
+        x.data[...] = gpu.asarray(a.data)
+        for got, expected in zip(replay(), compute(a, b), strict=True):
+            same(got, expected)
+
+
+# ---- what is launched ----
+
+
+@pytest.mark.parametrize("card", LAUNCH_CARDS, ids=lambda card: "sm_{}{}".format(*card.capability))
+def test_passes(card):
+    for size, base, word_bytes in product(range(1, 31), (1, 2, 4, 8), (4, 8)):
+        passes = split_passes(1 << size, base, word_bytes, card)
+        log_base = base.bit_length() - 1
+        # Every stage once, in order.
+        assert passes[0].log_blocks == 0
+        for one, following in pairwise(passes):
+            assert following.log_blocks == one.log_blocks + one.log_length
+        assert passes[-1].log_blocks + passes[-1].log_length == size
+        assert passes[-1].log_columns == log_base  # the last pass reads leaves as they lie
+        for one in passes:
+            assert one.log_length >= 1
+            # Neighbouring columns exist: between two values of a transform.
+            stride = size + log_base - one.log_blocks - one.log_length
+            assert one.log_columns <= stride
+            assert one.log_columns > 0 or stride == 0
+            # What a block may ask for.
+            assert 32 <= one.threads <= 1024
+            assert one.shared_values * word_bytes <= card.shared_bytes
+            # Values of threads, threads of blocks.
+            values = 1 << (one.log_length + one.log_columns + one.log_rows)
+            assert one.threads << one.log_values == values
+            assert one.shared_values >= values
+            # Rounds: each stage belongs to one that starts at or above it, of at most log_values stages.
+            assert len(one.starts) == one.log_length
+            for i, start in enumerate(one.starts):
+                assert one.log_blocks <= start <= one.log_blocks + i < start + one.log_values
+            rounds = sorted(set(one.starts))
+            assert len(rounds) == -(-one.log_length // one.log_values)
+            assert all(later - sooner <= one.log_values for sooner, later in pairwise(rounds))
+
+
+def test_passes_are_few():
+    """One pass over memory as far as shared memory goes, two to 2^24 points, three beyond."""
+    h100, t4 = Card((9, 0), 227 << 10), Card((7, 5), 64 << 10)
+    for word_bytes, longest in ((4, 15), (8, 14)):
+        for size in range(1, 27):
+            count = len(split_passes(1 << size, 1, word_bytes, h100))
+            assert count == (1 if size <= longest else 2 if size <= 24 else 3), (size, word_bytes)
+    assert len(split_passes(1 << 12, 1, 8, t4)) == 1
+    assert len(split_passes(1 << 13, 1, 8, t4)) == 2
+
+
+@pytest.mark.parametrize(
+    "moduli, capability, word",
+    [
+        ([2**30 - 35], (9, 0), "Lazy32"),
+        ([2**30 + 3], (9, 0), "Tight32"),
+        ([2**31 - 1], (7, 5), "Tight32"),
+        ([2**31 + 11], (9, 0), "Strict32"),
+        ([2**32], (9, 0), "Strict32"),
+        ([2**32 + 15], (9, 0), "Float64"),
+        ([2**50 - 27], (8, 0), "Float64"),
+        ([2**50 - 27], (8, 6), "Lazy64"),
+        ([2**50 - 27], (12, 0), "Lazy64"),
+        ([2**50 + 55], (9, 0), "Lazy64"),
+        ([2**62 - 57], (9, 0), "Lazy64"),
+        ([2**62 + 135], (9, 0), "Strict64"),
+        ([2**64], (10, 0), "Strict64"),
+        ([17, 2**62 + 135], (9, 0), "Strict64"),
+        ([17, 2**50 - 27], (9, 0), "Float64"),
+    ],
+)
+def test_words(moduli, capability, word):
+    """The widest modulus decides, and whether the card is fast in doubles."""
+    assert word_of(limbs_of(tuple(moduli)), Card(capability, 64 << 10)) == word
+
+
+PLACES = r"""
+#include "tile.cuh"
+// Where a tile keeps values in each round, then by neighbouring threads; out: (rounds + 1, VALUES, THREADS).
+template <class S, int ROUND> PG_DEVICE void of_rounds(const Place<S> &place, int *out) {
+    int *row = out + ROUND * S::VALUES * S::THREADS + threadIdx.x;
+    for (int k = 0; k < S::VALUES; ++k) row[k * S::THREADS] = place.template shared_of<ROUND>(k);
+    if constexpr (ROUND + 1 < S::ROUNDS) of_rounds<S, ROUND + 1>(place, out);
+}
+template <class S> __global__ void places(int *out) {
+    const Place<S> place;
+    of_rounds<S, 0>(place, out);
+    int *row = out + S::ROUNDS * S::VALUES * S::THREADS + threadIdx.x;
+    for (int k = 0; k < S::VALUES; ++k) row[k * S::THREADS] = place.shared(place.lane, k * S::LANES);
+}
+"""
+
+
+def wavefronts(places, word_bytes):
+    """For each access of a warp, or of half a warp to 8-byte words: the most threads that meet in a bank."""
+    lanes = min(128 // word_bytes, places.shape[-1])
+    warps = places.reshape(-1, lanes) % (128 // word_bytes)
+    return np.array([np.bincount(warp).max() for warp in warps]).reshape(*places.shape[:-1], -1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("word_bytes", [4, 8])
+def test_bank_conflicts(gpu, word_bytes):
+    """Of every tile that an H100 runs: inside its memory, each value once, and few threads to a bank."""
+    card = Card((9, 0), 227 << 10)
+    shapes = {
+        one.shape: one
+        for size, base in product(range(1, 27), (1, 2, 4, 8))
+        for one in split_passes(1 << size, base, word_bytes, card)
+    }
+    names = {shape: f"places<{shape}>" for shape in shapes}
+    module = gpu.RawModule(
+        code=PLACES,
+        options=("-std=c++17", f"-I{backends.cuda_sources()}"),
+        name_expressions=tuple(names.values()),
+    )
+    for shape, one in shapes.items():
+        rounds = len(set(one.starts))
+        out = gpu.empty((rounds + 1, 1 << one.log_values, one.threads), np.int32)
+        module.get_function(names[shape])((1,), (one.threads,), (out,))
+        places = out.get()[: rounds + (one.log_columns == 0)]  # tiles of columns have no use for neighbours
+        for used in places:
+            assert used.min() >= 0 and used.max() < one.shared_values
+            assert len(np.unique(used)) == used.size
+        most = wavefronts(places, word_bytes).max()
+        assert most <= (4 if one.log_length < 4 else 2 if word_bytes == 4 else 1), (shape, most)
+
+
+# ---- what a machine lacks ----
+
+
+@contextmanager
+def instead_of_cupy(module):
+    former = sys.modules.get("cupy")
+    sys.modules["cupy"] = module
+    _forget()
+    try:
+        yield
+    finally:
+        del sys.modules["cupy"]
+        if former is not None:
+            sys.modules["cupy"] = former
+        _forget()
+
+
+def test_without_cupy(monkeypatch):
+    with instead_of_cupy(None):
+        with pytest.raises(
+            pg.BackendUnavailable, match=r'CuPy cannot be imported.*pip install "polygpu\[cuda'
+        ):
+            pg.Ring(4, 17)([1]).to("cuda")
+        with (
+            pytest.raises(pg.BackendUnavailable, match="device: 'cuda:3' does not answer"),
+            pg.device("cuda:3"),
+        ):
+            pass
+        monkeypatch.setenv("POLYGPU_DEVICE", "cuda")
+        backends._default_device.cache_clear()
+        with pytest.raises(pg.BackendUnavailable, match="POLYGPU_DEVICE: 'cuda' does not answer"):
+            pg.Ring(4, 17)([1])
+        monkeypatch.undo()
+
+
+def test_without_a_driver():
+    error = type("CUDARuntimeError", (RuntimeError,), {})
+
+    def count():
+        raise error("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+    module = ModuleType("cupy")
+    module.cuda = SimpleNamespace(runtime=SimpleNamespace(CUDARuntimeError=error, getDeviceCount=count))
+    with (
+        instead_of_cupy(module),
+        pytest.raises(pg.BackendUnavailable, match=r"no GPU answers \(cudaErrorNoDevice.*nvidia-smi"),
+    ):
+        pg.Ring(4, 17)([1]).to("cuda")
+
+
+def test_without_that_card():
+    with simulated(devices_count=2), pytest.raises(pg.BackendUnavailable, match="there are 2 GPUs"):
+        pg.Ring(4, 17)([1]).to("cuda:2")
+    with simulated(devices_count=0), pytest.raises(pg.BackendUnavailable, match="there are 0 GPUs"):
+        pg.Ring(4, 17)([1]).to("cuda")
+
+
+def test_too_old_a_card():
+    v100 = replace(CARDS["t4"], name="Simulated V100", compute_capability=(7, 0))
+    with (
+        simulated(v100),
+        pytest.raises(pg.BackendUnavailable, match=r"capability is 7\.0, kernels need 7\.5"),
+    ):
+        pg.Ring(4, 17)([1]).to("cuda")
+
+
+def test_the_default_device(monkeypatch):
+    with simulated("t4"):
+        monkeypatch.setenv("POLYGPU_DEVICE", "cuda")
+        backends._default_device.cache_clear()
+        assert pg.Ring(4, 17)([1]).device == "cuda:0"
+        assert "Simulated T4" in cuda.describe()
+        monkeypatch.undo()

@@ -1,0 +1,1109 @@
+"""The API on a real GPU: every result bit for bit as on the CPU, at every edge of every word.
+
+`pytest -m gpu` runs these where a GPU answers. Each new shape of a transform compiles for about half a
+second, so most rings here share a few degrees; `-k` takes them in parts.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import pickle
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polygpu as pg
+from polygpu import Poly, Ring, ntt_primes
+from polygpu.backends import cuda, load
+from polygpu.testing import polys, rings
+
+with warnings.catch_warnings():  # CuPy's own, at import
+    warnings.simplefilter("ignore")
+    ABSENT = cuda.absence(0)
+    if ABSENT is None:
+        import cupy
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {ABSENT}"),
+]
+
+GPU = "cuda:0"
+GIB = 2**30
+BABYBEAR = 15 * 2**27 + 1
+GOLDILOCKS = 2**64 - 2**32 + 1
+KINDS = ("negacyclic", "cyclic")
+
+on_every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _room() -> Iterator[None]:
+    """Every test starts with the card's memory free."""
+    yield
+    gc.collect()
+    cupy.get_default_memory_pool().free_all_blocks()
+    cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
+# ---- values, and what it means to be the same ----
+
+
+def draw(ring: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> Poly:
+    """On the host: uniform residues and many at the edges; the first polynomial of a batch is all Q - 1."""
+    if ring.limbs.wide:
+        source = random.Random(f"{ring!r} {batch} {seed}")
+        edges = [0, 1, ring.modulus // 2, ring.modulus - 1]
+        values = np.empty(math.prod(batch) * ring.n, dtype=object)
+        for i in range(len(values)):
+            values[i] = source.choice(edges) if source.random() < 0.3 else source.randrange(ring.modulus)
+        if batch:
+            values[: ring.n] = ring.modulus - 1
+        return ring(values.reshape(*batch, ring.n))
+    rng = np.random.default_rng([seed, ring.n, *batch])
+    data = np.empty((*batch, ring.rows, ring.n), ring.dtype)
+    for i, q in enumerate(ring.moduli):
+        x = rng.integers(0, q - 1, size=(*batch, ring.n), dtype=np.uint64, endpoint=True)
+        edges_of_limb = np.array([0, 1, q // 2, q - 1], dtype=np.uint64)
+        at = rng.random(x.shape) < 0.2
+        x[at] = rng.choice(edges_of_limb, size=int(at.sum()))
+        data[..., i, :] = x
+        if batch and data.size:
+            data[(0,) * len(batch)][i] = q - 1
+    return ring.from_residues(data)
+
+
+def same(on_gpu: Poly, on_cpu: Poly) -> None:
+    assert on_gpu.device == GPU and on_cpu.device == "cpu"
+    assert (on_gpu.ring, on_gpu.domain, on_gpu.shape) == (on_cpu.ring, on_cpu.domain, on_cpu.shape)
+    assert type(on_gpu.data) is cupy.ndarray and on_gpu.data.flags.c_contiguous
+    assert on_gpu.data.dtype == on_cpu.data.dtype
+    got = cupy.asnumpy(on_gpu.data)
+    if not np.array_equal(got, on_cpu.data):
+        wrong = np.argwhere(got != on_cpu.data)
+        at = tuple(wrong[0])
+        raise AssertionError(
+            f"{len(wrong)} of {got.size} differ, first {got[at]} not {on_cpu.data[at]} at {at}"
+        )
+
+
+def check(compute: Callable[..., Poly], *operands: Poly) -> None:
+    """The same call on the host and on the GPU; operands stay as they were."""
+    there = [x.to(GPU) for x in operands]
+    same(compute(*there), compute(*operands))
+    for moved, kept in zip(there, operands, strict=True):
+        same(moved, kept)
+
+
+def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
+    """Every operation of a ring once, on random coefficients with edges and on the largest."""
+    a, b = draw(ring, batch, 1), draw(ring, batch[-1:], 2)
+    for x, y in ((a, b), (a, a)):
+        check(lambda x, y: x + y, x, y)
+        check(lambda x, y: x - y, x, y)
+        check(lambda x, y: x * y, x, y)
+    check(lambda x: -x, a)
+    check(lambda x: x * (ring.modulus - 2), a)
+    check(lambda x: x * x, a)
+    check(lambda x: x.sum(), a)
+    g = next(g for g in range(ring.n // 2 + 3, 4 * ring.n + 4) if math.gcd(g, 2 * ring.n) == 1)
+    check(lambda x: x.automorphism(g), a)
+    check(lambda x: x.mul_monomial(-3), a)
+    if not ring.has_eval:
+        return
+    check_transform(ring, a)
+    e, f = a.ntt(), b.ntt()
+    check(lambda x, y: x + y, e, f)
+    check(lambda x, y: x * y, e, f)
+    check(pg.fma, e, f, f)
+    check(lambda x: x.automorphism(g), e)
+
+
+def check_transform(ring: Ring, a: Poly) -> None:
+    check(Poly.ntt, a)
+    check(Poly.intt, a.ntt())
+    check(Poly.intt, Poly(ring, a.data, "eval"))  # the largest values in that domain too
+
+
+def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
+    """The largest of that size with a transform; skips where there is none."""
+    try:
+        return ntt_primes(n, bits, kind=kind)[0]
+    except pg.ParameterError as error:
+        pytest.skip(str(error))
+
+
+# ---- every word, every size ----
+
+
+@on_every_kind
+@pytest.mark.parametrize("bits", [17, 29, 30, 31, 32, 45, 46, 49, 50, 51, 60, 61, 62, 63, 64])
+@pytest.mark.parametrize("n", [64, 1024])
+def test_words_at_their_edges(n: int, bits: int, kind: Any) -> None:
+    check_ring(Ring(n, prime(n, bits, kind), kind=kind), (3,))
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "kind"),
+    [
+        (1024, GOLDILOCKS, "negacyclic"),
+        (1024, GOLDILOCKS, "cyclic"),
+        (1024, BABYBEAR, "negacyclic"),
+        (64, 127 * 2**24 + 1, "cyclic"),
+        (1024, 12289, "negacyclic"),
+        (256, 8380417, "negacyclic"),
+        (1, 2, "cyclic"),
+        (1, 17, "negacyclic"),
+        (2, 5, "negacyclic"),
+        (2, 3, "cyclic"),
+    ],
+)
+def test_words_of_known_rings(n: int, q: int, kind: Any) -> None:
+    check_ring(Ring(n, q, kind=kind))
+
+
+@pytest.mark.parametrize("root", ["generator", 5])
+def test_words_with_another_root(root: Any) -> None:
+    q = prime(64, 30)
+    given_root = root if root == "generator" else pow(Ring(64, q).roots[0], 5, q)  # type: ignore[index]
+    check_ring(Ring(64, q, root=given_root))
+
+
+def _sizes(bits: int, logs: range) -> list[Any]:
+    return [pytest.param(bits, log_n, id=f"{bits}-{log_n}") for log_n in logs]
+
+
+@pytest.mark.parametrize(("bits", "log_n"), _sizes(30, range(21)))
+def test_sizes_of_30_bits(bits: int, log_n: int) -> None:
+    _check_size(bits, log_n)
+
+
+@pytest.mark.parametrize(("bits", "log_n"), _sizes(50, range(21)))
+def test_sizes_of_50_bits(bits: int, log_n: int) -> None:
+    _check_size(bits, log_n)
+
+
+@pytest.mark.parametrize(("bits", "log_n"), _sizes(60, range(21)))
+def test_sizes_of_60_bits(bits: int, log_n: int) -> None:
+    _check_size(bits, log_n)
+
+
+@pytest.mark.parametrize("bits", [31, 32, 64])
+@pytest.mark.parametrize("log_n", [13, 14, 15, 17])
+def test_sizes_of_other_words(bits: int, log_n: int) -> None:
+    _check_size(bits, log_n)
+
+
+@pytest.mark.parametrize("bits", [30, 50, 60])
+@pytest.mark.parametrize("log_n", [1, 2, 3, 12, 14, 16, 20])
+def test_sizes_of_cyclic_rings(bits: int, log_n: int) -> None:
+    _check_size(bits, log_n, "cyclic")
+
+
+def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
+    n = 1 << log_n
+    ring = Ring(n, prime(n, bits, kind), kind=kind)
+    a, b = (draw(ring, (5,) if log_n < 14 else (2,), seed) for seed in (1, 2))
+    check_transform(ring, a)
+    check(Poly.mul, a, b)
+
+
+@pytest.mark.parametrize(
+    ("bits", "log_n", "kind"),
+    [
+        (30, 22, "negacyclic"),
+        (50, 22, "negacyclic"),
+        (60, 22, "cyclic"),
+        (31, 24, "negacyclic"),
+        (50, 24, "negacyclic"),
+        (60, 24, "negacyclic"),
+        (31, 25, "cyclic"),
+        (60, 25, "negacyclic"),
+    ],
+)
+def test_huge_by_horner(bits: int, log_n: int, kind: Any) -> None:
+    """Values at random points of the domain, by Horner's rule in Python ints."""
+    n = 1 << log_n
+    q = BABYBEAR if bits == 31 else prime(n, bits, kind)
+    ring = Ring(n, q, kind=kind)
+    assert ring.roots is not None
+    (root,) = ring.roots
+    assert pow(root, n, q) == (q - 1 if kind == "negacyclic" else 1)
+    a, b = draw(ring, seed=1).to(GPU), draw(ring, seed=2).to(GPU)
+    evaluated = a.ntt()
+    for k in random.Random(log_n).sample(range(n), 1 if log_n > 22 else 3):
+        at = int(f"{k:0{log_n}b}"[::-1], 2)
+        x = pow(root, 2 * at + 1 if kind == "negacyclic" else at, q)
+        value = horner(a, x)
+        assert int(evaluated.data[0, k]) == value
+    assert evaluated.intt() == a
+    assert horner(a * b, x) == value * horner(b, x) % q
+
+
+def horner(poly: Poly, x: int) -> int:
+    """The value at x of the only row."""
+    (q,), total = poly.ring.moduli, 0
+    for c in reversed(cupy.asnumpy(poly.data[0]).tolist()):
+        total = (total * x + c) % q
+    return total
+
+
+# Compute capability and shared memory of a block. Their launches run on any newer card.
+CARDS = {"T4": cuda.Card((7, 5), 64 << 10), "L40S": cuda.Card((8, 9), 99 << 10)}
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize(("bits", "log_n"), [(30, 14), (30, 17), (50, 13), (50, 17), (60, 14), (60, 23)])
+def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = load(GPU)
+    if CARDS[card].shared_bytes > backend.card.shared_bytes:
+        pytest.skip("this card has less shared memory")
+    monkeypatch.setattr(backend, "card", CARDS[card])
+    n = 1 << log_n
+    # Tables depend on the launch: a prime for each card that no other test uses.
+    q = ntt_primes(n, bits, 6)[4 + list(CARDS).index(card)]
+    ring = Ring(n, q)
+    a, b = draw(ring, (2,), 1), draw(ring, (2,), 2)
+    check(Poly.ntt, a)
+    check(Poly.intt, a.ntt())
+    check(Poly.mul, a, b)
+
+
+# ---- other rings ----
+
+
+def _halved(n: int, bits: int, layers: int) -> int:
+    """A prime whose transform of degree n stops `layers` layers early."""
+    order = 2 * n >> layers
+    return next(q for q in ntt_primes(order // 2, bits, 50) if (q - 1) % (2 * order))
+
+
+@pytest.mark.parametrize(
+    ("n", "moduli", "kind"),
+    [
+        (256, 3329, "negacyclic"),
+        (512, 3329, "negacyclic"),
+        (1024, 3329, "negacyclic"),
+        (512, 3329, "cyclic"),
+        (16, 41, "cyclic"),
+        (16, [17, 97], "negacyclic"),
+        (16, 41, "negacyclic"),
+        (16, 5, "negacyclic"),
+        (8, 7, "negacyclic"),
+        (4, 7, "negacyclic"),
+        (2, 3, "negacyclic"),
+        (64, _halved(64, 50, 1), "negacyclic"),
+        (64, _halved(64, 60, 2), "negacyclic"),
+        (64, _halved(64, 64, 3), "negacyclic"),
+        (64, _halved(64, 32, 2), "negacyclic"),
+    ],
+)
+def test_incomplete_transforms(n: int, moduli: Any, kind: Any) -> None:
+    ring = Ring(n, moduli, kind=kind)
+    assert ring.base_degree not in (1, None)
+    check_ring(ring, (2, 3))
+    a, b = draw(ring, (3, 1), 1).ntt(), draw(ring, (2,), 2).ntt()
+    check(lambda x, y: x * y, a, b)
+    check(lambda x: x * x, a)
+    check(lambda x, y: pg.dot(x, y, axis=0), a, b)
+
+
+@pytest.mark.parametrize(
+    ("log_n", "bits", "layers"),
+    [(16, 17, 1), (17, 17, 2), (18, 17, 3), (15, 60, 1), (17, 50, 2), (18, 60, 3)],
+)
+def test_incomplete_long_transforms(log_n: int, bits: int, layers: int) -> None:
+    n = 1 << log_n
+    ring = Ring(n, 65537 if bits == 17 else _halved(n, bits, layers))
+    assert ring.base_degree == 1 << layers
+    a, b = draw(ring, (2,), 1), draw(ring, (2,), 2)
+    check_transform(ring, a)
+    check(Poly.mul, a, b)
+
+
+@pytest.mark.parametrize(
+    ("n", "moduli", "kind"),
+    [
+        (64, ntt_primes(64, 30, 3), "negacyclic"),
+        (64, ntt_primes(64, 50, 3), "negacyclic"),
+        (64, ntt_primes(64, 60, 5, "cyclic"), "cyclic"),
+        (64, ntt_primes(64, 29, 2) + ntt_primes(64, 31, 2), "negacyclic"),
+        (64, ntt_primes(64, 50, 2) + ntt_primes(64, 30, 2) + ntt_primes(64, 20), "negacyclic"),
+        (64, [q for bits in (20, 50, 64) for q in ntt_primes(64, bits)], "negacyclic"),
+        (1024, ntt_primes(1024, 30, 32), "negacyclic"),
+        (1024, ntt_primes(1024, 50, 32), "negacyclic"),
+        (2**16, ntt_primes(2**16, 30, 5), "negacyclic"),
+        (2**16, ntt_primes(2**16, 50, 3), "negacyclic"),
+        (4, ntt_primes(4, 20, 300), "negacyclic"),
+    ],
+)
+def test_rns(n: int, moduli: Any, kind: Any) -> None:
+    ring = Ring(n, moduli, kind=kind)
+    check_ring(ring, (3,))
+    a = draw(ring, (2,))
+    if n * len(moduli) <= 4096:
+        assert a.to(GPU).to_bigints().tolist() == a.to_bigints().tolist()
+
+
+AUXILIARY = {
+    "2^32": (64, 2**32, "negacyclic"),
+    "2^32 cyclic": (64, 2**32, "cyclic"),
+    "2^64": (64, 2**64, "negacyclic"),
+    "2^64, n = 12, cyclic": (12, 2**64, "cyclic"),
+    "2^64 - 1, n = 9": (9, 2**64 - 1, "negacyclic"),
+    "2^32 - 1, n = 5": (5, 2**32 - 1, "cyclic"),
+    "2": (64, 2, "negacyclic"),
+    "3, n = 4": (4, 3, "cyclic"),
+    "composite": (64, 10**9, "negacyclic"),
+    "unfriendly prime": (64, 1_000_003, "negacyclic"),
+    "unfriendly prime, 61 bits, n = 6": (6, 2**61 - 1, "cyclic"),
+    "n = 1, 2^64": (1, 2**64, "negacyclic"),
+    "n = 31": (31, 2**31 - 1, "negacyclic"),
+    "n = 33": (33, 10**18 + 2, "negacyclic"),
+    "RNS with 2^64": (6, [2**64, 3, 2**64 - 59], "cyclic"),
+    "RNS of small ones": (8, [2**20, 97, 3**5], "negacyclic"),
+    "long": (2**15, 2**60, "negacyclic"),
+    "long, n = 3 * 2^13": (3 * 2**13, 2**64, "negacyclic"),
+}
+
+
+@pytest.mark.parametrize("name", AUXILIARY)
+def test_auxiliary_products(name: str) -> None:
+    n, moduli, kind = AUXILIARY[name]
+    check_ring(Ring(n, moduli, kind=kind), (2, 3) if n < 1000 else (2,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_auxiliary_products_in_parts(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large batch is multiplied a part at a time."""
+    monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * 8 * 3 * 128)
+    for moduli in (2**64, [2**64, 3, 2**64 - 59], 10**9):
+        ring = Ring(33, moduli)
+        check(Poly.mul, draw(ring, (2, 3), 1), draw(ring, (3,), 2))
+        check(Poly.mul, draw(ring, (2, 1), 1), draw(ring, (1, 4), 2))
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "kind"),
+    [
+        (8, 2**65, "negacyclic"),
+        (61, 2**128, "negacyclic"),
+        (16, 2**200 - 75, "cyclic"),
+        (6, 10**40, "cyclic"),
+        (8, ntt_primes(8, 100)[0], "negacyclic"),
+        (16, ntt_primes(16, 128, kind="cyclic")[0], "cyclic"),
+    ],
+)
+def test_wide_moduli(n: int, q: int, kind: Any) -> None:
+    check_ring(Ring(n, q, kind=kind), (2,))
+
+
+@settings(max_examples=40)
+@given(rings(max_degree=16), st.data())
+def test_drawn_rings(ring: Ring, data: st.DataObject) -> None:
+    a = data.draw(polys(ring, domain="coef"))
+    b = data.draw(polys(ring, batch=(), domain="coef"))
+    for compute in (Poly.add, Poly.sub, Poly.mul):
+        check(compute, a, b)
+    if ring.has_eval:
+        check_transform(ring, a)
+        check(Poly.mul, a.ntt(), b.ntt())
+        check(pg.fma, a.ntt(), b.ntt(), a.ntt())
+
+
+# ---- operations on batches ----
+
+SHAPES = [
+    ((), ()),
+    ((), (3,)),
+    ((3,), ()),
+    ((1,), (5,)),
+    ((3, 1), (2,)),
+    ((2,), (3, 1)),
+    ((2, 1, 3), (4, 1)),
+    ((2, 3), (3,)),
+    ((0,), (1,)),
+    ((0, 3), (3,)),
+    ((1, 1, 2, 1, 1, 2), (2, 1, 1, 3, 1, 1)),
+]
+OF_BATCHES = {
+    "30 bits": Ring(64, ntt_primes(64, 30)),
+    "60 bits": Ring(64, ntt_primes(64, 60)),
+    "RNS": Ring(64, ntt_primes(64, 50, 3)),
+    "incomplete": Ring(16, [17, 97]),
+    "2^64": Ring(12, 2**64),
+    "wide": Ring(4, 2**128),
+}
+on_few_rings = pytest.mark.parametrize("name", OF_BATCHES)
+
+
+@on_few_rings
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_broadcasting(name: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, left, 1), draw(ring, right, 2)
+    for compute in (Poly.add, Poly.sub, Poly.mul):
+        check(compute, a, b)
+    check(pg.fma, a, b, b)
+    if ring.has_eval:
+        check(Poly.mul, a.ntt(), b.ntt())
+        check(pg.fma, a.ntt(), b.ntt(), a.ntt())
+        check(Poly.add, a.ntt(), b)  # mixed domains
+
+
+@pytest.mark.parametrize("name", ["30 bits", "incomplete", "2^64"])
+def test_broadcasting_of_many_axes(name: str) -> None:
+    """As on the CPU, or refused by an error of polygpu's own; constants and equal shapes work in any case."""
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, (2, 1, 2, 1, 1, 2, 1), 1), draw(ring, (1, 2, 1, 1, 2, 1, 1), 2)
+    check(Poly.add, a, a)
+    check(Poly.mul, a, a)
+    check(lambda x: x * 7, a)
+    for compute in (Poly.add, Poly.mul):
+        try:
+            check(compute, a, b)
+        except pg.PolyGPUError as error:
+            assert "axes" in str(error)
+
+
+def test_shapes_that_do_not_broadcast() -> None:
+    ring = OF_BATCHES["30 bits"]
+    a, b = draw(ring, (3,)).to(GPU), draw(ring, (2,)).to(GPU)
+    with pytest.raises(pg.ParameterError, match="broadcast"):
+        _ = a + b
+
+
+@on_few_rings
+def test_out(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, (2, 3), 1), draw(ring, (3,), 2)
+
+    def into(compute: Callable[..., Poly], *operands: Poly) -> None:
+        """Into other memory, and into the first operand, of the result's shape."""
+        expected = compute(*operands)
+        there = [x.to(GPU) for x in operands]
+        target = draw(ring, expected.shape, 9).to(GPU)
+        assert compute(*there, out=target) is target
+        same(target, expected)
+        address = there[0].data.data.ptr
+        assert compute(*there, out=there[0]) is there[0]
+        same(there[0], expected)
+        assert there[0].data.data.ptr == address
+        for moved, kept in zip(there[1:], operands[1:], strict=True):
+            same(moved, kept)
+
+    for compute in (Poly.add, Poly.sub, Poly.mul):
+        into(compute, a, b)
+        into(compute, a, a)
+    into(Poly.neg, a)
+    into(lambda x, out=None: x.mul(12345, out=out), a)
+    into(pg.fma, a, b, b)
+    squared = a.to(GPU)
+    same(squared.mul(squared, out=squared), a * a)
+    if ring.has_eval:
+        into(Poly.ntt, a)
+        into(Poly.intt, a.ntt())
+        into(Poly.mul, a.ntt(), b.ntt())
+        into(pg.fma, a.ntt(), b.ntt(), b.ntt())
+
+
+def test_out_of_long_transforms() -> None:
+    """In place through several passes."""
+    for q in (prime(2**17, 30), prime(2**17, 60)):
+        ring = Ring(2**17, q)
+        a, b = draw(ring, (3,), 1), draw(ring, (3,), 2)
+        x, y = a.to(GPU), b.to(GPU)
+        same(x.ntt(out=x), a.ntt())
+        same(x.intt(out=x), a)
+        same(x.mul(y, out=y), a * b)
+        same(x.mul(x, out=x), a * a)
+
+
+def test_out_that_cannot_be() -> None:
+    ring = OF_BATCHES["30 bits"]
+    a, b = draw(ring, (2, 3), 1).to(GPU), draw(ring, (3,), 2).to(GPU)
+    with pytest.raises(pg.OutputError, match="on cpu"):
+        a.add(b, out=draw(ring, (2, 3)))
+    with pytest.raises(pg.OutputError, match="on cuda:0"):
+        a.cpu().add(b.cpu(), out=a)
+    with pytest.raises(pg.OutputError, match="batch shape"):
+        a.add(b, out=b)
+    with pytest.raises(pg.OutputError, match="overlaps"):
+        a[0].add(a[1], out=Poly(ring, a.data.reshape(6, 1, 64)[1:4], "coef"))
+
+
+@on_few_rings
+def test_batches(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, (2, 3), 1), draw(ring, (2, 3), 2)
+    check(lambda x: x * x, a)
+    check(lambda x: x**3, a)
+    check(lambda x: x**0, a)
+    check(lambda x: 3 - x * 2 + 1, a)
+    for axis in (None, 0, 1, -1, (0, 1), ()):
+        check(lambda x, axis=axis: x.sum(axis), a)
+    check(lambda x: x[:0].sum(0), a)
+    check(lambda x: x.reshape(6)[:5].sum(), a)
+    for axis in (0, 1):
+        check(lambda x, y, axis=axis: pg.dot(x, y, axis=axis), a, b)
+        check(lambda x, y, axis=axis: pg.stack([x, y], axis), a, b)
+        check(lambda x, y, axis=axis: pg.concatenate([x, y, x], axis), a, b)
+    for key in (0, -1, (1, 2), slice(None, None, -1), (slice(None), 1), (None, 1), [1, 0, 1], (..., 0)):
+        check(lambda x, key=key: x[key], a)
+    check(lambda x: x[np.array([True, False])], a)
+    check(lambda x: x.reshape(3, -1), a)
+    check(Poly.copy, a)
+    check(lambda x: pg.stack([row[0] for row in x]), a)
+    assert len(a.to(GPU)) == 2
+    if ring.has_eval:
+        check(lambda x, y: pg.stack([x, y.ntt()]), a, b)
+        check(lambda x, y: pg.dot(x.ntt(), y), a, b)
+        assert np.array_equal(cupy.asnumpy(a.to(GPU).natural_order()), a.natural_order())
+    with pytest.raises(IndexError, match="batch shape"):
+        _ = a.to(GPU)[0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["30 bits", "RNS", "incomplete"])
+def test_long_sums_and_dots(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, (1001,), 1), draw(ring, (1001,), 2)
+    check(Poly.sum, a)
+    check(pg.dot, a, b)
+    check(pg.dot, a.ntt(), b.ntt())
+
+
+@on_few_rings
+def test_values_that_leave_the_gpu(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a = draw(ring, (2,), 1)
+    x = a.to(GPU)
+    assert x.to_bigints(centered=True).tolist() == a.to_bigints(centered=True).tolist()
+    assert x.to_residue_ints().tolist() == a.to_residue_ints().tolist()
+    assert np.asarray(x.norm(1)).tolist() == np.asarray(a.norm(1)).tolist()
+    assert np.asarray(x(3)).tolist() == np.asarray(a(3)).tolist()
+    assert "device=cuda:0" in repr(x) and "cuda:0" in x._repr_html_()
+    assert x.to(GPU) is x and x.to("cuda") is x and a.to("cpu") is a
+    back = x.cpu()
+    assert back.device == "cpu" and back == a
+    with pytest.raises(TypeError, match=r"poly\.cpu"):
+        np.asarray(x)
+
+
+@on_few_rings
+def test_equality(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a = draw(ring, (3,), 1)
+    x, y = a.to(GPU), a.to(GPU).copy()
+    assert x == y and x is not y
+    y.data[1, 0, 2] ^= 1
+    assert x != y
+    assert pg.equal(x, y).tolist() == [True, False, True]
+    zero = ring.zeros(2).to(GPU)
+    assert zero == 0 and zero != 1 and pg.equal(zero, 0).tolist() == [True, True]
+    if ring.has_eval:
+        assert x.ntt() == x and x.ntt() != y
+
+
+# ---- structure ----
+
+
+@on_every_kind
+@pytest.mark.parametrize("bits", [30, 60])
+def test_automorphisms(bits: int, kind: Any) -> None:
+    ring = Ring(16, ntt_primes(16, bits, 2, kind), kind=kind)
+    a = draw(ring, (2,))
+    for g in range(-33, 34, 2):
+        check(lambda x, g=g: x.automorphism(g), a)
+        check(lambda x, g=g: x.automorphism(g), a.ntt())
+    for k in (*range(-34, 35, 3), 10**30):
+        check(lambda x, k=k: x.mul_monomial(k), a)
+    large = Ring(2**16, prime(2**16, bits, kind), kind=kind)
+    b = draw(large, (2,))
+    for g in (5, -1):
+        check(lambda x, g=g: x.automorphism(g), b)
+        check(lambda x, g=g: x.automorphism(g), b.ntt())
+
+
+@on_every_kind
+def test_monomials_of_evaluated_values(kind: Any) -> None:
+    ring = Ring(16, ntt_primes(16, 30, 2, kind), kind=kind)
+    check(lambda x: x.mul_monomial(5), draw(ring, (2,)).ntt())
+
+
+@pytest.mark.parametrize("default", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "ring",
+    [
+        Ring(64, ntt_primes(64, 30)),
+        Ring(64, ntt_primes(64, 60, 3)),
+        Ring(16, 41),
+        Ring(16, [17, 97]),
+        Ring(7, 2**31 - 1),
+        Ring(8, 2**32),
+        Ring(8, 2**64, kind="negacyclic"),
+        Ring(6, [2**20, 97]),
+        Ring(4, 2**128),
+    ],
+    ids=repr,
+)
+def test_inverse(ring: Ring, default: str) -> None:
+    """Of 1 - 2X, which all but a few of these rings can invert, whatever the default device is."""
+    a = ring([[1, -2], [1, -4]])
+    x = a.to(GPU)
+    try:
+        expected, square = a.inverse(), a**-2
+    except pg.NotInvertible:
+        with pg.device(default), pytest.raises(pg.NotInvertible):
+            x.inverse()
+        return
+    with pg.device(default):
+        same(x.inverse(), expected)
+        same(x**-2, square)
+        if ring.has_eval:
+            same(x.ntt().inverse(), expected.ntt())
+
+
+def test_inverse_that_does_not_exist() -> None:
+    ring = OF_BATCHES["RNS"]
+    with pytest.raises(pg.NotInvertible, match="index"):
+        ring.zeros(2).to(GPU).inverse()
+
+
+# ---- new values on the device ----
+
+
+@on_few_rings
+def test_new_values(name: str) -> None:
+    ring = OF_BATCHES[name]
+    integers = [[-1, 2**70, 0, 5], [3, 1, -(2**200), 7]]
+    small = np.array([[-(2**63), 2**63 - 1, -1], [0, 1, 12345]])
+    with pg.device("cuda"):
+        made = [
+            ring(integers),
+            ring(7),
+            ring(small),
+            ring(np.arange(4, dtype=np.uint8)),
+            ring.zeros((2, 3)),
+            ring.ones(2),
+            ring.monomial(-1, 3),
+            ring.random((2, 3), seed=5),
+            ring.random(2, seed="text", start=3),
+        ]
+    expected = [
+        ring(integers),
+        ring(7),
+        ring(small),
+        ring(np.arange(4, dtype=np.uint8)),
+        ring.zeros((2, 3)),
+        ring.ones(2),
+        ring.monomial(-1, 3),
+        ring.random((2, 3), seed=5),
+        ring.random(2, seed="text", start=3),
+    ]
+    for x, y in zip(made, expected, strict=True):
+        same(x, y)
+
+
+def test_eval_points_are_host_integers_on_every_device() -> None:
+    for name in ("30 bits", "RNS", "incomplete"):
+        ring = OF_BATCHES[name]
+        expected = ring.eval_points(len(ring.moduli) - 1)
+        with pg.device("cuda"):
+            found = ring.eval_points(len(ring.moduli) - 1)
+        assert isinstance(found, np.ndarray) and np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_integers_on_the_device(name: str, dtype: Any) -> None:
+    ring, limits = OF_BATCHES[name], np.iinfo(dtype)
+    x = np.array([[limits.min, limits.max, 0], [1, limits.max // 2, limits.min + 1]], dtype=dtype)
+    same(ring(cupy.asarray(x)), ring(x))
+    same(ring(cupy.asarray(x)[:, ::2]), ring(x[:, ::2]))
+    same(ring(cupy.asarray(x)[0, 1]), ring(x[0, 1]))
+    same(ring(cupy.zeros((0, 2), dtype)), ring(np.zeros((0, 2), dtype)))
+
+
+def test_residues_on_the_device() -> None:
+    ring = OF_BATCHES["RNS"]
+    a = draw(ring, (2,))
+    data = cupy.asarray(a.data)
+    shared = ring.from_residues(data)
+    assert shared.data is data
+    assert ring.from_residues(data, copy=True).data.data.ptr != data.data.ptr
+    same(ring.from_residues(data.astype(np.int64)), a)
+    same(ring.from_residues(cupy.asfortranarray(data)), a)
+    with pytest.raises(pg.ParameterError, match="copy"):
+        ring.from_residues(data[:, :, ::-1], copy=False)
+    data[1, 2, 3] = ring.moduli[2]
+    with pg.debug(), pytest.raises(pg.NotCanonical, match=r"\(1, 2, 3\)"):
+        ring.from_residues(data)
+    with pytest.raises(pg.CoefficientError, match="float64"):
+        ring(cupy.zeros(3))
+
+
+@on_few_rings
+def test_pickle_and_copies(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a = draw(ring, (2,))
+    for x, y in ((a, a.to(GPU)), (a.ntt(), a.to(GPU).ntt())) if ring.has_eval else ((a, a.to(GPU)),):
+        for made in (pickle.loads(pickle.dumps(y)), copy.copy(y), copy.deepcopy(y), y.copy()):
+            same(made, x)
+        assert copy.deepcopy(y).data.data.ptr != y.data.data.ptr
+
+
+def test_dlpack() -> None:
+    for name in ("30 bits", "60 bits"):
+        a = draw(OF_BATCHES[name], (2,))
+        x = a.to(GPU)
+        shared = cupy.from_dlpack(x)
+        assert shared.data.ptr == x.data.data.ptr and shared.dtype == x.data.dtype
+        assert np.array_equal(cupy.asnumpy(shared), a.data)
+        assert x.__dlpack_device__() == x.data.__dlpack_device__()
+        same(a.ring.from_residues(cupy.from_dlpack(x)), a)
+
+
+def test_other_arrays_of_the_gpu_are_named() -> None:
+    class Tensor:
+        __cuda_array_interface__ = {"shape": (4,), "typestr": "<u4", "data": (1, False), "version": 3}  # noqa: RUF012
+
+    with pytest.raises(pg.DeviceError, match=r"cupy\.asarray"):
+        OF_BATCHES["30 bits"](Tensor())
+
+
+# ---- devices ----
+
+
+def test_devices_do_not_mix() -> None:
+    ring = OF_BATCHES["30 bits"]
+    x, y = draw(ring, (2,), 1).to(GPU), draw(ring, (2,), 2)
+    mixed: list[Callable[[], Any]] = [
+        lambda: x + y,
+        lambda: y + x,
+        lambda: x * y,
+        lambda: x.ntt() * y.ntt(),
+        lambda: pg.fma(x, x, y),
+        lambda: pg.dot(y, x),
+        lambda: pg.equal(x, y),
+        lambda: pg.stack([x, y]),
+        lambda: pg.concatenate([y, x]),
+    ]
+    for call in mixed:
+        with pytest.raises(pg.DeviceError, match=r"poly\.to"):
+            call()
+
+
+def test_the_default_device_does_not_move_values() -> None:
+    ring = OF_BATCHES["RNS"]
+    a, b = draw(ring, (2,), 1), draw(ring, (2,), 2)
+    x, y = a.to(GPU), b.to(GPU)
+    with pg.device("cuda:0"):
+        assert (a + b).device == "cpu" and (a * 3 + 1).device == "cpu"
+        assert (x + y).device == GPU
+    with pg.device("reference"):
+        assert (x + y).device == GPU
+    same(x * y + 1, a * b + 1)
+    same(2 - x, 2 - a)
+    same(x.ntt() + 5, a.ntt() + 5)
+
+
+def test_devices_by_name() -> None:
+    with pg.device("cuda") as name:
+        assert name == GPU and Ring(4, 17)([1, 2]).device == GPU
+    count = cupy.cuda.runtime.getDeviceCount()
+    with pytest.raises(pg.BackendUnavailable, match=f"there are {count} GPUs"), pg.device(f"cuda:{count}"):
+        pass
+    with pytest.raises(pg.BackendUnavailable, match="GPUs"):
+        draw(Ring(4, 17)).to("cuda:999")
+
+
+# ---- streams, threads, graphs ----
+
+
+def spin(milliseconds: int = 100) -> None:
+    """Keep the current stream busy."""
+    kernel = cupy.RawKernel(
+        'extern "C" __global__ void spin(long long n) {'
+        "const long long start = clock64(); while (clock64() - start < n) {} }",
+        "spin",
+    )
+    kernel((1,), (1,), (np.int64(milliseconds * 1_500_000),))
+
+
+STREAM_RINGS = {
+    "30 bits": Ring(64, ntt_primes(64, 30)),
+    "50 bits, RNS": Ring(64, ntt_primes(64, 50, 3)),
+    "long": Ring(2**17, ntt_primes(2**17, 30)),
+    "incomplete": Ring(256, 3329),
+    "2^64": Ring(64, 2**64),
+}
+
+
+def several(a: Poly, b: Poly) -> list[Poly]:
+    """Results of many kinds, from coefficients."""
+    values = [a + b, a * b, a * 3, a.automorphism(3), pg.stack([a, b]), a.sum(), a * b + a - b]
+    if a.ring.has_eval:
+        values += [
+            a.ntt(),
+            b.ntt().intt(),
+            a.ntt() * b.ntt(),
+            pg.fma(a.ntt(), b.ntt(), a.ntt()),
+            pg.dot(a, b),
+        ]
+    return values
+
+
+@pytest.mark.parametrize("name", STREAM_RINGS)
+def test_streams(name: str) -> None:
+    """Nothing runs before what was queued on the same stream, nor on another stream."""
+    ring = STREAM_RINGS[name]
+    a, b = draw(ring, (3,), 1), draw(ring, (3,), 2)
+    expected = several(a, b)
+    several(a.to(GPU), b.to(GPU))  # kernels and tables exist
+    stream = cupy.cuda.Stream(non_blocking=True)
+    left, right = (cupy.asarray(x.data) for x in (a, b))
+    cupy.cuda.Device().synchronize()
+    with stream:
+        x, y = (ring.from_residues(cupy.zeros_like(data)) for data in (left, right))
+        stream.synchronize()
+        spin()
+        x.data[...], y.data[...] = left, right
+        found = several(x, y)
+    stream.synchronize()
+    for got, value in zip(found, expected, strict=True):
+        same(got, value)
+
+
+def test_streams_do_not_wait_for_the_host() -> None:
+    """Calls return while the stream is still busy: nothing synchronises."""
+    ring = STREAM_RINGS["50 bits, RNS"]
+    x, y = draw(ring, (3,), 1).to(GPU), draw(ring, (3,), 2).to(GPU)
+    several(x, y)
+    out = x.copy()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        several(x, y)  # fills this stream's pool
+        stream.synchronize()
+        spin(500)
+        several(x, y)
+        x.mul(y, out=out)
+        busy = not stream.done
+        stream.synchronize()
+    assert busy
+    same(out, x.cpu() * y.cpu())
+
+
+@pytest.mark.parametrize("kind", ["complete", "incomplete", "auxiliary", "constants"])
+def test_streams_share_tables(kind: str) -> None:
+    """Tables that one stream is still to make are not read by another before."""
+    n, moduli, warm_moduli = {
+        "complete": (1024, ntt_primes(1024, 60, 9)[8], ntt_primes(1024, 60)[0]),
+        "incomplete": (512, _halved(512, 28, 1), _halved(512, 27, 1)),
+        "auxiliary": (40, 2**63 - 25, 2**63 - 24),
+        "constants": (1024, ntt_primes(1024, 60, 11)[10], ntt_primes(1024, 60)[0]),
+    }[kind]
+
+    def compute(x: Poly, y: Poly) -> Poly:
+        if kind == "constants":
+            return x[:, None] * (x.ring.modulus - 5) + y[None]
+        return x * y
+
+    warm, ring = Ring(n, warm_moduli), Ring(n, moduli)
+    for _ in range(2):  # kernels are compiled
+        compute(draw(warm, (2,), 1).to(GPU), draw(warm, (2,), 2).to(GPU))
+    a, b = draw(ring, (3,), 1), draw(ring, (3,), 2)
+    operands = [(a.to(GPU), b.to(GPU)) for _ in range(2)]
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    with streams[0]:
+        spin(300)
+        first = compute(*operands[0])
+    with streams[1]:
+        second = compute(*operands[1])
+        streams[1].synchronize()
+        same(second, compute(a, b))
+    streams[0].synchronize()
+    same(first, compute(a, b))
+
+
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_threads(own_streams: bool) -> None:
+    """Two at a time, on rings that both use first here and on rings of their own."""
+    shared = [Ring(64, ntt_primes(64, bits, 7)[6]) for bits in (30, 50, 60)]
+    if own_streams:  # tables across streams: test_streams_share_tables
+        for ring in shared:
+            several(draw(ring, (3,), 1).to(GPU), draw(ring, (3,), 2).to(GPU))
+        cupy.cuda.Device().synchronize()
+
+    def work(thread: int) -> None:
+        with (
+            cupy.cuda.Device(0),
+            cupy.cuda.Stream(non_blocking=True) if own_streams else cupy.cuda.Stream.null,
+        ):
+            own = Ring(64, ntt_primes(64, 60, 10)[8 + thread])
+            for turn in range(10):
+                for ring in (*shared, own):
+                    a, b = draw(ring, (3,), turn + 100 * thread), draw(ring, (3,), turn)
+                    for got, value in zip(several(a.to(GPU), b.to(GPU)), several(a, b), strict=True):
+                        same(got, value)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, thread) for thread in range(2)]:
+            done.result()
+
+
+@pytest.mark.parametrize("name", STREAM_RINGS)
+def test_graphs(name: str) -> None:
+    """A captured call reads what its arguments hold at each replay."""
+    ring = STREAM_RINGS[name]
+    a, b = draw(ring, (3,), 1), draw(ring, (3,), 2)
+    x, y = a.to(GPU), b.to(GPU)
+    replay = pg.capture(lambda x, y: (x * y, x + y, x * x - y), x, y)
+    for seed in (3, 4):
+        a = draw(ring, (3,), seed)
+        x.data[...] = cupy.asarray(a.data)
+        for got, value in zip(replay(), (a * b, a + b, a * a - b), strict=True):
+            same(got, value)
+
+
+# ---- sizes of memory ----
+
+
+@pytest.mark.parametrize(
+    ("n", "moduli"), [(4, ntt_primes(4, 30)), (4, ntt_primes(4, 60, 2)), (4, 13), (3, 2**64), (1, 17)]
+)
+def test_rows_beyond_65535(n: int, moduli: Any) -> None:
+    ring = Ring(n, moduli)
+    check_ring(ring, (2**17 + 3,))
+    a, b = draw(ring, (70001, 1), 1), draw(ring, (2,), 2)
+    check(Poly.add, a, b)
+    check(Poly.mul, a, b)
+    integers = np.random.default_rng(1).integers(-(2**62), 2**62, size=(70001, n))
+    same(ring(cupy.asarray(integers)), ring(integers))
+
+
+def test_more_than_2_to_the_32_residues() -> None:
+    """Indices beyond 32 bits, signed and unsigned: 16 GiB an array."""
+    ring = Ring(16, ntt_primes(16, 30))
+    rows = 2**28 + 1001
+    if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
+        pytest.skip("needs 40 GiB of free memory")
+    data = cupy.empty((rows, 1, 16), np.uint32)
+    fill = cupy.ElementwiseKernel(
+        "uint32 q", "uint32 x", "x = (unsigned int)((i * 0x9e3779b97f4a7c15ull >> 20) % q)", "test_fill"
+    )
+    fill(np.uint32(ring.moduli[0]), data)
+    x, out = ring.from_residues(data), ring.from_residues(cupy.zeros_like(data))
+    parts = [slice(0, 5), *(slice((1 << b) - 3, (1 << b) + 3) for b in (26, 27, 28)), slice(rows - 5, rows)]
+    parts.append(slice(rows // 2 - 3, rows // 2 + 3))
+
+    def agree(result: Poly, compute: Callable[[Poly], Poly]) -> None:
+        for part in parts:
+            same(result[part], compute(x[part].cpu()))
+
+    agree(x.ntt(out=out), Poly.ntt)
+    assert _equal_in_parts(out.intt(out=out), x)
+    agree(x.add(x, out=out), lambda a: a + a)
+    agree(x.mul(3, out=out), lambda a: a * 3)
+    agree(x.mul(x, out=out), lambda a: a * a)
+    constant = draw(ring)
+    agree(x.mul(constant.to(GPU), out=out), lambda a: a * constant)
+    agree(x.sub(constant.to(GPU), out=out), lambda a: a - constant)
+    del out
+    agree(x.automorphism(3), lambda a: a.automorphism(3))
+
+
+def _equal_in_parts(x: Poly, y: Poly) -> bool:
+    step = 1 << 26
+    return all(x[i : i + step] == y[i : i + step] for i in range(0, len(x), step))
+
+
+def test_more_than_2_to_the_31_residues_of_integers_and_leaves() -> None:
+    """The other kernels, by 8 GiB and a little."""
+    if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
+        pytest.skip("needs 40 GiB of free memory")
+    ring = Ring(16, 41)  # leaves of 4
+    rows = 2**27 + 1001
+    integers = cupy.arange(rows * 2, dtype=np.int64).reshape(rows, 2)
+    x = ring(integers)
+    parts = [
+        slice(0, 5),
+        slice(rows // 2 - 3, rows // 2 + 3),
+        slice(2**26 - 3, 2**26 + 3),
+        slice(rows - 5, rows),
+    ]
+    for part in parts:
+        same(x[part], ring(cupy.asnumpy(integers[part])))
+    del integers
+    e = x.ntt()
+    product = e * e
+    for part in parts:
+        same(product[part], x[part].cpu().ntt() ** 2)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """CuPy's pool gives no more than it has given, and 32 MiB."""
+    pool = cupy.get_default_memory_pool()
+    gc.collect()
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.total_bytes() + (32 << 20))
+    yield
+    pool.set_limit(size=0)
+
+
+def test_out_of_memory_on_the_card() -> None:
+    ring = OF_BATCHES["30 bits"]
+    a = draw(ring, (3,), 1)
+    x = a.to(GPU)
+    with pg.device("cuda"), pytest.raises(MemoryError) as caught:
+        ring.zeros(2**40)
+    assert "memory" in str(caught.value).lower()
+    same(x * x, a * a)
+
+
+def test_out_of_memory_within_a_call(little_memory: None) -> None:
+    """The operands stay as they were, and the next call works."""
+    for ring in (Ring(2**17, prime(2**17, 30)), Ring(2**15, 2**60)):
+        size = 12 << 20
+        a = draw(ring, (size // (ring.n * ring.dtype.itemsize),), 1)
+        small = draw(ring, (), 2)
+        x, y = a.to(GPU), small.to(GPU)
+        for call in (lambda x: (x * x).ntt(), lambda x: pg.stack([x] * 3), lambda x: x.copy() + x.copy()):
+            with pytest.raises(MemoryError) as caught:
+                call(x)
+            assert "memory" in str(caught.value).lower()
+            del caught
+            gc.collect()
+        same(x, a)
+        del x
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        same(y + y, small + small)
+
+
+def test_nothing_leaks() -> None:
+    """Memory in use stays the same over calls of one kind, and is given back."""
+    ring = Ring(2**16, ntt_primes(2**16, 30, 4))
+    x = draw(ring, (8,), 1).to(GPU)
+    pool = cupy.get_default_memory_pool()
+
+    def calls() -> None:
+        for _ in range(3):
+            _ = (x * x).ntt().automorphism(5).sum() + 1
+
+    calls()
+    gc.collect()
+    used = pool.used_bytes()
+    calls()
+    gc.collect()
+    assert pool.used_bytes() == used
