@@ -406,10 +406,6 @@ class CudaBackend:
     def _layout(self, shape: tuple[int, ...], *operands: tuple[int, ...]) -> Array:
         """Batch shape and operands' steps in rows, as pointwise.cu wants them; shapes end in the limbs."""
         limbs, batch = shape[-1], shape[:-1]
-        if len(batch) > _MAX_AXES:
-            raise ParameterError(
-                f"batch: {len(batch)} axes, at most {_MAX_AXES} broadcast on a GPU; reshape first"
-            )
         table = np.zeros((4, _MAX_AXES), np.uint64)
         table[0] = 1
         table[0, _MAX_AXES - len(batch) :] = batch
@@ -427,6 +423,8 @@ class CudaBackend:
             self._on_host("pointwise", limbs, op, a, b, c, out)
             return
         operands = [a, a if b is None else b, a if c is None else c]
+        if out.ndim - 2 > _MAX_AXES:
+            operands = [self._broadcast(x, out.shape) for x in operands]
         dense = all(x.shape == out.shape for x in operands)
         layout = self._layout(out.shape[:-1], *(x.shape[:-1] for x in operands)) if not dense else out
         args = [*operands, out, self._moduli(limbs), layout, np.uint64(out.shape[-1])]
@@ -520,6 +518,8 @@ class CudaBackend:
             # Every coefficient of a leaf reads all of both operands' leaf.
             with self._device:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
+            if out.ndim - 2 > _MAX_AXES:
+                a, b = (self._broadcast(x, out.shape) for x in (a, b))
             dense = a.shape == b.shape == out.shape
             layout = self._layout(out.shape[:-1], a.shape[:-1], b.shape[:-1]) if not dense else out
             args = [
@@ -579,7 +579,8 @@ class CudaBackend:
         self._run("ntt.cu", expression, grid, threads, args, shared)
 
     def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
-        if shape[len(shape) - x.ndim :] == x.shape:
+        """A copy in the full shape; the operand itself where it has that."""
+        if x.shape == shape:
             return x
         with self._device:
             return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
