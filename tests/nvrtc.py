@@ -1,0 +1,429 @@
+"""Compiles the CUDA kernels without a GPU, by NVRTC through ctypes, and reads what ptxas says of them.
+
+`pip install nvidia-cuda-nvrtc` is all it needs: no CuPy, no driver. What is compiled is what the launch code
+of polygpu.backends.cuda asks for on a card of each architecture, recorded from its own calls.
+
+    python tests/nvrtc.py                  a representative part, for every architecture: some minutes
+    python tests/nvrtc.py --arch 90 --all  every instantiation, for one: some minutes too
+
+Exits with 1 where a kernel does not compile, spills more than it is allowed or takes more registers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import os
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from polygpu.backends import cuda_sources
+from polygpu.backends.cuda import Card, CudaBackend
+from polygpu.plan import AuxiliaryPlan, NttPlan, limbs_of
+
+# The card of each architecture, and what one block of it may hold in shared memory.
+CARDS = {
+    75: Card((7, 5), 64 << 10),
+    80: Card((8, 0), 163 << 10),
+    86: Card((8, 6), 99 << 10),
+    89: Card((8, 9), 99 << 10),
+    90: Card((9, 0), 227 << 10),
+    100: Card((10, 0), 227 << 10),
+    120: Card((12, 0), 99 << 10),
+}
+
+# One modulus for each word, by its bits: the launch code looks at sizes only.
+MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 62, 64))
+# log2 of the points and coefficients of a leaf: every transform, and those with the kernels that matter most.
+ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
+PART = ((2, 1), (7, 2), *((size, 1) for size in (11, 12, 14, 15, 20, 25)))
+
+
+# ---- which kernels: the launch code runs on arrays without memory, and every launch is noted ----
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An instance of a kernel template, and the block it is launched with."""
+
+    file: str
+    expression: str
+    threads: int
+    shared: int
+
+    @property
+    def template(self) -> str:
+        """Its name without arguments."""
+        return self.expression.partition("<")[0]
+
+    @property
+    def word(self) -> str:
+        """The first template argument: a word of cuda/word.cuh, or u32 or u64."""
+        return re.split("[<,>]", self.expression)[1]
+
+
+@dataclass
+class _Recorder:
+    """Stands for CuPy: arrays are views of one number, and a launch is a line in a list."""
+
+    card: Card
+    launches: list[Kernel]
+    options: tuple[str, ...] = ()
+
+    @property
+    def module(self) -> ModuleType:
+        """To be put in the place of `cupy`."""
+        major, minor = self.card.capability
+        properties = {"major": major, "minor": minor, "sharedMemPerBlockOptin": self.card.shared_bytes}
+        module = ModuleType("cupy")
+        module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+            Device=lambda index: nullcontext(),
+            runtime=SimpleNamespace(getDeviceProperties=lambda index: properties),
+        )
+        module.RawModule = self._raw_module  # type: ignore[attr-defined]
+        module.empty = _array  # type: ignore[attr-defined]
+        module.asarray = np.asarray  # type: ignore[attr-defined]
+        module.may_share_memory = lambda x, y: False  # type: ignore[attr-defined]
+        return module
+
+    def _raw_module(self, code: str, options: tuple[str, ...], name_expressions: Sequence[str]) -> Any:
+        self.options = options
+        (file,) = (name for name, text in sources(".cu").items() if code.startswith(text))
+
+        def get_function(expression: str) -> Callable[..., None]:
+            def launch(
+                grid: Any, block: tuple[int, ...], args: Any, *, shared_mem: int = 0, **_: object
+            ) -> None:
+                self.launches.append(Kernel(file, expression, int(np.prod(block)), shared_mem))
+
+            return _Function(launch)
+
+        return SimpleNamespace(get_function=get_function)
+
+
+class _Function:
+    """What `get_function` gives: callable, and open to attributes."""
+
+    def __init__(self, launch: Callable[..., None]) -> None:
+        self._launch = launch
+
+    def __call__(self, *args: Any, **keywords: Any) -> None:
+        self._launch(*args, **keywords)
+
+
+def _array(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.broadcast_to(np.zeros(1, dtype), shape)
+
+
+@cache
+def sources(suffix: str) -> dict[str, str]:
+    """The CUDA sources of a suffix by name, as they were when first asked for."""
+    return {path.name: path.read_text() for path in sorted(Path(cuda_sources()).glob(f"*{suffix}"))}
+
+
+@contextmanager
+def _in_place_of_cupy(module: ModuleType) -> Iterator[None]:
+    former = sys.modules.get("cupy")
+    sys.modules["cupy"] = module
+    try:
+        yield
+    finally:
+        del sys.modules["cupy"]
+        if former is not None:
+            sys.modules["cupy"] = former
+
+
+@cache
+def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[Kernel, ...]:
+    """Every kernel that a card is asked to run for transforms (size, base) of 2^size points; each once."""
+    recorder = _Recorder(card, [])
+    with _in_place_of_cupy(recorder.module):
+        backend = CudaBackend(0)
+    for modulus in MODULI:
+        limbs = limbs_of((modulus,))
+        x = _array((1, 1, 64), limbs.dtype)
+        for op in ("add", "sub", "neg", "mul", "mul_add"):
+            backend.pointwise(limbs, op, x, x, x, x)  # type: ignore[arg-type]
+        backend.permute(limbs, x, _array((64,), np.int64), x)
+        backend.reduce_integers(limbs, _array((1, 64), np.int64), x)
+        auxiliary = NttPlan(limbs_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
+        backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)
+        for size, base in transforms:
+            plan = NttPlan(limbs, base << size, "negacyclic", base, (1,))
+            x = _array((1, 1, base << size), limbs.dtype)
+            backend.ntt(plan, x, x)
+            backend.intt(plan, x, x)
+            backend.multiply(plan, x, x, x)
+    # A kernel that is launched with several sizes of shared memory counts once, with the largest.
+    largest: dict[str, Kernel] = {}
+    for kernel in recorder.launches:
+        known = largest.get(kernel.expression)
+        if known is None or known.shared < kernel.shared:
+            largest[kernel.expression] = kernel
+    return tuple(largest.values())
+
+
+# ---- the compiler ----
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas reports of a kernel."""
+
+    registers: int
+    spilled: int  # bytes of spill stores and loads
+    stack: int
+
+
+def library_path() -> Path | None:
+    """Where a wheel has put NVRTC: nvidia-cuda-nvrtc, or nvidia-cuda-nvrtc-cu12; None if nowhere."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = spec.submodule_search_locations if spec is not None else None
+    found = [p for root in roots or () for p in sorted(Path(root).glob("*/lib/libnvrtc.so.*"))]
+    return found[0] if found else None
+
+
+class Compiler:
+    """One NVRTC, loaded."""
+
+    def __init__(self) -> None:
+        path = library_path()
+        if path is None:
+            raise RuntimeError("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+        self._library = ctypes.CDLL(str(path))
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """Of CUDA."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        return major.value, minor.value
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> str:
+        size = ctypes.c_size_t()
+        getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        getattr(self._library, f"nvrtcGet{what}")(program, text)
+        return text.value.decode(errors="replace")
+
+    def compile(self, file: str, expressions: Sequence[str], arch: int) -> dict[str, Usage]:
+        """Compile instances of the templates of one file to machine code.
+
+        Raises:
+            RuntimeError: with the compiler's text.
+        """
+        library, program = self._library, ctypes.c_void_p()
+
+        def check(status: int) -> None:
+            if status:
+                raise RuntimeError(f"{file}, sm_{arch}: {self._text(program, 'ProgramLog') or status}")
+
+        code, headers = sources(".cu")[file], sources(".cuh")
+        texts = (ctypes.c_char_p * len(headers))(*(text.encode() for text in headers.values()))
+        names = (ctypes.c_char_p * len(headers))(*(name.encode() for name in headers))
+        check(
+            library.nvrtcCreateProgram(
+                ctypes.byref(program), code.encode(), file.encode(), len(headers), texts, names
+            )
+        )
+        try:
+            for expression in expressions:
+                check(library.nvrtcAddNameExpression(program, expression.encode()))
+            options = [f"-arch=sm_{arch}", "-std=c++17", "--ptxas-options=-v"]
+            encoded = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            check(library.nvrtcCompileProgram(program, len(options), encoded))
+            usages = _read_log(self._text(program, "ProgramLog"))
+            lowered = {}
+            for expression in expressions:
+                name = ctypes.c_char_p()
+                check(library.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(name)))
+                lowered[expression] = (name.value or b"").decode()
+            return {expression: usages[name] for expression, name in lowered.items()}
+        finally:
+            library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _read_log(log: str) -> dict[str, Usage]:
+    """ptxas's report, by mangled name."""
+    usages = {}
+    for part in log.split("Compiling entry function '")[1:]:
+        frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        if frame is None or registers is None:
+            raise RuntimeError(f"ptxas's report is not understood:\n{part}")
+        stack, stores, loads = map(int, frame.groups())
+        usages[part.partition("'")[0]] = Usage(int(registers[1]), stores + loads, stack)
+    return usages
+
+
+# ---- what is allowed ----
+
+# Registers of a thread and bytes of spills, by kernel, word and threads of a block: the most anywhere.
+# `python tests/nvrtc.py --all --budget` prints what to write here.
+BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
+    ("crt_compose", "u32"): {256: (64, 0)},
+    ("crt_compose", "u64"): {256: (64, 0)},
+    ("crt_spread", "u32"): {256: (40, 0)},
+    ("crt_spread", "u64"): {256: (40, 0)},
+    ("fill_leaves", "Float64"): {256: (24, 0)},
+    ("fill_leaves", "Lazy32"): {256: (24, 0)},
+    ("fill_leaves", "Lazy64"): {256: (24, 0)},
+    ("fill_leaves", "Strict32"): {256: (24, 0)},
+    ("fill_leaves", "Strict64"): {256: (24, 0)},
+    ("fill_leaves", "Tight32"): {256: (24, 0)},
+    ("fill_twiddles", "Float64"): {256: (32, 0)},
+    ("fill_twiddles", "Lazy32"): {256: (40, 0)},
+    ("fill_twiddles", "Lazy64"): {256: (40, 0)},
+    ("fill_twiddles", "Strict32"): {256: (32, 0)},
+    ("fill_twiddles", "Strict64"): {256: (32, 0)},
+    ("fill_twiddles", "Tight32"): {256: (40, 0)},
+    ("multiply_leaves", "u32"): {256: (48, 0)},
+    ("multiply_leaves", "u64"): {256: (48, 0)},
+    ("ntt_forward", "Float64"): {256: (80, 0), 512: (104, 0), 1024: (64, 416)},
+    ("ntt_forward", "Lazy32"): {256: (72, 0), 512: (120, 0), 1024: (64, 0)},
+    ("ntt_forward", "Lazy64"): {256: (112, 0), 512: (112, 0), 1024: (64, 144)},
+    ("ntt_forward", "Strict32"): {256: (80, 0), 512: (128, 16), 1024: (64, 1520)},
+    ("ntt_forward", "Strict64"): {256: (104, 32), 512: (128, 0), 1024: (64, 432)},
+    ("ntt_forward", "Tight32"): {256: (72, 0), 512: (120, 0), 1024: (64, 0)},
+    ("ntt_inverse", "Float64"): {256: (80, 0), 512: (72, 0), 1024: (64, 16)},
+    ("ntt_inverse", "Lazy32"): {256: (64, 0), 512: (88, 0), 1024: (64, 32)},
+    ("ntt_inverse", "Lazy64"): {256: (120, 32), 512: (120, 0), 1024: (64, 640)},
+    ("ntt_inverse", "Strict32"): {256: (80, 0), 512: (128, 0), 1024: (64, 848)},
+    ("ntt_inverse", "Strict64"): {256: (120, 0), 512: (128, 0), 1024: (64, 1264)},
+    ("ntt_inverse", "Tight32"): {256: (80, 0), 512: (104, 0), 1024: (64, 48)},
+    ("ntt_product", "Float64"): {256: (168, 0)},
+    ("ntt_product", "Lazy32"): {256: (128, 16), 512: (128, 32)},
+    ("ntt_product", "Lazy64"): {256: (192, 32)},
+    ("ntt_product", "Strict32"): {256: (128, 96), 512: (128, 240)},
+    ("ntt_product", "Strict64"): {256: (184, 64)},
+    ("ntt_product", "Tight32"): {256: (128, 16), 512: (128, 16)},
+    ("permute", "u32"): {256: (24, 0)},
+    ("permute", "u64"): {256: (24, 0)},
+    ("pointwise", "u32"): {256: (56, 0)},
+    ("pointwise", "u64"): {256: (56, 0)},
+    ("reduce_integers", "u32"): {256: (32, 0)},
+    ("reduce_integers", "u64"): {256: (32, 0)},
+}
+
+
+def violations(kernel: Kernel, usage: Usage) -> list[str]:
+    """What a kernel takes beyond its allowance."""
+    registers, spilled = BUDGET.get((kernel.template, kernel.word), {}).get(kernel.threads, (0, 0))
+    found = []
+    if usage.registers > registers:
+        found.append(f"{usage.registers} registers, allowed {registers}")
+    if usage.spilled > spilled:
+        found.append(f"{usage.spilled} bytes spilled, allowed {spilled}")
+    return found
+
+
+def _suggestion(measured: Iterable[tuple[Kernel, Usage]]) -> str:
+    """A BUDGET that the measured kernels just keep, in round numbers."""
+    most: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
+    for kernel, usage in measured:
+        by_threads = most[kernel.template, kernel.word]
+        registers, spilled = by_threads.get(kernel.threads, (0, 0))
+        by_threads[kernel.threads] = (
+            max(registers, -(-usage.registers // 8) * 8),
+            max(spilled, -(-usage.spilled // 16) * 16),
+        )
+    lines = [f"    {key}: {dict(sorted(most[key].items()))}," for key in sorted(most)]
+    return "\n".join(["BUDGET = {", *lines, "}"]).replace("'", '"')
+
+
+# ---- the command line ----
+
+
+@dataclass(frozen=True)
+class _Job:
+    arch: int
+    kernels: tuple[Kernel, ...]  # of one file
+
+
+def _compile(job: _Job) -> tuple[_Job, dict[str, Usage] | str]:
+    try:
+        return job, Compiler().compile(
+            job.kernels[0].file, [kernel.expression for kernel in job.kernels], job.arch
+        )
+    except RuntimeError as error:
+        return job, str(error)
+
+
+def _jobs(arch: int, kernels: Sequence[Kernel]) -> Iterator[_Job]:
+    """A dozen at a time, of unlike cost: each program parses its file anew."""
+    by_file = defaultdict(list)
+    for kernel in kernels:
+        by_file[kernel.file].append(kernel)
+    for group in by_file.values():
+        parts = -(-len(group) // 12)
+        for i in range(parts):
+            yield _Job(arch, tuple(group[i::parts]))
+
+
+def _row(kernels: Sequence[tuple[Kernel, Usage]]) -> str:
+    registers = [usage.registers for _, usage in kernels]
+    spilled = max(usage.spilled for _, usage in kernels)
+    first = kernels[0][0]
+    least, most = min(registers), max(registers)
+    spread = f"{least}-{most}" if least < most else f"{most}"
+    line = f"  {first.template:16s} {first.word:9s} {first.threads:4d} threads  {spread:>7s} registers"
+    return line + (f"  {spilled} bytes spilled" if spilled else "") + f"  ({len(kernels)})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile, print a table, and say what is not allowed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--arch", type=int, choices=CARDS, action="append", help="instead of all")
+    parser.add_argument("--all", action="store_true", help="every instantiation, not a part of them")
+    parser.add_argument("--budget", action="store_true", help="print a BUDGET of what was measured")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    major, minor = Compiler().version
+    print(f"NVRTC {major}.{minor}")
+    sources(".cuh")  # before the other processes start
+    found: list[str] = []
+    jobs: list[_Job] = []
+    total = 0
+    for arch in options.arch or CARDS:
+        kernels = record(CARDS[arch], ALL if options.all else PART)
+        total += len(kernels)
+        jobs += list(_jobs(arch, kernels))
+    rows: dict[int, dict[tuple[str, str, int], list[tuple[Kernel, Usage]]]] = {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for job, result in pool.map(_compile, jobs):
+            if isinstance(result, str):
+                found.append(result)
+                continue
+            groups = rows.setdefault(job.arch, defaultdict(list))
+            for kernel in job.kernels:
+                usage = result[kernel.expression]
+                groups[kernel.template, kernel.word, kernel.threads].append((kernel, usage))
+                found += [f"sm_{job.arch} {kernel.expression}: {text}" for text in violations(kernel, usage)]
+    for arch, groups in rows.items():
+        print(f"sm_{arch}")
+        for key in sorted(groups):
+            print(_row(groups[key]))
+    if options.budget:
+        print(_suggestion(pair for groups in rows.values() for group in groups.values() for pair in group))
+    print(f"{total} kernels in {time.monotonic() - began:.0f} s")
+    for text in found:
+        print(f"FAILED {text}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Kernels compile with NVRTC, without a GPU: a few here; `python tests/nvrtc.py` compiles many (.ci/run)."""
+
+import re
+
+import nvrtc
+import pytest
+
+needs_nvrtc = pytest.mark.skipif(
+    nvrtc.library_path() is None, reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+H100 = nvrtc.CARDS[90]
+
+
+def test_every_template_is_launched():
+    """What the launch code asks for, over all its sizes, are all kernels of the sources, and no others."""
+    defined = {
+        (file, name)
+        for file, code in nvrtc.sources(".cu").items()
+        for name in re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^\n]*\)\s+)?(\w+)\s*\(", code)
+    }
+    assert len(defined) > 10
+    for card in nvrtc.CARDS.values():
+        assert {(kernel.file, kernel.template) for kernel in nvrtc.record(card)} == defined
+
+
+@pytest.mark.parametrize("arch", nvrtc.CARDS)
+def test_launches_keep_to_the_card(arch):
+    card = nvrtc.CARDS[arch]
+    kernels = nvrtc.record(card)
+    assert len({kernel.expression for kernel in kernels}) == len(kernels) > 500
+    for kernel in kernels:
+        assert 32 <= kernel.threads <= 1024 and kernel.shared <= card.shared_bytes
+    words = {kernel.word for kernel in kernels if kernel.template == "ntt_forward"}
+    assert words - {"Float64"} == {"Lazy32", "Tight32", "Strict32", "Lazy64", "Strict64"}
+    assert ("Float64" in words) == card.fast_doubles
+
+
+def test_every_kernel_has_a_budget():
+    for card in nvrtc.CARDS.values():
+        for kernel in nvrtc.record(card):
+            registers, _ = nvrtc.BUDGET[kernel.template, kernel.word][kernel.threads]
+            assert registers * kernel.threads <= 65536, kernel
+
+
+def test_what_is_too_much_is_said():
+    (kernel,) = (k for k in nvrtc.record(H100, ((12, 1),)) if k.expression.startswith("permute<u32>"))
+    registers, spilled = nvrtc.BUDGET["permute", "u32"][256]
+    assert nvrtc.violations(kernel, nvrtc.Usage(registers, spilled, 0)) == []
+    assert nvrtc.violations(kernel, nvrtc.Usage(registers + 1, spilled + 4, 8)) == [
+        f"{registers + 1} registers, allowed {registers}",
+        f"{spilled + 4} bytes spilled, allowed {spilled}",
+    ]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", nvrtc.CARDS)
+def test_kernels_compile(arch):
+    """One transform for every architecture, in turns of the words, and for three the other kernels."""
+    compiler, card = nvrtc.Compiler(), nvrtc.CARDS[arch]
+    kernels = nvrtc.record(card, ((12, 1),))
+    words = sorted({kernel.word for kernel in kernels if kernel.file == "ntt.cu"})
+    word = words[list(nvrtc.CARDS).index(arch) % len(words)]
+    chosen = [k for k in kernels if k.file == "ntt.cu" and k.word == word and k.template != "ntt_product"]
+    if arch in (75, 90, 120):
+        chosen += [k for k in kernels if k.file != "ntt.cu" and k.word in ("u32", "u64", "Lazy64")]
+    for file in sorted({kernel.file for kernel in chosen}):
+        group = [kernel for kernel in chosen if kernel.file == file]
+        usages = compiler.compile(file, [kernel.expression for kernel in group], arch)
+        for kernel in group:
+            assert nvrtc.violations(kernel, usages[kernel.expression]) == [], kernel
+
+
+@needs_nvrtc
+def test_an_error_is_the_compilers():
+    with pytest.raises(RuntimeError, match=r"pointwise\.cu, sm_90: .*error"):
+        nvrtc.Compiler().compile("pointwise.cu", ["permute<int, int>"], 90)
