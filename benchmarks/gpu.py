@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu.backends import load
 from polygpu.backends.cuda import absence, word_of
+from polygpu.backends.reference import evaluate, reverse_bits
 
 from .harness import RESULTS, Case, CudaEvents, Row, measure, print_table, record
 from .report import KINDS
@@ -69,18 +70,6 @@ def modulus(n: int, bits: int) -> int:
         if bits == 30 and BABYBEAR % (2 * n) == 1:
             return BABYBEAR
         raise
-
-
-def reversed_bits(k: int, bits: int) -> int:
-    return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
-
-
-def value_at(coefficients: NDArray[Any], x: int, q: int) -> int:
-    """Horner's rule in Python ints."""
-    total = 0
-    for c in reversed(coefficients.tolist()):
-        total = (total * x + c) % q
-    return total
 
 
 def turns(runs: Sequence[Run]) -> Run:
@@ -190,8 +179,8 @@ class Workload:
             assert pow(psi, n, q) == q - 1
             for _ in range(3 if n <= 2**14 else 1):
                 k = rng.randrange(n)
-                x = pow(psi, 2 * reversed_bits(k, n.bit_length() - 1) + 1, q)
-                found.append(Point(row, limb, k, x, value_at(self.host_a.data[row, limb], x, q)))
+                x = pow(psi, 2 * reverse_bits(k, n) + 1, q)
+                found.append(Point(row, limb, k, x, evaluate(self.host_a.data[row, limb].tolist(), x, q)))
         return found
 
     def case(
@@ -251,8 +240,8 @@ class Workload:
     def is_product(self, values: NDArray[Any]) -> bool:
         def holds(p: Point) -> bool:
             q = self.ring.moduli[p.limb]
-            a_times_b = p.value * value_at(self.host_b.data[p.row, p.limb], p.x, q) % q
-            return value_at(values[p.row, p.limb], p.x, q) == a_times_b
+            a_times_b = p.value * evaluate(self.host_b.data[p.row, p.limb].tolist(), p.x, q) % q
+            return evaluate(values[p.row, p.limb].tolist(), p.x, q) == a_times_b
 
         return (
             self.is_canonical(values)
@@ -325,16 +314,12 @@ def single_cases(w: Workload) -> Iterator[Case]:
         w.poison(target)
         yield w.case(op, ORDERS[op], [run], verify)
 
-    capture: Callable[..., Run] | None = getattr(pg, "capture", None)
-    if capture is None:
-        print(f"CUDA graphs: polygpu {pg.__version__} has no pg.capture, skipped", flush=True)
-        return
     for (op, source, target, run, verify), calls in itertools.product(directions, (1, GRAPH_CALLS)):
 
         def repeat(_: pg.Poly, run: Run = run, calls: int = calls) -> pg.Poly:
             return [run() for _ in range(calls)][-1]
 
-        replay = capture(repeat, source)
+        replay = pg.capture(repeat, source)
         w.poison(target)
         yield w.case(op, ORDERS[op], [replay], verify, f"CUDA graph of {calls}", calls)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import __version__
-from .backends.reference import big_product
+from .backends.reference import big_product, evaluate
 from .errors import ParameterError, PolyGPUError
 from .ring import Ring, debug
 from .roots import Kind, ntt_primes
@@ -304,16 +304,9 @@ def _check_rings(rings: list[Ring]) -> None:
             if ring.base_degree == 1 and not ring.limbs.wide:
                 limb = len(ring.moduli) - 1
                 q, point = ring.moduli[limb], int(ring.eval_points(limb)[n - 1])
-                at = [_horner(p, point, q) for p in (x, y, c.to_bigints().tolist())]
+                at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]
                 assert int(value.data[limb, n - 1]) == at[0], f"value at a point in {ring!r}"
                 assert at[2] == at[0] * at[1] % q, f"product at a point in {ring!r}"
-
-
-def _horner(coefficients: list[int], x: int, q: int) -> int:
-    value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * x + coefficient) % q
-    return value
 
 
 if __name__ == "__main__":

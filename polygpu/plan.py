@@ -241,3 +241,11 @@ def automorphism_index(n: int, kind: Kind, g: int, evaluated: bool) -> NDArray[n
         index = k * pow(g, -1, 2 * n) % (2 * n)  # X^index for index >= n is -X^(index - n)
     index.setflags(write=False)
     return index
+
+
+@lru_cache(maxsize=64)
+def monomial_index(n: int, order: int, k: int) -> NDArray[np.int64]:
+    """As automorphism_index, for the product with X^k, 0 <= k < order, where X^order = 1."""
+    index = (np.arange(n, dtype=np.int64) - k) % order
+    index.setflags(write=False)
+    return index

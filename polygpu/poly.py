@@ -13,7 +13,7 @@ import numpy as np
 from .backends import Array, Backend, Op, checked_device, current_device, load, of
 from .errors import CoefficientError, DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
-from .plan import automorphism_index, words_to_ints
+from .plan import automorphism_index, monomial_index, words_to_ints
 from .ring import Domain, Ring, holds_poly
 from .rns import compose
 from .roots import integer, is_prime, shown
@@ -321,10 +321,7 @@ class Poly:
                     f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
                 )
             return other
-        constant = self._ring(integer(other, "operand"))
-        return (
-            constant if type(constant._data) is np.ndarray is type(self._data) else constant.to(self.device)
-        )
+        return self._ring(integer(other, "operand")).to(self.device)
 
     def __add__(self, other: Poly | int) -> Poly:
         return _operator(self.add, other)
@@ -397,11 +394,7 @@ class Poly:
             )
         if self._domain == "eval" and ring.transform.base > 1:
             return self.intt().automorphism(g).ntt()
-        index = automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval")
-        compute = self._backend
-        data = _empty(compute, self._data.shape, self._data.dtype)
-        compute.permute(ring.limbs, self._data, compute.constant(index), data)
-        return Poly(ring, data, self._domain)
+        return self._permuted(automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval"))
 
     def mul_monomial(self, k: int) -> Poly:
         """X^k times the value, for any int k; keeps the domain. Cost: a rotation of coefficients.
@@ -409,15 +402,18 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial(-1).to_bigints(centered=True).tolist()
         [2, 3, 4, -1]
         """
-        ring, n = self._ring, self._ring.n
+        ring, exponent = self._ring, integer(k, "k")
         if self._domain == "eval":
-            return self * ring.monomial(k).ntt()
-        shift = integer(k, "k") % (2 * n if ring.kind == "negacyclic" else n)
-        source = (np.arange(n, dtype=np.int64) - shift) % (2 * n if ring.kind == "negacyclic" else n)
+            return self * ring.monomial(exponent).to(self.device).ntt()
+        order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
+        return self._permuted(monomial_index(ring.n, order, exponent % order))
+
+    def _permuted(self, index: Array) -> Poly:
+        """The entries that Backend.permute takes by this index."""
         compute = self._backend
         data = _empty(compute, self._data.shape, self._data.dtype)
-        compute.permute(ring.limbs, self._data, compute.constant(source), data)
-        return Poly(ring, data, "coef")
+        compute.permute(self._ring.limbs, self._data, compute.constant(index), data)
+        return Poly(self._ring, data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
         """a(x) mod Q by Horner's rule: Python ints in an object array (*batch, *x.shape), or one int.

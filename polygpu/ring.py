@@ -444,12 +444,15 @@ class Ring:
     def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of zeros."""
         shape = (*_batch(batch), self.rows, self._n)
-        return self._element(self, backend().xp.zeros(shape, self.dtype), "coef")
+        compute = backend()
+        with compute.here():
+            return self._element(self, compute.xp.zeros(shape, self.dtype), "coef")
 
     def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of the ring's one."""
         poly = self.zeros(batch)
-        poly.data[..., : 1 if self.limbs.wide else self.rows, 0] = 1
+        with of(poly.data).here():
+            poly.data[..., : 1 if self.limbs.wide else self.rows, 0] = 1
         return poly
 
     def monomial(self, k: int, coefficient: int = 1) -> Poly:
@@ -504,7 +507,7 @@ class Ring:
             raise ParameterError(f"limb: {limb} must be in [0, {len(self._moduli)})")
         base = self.transform.base
         x = self.monomial(base).ntt() if base < self._n else self([1 if self._kind == "cyclic" else -1]).ntt()
-        points = x.to_residue_ints() if self.limbs.wide else x.data[limb]
+        points = x.to_residue_ints() if self.limbs.wide else x.cpu().data[limb]
         return points[..., ::base].copy()
 
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:

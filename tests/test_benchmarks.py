@@ -430,7 +430,7 @@ def test_points_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch) -> 
     for p in w.points:
         assert p.x == w.ring.eval_points(p.limb)[p.k]
         assert p.value == s.transform.data[w.picked[p.row], p.limb, p.k]
-    assert [gpu.reversed_bits(k, 3) for k in range(8)] == cpu.bit_reversal(8).tolist()
+    assert [gpu.reverse_bits(k, 8) for k in range(8)] == cpu.bit_reversal(8).tolist()
 
 
 def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:

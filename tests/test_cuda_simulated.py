@@ -376,6 +376,16 @@ def test_values_of_a_batch(gpu):
     assert (x.to_bigints() == a.to_bigints()).all()
     np.testing.assert_array_equal(x.norm(), a.norm())
     np.testing.assert_array_equal(x.natural_order().get(), a.natural_order())
+    same(x.ntt().mul_monomial(5), a.ntt().mul_monomial(5))
+    same(x.mul_monomial(-3), a.mul_monomial(-3))
+    with pg.device("cuda"):
+        points = ring.eval_points(1)
+    assert isinstance(points, np.ndarray) and np.array_equal(points, ring.eval_points(1))
+    same(x.ntt().mul_monomial(5), a.ntt().mul_monomial(5))
+    same(x.mul_monomial(-3), a.mul_monomial(-3))
+    with pg.device("cuda"):
+        points = ring.eval_points(1)
+    assert isinstance(points, np.ndarray) and np.array_equal(points, ring.eval_points(1))
     same(pickle.loads(pickle.dumps(x)), a)
     assert x.to("cuda") is x and x.cpu() == a
     assert repr(x) == repr(a).replace("cpu", "cuda:0")
@@ -483,9 +493,19 @@ def test_the_second_card(ring):
         with pytest.raises(pg.DeviceError, match="cuda:1 and cuda:0"):
             x + b.to("cuda:0")
         same(x.to("cuda:0"), a)
+
+        def make():
+            return (
+                ring([1, -2][: ring.n]),
+                ring.random((2,), seed=1),
+                ring.zeros((2,)),
+                ring.ones((2,)),
+                ring.monomial(-1),
+            )
+
         with pg.device("cuda:1"):
-            made = ring([1, -2][: ring.n]), ring.random((2,), seed=1)
-        for got, expected in zip(made, (ring([1, -2][: ring.n]), ring.random((2,), seed=1)), strict=True):
+            made = make()
+        for got, expected in zip(made, make(), strict=True):
             assert got.device == "cuda:1"
             same(got, expected)
 

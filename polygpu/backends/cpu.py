@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +10,7 @@ from .. import _cpu
 from ..errors import DeviceError, ParameterError
 from ..plan import AuxiliaryPlan, Limbs, NttPlan, Plan, ints_to_words, words_to_ints
 from . import Array, Op
+from .reference import HostMemory
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
@@ -34,29 +32,10 @@ def configure() -> None:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
 
 
-class CpuBackend:
+class CpuBackend(HostMemory):
     """The native core behind the protocol."""
 
     name = "cpu"
-    xp: Any = np
-
-    def to_host(self, x: Array) -> Array:
-        """See Backend."""
-        return x
-
-    def from_host(self, x: Array) -> Array:
-        """See Backend."""
-        return x
-
-    constant = from_host
-
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """See Backend."""
-        return f
-
-    def address(self, x: Array) -> int:
-        """See Backend."""
-        return int(x.__array_interface__["data"][0])
 
     def __init__(self) -> None:
         configure()
@@ -96,10 +75,6 @@ class CpuBackend:
             )
             plan.handles["cpu"] = native
         return native
-
-    def here(self) -> AbstractContextManager[Any]:
-        """See Backend."""
-        return nullcontext()
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend. A wide modulus multiplies in Python integers."""

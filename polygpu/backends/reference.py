@@ -6,7 +6,7 @@ only (degree, kind, base, roots, limbs.moduli), never for their tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
@@ -75,33 +75,46 @@ def leaf_constants(plan: Any, limb: int) -> list[int]:
     return [pow(root, e, q) for e in exponents]
 
 
-class ReferenceBackend:
-    """The protocol of backends/__init__.py, each method its definition."""
+def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
+    """The polynomial's value at x mod q, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * x + coefficient) % q
+    return value
 
-    name = "reference"
+
+class HostMemory:
+    """What the backends that compute on NumPy arrays share: nothing is moved, nothing recorded."""
+
     xp: Any = np
 
     def to_host(self, x: Array) -> Array:
-        """Arrays are in host memory."""
+        """See Backend."""
         return x
 
     def from_host(self, x: Array) -> Array:
-        """Arrays are in host memory."""
+        """See Backend."""
         return x
 
     constant = from_host
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """Nothing is recorded."""
+        """See Backend."""
         return f
 
     def address(self, x: Array) -> int:
-        """Arrays are in host memory."""
+        """See Backend."""
         return int(x.__array_interface__["data"][0])
 
     def here(self) -> AbstractContextManager[Any]:
-        """There is one host memory."""
+        """See Backend."""
         return nullcontext()
+
+
+class ReferenceBackend(HostMemory):
+    """The protocol of backends/__init__.py, each method its definition."""
+
+    name = "reference"
 
     def pointwise(self, limbs: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """Entry by entry."""
@@ -168,10 +181,7 @@ class ReferenceBackend:
                 residues = []
                 for c in leaf_constants(plan, limb):
                     for r in range(base):
-                        value = 0
-                        for coefficient in reversed(row[r::base]):
-                            value = (value * c + coefficient) % q
-                        residues.append(value)
+                        residues.append(evaluate(row[r::base], c, q))
                 rows.append(residues)
             values.append(rows)
         write(plan.limbs, values, out)
