@@ -1,19 +1,19 @@
 // Products modulo anything: residues modulo auxiliary primes and back (docs/math.md, "Products through auxiliary
 // primes"), for moduli of one word. A unit is one limb of one polynomial. grid: (units * columns) / 256 in x.
-#include "modulus.cuh"
+#include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 
-// x: (units, n) residues modulo limb unit % limbs, broadcast by rows; y: (units, primes, length), centred, zero-padded
+// x: (rows, n) residues, layout: of x alone (rows.cuh); y: (units, primes, length), of the centred x, zero-padded
 template <class T>
 __global__ void __launch_bounds__(256)
-    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *row_of_unit, u64 n,
-               u64 length, u64 units, u64 first_unit, u32 limbs, u32 count) {
+    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *layout, u64 n, u64 length,
+               u64 units, u64 first_unit, u32 limbs, u32 count, u32 dense) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= units * length) return;
     const u64 unit = e / length, j = e - unit * length, global_unit = first_unit + unit;
     const Modulus &m = moduli[global_unit % limbs];
-    const u64 row = row_of_unit ? row_of_unit[global_unit / limbs] * limbs + global_unit % limbs : global_unit;
+    const u64 row = dense ? global_unit : operand_row(layout, 0, global_unit, limbs);
     const u64 value = j < n ? x[row * n + j] : 0;
     const bool upper = value > m.last / 2;  // value - q is the smaller representative
     for (u32 i = 0; i < count; ++i) {

@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(S::THREADS)
         const typename W::Storage *x = operand ? b + row % rows_b * S::LENGTH : a + row % rows_a * S::LENGTH;
 #pragma unroll
         for (int k = 0; k < S::VALUES; ++k)
-            values[k] = W::load(x[place.template group_index<0>(k) + place.template offset<0>(k)], false);
+            values[k] =
+                W::load(at.inside ? x[place.template group_index<0>(k) + place.template offset<0>(k)] : 0, false);
         forward_rounds<W, S, true>(word, values, shared, place, at.tree);
     }
 #pragma unroll

@@ -1,19 +1,7 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform,
 // reduction of integers. One thread an entry; entry e of the result is entry e % n of row e / n, modulo limb
 // row % limbs. grid: entries / 256 in x. block: 256 threads.
-#include "modulus.cuh"
-
-// The row of an operand for a row of the result; at most 6 batch axes, the innermost last.
-// shape: of the batch; step: rows from index to index of an axis, 0 where the operand broadcasts.
-PG_DEVICE u64 operand_row(const u64 *shape, const u64 *step, u64 row, u32 limbs) {
-    u64 at = row % limbs, batch = row / limbs;
-#pragma unroll
-    for (int axis = 5; axis >= 0; --axis) {
-        at += batch % shape[axis] * step[axis];
-        batch /= shape[axis];
-    }
-    return at;
-}
+#include "rows.cuh"
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
 
@@ -25,7 +13,7 @@ template <int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
     return OP == MUL ? product : add_mod(m, product, c);
 }
 
-// layout: shape[6], then step[6] of a, b and c, all in rows; every axis where nothing broadcasts has the dense step.
+// layout: of a, b and c (rows.cuh)
 template <class T, int OP>
 __global__ void __launch_bounds__(256)
     pointwise(const T *a, const T *b, const T *c, T *y, const Modulus *moduli, const u64 *layout, u64 n, u64 b_length,
@@ -35,9 +23,9 @@ __global__ void __launch_bounds__(256)
     const u64 row = e / n, j = e - row * n;
     u64 row_a = row, row_b = row, row_c = row;
     if (!dense) {
-        row_a = operand_row(layout, layout + 6, row, limbs);
-        row_b = operand_row(layout, layout + 12, row, limbs);
-        row_c = operand_row(layout, layout + 18, row, limbs);
+        row_a = operand_row(layout, 0, row, limbs);
+        row_b = operand_row(layout, 1, row, limbs);
+        row_c = operand_row(layout, 2, row, limbs);
     }
     const Modulus &m = moduli[row % limbs];
     const u64 vb = OP == NEG ? 0 : b[row_b * b_length + (b_length == 1 ? 0 : j)];
@@ -63,8 +51,8 @@ __global__ void __launch_bounds__(256)
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
     const u64 row = e / n, j = e - row * n, leaf = j / base, k = j % base;
-    const u64 row_a = dense ? row : operand_row(layout, layout + 6, row, limbs);
-    const u64 row_b = dense ? row : operand_row(layout, layout + 12, row, limbs);
+    const u64 row_a = dense ? row : operand_row(layout, 0, row, limbs);
+    const u64 row_b = dense ? row : operand_row(layout, 1, row, limbs);
     const Modulus &m = moduli[row % limbs];
     const T *u = a + row_a * n + leaf * base, *v = b + row_b * n + leaf * base;
     u64 low = 0, high = 0;

@@ -57,3 +57,7 @@ class BackendUnavailable(DeviceError, ImportError):
 
 class TablesTooLarge(PolyGPUError, MemoryError):
     """Tables of a ring that this machine's memory cannot hold."""
+
+
+class OutOfDeviceMemory(PolyGPUError, MemoryError):
+    """A GPU without memory for the result or for what a call needs meanwhile; operands are as they were."""

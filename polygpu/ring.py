@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from .backends import Array, backend, is_device_array, of
+from .backends import Array, backend, host, is_device_array, of
 from .errors import (
     BadRoot,
     CoefficientError,
@@ -489,7 +489,7 @@ class Ring:
             raise ParameterError(f"start: {shown(start)} must be below 2**48")
         shape = _batch(batch)
         data = np.empty((*shape, self.rows, self._n), self.dtype)
-        uniform(of(data), self.limbs, self._n, shape, seed, start, data)
+        uniform(host(), self.limbs, self._n, shape, seed, start, data)
         return self._element(self, backend().from_host(data), "coef")
 
     # ---- the evaluation domain ----

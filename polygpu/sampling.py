@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array, Backend
+from .backends import Array, HostBackend
 from .errors import NotAnInteger
 from .plan import Limbs
 from .roots import integer
@@ -64,7 +64,7 @@ def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
 
 
 def uniform(
-    backend: Backend, limbs: Limbs, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
+    backend: HostBackend, limbs: Limbs, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
 ) -> None:
     """Fill out (*batch, rows, n) with residues uniform in [0, q), the polynomials start, start + 1, ..."""
     key, words, items = key_of(seed), limbs.words + 1, prod(batch)

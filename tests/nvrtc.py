@@ -88,9 +88,12 @@ class _Recorder:
         """To be put in the place of `cupy`."""
         major, minor = self.card.capability
         properties = {"major": major, "minor": minor, "sharedMemPerBlockOptin": self.card.shared_bytes}
+        stream = SimpleNamespace(ptr=0, record=lambda: None)
         module = ModuleType("cupy")
         module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
             Device=lambda index: nullcontext(),
+            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+            get_current_stream=lambda index: stream,
             runtime=SimpleNamespace(getDeviceProperties=lambda index: properties),
         )
         module.RawModule = self._raw_module  # type: ignore[attr-defined]

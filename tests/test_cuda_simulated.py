@@ -1,11 +1,18 @@
 """The kernels of cuda/ and their launch code, run on the CPU by tests/cudasim: bits as on the CPU backend."""
 
+import gc
+import os
 import pickle
+import re
 import shutil
+import subprocess
 import sys
+import tempfile
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -277,6 +284,69 @@ def test_products_in_chunks(gpu, monkeypatch):
         same(c, a * a)
 
 
+# ---- ranges of words ----
+
+
+def growing(q, log_length, stage, rng):
+    """Twiddles by node, a row and its transform, exact: value 2^(log_length - 1 - stage) grows to the worst.
+
+    Each stage before adds -7q/16 to it, which doubles do not round to the other side of q/2; then it is
+    multiplied by a twiddle near q/2.
+    """
+    n = 1 << log_length
+    w = [int(x) for x in rng.integers(1, q, n)]
+    row = [int(x) for x in rng.integers(0, q, n)]
+    at = n >> (stage + 1)
+    row[at] = 0
+    x = np.array(row, object)
+    for depth in range(log_length):
+        half = n >> (depth + 1)
+        if depth < stage:
+            w[1 << depth] = -(7 * q // 16) * pow(int(x[at + half]), -1, q) % q
+        elif depth == stage:
+            w[1 << depth] = q // 2
+        blocks = x.reshape(1 << depth, 2, half)
+        product = np.array(w[1 << depth : 2 << depth], object)[:, None] * blocks[:, 1]
+        x = (np.stack([blocks[:, 0] + product, blocks[:, 0] - product], 1) % q).reshape(n)
+    return w, row, x
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [30, 31, 50, 62])
+def test_values_that_grow_in_every_stage(gpu, bits):
+    """The bounds of lazy values, reached: no transform's own twiddles come near them."""
+    card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
+    limbs, word = limbs_of((q,)), WORDS[bits]
+    (one,) = split_passes(1 << log_length, 1, limbs.dtype.itemsize, card)
+    entries = [0, 1]
+    for node in range(2, 1 << log_length):
+        depth = node.bit_length() - 1
+        start = one.starts[depth]
+        above, below = divmod(node - (1 << depth), 1 << (depth - start))
+        entries.append((1 << depth) + (below << start) + above)
+    module = gpu.RawModule(
+        code=(Path(backends.cuda_sources()) / "ntt.cu").read_text(),
+        options=("-std=c++17", f"-I{backends.cuda_sources()}"),
+        name_expressions=(f"ntt_forward<{word}, {one.shape}, false, false>",),
+    )
+    forward = module.get_function(module.name_expressions[0])
+    forward.max_dynamic_shared_size_bytes = card.shared_bytes
+    rng = np.random.default_rng(bits)
+    for stage in (*range(3, log_length), 11, 11, 7, 7):
+        w, row, expected = growing(q, log_length, stage, rng)
+        table = np.zeros((1 << log_length, 1 if word == "Float64" else 2), limbs.dtype)
+        for node, entry in enumerate(entries):
+            if word == "Float64":
+                table[entry] = np.float64(w[node] - q if w[node] > q // 2 else w[node]).view(np.uint64)
+            else:
+                table[entry] = w[node], (w[node] << 8 * limbs.dtype.itemsize) // q
+        x = gpu.asarray(np.array(row, limbs.dtype))
+        sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(log_length), np.uint32(0)]
+        arguments = (x, x, gpu.asarray(cuda._constants((q,))), gpu.asarray(table), *sizes)
+        forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * limbs.dtype.itemsize)
+        np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
+
+
 # ---- batches ----
 
 
@@ -537,6 +607,69 @@ def test_nothing_waits(gpu, ring):
             same(got, expected)
 
 
+@needs_compiler
+def test_a_graph_keeps_what_it_reads(gpu):
+    """Operands, tables and constants live as long as the graph."""
+    ring = pg.Ring(64, primes(64, 60))
+    a = ring.random((2,), seed=1)
+    x = a.to("cuda")
+    expected = a * 12345 + a.automorphism(5) * a
+    replay = pg.capture(lambda x: x * 12345 + x.automorphism(5) * x, x)
+    kept = [weakref.ref(y) for y in (x, x.ring.transform)]
+    backend = backends.load("cuda:0")
+    backend._small.cache_clear()
+    backend._large.cache_clear()
+    del ring, x
+    plan._plans.clear()
+    plan._recent.clear()
+    gc.collect()
+    assert all(y() is not None for y in kept)
+    junk = [gpu.full(64, 2**63, np.uint64) for _ in range(100)]
+    same(replay(), expected)
+    del junk, replay
+    gc.collect()
+    assert kept[0]() is None
+
+
+@needs_compiler
+def test_tables_between_streams(gpu, monkeypatch):
+    """A second stream waits for their making; the first for the second before their memory is used again."""
+    waits = []
+    wait = gpu.cuda.Stream.wait_event
+
+    def noted(stream, event):
+        waits.append(stream)
+        wait(stream, event)
+
+    monkeypatch.setattr(gpu.cuda.Stream, "wait_event", noted)
+    ring = pg.Ring(64, primes(64, 60))
+    x, stream = ring.random(seed=1).to("cuda"), gpu.cuda.Stream(non_blocking=True)
+    x.ntt()
+    assert not waits
+    with stream:
+        x.ntt()
+        assert waits == [stream] * 2  # for the moduli and for the twiddles
+        x.ntt()
+        assert len(waits) == 2
+    tables = next(iter(ring.transform.handles.values()))
+    tables.__del__()
+    assert [y.ptr for y in waits[2:]] == [0, 0]
+
+
+@needs_compiler
+def test_constants_belong_to_a_stream(gpu):
+    backend, stream = backends.load("cuda:0"), gpu.cuda.Stream(non_blocking=True)
+    small, large = np.arange(3), np.arange(10**4)
+    large.setflags(write=False)
+    for x in (small, large):
+        first = backend.constant(x)
+        assert backend.constant(x) is first
+        with stream:
+            second = backend.constant(x)
+            assert second is not first and backend.constant(x) is second
+        np.testing.assert_array_equal(second.get(), x)
+
+
 # ---- what is launched ----
 
 
@@ -709,6 +842,64 @@ def test_without_a_driver():
         pytest.raises(pg.BackendUnavailable, match=r"no GPU answers \(cudaErrorNoDevice.*nvidia-smi"),
     ):
         pg.Ring(4, 17)([1]).to("cuda")
+
+
+@needs_compiler
+def test_a_kernel_that_does_not_compile(gpu, tmp_path, monkeypatch, caplog):
+    """An error that names it; then the process goes on."""
+    ring = pg.Ring(16, primes(16, 30))
+    a = ring.random(seed=1)
+    x = a.to("cuda")
+    sources = backends.cuda_sources()
+    shutil.copytree(sources, tmp_path / "cuda")
+    with open(tmp_path / "cuda" / "ntt.cu", "a") as file:
+        file.write("\nnot CUDA\n")
+    monkeypatch.setattr(cuda, "cuda_sources", lambda: str(tmp_path / "cuda"))
+    with pytest.raises(pg.DeviceError, match=r"(?s)cuda:0: ntt_forward<Lazy32.*does not compile.*NVRTC"):
+        x.ntt()
+    same(x + x, a + a)
+    monkeypatch.setattr(cuda, "cuda_sources", lambda: sources)
+    with caplog.at_level("INFO", "polygpu"):
+        same(x.ntt(), a.ntt())
+    assert re.search(r"cuda:0: ntt_forward<Lazy32, .*> in \d+\.\d\d s", caplog.text)
+
+
+@needs_compiler
+def test_out_of_memory(gpu, monkeypatch):
+    ring = pg.Ring(16, primes(16, 30))
+    a = ring.random((3,), seed=1)
+    x = a.to("cuda")
+
+    def empty(*_, **__):
+        raise gpu.cuda.memory.OutOfMemoryError("Out of memory allocating 192 bytes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "empty", empty)
+        for call in (x.ntt, lambda: x * x, lambda: x + 1, lambda: x.automorphism(3)):
+            with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: Out of memory.*smaller batches"):
+                call()
+    same(x.ntt(), a.ntt())
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", None])
+def test_a_home_that_cannot_be_written(tmp_path, home):
+    """CuPy makes a folder for compiled kernels when it is imported: that may be no error."""
+    (tmp_path / "cupy.py").write_text(
+        "import os, types\n"
+        "folder = os.environ.get('CUPY_CACHE_DIR') or os.path.expanduser('~/.cupy/kernel_cache')\n"
+        "os.makedirs(folder, exist_ok=True)\n"
+        "print(folder, os.environ.get('CUPY_CACHE_IN_MEMORY'))\n"
+        "runtime = types.SimpleNamespace(CUDARuntimeError=OSError, getDeviceCount=lambda: 0)\n"
+        "cuda = types.SimpleNamespace(runtime=runtime)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CUPY_")}
+    environment |= {"HOME": home or str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
+    command = "from polygpu.backends.cuda import absence; print(absence(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True
+    )
+    kept = f"{tmp_path}/home/.cupy/kernel_cache None" if home is None else f"{tempfile.gettempdir()} 1"
+    assert done.stdout.splitlines() == [kept, "there are 0 GPUs, numbered from 0"]
 
 
 def test_without_that_card():

@@ -64,6 +64,7 @@ BUILT_IN = {
     "DeviceError": (RuntimeError,),
     "BackendUnavailable": (RuntimeError, ImportError, pg.DeviceError),
     "TablesTooLarge": (MemoryError,),
+    "OutOfDeviceMemory": (MemoryError,),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -55,9 +55,6 @@ class Backend(Protocol):
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
 
-    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
-        """Residues of numbers of k uint64 words (items, n, k) into row `limb` of (items, rows, n)."""
-
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """Coefficients to the evaluation domain, in its bit-reversed order."""
 
@@ -69,6 +66,13 @@ class Backend(Protocol):
 
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""
+
+
+class HostBackend(Backend, Protocol):
+    """A backend of NumPy arrays; random values are made on the host, whatever device they are for."""
+
+    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
+        """Residues of numbers of k uint64 words (items, n, k) into row `limb` of (items, rows, n)."""
 
 
 # ---- devices ----
@@ -148,12 +152,15 @@ def backend() -> Backend:
     return load(current_device())
 
 
+def host() -> HostBackend:
+    """The backend of values in host memory: "reference" if that is chosen, else "cpu"."""
+    chosen = current_device()
+    return cast(HostBackend, load(chosen if chosen in _HOST_DEVICES else "cpu"))
+
+
 def of(x: Array) -> Backend:
-    """The backend that computes on an array: where it lies; on the host "reference" if that is chosen."""
-    if isinstance(x, np.ndarray):
-        chosen = current_device()
-        return load(chosen if chosen in _HOST_DEVICES else "cpu")
-    return load(f"cuda:{x.device.id}")
+    """The backend that computes on an array: where it lies."""
+    return host() if isinstance(x, np.ndarray) else load(f"cuda:{x.device.id}")
 
 
 def is_device_array(x: object) -> bool:

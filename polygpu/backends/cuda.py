@@ -6,18 +6,24 @@ Nothing here synchronises, and temporaries come from CuPy's pool. The one file t
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..errors import ParameterError
-from ..plan import AuxiliaryPlan, Limbs, NttPlan, Plan
+from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
+from ..plan import AuxiliaryPlan, Handles, Limbs, NttPlan, Plan
 from . import Array, Op, cuda_sources, load
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
@@ -25,17 +31,33 @@ _LEAST_CAPABILITY = (7, 5)
 _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
-_MAX_AXES = 6  # pointwise.cu
-_SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value
-_KEPT_CONSTANTS = 32  # larger ones, by identity
+_MAX_AXES = 6  # rows.cuh
+_SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
+_log = logging.getLogger("polygpu")
 _INSTALL = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
+
+
+def _cupy() -> Any:
+    """CuPy; it keeps compiled kernels on disk, or in memory where its folder cannot be made or written."""
+    if "cupy" not in sys.modules and find_spec("cupy") is not None:
+        folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            _log.info("compiled kernels are not kept: %s", error)
+            os.environ["CUPY_CACHE_DIR"] = tempfile.gettempdir()  # read when CuPy is imported
+            os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+    import cupy
+
+    return cupy
 
 
 def absence(index: int) -> str | None:
     """Why GPU `index` cannot be used, and what to do; None where it answers."""
     try:
-        import cupy
+        cupy = _cupy()
     except ImportError as error:
         return f"CuPy cannot be imported ({error}); {_INSTALL}"
     try:
@@ -46,21 +68,20 @@ def absence(index: int) -> str | None:
         )
     if index >= count:
         return f"there are {count} GPUs, numbered from 0"
-    capability = _capability(cupy, index)
+    capability = _card(cupy, index).capability
     if capability < _LEAST_CAPABILITY:
         return "its compute capability is {}.{}, kernels need 7.5 or more".format(*capability)
     return None
 
 
-def _capability(cupy: Any, index: int) -> tuple[int, int]:
+def _card(cupy: Any, index: int) -> Card:
     properties = cupy.cuda.runtime.getDeviceProperties(index)
-    return properties["major"], properties["minor"]
+    return Card((properties["major"], properties["minor"]), properties["sharedMemPerBlockOptin"])
 
 
 def describe() -> str:
     """The GPUs that answer, with driver and CuPy."""
-    import cupy
-
+    cupy = _cupy()
     runtime = cupy.cuda.runtime
     cards = []
     for index in range(runtime.getDeviceCount()):
@@ -181,7 +202,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
     return (*passes, one(done, last, log_base))
 
 
-# ---- the backend ----
+# ---- what kernels read ----
 
 
 @cache
@@ -213,34 +234,101 @@ def _constants(moduli: Sequence[int]) -> Array:
     return table
 
 
+# ---- memory that outlives a call ----
+
+# What the calls under a recording read, for the graph to keep.
+_recorded: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default=None)
+
+
+class _Shared:
+    """Arrays made once, on one stream, and read on any.
+
+    Other streams wait for their making. Before their memory, which goes back to the first stream's pool,
+    serves anything else, that stream waits for the others.
+    """
+
+    def __init__(self, value: Any, device: Any, stream: Any) -> None:
+        self._value, self._device, self._home = value, device, stream
+        self._made = stream.record()
+        self._streams = {stream.ptr: stream}
+
+    def on(self, stream: Any) -> Any:
+        """The value, for work on a stream."""
+        if stream.ptr not in self._streams:
+            stream.wait_event(self._made)
+            self._streams[stream.ptr] = stream
+        recorded = _recorded.get()
+        if recorded is not None:
+            recorded.append(self)
+        return self._value
+
+    def __del__(self) -> None:
+        if len(self._streams) > 1:
+            with suppress(Exception), self._device:  # at the end of the process CUDA may be gone
+                for stream in self._streams.values():
+                    self._home.wait_event(stream.record())
+
+
+class _Identity:
+    """A key that is the object itself."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+
+class _Here:
+    """Enters a device; names it in errors of memory."""
+
+    def __init__(self, name: str, cupy: Any, device: Any) -> None:
+        self._name, self._device, self._error = name, device, cupy.cuda.memory.OutOfMemoryError
+
+    def __enter__(self) -> None:
+        self._device.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._device.__exit__(kind, error, trace)
+        if isinstance(error, self._error):
+            raise OutOfDeviceMemory(
+                f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
+                "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
+            ) from error
+
+
 @dataclass(frozen=True)
 class _Replay:
-    """Launches a recorded graph; keeps the memory that it writes to."""
+    """Launches a recorded graph."""
 
-    device: Any
+    here: Any
     graph: Any
-    pool: Any
+    kept: tuple[Any, ...]  # all that the graph reads and writes
     result: Any
 
     def __call__(self) -> Any:
-        with self.device:
+        with self.here:
             self.graph.launch()
         return self.result
+
+
+# ---- the backend ----
 
 
 class CudaBackend:
     """The kernels behind the protocol, on one GPU."""
 
     def __init__(self, index: int) -> None:
-        import cupy
-
-        self.xp: Any = cupy
+        cupy = self.xp = _cupy()
         self.name = f"cuda:{index}"
+        self.card = _card(cupy, index)
+        self._index = index
         self._device = cupy.cuda.Device(index)
-        properties = cupy.cuda.runtime.getDeviceProperties(index)
-        self.card = Card((properties["major"], properties["minor"]), properties["sharedMemPerBlockOptin"])
+        self._here = _Here(self.name, cupy, self._device)
         self._kernels: dict[str, Any] = {}
-        self._read_only: dict[int, tuple[Array, Array]] = {}
 
     # ---- arrays ----
 
@@ -250,25 +338,32 @@ class CudaBackend:
 
     def from_host(self, x: Array) -> Array:
         """See Backend."""
-        with self._device:
+        with self._here:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def constant(self, x: Array) -> Array:
-        """See Backend: small arrays are known by their values, large read-only ones by their identity."""
+        """See Backend: one copy a stream, small arrays known by their values, read-only ones by identity."""
         if x.nbytes <= _SMALL_BYTES:
-            return self._small(x.dtype.str, x.shape, x.tobytes())
-        if x.flags.writeable:
+            copy = self._small(self._stream().ptr, x.dtype.str, x.shape, x.tobytes())
+        elif x.flags.writeable:
             return self.from_host(x)
-        known = self._read_only.get(id(x))
-        if known is None or known[0] is not x:
-            if len(self._read_only) >= _KEPT_CONSTANTS:
-                self._read_only.pop(next(iter(self._read_only)))
-            known = self._read_only[id(x)] = (x, self.from_host(x))
-        return known[1]
+        else:
+            copy = self._large(self._stream().ptr, _Identity(x))
+        recorded = _recorded.get()
+        if recorded is not None:
+            recorded.append(copy)
+        return copy
 
     @lru_cache(maxsize=1024)  # noqa: B019  (a backend lives as long as the process)
-    def _small(self, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+    def _small(self, stream: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
         return self.from_host(np.frombuffer(data, dtype).reshape(shape))
+
+    @lru_cache(maxsize=32)  # noqa: B019
+    def _large(self, stream: int, array: _Identity) -> Array:
+        return self.from_host(array.value)
+
+    def _stream(self) -> Any:
+        return self.xp.cuda.get_current_stream(self._index)
 
     def address(self, x: Array) -> int:
         """See Backend."""
@@ -276,38 +371,48 @@ class CudaBackend:
 
     def here(self) -> AbstractContextManager[Any]:
         """See Backend."""
-        return self._device  # type: ignore[no-any-return]
+        return self._here
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
-        with self._device:
-            pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
+        with self._here:
+            pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
             stream.wait_event(cuda.get_current_stream().record())
             with cuda.using_allocator(pool.malloc), stream:
                 f()  # compiles kernels, makes tables, fills the pool
                 stream.synchronize()
-                stream.begin_capture()
+                token = _recorded.set(recorded)
+                # Other threads may allocate meanwhile.
+                stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                 try:
                     result = f()
                 finally:
                     graph = stream.end_capture()
-
-        return _Replay(self._device, graph, pool, result)
+                    _recorded.reset(token)
+        return _Replay(self._here, graph, (f, pool, stream, recorded), result)
 
     # ---- launching ----
 
     def _kernel(self, file: str, expression: str) -> Any:
         kernel = self._kernels.get(expression)
         if kernel is None:
+            began = time.perf_counter()
             with open(os.path.join(cuda_sources(), file)) as source:
                 code = source.read()
-            module = self.xp.RawModule(
-                code=f"{code}\n// sources {_digest()}\n",
-                options=("-std=c++17", f"-I{cuda_sources()}"),
-                name_expressions=(expression,),
-            )
-            kernel = self._kernels[expression] = module.get_function(expression)
+            try:
+                module = self.xp.RawModule(
+                    code=f"{code}\n// sources {_digest()}\n",
+                    options=("-std=c++17", f"-I{cuda_sources()}"),
+                    name_expressions=(expression,),
+                )
+                kernel = self._kernels[expression] = module.get_function(expression)
+            except Exception as error:  # of the compiler, of the loader, of the driver
+                raise DeviceError(
+                    f"{self.name}: {expression} does not compile or load: {error}; "
+                    f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {_INSTALL}"
+                ) from error
+            _log.info("%s: %s in %.2f s", self.name, expression, time.perf_counter() - began)
         return kernel
 
     def _run(
@@ -323,30 +428,40 @@ class CudaBackend:
         """Launch on the current stream; Python ints go as 64-bit, np.uint32 as 32-bit arguments."""
         if grid == 0:
             return
-        with self._device:
+        with self._here:
             kernel = self._kernel(file, expression)
             if shared > 48 << 10:
                 kernel.max_dynamic_shared_size_bytes = shared
             kernel((grid, rows), (threads,), tuple(args), shared_mem=shared)
 
-    def _entrywise(self, file: str, expression: str, entries: int, args: Sequence[Any]) -> None:
-        self._run(file, expression, -(-entries // _THREADS), _THREADS, args)
+    def _entrywise(
+        self, file: str, expression: str, entries: int, args: Sequence[Any], rows: int = 1
+    ) -> None:
+        self._run(file, expression, -(-entries // _THREADS), _THREADS, args, rows=rows)
+
+    def _shared(self, handles: Handles, make: Callable[[], Any]) -> Any:
+        """What a plan's handles hold for this device, made where they hold nothing."""
+        shared = handles.get(self.name)
+        if shared is None:
+            with self._here:
+                made = _Shared(make(), self._device, self._stream())
+            shared = handles.setdefault(self.name, made)  # another thread may have been faster
+        return shared.on(self._stream())
 
     def _moduli(self, limbs: Limbs) -> Array:
-        table: Array | None = limbs.handles.get(self.name)
-        if table is None:
-            table = limbs.handles[self.name] = self.from_host(_constants(limbs.moduli))
-        return table
+        moduli: Array = self._shared(limbs.handles, lambda: self.from_host(_constants(limbs.moduli)))
+        return moduli
 
     def _tables(self, plan: NttPlan) -> dict[str, Array]:
+        tables: dict[str, Array] = self._shared(plan.handles, lambda: self._make_tables(plan))
+        return tables
+
+    def _make_tables(self, plan: NttPlan) -> dict[str, Array]:
         """Forward and inverse twiddles, and the constants of incomplete leaves, made on the device."""
-        tables: dict[str, Array] | None = plan.handles.get(self.name)
-        if tables is not None:
-            return tables
         limbs, points = plan.limbs, plan.points
         word = word_of(limbs, self.card)
         bits = points.bit_length() - (1 if plan.kind == "negacyclic" else 2)
-        size = {"Lazy32": 2, "Tight32": 2, "Strict32": 2, "Float64": 1, "Lazy64": 2, "Strict64": 2}[word]
+        size = 1 if word == "Float64" else 2  # entries of W::Twiddle
         moduli = self._moduli(limbs)
         starts = [start for p in self._passes(plan) for start in p.starts] if points > 1 else [0]
         device_starts = self.from_host(np.array(starts, np.uint32))
@@ -360,36 +475,17 @@ class CudaBackend:
                     factors[i, d], x = x, x * x % q
                 if sign < 0:
                     scale[i] = pow(points, -1, q)
-            with self._device:
-                table = self.xp.empty((len(limbs.moduli), points, size), limbs.dtype)
-                args = [table, moduli, self.from_host(factors), self.from_host(scale), device_starts]
-                args.append(np.uint64(points))
-            args += [np.uint32(bits), np.uint32(plan.kind == "negacyclic")]
-            self._run(
-                "tables.cu",
-                f"fill_twiddles<{word}>",
-                -(-points // _THREADS),
-                _THREADS,
-                args,
-                rows=len(limbs.moduli),
-            )
-            tables[name] = table
+            tables[name] = self.xp.empty((len(limbs.moduli), points, size), limbs.dtype)
+            args = [tables[name], moduli, self.from_host(factors), self.from_host(scale), device_starts]
+            args += [np.uint64(points), np.uint32(bits), np.uint32(plan.kind == "negacyclic")]
+            self._entrywise("tables.cu", f"fill_twiddles<{word}>", points, args, len(limbs.moduli))
         if plan.base > 1 and points > 1:
-            with self._device:
-                leaves = tables["leaves"] = self.xp.empty((len(limbs.moduli), points), np.uint64)
-            args = [leaves, tables["forward"], moduli, device_starts, np.uint64(points)]
-            self._run(
-                "tables.cu",
-                f"fill_leaves<{word}>",
-                -(-points // _THREADS),
-                _THREADS,
-                args,
-                rows=len(limbs.moduli),
-            )
+            tables["leaves"] = self.xp.empty((len(limbs.moduli), points), np.uint64)
+            args = [tables["leaves"], tables["forward"], moduli, device_starts, np.uint64(points)]
+            self._entrywise("tables.cu", f"fill_leaves<{word}>", points, args, len(limbs.moduli))
         elif plan.base > 1:
             constants = [[q - 1 if plan.kind == "negacyclic" else 1] for q in limbs.moduli]
             tables["leaves"] = self.from_host(np.array(constants, np.uint64))
-        plan.handles[self.name] = tables
         return tables
 
     def _on_host(self, method: str, *args: Any) -> None:
@@ -402,38 +498,30 @@ class CudaBackend:
 
     # ---- residues one by one ----
 
-    @lru_cache(maxsize=256)  # noqa: B019
-    def _layout(self, shape: tuple[int, ...], *operands: tuple[int, ...]) -> Array:
-        """Batch shape and operands' steps in rows, as pointwise.cu wants them; shapes end in the limbs."""
-        limbs, batch = shape[-1], shape[:-1]
-        table = np.zeros((4, _MAX_AXES), np.uint64)
-        table[0] = 1
-        table[0, _MAX_AXES - len(batch) :] = batch
-        for i, operand in enumerate(operands):
-            step = limbs
-            for axis, size in enumerate(reversed(operand[:-1])):
-                if size != 1:
-                    table[i + 1, _MAX_AXES - 1 - axis] = step
-                step *= size
-        return self.constant(table)
+    def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[list[Array], Array, np.uint32]:
+        """Operands of a result (*batch, rows, n) as kernels want them, the layout (rows.cuh), and `dense`."""
+        if len(shape) - 2 > _MAX_AXES:
+            operands = tuple(self._broadcast(x, shape) for x in operands)
+        if all(x.shape[:-1] == shape[:-1] for x in operands):
+            return list(operands), operands[0], np.uint32(True)  # no kernel reads a dense layout
+        layout = _layout(shape[:-1], tuple(x.shape[:-1] for x in operands))
+        return list(operands), self.constant(layout), np.uint32(False)
+
+    def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """A copy in the full shape; the operand itself where it has that."""
+        if x.shape == shape:
+            return x
+        with self._here:
+            return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
         if limbs.wide:
             self._on_host("pointwise", limbs, op, a, b, c, out)
             return
-        operands = [a, a if b is None else b, a if c is None else c]
-        if out.ndim - 2 > _MAX_AXES:
-            operands = [self._broadcast(x, out.shape) for x in operands]
-        dense = all(x.shape == out.shape for x in operands)
-        layout = self._layout(out.shape[:-1], *(x.shape[:-1] for x in operands)) if not dense else out
+        operands, layout, dense = self._spread(out.shape, a, a if b is None else b, a if c is None else c)
         args = [*operands, out, self._moduli(limbs), layout, np.uint64(out.shape[-1])]
-        args += [
-            np.uint64(operands[1].shape[-1]),
-            np.uint64(out.size),
-            np.uint32(limbs.rows),
-            np.uint32(dense),
-        ]
+        args += [np.uint64(operands[1].shape[-1]), np.uint64(out.size), np.uint32(limbs.rows), dense]
         self._entrywise("pointwise.cu", f"pointwise<{_ctype(limbs)}, {_OPS[op]}>", out.size, args)
 
     def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
@@ -454,12 +542,6 @@ class CudaBackend:
         args += [np.uint64(out.size), np.uint32(limbs.rows), np.uint32(x.dtype.kind == "i")]
         self._entrywise("pointwise.cu", f"reduce_integers<{_ctype(limbs)}>", out.size, args)
 
-    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
-        """See Backend; computed on the host, where the words come from."""
-        result = self.to_host(out)
-        load("cpu").reduce_words(limbs, self.to_host(words), limb, result)
-        out.set(result)  # type: ignore[attr-defined]
-
     # ---- transforms ----
 
     def _pass(self, plan: NttPlan, passed: Pass, tables: Array, rows: int) -> tuple[int, int, int, list[Any]]:
@@ -478,7 +560,7 @@ class CudaBackend:
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         rows = prod(out.shape[:-1])
         if plan.points == 1:
-            with self._device:
+            with self._here:
                 out[...] = x
             return
         tables, word = self._tables(plan)[direction], word_of(plan.limbs, self.card)
@@ -516,22 +598,12 @@ class CudaBackend:
             self.pointwise(limbs, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.
-            with self._device:
+            with self._here:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
-            if out.ndim - 2 > _MAX_AXES:
-                a, b = (self._broadcast(x, out.shape) for x in (a, b))
-            dense = a.shape == b.shape == out.shape
-            layout = self._layout(out.shape[:-1], a.shape[:-1], b.shape[:-1]) if not dense else out
-            args = [
-                a,
-                b,
-                out,
-                self._tables(plan)["leaves"],
-                self._moduli(limbs),
-                layout,
-                np.uint64(plan.degree),
-            ]
-            args += [np.uint64(out.size), np.uint32(limbs.rows), np.uint32(plan.base), np.uint32(dense)]
+            operands, layout, dense = self._spread(out.shape, a, b)
+            args: list[Any] = [*operands, out, self._tables(plan)["leaves"], self._moduli(limbs), layout]
+            args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(limbs.rows)]
+            args += [np.uint32(plan.base), dense]
             self._entrywise("pointwise.cu", f"multiply_leaves<{_ctype(limbs)}>", out.size, args)
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -543,7 +615,7 @@ class CudaBackend:
         elif self._fuses(plan):
             self._multiply_fused(plan, a, b, out)
         else:
-            with self._device:
+            with self._here:
                 x = self.xp.empty(a.shape, a.dtype)
                 y = x if b is a else self.xp.empty(b.shape, b.dtype)
             self.ntt(plan, a, x)
@@ -578,13 +650,6 @@ class CudaBackend:
         expression = f"ntt_product<{word_of(plan.limbs, self.card)}, {passed.shape}>"
         self._run("ntt.cu", expression, grid, threads, args, shared)
 
-    def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """A copy in the full shape; the operand itself where it has that."""
-        if x.shape == shape:
-            return x
-        with self._device:
-            return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
-
     def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
         limbs, transform, n = plan.limbs, plan.transform, plan.degree
         count, length = len(transform.limbs.moduli), transform.degree
@@ -593,42 +658,40 @@ class CudaBackend:
                 f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
                 "multiply on the host with poly.cpu()"
             )
-        constants: Array | None = plan.handles.get(self.name)
-        if constants is None:
-            constants = plan.handles[self.name] = self.from_host(_mixed_radix(transform.limbs.moduli))
+        constants = self._shared(plan.handles, lambda: self.from_host(_mixed_radix(transform.limbs.moduli)))
         moduli, primes = self._moduli(limbs), self._moduli(transform.limbs)
-        units, batch = prod(out.shape[:-1]), out.shape[:-2]
+        spread = [self._spread(out.shape, x) for x in (a, b)]
+        units, sizes = prod(out.shape[:-1]), [np.uint64(n), np.uint64(length)]
         step = max(1, _CHUNK_BYTES // (8 * count * length))
-        rows = [self._rows(x.shape[:-2], batch) for x in (a, b)]
-        sizes = [np.uint64(n), np.uint64(length)]
         for first in range(0, units, step):
             size = min(step, units - first)
             where = [np.uint64(size), np.uint64(first), np.uint32(limbs.rows), np.uint32(count)]
-            spread = []
-            for x, row_of_unit in zip((a, b), rows, strict=True):
-                with self._device:
-                    y = self.xp.empty((size, count, length), np.uint64)
-                args: list[Any] = [x, y, moduli, primes, row_of_unit, *sizes, *where]
+            residues = []
+            for (x,), layout, dense in spread:
+                with self._here:
+                    residues.append(self.xp.empty((size, count, length), np.uint64))
+                args: list[Any] = [x, residues[-1], moduli, primes, layout, *sizes, *where, dense]
                 self._entrywise("crt.cu", f"crt_spread<{_ctype(limbs)}>", size * length, args)
-                spread.append(y)
-            self.multiply(transform, spread[0], spread[1], spread[0])
-            args = [
-                spread[0],
-                out,
-                moduli,
-                primes,
-                constants,
-                *sizes,
-                *where,
-                np.uint32(plan.kind == "negacyclic"),
-            ]
+            self.multiply(transform, residues[0], residues[1], residues[0])
+            args = [residues[0], out, moduli, primes, constants, *sizes, *where]
+            args.append(np.uint32(plan.kind == "negacyclic"))
             self._entrywise("crt.cu", f"crt_compose<{_ctype(limbs)}>", size * n, args)
 
-    @lru_cache(maxsize=64)  # noqa: B019
-    def _rows(self, own: tuple[int, ...], batch: tuple[int, ...]) -> Array:
-        """For each polynomial of the result, which one of an operand it takes."""
-        index = np.arange(prod(own), dtype=np.uint64).reshape(own)
-        return self.from_host(np.ascontiguousarray(np.broadcast_to(index, batch)))
+
+@lru_cache(maxsize=256)
+def _layout(shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> Array:
+    """Batch shape and operands' steps in rows, as cuda/rows.cuh wants them; shapes end in the limbs."""
+    limbs, batch = shape[-1], shape[:-1]
+    table = np.zeros((1 + len(operands), _MAX_AXES), np.uint64)
+    table[0] = 1
+    table[0, _MAX_AXES - len(batch) :] = batch
+    for i, operand in enumerate(operands):
+        step = limbs
+        for axis, size in enumerate(reversed(operand[:-1])):
+            if size != 1:
+                table[i + 1, _MAX_AXES - 1 - axis] = step
+            step *= size
+    return table
 
 
 def _ctype(limbs: Limbs) -> str:

@@ -530,7 +530,7 @@ def _build() -> ModuleType:
     )
     own = _module(
         "cupy",
-        __version__="14.0.0+simulated",
+        __version__="14.2.0+simulated",
         cuda=cuda,
         ndarray=ndarray,
         RawModule=RawModule,

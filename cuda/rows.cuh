@@ -1,0 +1,18 @@
+// Broadcasting: which row of an operand a row of the result takes.
+#pragma once
+#include "modulus.cuh"
+
+constexpr int MAX_AXES = 6;  // of a batch; the innermost last
+
+// layout: the batch's shape[MAX_AXES], then for each operand step[MAX_AXES], its rows from index to index of an axis, 0
+// where it broadcasts. A dense operand has the result's rows, and no layout.
+PG_DEVICE u64 operand_row(const u64 *layout, int operand, u64 row, u32 limbs) {
+    const u64 *shape = layout, *step = layout + (operand + 1) * MAX_AXES;
+    u64 at = row % limbs, batch = row / limbs;
+#pragma unroll
+    for (int axis = MAX_AXES - 1; axis >= 0; --axis) {
+        at += batch % shape[axis] * step[axis];
+        batch /= shape[axis];
+    }
+    return at;
+}
