@@ -1,7 +1,17 @@
 """The API on a real GPU: every result bit for bit as on the CPU, at every edge of every word.
 
 `pytest -m gpu` runs these where a GPU answers. Each new shape of a transform compiles for about half a
-second, so most rings here share a few degrees; `-k` takes them in parts.
+second, so most rings here share a few degrees. On an H100 each of these parts takes less than 8 minutes:
+
+    pytest -m gpu -k "words or 30_bits or other_words"
+    pytest -m gpu -k "50_bits or 60_bits or cyclic_rings"
+    pytest -m gpu -k "huge or other_cards or incomplete"
+    pytest -m gpu -k "not (words or sizes or huge or other_cards or incomplete)"
+
+The cases of SANITIZED, under each of CUDA's checkers:
+
+    compute-sanitizer --tool memcheck --error-exitcode 9 python -m pytest -m gpu -k sanitizer
+    compute-sanitizer --tool racecheck ...; --tool initcheck ...
 """
 
 from __future__ import annotations
@@ -9,11 +19,16 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import os
 import pickle
 import random
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +37,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import Poly, Ring, ntt_primes
+from polygpu import Poly, Ring, ntt_primes, plan
 from polygpu.backends import cuda, load
 from polygpu.testing import polys, rings
 
@@ -420,6 +435,51 @@ def test_drawn_rings(ring: Ring, data: st.DataObject) -> None:
         check(pg.fma, a.ntt(), b.ntt(), a.ntt())
 
 
+# What the checkers of CUDA look at, by name: every kernel, every word, tiles that are full, ragged or long.
+SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
+    "u32, 3 rows": (lambda: Ring(64, prime(64, 30)), (3,)),
+    "u32 of 31 bits": (lambda: Ring(64, prime(64, 31)), (3,)),
+    "u32 of 32 bits": (lambda: Ring(64, prime(64, 32)), (3,)),
+    "f64": (lambda: Ring(64, prime(64, 50)), (3,)),
+    "u64": (lambda: Ring(64, prime(64, 60)), (3,)),
+    "u64 of 64 bits": (lambda: Ring(64, prime(64, 64)), (3,)),
+    "cyclic": (lambda: Ring(64, prime(64, 30, "cyclic"), kind="cyclic"), (3,)),
+    "2 points": (lambda: Ring(2, 5), (67,)),
+    "1 point": (lambda: Ring(1, 17), (3,)),
+    "RNS": (lambda: Ring(64, ntt_primes(64, 50, 3)), (2, 3)),
+    "RNS of unlike primes": (lambda: Ring(64, [q for b in (20, 50, 64) for q in ntt_primes(64, b)]), (3,)),
+    "u32 2^12": (lambda: Ring(2**12, prime(2**12, 30)), (2,)),
+    "f64 2^12": (lambda: Ring(2**12, prime(2**12, 50)), (2,)),
+    "u64 2^12": (lambda: Ring(2**12, prime(2**12, 60)), (2,)),
+    "u32 2^14": (lambda: Ring(2**14, prime(2**14, 30)), (2,)),
+    "f64 2^14": (lambda: Ring(2**14, prime(2**14, 50)), (1,)),
+    "u64 2^14": (lambda: Ring(2**14, prime(2**14, 60)), (1,)),
+    "u32 2^16, two passes": (lambda: Ring(2**16, prime(2**16, 30)), (1,)),
+    "f64 2^15, two passes": (lambda: Ring(2**15, prime(2**15, 50)), (1,)),
+    "u64 2^15, two passes": (lambda: Ring(2**15, prime(2**15, 60)), (1,)),
+    "leaves of 2": (lambda: Ring(256, 3329), (2, 3)),
+    "leaves of 4": (lambda: Ring(512, 3329), (2,)),
+    "leaves of 2, 60 bits": (lambda: Ring(64, _halved(64, 60, 1)), (2, 3)),
+    "one leaf": (lambda: Ring(2, 3), (3,)),
+    "2^64": (lambda: Ring(64, 2**64), (2, 3)),
+    "2^64, n = 33": (lambda: Ring(33, 2**64), (2,)),
+    "RNS with 2^64, cyclic": (lambda: Ring(6, [2**64, 3, 2**64 - 59], kind="cyclic"), (2,)),
+}
+
+
+@pytest.mark.parametrize("name", SANITIZED)
+def test_sanitizer(name: str) -> None:
+    assert len(SANITIZED) <= 30
+    make, batch = SANITIZED[name]
+    ring = make()
+    check_ring(ring, batch)
+    a, b = draw(ring, (2, 1), 1), draw(ring, (3,), 2)
+    if ring.n <= 512:
+        check(lambda x, y: x * y - x, a, b)
+        integers = np.array([[-(2**63), 2**63 - 1], [0, -1]])[:, : ring.n]
+        same(ring(cupy.asarray(integers)), ring(integers))
+
+
 # ---- operations on batches ----
 
 SHAPES = [
@@ -686,8 +746,9 @@ def test_new_values(name: str) -> None:
     ring = OF_BATCHES[name]
     integers = [[-1, 2**70, 0, 5], [3, 1, -(2**200), 7]]
     small = np.array([[-(2**63), 2**63 - 1, -1], [0, 1, 12345]])
-    with pg.device("cuda"):
-        made = [
+
+    def make() -> list[Poly]:
+        return [
             ring(integers),
             ring(7),
             ring(small),
@@ -698,18 +759,10 @@ def test_new_values(name: str) -> None:
             ring.random((2, 3), seed=5),
             ring.random(2, seed="text", start=3),
         ]
-    expected = [
-        ring(integers),
-        ring(7),
-        ring(small),
-        ring(np.arange(4, dtype=np.uint8)),
-        ring.zeros((2, 3)),
-        ring.ones(2),
-        ring.monomial(-1, 3),
-        ring.random((2, 3), seed=5),
-        ring.random(2, seed="text", start=3),
-    ]
-    for x, y in zip(made, expected, strict=True):
+
+    with pg.device("cuda"):
+        made = make()
+    for x, y in zip(made, make(), strict=True):
         same(x, y)
 
 
@@ -975,6 +1028,59 @@ def test_graphs(name: str) -> None:
             same(got, value)
 
 
+# ---- the first call ----
+
+
+def first_call(**variables: str) -> float:
+    """Seconds that the first transforms and product of a ring take in a process of their own."""
+    program = (
+        "import time, polygpu as pg, numpy as np\n"
+        "ring = pg.Ring(2**16, pg.ntt_primes(2**16, 30))\n"
+        "x = ring.random(2, seed=1).to('cuda')\n"
+        "began = time.perf_counter()\n"
+        "y = (x * x).ntt()\n"
+        "y = y.cpu()\n"
+        "print(time.perf_counter() - began)\n"
+        "assert y == (x.cpu() * x.cpu()).ntt()\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CUPY_CACHE")} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
+    """Compiled once a machine: the second process finds all it needs, and is done sooner."""
+    folder = tmp_path / "kernels"
+    first = first_call(CUPY_CACHE_DIR=str(folder))
+    kept = {path.name for path in folder.iterdir()}
+    second = first_call(CUPY_CACHE_DIR=str(folder))
+    assert {path.name for path in folder.iterdir()} == kept
+    assert len(kept) >= 5 and first < 10 and second < first / 2
+
+
+def test_kernels_without_a_home() -> None:
+    assert first_call(HOME="/proc/nowhere", POLYGPU_CACHE_DIR="/proc/nowhere") < 10
+
+
+def test_tables_of_2_to_the_24() -> None:
+    """A ring whose root is known is ready in a fifth of a second, once its kernels are compiled."""
+    n, seconds = 2**24, []
+    data = cupy.zeros((1, n), np.uint64)
+    for q in ntt_primes(n, 60, 3):
+        assert Ring(n, q).roots is not None
+        plan._plans.clear()
+        plan._recent.clear()
+        cupy.cuda.Device().synchronize()
+        began = time.perf_counter()
+        x = Ring(n, q).from_residues(data)
+        x.ntt(out=x)
+        cupy.cuda.Device().synchronize()
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.2
+
+
 # ---- sizes of memory ----
 
 
@@ -1065,9 +1171,8 @@ def test_out_of_memory_on_the_card() -> None:
     ring = OF_BATCHES["30 bits"]
     a = draw(ring, (3,), 1)
     x = a.to(GPU)
-    with pg.device("cuda"), pytest.raises(MemoryError) as caught:
+    with pg.device("cuda"), pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory.*smaller batches"):
         ring.zeros(2**40)
-    assert "memory" in str(caught.value).lower()
     same(x * x, a * a)
 
 
@@ -1079,10 +1184,8 @@ def test_out_of_memory_within_a_call(little_memory: None) -> None:
         small = draw(ring, (), 2)
         x, y = a.to(GPU), small.to(GPU)
         for call in (lambda x: (x * x).ntt(), lambda x: pg.stack([x] * 3), lambda x: x.copy() + x.copy()):
-            with pytest.raises(MemoryError) as caught:
+            with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory.*smaller batches"):
                 call(x)
-            assert "memory" in str(caught.value).lower()
-            del caught
             gc.collect()
         same(x, a)
         del x
