@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import Card, CudaBackend
@@ -137,23 +138,11 @@ def sources(suffix: str) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(Path(cuda_sources()).glob(f"*{suffix}"))}
 
 
-@contextmanager
-def _in_place_of_cupy(module: ModuleType) -> Iterator[None]:
-    former = sys.modules.get("cupy")
-    sys.modules["cupy"] = module
-    try:
-        yield
-    finally:
-        del sys.modules["cupy"]
-        if former is not None:
-            sys.modules["cupy"] = former
-
-
 @cache
 def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[Kernel, ...]:
     """Every kernel that a card is asked to run for transforms (size, base) of 2^size points; each once."""
     recorder = _Recorder(card, [])
-    with _in_place_of_cupy(recorder.module):
+    with in_place_of_cupy({"cupy": recorder.module}):
         backend = CudaBackend(0)
     for modulus in MODULI:
         limbs = limbs_of((modulus,))

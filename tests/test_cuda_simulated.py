@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import nvrtc
 import pytest
-from cudasim import CARDS, simulated_cuda
+from cudasim import CARDS, in_place_of_cupy, simulated_cuda
 
 import polygpu as pg
 from polygpu import backends, plan
@@ -33,20 +34,6 @@ ORDERS = ("forward", "reverse", "random")
 WORDS = {29: "Lazy32", 30: "Lazy32", 31: "Tight32", 32: "Strict32", 45: "Float64", 50: "Float64"}
 WORDS |= {60: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
 KINDS = ("negacyclic", "cyclic")
-
-# Cards to choose launches for: capability, and KiB of shared memory in a block.
-LAUNCH_CARDS = [
-    Card(capability, kib << 10)
-    for capability, kib in (
-        ((7, 5), 64),
-        ((8, 0), 163),
-        ((8, 6), 99),
-        ((8, 9), 99),
-        ((9, 0), 227),
-        ((10, 0), 227),
-        ((12, 0), 99),
-    )
-]
 
 
 def _forget():
@@ -673,7 +660,7 @@ def test_constants_belong_to_a_stream(gpu):
 # ---- what is launched ----
 
 
-@pytest.mark.parametrize("card", LAUNCH_CARDS, ids=lambda card: "sm_{}{}".format(*card.capability))
+@pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
 def test_passes(card):
     for size, base, word_bytes in product(range(1, 31), (1, 2, 4, 8), (4, 8)):
         passes = split_passes(1 << size, base, word_bytes, card)
@@ -799,15 +786,11 @@ def test_bank_conflicts(gpu, word_bytes):
 
 @contextmanager
 def instead_of_cupy(module):
-    former = sys.modules.get("cupy")
-    sys.modules["cupy"] = module
     _forget()
     try:
-        yield
+        with in_place_of_cupy({"cupy": module}):
+            yield
     finally:
-        del sys.modules["cupy"]
-        if former is not None:
-            sys.modules["cupy"] = former
         _forget()
 
 

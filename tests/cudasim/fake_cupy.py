@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -583,6 +583,23 @@ def _all_modules() -> dict[str, ModuleType]:
 
 
 @contextmanager
+def in_place_of_cupy(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Let `import cupy` find these, by name, and no others; None stands for a package that is missing."""
+
+    def take_away() -> dict[str, ModuleType | None]:
+        names = [name for name in sys.modules if name == "cupy" or name.startswith("cupy.")]
+        return {name: sys.modules.pop(name) for name in names}
+
+    former = take_away()
+    sys.modules.update(modules)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        take_away()
+        sys.modules.update(former)  # type: ignore[arg-type]
+
+
+@contextmanager
 def simulated_cuda(
     card: str | Card = "h100",
     *,
@@ -605,17 +622,9 @@ def simulated_cuda(
         concurrent_blocks=base.concurrent_blocks if concurrent_blocks is None else concurrent_blocks,
     )
     former_cards = devices.set_cards([chosen] * devices_count)
-    former_modules = {
-        name: m for name, m in sys.modules.items() if name == "cupy" or name.startswith("cupy.")
-    }
-    for name in former_modules:
-        del sys.modules[name]
-    sys.modules.update(_all_modules())
     try:
-        yield cupy
+        with in_place_of_cupy(_all_modules()):
+            yield cupy
     finally:
-        for name in [n for n in sys.modules if n == "cupy" or n.startswith("cupy.")]:
-            del sys.modules[name]
-        sys.modules.update(former_modules)
         devices.set_cards(former_cards)
         _active = former_settings
