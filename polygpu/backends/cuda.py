@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -264,9 +264,12 @@ class _Shared:
 
     def __del__(self) -> None:
         if len(self._streams) > 1:
-            with suppress(Exception), self._device:  # at the end of the process CUDA may be gone
-                for stream in self._streams.values():
-                    self._home.wait_event(stream.record())
+            try:  # at the end of the process CUDA may be gone, and this module's names
+                with self._device:
+                    for stream in self._streams.values():
+                        self._home.wait_event(stream.record())
+            except Exception:
+                pass
 
 
 class _Identity:
