@@ -170,33 +170,47 @@ struct Float64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return mul(reduced(x), {reduced(y)}); }
 };
 
-// Any q up to 2^32 or 2^64: canonical after every operation, products by division.
+PG_DEVICE u32 high_product(u32 x, u32 y) { return __umulhi(x, y); }
+PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
+
+// Any q up to 2^32 or 2^64: canonical after every operation. A Shoup product lies in [0, 2q), one bit more than T
+// holds: that bit is taken from the high words. q = 0 stands for 2^32 or 2^64, and the same formulas hold.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
     struct alignas(2 * sizeof(T)) Twiddle {
-        T w, unused;  // the layout of the lazy words
+        T w, shoup;
     };
-    const Modulus m;
-    PG_DEVICE explicit Strict(const Modulus &modulus) : m(modulus) {}
+    T q, last;  // modulo 2^32 or 2^64; q - 1
+    const Modulus &m;
+    PG_DEVICE explicit Strict(const Modulus &modulus) : q((T)modulus.q), last((T)modulus.last), m(modulus) {}
 
-    static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {(T)w, 0}; }
+    static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
+        return {(T)w, (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)))};
+    }
     static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value relax(Value x) const { return x; }
+    PG_DEVICE Value mul(Value x, Twiddle t) const {
+        T low = x * t.w, quotient = high_product(x, t.shoup), taken = quotient * q;
+        T high = high_product(x, t.w) - high_product(quotient, q) - (low < taken), r = low - taken;
+        return high || r > last ? r - q : r;
+    }
+    PG_DEVICE Value sub(Value x, Value y) const { return x < y ? x - y + q : x - y; }
+    PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // q - 0 = q: x - q + q
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        u64 u = x, p = mul_mod(m, y, t.w);
-        x = (T)add_mod(m, u, p), y = (T)sub_mod(m, u, p);
+        T u = x, p = mul(y, t);
+        x = add(u, p), y = sub(u, p);
     }
     PG_DEVICE Storage canonical(Value x) const { return x; }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
-        u64 s = add_mod(m, x, y), d = sub_mod(m, x, y);
-        x = (T)s, y = (T)mul_mod(m, d, t.w);
+        T s = add(x, y), d = sub(x, y);
+        x = s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         inverse(x, y, t);
-        x = (T)mul_mod(m, x, scale.w);
+        x = mul(x, scale);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
     PG_DEVICE Value multiply(Value x, Value y) const { return (T)mul_mod(m, x, y); }

@@ -146,9 +146,10 @@ class Pass:
         return values + (values >> self.log_padding)
 
 
-def _log_values(log_length: int, word_bytes: int) -> int:
-    """Values of a thread: 16, or 32 of the longest 32-bit transforms, two blocks of which then fit an SM."""
-    return 5 if log_length >= 14 and word_bytes == 4 else min(log_length, 4)
+def _log_values(log_length: int, log_columns: int) -> int:
+    """Values of a thread: 16, or 32."""
+    # 2^14 values of a row, by 16: blocks of 1024 threads, whose 64 registers 64-bit words do not fit.
+    return min(log_length, 5 if log_length + log_columns >= 14 else 4)
 
 
 def word_of(limbs: Limbs, card: Card) -> str:
@@ -166,18 +167,19 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
     """The passes of a forward transform, in their order; the inverse runs them backwards."""
     log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
 
-    def fits(log_length: int, log_columns: int) -> bool:
-        small = (1 << (log_length + log_columns)) * 17 // 16 * word_bytes <= card.shared_bytes
-        lanes = log_length - _log_values(log_length, word_bytes) + log_columns  # log2 of the threads
-        return small and lanes <= 10 and log_length <= (15 if word_bytes == 4 else 14)
+    def fits(log_length: int, log_columns: int, log_rows: int = 0) -> bool:
+        small = (1 << (log_length + log_columns + log_rows)) * 17 // 16 * word_bytes <= card.shared_bytes
+        log_values = _log_values(log_length, log_columns)
+        log_threads = log_length - log_values + log_columns + log_rows
+        return small and log_threads <= 10 and log_length <= (15 if word_bytes == 4 else 14)
 
     def one(log_blocks: int, log_length: int, log_columns: int) -> Pass:
-        log_values = _log_values(log_length, word_bytes)
+        log_values = _log_values(log_length, log_columns)
         log_rows = max(0, 8 - (log_length - log_values + log_columns))
-        while not fits(log_length, log_columns + log_rows):
+        while not fits(log_length, log_columns, log_rows):
             log_rows -= 1
         # Found free of bank conflicts, or nearly, by simulation (docs/kernels.md).
-        wide = word_bytes == 4 and (log_values == 5 or log_columns == 5 or log_length >= 10)
+        wide = log_values == 5 or (word_bytes == 4 and (log_columns == 5 or log_length >= 10))
         return Pass(log_blocks, log_length, log_columns, log_rows, log_values, 5 if wide else 4)
 
     if fits(log_points, log_base):
