@@ -3,8 +3,7 @@
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
 // LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long tiles
-// LOG_PADDING   shared memory has one word of padding after every 2^LOG_PADDING: threads that read 16 or 32 neighbours
-//               each meet different banks
+// LOG_PADDING   shared memory has one word of padding after every 2^LOG_PADDING: threads of a warp meet different banks
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 #pragma once
@@ -23,10 +22,14 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
     static constexpr int SHARED_VALUES = LENGTH * COLUMNS * ROWS + (LENGTH * COLUMNS * ROWS >> LOG_PADDING);
-    // A warp of a round with stride 16 takes 16 neighbours of each of two blocks of 256 values. With a padding after
-    // every 32 words, blocks that follow each other would share banks; every other one does not.
+    // log2 of the stride of a round's values
+    static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
+    // Where the values of a round are 2^run words apart, a warp takes 2^run neighbours of each of 2^(5 - run) blocks of
+    // 16 * 2^run words. With a padding after every 32 words, blocks that follow each other would share banks; every
+    // other one does not. That takes two warps of one tile of columns, or of one transform.
     static constexpr __device__ bool skips_blocks(int round) {
-        return LOG_PADDING == 5 && COLUMNS == 1 && LANES >= 64 && LOG_LENGTH - start(round) - radix(round) == 4;
+        const int run = log_stride(round) + LOG_COLUMNS;
+        return LOG_PADDING == 5 && LOG_VALUES == 4 && LANES * COLUMNS >= 64 && run >= 1 && run <= 4;
     }
 };
 
@@ -38,22 +41,26 @@ template <class S> struct Place {  // a thread's transform inside the tile
         lane = t / S::COLUMNS % S::LANES;
         row = t / (S::COLUMNS * S::LANES);
     }
+    // Lane bits LOW to HIGH - 1 choose a block within a warp, bit HIGH the warp: that one becomes the lowest of them.
     template <int ROUND> PG_DEVICE int lane_in() const {
-        return S::skips_blocks(ROUND) ? (lane & ~48) | (lane & 16) << 1 | (lane & 32) >> 1 : lane;
+        if constexpr (S::skips_blocks(ROUND)) {
+            constexpr int LOW = S::log_stride(ROUND), HIGH = 5 - S::LOG_COLUMNS;
+            constexpr int TOP = 1 << HIGH, REST = TOP - (1 << LOW);
+            return (lane & ~(TOP | REST)) | (lane & REST) << 1 | (lane & TOP) >> (HIGH - LOW);
+        } else return lane;
     }
     // Index inside the transform of value k in a round: that of the first value of its group, and `offset` more.
     template <int ROUND> PG_DEVICE int group_index(int k) const {
-        constexpr int RADIX = S::radix(ROUND), LOG_H = S::LOG_LENGTH - S::start(ROUND) - RADIX;
+        constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
         const int group = lane_in<ROUND>() + S::LANES * (k >> RADIX);
         return (group >> LOG_H << (LOG_H + RADIX)) + (group & ((1 << LOG_H) - 1));
     }
     template <int ROUND> static constexpr __device__ int offset(int k) {
-        return (k & ((1 << S::radix(ROUND)) - 1)) << (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+        return (k & ((1 << S::radix(ROUND)) - 1)) << S::log_stride(ROUND);
     }
     // Which of the 2^START blocks of that round value k belongs to.
     template <int ROUND> PG_DEVICE int block(int k) const {
-        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >>
-               (S::LOG_LENGTH - S::start(ROUND) - S::radix(ROUND));
+        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
     // Place in shared memory of index + offset. The padding of the sum is the sum of the paddings for all offsets used
     // here, which lets the compiler fold the offset: no bit is set in both.

@@ -729,56 +729,108 @@ def test_words(moduli, capability, word):
     assert word_of(limbs_of(tuple(moduli)), Card(capability, 64 << 10)) == word
 
 
-PLACES = r"""
-#include "tile.cuh"
-// Where a tile keeps values in each round, then by neighbouring threads; out: (rounds + 1, VALUES, THREADS).
-template <class S, int ROUND> PG_DEVICE void of_rounds(const Place<S> &place, int *out) {
-    int *row = out + ROUND * S::VALUES * S::THREADS + threadIdx.x;
-    for (int k = 0; k < S::VALUES; ++k) row[k * S::THREADS] = place.template shared_of<ROUND>(k);
-    if constexpr (ROUND + 1 < S::ROUNDS) of_rounds<S, ROUND + 1>(place, out);
+NOTED = r"""
+#include "ntt.cu"
+// trace[n * threads + t]: the byte of shared memory that access n of thread t is at; counts[t]: its accesses.
+static int *trace, *counts, shared_bytes;
+extern "C" __global__ void start(int *new_trace, int *new_counts, int bytes) {
+    trace = new_trace, counts = new_counts, shared_bytes = bytes;
 }
-template <class S> __global__ void places(int *out) {
-    const Place<S> place;
-    of_rounds<S, 0>(place, out);
-    int *row = out + S::ROUNDS * S::VALUES * S::THREADS + threadIdx.x;
-    for (int k = 0; k < S::VALUES; ++k) row[k * S::THREADS] = place.shared(place.lane, k * S::LANES);
+static __device__ __noinline__ void note(const void *place) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    const long at = (const unsigned char *)place - memory;
+    if (at >= 0 && at < shared_bytes) trace[counts[threadIdx.x]++ * blockDim.x + threadIdx.x] = (int)at;
 }
+template <class T> struct Noted {  // a residue that notes where it is written and read
+    T x;
+    Noted() = default;
+    Noted(T value) : x(value) {}
+    Noted(const Noted &other) : x(other.x) { note(&other), note(this); }
+    Noted &operator=(const Noted &other) {
+        note(&other), note(this);
+        x = other.x;
+        return *this;
+    }
+};
+template <class T> struct Word {
+    using Storage = Noted<T>;
+    using Value = Noted<T>;
+    struct Twiddle {};
+    explicit Word(const Modulus &) {}
+    static Value load(const Storage &x, bool) { return x; }
+    static Storage store_lazy(const Value &x) { return x; }
+    Value relax(const Value &x) const { return x; }
+    void forward(Value &, Value &, Twiddle) const {}
+    Storage canonical(const Value &x) const { return x; }
+    void inverse(Value &, Value &, Twiddle) const {}
+    void inverse_root(Value &, Value &, Twiddle, Twiddle) const {}
+    Storage finish(const Value &x) const { return x; }
+    Value multiply(const Value &x, const Value &) const { return x; }
+};
 """
 
 
-def wavefronts(places, word_bytes):
-    """For each access of a warp, or of half a warp to 8-byte words: the most threads that meet in a bank."""
+def conflicts(places, word_bytes):
+    """The most threads of a warp, or of half a warp at 8-byte words, that meet in a bank in one access."""
     lanes = min(128 // word_bytes, places.shape[-1])
-    warps = places.reshape(-1, lanes) % (128 // word_bytes)
-    return np.array([np.bincount(warp).max() for warp in warps]).reshape(*places.shape[:-1], -1)
+    warps = np.sort(places.reshape(-1, lanes) % (128 // word_bytes), axis=1)
+    ways = 1
+    while ways < lanes and (warps[:, ways:] == warps[:, :-ways]).any():
+        ways += 1
+    return ways
 
 
 @needs_compiler
 @pytest.mark.parametrize("word_bytes", [4, 8])
 def test_bank_conflicts(gpu, word_bytes):
-    """Of every tile that an H100 runs: inside its memory, each value once, and few threads to a bank."""
-    card = Card((9, 0), 227 << 10)
+    """No two threads of a warp meet in a bank, in any tile of any card.
+
+    Counted are the accesses of the running transforms, on residues that note where they are. Also: every
+    exchange puts each value into a place of its own, inside of the tile's memory.
+    """
     shapes = {
         one.shape: one
+        for card in nvrtc.CARDS.values()
         for size, base in product(range(1, 27), (1, 2, 4, 8))
         for one in split_passes(1 << size, base, word_bytes, card)
     }
-    names = {shape: f"places<{shape}>" for shape in shapes}
-    module = gpu.RawModule(
-        code=PLACES,
-        options=("-std=c++17", f"-I{backends.cuda_sources()}"),
-        name_expressions=tuple(names.values()),
-    )
+    word = f"Word<{'u32' if word_bytes == 4 else 'u64'}>"
+    kernels = {}  # name expression: shape, exchanges
     for shape, one in shapes.items():
-        rounds = len(set(one.starts))
-        out = gpu.empty((rounds + 1, 1 << one.log_values, one.threads), np.int32)
-        module.get_function(names[shape])((1,), (one.threads,), (out,))
-        places = out.get()[: rounds + (one.log_columns == 0)]  # tiles of columns have no use for neighbours
-        for used in places:
-            assert used.min() >= 0 and used.max() < one.shared_values
-            assert len(np.unique(used)) == used.size
-        most = wavefronts(places, word_bytes).max()
-        assert most <= (4 if one.log_length < 4 else 2 if word_bytes == 4 else 1), (shape, most)
+        exchanges = len(set(one.starts)) - 1
+        alone = one.log_columns == 0  # neighbours are spread over threads
+        kernels[f"ntt_forward<{word}, {shape}, false, false>"] = one, exchanges + alone
+        kernels[f"ntt_inverse<{word}, {shape}, false, true>"] = one, exchanges + alone
+        if alone:
+            kernels[f"ntt_product<{word}, {shape}>"] = one, 3 * exchanges
+    module = gpu.RawModule(
+        code=NOTED,
+        options=("-std=c++17", f"-I{backends.cuda_sources()}"),
+        name_expressions=tuple(kernels),
+    )
+    u32, u64 = np.uint32, np.uint64
+    for expression, (one, exchanges) in kernels.items():
+        values, tiles, shared = 1 << one.log_values, 1 << one.log_rows, one.shared_values * word_bytes
+        trace = gpu.empty((2 * exchanges * values + 1, one.threads), np.int32)
+        counts = gpu.zeros((one.threads,), np.int32)
+        module.get_function("start")((1,), (1,), (trace, counts, np.int32(shared)))
+        # The pass alone, over rows of its own: stages 0 to log_length - 1 of one limb.
+        x = gpu.zeros((values * one.threads * word_bytes,), np.uint8)
+        moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((1 << one.log_length,), np.uint8)
+        sizes = [u64(tiles), u32(1), u32(one.log_length), u32(one.log_length + one.log_columns), u32(0)]
+        arguments = [x, x, moduli, twiddles, *sizes]
+        if "product" in expression:
+            arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles)]
+        kernel = module.get_function(expression)
+        kernel.max_dynamic_shared_size_bytes = shared
+        kernel((1,), (one.threads,), tuple(arguments), shared_mem=shared)
+        assert (counts.get() == 2 * exchanges * values).all(), expression
+        accesses = trace.get()[:-1]
+        assert (accesses % word_bytes == 0).all()
+        for places in accesses.reshape(2 * exchanges, values, one.threads) // word_bytes:
+            assert places.max() < one.shared_values
+            assert len(np.unique(places)) == places.size
+            assert conflicts(places, word_bytes) == 1, expression
 
 
 # ---- what a machine lacks ----

@@ -146,10 +146,13 @@ class Pass:
         return values + (values >> self.log_padding)
 
 
-def _log_values(log_length: int, log_columns: int) -> int:
+def _log_values(log_length: int, log_columns: int, word_bytes: int) -> int:
     """Values of a thread: 16, or 32."""
     # 2^14 values of a row, by 16: blocks of 1024 threads, whose 64 registers 64-bit words do not fit.
-    return min(log_length, 5 if log_length + log_columns >= 14 else 4)
+    wide = log_length + log_columns >= 14
+    # 32-bit rows of 32 threads: 16 threads of 32 values each are free of bank conflicts, 32 of 16 are not.
+    wide |= word_bytes == 4 and log_length + log_columns == 9
+    return min(log_length, 5 if wide else 4)
 
 
 def word_of(limbs: Limbs, card: Card) -> str:
@@ -169,18 +172,20 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
 
     def fits(log_length: int, log_columns: int, log_rows: int = 0) -> bool:
         small = (1 << (log_length + log_columns + log_rows)) * 17 // 16 * word_bytes <= card.shared_bytes
-        log_values = _log_values(log_length, log_columns)
+        log_values = _log_values(log_length, log_columns, word_bytes)
         log_threads = log_length - log_values + log_columns + log_rows
         return small and log_threads <= 10 and log_length <= (15 if word_bytes == 4 else 14)
 
     def one(log_blocks: int, log_length: int, log_columns: int) -> Pass:
-        log_values = _log_values(log_length, log_columns)
+        log_values = _log_values(log_length, log_columns, word_bytes)
         log_rows = max(0, 8 - (log_length - log_values + log_columns))
         while not fits(log_length, log_columns, log_rows):
             log_rows -= 1
-        # Found free of bank conflicts, or nearly, by simulation (docs/kernels.md).
-        wide = log_values == 5 or (word_bytes == 4 and (log_columns == 5 or log_length >= 10))
-        return Pass(log_blocks, log_length, log_columns, log_rows, log_values, 5 if wide else 4)
+        # Free of bank conflicts: a padding for every row of banks, or for a thread's values if they are more.
+        # 32-bit rows of up to 16 threads share a warp, and take one for every 16.
+        apart = log_values == 4 and log_length + log_columns <= 8
+        log_padding = 4 if apart else max((128 // word_bytes).bit_length() - 1, log_values)
+        return Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_padding)
 
     if fits(log_points, log_base):
         return (one(0, log_points, log_base),)
