@@ -48,9 +48,10 @@ CARDS = {
 
 # One modulus for each word, by its bits: the launch code looks at sizes only.
 MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 62, 64))
-# log2 of the points and coefficients of a leaf: every transform, and those with the kernels that matter most.
+# log2 of the points and coefficients of a leaf: every transform, and one of each kind of tile: short ones, of
+# leaves, of 32 values a thread (9 for 32-bit words, 14, 15), of one pass, two and three.
 ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
-PART = ((2, 1), (7, 2), *((size, 1) for size in (11, 12, 14, 15, 20, 25)))
+PART = ((7, 2), *((size, 1) for size in (2, 9, 12, 14, 15, 20, 25)))
 
 
 # ---- which kernels: the launch code runs on arrays without memory, and every launch is noted ----
