@@ -131,10 +131,11 @@ __global__ void __launch_bounds__(S::THREADS)
             for (int k = 0; k < S::VALUES; ++k) left[k] = values[k];
         }
         const typename W::Storage *x = operand ? b + row % rows_b * S::LENGTH : a + row % rows_a * S::LENGTH;
+        // Threads without a row read what nobody writes, and drop it: row 0 may be the result's already.
+        if (!at.inside) x = (const typename W::Storage *)twiddles;
 #pragma unroll
         for (int k = 0; k < S::VALUES; ++k)
-            values[k] =
-                W::load(at.inside ? x[place.template group_index<0>(k) + place.template offset<0>(k)] : 0, false);
+            values[k] = W::load(x[place.template group_index<0>(k) + place.template offset<0>(k)], false);
         forward_rounds<W, S, true>(word, values, shared, place, at.tree);
     }
 #pragma unroll
