@@ -299,7 +299,7 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_inverse", "Tight32"): {256: (112, 0), 512: (128, 0), 1024: (64, 112)},
     ("ntt_product", "Float64"): {256: (168, 0)},
     ("ntt_product", "Lazy32"): {256: (128, 16), 512: (128, 32)},
-    ("ntt_product", "Lazy64"): {256: (192, 32)},
+    ("ntt_product", "Lazy64"): {256: (200, 32)},
     ("ntt_product", "Strict32"): {256: (128, 0), 512: (128, 32)},
     ("ntt_product", "Strict64"): {256: (184, 0)},
     ("ntt_product", "Tight32"): {256: (128, 16), 512: (128, 16)},
