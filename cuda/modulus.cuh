@@ -14,13 +14,14 @@ struct Modulus {
     u64 divisor;     // q << shift, its top bit set
     u64 reciprocal;  // floor((2^128 - 1) / divisor) - 2^64
     u64 barrett64;   // floor(2^(bits+62) / q) for q < 2^62, else 0
-    u64 inverse64;   // floor(2^64 / q) for q < 2^32, else 0
+    u64 inverse64;   // floor(2^64 / q) for q > 2, else 0
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
     // For q < 2^31: q, -q, 2q and -2q modulo 2^32, each loaded on its own. A compiler that knew how they are related
     // would subtract, and x + (-q) with the minimum of both is one instruction (VIADDMNMX).
     u32 q32, minus_q32, q2_32, minus_q2_32;
+    u64 minus_q;  // modulo 2^64, loaded on its own too: a product is subtracted by adding one with it
 };
 
 // (high * 2^64 + low) / (q << shift), high below the divisor; returns the quotient.

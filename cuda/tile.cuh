@@ -16,6 +16,7 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int VALUES = 1 << LOG_VALUES;  // of one transform, in one thread
     static constexpr int LANES = LENGTH / VALUES;   // threads that share a transform
     static constexpr int THREADS = LANES * COLUMNS * ROWS;
+    static constexpr int LOG_BLOCK_VALUES = LOG_LENGTH + LOG_COLUMNS + LOG_ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
     // The first round takes what does not fill the others.
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
@@ -73,22 +74,12 @@ template <class S> struct Place {  // a thread's transform inside the tile
     }
 };
 
-// Where a transform's stages lie in the whole tree: below the block-th of 2^log_blocks nodes. WHOLE: the tree is its
-// own. A round that starts at depth d = log_blocks + START needs, at the b-th of the 2^d nodes there, the twiddles E =
-// 2^stage + i of node i of each stage below b. A table has them at (E << d) + b: threads of neighbouring nodes read
-// neighbours (tables.cu).
-template <class Twiddle, bool WHOLE> struct Subtree {
-    const Twiddle *table;
-    u64 block;
-    u32 log_blocks;
-    template <int START> struct Round {
-        const Twiddle *at;
-        u32 depth;
-        PG_DEVICE Twiddle operator[](u32 entry) const { return at[entry << (WHOLE ? START : depth)]; }
-    };
-    template <int START> PG_DEVICE Round<START> round(int node) const {
-        return {table + (WHOLE ? 0 : block << START) + node, log_blocks + START};
-    }
+// The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH of them, that of the node itself at 1. A
+// round that starts at stage START takes, at the b-th of the 2^START nodes there, the twiddles E = 2^stage + i of node
+// i of each stage below: entry (E << START) + b. Threads at neighbouring nodes read neighbours (tables.cu).
+template <class Twiddle, int START> struct Twiddles {
+    const Twiddle *at;
+    PG_DEVICE Twiddle operator[](u32 entry) const { return at[entry << START]; }
 };
 
 // One stage of a round of RADIX stages on one group of 2^RADIX values, and the stages after it. The recursion is over
@@ -104,10 +95,12 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
     }
     if constexpr (STAGE + 1 < RADIX) forward_stages<W, RADIX, STAGE + 1>(word, values, twiddles);
 }
-// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table.
-template <class W, int RADIX, bool ROOT, int STAGE = RADIX - 1, class Round>
+// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table. BOUND: of the
+// values that enter the stage.
+template <class W, int RADIX, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {
+    constexpr int AFTER = W::Bounds::after_inverse(BOUND);
     constexpr int HALF = 1 << (RADIX - 1 - STAGE);
 #pragma unroll
     for (int i = 0; i < 1 << STAGE; ++i) {
@@ -116,32 +109,34 @@ PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Ro
         for (int k = 0; k < HALF; ++k) {
             auto &x = values[2 * HALF * i + k], &y = values[2 * HALF * i + k + HALF];
             if constexpr (ROOT && STAGE == 0) word.inverse_root(x, y, scale, t);
-            else word.inverse(x, y, t);
+            else word.inverse(x, y, t, AFTER < 2 * BOUND);
         }
     }
-    if constexpr (STAGE > 0) inverse_stages<W, RADIX, ROOT, STAGE - 1>(word, values, twiddles, scale);
+    if constexpr (STAGE > 0) inverse_stages<W, RADIX, ROOT, AFTER, STAGE - 1>(word, values, twiddles, scale);
 }
 
 // The stages of a round on all values of a thread.
-template <class W, class S, int ROUND, bool WHOLE>
+template <class W, class S, int ROUND>
 PG_DEVICE void forward_round(const W &word, typename W::Value *values, const Place<S> &place,
-                             const Subtree<typename W::Twiddle, WHOLE> &tree) {
+                             const typename W::Twiddle *twiddles) {
     constexpr int RADIX = S::radix(ROUND);
 #pragma unroll
     for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        forward_stages<W, RADIX>(word, values + group,
-                                 tree.template round<S::start(ROUND)>(place.template block<ROUND>(group)));
+        forward_stages<W, RADIX>(
+            word, values + group,
+            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles + place.template block<ROUND>(group)});
 }
-template <class W, class S, int ROUND, bool WHOLE>
+template <class W, class S, int ROUND, bool ROOT, int BOUND>
 PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Place<S> &place,
-                             const Subtree<typename W::Twiddle, WHOLE> &tree) {
+                             const typename W::Twiddle *twiddles) {
     constexpr int RADIX = S::radix(ROUND);
-    constexpr bool ROOT = WHOLE && ROUND == 0;
-    const typename W::Twiddle scale = ROOT ? tree.table[0] : typename W::Twiddle();
+    constexpr bool LAST = ROOT && ROUND == 0;
+    const typename W::Twiddle scale = LAST ? twiddles[0] : typename W::Twiddle();
 #pragma unroll
     for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        inverse_stages<W, RADIX, ROOT>(word, values + group,
-                                       tree.template round<S::start(ROUND)>(place.template block<ROUND>(group)), scale);
+        inverse_stages<W, RADIX, LAST, BOUND>(
+            word, values + group,
+            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles + place.template block<ROUND>(group)}, scale);
 }
 
 // Values leave one round's places and enter the next one's. A thread writes where it has read before, so one barrier
@@ -154,26 +149,37 @@ template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values,
     for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.template shared_of<TO>(k)];
 }
 
-template <class W, class S, bool WHOLE, int ROUND = 0>
+// BOUND: of the values that enter the round. Before they outgrow what a butterfly takes they are relaxed.
+template <class W, class S, int BOUND, int ROUND = 0>
 PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
-                              const Place<S> &place, const Subtree<typename W::Twiddle, WHOLE> &tree) {
-    if (ROUND > 0 || !WHOLE) {  // below the first pass values are lazy
+                              const Place<S> &place, const typename W::Twiddle *twiddles) {
+    using Bounds = typename W::Bounds;
+    constexpr int GROWTH = Bounds::GROWTH * S::radix(ROUND), MOST = Bounds::LIMIT + Bounds::GROWTH;  // after the round
+    constexpr bool RELAX = BOUND + GROWTH > MOST;
+    constexpr int AFTER = (RELAX ? Bounds::RELAXED : BOUND) + GROWTH;
+    static_assert(AFTER <= MOST && AFTER <= Bounds::LAZY, "a round has more stages than its word has room for");
+    if (RELAX) {
 #pragma unroll
         for (int k = 0; k < S::VALUES; ++k) values[k] = word.relax(values[k]);
     }
-    forward_round<W, S, ROUND, WHOLE>(word, values, place, tree);
+    forward_round<W, S, ROUND>(word, values, place, twiddles);
     if constexpr (ROUND + 1 < S::ROUNDS) {
         exchange<S, ROUND, ROUND + 1>(values, shared, place);
-        forward_rounds<W, S, WHOLE, ROUND + 1>(word, values, shared, place, tree);
+        forward_rounds<W, S, AFTER, ROUND + 1>(word, values, shared, place, twiddles);
     }
 }
-template <class W, class S, bool WHOLE, int ROUND = S::ROUNDS - 1>
+template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
+    return stages == 0 ? bound : inverse_bound<Bounds>(Bounds::after_inverse(bound), stages - 1);
+}
+// ROOT: the last stage is that of the root.
+template <class W, class S, bool ROOT, int BOUND, int ROUND = S::ROUNDS - 1>
 PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
-                              const Place<S> &place, const Subtree<typename W::Twiddle, WHOLE> &tree) {
-    inverse_round<W, S, ROUND, WHOLE>(word, values, place, tree);
+                              const Place<S> &place, const typename W::Twiddle *twiddles) {
+    inverse_round<W, S, ROUND, ROOT, BOUND>(word, values, place, twiddles);
     if constexpr (ROUND > 0) {
+        constexpr int AFTER = inverse_bound<typename W::Bounds>(BOUND, S::radix(ROUND));
         exchange<S, ROUND, ROUND - 1>(values, shared, place);
-        inverse_rounds<W, S, WHOLE, ROUND - 1>(word, values, shared, place, tree);
+        inverse_rounds<W, S, ROOT, AFTER, ROUND - 1>(word, values, shared, place, twiddles);
     }
 }
 

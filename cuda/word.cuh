@@ -4,8 +4,11 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   relax                before each round of up to 5 forward stages but the first of a pass over canonical values
-//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies
+//   Bounds               how large values grow that butterflies do not keep in one range (tile.cuh): canonical ones,
+//                        products, those between passes, those that a forward butterfly may take
+//   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold
+//   relax                back to Bounds::RELAXED
+//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether sums must be reduced now
 //   canonical            a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
 //   twiddle, residue     the table's entry of a residue, and back
@@ -15,10 +18,18 @@
 
 template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
 
+// Of words whose butterflies keep values in one range.
+struct OneRange {
+    static constexpr int CANONICAL = 0, PRODUCT = 0, LAZY = 0, LAZY_INVERSE = 0, RELAXED = 0, GROWTH = 0, LIMIT = 0;
+    static constexpr __device__ int after_inverse(int) { return 0; }
+};
+
 // q < 2^30: forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014.
 struct Lazy32 {
     using Storage = u32;
     using Value = u32;
+    using Bounds = OneRange;
+    static constexpr int BLOCKS = 5;
     struct alignas(8) Twiddle {
         u32 w, shoup;
     };
@@ -41,7 +52,7 @@ struct Lazy32 {
         x = min(x, x + minus_q2);
         return min(x, x + minus_q);
     }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         u32 s = x + y, d = x - y + q2;
         x = min(s, s + minus_q2), y = mul(d, t);
     }
@@ -69,7 +80,7 @@ struct Tight32 : Lazy32 {
         x = u + p, y = u - p + q;
     }
     PG_DEVICE Storage canonical(Value x) const { return min(x, x + minus_q); }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         u32 s = x + y, d = x - y + q;
         x = min(s, s + minus_q), y = mul_once(d, t);
     }
@@ -88,25 +99,28 @@ struct Tight32 : Lazy32 {
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
+    using Bounds = OneRange;
+    static constexpr int BLOCKS = 3;
     struct alignas(16) Twiddle {
         u64 w, shoup;
     };
-    u64 q, q2;
+    u64 q, minus_q, q2;
     const Modulus &m;
-    PG_DEVICE explicit Lazy64(const Modulus &modulus) : q(modulus.q), q2(2 * modulus.q), m(modulus) {}
+    PG_DEVICE explicit Lazy64(const Modulus &modulus)
+        : q(modulus.q), minus_q(modulus.minus_q), q2(2 * modulus.q), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w, shoup_quotient(m, w)}; }
     static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value relax(Value x) const { return x; }
-    PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w - __umul64hi(x, t.shoup) * q; }
+    PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umul64hi(x, t.shoup) * minus_q; }  // [0, 2q)
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
         u64 u = reduce_once(x, q2), p = mul(y, t);
         x = u + p, y = u - p + q2;
     }
     PG_DEVICE Storage canonical(Value x) const { return reduce_once(reduce_once(x, q2), q); }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         u64 d = x - y + q2;
         x = reduce_once(x + y, q2), y = mul(d, t);
     }
@@ -118,13 +132,49 @@ struct Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
+// 2^40 <= q < 2^60: values below 16q fit, and butterflies leave them unreduced. Bounds count q.
+struct Lazy60 : Lazy64 {
+    struct Bounds {
+        static constexpr int CANONICAL = 1, PRODUCT = 1, LAZY = 15, LAZY_INVERSE = 4, RELAXED = 2, GROWTH = 2,
+                             LIMIT = 13;
+        static constexpr __device__ int after_inverse(int bound) { return bound <= 2 ? 2 * bound : 2; }
+    };
+    u32 quotient;  // floor(2^64 / q), at least 16
+    PG_DEVICE explicit Lazy60(const Modulus &modulus) : Lazy64(modulus), quotient((u32)modulus.inverse64) {}
+
+    // x < 15q. The quotient is estimated from the high half of x: too small by less than 15/16 for the inverse's
+    // rounding, 2^32 / q for the half, and 1 for its own: what is left is below 2q.
+    PG_DEVICE Value relax(Value x) const { return x + __umulhi((u32)(x >> 32), quotient) * minus_q; }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+        u64 u = x, p = mul(y, t);
+        x = u + p, y = u - p + q2;
+    }
+    PG_DEVICE Storage canonical(Value x) const { return reduce_once(relax(x), q); }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u64 s = x + y, d = x - y + 2 * q2;  // y < 4q
+        x = reduce ? relax(s) : s, y = mul(d, t);
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
+        u64 s = mul(x + y, scale), d = mul(x - y + 2 * q2, t);
+        x = reduce_once(s, q), y = reduce_once(d, q);
+    }
+    PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
+};
+
 // q < 2^50, centred integers in doubles, for cards with full-rate FP64. A product |x w| is taken exactly as h + l by
 // FMA; b is the nearest integer to h / q. Products are at most q/2 + 1 in size for |x| < 2^52, |w| <= q/2.
-// Values stay below 4q < 2^52: relax brings them to q/2 before each round but the first, a round adds q/2 a stage
-// (forward); the inverse doubles sums and reduces them every second stage.
+// Bounds count halves of q. A product takes |x| <= 4q, so that |x w| / q <= 2^51 - 54, where ROUND leaves integers.
+// Forward, a stage adds q/2 (and 1, for which 2^52 - 4q has room); inverse, sums double.
 struct Float64 {
     using Storage = u64;
     using Value = double;
+    static constexpr int BLOCKS = 3;
+    struct Bounds {
+        static constexpr int CANONICAL = 2, PRODUCT = 1, LAZY = 9, LAZY_INVERSE = 4, RELAXED = 1, GROWTH = 1, LIMIT = 8;
+        // Of both outputs, from that of both inputs: what a stage takes is at most 4, so that differences are at
+        // most 8.
+        static constexpr __device__ int after_inverse(int bound) { return bound <= 2 ? 2 * bound : 1; }
+    };
     struct alignas(8) Twiddle {
         double w;
     };
@@ -158,9 +208,9 @@ struct Float64 {
         double p = mul(y, t), u = x;
         x = __dadd_rn(u, p), y = __dadd_rn(u, -p);
     }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
         double s = __dadd_rn(x, y), d = __dadd_rn(x, -y);
-        x = reduced(s), y = mul(d, t);
+        x = reduce ? reduced(s) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         double s = __dadd_rn(x, y), d = __dadd_rn(x, -y);
@@ -178,6 +228,8 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
+    using Bounds = OneRange;
+    static constexpr int BLOCKS = 2;
     struct alignas(2 * sizeof(T)) Twiddle {
         T w, shoup;
     };
@@ -204,12 +256,12 @@ template <class T> struct Strict {
         x = add(u, p), y = sub(u, p);
     }
     PG_DEVICE Storage canonical(Value x) const { return x; }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         T s = add(x, y), d = sub(x, y);
         x = s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
-        inverse(x, y, t);
+        inverse(x, y, t, true);
         x = mul(x, scale);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }

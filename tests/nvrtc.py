@@ -35,19 +35,19 @@ from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import Card, CudaBackend
 from polygpu.plan import AuxiliaryPlan, NttPlan, limbs_of
 
-# The card of each architecture, and what one block of it may hold in shared memory.
+# A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
-    75: Card((7, 5), 64 << 10),
-    80: Card((8, 0), 163 << 10),
-    86: Card((8, 6), 99 << 10),
-    89: Card((8, 9), 99 << 10),
-    90: Card((9, 0), 227 << 10),
-    100: Card((10, 0), 227 << 10),
-    120: Card((12, 0), 99 << 10),
+    75: Card((7, 5), 64 << 10, 4 << 20, 40),
+    80: Card((8, 0), 163 << 10, 40 << 20, 108),
+    86: Card((8, 6), 99 << 10, 6 << 20, 82),
+    89: Card((8, 9), 99 << 10, 72 << 20, 128),
+    90: Card((9, 0), 227 << 10, 50 << 20, 132),
+    100: Card((10, 0), 227 << 10, 126 << 20, 148),
+    120: Card((12, 0), 99 << 10, 96 << 20, 170),
 }
 
 # One modulus for each word, by its bits: the launch code looks at sizes only.
-MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 62, 64))
+MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 60, 62, 64))
 # log2 of the points and coefficients of a leaf: every transform, and one of each kind of tile: short ones, of
 # leaves, of 32 values a thread (9 for 32-bit words, 14, 15), of one pass, two and three.
 ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
@@ -89,7 +89,13 @@ class _Recorder:
     def module(self) -> ModuleType:
         """To be put in the place of `cupy`."""
         major, minor = self.card.capability
-        properties = {"major": major, "minor": minor, "sharedMemPerBlockOptin": self.card.shared_bytes}
+        properties = {
+            "major": major,
+            "minor": minor,
+            "sharedMemPerBlockOptin": self.card.shared_bytes,
+            "l2CacheSize": self.card.l2_bytes,
+            "multiProcessorCount": self.card.multiprocessors,
+        }
         stream = SimpleNamespace(ptr=0, record=lambda: None)
         module = ModuleType("cupy")
         module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
@@ -99,7 +105,7 @@ class _Recorder:
             runtime=SimpleNamespace(getDeviceProperties=lambda index: properties),
         )
         module.RawModule = self._raw_module  # type: ignore[attr-defined]
-        module.empty = _array  # type: ignore[attr-defined]
+        module.empty = module.zeros = _array  # type: ignore[attr-defined]
         module.asarray = np.asarray  # type: ignore[attr-defined]
         module.may_share_memory = lambda x, y: False  # type: ignore[attr-defined]
         return module
@@ -156,9 +162,11 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)
         for size, base in transforms:
             plan = NttPlan(limbs, base << size, "negacyclic", base, (1,))
+            for batch in (1, 1 << 20):  # many rows run two passes in one launch
+                x = _array((batch, 1, base << size), limbs.dtype)
+                backend.ntt(plan, x, x)
+                backend.intt(plan, x, x)
             x = _array((1, 1, base << size), limbs.dtype)
-            backend.ntt(plan, x, x)
-            backend.intt(plan, x, x)
             backend.multiply(plan, x, x, x)
     # A kernel that is launched with several sizes of shared memory counts once, with the largest.
     largest: dict[str, Kernel] = {}
@@ -273,12 +281,14 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("crt_spread", "u64"): {256: (40, 0)},
     ("fill_leaves", "Float64"): {256: (24, 0)},
     ("fill_leaves", "Lazy32"): {256: (24, 0)},
+    ("fill_leaves", "Lazy60"): {256: (24, 0)},
     ("fill_leaves", "Lazy64"): {256: (24, 0)},
     ("fill_leaves", "Strict32"): {256: (24, 0)},
     ("fill_leaves", "Strict64"): {256: (24, 0)},
     ("fill_leaves", "Tight32"): {256: (24, 0)},
     ("fill_twiddles", "Float64"): {256: (32, 0)},
     ("fill_twiddles", "Lazy32"): {256: (40, 0)},
+    ("fill_twiddles", "Lazy60"): {256: (40, 0)},
     ("fill_twiddles", "Lazy64"): {256: (40, 0)},
     ("fill_twiddles", "Strict32"): {256: (40, 0)},
     ("fill_twiddles", "Strict64"): {256: (40, 0)},
@@ -286,23 +296,40 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("multiply_leaves", "u32"): {256: (48, 0)},
     ("multiply_leaves", "u64"): {256: (48, 0)},
     ("ntt_forward", "Float64"): {256: (80, 0), 512: (128, 0)},
-    ("ntt_forward", "Lazy32"): {256: (80, 0), 512: (120, 0), 1024: (64, 64)},
-    ("ntt_forward", "Lazy64"): {256: (112, 0), 512: (128, 144)},
-    ("ntt_forward", "Strict32"): {256: (80, 0), 512: (112, 0), 1024: (64, 64)},
-    ("ntt_forward", "Strict64"): {256: (104, 64), 512: (128, 144)},
-    ("ntt_forward", "Tight32"): {256: (80, 0), 512: (120, 0), 1024: (64, 80)},
-    ("ntt_inverse", "Float64"): {256: (80, 0), 512: (128, 0)},
-    ("ntt_inverse", "Lazy32"): {256: (96, 16), 512: (120, 0), 1024: (64, 96)},
-    ("ntt_inverse", "Lazy64"): {256: (120, 32), 512: (128, 176)},
-    ("ntt_inverse", "Strict32"): {256: (104, 0), 512: (120, 0), 1024: (64, 256)},
-    ("ntt_inverse", "Strict64"): {256: (120, 32), 512: (128, 240)},
-    ("ntt_inverse", "Tight32"): {256: (112, 0), 512: (128, 0), 1024: (64, 112)},
-    ("ntt_product", "Float64"): {256: (168, 0)},
-    ("ntt_product", "Lazy32"): {256: (128, 16), 512: (128, 32)},
-    ("ntt_product", "Lazy64"): {256: (200, 32)},
-    ("ntt_product", "Strict32"): {256: (128, 0), 512: (128, 32)},
-    ("ntt_product", "Strict64"): {256: (184, 0)},
-    ("ntt_product", "Tight32"): {256: (128, 16), 512: (128, 16)},
+    ("ntt_forward", "Lazy32"): {256: (64, 0), 512: (64, 0), 1024: (64, 0)},
+    ("ntt_forward", "Lazy60"): {256: (80, 80), 512: (128, 112)},
+    ("ntt_forward", "Lazy64"): {256: (80, 64), 512: (128, 48)},
+    ("ntt_forward", "Strict32"): {256: (96, 0), 512: (88, 0), 1024: (64, 32)},
+    ("ntt_forward", "Strict64"): {256: (120, 0), 512: (128, 32)},
+    ("ntt_forward", "Tight32"): {256: (64, 0), 512: (64, 0), 1024: (64, 0)},
+    ("ntt_forward_flow", "Float64"): {256: (80, 0)},
+    ("ntt_forward_flow", "Lazy32"): {256: (64, 0)},
+    ("ntt_forward_flow", "Lazy60"): {256: (80, 64)},
+    ("ntt_forward_flow", "Lazy64"): {256: (80, 48)},
+    ("ntt_forward_flow", "Strict32"): {256: (72, 0)},
+    ("ntt_forward_flow", "Strict64"): {256: (120, 0)},
+    ("ntt_forward_flow", "Tight32"): {256: (64, 0)},
+    ("ntt_inverse", "Float64"): {256: (80, 0), 512: (120, 0)},
+    ("ntt_inverse", "Lazy32"): {256: (64, 16), 512: (64, 16), 1024: (64, 32)},
+    ("ntt_inverse", "Lazy60"): {256: (80, 144), 512: (128, 32)},
+    ("ntt_inverse", "Lazy64"): {256: (80, 112), 512: (128, 144)},
+    ("ntt_inverse", "Strict32"): {256: (80, 0), 512: (96, 0), 1024: (64, 32)},
+    ("ntt_inverse", "Strict64"): {256: (128, 0), 512: (128, 192)},
+    ("ntt_inverse", "Tight32"): {256: (64, 32), 512: (64, 16), 1024: (64, 32)},
+    ("ntt_inverse_flow", "Float64"): {256: (80, 0)},
+    ("ntt_inverse_flow", "Lazy32"): {256: (64, 0)},
+    ("ntt_inverse_flow", "Lazy60"): {256: (80, 96)},
+    ("ntt_inverse_flow", "Lazy64"): {256: (80, 16)},
+    ("ntt_inverse_flow", "Strict32"): {256: (80, 0)},
+    ("ntt_inverse_flow", "Strict64"): {256: (96, 0)},
+    ("ntt_inverse_flow", "Tight32"): {256: (64, 0)},
+    ("ntt_product", "Float64"): {256: (176, 0)},
+    ("ntt_product", "Lazy32"): {256: (128, 16), 512: (128, 0)},
+    ("ntt_product", "Lazy60"): {256: (200, 0)},
+    ("ntt_product", "Lazy64"): {256: (192, 16)},
+    ("ntt_product", "Strict32"): {256: (128, 0), 512: (128, 0)},
+    ("ntt_product", "Strict64"): {256: (176, 16)},
+    ("ntt_product", "Tight32"): {256: (128, 16), 512: (128, 0)},
     ("permute", "u32"): {256: (24, 0)},
     ("permute", "u64"): {256: (24, 0)},
     ("pointwise", "u32"): {256: (56, 0)},

@@ -23,7 +23,7 @@ from cudasim import CARDS, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, plan
 from polygpu.backends import cuda
-from polygpu.backends.cuda import Card, split_passes, word_of
+from polygpu.backends.cuda import Card, flow_lag, prefetch_distance, split_passes, word_of
 from polygpu.plan import limbs_of
 
 needs_compiler = pytest.mark.skipif(
@@ -32,7 +32,7 @@ needs_compiler = pytest.mark.skipif(
 
 ORDERS = ("forward", "reverse", "random")
 WORDS = {29: "Lazy32", 30: "Lazy32", 31: "Tight32", 32: "Strict32", 45: "Float64", 50: "Float64"}
-WORDS |= {60: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
+WORDS |= {60: "Lazy60", 61: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
 KINDS = ("negacyclic", "cyclic")
 
 
@@ -171,10 +171,25 @@ def test_long_rows(card, size, bits):
         same(a.to("cuda") * b.to("cuda"), a * b)
 
 
+@needs_compiler
+def test_few_and_many_rows(gpu):
+    """Long 64-bit rows take two passes where many of them fill the cache, with tables of their own."""
+    backend = backends.load("cuda:0")
+    backend.card = replace(backend.card, l2_bytes=1 << 17)
+    ring = pg.Ring(1 << 13, primes(1 << 13, 50))
+    a = ring.random((3,), seed=1)
+    few, many = (backend._passes(ring.transform, x.data.nbytes) for x in (a[0], a))
+    assert (len(few), len(many)) == (1, 2)
+    for x in (a[0], a, a[1]):
+        same(x.to("cuda").ntt(), x.ntt())
+        same(x.ntt().to("cuda").intt(), x)
+        same(x.to("cuda") * a[2].to("cuda"), x * a[2])
+
+
 def pieces(*shapes):
     """Passes of (stages, columns and rows of a tile as logarithms) in the place of split_passes."""
 
-    def split(points, base, word_bytes, card):
+    def split(points, base, word_bytes, card, many=False):
         (like,) = split_passes(16, 1, word_bytes, card)
         passes, done = [], 0
         for stages, columns, rows in shapes:
@@ -187,7 +202,7 @@ def pieces(*shapes):
 
 
 @needs_compiler
-@pytest.mark.parametrize("bits", [30, 31, 50, 62])
+@pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_three_passes(bits, monkeypatch):
     """What otherwise starts at 2^25 points, at 2^12: values stay lazy between passes."""
     monkeypatch.setattr(cuda, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
@@ -197,6 +212,36 @@ def test_three_passes(bits, monkeypatch):
             check_transform(ring)
             a, b = ring.random((3,), seed=1), largest(ring, ())
             same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+@pytest.mark.parametrize("concurrent_blocks", [1, 5])
+@pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
+@pytest.mark.parametrize(
+    "passes", [((4, 4, 1), (5, 0, 4)), ((2, 5, 0), (5, 4, 0), (4, 0, 5)), ((3, 3, 2), (5, 1, 3))]
+)
+def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
+    """One launch, the second pass behind the first: by one unit or several, of whole rows or blocks."""
+    stages, base = sum(p[0] for p in passes), 1 << passes[-1][1]
+    monkeypatch.setattr(cuda, "split_passes", pieces(*passes))
+    expressions, kernel = set(), cuda.CudaBackend._kernel
+
+    def noted(self, file, expression):
+        expressions.add(expression.partition("<")[0])
+        return kernel(self, file, expression)
+
+    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
+    fitting = (q for q in primes(1 << stages, bits, count=80) if base == 1 or (q - 1) % (4 << stages))
+    q, other = next(fitting), next(fitting)
+    for lag in (1, 3):
+        monkeypatch.setattr(cuda, "flow_lag", lambda *_, lag=lag: lag)
+        with simulated(order="random", seed=bits + lag, concurrent_blocks=concurrent_blocks):
+            ring = pg.Ring(base << stages, [q, other])
+            assert ring.transform.base == base
+            check_transform(ring, (5,))
+            a, b = ring.random((3,), seed=1), largest(ring, ())
+            same(a.to("cuda") * b.to("cuda"), a * b)
+    assert {"ntt_forward_flow", "ntt_inverse_flow"} <= expressions
 
 
 @needs_compiler
@@ -299,7 +344,7 @@ def growing(q, log_length, stage, rng):
 
 
 @needs_compiler
-@pytest.mark.parametrize("bits", [30, 31, 50, 62])
+@pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_values_that_grow_in_every_stage(gpu, bits):
     """The bounds of lazy values, reached: no transform's own twiddles come near them."""
     card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
@@ -328,7 +373,7 @@ def test_values_that_grow_in_every_stage(gpu, bits):
             else:
                 table[entry] = w[node], (w[node] << 8 * limbs.dtype.itemsize) // q
         x = gpu.asarray(np.array(row, limbs.dtype))
-        sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(log_length), np.uint32(0)]
+        sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(0), np.uint32(0)]
         arguments = (x, x, gpu.asarray(cuda._constants((q,))), gpu.asarray(table), *sizes)
         forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * limbs.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
@@ -662,8 +707,8 @@ def test_constants_belong_to_a_stream(gpu):
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
 def test_passes(card):
-    for size, base, word_bytes in product(range(1, 31), (1, 2, 4, 8), (4, 8)):
-        passes = split_passes(1 << size, base, word_bytes, card)
+    for size, base, word_bytes, many in product(range(1, 31), (1, 2, 4, 8), (4, 8), (False, True)):
+        passes = split_passes(1 << size, base, word_bytes, card, many)
         log_base = base.bit_length() - 1
         # Every stage once, in order.
         assert passes[0].log_blocks == 0
@@ -687,21 +732,49 @@ def test_passes(card):
             # Rounds: each stage belongs to one that starts at or above it, of at most log_values stages.
             assert len(one.starts) == one.log_length
             for i, start in enumerate(one.starts):
-                assert one.log_blocks <= start <= one.log_blocks + i < start + one.log_values
+                assert 0 <= start <= i < start + one.log_values
             rounds = sorted(set(one.starts))
             assert len(rounds) == -(-one.log_length // one.log_values)
             assert all(later - sooner <= one.log_values for sooner, later in pairwise(rounds))
 
 
 def test_passes_are_few():
-    """One pass over memory as far as shared memory goes, two to 2^24 points, three beyond."""
+    """One pass over memory as far as shared memory goes, two to 2^22 points, three beyond."""
     h100, t4 = Card((9, 0), 227 << 10), Card((7, 5), 64 << 10)
-    for word_bytes, longest in ((4, 15), (8, 14)):
-        for size in range(1, 27):
-            count = len(split_passes(1 << size, 1, word_bytes, h100))
-            assert count == (1 if size <= longest else 2 if size <= 24 else 3), (size, word_bytes)
+    for word_bytes, longest, many in ((4, 15, False), (4, 15, True), (8, 14, False), (8, 12, True)):
+        for size in range(1, 29):
+            count = len(split_passes(1 << size, 1, word_bytes, h100, many))
+            assert count == (1 if size <= longest else 2 if size <= 22 else 3), (size, word_bytes)
     assert len(split_passes(1 << 12, 1, 8, t4)) == 1
     assert len(split_passes(1 << 13, 1, 8, t4)) == 2
+
+
+H100 = nvrtc.CARDS[90]
+
+
+def lag(size, word, batch, card=H100):
+    word_bytes = 4 if word.endswith("32") else 8
+    passes = split_passes(1 << size, 1, word_bytes, card, many=True)
+    return flow_lag(*passes[-2:], size, batch << passes[-2].log_blocks, word, card)
+
+
+def test_flows():
+    """A fifth of the cache between two passes; none for few rows, rows it cannot hold, or too much code."""
+    assert lag(16, "Lazy32", 2048) == 40 and lag(16, "Float64", 1024) == 20 and lag(14, "Float64", 4096) == 80
+    assert lag(16, "Lazy32", 159) == 0 and lag(16, "Lazy32", 160) == 40
+    assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
+    assert lag(24, "Lazy32", 8) == 40  # its blocks of 2^16
+    assert lag(16, "Lazy60", 2048) == 20 and lag(20, "Lazy60", 64) == lag(20, "Strict64", 64) == 0
+    assert lag(16, "Lazy32", 2048, Card((9, 0), 227 << 10)) == 0
+
+
+def test_prefetch():
+    def distance(size, word_bytes, card=H100):
+        return prefetch_distance(split_passes(1 << size, 1, word_bytes, card)[-1], word_bytes, card)
+
+    assert [distance(size, 4) for size in (11, 12, 13, 14)] == [396, 396, 0, 132]
+    assert [distance(size, 8) for size in (12, 13, 14)] == [0, 0, 132]
+    assert distance(12, 4, nvrtc.CARDS[80]) == 0
 
 
 @pytest.mark.parametrize(
@@ -714,9 +787,14 @@ def test_passes_are_few():
         ([2**32], (9, 0), "Strict32"),
         ([2**32 + 15], (9, 0), "Float64"),
         ([2**50 - 27], (8, 0), "Float64"),
-        ([2**50 - 27], (8, 6), "Lazy64"),
-        ([2**50 - 27], (12, 0), "Lazy64"),
-        ([2**50 + 55], (9, 0), "Lazy64"),
+        ([2**50 - 27], (8, 6), "Lazy60"),
+        ([2**50 - 27], (12, 0), "Lazy60"),
+        ([2**50 + 55], (9, 0), "Lazy60"),
+        ([2**60 - 93], (9, 0), "Lazy60"),
+        ([2**60 + 33], (9, 0), "Lazy64"),
+        ([2**40 - 87], (8, 6), "Lazy64"),
+        ([2**40 + 15], (8, 6), "Lazy60"),
+        ([2**40 - 87, 2**60 - 93], (9, 0), "Lazy64"),
         ([2**62 - 57], (9, 0), "Lazy64"),
         ([2**62 + 135], (9, 0), "Strict64"),
         ([2**64], (10, 0), "Strict64"),
@@ -755,6 +833,8 @@ template <class T> struct Noted {  // a residue that notes where it is written a
 template <class T> struct Word {
     using Storage = Noted<T>;
     using Value = Noted<T>;
+    using Bounds = OneRange;
+    static constexpr int BLOCKS = 1;
     struct Twiddle {};
     explicit Word(const Modulus &) {}
     static Value load(const Storage &x, bool) { return x; }
@@ -762,7 +842,7 @@ template <class T> struct Word {
     Value relax(const Value &x) const { return x; }
     void forward(Value &, Value &, Twiddle) const {}
     Storage canonical(const Value &x) const { return x; }
-    void inverse(Value &, Value &, Twiddle) const {}
+    void inverse(Value &, Value &, Twiddle, bool) const {}
     void inverse_root(Value &, Value &, Twiddle, Twiddle) const {}
     Storage finish(const Value &x) const { return x; }
     Value multiply(const Value &x, const Value &) const { return x; }
@@ -791,8 +871,8 @@ def test_bank_conflicts(gpu, word_bytes):
     shapes = {
         one.shape: one
         for card in nvrtc.CARDS.values()
-        for size, base in product(range(1, 27), (1, 2, 4, 8))
-        for one in split_passes(1 << size, base, word_bytes, card)
+        for size, base, many in product(range(1, 29), (1, 2, 4, 8), (False, True))
+        for one in split_passes(1 << size, base, word_bytes, card, many)
     }
     word = f"Word<{'u32' if word_bytes == 4 else 'u64'}>"
     kernels = {}  # name expression: shape, exchanges
@@ -817,10 +897,12 @@ def test_bank_conflicts(gpu, word_bytes):
         # The pass alone, over rows of its own: stages 0 to log_length - 1 of one limb.
         x = gpu.zeros((values * one.threads * word_bytes,), np.uint8)
         moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((1 << one.log_length,), np.uint8)
-        sizes = [u64(tiles), u32(1), u32(one.log_length), u32(one.log_length + one.log_columns), u32(0)]
+        sizes = [u64(tiles), u32(1), u32(one.log_length + one.log_columns), u32(0)]
         arguments = [x, x, moduli, twiddles, *sizes]
         if "product" in expression:
             arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles)]
+        else:
+            arguments.append(u32(0))
         kernel = module.get_function(expression)
         kernel.max_dynamic_shared_size_bytes = shared
         kernel((1,), (one.threads,), tuple(arguments), shared_mem=shared)

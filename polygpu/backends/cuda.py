@@ -31,6 +31,8 @@ _LEAST_CAPABILITY = (7, 5)
 _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
+_MAX_GRID_Y = 65535
+_SHARE = 8
 _MAX_AXES = 6  # rows.cuh
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
@@ -76,7 +78,9 @@ def absence(index: int) -> str | None:
 
 def _card(cupy: Any, index: int) -> Card:
     properties = cupy.cuda.runtime.getDeviceProperties(index)
-    return Card((properties["major"], properties["minor"]), properties["sharedMemPerBlockOptin"])
+    capability = properties["major"], properties["minor"]
+    sizes = (properties[name] for name in ("sharedMemPerBlockOptin", "l2CacheSize", "multiProcessorCount"))
+    return Card(capability, *sizes)
 
 
 def describe() -> str:
@@ -101,6 +105,8 @@ class Card:
 
     capability: tuple[int, int]
     shared_bytes: int  # of one block, the most it may ask for
+    l2_bytes: int = 0  # of the cache before the memory; 0: not to be relied on
+    multiprocessors: int = 1
 
     @property
     def fast_doubles(self) -> bool:
@@ -131,13 +137,18 @@ class Pass:
         return 1 << (self.log_length - self.log_values + self.log_columns + self.log_rows)
 
     @property
+    def log_block_values(self) -> int:
+        """log2 of the values of a block of threads."""
+        return self.log_length + self.log_columns + self.log_rows
+
+    @property
     def starts(self) -> list[int]:
-        """For each stage, the depth in the tree at which its round starts; the first round takes the rest."""
+        """For each stage, the one at which its round starts; the first round takes the rest."""
         first = (self.log_length - 1) % self.log_values + 1
         rounds = [0] * first
         while len(rounds) < self.log_length:
             rounds += [len(rounds)] * self.log_values
-        return [self.log_blocks + start for start in rounds]
+        return rounds
 
     @property
     def shared_values(self) -> int:
@@ -162,12 +173,18 @@ def word_of(limbs: Limbs, card: Card) -> str:
         return "Lazy32" if largest < 1 << 30 else "Tight32" if largest < 1 << 31 else "Strict32"
     if largest < 1 << 50 and card.fast_doubles:
         return "Float64"
+    if largest < 1 << 60 and min(limbs.moduli) >= 1 << 40:
+        return "Lazy60"
     return "Lazy64" if largest < 1 << 62 else "Strict64"
 
 
 @lru_cache(maxsize=256)
-def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[Pass, ...]:
-    """The passes of a forward transform, in their order; the inverse runs them backwards."""
+def split_passes(points: int, base: int, word_bytes: int, card: Card, many: bool = False) -> tuple[Pass, ...]:
+    """The passes of a forward transform, in their order; the inverse runs them backwards.
+
+    many: whether there are rows enough to fill the cache; then a long 64-bit row in one pass, which has
+    the multiprocessor to itself, loses to two passes in one launch.
+    """
     log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
 
     def fits(log_length: int, log_columns: int, log_rows: int = 0) -> bool:
@@ -187,26 +204,58 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card) -> tuple[P
         log_padding = 4 if apart else max((128 // word_bytes).bit_length() - 1, log_values)
         return Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_padding)
 
-    if fits(log_points, log_base):
+    if fits(log_points, log_base) and not (many and word_bytes == 8 and log_points + log_base > 12):
         return (one(0, log_points, log_base),)
-    # Tiles of columns are 128 bytes wide, narrower where they are long; rows of 2^12 are the fastest.
-    last = 12 - log_base
-    above = log_points - last
-    if above > 8:
-        last = min(max(log_points - 10, last), 14 - log_base)
-        while not fits(last, log_base):
-            last -= 1
-        above = log_points - last
-    columns = -(-above // 10) if above > 8 else 1
+    # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
+    # there are two passes of columns. Tiles are 128 bytes wide, where columns are long 32 at least.
+    rows = min(12 - log_base, log_points - 4)
+    above = log_points - rows
+    if above <= 10:
+        lengths = [above]
+    elif above <= 14:
+        lengths = [above - 4, 4]
+    else:
+        rows = 14 - log_base
+        while not fits(rows, log_base):
+            rows -= 1
+        above = log_points - rows
+        count = -(-above // 10)
+        lengths = [(above + i) // count for i in range(count)]
     passes, done = [], 0
-    for i in range(columns):
-        length = (above - done) // (columns - i)
-        width = (128 // word_bytes).bit_length() - 1 - max(0, length - 8)
+    for length in lengths:
+        width = max(
+            min((128 // word_bytes).bit_length() - 1, 12 - length), (32 // word_bytes).bit_length() - 1
+        )
         while not fits(length, width):
             width -= 1
         passes.append(one(done, length, width))
         done += length
-    return (*passes, one(done, last, log_base))
+    return (*passes, one(done, rows, log_base))
+
+
+def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
+    """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
+
+    A fifth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
+    integers take two launches where columns are long: the code of both outgrows the instruction cache.
+    """
+    log_unit = log_degree - columns.log_blocks
+    unit_bytes = (4 if word.endswith("32") else 8) << log_unit
+    lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
+    if word in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
+        return 0
+    fits = (
+        log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
+    )
+    return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
+
+
+def prefetch_distance(passed: Pass, word_bytes: int, card: Card) -> int:
+    """How many blocks of threads ahead one reads into the cache, by measurement (docs/performance.md)."""
+    if card.capability < (9, 0) or passed.log_columns:
+        return 0
+    turns = {(4, 12): 3, (4, 14): 1, (8, 14): 1}.get((word_bytes, passed.log_block_values), 0)
+    return turns * card.multiprocessors
 
 
 # ---- what kernels read ----
@@ -226,7 +275,7 @@ def _digest() -> str:
 
 def _constants(moduli: Sequence[int]) -> Array:
     """struct Modulus of cuda/modulus.cuh, one a row."""
-    table = np.zeros((len(moduli), 10), np.uint64)
+    table = np.zeros((len(moduli), 11), np.uint64)
     for row, q in zip(table, moduli, strict=True):
         bits, shift = q.bit_length(), 64 - q.bit_length()
         row[0], row[1] = q % (1 << 64), q - 1
@@ -234,10 +283,11 @@ def _constants(moduli: Sequence[int]) -> Array:
             row[2] = q << shift
             row[3] = ((1 << 128) - 1) // (q << shift) - (1 << 64)
         row[4] = (1 << (bits + 62)) // q if bits <= 62 else 0
-        row[5] = (1 << 64) // q if 2 < q < 1 << 32 else 0
+        row[5] = (1 << 64) // q if q > 2 else 0
         row[6:7].view(np.float64)[0] = 1.0 / q
         row[7] = bits | max(shift, 0) << 32
-        row[8:].view(np.uint32)[:] = [x % (1 << 32) for x in (q, -q, 2 * q, -2 * q)]
+        row[8:10].view(np.uint32)[:] = [x % (1 << 32) for x in (q, -q, 2 * q, -2 * q)]
+        row[10] = -q % (1 << 64)
     return table
 
 
@@ -449,53 +499,62 @@ class CudaBackend:
     ) -> None:
         self._run(file, expression, -(-entries // _THREADS), _THREADS, args, rows=rows)
 
-    def _shared(self, handles: Handles, make: Callable[[], Any]) -> Any:
+    def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
         """What a plan's handles hold for this device, made where they hold nothing."""
-        shared = handles.get(self.name)
+        shared = handles.get(f"{self.name} {key}")
         if shared is None:
             with self._here:
                 made = _Shared(make(), self._device, self._stream())
-            shared = handles.setdefault(self.name, made)  # another thread may have been faster
+            shared = handles.setdefault(f"{self.name} {key}", made)  # another thread may have been faster
         return shared.on(self._stream())
 
     def _moduli(self, limbs: Limbs) -> Array:
-        moduli: Array = self._shared(limbs.handles, lambda: self.from_host(_constants(limbs.moduli)))
+        moduli: Array = self._shared(
+            limbs.handles, "moduli", lambda: self.from_host(_constants(limbs.moduli))
+        )
         return moduli
 
-    def _tables(self, plan: NttPlan) -> dict[str, Array]:
-        tables: dict[str, Array] = self._shared(plan.handles, lambda: self._make_tables(plan))
+    def _tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
+        key = f"tables of {len(passes)} passes"
+        tables: dict[str, Any] = self._shared(plan.handles, key, lambda: self._make_tables(plan, passes))
         return tables
 
-    def _make_tables(self, plan: NttPlan) -> dict[str, Array]:
-        """Forward and inverse twiddles, and the constants of incomplete leaves, made on the device."""
+    def _make_tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
+        """Twiddles by direction and pass, and the constants of incomplete leaves, made on the device."""
         limbs, points = plan.limbs, plan.points
         word = word_of(limbs, self.card)
         bits = points.bit_length() - (1 if plan.kind == "negacyclic" else 2)
         size = 1 if word == "Float64" else 2  # entries of W::Twiddle
         moduli = self._moduli(limbs)
-        starts = [start for p in self._passes(plan) for start in p.starts] if points > 1 else [0]
-        device_starts = self.from_host(np.array(starts, np.uint32))
-        tables = {}
+        starts = [self.from_host(np.array(p.starts, np.uint32)) for p in passes]
+        rows = len(limbs.moduli)
+        tables: dict[str, Any] = {}
         for name, sign in (("forward", 1), ("inverse", -1)):
-            factors = np.ones((len(limbs.moduli), max(bits, 1)), np.uint64)
-            scale = np.ones(len(limbs.moduli), np.uint64)
+            factors = np.ones((rows, max(bits, 1)), np.uint64)
+            scale = np.ones(rows, np.uint64)
             for i, (q, root) in enumerate(zip(limbs.moduli, plan.roots, strict=True)):
                 x = pow(root, sign, q)
                 for d in reversed(range(bits)):
                     factors[i, d], x = x, x * x % q
                 if sign < 0:
                     scale[i] = pow(points, -1, q)
-            tables[name] = self.xp.empty((len(limbs.moduli), points, size), limbs.dtype)
-            args = [tables[name], moduli, self.from_host(factors), self.from_host(scale), device_starts]
-            args += [np.uint64(points), np.uint32(bits), np.uint32(plan.kind == "negacyclic")]
-            self._entrywise("tables.cu", f"fill_twiddles<{word}>", points, args, len(limbs.moduli))
+            constants = [self.from_host(x) for x in (factors, scale)]
+            tables[name] = {}
+            for p, starts_of_pass in zip(passes, starts, strict=True):
+                entries = 1 << (p.log_blocks + p.log_length)
+                table = tables[name][p] = self.xp.empty((rows, entries, size), limbs.dtype)
+                args = [table, moduli, *constants, starts_of_pass]
+                args += [np.uint32(x) for x in (p.log_blocks, p.log_length, bits, plan.kind == "negacyclic")]
+                self._entrywise("tables.cu", f"fill_twiddles<{word}>", entries, args, rows)
         if plan.base > 1 and points > 1:
-            tables["leaves"] = self.xp.empty((len(limbs.moduli), points), np.uint64)
-            args = [tables["leaves"], tables["forward"], moduli, device_starts, np.uint64(points)]
-            self._entrywise("tables.cu", f"fill_leaves<{word}>", points, args, len(limbs.moduli))
+            tables["leaves"] = self.xp.empty((rows, points), np.uint64)
+            last = passes[-1]
+            args = [tables["leaves"], tables["forward"][last], moduli, starts[-1]]
+            args += [np.uint32(last.log_blocks), np.uint32(last.log_length)]
+            self._entrywise("tables.cu", f"fill_leaves<{word}>", points, args, rows)
         elif plan.base > 1:
-            constants = [[q - 1 if plan.kind == "negacyclic" else 1] for q in limbs.moduli]
-            tables["leaves"] = self.from_host(np.array(constants, np.uint64))
+            leaves = [[q - 1 if plan.kind == "negacyclic" else 1] for q in limbs.moduli]
+            tables["leaves"] = self.from_host(np.array(leaves, np.uint64))
         return tables
 
     def _on_host(self, method: str, *args: Any) -> None:
@@ -554,18 +613,28 @@ class CudaBackend:
 
     # ---- transforms ----
 
-    def _pass(self, plan: NttPlan, passed: Pass, tables: Array, rows: int) -> tuple[int, int, int, list[Any]]:
-        """Grid, threads, shared bytes, and the arguments that all transform kernels share."""
-        lanes = plan.degree >> passed.log_blocks >> passed.log_length >> passed.log_columns
-        tiles = rows * (lanes << passed.log_blocks)
-        args = [self._moduli(plan.limbs), tables, np.uint64(tiles), np.uint32(len(plan.limbs.moduli))]
-        args += [np.uint32(x.bit_length() - 1) for x in (plan.points, plan.degree)]
-        args.append(np.uint32(passed.log_blocks))
-        shared = passed.shared_values * plan.limbs.dtype.itemsize
-        return -(-tiles >> passed.log_rows), passed.threads, shared, args
+    def _pass(self, plan: NttPlan, passed: Pass, tables: Array, rows: int) -> tuple[int, int, list[Any]]:
+        """The grid in x and y, and the arguments that all transform kernels share."""
+        limbs, log_degree = len(plan.limbs.moduli), plan.degree.bit_length() - 1
+        tiles = rows << log_degree >> (passed.log_length + passed.log_columns)
+        args = [self._moduli(plan.limbs), tables, np.uint64(tiles), np.uint32(limbs)]
+        args += [np.uint32(log_degree), np.uint32(passed.log_blocks)]
+        log_parts = log_degree - passed.log_block_values
+        # Where twiddles do not stay in the cache, rows that share them run side by side.
+        if (
+            tables.nbytes > self.card.l2_bytes // _SHARE
+            and log_parts >= 0
+            and limbs << log_parts <= _MAX_GRID_Y
+        ):
+            return rows // limbs, limbs << log_parts, args
+        return -(-tiles >> passed.log_rows), 1, args
 
-    def _passes(self, plan: NttPlan) -> tuple[Pass, ...]:
-        return split_passes(plan.points, plan.base, plan.limbs.dtype.itemsize, self.card)
+    def _passes(self, plan: NttPlan, size: int = 0) -> tuple[Pass, ...]:
+        """The passes over arrays of so many bytes."""
+        if plan.points == 1:
+            return ()
+        many = 0 < self.card.l2_bytes <= size
+        return split_passes(plan.points, plan.base, plan.limbs.dtype.itemsize, self.card, many)
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         rows = prod(out.shape[:-1])
@@ -573,16 +642,35 @@ class CudaBackend:
             with self._here:
                 out[...] = x
             return
-        tables, word = self._tables(plan)[direction], word_of(plan.limbs, self.card)
-        passes = self._passes(plan)
-        order = passes if direction == "forward" else passes[::-1]
+        passes, word_bytes = self._passes(plan, out.nbytes), x.dtype.itemsize
+        tables, word = self._tables(plan, passes)[direction], word_of(plan.limbs, self.card)
+        steps: list[tuple[Pass, ...]] = [(p,) for p in passes]
+        lag = 0
+        if len(passes) > 1:
+            columns, last = passes[-2:]
+            units, log_degree = rows << columns.log_blocks, plan.degree.bit_length() - 1
+            lag = flow_lag(columns, last, log_degree, units, word, self.card)
+            if lag:
+                steps[-2:] = [(columns, last)]
         source = x
-        for i, passed in enumerate(order):
-            grid, threads, shared, args = self._pass(plan, passed, tables, rows)
-            lazy_in, last = i > 0, i + 1 == len(order)
-            flags = f"{_bool(lazy_in)}, {_bool(not last if direction == 'forward' else last)}"
-            expression = f"ntt_{direction}<{word}, {passed.shape}, {flags}>"
-            self._run("ntt.cu", expression, grid, threads, [source, out, *args], shared)
+        for i, step in enumerate(steps if direction == "forward" else steps[::-1]):
+            grid, grid_y, args = self._pass(plan, step[0], tables[step[0]], rows)
+            lazy_in, root = i > 0, i + 1 == len(steps)  # whether the last stages of an inverse are the root's
+            if len(step) == 1:
+                name, flags = f"ntt_{direction}", [lazy_in, root if direction == "inverse" else not root]
+                args.append(np.uint32(prefetch_distance(step[0], word_bytes, self.card)))
+            else:
+                name, flags = f"ntt_{direction}_flow", [root if direction == "inverse" else lazy_in]
+                with self._here:
+                    progress = self.xp.zeros(1 + units, np.uint32)
+                args[2] = np.uint64(units)
+                args += [tables[last], progress, np.uint32(lag)]
+                tasks = (1 << (log_degree - columns.log_blocks - p.log_block_values) for p in step)
+                grid, grid_y = (units + lag) * sum(tasks), 1
+            arguments = ", ".join([word, *(p.shape for p in step), *map(_bool, flags)])
+            shared = max(p.shared_values for p in step) * word_bytes
+            args = [source, out, *args]
+            self._run("ntt.cu", f"{name}<{arguments}>", grid, step[0].threads, args, shared, grid_y)
             source = out
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
@@ -611,7 +699,8 @@ class CudaBackend:
             with self._here:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             operands, layout, dense = self._spread(out.shape, a, b)
-            args: list[Any] = [*operands, out, self._tables(plan)["leaves"], self._moduli(limbs), layout]
+            tables = self._tables(plan, self._passes(plan, out.nbytes))
+            args: list[Any] = [*operands, out, tables["leaves"], self._moduli(limbs), layout]
             args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(limbs.rows)]
             args += [np.uint32(plan.base), dense]
             self._entrywise("pointwise.cu", f"multiply_leaves<{_ctype(limbs)}>", out.size, args)
@@ -641,9 +730,11 @@ class CudaBackend:
         return plan.base == 1 and plan.points > 1 and len(passes) == 1 and passes[0].threads <= limit
 
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        tables, (passed,) = self._tables(plan), self._passes(plan)
+        (passed,) = passes = self._passes(plan)
+        tables = self._tables(plan, passes)
         rows = prod(out.shape[:-1])
-        grid, threads, shared, args = self._pass(plan, passed, tables["forward"], rows)
+        grid, grid_y, args = self._pass(plan, passed, tables["forward"][passed], rows)
+        shared = passed.shared_values * plan.limbs.dtype.itemsize
         # The kernel repeats an operand over leading axes; other ways to broadcast need a copy.
         a, b = (
             x if out.shape[out.ndim - x.ndim :] == x.shape else self._broadcast(x, out.shape) for x in (a, b)
@@ -653,12 +744,12 @@ class CudaBackend:
             b,
             out,
             *args,
-            tables["inverse"],
+            tables["inverse"][passed],
             np.uint64(prod(a.shape[:-1])),
             np.uint64(prod(b.shape[:-1])),
         ]
         expression = f"ntt_product<{word_of(plan.limbs, self.card)}, {passed.shape}>"
-        self._run("ntt.cu", expression, grid, threads, args, shared)
+        self._run("ntt.cu", expression, grid, passed.threads, args, shared, grid_y)
 
     def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
         limbs, transform, n = plan.limbs, plan.transform, plan.degree
@@ -668,7 +759,9 @@ class CudaBackend:
                 f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
                 "multiply on the host with poly.cpu()"
             )
-        constants = self._shared(plan.handles, lambda: self.from_host(_mixed_radix(transform.limbs.moduli)))
+        constants = self._shared(
+            plan.handles, "digits", lambda: self.from_host(_mixed_radix(transform.limbs.moduli))
+        )
         moduli, primes = self._moduli(limbs), self._moduli(transform.limbs)
         spread = [self._spread(out.shape, x) for x in (a, b)]
         units, sizes = prod(out.shape[:-1]), [np.uint64(n), np.uint64(length)]
