@@ -33,13 +33,25 @@ __global__ void __launch_bounds__(256)
     y[e] = (T)apply<OP>(m, a[row_a * n + j], vb, vc);
 }
 
-// y[j] = x[index[j]] of the same row, negated where index[j] >= n counts from n
-template <class T>
-__global__ void __launch_bounds__(256)
-    permute(const T *x, T *y, const i64 *index, const Modulus *moduli, u64 n, u64 entries, u32 limbs) {
+PG_DEVICE u64 remainder_of(u64 x, u64 order) { return order & (order - 1) ? x % order : x & (order - 1); }
+PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
+
+// Another order of each row (plan.py, Permutation): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
+// k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier.
+template <class T, bool EVALUATED>
+__global__ void __launch_bounds__(256) permute(const T *x, T *y, const Modulus *moduli, u64 n, u64 order,
+                                               u64 multiplier, u64 offset, u64 entries, u32 limbs) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
-    const u64 row = e / n, j = e - row * n, k = (u64)index[j];
+    const u64 row = e / n, j = e - row * n;
+    u64 k;
+    if (EVALUATED) {
+        const u32 bits = 63 - __clzll((i64)n), twice = order != n;  // negacyclic: odd exponents
+        const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * multiplier & (order - 1);
+        k = reversed_bits(exponent >> twice, bits);
+    } else {
+        k = remainder_of(j * multiplier + offset, order);
+    }
     y[e] = k < n ? x[row * n + k] : (T)neg_mod(moduli[row % limbs], x[row * n + k - n]);
 }
 

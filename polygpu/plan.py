@@ -221,31 +221,48 @@ def bit_reversal(points: int) -> NDArray[np.int64]:
     return index
 
 
-@lru_cache(maxsize=64)
-def automorphism_index(n: int, kind: Kind, g: int, evaluated: bool) -> NDArray[np.int64]:
-    """Where X -> X^g takes each entry from: k < n is entry k, n <= k < 2n the negative of entry k - n.
+@dataclass(frozen=True)
+class Permutation:
+    """An order of the n entries of a row: entry j of the result is entry k of the row.
 
-    In coefficients, X^j goes to X^(gj mod 2n) or X^(gj mod n). In the evaluation domain of a full
-    transform, a(X^g) at the point x_k is a at x_k^g, another point of the same tree.
+    k = (j * multiplier + offset) mod order, where k >= n stands for the negative of entry k - n. Of the
+    evaluation domain of a full transform, whose order is bit-reversed: k = br(p), where x_p is x_br(j)
+    to the power of the multiplier, another point of the same tree.
     """
-    k = np.arange(n, dtype=np.int64)
-    if evaluated:
-        reversal = bit_reversal(n)
-        if kind == "negacyclic":
-            index = reversal[((2 * reversal + 1) * (g % (2 * n)) % (2 * n) - 1) // 2]
-        else:
-            index = reversal[reversal * (g % n) % n]
-    elif kind == "cyclic":
-        index = k * pow(g, -1, n) % n
-    else:
-        index = k * pow(g, -1, 2 * n) % (2 * n)  # X^index for index >= n is -X^(index - n)
-    index.setflags(write=False)
-    return index
+
+    n: int
+    order: int  # of X in coefficients: 2n (negacyclic) or n (cyclic)
+    multiplier: int
+    offset: int
+    evaluated: bool
+
+    @property
+    def index(self) -> NDArray[np.int64]:
+        """k by j."""
+        return _index(self)
 
 
 @lru_cache(maxsize=64)
-def monomial_index(n: int, order: int, k: int) -> NDArray[np.int64]:
-    """As automorphism_index, for the product with X^k, 0 <= k < order, where X^order = 1."""
-    index = (np.arange(n, dtype=np.int64) - k) % order
+def _index(p: Permutation) -> NDArray[np.int64]:
+    if not p.evaluated:
+        index = (np.arange(p.n, dtype=np.int64) * p.multiplier + p.offset) % p.order
+    else:
+        reversal = bit_reversal(p.n)
+        if p.order == p.n:
+            index = reversal[reversal * p.multiplier % p.n]
+        else:
+            index = reversal[((2 * reversal + 1) * p.multiplier % p.order - 1) // 2]
     index.setflags(write=False)
     return index
+
+
+def automorphism(n: int, kind: Kind, g: int, evaluated: bool) -> Permutation:
+    """X -> X^g: in coefficients X^j goes to X^(gj), and a(X^g) at a point is a at its g-th power."""
+    order = 2 * n if kind == "negacyclic" else n
+    return Permutation(n, order, g % order if evaluated else pow(g, -1, order), 0, evaluated)
+
+
+def monomial_product(n: int, kind: Kind, k: int) -> Permutation:
+    """The product with X^k, in coefficients."""
+    order = 2 * n if kind == "negacyclic" else n
+    return Permutation(n, order, 1, -k % order, False)

@@ -13,7 +13,7 @@ import numpy as np
 from .backends import Array, Backend, Op, checked_device, current_device, load, of
 from .errors import CoefficientError, DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
 from .inverse import inverse_mod_prime, inverse_mod_two
-from .plan import automorphism_index, monomial_index, words_to_ints
+from .plan import Permutation, automorphism, monomial_product, words_to_ints
 from .ring import Domain, Ring, holds_poly
 from .rns import compose
 from .roots import integer, is_prime, shown
@@ -394,7 +394,7 @@ class Poly:
             )
         if self._domain == "eval" and ring.transform.base > 1:
             return self.intt().automorphism(g).ntt()
-        return self._permuted(automorphism_index(ring.n, ring.kind, g % order, self._domain == "eval"))
+        return self._permuted(automorphism(ring.n, ring.kind, g, self._domain == "eval"))
 
     def mul_monomial(self, k: int) -> Poly:
         """X^k times the value, for any int k; keeps the domain. Cost: a rotation of coefficients.
@@ -405,14 +405,11 @@ class Poly:
         ring, exponent = self._ring, integer(k, "k")
         if self._domain == "eval":
             return self * ring.monomial(exponent).to(self.device).ntt()
-        order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
-        return self._permuted(monomial_index(ring.n, order, exponent % order))
+        return self._permuted(monomial_product(ring.n, ring.kind, exponent))
 
-    def _permuted(self, index: Array) -> Poly:
-        """The entries that Backend.permute takes by this index."""
-        compute = self._backend
-        data = _empty(compute, self._data.shape, self._data.dtype)
-        compute.permute(self._ring.limbs, self._data, compute.constant(index), data)
+    def _permuted(self, permutation: Permutation) -> Poly:
+        data = _empty(self._backend, self._data.shape, self._data.dtype)
+        self._backend.permute(self._ring.limbs, self._data, permutation, data)
         return Poly(self._ring, data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:

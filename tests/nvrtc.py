@@ -33,7 +33,7 @@ from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import Card, CudaBackend
-from polygpu.plan import AuxiliaryPlan, NttPlan, limbs_of
+from polygpu.plan import AuxiliaryPlan, NttPlan, automorphism, limbs_of
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -156,7 +156,8 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         x = _array((1, 1, 64), limbs.dtype)
         for op in ("add", "sub", "neg", "mul", "mul_add"):
             backend.pointwise(limbs, op, x, x, x, x)  # type: ignore[arg-type]
-        backend.permute(limbs, x, _array((64,), np.int64), x)
+        for evaluated in (False, True):
+            backend.permute(limbs, x, automorphism(64, "negacyclic", 3, evaluated), x)
         backend.reduce_integers(limbs, _array((1, 64), np.int64), x)
         auxiliary = NttPlan(limbs_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
         backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)

@@ -537,7 +537,7 @@ def test_automorphism_index_of_coefficients(n: int, kind: Any) -> None:
         for k in range(n):
             turns, j = divmod(g * k, n)
             expected[j] = k + n * (turns % 2) if kind == "negacyclic" else k
-        assert plan.automorphism_index(n, kind, g, False).tolist() == expected
+        assert plan.automorphism(n, kind, g, False).index.tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
@@ -548,7 +548,7 @@ def test_automorphism_index_of_values(n: int, kind: Any) -> None:
     points = ring.eval_points().tolist()
     period = 2 * n if kind == "negacyclic" else n
     for g in (g for g in range(period) if math.gcd(g, period) == 1):
-        index = plan.automorphism_index(n, kind, g, True)
+        index = plan.automorphism(n, kind, g, True).index
         assert index.tolist() == [points.index(pow(x, g, 193)) for x in points]
         assert not index.flags.writeable
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
-from ..plan import Limbs, NttPlan, Plan
+from ..plan import Limbs, NttPlan, Permutation, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -49,8 +49,8 @@ class Backend(Protocol):
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
 
-    def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
-        """out[..., j] = x[..., index[j]], negated where index[j] >= n counts from n; out is not x."""
+    def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
+        """The entries of x in another order, some negated; out is not x."""
 
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""

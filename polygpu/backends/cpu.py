@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _cpu
 from ..errors import DeviceError, ParameterError
-from ..plan import AuxiliaryPlan, Limbs, NttPlan, Plan, ints_to_words, words_to_ints
+from ..plan import AuxiliaryPlan, Limbs, NttPlan, Permutation, Plan, ints_to_words, words_to_ints
 from . import Array, Op
 from .reference import HostMemory
 
@@ -87,9 +87,9 @@ class CpuBackend(HostMemory):
             return
         self._native_limbs(limbs).pointwise(_OPS[op], a, b, c, out)
 
-    def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
+    def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).permute(x, index, out)
+        self._native_limbs(limbs).permute(x, permutation.index, out)
 
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """See Backend."""

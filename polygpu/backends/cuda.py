@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
-from ..plan import AuxiliaryPlan, Handles, Limbs, NttPlan, Plan
+from ..plan import AuxiliaryPlan, Handles, Limbs, NttPlan, Permutation, Plan
 from . import Array, Op, cuda_sources, load
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
@@ -593,14 +593,16 @@ class CudaBackend:
         args += [np.uint64(operands[1].shape[-1]), np.uint64(out.size), np.uint32(limbs.rows), dense]
         self._entrywise("pointwise.cu", f"pointwise<{_ctype(limbs)}, {_OPS[op]}>", out.size, args)
 
-    def permute(self, limbs: Limbs, x: Array, index: Array, out: Array) -> None:
+    def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
         if limbs.wide:
-            self._on_host("permute", limbs, x, index, out)
+            self._on_host("permute", limbs, x, permutation, out)
             return
-        args: list[Any] = [x, out, index, self._moduli(limbs)]
-        args += [np.uint64(out.shape[-1]), np.uint64(out.size), np.uint32(limbs.rows)]
-        self._entrywise("pointwise.cu", f"permute<{_ctype(limbs)}>", out.size, args)
+        p = permutation
+        args = [x, out, self._moduli(limbs), *map(np.uint64, (p.n, p.order, p.multiplier, p.offset))]
+        args += [np.uint64(out.size), np.uint32(limbs.rows)]
+        expression = f"permute<{_ctype(limbs)}, {_bool(p.evaluated)}>"
+        self._entrywise("pointwise.cu", expression, out.size, args)
 
     def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
         """See Backend."""

@@ -140,12 +140,21 @@ class ReferenceBackend(HostMemory):
         ]
         write(limbs, values, out)
 
-    def permute(self, limbs: Any, x: Array, index: Array, out: Array) -> None:
-        """out[j] = x[index[j]], an index n + k standing for -x[k]."""
-        n = out.shape[-1]
+    def permute(self, limbs: Any, x: Array, permutation: Any, out: Array) -> None:
+        """Coefficients: X^n = -1 or 1. Values: a point's power is a point, and has an exponent."""
+        n, order, multiplier = permutation.n, permutation.order, permutation.multiplier
+        index = []
+        for j in range(n):
+            if not permutation.evaluated:
+                index.append((j * multiplier + permutation.offset) % order)
+            elif order == n:
+                index.append(reverse_bits(reverse_bits(j, n) * multiplier % n, n))
+            else:
+                exponent = (2 * reverse_bits(j, n) + 1) * multiplier % order
+                index.append(reverse_bits(exponent // 2, n))
         values = [
             [
-                [row[k] if k < n else -row[k - n] % q for k in index.tolist()]
+                [row[k] if k < n else -row[k - n] % q for k in index]
                 for q, row in zip(limbs.moduli, item, strict=True)
             ]
             for item in to_ints(limbs, np.broadcast_to(x, out.shape))
