@@ -11,8 +11,8 @@ __global__ void __launch_bounds__(256)
                u64 units, u64 first_unit, u32 limbs, u32 count, u32 dense) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= units * length) return;
-    const u64 unit = e / length, j = e - unit * length, global_unit = first_unit + unit;
-    const Modulus &m = moduli[global_unit % limbs];
+    const u64 unit = quotient(e, length), j = e - unit * length, global_unit = first_unit + unit;
+    const Modulus &m = moduli[rest(global_unit, limbs)];
     const u64 row = dense ? global_unit : operand_row(layout, 0, global_unit, limbs);
     const u64 value = j < n ? x[row * n + j] : 0;
     const bool upper = value > m.last / 2;  // value - q is the smaller representative
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(256)
                 u64 length, u64 units, u64 first_unit, u32 limbs, u32 count, u32 negacyclic) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= units * n) return;
-    const u64 unit = e / n, j = e - unit * n;
-    const Modulus m = moduli[(first_unit + unit) % limbs];
+    const u64 unit = quotient(e, n), j = e - unit * n;
+    const Modulus m = moduli[rest(first_unit + unit, limbs)];
     const u64 *column = x + unit * count * length + j;
     u64 value = signed_value(column, length, primes, constants, count, m);
     if (length != n && j + 1 < n) {

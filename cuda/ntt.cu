@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, W::BLOCKS * 256 / COLUMNS::T
 // with their threads. inverse_twiddles: as pass.twiddles, of the inverse transform. Operand row r is row
 // r % rows_a of a and r % rows_b of b, which broadcasts an operand over the leading batch axis.
 template <class W, class S>
-__global__ void __launch_bounds__(S::THREADS)
+__global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     ntt_product(const typename W::Storage *a, const typename W::Storage *b, typename W::Storage *y, PASS_PARAMETERS,
                 const void *inverse_twiddles, u64 rows_a, u64 rows_b) {
     SHARED_VALUES;

@@ -5,11 +5,18 @@
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
 
-template <int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
+// For q <= 2^32 the quotient of a product, taken from its high half, is at most 1 too small.
+template <class T> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
+    if (sizeof(T) == 8) return m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
+    const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
+    return min(r, r - m.q);
+}
+
+template <class T, int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
     if (OP == ADD) return add_mod(m, a, b);
     if (OP == SUB) return sub_mod(m, a, b);
     if (OP == NEG) return neg_mod(m, a);
-    const u64 product = m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
+    const u64 product = product_mod<T>(m, a, b);
     return OP == MUL ? product : add_mod(m, product, c);
 }
 
@@ -20,20 +27,19 @@ __global__ void __launch_bounds__(256)
               u64 entries, u32 limbs, u32 dense) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
-    const u64 row = e / n, j = e - row * n;
+    const u64 row = quotient(e, n), j = e - row * n;
     u64 row_a = row, row_b = row, row_c = row;
     if (!dense) {
         row_a = operand_row(layout, 0, row, limbs);
         row_b = operand_row(layout, 1, row, limbs);
         row_c = operand_row(layout, 2, row, limbs);
     }
-    const Modulus &m = moduli[row % limbs];
+    const Modulus &m = moduli[rest(row, limbs)];
     const u64 vb = OP == NEG ? 0 : b[row_b * b_length + (b_length == 1 ? 0 : j)];
     const u64 vc = OP == MUL_ADD ? c[row_c * n + j] : 0;
-    y[e] = (T)apply<OP>(m, a[row_a * n + j], vb, vc);
+    y[e] = (T)apply<T, OP>(m, a[row_a * n + j], vb, vc);
 }
 
-PG_DEVICE u64 remainder_of(u64 x, u64 order) { return order & (order - 1) ? x % order : x & (order - 1); }
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
 
 // Another order of each row (plan.py, Permutation): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
@@ -43,16 +49,16 @@ __global__ void __launch_bounds__(256) permute(const T *x, T *y, const Modulus *
                                                u64 multiplier, u64 offset, u64 entries, u32 limbs) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
-    const u64 row = e / n, j = e - row * n;
+    const u64 row = quotient(e, n), j = e - row * n;
     u64 k;
     if (EVALUATED) {
         const u32 bits = 63 - __clzll((i64)n), twice = order != n;  // negacyclic: odd exponents
         const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * multiplier & (order - 1);
         k = reversed_bits(exponent >> twice, bits);
     } else {
-        k = remainder_of(j * multiplier + offset, order);
+        k = rest(j * multiplier + offset, order);
     }
-    y[e] = k < n ? x[row * n + k] : (T)neg_mod(moduli[row % limbs], x[row * n + k - n]);
+    y[e] = k < n ? x[row * n + k] : (T)neg_mod(moduli[rest(row, limbs)], x[row * n + k - n]);
 }
 
 // Products modulo the leaves X^base - constant; constants: (limbs, points). One thread a coefficient.
@@ -62,10 +68,10 @@ __global__ void __launch_bounds__(256)
                     u64 entries, u32 limbs, u32 base, u32 dense) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
-    const u64 row = e / n, j = e - row * n, leaf = j / base, k = j % base;
+    const u64 row = quotient(e, n), j = e - row * n, leaf = j / base, k = j % base;
     const u64 row_a = dense ? row : operand_row(layout, 0, row, limbs);
     const u64 row_b = dense ? row : operand_row(layout, 1, row, limbs);
-    const Modulus &m = moduli[row % limbs];
+    const Modulus &m = moduli[rest(row, limbs)];
     const T *u = a + row_a * n + leaf * base, *v = b + row_b * n + leaf * base;
     u64 low = 0, high = 0;
     for (u64 i = 0; i < base; ++i) {
@@ -73,7 +79,7 @@ __global__ void __launch_bounds__(256)
         if (i <= k) low = add_mod(m, low, product);
         else high = add_mod(m, high, product);
     }
-    y[e] = (T)add_mod(m, low, mul_mod(m, high, constants[row % limbs * (n / base) + leaf]));
+    y[e] = (T)add_mod(m, low, mul_mod(m, high, constants[rest(row, limbs) * (n / base) + leaf]));
 }
 
 // Residues of machine integers x, (items, count): y (items, limbs, n), the rest of each row 0.
@@ -82,11 +88,11 @@ __global__ void __launch_bounds__(256) reduce_integers(const u64 *x, T *y, const
                                                        u64 entries, u32 limbs, u32 is_signed) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= entries) return;
-    const u64 row = e / n, j = e - row * n;
+    const u64 row = quotient(e, n), j = e - row * n;
     u64 residue = 0;
     if (j < count) {
-        const Modulus &m = moduli[row % limbs];
-        const u64 value = x[row / limbs * count + j];
+        const Modulus &m = moduli[rest(row, limbs)];
+        const u64 value = x[quotient(row, limbs) * count + j];
         const bool negative = is_signed && (i64)value < 0;
         residue = reduce(m, negative ? 0 - value : value);
         if (negative) residue = neg_mod(m, residue);

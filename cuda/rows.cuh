@@ -1,6 +1,10 @@
-// Broadcasting: which row of an operand a row of the result takes.
+// Rows: which row and column an entry belongs to, and, with broadcasting, which row of an operand a row of the result
+// takes. Divisions of 64 bits take longer than the memory: the usual divisors go without.
 #pragma once
 #include "modulus.cuh"
+
+PG_DEVICE u64 quotient(u64 x, u64 y) { return y & (y - 1) ? x / y : x >> (63 - __clzll((i64)y)); }
+PG_DEVICE u64 rest(u64 x, u64 y) { return y & (y - 1) ? x % y : x & (y - 1); }
 
 constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 
@@ -8,7 +12,7 @@ constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 // where it broadcasts. A dense operand has the result's rows, and no layout.
 PG_DEVICE u64 operand_row(const u64 *layout, int operand, u64 row, u32 limbs) {
     const u64 *shape = layout, *step = layout + (operand + 1) * MAX_AXES;
-    u64 at = row % limbs, batch = row / limbs;
+    u64 at = rest(row, limbs), batch = quotient(row, limbs);
 #pragma unroll
     for (int axis = MAX_AXES - 1; axis >= 0; --axis) {
         at += batch % shape[axis] * step[axis];

@@ -16,6 +16,7 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int VALUES = 1 << LOG_VALUES;  // of one transform, in one thread
     static constexpr int LANES = LENGTH / VALUES;   // threads that share a transform
     static constexpr int THREADS = LANES * COLUMNS * ROWS;
+    static constexpr bool SMALL = THREADS <= 256 && VALUES <= 16;
     static constexpr int LOG_BLOCK_VALUES = LOG_LENGTH + LOG_COLUMNS + LOG_ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
     // The first round takes what does not fill the others.

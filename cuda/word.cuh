@@ -6,7 +6,8 @@
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
 //   Bounds               how large values grow that butterflies do not keep in one range (tile.cuh): canonical ones,
 //                        products, those between passes, those that a forward butterfly may take
-//   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold
+//   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
+//                        PRODUCT_BLOCKS: of threads that hold both operands of a product
 //   relax                back to Bounds::RELAXED
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether sums must be reduced now
 //   canonical            a forward value to a residue in [0, q)
@@ -29,7 +30,7 @@ struct Lazy32 {
     using Storage = u32;
     using Value = u32;
     using Bounds = OneRange;
-    static constexpr int BLOCKS = 5;
+    static constexpr int BLOCKS = 5, PRODUCT_BLOCKS = 3;
     struct alignas(8) Twiddle {
         u32 w, shoup;
     };
@@ -100,7 +101,7 @@ struct Lazy64 {
     using Storage = u64;
     using Value = u64;
     using Bounds = OneRange;
-    static constexpr int BLOCKS = 3;
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(16) Twiddle {
         u64 w, shoup;
     };
@@ -168,7 +169,7 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
-    static constexpr int BLOCKS = 3;
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 1;
     struct Bounds {
         static constexpr int CANONICAL = 2, PRODUCT = 1, LAZY = 9, LAZY_INVERSE = 4, RELAXED = 1, GROWTH = 1, LIMIT = 8;
         // Of both outputs, from that of both inputs: what a stage takes is at most 4, so that differences are at
@@ -229,7 +230,7 @@ template <class T> struct Strict {
     using Storage = T;
     using Value = T;
     using Bounds = OneRange;
-    static constexpr int BLOCKS = 2;
+    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 1;
     struct alignas(2 * sizeof(T)) Twiddle {
         T w, shoup;
     };

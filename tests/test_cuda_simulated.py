@@ -834,7 +834,7 @@ template <class T> struct Word {
     using Storage = Noted<T>;
     using Value = Noted<T>;
     using Bounds = OneRange;
-    static constexpr int BLOCKS = 1;
+    static constexpr int BLOCKS = 1, PRODUCT_BLOCKS = 1;
     struct Twiddle {};
     explicit Word(const Modulus &) {}
     static Value load(const Storage &x, bool) { return x; }
