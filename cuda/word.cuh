@@ -7,7 +7,7 @@
 //   Bounds               how large values grow that butterflies do not keep in one range (tile.cuh): canonical ones,
 //                        products, those between passes, those that a forward butterfly may take
 //   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
-//                        PRODUCT_BLOCKS: of threads that hold both operands of a product
+//                        PRODUCT_BLOCKS: of threads that hold both operands of a product, 0: as the compiler sees fit
 //   relax                back to Bounds::RELAXED
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether sums must be reduced now
 //   canonical            a forward value to a residue in [0, q)
@@ -169,7 +169,7 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
-    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 1;
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
     struct Bounds {
         static constexpr int CANONICAL = 2, PRODUCT = 1, LAZY = 9, LAZY_INVERSE = 4, RELAXED = 1, GROWTH = 1, LIMIT = 8;
         // Of both outputs, from that of both inputs: what a stage takes is at most 4, so that differences are at
@@ -230,7 +230,7 @@ template <class T> struct Strict {
     using Storage = T;
     using Value = T;
     using Bounds = OneRange;
-    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 1;
+    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     struct alignas(2 * sizeof(T)) Twiddle {
         T w, shoup;
     };
