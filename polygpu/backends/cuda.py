@@ -32,7 +32,6 @@ _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
 _MAX_GRID_Y = 65535
-_SHARE = 8
 _MAX_AXES = 6  # rows.cuh
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
@@ -153,7 +152,7 @@ class Pass:
     @property
     def shared_values(self) -> int:
         """Values in shared memory."""
-        values = 1 << (self.log_length + self.log_columns + self.log_rows)
+        values = 1 << self.log_block_values
         return values + (values >> self.log_padding)
 
 
@@ -622,12 +621,9 @@ class CudaBackend:
         args = [self._moduli(plan.limbs), tables, np.uint64(tiles), np.uint32(limbs)]
         args += [np.uint32(log_degree), np.uint32(passed.log_blocks)]
         log_parts = log_degree - passed.log_block_values
-        # Where twiddles do not stay in the cache, rows that share them run side by side.
-        if (
-            tables.nbytes > self.card.l2_bytes // _SHARE
-            and log_parts >= 0
-            and limbs << log_parts <= _MAX_GRID_Y
-        ):
+        # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
+        large = 8 * tables.nbytes > self.card.l2_bytes
+        if large and log_parts >= 0 and limbs << log_parts <= _MAX_GRID_Y:
             return rows // limbs, limbs << log_parts, args
         return -(-tiles >> passed.log_rows), 1, args
 
