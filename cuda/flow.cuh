@@ -9,25 +9,23 @@
 
 struct Flow {
     u32 *progress;  // the next ticket, then for each unit how many tasks of its first pass are done; 0 at the launch
-    u64 units;
-    u32 lag;
+    u32 units, lag;
     u32 log_first, log_second;  // log2 of the tasks of a unit
 };
 
 struct Task {
-    u64 unit;
-    u32 part;  // of the unit
+    u32 unit, part;  // part of the unit
     bool second, none;
 };
 
-// The next task of this block of threads. grid: (units + lag) * (tasks of both passes on a unit).
+// The next task of this block of threads. grid: (units + lag) * (tasks of both passes on a unit), below 2^31.
 PG_DEVICE Task next_task(const Flow &flow) {
     __shared__ Task shared;
     if (threadIdx.x == 0) {
         const u32 ticket = atomicAdd(flow.progress, 1), firsts = 1u << flow.log_first;
         const u32 tasks = firsts + (1u << flow.log_second), turn = ticket / tasks, rest = ticket % tasks;
         const bool second = rest >= firsts;
-        const u64 unit = (u64)turn - (second ? flow.lag : 0);  // before unit 0 it wraps
+        const u32 unit = turn - (second ? flow.lag : 0);  // before unit 0 it wraps
         shared = {unit, second ? rest - firsts : rest, second, unit >= flow.units};
     }
     __syncthreads();

@@ -18,10 +18,10 @@ struct Modulus {
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
-    // For q < 2^31: q, -q, 2q and -2q modulo 2^32, each loaded on its own. A compiler that knew how they are related
-    // would subtract, and x + (-q) with the minimum of both is one instruction (VIADDMNMX).
+    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^61: 2q, 3q, 6q and -q modulo 2^64. Each is loaded on its
+    // own: a compiler that knew how they are related would compute them again and again from q.
     u32 q32, minus_q32, q2_32, minus_q2_32;
-    u64 minus_q;  // modulo 2^64, loaded on its own too: a product is subtracted by adding one with it
+    u64 q2, q3, q6, minus_q;
 };
 
 // (high * 2^64 + low) / (q << shift), high below the divisor; returns the quotient.

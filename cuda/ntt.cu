@@ -32,40 +32,73 @@ template <class W, class S> struct Address {
     const typename W::Twiddle *twiddles;
 
     PG_DEVICE Address(const Pass &pass, const Place<S> &place, u64 group) {
-        const u64 tile = group * S::ROWS + place.row;
-        inside = tile < pass.tiles;
-        const u32 log_block = pass.log_degree - pass.log_blocks;  // values of a block
-        log_stride = S::COLUMNS == 1 ? 0 : log_block - S::LOG_LENGTH;
-        const u32 log_tiles = log_stride - S::LOG_COLUMNS;  // tiles of a block
-        // Threads beyond the end keep the barriers company.
-        const u64 block = S::COLUMNS == 1 ? (inside ? tile : 0) : (inside ? tile : 0) >> log_tiles;
-        const u64 column = S::COLUMNS == 1 ? 0 : ((tile & ((1ull << log_tiles) - 1)) << S::LOG_COLUMNS) + place.column;
-        first = (block << log_block) + column;
+        u64 tile = group * S::ROWS + place.row;
+        inside = S::ROWS == 1 || tile < pass.tiles;
+        if (!inside) tile = 0;  // threads beyond the end keep the barriers company
+        const u32 log_block = S::COLUMNS == 1 ? S::LOG_LENGTH : pass.log_degree - pass.log_blocks;  // values of a block
+        log_stride = log_block - S::LOG_LENGTH;
+        const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;  // tiles of a block
+        const u64 block = tile >> log_tiles, across = tile & ((1ull << log_tiles) - 1);
+        first = (block << log_block) + (across << S::LOG_COLUMNS) + place.column;
         limb = pass.limbs == 1 ? 0 : (u32)(block >> pass.log_blocks) % pass.limbs;
         const u64 node = ((u64)limb << pass.log_blocks) + (block & ((1ull << pass.log_blocks) - 1));
         twiddles = (const typename W::Twiddle *)pass.twiddles + (node << S::LOG_LENGTH);
     }
-    // Value `index` of the transform in an array.
-    template <class T> PG_DEVICE T *in(T *x, int index) const {
-        const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
-        return (T *)((char *)(x + first) + (u64)(u32)index * step);
-    }
+    // Value k of a round in an array; its neighbours are in the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
         const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
-        return (T *)((char *)in(x, place.template group_index<ROUND>(k)) +
-                     (u64)(u32)place.template offset<ROUND>(k) * step);
+        char *const at = (char *)(x + first) + (u64)place.template group_index<ROUND>(k) * step;
+        return (T *)(at + (u64)place.template offset<ROUND>(k) * step);
     }
 };
 
-// How a pass reads and writes: ONCE, what nobody reads again, makes room in the L2 cache.
-enum Use { AGAIN, ONCE };
-template <Use USE, class T> PG_DEVICE T read(const T *p) {
-    if constexpr (USE == ONCE) return __ldcs(p);
-    else return *p;
+// Between memory and threads that hold neighbours. Rows beyond the end are not there.
+template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
+    return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-template <Use USE, class T> PG_DEVICE void write(T *p, T x) {
-    if constexpr (USE == ONCE) __stcs(p, x);
-    else *p = x;
+template <class S, Use IN, class T>
+PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 group, T *values, void *shared) {
+    using Side = Chunks<S, T>;
+    const Side side(shared);
+    const u64 first = (group << S::LOG_BLOCK_VALUES) + side.first();
+    typename Side::Chunk chunks[Side::COUNT] = {};
+#pragma unroll
+    for (int k = 0; k < Side::COUNT; ++k)
+        if (holds<S>(pass, first + k * Side::STEP))
+            chunks[k] = read<IN>((const typename Side::Chunk *)(x + first + k * Side::STEP));
+    side.gather(chunks, values);
+}
+template <class S, Use OUT, class T>
+PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 group, const T *values, void *shared) {
+    using Side = Chunks<S, T>;
+    const Side side(shared);
+    const u64 first = (group << S::LOG_BLOCK_VALUES) + side.first();
+    typename Side::Chunk chunks[Side::COUNT];
+    side.spread(values, chunks);
+#pragma unroll
+    for (int k = 0; k < Side::COUNT; ++k)
+        if (holds<S>(pass, first + k * Side::STEP))
+            write<OUT>((typename Side::Chunk *)(y + first + k * Side::STEP), chunks[k]);
+}
+
+// The same for columns, and for values in the order of round ROUND.
+template <int ROUND, Use IN, class S, class W, class T>
+PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
+    using Item = Neighbours<T, S::WIDTH>;
+    Item items[S::VALUES] = {};
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k)
+        if (at.inside) items[k] = read<IN>((const Item *)at.template in<ROUND>(x, place, k));
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) unpack(items[k], values + k * S::WIDTH);
+}
+template <int ROUND, Use OUT, class S, class W, class T>
+PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place, const T *values) {
+    if (at.inside)
+#pragma unroll
+        for (int k = 0; k < S::VALUES; ++k)
+            write<OUT>((Neighbours<T, S::WIDTH> *)at.template in<ROUND>(y, place, k),
+                       pack<S::WIDTH>(values + k * S::WIDTH));
 }
 
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
@@ -73,56 +106,41 @@ template <Use USE, class T> PG_DEVICE void write(T *p, T x) {
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, Use IN, Use OUT>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
                              typename W::Value *shared) {
+    constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
     const Address<W, S> at(pass, place, group);
     const W word(pass.moduli[at.limb]);
-    typename W::Storage raw[S::VALUES];
+    typename W::Storage raw[HELD];
+    read_round<0, IN>(x, at, place, raw);
+    typename W::Value values[HELD];
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) raw[k] = at.inside ? read<IN>(at.template in<0>(x, place, k)) : 0;
-    typename W::Value values[S::VALUES];
+    for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
+    forward_rounds<W, S, LAZY_IN ? W::Bounds::LIMIT : W::Bounds::CANONICAL>(word, values, shared, place, at.twiddles);
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) values[k] = W::load(raw[k], LAZY_IN);
-    forward_rounds<W, S, LAZY_IN ? W::Bounds::LAZY : W::Bounds::CANONICAL>(word, values, shared, place, at.twiddles);
-    typename W::Storage result[S::VALUES];
-#pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) result[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
-    if constexpr (S::COLUMNS == 1) {  // neighbouring threads write neighbours
-        spread_neighbours<S>(result, (typename W::Storage *)shared, place);
-        if (at.inside)
-#pragma unroll
-            for (int k = 0; k < S::VALUES; ++k) write<OUT>(at.in(y, place.lane) + k * S::LANES, result[k]);
-    } else if (at.inside) {
-#pragma unroll
-        for (int k = 0; k < S::VALUES; ++k) write<OUT>(at.template in<S::ROUNDS - 1>(y, place, k), result[k]);
-    }
+    for (int k = 0; k < HELD; ++k) raw[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
+    if constexpr (S::COLUMNS == 1) write_neighbours<S, OUT>(y, pass, group, raw, shared);
+    else write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
 }
 
 // The same backwards. LAZY_IN: not the first pass. ROOT: the last one. x may be y.
 template <class W, class S, bool LAZY_IN, bool ROOT, Use IN, Use OUT>
 PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
                              typename W::Value *shared) {
+    constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
     const Address<W, S> at(pass, place, group);
     const W word(pass.moduli[at.limb]);
-    typename W::Storage raw[S::VALUES];
-    if constexpr (S::COLUMNS == 1) {
+    typename W::Storage raw[HELD];
+    if constexpr (S::COLUMNS == 1) read_neighbours<S, IN>(x, pass, group, raw, shared);
+    else read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
+    typename W::Value values[HELD];
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k) raw[k] = at.inside ? read<IN>(at.in(x, place.lane) + k * S::LANES) : 0;
-        gather_neighbours<S>(raw, (typename W::Storage *)shared, place);
-    } else {
-#pragma unroll
-        for (int k = 0; k < S::VALUES; ++k)
-            raw[k] = at.inside ? read<IN>(at.template in<S::ROUNDS - 1>(x, place, k)) : 0;
-    }
-    typename W::Value values[S::VALUES];
-#pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) values[k] = W::load(raw[k], LAZY_IN);
+    for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
     inverse_rounds<W, S, ROOT, LAZY_IN ? W::Bounds::LAZY_INVERSE : W::Bounds::CANONICAL>(word, values, shared, place,
                                                                                          at.twiddles);
-    if (at.inside)
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k)
-            write<OUT>(at.template in<0>(y, place, k), ROOT ? word.finish(values[k]) : W::store_lazy(values[k]));
+    for (int k = 0; k < HELD; ++k) raw[k] = ROOT ? word.finish(values[k]) : W::store_lazy(values[k]);
+    write_round<0, OUT>(y, at, place, raw);
 }
 
 #define SHARED_VALUES                                       \
@@ -136,32 +154,34 @@ template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     return (((u64)x * pass.limbs + limb) << log_parts) + (blockIdx.y & ((1u << log_parts) - 1));
 }
 
-// Values in memory that the block `ahead` of this one will want.
-template <class W, class S> PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u32 ahead) {
-    if (threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
+// Into the cache: the values in memory, of so many transforms, that the block `ahead` of this one will want.
+template <class S, class T> PG_DEVICE void prefetch(const T *x, const Pass &pass, u64 transforms, u32 ahead) {
+    if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
     const u64 group = group_of<S>(pass, blockIdx.x + ahead);
-    if ((group + 1) << S::LOG_ROWS <= pass.tiles)
-        prefetch_l2(x + (group << S::LOG_BLOCK_VALUES), sizeof(*x) << S::LOG_BLOCK_VALUES);
+    if ((group + 1) << S::LOG_ROWS <= transforms)
+        prefetch_l2(x + (group << S::LOG_BLOCK_VALUES), sizeof(T) << S::LOG_BLOCK_VALUES);
 }
 
-// One pass. Threads of 32 values want room for a block less. A tile that fills a multiprocessor's memory is read and
-// written past the caches.
+// One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
 template <class W, class S>
 constexpr Use TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? AGAIN : ONCE;
+// Blocks of threads that a multiprocessor is to hold: of 64-bit words one less where a thread has 32 values.
+template <class W, class S>
+constexpr int BLOCKS = (W::BLOCKS - (sizeof(typename W::Storage) == 8 && S::VALUES > 16)) * 256 / S::THREADS;
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
-__global__ void __launch_bounds__(S::THREADS, (W::BLOCKS - (S::VALUES > 16)) * 256 / S::THREADS)
+__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, u32 ahead) {
     SHARED_VALUES;
     const Pass pass = PASS;
-    if (S::COLUMNS == 1) prefetch<W, S>(x, pass, ahead);
+    prefetch<S>(x, pass, tiles, ahead);
     forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(x, y, pass, group_of<S>(pass, blockIdx.x), shared);
 }
 template <class W, class S, bool LAZY_IN, bool ROOT>
-__global__ void __launch_bounds__(S::THREADS, (W::BLOCKS - (S::VALUES > 16)) * 256 / S::THREADS)
+__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_inverse(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, u32 ahead) {
     SHARED_VALUES;
     const Pass pass = PASS;
-    if (S::COLUMNS == 1) prefetch<W, S>(x, pass, ahead);
+    prefetch<S>(x, pass, tiles, ahead);
     inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(x, y, pass, group_of<S>(pass, blockIdx.x), shared);
 }
 
@@ -182,85 +202,88 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
         log_columns = log_unit - COLUMNS::LOG_BLOCK_VALUES, log_rows = log_unit - ROWS::LOG_BLOCK_VALUES;
     }
     // Units follow each other over the batch, then over the blocks of a row, then over limbs, as blocks of a pass do.
-    PG_DEVICE u64 group(const Task &task, u64 units, u32 log_tasks) const {
-        const u64 places = (u64)columns.limbs << columns.log_blocks, batch = units / places;
-        const u64 place = task.unit / batch, row = task.unit % batch * columns.limbs + (place >> columns.log_blocks);
-        const u64 block = (row << columns.log_blocks) + (place & ((1ull << columns.log_blocks) - 1));
+    PG_DEVICE u64 group(const Task &task, u32 units, u32 log_tasks) const {
+        u64 block = task.unit;
+        if (const u32 places = columns.limbs << columns.log_blocks; places > 1) {
+            const u32 batch = units / places, place = task.unit / batch, log_blocks = columns.log_blocks;
+            const u64 row = (u64)(task.unit % batch) * columns.limbs + (place >> log_blocks);
+            block = (row << log_blocks) + (place & ((1u << log_blocks) - 1));
+        }
         return (block << log_tasks) + task.part;
     }
 };
 template <class W, class COLUMNS, class ROWS, bool LAZY_IN>
-__global__ void __launch_bounds__(COLUMNS::THREADS, W::BLOCKS * 256 / COLUMNS::THREADS)
+__global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_forward_flow(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, FLOW_PARAMETERS) {
     SHARED_VALUES;
     const TwoPasses<COLUMNS, ROWS> two(PASS, row_twiddles);
-    const Flow flow = {progress, tiles, lag, two.log_columns, two.log_rows};
+    const Flow flow = {progress, (u32)tiles, lag, two.log_columns, two.log_rows};
     const Task task = next_task(flow);
     if (task.none) return;
     if (!task.second) {
-        const u64 group = two.group(task, tiles, two.log_columns);
+        const u64 group = two.group(task, flow.units, two.log_columns);
         forward_tiles<W, COLUMNS, LAZY_IN, true, ONCE, AGAIN>(x, y, two.columns, group, shared);
         finish_first(flow, task);
     } else {
-        const u64 group = two.group(task, tiles, two.log_rows);
+        const u64 group = two.group(task, flow.units, two.log_rows);
         await_first(flow, task);
         forward_tiles<W, ROWS, true, false, AGAIN, ONCE>(y, y, two.rows, group, shared);
     }
 }
 template <class W, class COLUMNS, class ROWS, bool ROOT>
-__global__ void __launch_bounds__(COLUMNS::THREADS, W::BLOCKS * 256 / COLUMNS::THREADS)
+__global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_inverse_flow(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, FLOW_PARAMETERS) {
     SHARED_VALUES;
     const TwoPasses<COLUMNS, ROWS> two(PASS, row_twiddles);
-    const Flow flow = {progress, tiles, lag, two.log_rows, two.log_columns};
+    const Flow flow = {progress, (u32)tiles, lag, two.log_rows, two.log_columns};
     const Task task = next_task(flow);
     if (task.none) return;
     if (!task.second) {
-        const u64 group = two.group(task, tiles, two.log_rows);
+        const u64 group = two.group(task, flow.units, two.log_rows);
         inverse_tiles<W, ROWS, false, false, ONCE, AGAIN>(x, y, two.rows, group, shared);
         finish_first(flow, task);
     } else {
-        const u64 group = two.group(task, tiles, two.log_columns);
+        const u64 group = two.group(task, flow.units, two.log_columns);
         await_first(flow, task);
         inverse_tiles<W, COLUMNS, true, ROOT, AGAIN, ONCE>(y, y, two.columns, group, shared);
     }
 }
 
-// y = a * b in coefficients, complete transforms of one pass: forward, forward, product, inverse on values that stay
-// with their threads. inverse_twiddles: as pass.twiddles, of the inverse transform. Operand row r is row
-// r % rows_a of a and r % rows_b of b, which broadcasts an operand over the leading batch axis.
+// y = a * b in coefficients, complete transforms of one pass: forward of both, as of two columns, which share twiddles;
+// product, inverse, on values that stay with their threads. inverse_twiddles: as pass.twiddles, of the inverse
+// transform. Operand row r is row r % rows_a of a and r % rows_b of b, which broadcasts an operand over the leading
+// batch axis. Dynamic shared memory: twice Shape::SHARED_VALUES.
 template <class W, class S>
 __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     ntt_product(const typename W::Storage *a, const typename W::Storage *b, typename W::Storage *y, PASS_PARAMETERS,
-                const void *inverse_twiddles, u64 rows_a, u64 rows_b) {
+                const void *inverse_twiddles, u64 rows_a, u64 rows_b, u32 ahead) {
+    using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
     const Pass pass = PASS;
+    prefetch<S>(a, pass, rows_a, ahead);
+    prefetch<S>(b, pass, rows_b, ahead);
     const Place<S> place;
     const Address<W, S> at(pass, place, group_of<S>(pass, blockIdx.x));
     const W word(moduli[at.limb]);
     const u64 row = at.first / S::LENGTH;
-    typename W::Value left[S::VALUES], values[S::VALUES];
-#pragma unroll 1  // one copy of the code for both operands: two would not fit the instruction cache
-    for (int operand = 0; operand < 2; ++operand) {
-        if (operand) {
-            __syncthreads();  // the last exchange of the first operand has been read
+    Address<W, S> from = at;
+    typename W::Storage left[S::VALUES], right[S::VALUES];
+    from.first = (row < rows_a ? row : row % rows_a) * S::LENGTH;
+    read_round<0, AGAIN>(a, from, place, left);
+    from.first = (row < rows_b ? row : row % rows_b) * S::LENGTH;
+    read_round<0, AGAIN>(b, from, place, right);
+    typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
-            for (int k = 0; k < S::VALUES; ++k) left[k] = values[k];
-        }
-        const typename W::Storage *x = operand ? b + row % rows_b * S::LENGTH : a + row % rows_a * S::LENGTH;
-        // Threads without a row read what nobody writes, and drop it: row 0 may be the result's already.
-        if (!at.inside) x = (const typename W::Storage *)twiddles;
+    for (int k = 0; k < S::VALUES; ++k)
+        both[2 * k] = W::load(left[k], false), both[2 * k + 1] = W::load(right[k], false);
+    forward_rounds<W, Both, W::Bounds::CANONICAL>(word, both, shared, Place<Both>(), at.twiddles);
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k)
-            values[k] = W::load(x[place.template group_index<0>(k) + place.template offset<0>(k)], false);
-        forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, at.twiddles);
-    }
-#pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) left[k] = word.multiply(left[k], values[k]);
+    for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
+    __syncthreads();  // from here on values lie elsewhere in shared memory
     const u64 entries = at.twiddles - (const typename W::Twiddle *)twiddles;  // before this limb's
-    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, left, shared, place,
+    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place,
                                                    (const typename W::Twiddle *)inverse_twiddles + entries);
-    if (at.inside)
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k) *at.template in<0>(y, place, k) = word.finish(left[k]);
+    for (int k = 0; k < S::VALUES; ++k) left[k] = word.finish(values[k]);
+    write_round<0, AGAIN>(y, at, place, left);
 }

@@ -1,6 +1,7 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform,
-// reduction of integers. One thread an entry; entry e of the result is entry e % n of row e / n, modulo limb
-// row % limbs. grid: entries / 256 in x. block: 256 threads.
+// reduction of integers. One thread an entry, or WIDTH neighbours of a row that it moves at once; entry e of the result
+// is entry e % n of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
+#include "memory.cuh"
 #include "rows.cuh"
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
@@ -21,11 +22,12 @@ template <class T, int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u
 }
 
 // layout: of a, b and c (rows.cuh)
-template <class T, int OP>
+template <class T, int OP, int WIDTH>
 __global__ void __launch_bounds__(256)
     pointwise(const T *a, const T *b, const T *c, T *y, const Modulus *moduli, const u64 *layout, u64 n, u64 b_length,
               u64 entries, u32 limbs, u32 dense) {
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    using Item = Neighbours<T, WIDTH>;
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
     u64 row_a = row, row_b = row, row_c = row;
@@ -35,9 +37,18 @@ __global__ void __launch_bounds__(256)
         row_c = operand_row(layout, 2, row, limbs);
     }
     const Modulus &m = moduli[rest(row, limbs)];
-    const u64 vb = OP == NEG ? 0 : b[row_b * b_length + (b_length == 1 ? 0 : j)];
-    const u64 vc = OP == MUL_ADD ? c[row_c * n + j] : 0;
-    y[e] = (T)apply<T, OP>(m, a[row_a * n + j], vb, vc);
+    Item values = read<AGAIN>((const Item *)(a + row_a * n + j)), right = {}, added = {};
+    if (OP == MUL_ADD) added = read<AGAIN>((const Item *)(c + row_c * n + j));
+    if (OP != NEG) {
+        if (b_length == 1)
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) right.values[i] = b[row_b];
+        else right = read<AGAIN>((const Item *)(b + row_b * n + j));
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        values.values[i] = (T)apply<T, OP>(m, values.values[i], right.values[i], added.values[i]);
+    write<AGAIN>((Item *)(y + e), values);
 }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }

@@ -28,3 +28,62 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 #endif
 }
+
+// x y + z w modulo 2^64, in one chain: compilers take both products and add them.
+PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {
+#ifdef PG_SIMULATOR
+    return x * y + z * w;
+#else
+    u64 sum;
+    asm("{\n"
+        ".reg .u32 x0, x1, y0, y1, z0, z1, w0, w1, s0, s1;\n"
+        ".reg .u64 s;\n"
+        "mov.b64 {x0, x1}, %1;\n"
+        "mov.b64 {y0, y1}, %2;\n"
+        "mov.b64 {z0, z1}, %3;\n"
+        "mov.b64 {w0, w1}, %4;\n"
+        "mul.wide.u32 s, x0, y0;\n"
+        "mad.wide.u32 s, z0, w0, s;\n"
+        "mov.b64 {s0, s1}, s;\n"
+        "mad.lo.u32 s1, x0, y1, s1;\n"
+        "mad.lo.u32 s1, x1, y0, s1;\n"
+        "mad.lo.u32 s1, z0, w1, s1;\n"
+        "mad.lo.u32 s1, z1, w0, s1;\n"
+        "mov.b64 %0, {s0, s1};\n"
+        "}"
+        : "=l"(sum)
+        : "l"(x), "l"(y), "l"(z), "l"(w));
+    return sum;
+#endif
+}
+
+// The high half of x y, or one less: without the carry from the product of the low words.
+PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
+#ifdef PG_SIMULATOR
+    const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
+    const u64 a = (u64)x0 * y1, b = (u64)x1 * y0 + (u32)a;
+    return (u64)x1 * y1 + (a >> 32) + (b >> 32);
+#else
+    u64 high;
+    asm("{\n"
+        ".reg .u32 x0, x1, y0, y1, a0, a1, b0, b1, c0, c1;\n"
+        ".reg .u64 a, b, c;\n"
+        "mov.b64 {x0, x1}, %1;\n"
+        "mov.b64 {y0, y1}, %2;\n"
+        "mul.wide.u32 a, x0, y1;\n"
+        "mov.b64 {a0, a1}, a;\n"
+        "mov.b64 c, {a0, 0};\n"
+        "mad.wide.u32 b, x1, y0, c;\n"
+        "mov.b64 {b0, b1}, b;\n"
+        "mov.b64 c, {a1, 0};\n"
+        "mad.wide.u32 c, x1, y1, c;\n"
+        "mov.b64 {c0, c1}, c;\n"
+        "add.cc.u32 c0, c0, b1;\n"
+        "addc.u32 c1, c1, 0;\n"
+        "mov.b64 %0, {c0, c1};\n"
+        "}"
+        : "=l"(high)
+        : "l"(x), "l"(y));
+    return high;
+#endif
+}

@@ -3,19 +3,20 @@
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
 // LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long tiles
-// LOG_PADDING   shared memory has one word of padding after every 2^LOG_PADDING: threads of a warp meet different banks
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
+// LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values it moves at once
 #pragma once
+#include "memory.cuh"
 #include "word.cuh"
 
-template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int LOG_PADDING_> struct Shape {
+template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int LOG_WIDTH_> struct Shape {
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
-    static constexpr int LOG_VALUES = LOG_VALUES_, LOG_PADDING = LOG_PADDING_;
+    static constexpr int LOG_VALUES = LOG_VALUES_, LOG_WIDTH = LOG_WIDTH_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
-    static constexpr int VALUES = 1 << LOG_VALUES;  // of one transform, in one thread
-    static constexpr int LANES = LENGTH / VALUES;   // threads that share a transform
-    static constexpr int THREADS = LANES * COLUMNS * ROWS;
+    static constexpr int VALUES = 1 << LOG_VALUES, WIDTH = 1 << LOG_WIDTH;  // of one transform, in one thread; of those
+    static constexpr int LANES = LENGTH / VALUES;                           // threads that share a transform
+    static constexpr int THREADS = LANES * (COLUMNS / WIDTH) * ROWS;
     static constexpr bool SMALL = THREADS <= 256 && VALUES <= 16;
     static constexpr int LOG_BLOCK_VALUES = LOG_LENGTH + LOG_COLUMNS + LOG_ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
@@ -23,86 +24,104 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
-    static constexpr int SHARED_VALUES = LENGTH * COLUMNS * ROWS + (LENGTH * COLUMNS * ROWS >> LOG_PADDING);
+    static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // a gap of a word for VALUES of them
     // log2 of the stride of a round's values
     static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
-    // Where the values of a round are 2^run words apart, a warp takes 2^run neighbours of each of 2^(5 - run) blocks of
-    // 16 * 2^run words. With a padding after every 32 words, blocks that follow each other would share banks; every
-    // other one does not. That takes two warps of one tile of columns, or of one transform.
-    static constexpr __device__ bool skips_blocks(int round) {
-        const int run = log_stride(round) + LOG_COLUMNS;
-        return LOG_PADDING == 5 && LOG_VALUES == 4 && LANES * COLUMNS >= 64 && run >= 1 && run <= 4;
+    // Threads that share the values below one node of the tree at which a round starts. They follow each other.
+    static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
+    // The values of a round lie 2^run words apart (run: log_stride + LOG_COLUMNS), those of the round before it
+    // 2^(run + LOG_VALUES). Neighbouring threads take neighbouring words, 2^run of them, then go on in the next block
+    // of 2^(run + LOG_VALUES) words. A gap of 2^run words after every block keeps the threads of a warp in different
+    // banks, in both rounds. log2 of the gap in the exchange before a round; -1: chunks, before the first round.
+    static constexpr __device__ int log_gap(int round) {
+        const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
+        return run < LOG_VALUES ? run : LOG_VALUES;
     }
 };
 
-template <class S> struct Place {  // a thread's transform inside the tile
-    int lane, column, row;
-    PG_DEVICE Place() {
-        const int t = threadIdx.x;
-        column = t % S::COLUMNS;
-        lane = t / S::COLUMNS % S::LANES;
-        row = t / (S::COLUMNS * S::LANES);
-    }
-    // Lane bits LOW to HIGH - 1 choose a block within a warp, bit HIGH the warp: that one becomes the lowest of them.
-    template <int ROUND> PG_DEVICE int lane_in() const {
-        if constexpr (S::skips_blocks(ROUND)) {
-            constexpr int LOW = S::log_stride(ROUND), HIGH = 5 - S::LOG_COLUMNS;
-            constexpr int TOP = 1 << HIGH, REST = TOP - (1 << LOW);
-            return (lane & ~(TOP | REST)) | (lane & REST) << 1 | (lane & TOP) >> (HIGH - LOW);
-        } else return lane;
+template <class S> struct Place {  // a thread's transform inside the tile, the first of WIDTH
+    u32 lane, column, row;
+    PG_DEVICE Place() {  // a block without rows has no more threads than one has
+        const u32 t = threadIdx.x;
+        constexpr u32 ACROSS = S::COLUMNS / S::WIDTH;
+        column = t % ACROSS * S::WIDTH;
+        lane = S::ROWS == 1 ? t / ACROSS : t / ACROSS % S::LANES;
+        row = S::ROWS == 1 ? 0 : t / (ACROSS * S::LANES);
     }
     // Index inside the transform of value k in a round: that of the first value of its group, and `offset` more.
-    template <int ROUND> PG_DEVICE int group_index(int k) const {
+    template <int ROUND> PG_DEVICE u32 group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
-        const int group = lane_in<ROUND>() + S::LANES * (k >> RADIX);
+        const u32 group = lane + S::LANES * (k >> RADIX);
         return (group >> LOG_H << (LOG_H + RADIX)) + (group & ((1 << LOG_H) - 1));
     }
-    template <int ROUND> static constexpr __device__ int offset(int k) {
+    template <int ROUND> static constexpr __device__ u32 offset(int k) {
         return (k & ((1 << S::radix(ROUND)) - 1)) << S::log_stride(ROUND);
     }
     // Which of the 2^START blocks of that round value k belongs to.
-    template <int ROUND> PG_DEVICE int block(int k) const {
-        return (lane_in<ROUND>() + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
+    template <int ROUND> PG_DEVICE u32 block(int k) const {
+        return ROUND == 0 ? 0 : (lane + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
-    // Place in shared memory of index + offset. The padding of the sum is the sum of the paddings for all offsets used
-    // here, which lets the compiler fold the offset: no bit is set in both.
-    PG_DEVICE int shared(int index, int offset) const {
-        const int at = (row * S::LENGTH + index) * S::COLUMNS + column, more = offset * S::COLUMNS;
-        return at + (at >> S::LOG_PADDING) + (more + (more >> S::LOG_PADDING));
-    }
-    template <int ROUND> PG_DEVICE int shared_of(int k) const {
-        return shared(group_index<ROUND>(k), offset<ROUND>(k));
+    // Place in shared memory of value k of a round, in the exchange with the layout of `log_gap`. The gaps of the sum
+    // of index and offset are the sum of their gaps, for all offsets used here, which lets the compiler fold the
+    // offset: no bit is set in both.
+    template <int ROUND, int LOG_GAP> PG_DEVICE u32 shared(int k) const {
+        const u32 at = (row * S::LENGTH + group_index<ROUND>(k)) * S::COLUMNS + column;
+        const u32 more = offset<ROUND>(k) * S::COLUMNS;
+        constexpr int LOG_BLOCK = LOG_GAP + S::LOG_VALUES;
+        return at + (at >> LOG_BLOCK << LOG_GAP) + (more + (more >> LOG_BLOCK << LOG_GAP));
     }
 };
 
 // The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH of them, that of the node itself at 1. A
 // round that starts at stage START takes, at the b-th of the 2^START nodes there, the twiddles E = 2^stage + i of node
-// i of each stage below: entry (E << START) + b. Threads at neighbouring nodes read neighbours (tables.cu).
+// i of each stage below: entry 2^START + b for E = 1, and from 2 on one of a unit of 16 bytes, which holds E and E + 1
+// (64-bit integers: E alone). Units E of node b and of node b + 1 follow each other, so that threads at neighbouring
+// nodes read neighbours (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
-    const Twiddle *at;
-    PG_DEVICE Twiddle operator[](u32 entry) const { return at[entry << START]; }
+    static constexpr int SIZE = 16 / sizeof(Twiddle);
+    using Unit = Neighbours<Twiddle, SIZE>;
+    const Twiddle *table;
+    u32 b;
+    PG_DEVICE Twiddle operator[](u32 entry) const {
+        if (entry == 1) return table[(1 << START) + b];
+        return read<CONSTANT>((const Unit *)table + (entry / SIZE << START) + b).values[entry % SIZE];
+    }
 };
 
-// One stage of a round of RADIX stages on one group of 2^RADIX values, and the stages after it. The recursion is over
-// compile-time stages, so that every value stays in a register.
-template <class W, int RADIX, int STAGE = 0, class Round>
+// Bounds of values after so many stages.
+template <class Bounds> constexpr __device__ int forward_bound(int bound, int stages) {
+    for (; stages > 0; --stages)
+        bound = (bound + Bounds::GROWTH > Bounds::LIMIT ? Bounds::RELAXED : bound) + Bounds::GROWTH;
+    return bound;
+}
+template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
+    for (; stages > 0; --stages) bound = Bounds::after_inverse(bound);
+    return bound;
+}
+
+// One stage of a round of RADIX stages on one group of 2^RADIX values, each WIDTH neighbours, and the stages after it.
+// The recursion is over compile-time stages, so that every value stays in a register. BOUND: of the values that enter
+// the stage (W::Bounds).
+template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
-    constexpr int HALF = 1 << (RADIX - 1 - STAGE);
+    constexpr bool REDUCE = BOUND + W::Bounds::GROWTH > W::Bounds::LIMIT;
+    constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
 #pragma unroll
     for (int i = 0; i < 1 << STAGE; ++i) {
         const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
 #pragma unroll
-        for (int k = 0; k < HALF; ++k) word.forward(values[2 * HALF * i + k], values[2 * HALF * i + k + HALF], t);
+        for (int k = 0; k < HALF; ++k)
+            word.forward(values[2 * HALF * i + k], values[2 * HALF * i + k + HALF], t, REDUCE);
     }
-    if constexpr (STAGE + 1 < RADIX) forward_stages<W, RADIX, STAGE + 1>(word, values, twiddles);
+    if constexpr (STAGE + 1 < RADIX)
+        forward_stages<W, RADIX, WIDTH, forward_bound<typename W::Bounds>(BOUND, 1), STAGE + 1>(word, values, twiddles);
 }
-// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table. BOUND: of the
-// values that enter the stage.
-template <class W, int RADIX, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
+// The same stages backwards. ROOT: stage 0 is the root of the whole tree; scale: entry 0 of its table.
+template <class W, int RADIX, int WIDTH, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {
-    constexpr int AFTER = W::Bounds::after_inverse(BOUND);
-    constexpr int HALF = 1 << (RADIX - 1 - STAGE);
+    constexpr int AFTER = inverse_bound<typename W::Bounds>(BOUND, 1);
+    constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
 #pragma unroll
     for (int i = 0; i < 1 << STAGE; ++i) {
         const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
@@ -113,19 +132,19 @@ PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Ro
             else word.inverse(x, y, t, AFTER < 2 * BOUND);
         }
     }
-    if constexpr (STAGE > 0) inverse_stages<W, RADIX, ROOT, AFTER, STAGE - 1>(word, values, twiddles, scale);
+    if constexpr (STAGE > 0) inverse_stages<W, RADIX, WIDTH, ROOT, AFTER, STAGE - 1>(word, values, twiddles, scale);
 }
 
 // The stages of a round on all values of a thread.
-template <class W, class S, int ROUND>
+template <class W, class S, int ROUND, int BOUND>
 PG_DEVICE void forward_round(const W &word, typename W::Value *values, const Place<S> &place,
                              const typename W::Twiddle *twiddles) {
     constexpr int RADIX = S::radix(ROUND);
 #pragma unroll
     for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        forward_stages<W, RADIX>(
-            word, values + group,
-            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles + place.template block<ROUND>(group)});
+        forward_stages<W, RADIX, S::WIDTH, BOUND>(
+            word, values + group * S::WIDTH,
+            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)});
 }
 template <class W, class S, int ROUND, bool ROOT, int BOUND>
 PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Place<S> &place,
@@ -135,42 +154,42 @@ PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Pla
     const typename W::Twiddle scale = LAST ? twiddles[0] : typename W::Twiddle();
 #pragma unroll
     for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        inverse_stages<W, RADIX, LAST, BOUND>(
-            word, values + group,
-            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles + place.template block<ROUND>(group)}, scale);
+        inverse_stages<W, RADIX, S::WIDTH, LAST, BOUND>(
+            word, values + group * S::WIDTH,
+            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)}, scale);
 }
 
-// Values leave one round's places and enter the next one's. A thread writes where it has read before, so one barrier
-// between writing and reading suffices, from the second exchange of a pass on too.
+// A barrier of so many threads that follow each other.
+template <int THREADS> PG_DEVICE void synchronise() {
+    if constexpr (THREADS <= 32) __syncwarp();
+    else __syncthreads();
+}
+
+// Values leave one round's places and enter the next one's. A thread writes where it has read before; if the layout
+// changes, where threads have read with which it shared values in round FROM.
 template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
+    constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
+    if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise<S::sharers(FROM)>();
+    using Item = Neighbours<V, S::WIDTH>;
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) shared[place.template shared_of<FROM>(k)] = values[k];
-    __syncthreads();
+    for (int k = 0; k < S::VALUES; ++k)
+        *(Item *)(shared + place.template shared<FROM, LOG_GAP>(k)) = pack<S::WIDTH>(values + k * S::WIDTH);
+    synchronise<S::sharers(LATER - 1)>();
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.template shared_of<TO>(k)];
+    for (int k = 0; k < S::VALUES; ++k)
+        unpack(*(const Item *)(shared + place.template shared<TO, LOG_GAP>(k)), values + k * S::WIDTH);
 }
 
-// BOUND: of the values that enter the round. Before they outgrow what a butterfly takes they are relaxed.
+// BOUND: of the values that enter the round.
 template <class W, class S, int BOUND, int ROUND = 0>
 PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {
-    using Bounds = typename W::Bounds;
-    constexpr int GROWTH = Bounds::GROWTH * S::radix(ROUND), MOST = Bounds::LIMIT + Bounds::GROWTH;  // after the round
-    constexpr bool RELAX = BOUND + GROWTH > MOST;
-    constexpr int AFTER = (RELAX ? Bounds::RELAXED : BOUND) + GROWTH;
-    static_assert(AFTER <= MOST && AFTER <= Bounds::LAZY, "a round has more stages than its word has room for");
-    if (RELAX) {
-#pragma unroll
-        for (int k = 0; k < S::VALUES; ++k) values[k] = word.relax(values[k]);
-    }
-    forward_round<W, S, ROUND>(word, values, place, twiddles);
+    forward_round<W, S, ROUND, BOUND>(word, values, place, twiddles);
     if constexpr (ROUND + 1 < S::ROUNDS) {
+        constexpr int AFTER = forward_bound<typename W::Bounds>(BOUND, S::radix(ROUND));
         exchange<S, ROUND, ROUND + 1>(values, shared, place);
         forward_rounds<W, S, AFTER, ROUND + 1>(word, values, shared, place, twiddles);
     }
-}
-template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
-    return stages == 0 ? bound : inverse_bound<Bounds>(Bounds::after_inverse(bound), stages - 1);
 }
 // ROOT: the last stage is that of the root.
 template <class W, class S, bool ROOT, int BOUND, int ROUND = S::ROUNDS - 1>
@@ -184,18 +203,41 @@ PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename
     }
 }
 
-// Between the layout of the last round, where a thread holds neighbours, and that of neighbouring threads.
-template <class S, class V> PG_DEVICE void spread_neighbours(V *values, V *shared, const Place<S> &place) {
+// The values of a block of threads are neighbours in memory if a tile has no columns. A thread holds neighbours after
+// the last round; memory is read and written in chunks of 16 bytes, that neighbouring threads hold. Warps exchange them
+// on their own, in their part of shared memory; the lowest bits of a chunk's number are changed so that the 8 threads
+// that are served at once meet different banks.
+template <class S, class T> struct Chunks {
+    static constexpr int BYTES = S::VALUES * sizeof(T) < 16 ? S::VALUES * sizeof(T) : 16;
+    static constexpr int SIZE = BYTES / sizeof(T), COUNT = S::VALUES / SIZE;  // values of a chunk, chunks of a thread
+    static constexpr int WARP = 32, STEP = WARP * SIZE;  // STEP: values from chunk to chunk of a thread
+    static_assert(S::THREADS % WARP == 0, "warps exchange chunks");
+    using Chunk = Neighbours<T, SIZE>;
+    Chunk *const shared;  // of the warp
+    const u32 thread;     // of the warp
+    PG_DEVICE explicit Chunks(void *memory)
+        : shared((Chunk *)((T *)memory + threadIdx.x / WARP * (WARP * (S::VALUES + 1)))), thread(threadIdx.x % WARP) {}
+
+    // The first value of this thread's first chunk, counted within the block of threads.
+    PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
+    // Places of this thread's k-th chunk, and of the k-th that it moves to or from memory. 8 chunks are a row of banks.
+    static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
+    PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
+    PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }
+    // From values of this thread to chunks k of memory, and back.
+    PG_DEVICE void spread(const T *values, Chunk *chunks) const {
+        __syncwarp();
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) shared[place.template shared_of<S::ROUNDS - 1>(k)] = values[k];
-    __syncthreads();
+        for (int k = 0; k < COUNT; ++k) shared[own(k)] = pack<SIZE>(values + k * SIZE);
+        __syncwarp();
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.shared(place.lane, k * S::LANES)];
-}
-template <class S, class V> PG_DEVICE void gather_neighbours(V *values, V *shared, const Place<S> &place) {
+        for (int k = 0; k < COUNT; ++k) chunks[k] = shared[moved(k)];
+    }
+    PG_DEVICE void gather(const Chunk *chunks, T *values) const {
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) shared[place.shared(place.lane, k * S::LANES)] = values[k];
-    __syncthreads();
+        for (int k = 0; k < COUNT; ++k) shared[moved(k)] = chunks[k];
+        __syncwarp();
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) values[k] = shared[place.template shared_of<S::ROUNDS - 1>(k)];
-}
+        for (int k = 0; k < COUNT; ++k) unpack(shared[own(k)], values + k * SIZE);
+    }
+};

@@ -4,86 +4,108 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   Bounds               how large values grow that butterflies do not keep in one range (tile.cuh): canonical ones,
-//                        products, those between passes, those that a forward butterfly may take
+//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT, RELAXED ones.
+//   Forward
+//                        stages add GROWTH and keep below LIMIT, which is the bound between passes too; inverse ones
+//                        lead from bound to bound (after_inverse), with LAZY_INVERSE between passes
 //   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
 //                        PRODUCT_BLOCKS: of threads that hold both operands of a product, 0: as the compiler sees fit
-//   relax                back to Bounds::RELAXED
-//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether sums must be reduced now
+//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value, or the sum,
+//                        must be relaxed now
 //   canonical            a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
 //   twiddle, residue     the table's entry of a residue, and back
 //   multiply             product of two forward values, as an inverse value
 #pragma once
-#include "modulus.cuh"
+#include "ptx.cuh"
 
 template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
+// The same by one instruction, on cards from 9.0 on.
+PG_DEVICE u32 reduce_once_by(u32 x, u32 minus_bound) { return __viaddmin_u32(x, minus_bound, x); }
 
-// Of words whose butterflies keep values in one range.
-struct OneRange {
-    static constexpr int CANONICAL = 0, PRODUCT = 0, LAZY = 0, LAZY_INVERSE = 0, RELAXED = 0, GROWTH = 0, LIMIT = 0;
-    static constexpr __device__ int after_inverse(int) { return 0; }
+// Of words whose values are always canonical.
+struct Canonical {
+    static constexpr int CANONICAL = 0, PRODUCT = 0, RELAXED = 0, GROWTH = 0, LIMIT = 0, LAZY_INVERSE = 0;
+    static constexpr __device__ int after_inverse(int bound) { return bound; }
+};
+// Forward values in [0, 4q), inverse values in [0, 2q); counted in q.
+struct FourTimes {
+    static constexpr int CANONICAL = 1, PRODUCT = 2, RELAXED = 2, GROWTH = 2, LIMIT = 4, LAZY_INVERSE = 2;
+    static constexpr __device__ int after_inverse(int) { return 2; }
+};
+// Forward values in [0, 2q), inverse values in [0, q).
+struct Twice {
+    static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 1, GROWTH = 1, LIMIT = 2, LAZY_INVERSE = 1;
+    static constexpr __device__ int after_inverse(int) { return 1; }
 };
 
 // q < 2^30: forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014.
 struct Lazy32 {
     using Storage = u32;
     using Value = u32;
-    using Bounds = OneRange;
-    static constexpr int BLOCKS = 5, PRODUCT_BLOCKS = 3;
+    using Bounds = FourTimes;
+    static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 4;
     struct alignas(8) Twiddle {
         u32 w, shoup;
     };
     u32 q, minus_q, q2, minus_q2;
-    u64 inverse64;  // floor(2^64 / q)
+    u64 inverse64;      // floor(2^64 / q)
+    u32 bits, barrett;  // floor(2^(bits + 31) / q)
     PG_DEVICE explicit Lazy32(const Modulus &m)
-        : q(m.q32), minus_q(m.minus_q32), q2(m.q2_32), minus_q2(m.minus_q2_32), inverse64(m.inverse64) {}
+        : q(m.q32),
+          minus_q(m.minus_q32),
+          q2(m.q2_32),
+          minus_q2(m.minus_q2_32),
+          inverse64(m.inverse64),
+          bits(m.bits),
+          barrett((u32)(m.barrett64 >> 31)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {(u32)w, (u32)(shoup_quotient(m, w) >> 32)}; }
     static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    PG_DEVICE Value relax(Value x) const { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umulhi(x, t.shoup) * minus_q; }  // [0, 2q)
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        u32 u = min(x, x + minus_q2), p = mul(y, t);
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u32 u = reduce ? reduce_once_by(x, minus_q2) : x, p = mul(y, t);
         x = u + p, y = u - p + q2;
     }
     PG_DEVICE Storage canonical(Value x) const {
-        x = min(x, x + minus_q2);
-        return min(x, x + minus_q);
+        x = reduce_once_by(x, minus_q2);
+        return reduce_once_by(x, minus_q);
     }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
         u32 s = x + y, d = x - y + q2;
-        x = min(s, s + minus_q2), y = mul(d, t);
+        x = reduce ? reduce_once_by(s, minus_q2) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         u32 s = mul(x + y, scale), d = mul(x - y + q2, t);
-        x = min(s, s + minus_q), y = min(d, d + minus_q);
+        x = reduce_once_by(s, minus_q), y = reduce_once_by(d, minus_q);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
-    PG_DEVICE Value multiply(Value x, Value y) const {  // [0, q)
-        u64 z = (u64)canonical(x) * canonical(y);
-        u32 r = (u32)z - (u32)__umul64hi(z, inverse64) * q;  // in [0, 2q): the quotient is at most 1 too small
-        return min(r, r + minus_q);
+    // [0, 2q). z < 2 q^2, and z / 2^(bits - 1) < 2^32. The quotient is at most 2 too small: what is left is below 3q.
+    PG_DEVICE Value multiply(Value x, Value y) const {
+        const u64 z = (u64)canonical(x) * reduce_once_by(y, minus_q2);
+        const u32 quotient = __umulhi((u32)(z >> (bits - 1)), barrett);
+        return reduce_once_by((u32)z + quotient * minus_q, minus_q2);
     }
 };
 
 // 2^30 <= q < 2^31: forward values in [0, 2q), inverse values in [0, q).
 struct Tight32 : Lazy32 {
+    using Bounds = Twice;
     using Lazy32::Lazy32;
     PG_DEVICE Value mul_once(Value x, Twiddle t) const {
         u32 p = mul(x, t);
-        return min(p, p + minus_q);
+        return reduce_once_by(p, minus_q);
     }
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        u32 u = min(x, x + minus_q), p = mul_once(y, t);
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u32 u = reduce ? reduce_once_by(x, minus_q) : x, p = mul_once(y, t);
         x = u + p, y = u - p + q;
     }
-    PG_DEVICE Storage canonical(Value x) const { return min(x, x + minus_q); }
+    PG_DEVICE Storage canonical(Value x) const { return reduce_once_by(x, minus_q); }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         u32 s = x + y, d = x - y + q;
-        x = min(s, s + minus_q), y = mul_once(d, t);
+        x = reduce_once_by(s, minus_q), y = mul_once(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         u32 s = x + y, d = x - y + q;
@@ -92,7 +114,7 @@ struct Tight32 : Lazy32 {
     PG_DEVICE Value multiply(Value x, Value y) const {
         u64 z = (u64)canonical(x) * canonical(y);
         u32 r = (u32)z - (u32)__umul64hi(z, inverse64) * q;
-        return min(r, r + minus_q);
+        return reduce_once_by(r, minus_q);
     }
 };
 
@@ -100,7 +122,7 @@ struct Tight32 : Lazy32 {
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
-    using Bounds = OneRange;
+    using Bounds = FourTimes;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(16) Twiddle {
         u64 w, shoup;
@@ -108,22 +130,23 @@ struct Lazy64 {
     u64 q, minus_q, q2;
     const Modulus &m;
     PG_DEVICE explicit Lazy64(const Modulus &modulus)
-        : q(modulus.q), minus_q(modulus.minus_q), q2(2 * modulus.q), m(modulus) {}
+        : q(modulus.q), minus_q(modulus.minus_q), q2(modulus.q2), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w, shoup_quotient(m, w)}; }
     static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    PG_DEVICE Value relax(Value x) const { return x; }
-    PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umul64hi(x, t.shoup) * minus_q; }  // [0, 2q)
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        u64 u = reduce_once(x, q2), p = mul(y, t);
+    PG_DEVICE Value mul(Value x, Twiddle t) const {  // [0, 2q)
+        return sum_of_products(x, t.w, __umul64hi(x, t.shoup), minus_q);
+    }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u64 u = reduce ? reduce_once(x, q2) : x, p = mul(y, t);
         x = u + p, y = u - p + q2;
     }
     PG_DEVICE Storage canonical(Value x) const { return reduce_once(reduce_once(x, q2), q); }
-    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
-        u64 d = x - y + q2;
-        x = reduce_once(x + y, q2), y = mul(d, t);
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u64 s = x + y, d = x - y + q2;
+        x = reduce ? reduce_once(s, q2) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
         u64 s = mul(x + y, scale), d = mul(x - y + q2, t);
@@ -133,31 +156,36 @@ struct Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
-// 2^40 <= q < 2^60: values below 16q fit, and butterflies leave them unreduced. Bounds count q.
+// 2^40 <= q < 2^60: values below 16q fit, and butterflies leave them unreduced. Products are in [0, 3q): the high half
+// of x times shoup is taken without the carry from the product of the low words, at most 1 too small. Bounds count q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
-        static constexpr int CANONICAL = 1, PRODUCT = 1, LAZY = 15, LAZY_INVERSE = 4, RELAXED = 2, GROWTH = 2,
-                             LIMIT = 13;
-        static constexpr __device__ int after_inverse(int bound) { return bound <= 2 ? 2 * bound : 2; }
+        static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, GROWTH = 3, LIMIT = 15, LAZY_INVERSE = 6;
+        static constexpr __device__ int after_inverse(int bound) { return bound <= 3 ? 2 * bound : 3; }
     };
+    u64 q3, q6;
     u32 quotient;  // floor(2^64 / q), at least 16
-    PG_DEVICE explicit Lazy60(const Modulus &modulus) : Lazy64(modulus), quotient((u32)modulus.inverse64) {}
+    PG_DEVICE explicit Lazy60(const Modulus &modulus)
+        : Lazy64(modulus), q3(modulus.q3), q6(modulus.q6), quotient((u32)modulus.inverse64) {}
 
+    PG_DEVICE Value mul(Value x, Twiddle t) const {
+        return sum_of_products(x, t.w, high_product_or_less(x, t.shoup), minus_q);
+    }
     // x < 15q. The quotient is estimated from the high half of x: too small by less than 15/16 for the inverse's
     // rounding, 2^32 / q for the half, and 1 for its own: what is left is below 2q.
     PG_DEVICE Value relax(Value x) const { return x + __umulhi((u32)(x >> 32), quotient) * minus_q; }
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        u64 u = x, p = mul(y, t);
-        x = u + p, y = u - p + q2;
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
+        u64 u = reduce ? relax(x) : x, p = mul(y, t);
+        x = u + p, y = u - p + q3;
     }
     PG_DEVICE Storage canonical(Value x) const { return reduce_once(relax(x), q); }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
-        u64 s = x + y, d = x - y + 2 * q2;  // y < 4q
+        u64 s = x + y, d = x - y + q6;  // y < 6q
         x = reduce ? relax(s) : s, y = mul(d, t);
     }
     PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle scale, Twiddle t) const {
-        u64 s = mul(x + y, scale), d = mul(x - y + 2 * q2, t);
-        x = reduce_once(s, q), y = reduce_once(d, q);
+        u64 s = mul(x + y, scale), d = mul(x - y + q6, t);
+        x = reduce_once(reduce_once(s, q2), q), y = reduce_once(reduce_once(d, q2), q);
     }
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
@@ -169,9 +197,9 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
-    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
-        static constexpr int CANONICAL = 2, PRODUCT = 1, LAZY = 9, LAZY_INVERSE = 4, RELAXED = 1, GROWTH = 1, LIMIT = 8;
+        static constexpr int CANONICAL = 2, PRODUCT = 1, RELAXED = 1, GROWTH = 1, LIMIT = 8, LAZY_INVERSE = 4;
         // Of both outputs, from that of both inputs: what a stage takes is at most 4, so that differences are at
         // most 8.
         static constexpr __device__ int after_inverse(int bound) { return bound <= 2 ? 2 * bound : 1; }
@@ -200,13 +228,12 @@ struct Float64 {
     }
     static PG_DEVICE Value load(Storage x, bool lazy) { return lazy ? __longlong_as_double((i64)x) : integer(x); }
     static PG_DEVICE Storage store_lazy(Value x) { return (u64)__double_as_longlong(x); }
-    PG_DEVICE Value relax(Value x) const { return reduced(x); }
     PG_DEVICE Storage canonical(Value x) const {
         i64 v = __double_as_longlong(__dadd_rn(reduced(x), ROUND)) - 0x4338000000000000ll;
         return (u64)(v + ((v >> 63) & (i64)integer_q));
     }
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
-        double p = mul(y, t), u = x;
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
+        double p = mul(y, t), u = reduce ? reduced(x) : x;
         x = __dadd_rn(u, p), y = __dadd_rn(u, -p);
     }
     PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool reduce) const {
@@ -229,7 +256,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
-    using Bounds = OneRange;
+    using Bounds = Canonical;
     static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     struct alignas(2 * sizeof(T)) Twiddle {
         T w, shoup;
@@ -244,7 +271,6 @@ template <class T> struct Strict {
     static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    PG_DEVICE Value relax(Value x) const { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {
         T low = x * t.w, quotient = high_product(x, t.shoup), taken = quotient * q;
         T high = high_product(x, t.w) - high_product(quotient, q) - (low < taken), r = low - taken;
@@ -252,7 +278,7 @@ template <class T> struct Strict {
     }
     PG_DEVICE Value sub(Value x, Value y) const { return x < y ? x - y + q : x - y; }
     PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // q - 0 = q: x - q + q
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t) const {
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         T u = x, p = mul(y, t);
         x = add(u, p), y = sub(u, p);
     }

@@ -38,7 +38,10 @@ class Card:
     """A device whose every call takes a microsecond, except each tenth sample of four."""
 
     def __init__(self) -> None:
-        self.samples = 0
+        self.samples = self.rests = 0
+
+    def rest(self) -> None:
+        self.rests += 1
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         run()

@@ -153,6 +153,7 @@ def test_small_primes(gpu, q):
 @pytest.mark.parametrize(
     "card, size, bits",
     [
+        ("h100", 13, 30),
         ("h100", 14, 60),
         ("h100", 15, 30),
         ("h100", 16, 30),
@@ -163,33 +164,24 @@ def test_small_primes(gpu, q):
     ],
 )
 def test_long_rows(card, size, bits):
-    """As far as one pass goes on a card, and where a second one begins."""
+    """As far as one pass goes on a card, and where a second one begins; a row alone, and as one of many."""
     with simulated(card, order="random", seed=1):
+        backend = backends.load("cuda:0")
         ring = pg.Ring(1 << size, primes(1 << size, bits))
         a, b = ring.random(seed=1), ring.random(seed=2)
-        same(a.to("cuda").ntt(), a.ntt())
-        same(a.to("cuda") * b.to("cuda"), a * b)
-
-
-@needs_compiler
-def test_few_and_many_rows(gpu):
-    """Long 64-bit rows take two passes where many of them fill the cache, with tables of their own."""
-    backend = backends.load("cuda:0")
-    backend.card = replace(backend.card, l2_bytes=1 << 17)
-    ring = pg.Ring(1 << 13, primes(1 << 13, 50))
-    a = ring.random((3,), seed=1)
-    few, many = (backend._passes(ring.transform, x.data.nbytes) for x in (a[0], a))
-    assert (len(few), len(many)) == (1, 2)
-    for x in (a[0], a, a[1]):
-        same(x.to("cuda").ntt(), x.ntt())
-        same(x.ntt().to("cuda").intt(), x)
-        same(x.to("cuda") * a[2].to("cuda"), x * a[2])
+        alone = backend._passes(ring.transform, 1)
+        for _ in range(2):
+            same(a.to("cuda").ntt(), a.ntt())
+            same(a.ntt().to("cuda").intt(), a)
+            same(a.to("cuda") * b.to("cuda"), a * b)
+            backend.card = replace(backend.card, multiprocessors=1)  # which one row fills
+        assert backend._passes(ring.transform, 1) != alone
 
 
 def pieces(*shapes):
     """Passes of (stages, columns and rows of a tile as logarithms) in the place of split_passes."""
 
-    def split(points, base, word_bytes, card, many=False):
+    def split(points, base, word_bytes, card, few=False):
         (like,) = split_passes(16, 1, word_bytes, card)
         passes, done = [], 0
         for stages, columns, rows in shapes:
@@ -350,12 +342,13 @@ def test_values_that_grow_in_every_stage(gpu, bits):
     card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
     limbs, word = limbs_of((q,)), WORDS[bits]
     (one,) = split_passes(1 << log_length, 1, limbs.dtype.itemsize, card)
-    entries = [0, 1]
+    entries = [0, 1]  # of a node: cuda/tile.cuh, Twiddles
     for node in range(2, 1 << log_length):
         depth = node.bit_length() - 1
         start = one.starts[depth]
         above, below = divmod(node - (1 << depth), 1 << (depth - start))
-        entries.append((1 << depth) + (below << start) + above)
+        unit = 2 if depth > start and (limbs.dtype == np.uint32 or word == "Float64") else 1
+        entries.append((1 << depth) + unit * ((below // unit << start) + above) + below % unit)
     module = gpu.RawModule(
         code=(Path(backends.cuda_sources()) / "ntt.cu").read_text(),
         options=("-std=c++17", f"-I{backends.cuda_sources()}"),
@@ -377,6 +370,30 @@ def test_values_that_grow_in_every_stage(gpu, bits):
         arguments = (x, x, gpu.asarray(cuda._constants((q,))), gpu.asarray(table), *sizes)
         forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * limbs.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [2, 64, 2**13])
+@pytest.mark.parametrize("bits", [30, 60])
+def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
+    """Kernels move 16 bytes at once; arrays may begin at any word."""
+    ring = pg.Ring(n, primes(n, bits))
+    backend = backends.load("cuda:0")
+    backend.card = replace(backend.card, multiprocessors=2)  # blocks of threads enough to prefetch
+
+    def off(values):
+        array = gpu.zeros((values.size + 1,), values.dtype)
+        array[1:] = gpu.asarray(values.ravel())
+        return array[1:].reshape(values.shape)
+
+    a = ring.random((-(-(1 << 14) // n),), seed=n)
+    x, target = ring.from_residues(off(a.data)), ring.from_residues(off(np.zeros_like(a.data)))
+    assert x.data.data.ptr % 16
+    same(x.ntt(), a.ntt())
+    assert x.ntt(out=target) is target
+    same(target, a.ntt())
+    same(target.intt(out=target), a)
+    same(x.mul(x, out=x), a * a)
 
 
 # ---- batches ----
@@ -707,8 +724,8 @@ def test_constants_belong_to_a_stream(gpu):
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
 def test_passes(card):
-    for size, base, word_bytes, many in product(range(1, 31), (1, 2, 4, 8), (4, 8), (False, True)):
-        passes = split_passes(1 << size, base, word_bytes, card, many)
+    for size, base, word_bytes, few in product(range(1, 31), (1, 2, 4, 8), (4, 8), (False, True)):
+        passes = split_passes(1 << size, base, word_bytes, card, few)
         log_base = base.bit_length() - 1
         # Every stage once, in order.
         assert passes[0].log_blocks == 0
@@ -723,11 +740,11 @@ def test_passes(card):
             assert one.log_columns <= stride
             assert one.log_columns > 0 or stride == 0
             # What a block may ask for.
-            assert 32 <= one.threads <= 1024
+            assert 32 <= one.threads <= 512
             assert one.shared_values * word_bytes <= card.shared_bytes
             # Values of threads, threads of blocks.
             values = 1 << (one.log_length + one.log_columns + one.log_rows)
-            assert one.threads << one.log_values == values
+            assert one.threads << (one.log_values + one.log_width) == values
             assert one.shared_values >= values
             # Rounds: each stage belongs to one that starts at or above it, of at most log_values stages.
             assert len(one.starts) == one.log_length
@@ -739,12 +756,17 @@ def test_passes(card):
 
 
 def test_passes_are_few():
-    """One pass over memory as far as shared memory goes, two to 2^22 points, three beyond."""
+    """One pass over memory as far as a block of 512 threads goes, two to 2^22 points, three beyond."""
     h100, t4 = Card((9, 0), 227 << 10), Card((7, 5), 64 << 10)
-    for word_bytes, longest, many in ((4, 15, False), (4, 15, True), (8, 14, False), (8, 12, True)):
-        for size in range(1, 29):
-            count = len(split_passes(1 << size, 1, word_bytes, h100, many))
-            assert count == (1 if size <= longest else 2 if size <= 22 else 3), (size, word_bytes)
+    for word_bytes, size in product((4, 8), range(1, 29)):
+        count = len(split_passes(1 << size, 1, word_bytes, h100))
+        assert count == (1 if size <= 14 else 2 if size <= 22 else 3), (size, word_bytes)
+    for word_bytes, least in ((4, 13), (8, 12)):  # few rows: two passes soon, and small tiles
+        for size in range(least, 19):
+            passes = split_passes(1 << size, 1, word_bytes, h100, few=True)
+            assert len(passes) == 2 and all(p.log_block_values <= 12 for p in passes)
+        small = split_passes(1 << (least - 1), 1, word_bytes, h100, few=True)
+        assert small == split_passes(1 << (least - 1), 1, word_bytes, h100)
     assert len(split_passes(1 << 12, 1, 8, t4)) == 1
     assert len(split_passes(1 << 13, 1, 8, t4)) == 2
 
@@ -754,13 +776,13 @@ H100 = nvrtc.CARDS[90]
 
 def lag(size, word, batch, card=H100):
     word_bytes = 4 if word.endswith("32") else 8
-    passes = split_passes(1 << size, 1, word_bytes, card, many=True)
+    passes = split_passes(1 << size, 1, word_bytes, card)
     return flow_lag(*passes[-2:], size, batch << passes[-2].log_blocks, word, card)
 
 
 def test_flows():
     """A fifth of the cache between two passes; none for few rows, rows it cannot hold, or too much code."""
-    assert lag(16, "Lazy32", 2048) == 40 and lag(16, "Float64", 1024) == 20 and lag(14, "Float64", 4096) == 80
+    assert lag(16, "Lazy32", 2048) == 40 and lag(16, "Float64", 1024) == 20 and lag(15, "Float64", 4096) == 40
     assert lag(16, "Lazy32", 159) == 0 and lag(16, "Lazy32", 160) == 40
     assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
     assert lag(24, "Lazy32", 8) == 40  # its blocks of 2^16
@@ -769,11 +791,13 @@ def test_flows():
 
 
 def test_prefetch():
+    """16 KB for each of 132 multiprocessors, in blocks of threads."""
+
     def distance(size, word_bytes, card=H100):
         return prefetch_distance(split_passes(1 << size, 1, word_bytes, card)[-1], word_bytes, card)
 
-    assert [distance(size, 4) for size in (11, 12, 13, 14)] == [396, 396, 0, 132]
-    assert [distance(size, 8) for size in (12, 13, 14)] == [0, 0, 132]
+    assert [distance(size, 4) for size in (10, 12, 13, 14)] == [132, 132, 66, 33]
+    assert [distance(size, 8) for size in (12, 13, 14)] == [66, 33, 16]
     assert distance(12, 4, nvrtc.CARDS[80]) == 0
 
 
@@ -833,14 +857,15 @@ template <class T> struct Noted {  // a residue that notes where it is written a
 template <class T> struct Word {
     using Storage = Noted<T>;
     using Value = Noted<T>;
-    using Bounds = OneRange;
+    using Bounds = Canonical;
     static constexpr int BLOCKS = 1, PRODUCT_BLOCKS = 1;
-    struct Twiddle {};
+    struct Twiddle {
+        u64 w, shoup;
+    };
     explicit Word(const Modulus &) {}
     static Value load(const Storage &x, bool) { return x; }
     static Storage store_lazy(const Value &x) { return x; }
-    Value relax(const Value &x) const { return x; }
-    void forward(Value &, Value &, Twiddle) const {}
+    void forward(Value &, Value &, Twiddle, bool) const {}
     Storage canonical(const Value &x) const { return x; }
     void inverse(Value &, Value &, Twiddle, bool) const {}
     void inverse_root(Value &, Value &, Twiddle, Twiddle) const {}
@@ -850,9 +875,9 @@ template <class T> struct Word {
 """
 
 
-def conflicts(places, word_bytes):
-    """The most threads of a warp, or of half a warp at 8-byte words, that meet in a bank in one access."""
-    lanes = min(128 // word_bytes, places.shape[-1])
+def conflicts(places, word_bytes, access_bytes):
+    """The most threads that meet in a bank, of those served at once: 128 bytes' worth of a warp."""
+    lanes = min(128 // access_bytes, places.shape[-1])
     warps = np.sort(places.reshape(-1, lanes) % (128 // word_bytes), axis=1)
     ways = 1
     while ways < lanes and (warps[:, ways:] == warps[:, :-ways]).any():
@@ -871,18 +896,21 @@ def test_bank_conflicts(gpu, word_bytes):
     shapes = {
         one.shape: one
         for card in nvrtc.CARDS.values()
-        for size, base, many in product(range(1, 29), (1, 2, 4, 8), (False, True))
-        for one in split_passes(1 << size, base, word_bytes, card, many)
+        for size, base, few in product(range(1, 29), (1, 2, 4, 8), (False, True))
+        for one in split_passes(1 << size, base, word_bytes, card, few)
     }
     word = f"Word<{'u32' if word_bytes == 4 else 'u64'}>"
-    kernels = {}  # name expression: shape, exchanges
+    kernels = {}  # name expression: shape, words and bytes of an access of a thread for each of its exchanges
     for shape, one in shapes.items():
-        exchanges = len(set(one.starts)) - 1
-        alone = one.log_columns == 0  # neighbours are spread over threads
-        kernels[f"ntt_forward<{word}, {shape}, false, false>"] = one, exchanges + alone
-        kernels[f"ntt_inverse<{word}, {shape}, false, true>"] = one, exchanges + alone
-        if alone:
-            kernels[f"ntt_product<{word}, {shape}>"] = one, 3 * exchanges
+        values = 1 << (one.log_values + one.log_width)
+        exchanges = [(values, word_bytes << one.log_width)] * (len(set(one.starts)) - 1)
+        alone = one.log_columns == 0  # neighbours are spread over threads, in chunks
+        chunks = [(values, min(16, values * word_bytes))] if alone else []
+        kernels[f"ntt_forward<{word}, {shape}, false, false>"] = one, exchanges + chunks
+        kernels[f"ntt_inverse<{word}, {shape}, false, true>"] = one, chunks + exchanges
+        if alone and 2 * one.shared_values * word_bytes <= H100.shared_bytes:  # both operands at once
+            both = [(2 * values, 2 * word_bytes)] * len(exchanges)
+            kernels[f"ntt_product<{word}, {shape}>"] = one, both + exchanges
     module = gpu.RawModule(
         code=NOTED,
         options=("-std=c++17", f"-I{backends.cuda_sources()}"),
@@ -890,29 +918,35 @@ def test_bank_conflicts(gpu, word_bytes):
     )
     u32, u64 = np.uint32, np.uint64
     for expression, (one, exchanges) in kernels.items():
-        values, tiles, shared = 1 << one.log_values, 1 << one.log_rows, one.shared_values * word_bytes
-        trace = gpu.empty((2 * exchanges * values + 1, one.threads), np.int32)
+        values, tiles = 1 << (one.log_values + one.log_width), 1 << one.log_rows
+        most = one.shared_values * (2 if "product" in expression else 1)
+        words = sum(2 * count for count, _ in exchanges)  # written, then read
+        trace = gpu.empty((words + 1, one.threads), np.int32)
         counts = gpu.zeros((one.threads,), np.int32)
-        module.get_function("start")((1,), (1,), (trace, counts, np.int32(shared)))
+        module.get_function("start")((1,), (1,), (trace, counts, np.int32(most * word_bytes)))
         # The pass alone, over rows of its own: stages 0 to log_length - 1 of one limb.
         x = gpu.zeros((values * one.threads * word_bytes,), np.uint8)
-        moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((1 << one.log_length,), np.uint8)
+        moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((2 << one.log_length,), u64)
         sizes = [u64(tiles), u32(1), u32(one.log_length + one.log_columns), u32(0)]
         arguments = [x, x, moduli, twiddles, *sizes]
         if "product" in expression:
-            arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles)]
+            arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles), u32(0)]
         else:
             arguments.append(u32(0))
         kernel = module.get_function(expression)
-        kernel.max_dynamic_shared_size_bytes = shared
-        kernel((1,), (one.threads,), tuple(arguments), shared_mem=shared)
-        assert (counts.get() == 2 * exchanges * values).all(), expression
+        kernel.max_dynamic_shared_size_bytes = most * word_bytes
+        kernel((1,), (one.threads,), tuple(arguments), shared_mem=most * word_bytes)
+        assert (counts.get() == words).all(), expression
         accesses = trace.get()[:-1]
         assert (accesses % word_bytes == 0).all()
-        for places in accesses.reshape(2 * exchanges, values, one.threads) // word_bytes:
-            assert places.max() < one.shared_values
-            assert len(np.unique(places)) == places.size
-            assert conflicts(places, word_bytes) == 1, expression
+        done = 0
+        for count, size in exchanges:
+            for _ in range(2):
+                places = accesses[done : done + count] // word_bytes
+                assert places.max() < most
+                assert len(np.unique(places)) == places.size
+                assert conflicts(places, word_bytes, size) == 1, expression
+                done += count
 
 
 # ---- what a machine lacks ----

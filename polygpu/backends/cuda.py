@@ -30,6 +30,7 @@ _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 _LEAST_CAPABILITY = (7, 5)
 _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
+_ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 _MAX_PRIMES = 6  # crt.cu
 _MAX_GRID_Y = 65535
 _MAX_AXES = 6  # rows.cuh
@@ -122,18 +123,18 @@ class Pass:
     log_columns: int
     log_rows: int
     log_values: int  # of one transform in one thread: the stages of a round
-    log_padding: int  # a word of padding after every 2^log_padding words of shared memory
+    log_width: int = 0  # neighbouring columns of one thread
 
     @property
     def shape(self) -> str:
         """The template argument of the kernels."""
-        sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_padding)
+        sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
         return f"Shape<{', '.join(map(str, sizes))}>"
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 1 << (self.log_length - self.log_values + self.log_columns + self.log_rows)
+        return 1 << (self.log_block_values - self.log_values - self.log_width)
 
     @property
     def log_block_values(self) -> int:
@@ -152,17 +153,7 @@ class Pass:
     @property
     def shared_values(self) -> int:
         """Values in shared memory."""
-        values = 1 << self.log_block_values
-        return values + (values >> self.log_padding)
-
-
-def _log_values(log_length: int, log_columns: int, word_bytes: int) -> int:
-    """Values of a thread: 16, or 32."""
-    # 2^14 values of a row, by 16: blocks of 1024 threads, whose 64 registers 64-bit words do not fit.
-    wide = log_length + log_columns >= 14
-    # 32-bit rows of 32 threads: 16 threads of 32 values each are free of bank conflicts, 32 of 16 are not.
-    wide |= word_bytes == 4 and log_length + log_columns == 9
-    return min(log_length, 5 if wide else 4)
+        return (1 << self.log_block_values) + (self.threads << self.log_width)
 
 
 def word_of(limbs: Limbs, card: Card) -> str:
@@ -178,35 +169,36 @@ def word_of(limbs: Limbs, card: Card) -> str:
 
 
 @lru_cache(maxsize=256)
-def split_passes(points: int, base: int, word_bytes: int, card: Card, many: bool = False) -> tuple[Pass, ...]:
+def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool = False) -> tuple[Pass, ...]:
     """The passes of a forward transform, in their order; the inverse runs them backwards.
 
-    many: whether there are rows enough to fill the cache; then a long 64-bit row in one pass, which has
-    the multiprocessor to itself, loses to two passes in one launch.
+    few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
+    all multiprocessors share them.
     """
     log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
+    log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
-    def fits(log_length: int, log_columns: int, log_rows: int = 0) -> bool:
-        small = (1 << (log_length + log_columns + log_rows)) * 17 // 16 * word_bytes <= card.shared_bytes
-        log_values = _log_values(log_length, log_columns, word_bytes)
-        log_threads = log_length - log_values + log_columns + log_rows
-        return small and log_threads <= 10 and log_length <= (15 if word_bytes == 4 else 14)
+    def tile(log_blocks: int, log_length: int, log_columns: int) -> Pass | None:
+        """Of that many columns, and of so many transforms as make 256 threads; None where it is too large."""
+        log_values = min(log_length, 5 if log_length > 10 and log_length + log_columns >= 13 else 4)
+        # Two 32-bit columns are the 8 bytes of one instruction.
+        log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
+        log_threads = log_length - log_values + log_columns - log_width
+        for log_rows in range(max(0, 8 - log_threads), -1, -1):
+            made = Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_width)
+            if made.shared_values * word_bytes <= card.shared_bytes and made.threads <= 512:
+                return made
+        return None
 
-    def one(log_blocks: int, log_length: int, log_columns: int) -> Pass:
-        log_values = _log_values(log_length, log_columns, word_bytes)
-        log_rows = max(0, 8 - (log_length - log_values + log_columns))
-        while not fits(log_length, log_columns, log_rows):
-            log_rows -= 1
-        # Free of bank conflicts: a padding for every row of banks, or for a thread's values if they are more.
-        # 32-bit rows of up to 16 threads share a warp, and take one for every 16.
-        apart = log_values == 4 and log_length + log_columns <= 8
-        log_padding = 4 if apart else max((128 // word_bytes).bit_length() - 1, log_values)
-        return Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_padding)
-
-    if fits(log_points, log_base) and not (many and word_bytes == 8 and log_points + log_base > 12):
-        return (one(0, log_points, log_base),)
+    if few and base == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
+        rows = log_points // 2
+        above = log_points - rows
+        return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
+    whole = tile(0, log_points, log_base)
+    if whole:
+        return (whole,)
     # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
-    # there are two passes of columns. Tiles are 128 bytes wide, where columns are long 32 at least.
+    # there are two passes of columns. Tiles are 128 bytes wide, where columns are long at least 32.
     rows = min(12 - log_base, log_points - 4)
     above = log_points - rows
     if above <= 10:
@@ -215,21 +207,20 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, many: bool
         lengths = [above - 4, 4]
     else:
         rows = 14 - log_base
-        while not fits(rows, log_base):
+        while not tile(0, rows, log_base):
             rows -= 1
         above = log_points - rows
         count = -(-above // 10)
         lengths = [(above + i) // count for i in range(count)]
-    passes, done = [], 0
+    log_values = 13 if word_bytes == 4 else 12  # of a tile of columns
+    passes: list[Pass] = []
     for length in lengths:
-        width = max(
-            min((128 // word_bytes).bit_length() - 1, 12 - length), (32 // word_bytes).bit_length() - 1
-        )
-        while not fits(length, width):
-            width -= 1
-        passes.append(one(done, length, width))
-        done += length
-    return (*passes, one(done, rows, log_base))
+        done = sum(p.log_length for p in passes)
+        widths = range(max(min(log_line, log_values - length), log_least), -1, -1)
+        passes.append(next(p for width in widths if (p := tile(done, length, width))))
+    last = tile(log_points - rows, rows, log_base)
+    assert last is not None
+    return (*passes, last)
 
 
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
@@ -249,12 +240,13 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
 
 
-def prefetch_distance(passed: Pass, word_bytes: int, card: Card) -> int:
-    """How many blocks of threads ahead one reads into the cache, by measurement (docs/performance.md)."""
-    if card.capability < (9, 0) or passed.log_columns:
-        return 0
-    turns = {(4, 12): 3, (4, 14): 1, (8, 14): 1}.get((word_bytes, passed.log_block_values), 0)
-    return turns * card.multiprocessors
+def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
+    """How many blocks of threads ahead one reads into the cache: 16 KB for each multiprocessor.
+
+    By measurement (docs/performance.md); cards before 9.0 lack the instruction.
+    """
+    block_bytes = word_bytes << one.log_block_values
+    return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0
 
 
 # ---- what kernels read ----
@@ -274,7 +266,7 @@ def _digest() -> str:
 
 def _constants(moduli: Sequence[int]) -> Array:
     """struct Modulus of cuda/modulus.cuh, one a row."""
-    table = np.zeros((len(moduli), 11), np.uint64)
+    table = np.zeros((len(moduli), 14), np.uint64)
     for row, q in zip(table, moduli, strict=True):
         bits, shift = q.bit_length(), 64 - q.bit_length()
         row[0], row[1] = q % (1 << 64), q - 1
@@ -286,7 +278,7 @@ def _constants(moduli: Sequence[int]) -> Array:
         row[6:7].view(np.float64)[0] = 1.0 / q
         row[7] = bits | max(shift, 0) << 32
         row[8:10].view(np.uint32)[:] = [x % (1 << 32) for x in (q, -q, 2 * q, -2 * q)]
-        row[10] = -q % (1 << 64)
+        row[10:] = [x % (1 << 64) for x in (2 * q, 3 * q, 6 * q, -q)]
     return table
 
 
@@ -514,7 +506,7 @@ class CudaBackend:
         return moduli
 
     def _tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
-        key = f"tables of {len(passes)} passes"
+        key = f"tables {[(p.log_length, p.log_values) for p in passes]}"
         tables: dict[str, Any] = self._shared(plan.handles, key, lambda: self._make_tables(plan, passes))
         return tables
 
@@ -564,6 +556,10 @@ class CudaBackend:
         getattr(load("cpu"), method)(*host, result)
         out.set(result)
 
+    def _aligned(self, *arrays: Array) -> bool:
+        """Whether kernels may move their values in chunks."""
+        return all(self.address(x) % _ALIGNMENT == 0 for x in arrays)
+
     # ---- residues one by one ----
 
     def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[list[Array], Array, np.uint32]:
@@ -590,7 +586,11 @@ class CudaBackend:
         operands, layout, dense = self._spread(out.shape, a, a if b is None else b, a if c is None else c)
         args = [*operands, out, self._moduli(limbs), layout, np.uint64(out.shape[-1])]
         args += [np.uint64(operands[1].shape[-1]), np.uint64(out.size), np.uint32(limbs.rows), dense]
-        self._entrywise("pointwise.cu", f"pointwise<{_ctype(limbs)}, {_OPS[op]}>", out.size, args)
+        width = _ALIGNMENT // out.dtype.itemsize
+        if out.shape[-1] % width or not self._aligned(*(x for x in (*operands, out) if x.shape[-1] > 1)):
+            width = 1
+        expression = f"pointwise<{_ctype(limbs)}, {_OPS[op]}, {width}>"
+        self._entrywise("pointwise.cu", expression, out.size // width, args)
 
     def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
@@ -627,12 +627,12 @@ class CudaBackend:
             return rows // limbs, limbs << log_parts, args
         return -(-tiles >> passed.log_rows), 1, args
 
-    def _passes(self, plan: NttPlan, size: int = 0) -> tuple[Pass, ...]:
-        """The passes over arrays of so many bytes."""
+    def _passes(self, plan: NttPlan, rows: int | None = None) -> tuple[Pass, ...]:
+        """The passes over so many rows; over many where none is given."""
         if plan.points == 1:
             return ()
-        many = 0 < self.card.l2_bytes <= size
-        return split_passes(plan.points, plan.base, plan.limbs.dtype.itemsize, self.card, many)
+        few = rows is not None and rows * plan.degree < self.card.multiprocessors << 12
+        return split_passes(plan.points, plan.base, plan.limbs.dtype.itemsize, self.card, few)
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         rows = prod(out.shape[:-1])
@@ -640,7 +640,14 @@ class CudaBackend:
             with self._here:
                 out[...] = x
             return
-        passes, word_bytes = self._passes(plan, out.nbytes), x.dtype.itemsize
+        if not self._aligned(x, out):
+            with self._here:
+                aligned = x.copy()
+            self._transform(plan, aligned, aligned, direction)
+            with self._here:
+                out[...] = aligned
+            return
+        passes, word_bytes = self._passes(plan, rows), x.dtype.itemsize
         tables, word = self._tables(plan, passes)[direction], word_of(plan.limbs, self.card)
         steps: list[tuple[Pass, ...]] = [(p,) for p in passes]
         lag = 0
@@ -697,7 +704,7 @@ class CudaBackend:
             with self._here:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             operands, layout, dense = self._spread(out.shape, a, b)
-            tables = self._tables(plan, self._passes(plan, out.nbytes))
+            tables = self._tables(plan, self._passes(plan))
             args: list[Any] = [*operands, out, tables["leaves"], self._moduli(limbs), layout]
             args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(limbs.rows)]
             args += [np.uint32(plan.base), dense]
@@ -724,15 +731,18 @@ class CudaBackend:
     def _fuses(self, plan: NttPlan) -> bool:
         """Whether both operands fit the registers of one block's threads."""
         passes = self._passes(plan)
-        limit = 512 if plan.limbs.dtype.itemsize == 4 else 256
-        return plan.base == 1 and plan.points > 1 and len(passes) == 1 and passes[0].threads <= limit
+        if plan.base > 1 or len(passes) != 1:
+            return False
+        word_bytes = plan.limbs.dtype.itemsize
+        fits = 2 * passes[0].shared_values * word_bytes <= self.card.shared_bytes
+        return fits and word_bytes << passes[0].log_values <= 128
 
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         (passed,) = passes = self._passes(plan)
         tables = self._tables(plan, passes)
         rows = prod(out.shape[:-1])
         grid, grid_y, args = self._pass(plan, passed, tables["forward"][passed], rows)
-        shared = passed.shared_values * plan.limbs.dtype.itemsize
+        shared = 2 * passed.shared_values * plan.limbs.dtype.itemsize
         # The kernel repeats an operand over leading axes; other ways to broadcast need a copy.
         a, b = (
             x if out.shape[out.ndim - x.ndim :] == x.shape else self._broadcast(x, out.shape) for x in (a, b)
@@ -745,6 +755,7 @@ class CudaBackend:
             tables["inverse"][passed],
             np.uint64(prod(a.shape[:-1])),
             np.uint64(prod(b.shape[:-1])),
+            np.uint32(prefetch_distance(passed, plan.limbs.dtype.itemsize, self.card)),
         ]
         expression = f"ntt_product<{word_of(plan.limbs, self.card)}, {passed.shape}>"
         self._run("ntt.cu", expression, grid, passed.threads, args, shared, grid_y)

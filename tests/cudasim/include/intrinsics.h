@@ -29,6 +29,7 @@ template <class To, class From> inline To saturate(From value) {
 
 // ---- integers ----
 
+inline unsigned __viaddmin_u32(unsigned a, unsigned b, unsigned c) { return a + b < c ? a + b : c; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
