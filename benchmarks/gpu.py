@@ -7,6 +7,9 @@ many buffers that together they are four times the card's L2 cache. Single polyn
 cache: their rows show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that
 one reading and one writing of its coefficients reach; `copy_gbps` counts both directions too.
 
+A card that works for long reaches its power limit and lowers its clock: it rests before each row, and some
+rows are repeated after a load.
+
 Before it is timed, a result is compared with the CPU backend (rows at the beginning, the middle and
 the end of the batch), at random points with Horner's rule in Python ints, and as a whole with another
 way to it on the GPU.
@@ -46,6 +49,7 @@ SINGLE_DEGREES = (2**12, 2**16)  # one polynomial
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
 STRUCTURE_DEGREE = 2**16  # automorphisms and products point by point
 GRAPH_CALLS = 16  # in one graph
+LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after so long a load
 COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
 
@@ -191,6 +195,7 @@ class Workload:
         verify: Callable[[NDArray[Any]], bool],
         launch: str = "plain",
         calls: int = 1,
+        load_s: float = 0,
     ) -> Case:
         ring = self.ring
         params: dict[str, int | str] = {
@@ -205,8 +210,10 @@ class Workload:
             "buffers": self.copies,
             "q": ring.moduli[0],
         }
+        if load_s:
+            params["load_s"] = str(load_s)
         work = self.batch * ring.rows * ring.n
-        return Case(op, "polygpu", params, turns(runs), verify, work, self.rows, calls)
+        return Case(op, "polygpu", params, turns(runs), verify, work, self.rows, calls, 1e9 * load_s)
 
     @property
     def word(self) -> str:
@@ -253,9 +260,10 @@ class Workload:
 
 def transform_cases(w: Workload) -> Iterator[Case]:
     w.poison(*(s.transform for s in w.sets))
-    yield w.case(
-        "forward", ORDERS["forward"], [partial(s.a.ntt, out=s.transform) for s in w.sets], w.is_forward
-    )
+    forward = [partial(s.a.ntt, out=s.transform) for s in w.sets]
+    yield w.case("forward", ORDERS["forward"], forward, w.is_forward)
+    if w.ring.rows == 1 and w.ring.n in LOADED_DEGREES:
+        yield w.case("forward", ORDERS["forward"], forward, w.is_forward, load_s=LOAD_S)
     for s in w.sets:
         s.a.ntt(out=s.transform)
         w.poison(s.result)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +39,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 SAMPLE_NS = 200_000  # least length of a sample: some thousand times the resolution of the clock
 WARM_UP_NS = 20_000_000  # caches, branch predictors and the core's frequency settle
+REST_S = 0.5  # of a GPU, before it is timed
 SAMPLES = 20  # at least; and then more, until
 TOTAL_NS = 100_000_000  # the samples together have seen this much of the machine's noise
 HEAP_KEPT = 31 * 2**20  # bytes, just under the most that glibc adapts to
@@ -66,6 +67,8 @@ class Case:
     """Turns a result into plain numbers, comparable between libraries; it is not timed."""
     calls: int = 1
     """Calls that one `run` makes, all of the same work."""
+    load_ns: float = 0
+    """Nanoseconds for which the device has run this before it is timed; 0: it has rested."""
 
     def __str__(self) -> str:
         return f"{self.op} {' '.join(f'{k}={v}' for k, v in self.params.items())} [{self.library}]"
@@ -101,6 +104,9 @@ class Row:
 class Timer(Protocol):
     """A clock for one kind of device."""
 
+    def rest(self) -> None:
+        """Wait until nothing that ran before slows the device."""
+
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         """Nanoseconds that `loops` calls take, until their results exist."""
 
@@ -116,6 +122,9 @@ class WallClock:
         # keeps blocks up to that size (32 MiB at most). Without this, functions with large
         # temporaries are timed with their page faults or without, by what ran before them.
         np.empty(HEAP_KEPT, dtype=np.uint8)
+
+    def rest(self) -> None:
+        """Cores keep their clock."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         start = perf_counter_ns()
@@ -144,6 +153,12 @@ class CudaEvents:
         self._cuda = cupy.cuda
         self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
         self._machine = gpu_machine(cupy)
+
+    def rest(self) -> None:
+        """A card near its power limit lowers its clock; what it has drawn is forgotten within this time."""
+        self._stop.record()
+        self._stop.synchronize()
+        sleep(REST_S)
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         run()  # what is timed is queued while the GPU works on this
@@ -174,7 +189,8 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
     if not case.verify(values):
         raise Unverified(f"{case}: the result is wrong, so it is not timed")
     seen = digest(values)
-    loops, times = sample(case.run, timer)
+    timer.rest()
+    loops, times = sample(case.run, timer, max(case.load_ns, WARM_UP_NS))
     if digest(case.values(case.run())) != seen:
         raise Unverified(f"{case}: the result changed while it was timed")
     calls = loops * case.calls
@@ -204,13 +220,13 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
     )
 
 
-def sample(run: Callable[[], Any], timer: Timer) -> tuple[int, list[float]]:
+def sample(run: Callable[[], Any], timer: Timer, warm_up_ns: float) -> tuple[int, list[float]]:
     """Calls per sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         loops, spent = 1, 0.0
-        while (once := timer.elapsed(run, loops)) < SAMPLE_NS or spent < WARM_UP_NS:
+        while (once := timer.elapsed(run, loops)) < SAMPLE_NS or spent < warm_up_ns:
             spent += once
             if once < SAMPLE_NS:
                 loops *= 2

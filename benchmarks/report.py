@@ -1,4 +1,4 @@
-"""Write the measured tables into README.md and docs/performance.md.
+"""Write the measured tables into README.md and docs/performance.md, and the roofline beside them.
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+FIGURE = ROOT / "docs" / "roofline.svg"
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,15 @@ class GpuKind:
             if (machine["kind"], row.library, p["limbs"]) != ("gpu", "polygpu", 1) or p["batch"] == 1:
                 continue
             if row.op in ("forward", "inverse", "product"):
-                shown[machine["name"], prime_size(row), p["n"], row.op] = row
+                shown[machine["name"], prime_size(row), p["n"], loaded(row)] = row
         return list(shown.values())
+
+    def cells(self, rows: Iterable[Row]) -> Cells:
+        return {(prime_size(row), int(row.params["n"]), loaded(row)): row for row in self.rows(rows)}
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The tables of the rows of one machine."""
-        cells = {(prime_size(row), int(row.params["n"]), row.op): row for row in self.rows(rows)}
+        cells = self.cells(rows)
         if cells:
             yield from self.layout(cells)
 
@@ -161,6 +166,24 @@ def prime_size(row: Row) -> int:
     """30 for BabyBear's 31 bits too, which stands in where there is no prime of 30."""
     bits = int(row.params["bits"])
     return 30 if bits == 31 else bits
+
+
+def loaded(row: Row) -> str:
+    """The op, and whether the card had worked on it for long."""
+    return row.op + (", loaded" if "load_s" in row.params else "")
+
+
+def gpu_load(cells: Cells) -> Iterator[Table]:
+    """Forward transforms of a card that has rested, and after a load."""
+    sizes = sorted({size for size, _, _ in cells})
+    body = [
+        (power(n), *(ps(cells.get((size, n, op))) for size in sizes for op in ("forward", "forward, loaded")))
+        for n in sorted({n for _, n, op in cells if op == "forward, loaded"})
+    ]
+    loads = unique(r.params["load_s"] for (_, _, op), r in cells.items() if op == "forward, loaded")
+    heads = (f"{size}-bit{what}" for size in sizes for what in ("", f" after {loads} s"))
+    if body:
+        yield Table("Forward transform of a batch, ps per coefficient", ("N", *heads), tuple(body))
 
 
 def gpu_ntt(cells: Cells) -> Iterator[Table]:
@@ -250,6 +273,7 @@ KINDS: dict[str, Kind | GpuKind] = {
         cell=per_butterfly,
     ),
     "gpu-ntt": GpuKind(gpu_ntt),
+    "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
 }
 
@@ -339,22 +363,33 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
     return re.sub(marked, table, page, flags=re.DOTALL)
 
 
+def figure_of(rows: Sequence[Row]) -> str | None:
+    """The roofline of the machine measured last; None without rows of a GPU."""
+    kind = GpuKind(gpu_ntt)
+    machines = [row.machine["name"] for row in kind.rows(rows)]
+    own = [row for row in rows if machines and row.machine["name"] == machines[-1]]
+    return roofline.svg(kind.cells(own)) if own else None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a table differs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser.add_argument("--figure", type=Path, default=FIGURE, help="where the roofline goes")
     parser.add_argument("pages", nargs="*", type=Path, metavar="FILE", default=list(PAGES))
     options = parser.parse_args(arguments)
 
     rows = newest(read_rows(options.results))
     status = 0
-    for path in options.pages:
-        page = path.read_text(encoding="utf-8")
-        written = rewrite(page, rows)
-        if written == page:
+    files = [(path, rewrite(path.read_text(encoding="utf-8"), rows)) for path in options.pages]
+    drawn = figure_of(rows)
+    if drawn is not None:
+        files.append((options.figure, drawn))
+    for path, written in files:
+        if path.exists() and path.read_text(encoding="utf-8") == written:
             continue
         if options.check:
-            print(f"{path}: a table differs from the results; run python -m benchmarks.report")
+            print(f"{path}: differs from the results; run python -m benchmarks.report")
             status = 1
         else:
             path.write_text(written, encoding="utf-8")
