@@ -104,6 +104,11 @@ class Row:
 class Timer(Protocol):
     """A clock for one kind of device."""
 
+    warm_up_ns: float
+    """Spent before the first sample."""
+    total_ns: float
+    """Spent in all samples, at least."""
+
     def rest(self) -> None:
         """Wait until nothing that ran before slows the device."""
 
@@ -116,6 +121,8 @@ class Timer(Protocol):
 
 class WallClock:
     """Times work that is done when the call returns: the CPU."""
+
+    warm_up_ns, total_ns = WARM_UP_NS, TOTAL_NS
 
     def __init__(self) -> None:
         # glibc maps large blocks afresh at each call, until one of them was freed: from then on it
@@ -145,7 +152,12 @@ class WallClock:
 
 
 class CudaEvents:
-    """Times work that is queued on CuPy's current stream, by events on that stream: a GPU."""
+    """Times work that is queued on CuPy's current stream, by events on that stream: a GPU.
+
+    A card near its power limit lowers its clock, within tens of milliseconds: rows are short.
+    """
+
+    warm_up_ns, total_ns = 1e6, 1e6
 
     def __init__(self) -> None:
         import cupy
@@ -155,7 +167,7 @@ class CudaEvents:
         self._machine = gpu_machine(cupy)
 
     def rest(self) -> None:
-        """A card near its power limit lowers its clock; what it has drawn is forgotten within this time."""
+        """What the card has drawn is forgotten within this time."""
         self._stop.record()
         self._stop.synchronize()
         sleep(REST_S)
@@ -190,7 +202,7 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
         raise Unverified(f"{case}: the result is wrong, so it is not timed")
     seen = digest(values)
     timer.rest()
-    loops, times = sample(case.run, timer, max(case.load_ns, WARM_UP_NS))
+    loops, times = sample(case.run, timer, case.load_ns)
     if digest(case.values(case.run())) != seen:
         raise Unverified(f"{case}: the result changed while it was timed")
     calls = loops * case.calls
@@ -220,18 +232,18 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
     )
 
 
-def sample(run: Callable[[], Any], timer: Timer, warm_up_ns: float) -> tuple[int, list[float]]:
+def sample(run: Callable[[], Any], timer: Timer, load_ns: float = 0) -> tuple[int, list[float]]:
     """Calls per sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         loops, spent = 1, 0.0
-        while (once := timer.elapsed(run, loops)) < SAMPLE_NS or spent < warm_up_ns:
+        while (once := timer.elapsed(run, loops)) < SAMPLE_NS or spent < max(load_ns, timer.warm_up_ns):
             spent += once
             if once < SAMPLE_NS:
                 loops *= 2
         times: list[float] = []
-        while len(times) < SAMPLES or sum(times) < TOTAL_NS:
+        while len(times) < SAMPLES or sum(times) < timer.total_ns:
             times.append(timer.elapsed(run, loops))
         return loops, times
     finally:

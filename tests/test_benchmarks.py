@@ -37,6 +37,8 @@ Between.
 class Card:
     """A device whose every call takes a microsecond, except each tenth sample of four."""
 
+    warm_up_ns, total_ns = harness.WARM_UP_NS, harness.TOTAL_NS
+
     def __init__(self) -> None:
         self.samples = self.rests = 0
 
@@ -64,6 +66,14 @@ def squares(**changes: Any) -> Case:
         work=8,
     )
     return dataclasses.replace(case, **changes)
+
+
+def test_a_device_rests_before_it_is_timed_and_works_before_a_row_under_load():
+    rested, loaded = Card(), Card()
+    measure(squares(), rested)
+    measure(squares(load_ns=1e9), loaded)
+    assert rested.rests == loaded.rests == 1
+    assert loaded.samples > 2500 + rested.samples  # a second of samples of 256 to 1024 us
 
 
 def row(**changes: Any) -> Row:
