@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from .harness import Row
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 460, 70, 50, 20, 150
-X, Y = (0.25, 4.0), (0.1, 6.0)  # butterflies a byte, 10^12 butterflies a second
+X, Y = (0.25, 4.0), (0.4, 6.0)  # butterflies a byte, 10^12 butterflies a second
 CLOCK_GHZ = 1.98  # of an H100 SXM that has not reached its power limit
 # Butterflies of a multiprocessor in a clock, by the rates of the instructions that one multiplies with:
 # 64 lanes of 32-bit multiply-add, of which high and wide products take two; 64 lanes of FP64.
 PER_CLOCK = {"u32": 64 / 4, "f64": 64 / 8, "u64": 64 / 14}
+LABELLED = (2**10, 2**12, 2**14, 2**16, 2**20, 2**24)
 COLOURS = {"u32": "#1b6ca8", "f64": "#c1542e", "u64": "#4b8b3b"}
 
 
@@ -64,7 +65,7 @@ def axes() -> Iterable[str]:
     for x in (0.25, 0.5, 1, 2, 4):
         yield line(x, Y[0], x, Y[1], "#e4e4e4")
         yield text(at(x, Y[0])[0], HEIGHT - BOTTOM + 16, f"{x:g}", anchor="middle")
-    for y in (0.1, 0.2, 0.5, 1, 2, 5):
+    for y in (0.5, 1, 2, 5):
         yield line(X[0], y, X[1], y, "#e4e4e4")
         yield text(LEFT - 6, at(X[0], y)[1] + 4, f"{y:g}", anchor="end")
     yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "butterflies a byte", anchor="middle")
@@ -89,4 +90,5 @@ def points(rows: Iterable[Row], colour: str) -> Iterable[str]:
         butterflies = math.log2(n) / 2  # of a coefficient
         x, y = at(butterflies / (2 * word_bytes), butterflies * row.work / row.median / 1000)
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
-        yield text(x + 6, y + 12, f"2^{n.bit_length() - 1}", colour)
+        if n in LABELLED:
+            yield text(x + 4, y + 15, f"2^{n.bit_length() - 1}", colour)
