@@ -157,7 +157,7 @@ class CudaEvents:
     A card near its power limit lowers its clock, within tens of milliseconds: rows are short.
     """
 
-    warm_up_ns, total_ns = 1e6, 1e6
+    warm_up_ns, total_ns = 1e6, 1e7
 
     def __init__(self) -> None:
         import cupy
