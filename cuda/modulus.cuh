@@ -18,7 +18,7 @@ struct Modulus {
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
-    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^61: 2q, 3q, 6q and -q modulo 2^64. Each is loaded on its
+    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^62: 2q, 3q, 6q and -q modulo 2^64. Each is loaded on its
     // own: a compiler that knew how they are related would compute them again and again from q.
     u32 q32, minus_q32, q2_32, minus_q2_32;
     u64 q2, q3, q6, minus_q;

@@ -1,8 +1,9 @@
-// A tile: transforms of LENGTH values held by one block of threads, 16 (or 32) values a thread, in rounds of up to
-// 4 (or 5) stages in registers with one exchange through shared memory between rounds.
+// A tile: transforms of LENGTH values held by one block of threads, 8, 16 or 32 values a thread, in rounds of up to 3,
+// 4 or 5 stages in registers with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
-// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long tiles
+// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long
+//               tiles, more for small ones
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
 //               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
 // LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values it moves at once
@@ -104,6 +105,7 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
 // the stage (W::Bounds).
 template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
+    static_assert(BOUND <= W::Bounds::LIMIT, "values have outgrown their word");
     constexpr bool REDUCE = BOUND + W::Bounds::GROWTH > W::Bounds::LIMIT;
     constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
 #pragma unroll
@@ -120,6 +122,7 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
 template <class W, int RADIX, int WIDTH, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {
+    static_assert(BOUND <= W::Bounds::LAZY_INVERSE, "values have outgrown their word");
     constexpr int AFTER = inverse_bound<typename W::Bounds>(BOUND, 1);
     constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
 #pragma unroll

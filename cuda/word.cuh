@@ -4,10 +4,9 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT, RELAXED ones.
-//   Forward
-//                        stages add GROWTH and keep below LIMIT, which is the bound between passes too; inverse ones
-//                        lead from bound to bound (after_inverse), with LAZY_INVERSE between passes
+//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT, RELAXED ones;
+//                        forward stages add GROWTH and keep to LIMIT, the bound between passes too; inverse ones lead
+//                        from bound to bound (after_inverse), and keep to LAZY_INVERSE
 //   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
 //                        PRODUCT_BLOCKS: of threads that hold both operands of a product, 0: as the compiler sees fit
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value, or the sum,
@@ -161,7 +160,7 @@ struct Lazy64 {
 struct Lazy60 : Lazy64 {
     struct Bounds {
         static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, GROWTH = 3, LIMIT = 15, LAZY_INVERSE = 6;
-        static constexpr __device__ int after_inverse(int bound) { return bound <= 3 ? 2 * bound : 3; }
+        static constexpr __device__ int after_inverse(int bound) { return bound == 2 || bound == 3 ? 2 * bound : 3; }
     };
     u64 q3, q6;
     u32 quotient;  // floor(2^64 / q), at least 16

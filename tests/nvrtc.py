@@ -166,7 +166,8 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)
         for size, base in transforms:
             plan = NttPlan(limbs, base << size, "negacyclic", base, (1,))
-            for batch in (1, 1 << 20):  # many rows run two passes in one launch
+            # Few rows; as many as fill the card; so many that two passes run in one launch.
+            for batch in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
                 x = _array((batch, 1, base << size), limbs.dtype)
                 backend.ntt(plan, x, x)
                 backend.intt(plan, x, x)

@@ -154,6 +154,8 @@ def test_small_primes(gpu, q):
     "card, size, bits",
     [
         ("h100", 13, 30),
+        ("h100", 13, 60),
+        ("h100", 14, 50),
         ("h100", 14, 60),
         ("h100", 15, 30),
         ("h100", 16, 30),
@@ -179,13 +181,14 @@ def test_long_rows(card, size, bits):
 
 
 def pieces(*shapes):
-    """Passes of (stages, columns and rows of a tile as logarithms) in the place of split_passes."""
+    """Passes in the place of split_passes: stages, columns, rows, and columns of a thread, as logarithms."""
 
     def split(points, base, word_bytes, card, few=False):
         (like,) = split_passes(16, 1, word_bytes, card)
         passes, done = [], 0
-        for stages, columns, rows in shapes:
+        for stages, columns, rows, *width in shapes:
             shape = {"log_length": stages, "log_columns": columns, "log_rows": rows}
+            shape["log_width"] = sum(width)
             passes.append(replace(like, log_blocks=done, log_values=min(stages, 4), **shape))
             done += stages
         return tuple(passes)
@@ -210,7 +213,13 @@ def test_three_passes(bits, monkeypatch):
 @pytest.mark.parametrize("concurrent_blocks", [1, 5])
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 @pytest.mark.parametrize(
-    "passes", [((4, 4, 1), (5, 0, 4)), ((2, 5, 0), (5, 4, 0), (4, 0, 5)), ((3, 3, 2), (5, 1, 3))]
+    "passes",
+    [
+        ((4, 4, 1), (5, 0, 4)),
+        ((2, 5, 0), (5, 4, 0), (4, 0, 5)),
+        ((3, 3, 2), (5, 1, 3)),
+        ((4, 5, 1, 1), (6, 0, 3)),
+    ],
 )
 def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
     """One launch, the second pass behind the first: by one unit or several, of whole rows or blocks."""
@@ -338,7 +347,7 @@ def growing(q, log_length, stage, rng):
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_values_that_grow_in_every_stage(gpu, bits):
-    """The bounds of lazy values, reached: no transform's own twiddles come near them."""
+    """The bounds of lazy values, reached (60 bits: 12q of 15q): no transform's own twiddles come near."""
     card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
     limbs, word = limbs_of((q,)), WORDS[bits]
     (one,) = split_passes(1 << log_length, 1, limbs.dtype.itemsize, card)

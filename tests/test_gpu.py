@@ -29,6 +29,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,22 @@ def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
     a, b = (draw(ring, (5,) if log_n < 14 else (2,), seed) for seed in (1, 2))
     check_transform(ring, a)
     check(Poly.mul, a, b)
+    if 12 <= log_n <= 18:  # as one of many rows
+        with filled_card():
+            check_transform(ring, a)
+            check(Poly.mul, a, b)
+
+
+@contextmanager
+def filled_card(**changes: Any) -> Iterator[None]:
+    """A card that few rows fill: they take the kernels of many."""
+    backend: Any = load(GPU)
+    card = backend.card
+    backend.card = dataclasses.replace(card, multiprocessors=1, **changes)
+    try:
+        yield
+    finally:
+        backend.card = card
 
 
 @pytest.mark.parametrize(
@@ -504,7 +521,8 @@ def test_drawn_rings(ring: Ring, data: st.DataObject) -> None:
         check(pg.fma, a.ntt(), b.ntt(), a.ntt())
 
 
-# What the checkers of CUDA look at, by name: every kernel, every word, tiles that are full, ragged or long.
+# What the checkers of CUDA look at, by name: every kernel, every word, tiles that are full, ragged or long,
+# as rows of a batch that fills the card; few rows; flows.
 SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
     "u32, 3 rows": (lambda: Ring(64, prime(64, 30)), (3,)),
     "u32 of 31 bits": (lambda: Ring(64, prime(64, 31)), (3,)),
@@ -546,10 +564,18 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(SANITIZED) <= 32
     make, batch = SANITIZED[name]
     ring = make()
-    if "flow" in name:  # few rows are many for a small cache
-        backend: Any = load(GPU)
-        monkeypatch.setattr(backend, "card", dataclasses.replace(backend.card, l2_bytes=4 << 20))
-    check_ring(ring, batch)
+    backend: Any = load(GPU)
+    kernel, names = backend._kernel, set[str]()
+
+    def noted(file: str, expression: str) -> Any:
+        names.add(expression.partition("<")[0])
+        return kernel(file, expression)
+
+    monkeypatch.setattr(backend, "_kernel", noted)
+    small = {"l2_bytes": 4 << 20} if "flow" in name else {}  # few rows are many for a small cache
+    with nullcontext() if "few" in name else filled_card(**small):
+        check_ring(ring, batch)
+    assert ("flow" in name) == ("ntt_forward_flow" in names) == ("ntt_inverse_flow" in names)
     a, b = draw(ring, (2, 1), 1), draw(ring, (3,), 2)
     if ring.n <= 512:
         check(lambda x, y: x * y - x, a, b)
