@@ -238,6 +238,19 @@ def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
             check(Poly.mul, a, b)
 
 
+def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the kernels that are launched from now on."""
+    backend: Any = load(GPU)
+    kernel, names = backend._kernel, set[str]()
+
+    def noted(file: str, expression: str) -> Any:
+        names.add(expression.partition("<")[0])
+        return kernel(file, expression)
+
+    monkeypatch.setattr(backend, "_kernel", noted)
+    return names
+
+
 @contextmanager
 def filled_card(**changes: Any) -> Iterator[None]:
     """A card that few rows fill: they take the kernels of many."""
@@ -334,21 +347,14 @@ def test_flows(
     bits: int, log_n: int, batch: int, limbs: int, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two passes in one launch: as in two launches, bit for bit, and some rows as on the host."""
-    n, names = 1 << log_n, set[str]()
+    n = 1 << log_n
     if bits == 30 and log_n == 24:
         bits = 31
     try:
         ring = Ring(n, ntt_primes(n, bits, limbs, kind=kind), kind=kind)
     except pg.ParameterError as error:
         pytest.skip(str(error))
-    backend: Any = load(GPU)
-    kernel = backend._kernel
-
-    def noted(file: str, expression: str) -> Any:
-        names.add(expression.partition("<")[0])
-        return kernel(file, expression)
-
-    monkeypatch.setattr(backend, "_kernel", noted)
+    names = noted_kernels(monkeypatch)
     with pg.device("cuda"):
         x = ring.from_residues(_residues(ring, batch))
     found = {"ntt": x.ntt(), "intt": Poly(ring, x.data, "eval").intt()}
@@ -564,14 +570,7 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(SANITIZED) <= 32
     make, batch = SANITIZED[name]
     ring = make()
-    backend: Any = load(GPU)
-    kernel, names = backend._kernel, set[str]()
-
-    def noted(file: str, expression: str) -> Any:
-        names.add(expression.partition("<")[0])
-        return kernel(file, expression)
-
-    monkeypatch.setattr(backend, "_kernel", noted)
+    names = noted_kernels(monkeypatch)
     small = {"l2_bytes": 4 << 20} if "flow" in name else {}  # few rows are many for a small cache
     with nullcontext() if "few" in name else filled_card(**small):
         check_ring(ring, batch)
