@@ -1,7 +1,8 @@
-// AVX2: 8 lanes of 32 bits, 4 lanes of 64 bits.
+// AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
+#include "fft.hpp"
 #include "lanes_scalar.hpp"
 
-#if defined(__AVX2__)
+#if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 
 namespace pg {
@@ -160,12 +161,58 @@ struct Lanes64 {
     }
 };
 
+struct Reals32 {
+    using T = float;
+    using V = __m256;
+    static constexpr size_t WIDTH = 4;
+    static PG_INLINE V load(const T *x) { return _mm256_loadu_ps(x); }
+    static PG_INLINE void store(T *x, V v) { _mm256_storeu_ps(x, v); }
+    static PG_INLINE V splat(T x) { return _mm256_set1_ps(x); }
+    static PG_INLINE V swap(V x) { return _mm256_permute_ps(x, 0xb1); }
+    static PG_INLINE V real(V x) { return _mm256_moveldup_ps(x); }
+    static PG_INLINE V imag(V x) { return _mm256_movehdup_ps(x); }
+    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm256_fmaddsub_ps(x, y, z); }
+    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm256_fmsubadd_ps(x, y, z); }
+    static PG_INLINE V fma(V x, V y, V z) { return _mm256_fmadd_ps(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm256_fnmadd_ps(x, y, z); }
+    static PG_INLINE void transpose(V *v) {
+        for (size_t i = 0; i < 4; i += 2) {
+            const __m256d a = _mm256_castps_pd(v[i]), b = _mm256_castps_pd(v[i + 1]);
+            v[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), v[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+        for (size_t i = 0; i < 2; ++i) {
+            const V a = v[i], b = v[i + 2];
+            v[i] = _mm256_permute2f128_ps(a, b, 0x20), v[i + 2] = _mm256_permute2f128_ps(a, b, 0x31);
+        }
+    }
+};
+
+struct Reals64 {
+    using T = double;
+    using V = __m256d;
+    static constexpr size_t WIDTH = 2;
+    static PG_INLINE V load(const T *x) { return _mm256_loadu_pd(x); }
+    static PG_INLINE void store(T *x, V v) { _mm256_storeu_pd(x, v); }
+    static PG_INLINE V splat(T x) { return _mm256_set1_pd(x); }
+    static PG_INLINE V swap(V x) { return _mm256_permute_pd(x, 0x5); }
+    static PG_INLINE V real(V x) { return _mm256_movedup_pd(x); }
+    static PG_INLINE V imag(V x) { return _mm256_permute_pd(x, 0xf); }
+    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm256_fmaddsub_pd(x, y, z); }
+    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm256_fmsubadd_pd(x, y, z); }
+    static PG_INLINE V fma(V x, V y, V z) { return _mm256_fmadd_pd(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm256_fnmadd_pd(x, y, z); }
+    static PG_INLINE void transpose(V *v) {
+        const V a = v[0], b = v[1];
+        v[0] = _mm256_permute2f128_pd(a, b, 0x20), v[1] = _mm256_permute2f128_pd(a, b, 0x31);
+    }
+};
+
 }  // namespace
 
 const Isa isa_avx2{
     "avx2", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    {},
+    {},     fft_kernels<ComplexLanes<Reals32>>(),           fft_kernels<ComplexLanes<Reals64>>(),
 };
 
 }  // namespace pg

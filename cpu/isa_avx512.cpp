@@ -1,4 +1,5 @@
 // AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
+#include "fft.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
@@ -205,12 +206,64 @@ struct Lanes64 : Lanes64Base {
     }
 };
 
+// The transpose of 4 x 4 quarters of vectors v[0], v[step], v[2 step], v[3 step].
+template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
+    const __m512d a = v[0], b = v[STEP], c = v[2 * STEP], d = v[3 * STEP];
+    const __m512d ab = _mm512_shuffle_f64x2(a, b, 0x44), cd = _mm512_shuffle_f64x2(c, d, 0x44);
+    const __m512d ab_high = _mm512_shuffle_f64x2(a, b, 0xee), cd_high = _mm512_shuffle_f64x2(c, d, 0xee);
+    v[0] = _mm512_shuffle_f64x2(ab, cd, 0x88), v[STEP] = _mm512_shuffle_f64x2(ab, cd, 0xdd);
+    v[2 * STEP] = _mm512_shuffle_f64x2(ab_high, cd_high, 0x88);
+    v[3 * STEP] = _mm512_shuffle_f64x2(ab_high, cd_high, 0xdd);
+}
+
+struct Reals32 {
+    using T = float;
+    using V = __m512;
+    static constexpr size_t WIDTH = 8;
+    static PG_INLINE V load(const T *x) { return _mm512_loadu_ps(x); }
+    static PG_INLINE void store(T *x, V v) { _mm512_storeu_ps(x, v); }
+    static PG_INLINE V splat(T x) { return _mm512_set1_ps(x); }
+    static PG_INLINE V swap(V x) { return _mm512_permute_ps(x, 0xb1); }
+    static PG_INLINE V real(V x) { return _mm512_moveldup_ps(x); }
+    static PG_INLINE V imag(V x) { return _mm512_movehdup_ps(x); }
+    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm512_fmaddsub_ps(x, y, z); }
+    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm512_fmsubadd_ps(x, y, z); }
+    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_ps(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_ps(x, y, z); }
+    static PG_INLINE void transpose(V *v) {
+        __m512d u[8];
+        for (size_t i = 0; i < 8; i += 2) {
+            const __m512d a = _mm512_castps_pd(v[i]), b = _mm512_castps_pd(v[i + 1]);
+            u[i] = _mm512_unpacklo_pd(a, b), u[i + 1] = _mm512_unpackhi_pd(a, b);
+        }
+        transpose_quarters<2>(u), transpose_quarters<2>(u + 1);
+        for (size_t i = 0; i < 8; ++i) v[i] = _mm512_castpd_ps(u[i]);
+    }
+};
+
+struct Reals64 {
+    using T = double;
+    using V = __m512d;
+    static constexpr size_t WIDTH = 4;
+    static PG_INLINE V load(const T *x) { return _mm512_loadu_pd(x); }
+    static PG_INLINE void store(T *x, V v) { _mm512_storeu_pd(x, v); }
+    static PG_INLINE V splat(T x) { return _mm512_set1_pd(x); }
+    static PG_INLINE V swap(V x) { return _mm512_permute_pd(x, 0x55); }
+    static PG_INLINE V real(V x) { return _mm512_movedup_pd(x); }
+    static PG_INLINE V imag(V x) { return _mm512_permute_pd(x, 0xff); }
+    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm512_fmaddsub_pd(x, y, z); }
+    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm512_fmsubadd_pd(x, y, z); }
+    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_pd(x, y, z); }
+    static PG_INLINE void transpose(V *v) { transpose_quarters<1>(v); }
+};
+
 }  // namespace
 
 const Isa isa_avx512{
     "avx512", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},       row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    {},
+    {},       fft_kernels<ComplexLanes<Reals32>>(),           fft_kernels<ComplexLanes<Reals64>>(),
 };
 
 }  // namespace pg

@@ -27,11 +27,34 @@ template <class T> struct RowKernels {
     size_t least_degree;  // a shorter row goes to the portable kernels
 };
 
+// The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.
+constexpr size_t FFT_LEVELS = 17, FFT_MAX_POINTS = 1 << (FFT_LEVELS - 1);
+// A pass splits a transform of `length` points into this many.
+constexpr size_t fft_radix(size_t length) { return length == 2 ? 2 : length == 4 || length == 16 ? 4 : 8; }
+
+template <class T> struct Fft {
+    size_t points;
+    // by log2(length): exp(-2 pi i jp / length) at [(j - 1) * length / radix + p], 0 < j < radix, p < length / radix
+    const T *twiddles[FFT_LEVELS];
+};
+
+template <class T> struct FftKernels {
+    // x may be y; inverse: divided by points; scratch: fft_scratch(points) reals
+    void (*transform)(const T *x, T *y, size_t rows, bool inverse, const Fft<T> &fft, T *scratch);
+    // y = ifft(fft(a) * fft(b)) by rows of 64 points, operands may be y; shared: b is one row, transformed
+    void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
+};
+
+// One row of work, or 8 side by side in two places where rows are shorter than 64.
+constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
+
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
     RowKernels<u32> q30, q31, q32;  // q < 2^30, q < 2^31, q <= 2^32
     RowKernels<u64> q50, q62, q64;  // q < 2^50, q < 2^62, q <= 2^64
+    FftKernels<float> fft_float;
+    FftKernels<double> fft_double;
 };
 
 extern const Isa isa_portable;

@@ -4,6 +4,7 @@
 // modulus. Batch axes broadcast against those of the result.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/complex.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <complex>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -43,7 +45,7 @@ bool supported(const Isa &isa) {
     if (&isa == &isa_avx512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512ifma");
-    if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2");
+    if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return &isa == &isa_portable;
 }
@@ -570,6 +572,69 @@ void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_co
                      inverse.data() + points);
 }
 
+// ---- the complex FFT ----
+
+// A C-contiguous array (rows, points) of complex numbers with parts of type T
+template <class T, class A> auto *complex_rows(const A &x, size_t rows, size_t points) {
+    require(x.ndim() == 2 && x.dtype() == nb::dtype<std::complex<T>>(), "fft: (rows, points) of one complex dtype");
+    require(x.shape(0) == rows && x.shape(1) == points, "fft: shapes differ");
+    require(rows == 0 || ((points == 1 || x.stride(1) == 1) && (rows == 1 || x.stride(0) == (int64_t)points)),
+            "fft: arrays must be C-contiguous");
+    return x.data();
+}
+template <class F> void dispatch_precision(const Out &out, const F &run) {
+    if (out.dtype() == nb::dtype<std::complex<float>>()) run(float());
+    else if (out.dtype() == nb::dtype<std::complex<double>>()) run(double());
+    else throw nb::value_error("fft: complex64 or complex128");
+}
+const FftKernels<float> &slot(const Isa &isa, float) { return isa.fft_float; }
+const FftKernels<double> &slot(const Isa &isa, double) { return isa.fft_double; }
+
+// Rows in pieces long enough that a piece costs no more than its work; body(first row, rows, worker)
+template <class F> void for_rows_of(size_t rows, size_t points, double transforms, const F &body) {
+    const size_t piece = std::max<size_t>(1, 8192 / points), pieces = (rows + piece - 1) / piece;
+    for_each_row(pieces, 0.1 * transforms * seconds_transform(points) * (double)piece,
+                 [&](size_t i, const Worker &worker) { body(i * piece, std::min(piece, rows - i * piece), worker); });
+}
+
+void fft(const Array &x, const Out &out, bool inverse) {
+    dispatch_precision(out, [&](auto precision) {
+        using T = decltype(precision);
+        require(out.ndim() == 2, "fft: (rows, points)");
+        const size_t rows = out.shape(0), points = out.shape(1);
+        require(points > 0 && (points & (points - 1)) == 0 && points <= FFT_MAX_POINTS,
+                "fft: points must be a power of two, at most 65536");
+        const T *from = (const T *)complex_rows<T>(x, rows, points);
+        T *to = (T *)complex_rows<T>(out, rows, points);
+        const Fft<T> plan = make_fft<T>(points);
+        const FftKernels<T> &kernels = slot(*current_isa.load(std::memory_order_relaxed), T());
+        for_rows_of(rows, points, 1, [&](size_t first, size_t count, const Worker &worker) {
+            T *scratch = (T *)worker.scratch(fft_scratch(points) * sizeof(T));
+            const size_t at = 2 * points * first;
+            kernels.transform(from + at, to + at, count, inverse, plan, scratch);
+        });
+    });
+}
+
+void convolve64(const Array &a, const Array &b, const Out &out) {
+    dispatch_precision(out, [&](auto precision) {
+        using T = decltype(precision);
+        require(out.ndim() == 2 && b.ndim() == 2, "fft: (rows, points)");
+        const size_t rows = out.shape(0);
+        const bool shared = b.shape(0) == 1;
+        const T *x = (const T *)complex_rows<T>(a, rows, 64), *y = (const T *)complex_rows<T>(b, shared ? 1 : rows, 64);
+        T *to = (T *)complex_rows<T>(out, rows, 64);
+        const Fft<T> plan = make_fft<T>(64);
+        const FftKernels<T> &kernels = slot(*current_isa.load(std::memory_order_relaxed), T());
+        alignas(64) T filter[128];
+        if (shared) kernels.transform(y, filter, 1, false, plan, nullptr);
+        for_rows_of(rows, 64, shared ? 2 : 3, [&](size_t first, size_t count, const Worker &) {
+            const size_t at = 128 * first;
+            kernels.convolve64(x + at, shared ? filter : y + at, shared, to + at, count, plan);
+        });
+    });
+}
+
 // Additions that wait for each other take one cycle: the clock while they run, in GHz.
 double clock_ghz() {
     constexpr long ROUNDS = 400'000, ADDS = 16;
@@ -621,6 +686,8 @@ NB_MODULE(_cpu, module) {
                nb::arg("inverse"));
     module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),
                nb::call_guard<nb::gil_scoped_release>());
+    module.def("fft", &fft, nb::arg("x"), nb::arg("out").noconvert(), nb::arg("inverse"));
+    module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out").noconvert());
     module.def("supported_isas", [] {
         std::vector<std::string> names;
         for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})

@@ -1,5 +1,8 @@
 #include "tables.hpp"
 
+#include <cmath>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace pg {
@@ -29,6 +32,26 @@ void fill_one(const Modulus &m, u64 root, bool negacyclic, size_t points, u64 sc
     }
 }
 
+// exp(-2 pi i k / length): the angle brought to [0, pi/4], so that both parts keep all digits of long double.
+template <class T> void root_of_unity(size_t k, size_t length, T *w) {
+    const long double PI = 3.14159265358979323846264338327950288L;
+    const size_t octant = k * 8 / length, above = k * 8 % length;
+    const bool mirrored = octant % 2;
+    const long double angle = PI / 4 * (long double)(mirrored ? length - above : above) / (long double)length;
+    long double x = std::cos(angle), y = std::sin(angle);
+    if (mirrored) std::swap(x, y);  // pi/2 - angle
+    for (size_t turn = 0; turn < octant / 2; ++turn) x = -std::exchange(y, x);
+    w[0] = (T)x, w[1] = (T)-y;
+}
+
+template <class T> std::vector<T> fft_table(size_t length) {
+    const size_t radix = fft_radix(length), count = length / radix;
+    std::vector<T> w(2 * (radix - 1) * count);
+    for (size_t j = 1; j < radix; ++j)
+        for (size_t p = 0; p < count; ++p) root_of_unity(j * p, length, &w[2 * ((j - 1) * count + p)]);
+    return w;
+}
+
 }  // namespace
 
 template <class T>
@@ -53,5 +76,20 @@ u64 smallest_generator(u64 q, u64 root, u64 order) {
     }
     return least;
 }
+
+template <class T> Fft<T> make_fft(size_t points) {
+    static std::once_flag made[FFT_LEVELS];
+    static std::vector<T> tables[FFT_LEVELS];
+    Fft<T> fft{};
+    fft.points = points;
+    for (size_t length = points; length > 1; length /= fft_radix(length)) {
+        const int level = __builtin_ctzll(length);
+        std::call_once(made[level], [&] { tables[level] = fft_table<T>(length); });
+        fft.twiddles[level] = tables[level].data();
+    }
+    return fft;
+}
+template Fft<float> make_fft<float>(size_t);
+template Fft<double> make_fft<double>(size_t);
 
 }  // namespace pg

@@ -1,6 +1,6 @@
-// Tables of twiddles and searches for roots, in exact scalar arithmetic.
+// Tables of twiddles and searches for roots, in exact scalar arithmetic; twiddles of the complex FFT.
 #pragma once
-#include "modulus.hpp"
+#include "kernels.hpp"
 
 namespace pg {
 
@@ -14,5 +14,8 @@ void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, 
 
 // The smallest generator of the group that `root` generates; its order is a power of two, at least 2.
 u64 smallest_generator(u64 q, u64 root, u64 order);
+
+// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS, made when first asked for and kept.
+template <class T> Fft<T> make_fft(size_t points);
 
 }  // namespace pg

@@ -1,7 +1,11 @@
 // The portable kernels without Python, for machines that are only cross-compiled for: transforms, products
-// and pointwise operations of every word against schoolbook. Prints what failed; exits 1 then.
+// and pointwise operations of every word against schoolbook, the complex FFT against its definition. Prints what
+// failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_portable.cpp cpu/tables.cpp -o smoke && ./smoke
+#include <cmath>
+#include <complex>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "kernels.hpp"
@@ -60,6 +64,33 @@ u64 root(u64 q, u64 degree) {
     }
 }
 
+template <class T> bool check_fft(const FftKernels<T> &kernels, size_t points) {
+    const size_t rows = 3;
+    const Modulus range = make_modulus(2001);
+    std::vector<std::complex<T>> x(rows * points), y(x.size()), back(x.size());
+    for (auto &v : x) v = {(T)random_below(range) - 1000, (T)random_below(range) - 1000};
+    std::vector<T> scratch(fft_scratch(points));
+    const Fft<T> fft = make_fft<T>(points);
+    kernels.transform((const T *)x.data(), (T *)y.data(), rows, false, fft, scratch.data());
+    kernels.transform((const T *)y.data(), (T *)back.data(), rows, true, fft, scratch.data());
+
+    using Exact = std::complex<long double>;
+    std::vector<Exact> roots(points);
+    for (size_t k = 0; k < points; ++k) roots[k] = std::polar(1.0L, -2 * std::acos(-1.0L) * k / points);
+    long double error = 0, error_back = 0, size = 0;  // squares, of the transform and of its inverse
+    for (size_t r = 0; r < rows; ++r)
+        for (size_t k = 0; k < points; ++k) {
+            Exact sum = 0;
+            for (size_t j = 0; j < points; ++j) sum += Exact(x[r * points + j]) * roots[j * k % points];
+            error += std::norm(Exact(y[r * points + k]) - sum), size += std::norm(sum);
+            error_back += std::norm(back[r * points + k] - x[r * points + k]) * points;
+        }
+    const long double allowed = 2 * std::numeric_limits<T>::epsilon();
+    const bool ok = std::sqrt(error / size) < allowed && std::sqrt(error_back / size) < 2 * allowed;
+    if (!ok) std::printf("wrong complex FFT of %zu points, %zu bytes a value\n", points, 2 * sizeof(T));
+    return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -70,6 +101,10 @@ int main() {
         ok &= check<u32>(isa_portable.q32, 4294957057, root(4294957057, degree), degree);
         ok &= check<u64>(isa_portable.q62, 4611686018427366401, root(4611686018427366401, degree), degree);
         ok &= check<u64>(isa_portable.q64, 18446744069414584321u, root(18446744069414584321u, degree), degree);
+    }
+    for (size_t points : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+        ok &= check_fft<float>(isa_portable.fft_float, points);
+        ok &= check_fft<double>(isa_portable.fft_double, points);
     }
     std::puts(ok ? "ok" : "failed");
     return ok ? 0 : 1;
