@@ -3,7 +3,8 @@
     python -m benchmarks.cpu [--quick] [--out DIR]
 
 Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
-uniformly from [0, q), q prime. Which conversions a row includes: docs/performance.md.
+uniformly from [0, q), q prime; complex transforms on the same batch of rows. Which conversions a row
+includes: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
+from polygpu import _cpu
 
 from .harness import RESULTS, Case, Row, measure, print_table, record
 from .report import KINDS
@@ -28,7 +30,9 @@ from .report import KINDS
 DEGREES = (2**10, 2**12, 2**14, 2**16)
 QUICK = DEGREES[:-1]
 PRIME_BITS = (30, 50, 60)
-PACKAGES = ("python-flint", "galois")
+PRECISIONS = ("complex64", "complex128")
+ROWS, POINTS = 1024, 64  # of a batch of complex transforms
+PACKAGES = ("python-flint", "galois", "scipy")
 
 Residues = NDArray[np.uint64]
 Evaluations = NDArray[np.object_]
@@ -244,6 +248,54 @@ def powers_of_root_of_i(n: int) -> NDArray[np.complex128]:
     return powers
 
 
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows of normally distributed complex values, and their transforms by the definition."""
+
+    dtype: str
+
+    @cached_property
+    def x(self) -> NDArray[Any]:
+        parts = np.random.default_rng(1).standard_normal((2, ROWS, POINTS))
+        return (parts[0] + 1j * parts[1]).astype(self.dtype)
+
+    @cached_property
+    def transformed(self) -> NDArray[np.clongdouble]:
+        angle = np.arange(POINTS, dtype=np.longdouble) * (-8 * np.arctan(np.longdouble(1)) / POINTS)
+        roots = np.cos(angle) + 1j * np.sin(angle)
+        matrix = roots[np.outer(np.arange(POINTS), np.arange(POINTS)) % POINTS]
+        values: NDArray[np.clongdouble] = self.x.astype(np.clongdouble) @ matrix
+        return values
+
+    def is_transform(self, values: NDArray[Any]) -> bool:
+        """Every row's relative L2 error is at most 2 epsilon, and no precision was lost or gained."""
+        error = np.linalg.norm(values - self.transformed, axis=1) / np.linalg.norm(self.transformed, axis=1)
+        return values.dtype == self.dtype and bool((error <= 2 * np.finfo(self.dtype).eps).all())
+
+    def case(self, library: str, run: Callable[[], Any]) -> Case:
+        params = {"n": POINTS, "batch": ROWS, "dtype": self.dtype}
+        return Case("fft64", library, params, run, self.is_transform, work=self.x.size)
+
+
+def polygpu_batch_cases(w: Batch) -> Iterator[Case]:
+    def transform() -> NDArray[Any]:
+        out = np.empty_like(w.x)
+        _cpu.fft(w.x, out, False)
+        return out
+
+    yield w.case("polygpu", transform)
+
+
+def numpy_batch_cases(w: Batch) -> Iterator[Case]:
+    yield w.case("numpy.fft", lambda: np.fft.fft(w.x))
+
+
+def scipy_batch_cases(w: Batch) -> Iterator[Case]:
+    import scipy.fft
+
+    yield w.case("scipy.fft", lambda: scipy.fft.fft(w.x, workers=1))
+
+
 # Cases by library, and the module without which they are skipped.
 LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("polygpu", polygpu_cases),
@@ -251,6 +303,28 @@ LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("galois", galois_cases),
     ("numpy", fft_cases),
 )
+BATCH_LIBRARIES: tuple[tuple[str, Callable[[Batch], Iterator[Case]]], ...] = (
+    ("polygpu", polygpu_batch_cases),
+    ("numpy", numpy_batch_cases),
+    ("scipy", scipy_batch_cases),
+)
+
+
+def cases(degrees: Sequence[int]) -> Iterator[Case]:
+    """All cases; a line for each library that is not installed."""
+    present = {}
+    for module in dict.fromkeys(module for module, _ in (*LIBRARIES, *BATCH_LIBRARIES)):
+        present[module] = importlib.util.find_spec(module) is not None
+        if not present[module]:
+            print(f"{module}: not installed, skipped")
+    for workload in (Workload(n, bits) for bits in PRIME_BITS for n in degrees):
+        for module, of_library in LIBRARIES:
+            if present[module]:
+                yield from of_library(workload)
+    for batch in map(Batch, PRECISIONS):
+        for module, of_batch in BATCH_LIBRARIES:
+            if present[module]:
+                yield from of_batch(batch)
 
 
 def describe(row: Row) -> str:
@@ -265,22 +339,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
 
-    present = []
-    for module, cases in LIBRARIES:
-        if importlib.util.find_spec(module):
-            present.append(cases)
-        else:
-            print(f"{module}: not installed, skipped")
-
     rows = []
-    for bits in PRIME_BITS:
-        for n in QUICK if options.quick else DEGREES:
-            workload = Workload(n, bits)
-            for cases in present:
-                for case in cases(workload):
-                    rows.append(measure(case, packages=PACKAGES))
-                    record(rows[-1], options.out)
-                    print(f"{case}: {describe(rows[-1])}", flush=True)
+    for case in cases(QUICK if options.quick else DEGREES):
+        rows.append(measure(case, packages=PACKAGES))
+        record(rows[-1], options.out)
+        print(f"{case}: {describe(rows[-1])}", flush=True)
     for table in (table for kind in KINDS.values() for table in kind.tables(rows)):
         print_table(table.title, table.header, table.body)
 

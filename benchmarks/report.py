@@ -81,6 +81,41 @@ class Kind:
         return self.cell(cells[n, op, library], cells.get((n, op, "python-flint")))
 
 
+class BatchKind:
+    """One table of batches of complex transforms: a line for each library, a column for each precision."""
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows; of two batches the newer row."""
+        shown: dict[object, Row] = {}
+        for row in rows:
+            if row.op == "fft64" and row.machine["kind"] == "cpu":
+                shown[row.machine["name"], row.library, row.params["dtype"]] = row
+        return list(shown.values())
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        cells = {(row.library, str(row.params["dtype"])): row for row in self.rows(rows)}
+        dtypes = sorted({dtype for _, dtype in cells}, key=lambda dtype: int(dtype.removeprefix("complex")))
+        libraries = dict.fromkeys(library for library, _ in cells)
+        batches = unique(row.params["batch"] for row in cells.values())
+        if cells:
+            yield Table(
+                f"64 points, batches of {batches}: ns for each transform (times as fast as scipy.fft)",
+                ("library", *dtypes),
+                tuple(
+                    (library, *(self.text(cells, library, dtype) for dtype in dtypes))
+                    for library in sorted(libraries, key=lambda library: library != "polygpu")
+                ),
+            )
+
+    def text(self, cells: Mapping[tuple[str, str], Row], library: str, dtype: str) -> str:
+        row, scipy = cells.get((library, dtype)), cells.get(("scipy.fft", dtype))
+        if row is None:
+            return ""
+        times = f" ({figure(scipy.median / row.median)}x)" if scipy else ""
+        return figure(row.median / int(row.params["batch"])) + times
+
+
 @dataclass(frozen=True)
 class Goal:
     """Time per coefficient, in ps, of a forward transform with a prime of some size."""
@@ -146,9 +181,9 @@ class GpuKind:
         shown: dict[object, Row] = {}
         for row in rows:
             p, machine = row.params, row.machine
-            if (machine["kind"], row.library, p["limbs"]) != ("gpu", "polygpu", 1) or p["batch"] == 1:
+            if (machine["kind"], row.library) != ("gpu", "polygpu"):
                 continue
-            if row.op in ("forward", "inverse", "product"):
+            if row.op in ("forward", "inverse", "product") and p["limbs"] == 1 and p["batch"] != 1:
                 shown[machine["name"], prime_size(row), p["n"], loaded(row)] = row
         return list(shown.values())
 
@@ -259,7 +294,7 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-KINDS: dict[str, Kind | GpuKind] = {
+KINDS: dict[str, Kind | BatchKind | GpuKind] = {
     "cpu-product": Kind(
         title="product, us (times as fast as python-flint)",
         device="cpu",
@@ -272,6 +307,7 @@ KINDS: dict[str, Kind | GpuKind] = {
         ops={"ntt": ", forward", "intt": ", inverse"},
         cell=per_butterfly,
     ),
+    "cpu-fft": BatchKind(),
     "gpu-ntt": GpuKind(gpu_ntt),
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
@@ -296,7 +332,7 @@ def us(row: Row) -> str:
     return figure(row.median / 1000)
 
 
-def markdown(kind: Kind | GpuKind, rows: Iterable[Row]) -> str:
+def markdown(kind: Kind | BatchKind | GpuKind, rows: Iterable[Row]) -> str:
     """What stands between the markers of a table: a part for each machine."""
     machines: dict[str, list[Row]] = {}
     for row in kind.rows(rows):

@@ -241,6 +241,39 @@ def test_fft_splitting_is_exact_at_the_largest_coefficients(bits: int) -> None:
         assert cpu.fft_product(a, b, w.q).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("dtype", cpu.PRECISIONS)
+def test_wrong_complex_transforms_are_noticed(dtype: str) -> None:
+    w = cpu.Batch(dtype)
+    right = np.fft.fft(w.x)
+    assert w.is_transform(right)
+    assert not w.is_transform(right.conj())
+    assert not w.is_transform(right.astype("complex64" if dtype == "complex128" else "complex128"))
+    wrong = right.copy()
+    wrong[-1, 5] *= 1 + 64 * np.finfo(dtype).eps
+    assert not w.is_transform(wrong)
+
+
+def test_complex_tables_follow_the_rows() -> None:
+    page = "<!-- table: cpu-fft -->\n<!-- end: cpu-fft -->\n"
+    rows = [
+        row(op="fft64", library=library, median=median, params={"n": 64, "batch": 1000, "dtype": dtype})
+        for library, dtype, median in (
+            ("scipy.fft", "complex128", 120_000.0),
+            ("polygpu", "complex128", 30_000.0),
+            ("scipy.fft", "complex64", 80_000.0),
+            ("polygpu", "complex64", 16_000.0),
+            ("numpy.fft", "complex64", 160_000.0),
+        )
+    ]
+    text = report.rewrite(page, [*rows, row(op="ntt")])
+    assert "batches of 1000" in text
+    assert "| library | complex64 | complex128 |" in text
+    assert "| polygpu | 16.0 (5.00x) | 30.0 (4.00x) |\n| scipy.fft | 80.0 (1.00x) |" in text
+    assert "| numpy.fft | 160 (0.500x) |  |" in text
+    assert "Nothing has been measured yet." in report.rewrite(page, [row(op="ntt")])
+    assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
+
+
 def test_libraries_agree_and_a_whole_run_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,7 +282,12 @@ def test_libraries_agree_and_a_whole_run_works(
     monkeypatch.setattr(harness, "WARM_UP_NS", 0)
     cpu.main(["--quick", "--out", str(tmp_path)])
     rows = harness.rows(tmp_path)
-    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt"}
+    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt", "fft64"}
+    batches = [r for r in rows if r.op == "fft64"]
+    assert {(r.library, r.params["dtype"]) for r in batches} >= {
+        (library, dtype) for library in ("polygpu", "numpy.fft") for dtype in cpu.PRECISIONS
+    }
+    rows = [r for r in rows if r.op != "fft64"]
     assert {r.params["bits"] for r in rows} == set(cpu.PRIME_BITS)
     digests = {(r.op, r.params["bits"], r.digest) for r in rows}
     assert len(digests) == 3 * len(cpu.PRIME_BITS)  # one for each op and prime, in any library
@@ -261,6 +299,7 @@ def test_absent_libraries_are_skipped_with_a_line(
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
     monkeypatch.setattr(cpu, "LIBRARIES", (("no_such_module", cpu.flint_cases),))
+    monkeypatch.setattr(cpu, "BATCH_LIBRARIES", ())
     cpu.main(["--quick", "--out", str(tmp_path)])
     assert "no_such_module: not installed, skipped" in capsys.readouterr().out
 
