@@ -590,7 +590,7 @@ template <class F> void dispatch_precision(const Out &out, const F &run) {
 const FftKernels<float> &slot(const Isa &isa, float) { return isa.fft_float; }
 const FftKernels<double> &slot(const Isa &isa, double) { return isa.fft_double; }
 
-// Rows in pieces long enough that a piece costs no more than its work; body(first row, rows, worker)
+// Rows in pieces of about 8192 values, work that outweighs handing it out; body(first row, rows, worker)
 template <class F> void for_rows_of(size_t rows, size_t points, double transforms, const F &body) {
     const size_t piece = std::max<size_t>(1, 8192 / points), pieces = (rows + piece - 1) / piece;
     for_each_row(pieces, 0.1 * transforms * seconds_transform(points) * (double)piece,
