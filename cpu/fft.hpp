@@ -1,51 +1,36 @@
 // The complex FFT, written once for every instruction set and precision: Stockham's passes, decimated in
-// frequency. A pass takes sub-transforms of `length` points, `stride` of them interleaved, by steps of its radix:
-//   y[q + stride (radix p + j)] = exp(-2 pi i jp / length) sum_k exp(-2 pi i jk / radix) x[q + stride (p + k length /
-//   radix)]
+// frequency. A pass takes `stride` interleaved transforms of `length` points, by steps of its radix, from x to
+//   y[q + stride (radix p + j)]
+//     = exp(-2 pi i jp / length) sum_k exp(-2 pi i jk / radix) x[q + stride (p + k length / radix)]
 //
-// Lanes is a vector of complex values (ComplexLanes below, lanes_scalar.hpp):
-//   T, V, WIDTH                          real and imaginary part, vector, values in a vector
-//   load store splat add sub             plain vector operations
-//   add_i(x, y) sub_i(x, y)              x + iy, x - iy
-//   add_scaled(x, s, y) sub_scaled       x + sy, x - sy, s real
-//   scale(x, s)                          sx
-//   twiddles(w) broadcast(w)             a Twiddle: WIDTH neighbours, or one in every lane
-//   mul(x, w) mul_conj(x, w)             xw, x conj(w)
-//   mul(x, y)                            product of two vectors
-//   transpose(v)                         WIDTH vectors
+// P is a vector of real and imaginary parts, those of one value side by side (isa_*.cpp):
+//   T, V, WIDTH                          part, vector (with + - *), values in a vector
+//   load store splat                     plain vector operations
+//   swap(x)                              re and im of every value change places
+//   real(x) imag(x)                      re, or im, in both places
+//   fma(x, y, z) fnma(x, y, z)           xy + z, z - xy; in portable code with two roundings
+//   fmaddsub(x, y, z) fmsubadd(x, y, z)  xy - z in the place of re and xy + z in that of im; the other way
+//   transpose(v)                         of WIDTH vectors
 #pragma once
 #include <cstring>
 
 #include "kernels.hpp"
 
-#define PG_INLINE inline __attribute__((always_inline))
-
 namespace pg {
 namespace {
 
-// Values (re, im) side by side in the lanes of P, a vector of reals:
-//   swap(x)                              im and re of every value change places
-//   real(x) imag(x)                      re, or im, in both places
-//   fmaddsub(x, y, z) fmsubadd fma fnma  xy - z in the place of re, xy + z in that of im; the other way; xy + z, z - xy
 template <class P> struct ComplexLanes : P {
     using T = typename P::T;
     using V = typename P::V;
     struct Twiddle {
-        V re, im;
+        V re, im;  // each in both places
     };
-    static PG_INLINE V add(V x, V y) { return x + y; }
-    static PG_INLINE V sub(V x, V y) { return x - y; }
-    static PG_INLINE V add_i(V x, V y) { return P::fmaddsub(x, P::splat(1), P::swap(y)); }
+    static PG_INLINE V add_i(V x, V y) { return P::fmaddsub(x, P::splat(1), P::swap(y)); }  // x + iy
     static PG_INLINE V sub_i(V x, V y) { return P::fmsubadd(x, P::splat(1), P::swap(y)); }
-    static PG_INLINE V add_scaled(V x, T s, V y) { return P::fma(y, P::splat(s), x); }
-    static PG_INLINE V sub_scaled(V x, T s, V y) { return P::fnma(y, P::splat(s), x); }
-    static PG_INLINE V scale(V x, T s) { return x * P::splat(s); }
     static PG_INLINE Twiddle twiddles(V w) { return {P::real(w), P::imag(w)}; }
-    static PG_INLINE Twiddle twiddles(const T *w) { return twiddles(P::load(w)); }
     static PG_INLINE Twiddle broadcast(const T *w) { return {P::splat(w[0]), P::splat(w[1])}; }
     static PG_INLINE V mul(V x, const Twiddle &w) { return P::fmaddsub(x, w.re, P::swap(x) * w.im); }
     static PG_INLINE V mul_conj(V x, const Twiddle &w) { return P::fmsubadd(x, w.re, P::swap(x) * w.im); }
-    static PG_INLINE V mul(V x, V y) { return mul(x, twiddles(y)); }
 };
 
 // Exponents are negative forward, positive for INVERSE.
@@ -55,32 +40,33 @@ template <class L, bool INVERSE> struct FftRows {
     using Twiddle = typename L::Twiddle;
     static constexpr size_t WIDTH = L::WIDTH;
 
+    // x + uy and x - uy, u = -i forward and i inverse
     static PG_INLINE V add_turned(V x, V y) { return INVERSE ? L::add_i(x, y) : L::sub_i(x, y); }
     static PG_INLINE V sub_turned(V x, V y) { return INVERSE ? L::sub_i(x, y) : L::add_i(x, y); }
     static PG_INLINE V twist(V x, const Twiddle &w) { return INVERSE ? L::mul_conj(x, w) : L::mul(x, w); }
-    static PG_INLINE V last_factor(V x, T scale) { return INVERSE ? L::scale(x, scale) : x; }
+    static PG_INLINE V last_factor(V x, T scale) { return INVERSE ? x * L::splat(scale) : x; }
 
     template <size_t RADIX> static PG_INLINE void dft(V *x) {
         if constexpr (RADIX == 2) {
             const V a = x[0], b = x[1];
-            x[0] = L::add(a, b), x[1] = L::sub(a, b);
+            x[0] = a + b, x[1] = a - b;
         } else if constexpr (RADIX == 4) {
-            const V a = L::add(x[0], x[2]), b = L::sub(x[0], x[2]);
-            const V c = L::add(x[1], x[3]), d = L::sub(x[1], x[3]);
-            x[0] = L::add(a, c), x[2] = L::sub(a, c);
+            const V a = x[0] + x[2], b = x[0] - x[2];
+            const V c = x[1] + x[3], d = x[1] - x[3];
+            x[0] = a + c, x[2] = a - c;
             x[1] = add_turned(b, d), x[3] = sub_turned(b, d);
         } else {
-            const T r = (T)0.70710678118654752440;
-            V even[4] = {L::add(x[0], x[4]), L::add(x[1], x[5]), L::add(x[2], x[6]), L::add(x[3], x[7])};
-            const V a = L::sub(x[0], x[4]), b = L::sub(x[1], x[5]), c = L::sub(x[2], x[6]), d = L::sub(x[3], x[7]);
+            const V r = L::splat((T)0.70710678118654752440);
+            V even[4] = {x[0] + x[4], x[1] + x[5], x[2] + x[6], x[3] + x[7]};
+            const V a = x[0] - x[4], b = x[1] - x[5], c = x[2] - x[6], d = x[3] - x[7];
             dft<4>(even);
             // sqrt(1/2) (1 - i) b - sqrt(1/2) (1 + i) d = r ((b - d) - i (b + d)), and so on
-            const V minus = L::sub(b, d), plus = L::add(b, d);
+            const V minus = b - d, plus = b + d;
             const V near = add_turned(minus, plus), far = sub_turned(minus, plus);
             const V ac = add_turned(a, c), ca = sub_turned(a, c);
             x[0] = even[0], x[2] = even[1], x[4] = even[2], x[6] = even[3];
-            x[1] = L::add_scaled(ac, r, near), x[5] = L::sub_scaled(ac, r, near);
-            x[3] = L::sub_scaled(ca, r, far), x[7] = L::add_scaled(ca, r, far);
+            x[1] = L::fma(r, near, ac), x[5] = L::fnma(r, near, ac);
+            x[3] = L::fnma(r, far, ca), x[7] = L::fma(r, far, ca);
         }
     }
 
@@ -88,7 +74,7 @@ template <class L, bool INVERSE> struct FftRows {
     // j = WIDTH b ... of column p + i.
     static PG_INLINE void columns(V *v, const T *w, size_t count, size_t p) {
         dft<8>(v);
-        for (size_t j = 1; j < 8; ++j) v[j] = twist(v[j], L::twiddles(w + 2 * ((j - 1) * count + p)));
+        for (size_t j = 1; j < 8; ++j) v[j] = twist(v[j], L::twiddles(L::load(w + 2 * ((j - 1) * count + p))));
         for (size_t b = 0; b < 8; b += WIDTH) L::transpose(v + b);
     }
     static void first(const T *x, T *y, size_t length, const T *w) {
@@ -229,7 +215,8 @@ void convolve64_rows(const typename L::T *a, const typename L::T *b, bool shared
         V product[64 / L::WIDTH];
         Forward::transform64(w, Forward::vectors_of(a),
                              [&](size_t i, V v) __attribute__((always_inline)) { product[i] = v; });
-        const auto multiply = [&](size_t i, V v) __attribute__((always_inline)) { product[i] = L::mul(product[i], v); };
+        const auto multiply = [&](size_t i, V v)
+                                  __attribute__((always_inline)) { product[i] = L::mul(product[i], L::twiddles(v)); };
         if (!shared) Forward::transform64(w, Forward::vectors_of(b), multiply);
         else
             for (size_t i = 0; i < 64 / L::WIDTH; ++i) multiply(i, L::load(b + 2 * L::WIDTH * i));

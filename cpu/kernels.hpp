@@ -2,6 +2,8 @@
 #pragma once
 #include "modulus.hpp"
 
+#define PG_INLINE inline __attribute__((always_inline))
+
 namespace pg {
 
 enum class Op { add, sub, neg, mul, mul_add };  // mul_add: a * b + c

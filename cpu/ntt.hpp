@@ -14,8 +14,6 @@
 #pragma once
 #include "kernels.hpp"
 
-#define PG_INLINE inline __attribute__((always_inline))
-
 namespace pg {
 namespace {
 
