@@ -19,7 +19,7 @@
 namespace pg {
 namespace {
 
-template <class P> struct ComplexLanes : P {
+template <class P> struct PairLanes : P {
     using T = typename P::T;
     using V = typename P::V;
     struct Twiddle {

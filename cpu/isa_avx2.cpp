@@ -161,7 +161,7 @@ struct Lanes64 {
     }
 };
 
-struct Reals32 {
+struct Pairs32 {
     using T = float;
     using V = __m256;
     static constexpr size_t WIDTH = 4;
@@ -187,7 +187,7 @@ struct Reals32 {
     }
 };
 
-struct Reals64 {
+struct Pairs64 {
     using T = double;
     using V = __m256d;
     static constexpr size_t WIDTH = 2;
@@ -207,12 +207,74 @@ struct Reals64 {
     }
 };
 
+struct Reals {
+    using V = __m256d;
+    using I = __m256i;
+    using Words = Lanes64;
+    static constexpr size_t WIDTH = 4;
+    static constexpr bool FUSED = true;
+    static PG_INLINE V fma(V x, V y, V z) { return _mm256_fmadd_pd(x, y, z); }
+    static PG_INLINE V fms(V x, V y, V z) { return _mm256_fmsub_pd(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm256_fnmadd_pd(x, y, z); }
+    static PG_INLINE V load(const double *x) { return _mm256_loadu_pd(x); }
+    static PG_INLINE void store(double *x, V v) { _mm256_storeu_pd(x, v); }
+    static PG_INLINE V splat(double x) { return _mm256_set1_pd(x); }
+    static PG_INLINE V add(V x, V y) { return _mm256_add_pd(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm256_sub_pd(x, y); }
+    static PG_INLINE V mul(V x, V y) { return _mm256_mul_pd(x, y); }
+    template <size_t COUNT> static PG_INLINE void expand(const double *x, V &re, V &im) {
+        if constexpr (COUNT == 4) {
+            V a = load(x), b = load(x + 4);
+            re = _mm256_permute4x64_pd(_mm256_unpacklo_pd(a, b), 0xd8);
+            im = _mm256_permute4x64_pd(_mm256_unpackhi_pd(a, b), 0xd8);
+        } else {
+            V a = load(x);
+            re = _mm256_movedup_pd(a), im = _mm256_permute_pd(a, 0xf);
+        }
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        V a = u, b = v;
+        if constexpr (G == 2) u = _mm256_permute2f128_pd(a, b, 0x20), v = _mm256_permute2f128_pd(a, b, 0x31);
+        else u = _mm256_unpacklo_pd(a, b), v = _mm256_unpackhi_pd(a, b);
+    }
+
+    static PG_INLINE I bits(V x) { return _mm256_castpd_si256(x); }
+    static PG_INLINE V value(I x) { return _mm256_castsi256_pd(x); }
+    static PG_INLINE I load_words(const u32 *x) { return _mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i *)x)); }
+    static PG_INLINE I load_words(const u64 *x) { return load256(x); }
+    static PG_INLINE void store_words(u32 *x, I v) {
+        I low = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+        _mm_storeu_si128((__m128i *)x, _mm256_castsi256_si128(low));
+    }
+    static PG_INLINE void store_words(u64 *x, I v) { store256(x, v); }
+    static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
+    static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I right(I x, unsigned count) { return _mm256_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I right_signed(I x, unsigned count) {  // of x + 2^63, logical
+        const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
+        return _mm256_sub_epi64(right(_mm256_xor_si256(x, sign), count), right(sign, count));
+    }
+    static PG_INLINE I centred(I x, I half, I q) {
+        const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
+        I above = _mm256_cmpgt_epi64(_mm256_xor_si256(x, sign), _mm256_xor_si256(half, sign));
+        return _mm256_sub_epi64(x, _mm256_and_si256(above, q));
+    }
+};
+
 }  // namespace
 
 const Isa isa_avx2{
-    "avx2", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    {},     fft_kernels<ComplexLanes<Reals32>>(),           fft_kernels<ComplexLanes<Reals64>>(),
+    "avx2",
+    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
+    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    {},
+    fft_kernels<PairLanes<Pairs32>>(),
+    fft_kernels<PairLanes<Pairs64>>(),
+    product_kernels<u32, Reals>(),
+    product_kernels<u64, Reals>(),
 };
 
 }  // namespace pg

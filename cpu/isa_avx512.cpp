@@ -216,7 +216,7 @@ template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
     v[3 * STEP] = _mm512_shuffle_f64x2(ab_high, cd_high, 0xdd);
 }
 
-struct Reals32 {
+struct Pairs32 {
     using T = float;
     using V = __m512;
     static constexpr size_t WIDTH = 8;
@@ -241,7 +241,7 @@ struct Reals32 {
     }
 };
 
-struct Reals64 {
+struct Pairs64 {
     using T = double;
     using V = __m512d;
     static constexpr size_t WIDTH = 4;
@@ -258,12 +258,82 @@ struct Reals64 {
     static PG_INLINE void transpose(V *v) { transpose_quarters<1>(v); }
 };
 
+// Lane numbers that pick the real (PART = 0) or imaginary parts (1) of complex numbers, each `times` times.
+constexpr Index<u64, 8> parts(size_t part, size_t times) {
+    Index<u64, 8> index{};
+    for (size_t i = 0; i < 8; ++i) index.lane[i] = 2 * (i / times) + part;
+    return index;
+}
+
+struct Reals {
+    using V = __m512d;
+    using I = __m512i;
+    using Words = Lanes64;
+    static constexpr size_t WIDTH = 8;
+    static constexpr bool FUSED = true;
+    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
+    static PG_INLINE V fms(V x, V y, V z) { return _mm512_fmsub_pd(x, y, z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_pd(x, y, z); }
+    static PG_INLINE V load(const double *x) { return _mm512_loadu_pd(x); }
+    static PG_INLINE void store(double *x, V v) { _mm512_storeu_pd(x, v); }
+    static PG_INLINE V splat(double x) { return _mm512_set1_pd(x); }
+    static PG_INLINE V add(V x, V y) { return _mm512_add_pd(x, y); }
+    static PG_INLINE V sub(V x, V y) { return _mm512_sub_pd(x, y); }
+    static PG_INLINE V mul(V x, V y) { return _mm512_mul_pd(x, y); }
+    template <size_t COUNT> static PG_INLINE void expand(const double *x, V &re, V &im) {
+        static constexpr auto reals = parts(0, 8 / COUNT), imaginaries = parts(1, 8 / COUNT);
+        if constexpr (COUNT == 8) {
+            V a = load(x), b = load(x + 8);
+            re = _mm512_permutex2var_pd(a, reals.vector(), b), im = _mm512_permutex2var_pd(a, imaginaries.vector(), b);
+        } else {
+            V a = COUNT == 4 ? load(x) : _mm512_castpd256_pd512(_mm256_loadu_pd(x));
+            re = _mm512_permutexvar_pd(reals.vector(), a), im = _mm512_permutexvar_pd(imaginaries.vector(), a);
+        }
+    }
+    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+        V a = u, b = v;
+        if constexpr (G == 4) {
+            u = _mm512_shuffle_f64x2(a, b, 0x44), v = _mm512_shuffle_f64x2(a, b, 0xee);
+        } else if constexpr (G == 2) {
+            static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
+            u = _mm512_permutex2var_pd(a, first.vector(), b);
+            v = _mm512_permutex2var_pd(a, second.vector(), b);
+        } else {
+            u = _mm512_unpacklo_pd(a, b), v = _mm512_unpackhi_pd(a, b);
+        }
+    }
+
+    static PG_INLINE I bits(V x) { return _mm512_castpd_si512(x); }
+    static PG_INLINE V value(I x) { return _mm512_castsi512_pd(x); }
+    static PG_INLINE I load_words(const u32 *x) {
+        return _mm512_cvtepu32_epi64(_mm256_loadu_si256((const __m256i *)x));
+    }
+    static PG_INLINE I load_words(const u64 *x) { return _mm512_loadu_si512(x); }
+    static PG_INLINE void store_words(u32 *x, I v) { _mm256_storeu_si256((__m256i *)x, _mm512_cvtepi64_epi32(v)); }
+    static PG_INLINE void store_words(u64 *x, I v) { _mm512_storeu_si512(x, v); }
+    static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
+    static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I right_signed(I x, unsigned count) { return _mm512_sra_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I centred(I x, I half, I q) {
+        return _mm512_mask_sub_epi64(x, _mm512_cmpgt_epu64_mask(x, half), x, q);
+    }
+};
+
 }  // namespace
 
 const Isa isa_avx512{
-    "avx512", row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(), row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},       row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(), row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    {},       fft_kernels<ComplexLanes<Reals32>>(),           fft_kernels<ComplexLanes<Reals64>>(),
+    "avx512",
+    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
+    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},
+    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    {},
+    fft_kernels<PairLanes<Pairs32>>(),
+    fft_kernels<PairLanes<Pairs64>>(),
+    product_kernels<u32, Reals>(),
+    product_kernels<u64, Reals>(),
 };
 
 }  // namespace pg

@@ -6,7 +6,7 @@ namespace pg {
 namespace {
 
 // 16 bytes, which every machine of 64 bits has as one register
-template <class Real> struct Reals {
+template <class Real> struct Pairs {
     using T = Real;
     typedef T V __attribute__((vector_size(16)));
     static constexpr size_t WIDTH = 8 / sizeof(T);
@@ -56,8 +56,10 @@ const Isa isa_portable{
     row_kernels<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>(),
     row_kernels<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>(),
     row_kernels<Strict<StrictLanes<u64>>, StrictLanes<u64>>(),
-    fft_kernels<ComplexLanes<Reals<float>>>(),
-    fft_kernels<ComplexLanes<Reals<double>>>(),
+    fft_kernels<PairLanes<Pairs<float>>>(),
+    fft_kernels<PairLanes<Pairs<double>>>(),
+    product_kernels<u32, ScalarReals>(),
+    product_kernels<u64, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -50,6 +50,35 @@ template <class T> struct FftKernels {
 // One row of work, or 8 side by side in two places where rows are shorter than 64.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
+struct Complex {
+    double re, im;
+};
+
+// An exact product of one limb: centred residues x are sums of digits d_i 2^(width i), |d_i| <= 2^(width - 1), and
+// polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points.
+struct ProductRow {
+    const Modulus *modulus;
+    const Complex *twiddles;  // w by node of the tree under X^(length/2) - i; entry 0 is 1
+    size_t degree;            // coefficients of an operand, at most length; length is a power of two
+    size_t length;
+    size_t block;  // points that stay in the cache
+    unsigned digits, width;
+    unsigned sums;              // sum k, of the products of digits i and k - i, is wanted for k < sums; of q = 2^e only
+                                // where 2^(width k) < q
+    unsigned group;             // so many neighbouring sums with weights 1, 2^width, ... are below 2^61 together
+    const u64 *weight, *shoup;  // 2^(width group i) mod q of group i, and for q < 2^62 their Shoup quotients
+    const int *stop;
+};
+
+constexpr unsigned MAX_DIGITS = 8, MAX_SUMS = 2 * MAX_DIGITS - 1;
+
+template <class T> struct ProductKernels {
+    // y = a * b mod X^length + 1, `length` canonical residues; a is b for a square; y may overlap a and b
+    // scratch: 2 * digits * length/2 numbers
+    void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
+    size_t least_length;  // a shorter product goes to the portable kernels
+};
+
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
@@ -57,6 +86,8 @@ struct Isa {
     RowKernels<u64> q50, q62, q64;  // q < 2^50, q < 2^62, q <= 2^64
     FftKernels<float> fft_float;
     FftKernels<double> fft_double;
+    ProductKernels<u32> product32;  // any q of the word
+    ProductKernels<u64> product64;
 };
 
 extern const Isa isa_portable;

@@ -1,5 +1,8 @@
 // One residue at a time: the portable lanes, and what finishes a row that is no whole number of vectors.
 #pragma once
+#include <cstring>
+
+#include "fft_product.hpp"
 #include "ntt.hpp"
 
 namespace pg {
@@ -61,6 +64,46 @@ template <class Word> struct StrictLanes : ScalarBase<Word> {
     PG_INLINE T add_mod(T x, T y) const { return (T)pg::add_mod(m, x, y); }
     PG_INLINE T sub_mod(T x, T y) const { return (T)pg::sub_mod(m, x, y); }
     PG_INLINE T mul(T x, T y) const { return (T)mul_mod(m, x, y); }
+};
+
+struct ScalarReals {
+    using V = double;
+    using I = u64;
+    using Words = ScalarLanes<u64>;
+    static constexpr size_t WIDTH = 1;
+#if defined(__FP_FAST_FMA)
+    static constexpr bool FUSED = true;
+    static PG_INLINE V fma(V x, V y, V z) { return __builtin_fma(x, y, z); }
+#else
+    static constexpr bool FUSED = false;
+    static PG_INLINE V fma(V x, V y, V z) { return x * y + z; }
+#endif
+    static PG_INLINE V fms(V x, V y, V z) { return fma(x, y, -z); }
+    static PG_INLINE V fnma(V x, V y, V z) { return fma(-x, y, z); }
+    static PG_INLINE V load(const double *x) { return *x; }
+    static PG_INLINE void store(double *x, V v) { *x = v; }
+    static PG_INLINE V splat(double x) { return x; }
+    static PG_INLINE V add(V x, V y) { return x + y; }
+    static PG_INLINE V sub(V x, V y) { return x - y; }
+    static PG_INLINE V mul(V x, V y) { return x * y; }
+
+    static PG_INLINE I bits(V x) {
+        I y;
+        std::memcpy(&y, &x, sizeof y);
+        return y;
+    }
+    static PG_INLINE V value(I x) {
+        V y;
+        std::memcpy(&y, &x, sizeof y);
+        return y;
+    }
+    template <class T> static PG_INLINE I load_words(const T *x) { return *x; }
+    template <class T> static PG_INLINE void store_words(T *x, I v) { *x = (T)v; }
+    static PG_INLINE I both(I x, I y) { return x & y; }
+    static PG_INLINE I left(I x, unsigned count) { return x << count; }
+    static PG_INLINE I right(I x, unsigned count) { return x >> count; }
+    static PG_INLINE I right_signed(I x, unsigned count) { return (I)((int64_t)x >> count); }
+    static PG_INLINE I centred(I x, I half, I q) { return x > half ? x - q : x; }
 };
 
 }  // namespace

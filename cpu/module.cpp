@@ -560,6 +560,99 @@ class Auxiliary {
     std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
 };
 
+// Products over the integers by complex transforms of digits, then reduced.
+class FftProduct {
+  public:
+    // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
+    // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish.
+    FftProduct(const Limbs &limbs, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
+               unsigned sums, nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu> table)
+        : limbs_(limbs),
+          degree_(degree),
+          length_(length),
+          negacyclic_(negacyclic),
+          digits_(digits),
+          width_(width),
+          sums_(sums),
+          table_(table) {
+        require(!limbs.wide(), "FftProduct: moduli of at most 64 bits");
+        require(length >= 2 && (length & (length - 1)) == 0 && degree >= 1 &&
+                    ((negacyclic && length == degree) || length >= 2 * degree - 1),
+                "FftProduct: length, a power of two, must be degree (negacyclic) or hold the linear product");
+        require(digits >= 1 && digits <= MAX_DIGITS && width >= 2 && width <= 30 && sums >= 1 && sums <= 2 * digits - 1,
+                "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
+        require(table.shape(0) == length / 2, "FftProduct: length/2 twiddles");
+        // A sum is at most digits * degree * 2^(2 width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
+        // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
+        const unsigned bound = 2 * width - 2 + 64 - (unsigned)__builtin_clzll((digits * degree - 1) | 1);
+        require(bound <= 51, "FftProduct: sums of products of digits beyond 2^51");
+        group_ = 1 + (60 - bound) / width;
+        for (const Modulus &m : limbs.moduli()) {
+            require(digits * width >= bits_below(m), "FftProduct: the digits do not hold the modulus");
+            for (unsigned i = 0; i < MAX_SUMS; ++i) {
+                weights_.push_back(pow_mod(m, reduce(m, 2), i * group_ * width));
+                shoup_.push_back(m.bits <= 62 ? shoup_quotient(m, weights_.back()) : 0);
+            }
+        }
+    }
+
+    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out); }
+
+  private:
+    // bits of q - 1
+    static unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.last | 1); }
+    static const ProductKernels<u32> &slot(const Isa &isa, u32) { return isa.product32; }
+    static const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
+
+    ProductRow row(size_t limb, const Worker &worker) const {
+        const Modulus &m = limbs_.moduli()[limb];
+        unsigned sums = sums_;
+        if ((m.q & m.last) == 0) sums = std::min(sums, (bits_below(m) + width_ - 1) / width_);
+        return {&m,
+                (const Complex *)table_.data(),
+                degree_,
+                length_,
+                BLOCK,
+                digits_,
+                width_,
+                sums,
+                group_,
+                weights_.data() + limb * MAX_SUMS,
+                shoup_.data() + limb * MAX_SUMS,
+                worker.stop};
+    }
+    template <class T> void run(const Array &a, const Array &b, const Out &out) const {
+        const size_t limbs = limbs_.rows(), n = degree_;
+        const Operand<T> x(a, out, limbs), y(b, out, limbs);
+        require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "product: wrong degree");
+        const ProductKernels<T> &fast = slot(*current_isa.load(std::memory_order_relaxed), T());
+        const auto multiply_row = length_ >= fast.least_length ? fast.multiply : slot(isa_portable, T()).multiply;
+        const size_t numbers = (size_t)digits_ * length_;
+        T *result = (T *)out.data();
+        const double seconds = (double)(2 * digits_ + sums_) * 0.2 * seconds_transform(length_);
+        for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
+            const ProductRow r = row(i % limbs, worker);
+            T *to = result + i * n;
+            Complex *scratch = (Complex *)worker.scratch(numbers * sizeof(Complex) + length_ * sizeof(T));
+            if (length_ == n) return multiply_row(x.row(i), y.row(i), scratch, to, r);
+            T *linear = (T *)(scratch + numbers);
+            multiply_row(x.row(i), y.row(i), scratch, linear, r);
+            pointwise_kernels<T>(*r.modulus)
+                .pointwise(negacyclic_ ? Op::sub : Op::add, linear, linear + n, false, linear, to, n - 1, *r.modulus);
+            to[n - 1] = linear[n - 1];
+        });
+    }
+
+    static constexpr size_t BLOCK = 2048;  // 32 KiB, for a core's first cache
+
+    const Limbs &limbs_;  // kept alive by the binding
+    size_t degree_, length_;
+    bool negacyclic_;
+    unsigned digits_, width_, sums_, group_;
+    std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
+    nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu> table_;
+};
+
 template <class T>
 void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> forward,
           nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> inverse) {
@@ -680,6 +773,12 @@ NB_MODULE(_cpu, module) {
              nb::call_guard<nb::gil_scoped_release>(),  // many moduli take long
              nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<FftProduct>(module, "FftProduct")
+        .def(nb::init<const Limbs &, size_t, size_t, bool, unsigned, unsigned, unsigned,
+                      nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(),
+             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
+             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
+        .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
                nb::arg("inverse"));
     module.def("fill_twiddles", &fill<u64>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),

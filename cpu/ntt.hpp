@@ -99,7 +99,9 @@ template <class L> struct Strict {
     }
 };
 
-template <class B> struct Ntt {
+// Unless ORDERED, leaves inside a pair of vectors stay in the order of the registers: products pointwise and the
+// inverse, which starts from that order, do not mind, and half of the exchanges are spared.
+template <class B, bool ORDERED = true> struct Ntt {
     using L = typename B::Lanes;
     using T = typename L::T;
     using V = typename B::V;
@@ -110,7 +112,7 @@ template <class B> struct Ntt {
     const B b;
     const size_t tail;  // blocks of this length are finished in registers
 
-    explicit Ntt(const Row<T> &r) : row(r), b(*r.modulus), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
+    Ntt(const Row<T> &r, const B &butterfly) : row(r), b(butterfly), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
 
     PG_INLINE Twiddle forward_twiddle(size_t node) const {
         return b.lanes.broadcast(row.forward[node], row.forward_shoup[node]);
@@ -151,7 +153,7 @@ template <class B> struct Ntt {
                 b.forward(u, v,
                           b.lanes.template expand<COUNT>(row.forward + node * COUNT, row.forward_shoup + node * COUNT));
                 forward_granules<G / 2>(u, v, node);
-                L::template exchange<G>(u, v);
+                if constexpr (ORDERED) L::template exchange<G>(u, v);
             }
         }
     }
@@ -217,7 +219,7 @@ template <class B> struct Ntt {
         if constexpr (G > 0) {
             if (G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
-                L::template exchange<G>(u, v);
+                if constexpr (ORDERED) L::template exchange<G>(u, v);
                 inverse_granules<G / 2>(u, v, node);
                 b.inverse(u, v,
                           b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
@@ -269,11 +271,11 @@ template <class B> struct Ntt {
 
 template <class B>
 void forward_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
-    Ntt<B>(row).forward(x, y, row.degree, 1);
+    Ntt<B>(row, B(*row.modulus)).forward(x, y, row.degree, 1);
 }
 template <class B>
 void inverse_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
-    Ntt<B>(row).template inverse<true>(x, y, row.degree, 1);
+    Ntt<B>(row, B(*row.modulus)).template inverse<true>(x, y, row.degree, 1);
 }
 
 // ---- pointwise ----

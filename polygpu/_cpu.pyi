@@ -39,6 +39,25 @@ class Auxiliary:
     def __init__(self, limbs: Limbs, transform: Transform, degree: int, negacyclic: bool) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
 
+class FftProduct:
+    """Exact products modulo `limbs` by complex transforms of `digits` digits of `width` bits.
+
+    table: complex128 (length // 2,), entry k the twiddle of node k of the tree of X**(length/2) - i.
+    """
+
+    def __init__(
+        self,
+        limbs: Limbs,
+        degree: int,
+        length: int,
+        negacyclic: bool,
+        digits: int,
+        width: int,
+        sums: int,
+        table: Array,
+    ) -> None: ...
+    def multiply(self, a: Array, b: Array, out: Array) -> None: ...
+
 def fill_twiddles(q: int, root: int, negacyclic: bool, forward: Array, inverse: Array) -> None:
     """Fill tables (2, points) of one limb."""
 

@@ -91,6 +91,36 @@ template <class T> bool check_fft(const FftKernels<T> &kernels, size_t points) {
     return ok;
 }
 
+// Digits of 16 bits; node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant).
+template <class T> bool check_product(const ProductKernels<T> &kernels, u64 q, size_t degree) {
+    const Modulus m = make_modulus(q);
+    const unsigned digits = sizeof(T) / 2, group = 2;
+    std::vector<double> constant(degree);
+    std::vector<Complex> twiddles(degree / 2, {1, 0}), scratch(digits * degree);
+    constant[1] = 0.25;
+    for (size_t k = 1; k < degree / 2; ++k) {
+        const double turn = constant[k] / 2;
+        constant[2 * k] = turn, constant[2 * k + 1] = turn + 0.5;
+        twiddles[k] = {std::cos(2 * M_PI * turn), std::sin(2 * M_PI * turn)};
+    }
+    u64 weight[MAX_SUMS], shoup[MAX_SUMS];
+    for (unsigned i = 0; i < MAX_SUMS; ++i) {
+        weight[i] = pow_mod(m, reduce(m, 2), 16 * group * i);
+        shoup[i] = m.bits <= 62 ? shoup_quotient(m, weight[i]) : 0;
+    }
+    const bool power_of_two = (m.q & m.last) == 0;
+    const unsigned sums = power_of_two ? digits : 2 * digits - 1;
+    const int stop = 0;
+    const ProductRow row{&m, twiddles.data(), degree, degree, 64, digits, 16, sums, group, weight, shoup, &stop};
+    std::vector<T> a(degree), b(degree), x(degree);
+    for (T &v : a) v = (T)random_below(m);
+    for (T &v : b) v = (T)random_below(m);
+    kernels.multiply(a.data(), b.data(), scratch.data(), x.data(), row);
+    const bool ok = x == schoolbook(a, b, m);
+    if (!ok) std::printf("wrong product by digits mod %llu, degree %zu\n", (unsigned long long)q, degree);
+    return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -105,6 +135,12 @@ int main() {
     for (size_t points : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
         ok &= check_fft<float>(isa_portable.fft_float, points);
         ok &= check_fft<double>(isa_portable.fft_double, points);
+    }
+    for (size_t degree : {2, 4, 64, 512}) {
+        for (u64 q : {(u64)3, (u64)4294967291}) ok &= check_product<u32>(isa_portable.product32, q, degree);
+        ok &= check_product<u32>(isa_portable.product32, (u64)1 << 32, degree);
+        for (u64 q : {(u64)2305843009213693951, (u64)18446744073709551557u, (u64)0})  // 0: 2^64
+            ok &= check_product<u64>(isa_portable.product64, q, degree);
     }
     std::puts(ok ? "ok" : "failed");
     return ok ? 0 : 1;
