@@ -3,6 +3,7 @@
 #pragma once
 
 using u32 = unsigned int;
+using i32 = int;
 using u64 = unsigned long long;
 using i64 = long long;
 

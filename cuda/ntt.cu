@@ -6,6 +6,7 @@
 // shared memory: Shape::SHARED_VALUES values. grid of a pass: blocks of threads in the order of memory in x; or the
 // batch in x, and in y the parts of a row that a block of threads takes, by limb. Blocks that run side by side then
 // read the same twiddles.
+#include "complex.cuh"
 #include "flow.cuh"
 #include "tile.cuh"
 

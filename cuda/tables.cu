@@ -1,6 +1,6 @@
 // Tables of twiddles, made where they are used: one for each pass. One thread an entry of one limb. grid: entries / 256
 // in x, limbs in y.
-#include "word.cuh"
+#include "complex.cuh"
 
 // A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
 // nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds; starts[stage]: the stage at which its
@@ -61,4 +61,13 @@ __global__ void __launch_bounds__(256)
     const PassTable table = {starts, log_blocks, log_length, LOG_UNIT<W>};
     const u64 w = W::residue(m, forward[blockIdx.y * points + table.entry_of_last(k / 2)]);
     leaves[blockIdx.y * points + k] = k % 2 ? neg_mod(m, w) : w;
+}
+
+// table: the twiddles that `nodes` holds by node, in the order of a pass.
+template <class W>
+__global__ void __launch_bounds__(256) arrange_twiddles(typename W::Twiddle *table, const typename W::Twiddle *nodes,
+                                                        const u32 *starts, u32 log_blocks, u32 log_length) {
+    const u64 entry = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (entry >= 1ull << (log_blocks + log_length)) return;
+    table[entry] = nodes[PassTable{starts, log_blocks, log_length, LOG_UNIT<W>}.node_of_entry(entry)];
 }

@@ -19,6 +19,10 @@ class BadRoot(ParameterError):
     """A root of unity of the wrong order, or one asked for where it means nothing."""
 
 
+class PrecisionError(ParameterError):
+    """An exact product that floating-point transforms cannot be proven to give."""
+
+
 class DomainError(ParameterError):
     """A domain other than "coef" and "eval", or one that does not fit."""
 
@@ -33,6 +37,10 @@ class CoefficientError(PolyGPUError, TypeError):
 
 class NotAnInteger(ParameterError, CoefficientError):
     """A value that must be an int and is none: a TypeError and a ValueError."""
+
+
+class NotComplex(PolyGPUError, TypeError):
+    """An array of other than complex numbers where those are needed."""
 
 
 class RingMismatch(PolyGPUError, TypeError):

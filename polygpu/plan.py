@@ -127,8 +127,92 @@ class AuxiliaryPlan:
     handles: Handles = field(default_factory=dict, repr=False)
 
 
-Plan = NttPlan | AuxiliaryPlan
-_P = TypeVar("_P", NttPlan, AuxiliaryPlan)
+@dataclass(frozen=True, eq=False)
+class FftPlan:
+    """An exact product modulo words, over the integers by transforms in doubles, then reduced.
+
+    Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
+    x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
+    by their weight, 2^(width (i + j)). No coefficient of a sum is
+    wrong by `error_bound` or more, which is below 1/2 (docs/math.md, "Products by FFT").
+    """
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    length: int  # real numbers of a transform: the degree, or enough for the linear product
+    digits: int
+    error_bound: float
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def width(self) -> int:
+        """Bits of a digit."""
+        return self.split(self.digits)[0]
+
+    @property
+    def sums(self) -> int:
+        """Sums of products of digits that count modulo q."""
+        return self.split(self.digits)[1]
+
+    def split(self, digits: int) -> tuple[int, int]:
+        """Width and sums of so many digits."""
+        moduli = self.limbs.moduli
+        bits = residue_bits(moduli)
+        width, sums = max(2, -(-bits // digits)), 2 * digits - 1
+        if moduli == (1 << bits,):
+            sums = min(sums, -(-bits // width))  # the others vanish
+        return width, sums
+
+    @property
+    def work(self) -> int:
+        """Real numbers that a product transforms."""
+        return (2 * self.digits + self.sums) * self.length
+
+    @property
+    def points(self) -> int:
+        """Complex numbers of a transform."""
+        return self.length // 2
+
+    @cached_property
+    def twiddles(self) -> NDArray[np.complex128]:
+        """w by node of the tree of factors of X^points - i, correctly rounded; entry 0 is 1."""
+        turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
+        while len(turns) < max(self.points, 2):
+            # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
+            below = turns[len(turns) // 2 :]
+            children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
+            turns = np.concatenate([2 * turns, children])
+        table = unit_roots(turns, 4 * len(turns))[: self.points]
+        table.setflags(write=False)
+        return table
+
+
+def residue_bits(moduli: tuple[int, ...]) -> int:
+    """The least b with centred residues of at most 2^(b - 1) in size."""
+    return max(max(moduli) - 1, 1).bit_length()
+
+
+_PI = np.longdouble("3.14159265358979323846264338327950288")
+
+
+def unit_roots(k: NDArray[np.int64], order: int) -> NDArray[np.complex128]:
+    """exp(2 pi i k / order) for a power of two `order` of at least 8, each part correctly rounded.
+
+    Extended precision leaves 11 bits and more for the errors of its cosines and sines, of angles up to pi/4.
+    """
+    octant, rest = np.divmod(k % order, order // 8)
+    angle = 2 * _PI / order * np.where(octant % 2, order // 8 - rest, rest)
+    c, s = np.cos(angle), np.sin(angle)
+    swapped = (octant + 1) % 4 >= 2
+    roots = np.empty(k.shape, np.complex128)
+    roots.real = np.where(swapped, s, c) * np.where((octant + 2) % 8 >= 4, -1, 1)
+    roots.imag = np.where(swapped, c, s) * np.where(octant >= 4, -1, 1)
+    return roots
+
+
+Plan = NttPlan | AuxiliaryPlan | FftPlan
+_P = TypeVar("_P", NttPlan, AuxiliaryPlan, FftPlan)
 
 # Plans live while a ring uses them; the most recent ones also between rings.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()

@@ -11,10 +11,18 @@ from typing import Any, cast
 import numpy as np
 
 from .backends import Array, Backend, Op, checked_device, current_device, load, of
-from .errors import CoefficientError, DeviceError, NotInvertible, OutputError, ParameterError, RingMismatch
+from .errors import (
+    CoefficientError,
+    DeviceError,
+    DomainError,
+    NotInvertible,
+    OutputError,
+    ParameterError,
+    RingMismatch,
+)
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .plan import Permutation, automorphism, monomial_product, words_to_ints
-from .ring import Domain, Ring, holds_poly
+from .ring import Domain, Method, Ring, check_method, holds_poly
 from .rns import compose
 from .roots import integer, is_prime, shown
 
@@ -268,7 +276,7 @@ class Poly:
         self._backend.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
         return _finish(self._ring, data, self._domain, out)
 
-    def mul(self, other: Poly | int, out: Poly | None = None) -> Poly:
+    def mul(self, other: Poly | int, out: Poly | None = None, *, method: Method = "auto") -> Poly:
         """Product in the ring: Poly.mul(a, b) is a * b, right for every degree and modulus.
 
         Coefficients give coefficients, in one call that holds a row in cache through all transforms;
@@ -279,25 +287,32 @@ class Poly:
             out: a Poly of the ring with the result's batch shape to write into; may be an operand.
                 Its domain becomes the result's: views of the same memory (out[0], out.reshape) keep
                 theirs and are no longer valid if that differs. An interrupted call leaves it undefined.
+            method: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring).
 
         Raises:
             RingMismatch: the operands are of different rings.
             OutputError: `out` cannot take the result.
+            PrecisionError: method="fft", and the degree is too large for it to be exact.
+            DomainError: method="fft" with an evaluated operand.
 
         Cost: three transforms a limb; ring.explain() says which.
         """
         if not isinstance(self, Poly) and isinstance(other, Poly):
-            return other.mul(self, out)  # Poly.mul(3, a)
+            return other.mul(self, out, method=method)  # Poly.mul(3, a)
+        check_method(method, "method")
         ring = _checked_poly(self, "a")._ring
         if not isinstance(other, Poly) and not ring.limbs.wide:
             return self._scaled(integer(other, "operand"), out)
         b = self._operand(other)
         if self._domain == "eval" or b._domain == "eval":
+            if method == "fft":
+                raise DomainError("method: 'fft' multiplies coefficients; use intt() first, or leave it out")
             return _product_of_leaves(self.ntt(), b.ntt(), out)
         shape = _broadcast(self, b)
-        plan = ring.product
+        compute = self._backend
+        plan = ring.product_plan(method, compute.name)
         data = _result(ring, shape, out, self, b)
-        self._backend.multiply(plan, self._data, b._data, data)
+        compute.multiply(plan, self._data, b._data, data)
         return _finish(ring, data, "coef", out)
 
     def _scaled(self, factor: int, out: Poly | None) -> Poly:

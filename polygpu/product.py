@@ -1,12 +1,19 @@
-"""How a ring multiplies: by its transform, complete or not, or exactly through auxiliary primes."""
+"""How a ring multiplies: by its transform, complete or not, or exactly through auxiliary primes or an FFT."""
 
 from __future__ import annotations
 
-from .plan import AuxiliaryPlan, cached, check_memory, limbs_of, plan_ntt
-from .roots import Kind, is_prime, ntt_primes, root_order, two_power_root
+from fractions import Fraction
+
+from .backends import Backend
+from .errors import ParameterError, PrecisionError, TablesTooLarge
+from .plan import AuxiliaryPlan, FftPlan, cached, check_memory, limbs_of, plan_ntt, residue_bits
+from .roots import Kind, is_prime, ntt_primes, root_order, shown, two_power_root
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
+
+MAX_DIGITS = 8  # of an operand of a product by FFT
+LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
 
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
@@ -52,3 +59,55 @@ def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan
         return AuxiliaryPlan(limbs_of(moduli), n, kind, transform)
 
     return cached(("auxiliary", n, moduli, kind), build)
+
+
+def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
+    """What no coefficient of a sum of products of digits exceeds in error (docs/math.md, equation 6)."""
+    u = Fraction(1, 1 << 53)
+    stage = 1 + Fraction(17, 4) * u
+    stages = points.bit_length() - 1
+    size = Fraction(digits * n << 2 * width, 4)  # of all products of a sum: digits n (2^(width - 1))^2
+    return size * (stage ** (3 * stages) * (1 + 3 * digits * u) - 1)
+
+
+def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
+    """The plan of an exact product by transforms in doubles, with the fewest digits that are proven exact.
+
+    Raises:
+        PrecisionError: n is so large that even the shortest digits are not.
+        ParameterError: a modulus above 2^64.
+    """
+
+    def build() -> FftPlan:
+        if limbs_of(moduli).wide:
+            raise ParameterError(
+                f"product: q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
+                "auxiliary primes serve it: leave 'fft' out"
+            )
+        exact = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
+        length = n if exact else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
+        check_memory(8 * length, n, moduli)
+        bits = residue_bits(moduli)
+        for digits in range(1, MAX_DIGITS + 1):
+            width = max(2, -(-bits // digits))
+            bound = fft_error_bound(n, length // 2, digits, width)
+            if bound < Fraction(1, 2):
+                return FftPlan(limbs_of(moduli), n, kind, length, digits, float(bound))
+        raise PrecisionError(
+            f"product: n = {n} with moduli of {bits} bits: {MAX_DIGITS} digits of {width} bits may be wrong "
+            f"by {float(bound):.2g}, which must be below 1/2; auxiliary primes are exact: leave 'fft' out"
+        )
+
+    return cached(("fft", n, moduli, kind), build)
+
+
+def fft_pays(n: int, moduli: tuple[int, ...], kind: Kind, compute: Backend) -> bool:
+    """Whether a product by FFT is possible, and faster on a device than one by auxiliary primes."""
+    if limbs_of(moduli).wide:
+        return False
+    try:
+        plan = plan_fft(n, moduli, kind)
+    except (PrecisionError, TablesTooLarge):
+        return False
+    points, primes = auxiliary_size(n, moduli)
+    return compute.prefers_fft(plan, points * primes)

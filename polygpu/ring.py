@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from .backends import Array, backend, host, is_device_array, of
+from .backends import Array, backend, current_device, host, is_device_array, load, of
 from .errors import (
     BadRoot,
     CoefficientError,
@@ -20,10 +20,19 @@ from .errors import (
     NotCanonical,
     NotNTTFriendly,
     ParameterError,
+    PrecisionError,
     TablesTooLarge,
 )
 from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
-from .product import AUXILIARY_BITS, auxiliary_bytes, auxiliary_size, plan_auxiliary, transform_base
+from .product import (
+    AUXILIARY_BITS,
+    auxiliary_bytes,
+    auxiliary_size,
+    fft_pays,
+    plan_auxiliary,
+    plan_fft,
+    transform_base,
+)
 from .rns import residues_of_ints
 from .roots import (
     Kind,
@@ -44,6 +53,8 @@ if TYPE_CHECKING:
 
 Domain = Literal["coef", "eval"]
 RootRule = Literal["minimal", "generator"]
+Method = Literal["auto", "fft", "ntt"]
+METHODS = get_args(Method)
 
 _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 
@@ -97,6 +108,7 @@ class Ring:
     _kind: Kind
     _moduli: tuple[int, ...]
     _root: RootRule | tuple[int, ...]
+    _product: Method
 
     def __init__(
         self,
@@ -105,16 +117,18 @@ class Ring:
         *,
         kind: Kind = "negacyclic",
         root: RootRule | int | Sequence[int] = "minimal",
+        product: Method = "auto",
     ) -> None:
         check_kind(kind)
+        check_method(product, "product")
         # Straight into __dict__, as cached_property writes: plain assignment is refused.
         parameters: dict[str, Any] = self.__dict__
-        parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli))
+        parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli), _product=product)
         rule = isinstance(root, str) and root in ("minimal", "generator")
         parameters["_root"] = root if rule else self._checked_roots(root)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name}: a Ring is frozen; make another with Ring(n, moduli, kind=, root=)")
+        raise AttributeError(f"{name}: a Ring is frozen; make another: Ring(n, moduli, kind=, root=, ...)")
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name}: a Ring is frozen")
@@ -191,17 +205,43 @@ class Ring:
         assert self.roots is not None
         return plan_ntt(self._n, self._moduli, self._kind, self.base_degree, self.roots)
 
+    @property
+    def product(self) -> Method:
+        """How coefficients are multiplied: "auto", "fft" or "ntt"."""
+        return self._product
+
+    def product_plan(self, method: Method = "auto", device: str = "cpu") -> Plan:
+        """The plan by which coefficients are multiplied on a device; built at first use.
+
+        Raises:
+            PrecisionError, ParameterError: no FFT is proven to be exact.
+        """
+        plan = self._products.get((method, device))
+        if plan is None:
+            plan = self._products[method, device] = self._plan_product(method, device)
+        return plan
+
     @cached_property
-    def product(self) -> Plan:
-        """The plan by which coefficients are multiplied; built at first use."""
-        if self.multiplies_evaluated:
+    def _products(self) -> dict[tuple[Method, str], Plan]:
+        return {}
+
+    def _plan_product(self, method: Method, device: str) -> Plan:
+        if self._by_fft(method, device):
+            return plan_fft(self._n, self._moduli, self._kind)
+        if self.has_eval and not self.limbs.wide:
             return self.transform
         return plan_auxiliary(self._n, self._moduli, self._kind)
+
+    def _by_fft(self, method: Method, device: str) -> bool:
+        method = self._product if method == "auto" else method
+        if method != "auto":
+            return method == "fft"
+        return not self.has_eval and fft_pays(self._n, self._moduli, self._kind, load(device))
 
     @property
     def multiplies_evaluated(self) -> bool:
         """Whether products go through the ring's own transform; a wide modulus takes auxiliary primes."""
-        return not self.limbs.wide and self.has_eval
+        return not self.limbs.wide and self.has_eval and self._product != "fft"
 
     def _why_no_transform(self) -> str:
         n, kind = self._n, self._kind
@@ -257,13 +297,15 @@ class Ring:
             return NotImplemented
         if (self._n, self._moduli, self._kind) != (other._n, other._moduli, other._kind):
             return False
+        if self._product != other._product:
+            return False
         return self._root == other._root or self.roots == other.roots
 
     def __hash__(self) -> int:
         return hash((self._n, self._moduli, self._kind))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make_ring, (self._n, self._moduli, self._kind, self._root)
+        return _make_ring, (self._n, self._moduli, self._kind, self._root, self._product)
 
     def __repr__(self) -> str:
         moduli = shown(self._moduli[0]) if len(self._moduli) == 1 else str(list(self._moduli[:3]))
@@ -271,7 +313,8 @@ class Ring:
             moduli = f"{moduli[:-1]}, ... {len(self._moduli)} moduli]"
         kind = "" if self._kind == "negacyclic" else ", kind='cyclic'"
         root = "" if self._root == "minimal" else f", root={self._root!r}"
-        return f"Ring({self._n}, {moduli}{kind}{root})"
+        product = "" if self._product == "auto" else f", product={self._product!r}"
+        return f"Ring({self._n}, {moduli}{kind}{root}{product})"
 
     def _repr_latex_(self) -> str:
         q = shown(self._moduli[0]) if len(self._moduli) == 1 else "Q"
@@ -294,7 +337,11 @@ class Ring:
             "storage": f"{self.dtype.name}, (*batch, {self.rows}, {n}), {size / 1024:.1f} KiB a polynomial",
             "word": self._word(),
         }
-        if base is None or self.limbs.wide:
+        tables = needed = 0 if base is None else table_bytes(n, self._moduli, base)
+        if self._by_fft("auto", current_device()):
+            lines["product"], size = self._explain_fft()
+            tables, needed = tables + size, needed + size
+        elif base is None or self.limbs.wide:
             length, count = auxiliary_size(n, self._moduli)
             primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
             lines["product"] = f"{primes}, transforms of {length} points, CRT"
@@ -305,7 +352,6 @@ class Ring:
                 f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {base} coefficients"
             )
             lines["product"] = f"transform of {points} points" + (early if layers else "")
-            tables = needed = table_bytes(n, self._moduli, base)
         try:
             check_memory(needed, n, self._moduli)
             if base is None:
@@ -319,6 +365,19 @@ class Ring:
             lines["tables"] = f"too large: {error}"
         head = f"{self!r}: Z_Q[X]/(X^{n} {sign} 1), Q of {self.modulus.bit_length()} bits"
         return "\n".join([head, *(f"{name:<10}{text}" for name, text in lines.items())])
+
+    def _explain_fft(self) -> tuple[str, int]:
+        """The line of a product by FFT, and the bytes of its table."""
+        try:
+            plan = plan_fft(self._n, self._moduli, self._kind)
+        except PrecisionError as error:
+            return f"none: {error}", 0
+        digits = f"{plan.digits} digit{'s' * (plan.digits > 1)} of {plan.width} bits"
+        return (
+            f"FFT of {plan.points} complex points, {digits}, error below {plan.error_bound:.2g} by proof, "
+            "0.5 allowed",
+            16 * plan.points,
+        )
 
     def _word(self) -> str:
         """The bound of the kernels that serve the largest modulus; smaller limbs may do better."""
@@ -556,8 +615,16 @@ _FIELDS = {
 }
 
 
-def _make_ring(n: int, moduli: tuple[int, ...], kind: Kind, root: RootRule | tuple[int, ...]) -> Ring:
-    return Ring(n, moduli, kind=kind, root=root)
+def _make_ring(
+    n: int, moduli: tuple[int, ...], kind: Kind, root: RootRule | tuple[int, ...], product: Method = "auto"
+) -> Ring:
+    return Ring(n, moduli, kind=kind, root=root, product=product)
+
+
+def check_method(method: object, name: str) -> None:
+    """Raise ParameterError unless it is a way to multiply."""
+    if method not in METHODS:
+        raise ParameterError(f"{name}: {method!r} must be one of {', '.join(map(repr, METHODS))}")
 
 
 def _sequence(x: Any) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import Card, CudaBackend
-from polygpu.plan import AuxiliaryPlan, NttPlan, automorphism, limbs_of
+from polygpu.plan import AuxiliaryPlan, FftPlan, NttPlan, automorphism, limbs_of
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -74,8 +74,8 @@ class Kernel:
 
     @property
     def word(self) -> str:
-        """The first template argument: a word of cuda/word.cuh, or u32 or u64."""
-        return re.split("[<,>]", self.expression)[1]
+        """The first template argument, a word of cuda/word.cuh or a type; empty without."""
+        return (*re.split("[<,>]", self.expression), "")[1]
 
 
 @dataclass
@@ -165,14 +165,28 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         auxiliary = NttPlan(limbs_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
         backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)
         for size, base in transforms:
-            plan = NttPlan(limbs, base << size, "negacyclic", base, (1,))
+            ntt = NttPlan(limbs, base << size, "negacyclic", base, (1,))
             # Few rows; as many as fill the card; so many that two passes run in one launch.
             for batch in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
                 x = _array((batch, 1, base << size), limbs.dtype)
-                backend.ntt(plan, x, x)
-                backend.intt(plan, x, x)
+                backend.ntt(ntt, x, x)
+                backend.intt(ntt, x, x)
             x = _array((1, 1, base << size), limbs.dtype)
-            backend.multiply(plan, x, x, x)
+            backend.multiply(ntt, x, x, x)
+    for modulus, digits, (size, base) in product((MODULI[2], MODULI[-1]), (1, 2, 3, 5), transforms):
+        if base == 1 and size >= 4:
+            limbs = limbs_of((modulus,))
+            for degree in (1 << size, 2 << size):  # linear products, which are folded, and negacyclic ones
+                x = _array((1, 1, degree), limbs.dtype)
+                plan = FftPlan(limbs, degree, "negacyclic", 2 << size, digits, 0)
+                plan.__dict__["twiddles"] = _array((plan.points,), np.complex128)
+                backend.multiply(plan, x, x, x)
+    for dtype, size in product((np.complex64, np.complex128), range(1, 13)):
+        x = _array((1, 1 << size), dtype)
+        for inverse in (False, True):
+            backend.fft(x, x, inverse)
+        if size == 6:
+            backend.convolve(x, x, x)
     # A kernel that is launched with several sizes of shared memory counts once, with the largest.
     largest: dict[str, Kernel] = {}
     for kernel in recorder.launches:
@@ -280,10 +294,22 @@ def _read_log(log: str) -> dict[str, Usage]:
 # Registers of a thread and bytes of spills, by kernel, word and threads of a block: the most anywhere.
 # `python tests/nvrtc.py --all --budget` prints what to write here.
 BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
+    ("arrange_twiddles", "Complex128"): {256: (24, 0)},
     ("crt_compose", "u32"): {256: (64, 0)},
     ("crt_compose", "u64"): {256: (64, 0)},
     ("crt_spread", "u32"): {256: (40, 0)},
     ("crt_spread", "u64"): {256: (40, 0)},
+    ("fft", "double"): {128: (72, 0), 256: (80, 0), 512: (88, 0)},
+    ("fft", "float"): {128: (64, 0), 256: (64, 0), 512: (64, 0)},
+    ("fft_compose", "u32"): {256: (48, 0)},
+    ("fft_compose", "u64"): {256: (56, 0)},
+    ("fft_convolve", "double"): {128: (120, 0)},
+    ("fft_convolve", "float"): {128: (64, 0)},
+    ("fft_multiply", ""): {256: (56, 0)},
+    ("fft_product", "u32"): {128: (128, 80), 256: (128, 80), 512: (128, 64)},
+    ("fft_product", "u64"): {128: (128, 64), 256: (128, 48), 512: (128, 64)},
+    ("fft_split", "u32"): {256: (40, 0)},
+    ("fft_split", "u64"): {256: (40, 0)},
     ("fill_leaves", "Float64"): {256: (32, 0)},
     ("fill_leaves", "Lazy32"): {256: (32, 0)},
     ("fill_leaves", "Lazy60"): {256: (24, 0)},
@@ -300,6 +326,7 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("fill_twiddles", "Tight32"): {256: (40, 0)},
     ("multiply_leaves", "u32"): {256: (48, 0)},
     ("multiply_leaves", "u64"): {256: (48, 0)},
+    ("ntt_forward", "Complex128"): {128: (128, 0), 256: (128, 16), 512: (128, 0)},
     ("ntt_forward", "Float64"): {32: (64, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
     ("ntt_forward", "Lazy32"): {32: (56, 0), 64: (48, 0), 128: (48, 0), 256: (64, 16), 512: (64, 0)},
     ("ntt_forward", "Lazy60"): {32: (96, 0), 64: (80, 0), 128: (80, 0), 256: (128, 112), 512: (128, 0)},
@@ -307,6 +334,7 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_forward", "Strict32"): {32: (56, 0), 64: (48, 0), 128: (56, 0), 256: (128, 0), 512: (128, 0)},
     ("ntt_forward", "Strict64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (168, 0), 512: (128, 0)},
     ("ntt_forward", "Tight32"): {32: (48, 0), 64: (40, 0), 128: (48, 0), 256: (64, 16), 512: (64, 0)},
+    ("ntt_forward_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
     ("ntt_forward_flow", "Float64"): {256: (80, 0)},
     ("ntt_forward_flow", "Lazy32"): {256: (64, 16)},
     ("ntt_forward_flow", "Lazy60"): {256: (80, 96)},
@@ -314,6 +342,7 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_forward_flow", "Strict32"): {256: (128, 0)},
     ("ntt_forward_flow", "Strict64"): {256: (120, 0)},
     ("ntt_forward_flow", "Tight32"): {256: (64, 32)},
+    ("ntt_inverse", "Complex128"): {128: (128, 0), 256: (128, 32), 512: (128, 0)},
     ("ntt_inverse", "Float64"): {32: (72, 0), 64: (72, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
     ("ntt_inverse", "Lazy32"): {32: (56, 0), 64: (40, 0), 128: (48, 0), 256: (64, 32), 512: (64, 0)},
     ("ntt_inverse", "Lazy60"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 32), 512: (128, 288)},
@@ -321,6 +350,7 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_inverse", "Strict32"): {32: (56, 0), 64: (48, 0), 128: (56, 0), 256: (128, 0), 512: (128, 0)},
     ("ntt_inverse", "Strict64"): {32: (80, 0), 64: (80, 0), 128: (80, 0), 256: (152, 0), 512: (128, 0)},
     ("ntt_inverse", "Tight32"): {32: (56, 0), 64: (40, 0), 128: (48, 0), 256: (64, 80), 512: (64, 0)},
+    ("ntt_inverse_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
     ("ntt_inverse_flow", "Float64"): {256: (80, 0)},
     ("ntt_inverse_flow", "Lazy32"): {256: (64, 16)},
     ("ntt_inverse_flow", "Lazy60"): {256: (80, 32)},

@@ -21,7 +21,7 @@ LAYERS = [
     {"plan"},
     {"backends"},
     {"backends.cpu", "backends.cuda"},
-    {"rns", "product", "inverse", "sampling"},
+    {"rns", "product", "inverse", "sampling", "fft"},
     {"ring"},
     {"poly"},
     {"__init__"},

@@ -32,7 +32,8 @@ def test_launches_keep_to_the_card(arch):
     for kernel in kernels:
         assert 32 <= kernel.threads <= 1024 and kernel.shared <= card.shared_bytes
     words = {kernel.word for kernel in kernels if kernel.template == "ntt_forward"}
-    assert words - {"Float64"} == {"Lazy32", "Tight32", "Strict32", "Lazy60", "Lazy64", "Strict64"}
+    integers = {"Lazy32", "Tight32", "Strict32", "Lazy60", "Lazy64", "Strict64"}
+    assert words - {"Float64"} == integers | {"Complex128"}
     assert ("Float64" in words) == card.fast_doubles
 
 
@@ -63,7 +64,7 @@ def test_kernels_compile(arch):
     word = words[list(nvrtc.CARDS).index(arch) % len(words)]
     chosen = [k for k in kernels if k.file == "ntt.cu" and k.word == word and k.template != "ntt_product"]
     if arch in (75, 90, 120):
-        chosen += [k for k in kernels if k.file != "ntt.cu" and k.word in ("u32", "u64", "Lazy64")]
+        chosen += [k for k in kernels if k.file != "ntt.cu" and k.word in ("u32", "u64", "Lazy64", "float")]
     for file in sorted({kernel.file for kernel in chosen}):
         group = [kernel for kernel in chosen if kernel.file == file]
         usages = compiler.compile(file, [kernel.expression for kernel in group], arch)

@@ -344,10 +344,13 @@ EXPLAINED = [
     (Ring(8, 7), ["3 layers early", "of 8 coefficients", "6, of order 2"]),
     (Ring(8, [17, 97, 193]), ["[17, 97, 193]", "19 bits", "(*batch, 3, 8)", "3, 8, 3", "order 16"]),
     (Ring(8, ntt_primes(8, 50, 5)), ["5 moduli", "250 bits", "(*batch, 5, 8)", "uint64", "..."]),
-    (Ring(12, 97), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
-    (Ring(16, 15), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
-    (Ring(16, 1_000_003), ["auxiliary", "1000003", "mod 32 is 3", "must be 1", "ntt_primes(16, bits=20"]),
-    (Ring(16, 2**64), ["uint64", "auxiliary", "not prime"]),
+    (Ring(12, 97), ["FFT of 16 complex points, 1 digit of 7 bits", "none", "12 is no power of two"]),
+    (Ring(12, 97, product="ntt"), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
+    (Ring(16, 15, product="ntt"), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
+    (Ring(16, 1_000_003), ["FFT", "1000003", "mod 32 is 3", "must be 1", "ntt_primes(16, bits=20"]),
+    (Ring(16, 2**64), ["uint64", "4 digits of 16 bits", "error below", "by proof", "not prime"]),
+    (Ring(1024, 12289, product="fft"), ["FFT of 512 complex points, 1 digit of 14 bits", "of order 2048"]),
+    (Ring(16, 2**64, product="ntt"), ["uint64", "3 auxiliary primes", "not prime"]),
     (Ring(8, 2**128), ["(*batch, 2, 8)", "2 words", "auxiliary", "129 bits", "not prime"]),
     (Ring(8, ntt_primes(8, 100)), ["(*batch, 2, 8)", "2 words", "auxiliary", "of order 16"]),
     (Ring(1, 2, kind="cyclic"), ["X^1 - 1", "transform of 1 point", "1, of order 1"]),
@@ -363,15 +366,19 @@ def test_explain_names_the_path(ring: Ring, parts: list[str]) -> None:
 
 @pytest.mark.parametrize("ring", [ring for ring, _ in EXPLAINED], ids=repr)
 def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
-    text, transform = ring.explain(), getattr(ring.product, "transform", ring.product)
+    text, how = ring.explain(), ring.product_plan()
     found = re.search(r"(\d+) auxiliary primes? of (\d+) bits, transforms of (\d+) points", text)
-    if transform is ring.product:
-        assert found is None
+    assert (found is not None) == isinstance(how, plan.AuxiliaryPlan)
+    if isinstance(how, plan.FftPlan):
+        digits = f"{how.digits} digit{'s' * (how.digits > 1)} of {how.width} bits"
+        assert f"FFT of {how.points} complex points, {digits}, error below {how.error_bound:.2g}" in text
+        size = how.twiddles.nbytes + (sum(t.nbytes for t in ring.transform.tables) if ring.has_eval else 0)
     else:
-        primes = transform.limbs.moduli
-        assert found is not None
-        assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
-    size = sum(table.nbytes for table in transform.tables)
+        transform = getattr(how, "transform", how)
+        size = sum(table.nbytes for table in transform.tables)
+        if found is not None:
+            primes = transform.limbs.moduli
+            assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
     assert f"tables    {size / 1024:.1f} KiB" in text
     assert f"{ring.zeros().data.nbytes / 1024:.1f} KiB a polynomial" in text
 
@@ -408,9 +415,9 @@ def test_the_way_out_that_a_message_names_is_one(q: int, kind: Any) -> None:
 def test_equal_rings_share_their_tables() -> None:
     x, y = Ring(64, 7681), Ring(64, [7681], root=Ring(64, 7681).roots or ())
     assert x is not y
-    assert x.transform is y.transform and x.product is y.product is x.transform
+    assert x.transform is y.transform and x.product_plan() is y.product_plan() is x.transform
     a, b = Ring(12, 97), Ring(12, 97)
-    assert a.product is b.product
+    assert a.product_plan() is b.product_plan()
     assert Ring(64, 7681, root="generator").transform is not x.transform
     assert Ring(64, 7681, kind="cyclic").transform is not x.transform
 
@@ -420,7 +427,7 @@ def test_plans_outlive_their_ring_for_a_while() -> None:
     gc.collect()
     assert alive() is not None and Ring(4, 97).transform is alive()
     for n in range(3, 40):
-        assert Ring(n, 15).product
+        assert Ring(n, 15).product_plan()
     gc.collect()
     assert alive() is None
 
@@ -500,13 +507,13 @@ BIG = ntt_primes(2**40, 62)[0]
     "compute",
     [
         lambda: Ring(2**40, BIG).transform,
-        lambda: Ring(2**40, BIG).product,
+        lambda: Ring(2**40, BIG).product_plan(),
         lambda: Ring(2**40, BIG, kind="cyclic").transform,
-        lambda: Ring(2**40, [BIG, 2**64]).product,
-        lambda: Ring(2**40, 15).product,
-        lambda: Ring(2**40 + 1, 2**100).product,
-        lambda: Ring(2**45, 15).product,
-        lambda: Ring(2**60 + 1, 15).product,
+        lambda: Ring(2**40, [BIG, 2**64]).product_plan(),
+        lambda: Ring(2**40, 15).product_plan(),
+        lambda: Ring(2**40 + 1, 2**100).product_plan(),
+        lambda: Ring(2**45, 15).product_plan(),
+        lambda: Ring(2**60 + 1, 15).product_plan(),
     ],
     ids=["transform", "product", "cyclic", "RNS", "composite", "wide", "2^45", "2^60"],
 )

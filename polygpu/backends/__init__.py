@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
-from ..plan import Limbs, NttPlan, Permutation, Plan
+from ..plan import FftPlan, Limbs, NttPlan, Permutation, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -64,8 +64,17 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
+    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
+        """Whether the plan's products are faster than those by auxiliary primes, of so many residues."""
+
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """Fourier transforms of rows of complex numbers, (rows, n); of the inverse, 1/n times the sums."""
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """Cyclic convolutions of rows of 64 complex numbers; b may be one row for all."""
 
 
 class HostBackend(Backend, Protocol):

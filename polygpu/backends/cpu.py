@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _cpu
 from ..errors import DeviceError, ParameterError
-from ..plan import AuxiliaryPlan, Limbs, NttPlan, Permutation, Plan, ints_to_words, words_to_ints
+from ..plan import AuxiliaryPlan, FftPlan, Limbs, NttPlan, Permutation, Plan, ints_to_words, words_to_ints
 from . import Array, Op
 from .reference import HostMemory
 
@@ -113,10 +113,32 @@ class CpuBackend(HostMemory):
         else:
             self._transform(plan).inverse(x, out)
 
+    def _fft_product(self, plan: FftPlan) -> _cpu.FftProduct:
+        native: _cpu.FftProduct | None = plan.handles.get("cpu")
+        if native is None:
+            native = _cpu.FftProduct(
+                self._native_limbs(plan.limbs),
+                plan.degree,
+                plan.length,
+                plan.kind == "negacyclic",
+                plan.digits,
+                plan.width,
+                plan.sums,
+                plan.twiddles,
+            )
+            plan.handles["cpu"] = native
+        return native
+
+    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
+        """See Backend. Always, by measurement (docs/performance.md)."""
+        return True
+
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         if isinstance(plan, AuxiliaryPlan):
             self._auxiliary(plan).multiply(a, b, out)
+        elif isinstance(plan, FftPlan):
+            self._fft_product(plan).multiply(a, b, out)
         else:
             self._transform(plan).multiply(a, b, out)
 
@@ -127,6 +149,14 @@ class CpuBackend(HostMemory):
             out[...] = ints_to_words(product, plan.limbs.words)
         else:
             self._transform(plan).multiply_leaves(a, b, out)
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """See Backend."""
+        _cpu.fft(x, out, inverse)
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        _cpu.convolve64(a, b, out)
 
 
 # ---- transforms modulo one prime of more than 64 bits: Python integers, vectorised over the row ----

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
-from ..plan import AuxiliaryPlan, Handles, Limbs, NttPlan, Permutation, Plan
+from ..plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
 from . import Array, Op, cuda_sources, load
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
@@ -32,6 +32,7 @@ _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 _MAX_PRIMES = 6  # crt.cu
+_MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 _MAX_GRID_Y = 65535
 _MAX_AXES = 6  # rows.cuh
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
@@ -156,6 +157,17 @@ class Pass:
         return (1 << self.log_block_values) + (self.threads << self.log_width)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What the passes of a transform work on."""
+
+    count: int  # over all limbs
+    limbs: int
+    log_degree: int  # values of a row
+    word: str
+    moduli: Any
+
+
 def word_of(limbs: Limbs, card: Card) -> str:
     """The word of cuda/word.cuh that serves all moduli of a ring on a card."""
     largest = max(limbs.moduli)
@@ -166,6 +178,11 @@ def word_of(limbs: Limbs, card: Card) -> str:
     if largest < 1 << 60 and min(limbs.moduli) >= 1 << 40:
         return "Lazy60"
     return "Lazy64" if largest < 1 << 62 else "Strict64"
+
+
+def word_bytes_of(word: str) -> int:
+    """Bytes of a value of a word in memory."""
+    return 16 if word == "Complex128" else 4 if word.endswith("32") else 8
 
 
 @lru_cache(maxsize=256)
@@ -180,7 +197,8 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
 
     def tile(log_blocks: int, log_length: int, log_columns: int) -> Pass | None:
         """Of that many columns, and of so many transforms as make 256 threads; None where it is too large."""
-        log_values = min(log_length, 5 if log_length > 10 and log_length + log_columns >= 13 else 4)
+        large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
+        log_values = min(log_length, 5 if large else 4)
         # Two 32-bit columns are the 8 bytes of one instruction.
         log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
         log_threads = log_length - log_values + log_columns - log_width
@@ -200,6 +218,8 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
     # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
     # there are two passes of columns. Tiles are 128 bytes wide, where columns are long at least 32.
     rows = min(12 - log_base, log_points - 4)
+    while not tile(0, rows, log_base):
+        rows -= 1
     above = log_points - rows
     if above <= 10:
         lengths = [above]
@@ -212,7 +232,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
         above = log_points - rows
         count = -(-above // 10)
         lengths = [(above + i) // count for i in range(count)]
-    log_values = 13 if word_bytes == 4 else 12  # of a tile of columns
+    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a tile of columns
     passes: list[Pass] = []
     for length in lengths:
         done = sum(p.log_length for p in passes)
@@ -230,7 +250,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     integers take two launches where columns are long: the code of both outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
-    unit_bytes = (4 if word.endswith("32") else 8) << log_unit
+    unit_bytes = word_bytes_of(word) << log_unit
     lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
     if word in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
         return 0
@@ -238,6 +258,19 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
         log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
     )
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
+
+
+def fft_tile(plan: FftPlan, card: Card) -> Pass | None:
+    """The tile of a product by FFT in one kernel, with a power of two of digits; None if it is too large."""
+    digits = 1 << (plan.digits - 1).bit_length()
+    log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()
+    if digits > _MAX_DIGITS:
+        return None
+    log_values = 4
+    log_rows = max(log_parts, 7 - (log_points - log_values))
+    tile = Pass(0, log_points, 0, log_rows, log_values)
+    fits = tile.threads <= 512 and tile.shared_values * word_bytes_of("Complex128") <= card.shared_bytes
+    return tile if fits else None
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
@@ -578,6 +611,14 @@ class CudaBackend:
         with self._here:
             return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
 
+    def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """For kernels that repeat an operand over leading axes: other ways to broadcast take a copy."""
+        return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)
+
+    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
+        """See Backend. In one kernel always, in passes where they are few (docs/performance.md)."""
+        return fft_tile(plan, self.card) is not None or plan.work < 4 * auxiliary
+
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
         if limbs.wide:
@@ -614,17 +655,17 @@ class CudaBackend:
 
     # ---- transforms ----
 
-    def _pass(self, plan: NttPlan, passed: Pass, tables: Array, rows: int) -> tuple[int, int, list[Any]]:
+    def _pass(self, rows: Rows, passed: Pass, tables: Array) -> tuple[int, int, list[Any]]:
         """The grid in x and y, and the arguments that all transform kernels share."""
-        limbs, log_degree = len(plan.limbs.moduli), plan.degree.bit_length() - 1
-        tiles = rows << log_degree >> (passed.log_length + passed.log_columns)
-        args = [self._moduli(plan.limbs), tables, np.uint64(tiles), np.uint32(limbs)]
+        limbs, log_degree = rows.limbs, rows.log_degree
+        tiles = rows.count << log_degree >> (passed.log_length + passed.log_columns)
+        args = [rows.moduli, tables, np.uint64(tiles), np.uint32(limbs)]
         args += [np.uint32(log_degree), np.uint32(passed.log_blocks)]
         log_parts = log_degree - passed.log_block_values
         # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
         large = 8 * tables.nbytes > self.card.l2_bytes
         if large and log_parts >= 0 and limbs << log_parts <= _MAX_GRID_Y:
-            return rows // limbs, limbs << log_parts, args
+            return rows.count // limbs, limbs << log_parts, args
         return -(-tiles >> passed.log_rows), 1, args
 
     def _passes(self, plan: NttPlan, rows: int | None = None) -> tuple[Pass, ...]:
@@ -647,19 +688,34 @@ class CudaBackend:
             with self._here:
                 out[...] = aligned
             return
-        passes, word_bytes = self._passes(plan, rows), x.dtype.itemsize
+        passes = self._passes(plan, rows)
         tables, word = self._tables(plan, passes)[direction], word_of(plan.limbs, self.card)
+        log_degree, moduli = plan.degree.bit_length() - 1, self._moduli(plan.limbs)
+        self._run_passes(
+            Rows(rows, len(plan.limbs.moduli), log_degree, word, moduli), passes, tables, x, out, direction
+        )
+
+    def _run_passes(
+        self,
+        rows: Rows,
+        passes: tuple[Pass, ...],
+        tables: dict[Pass, Array],
+        x: Array,
+        out: Array,
+        direction: str,
+    ) -> None:
+        word, word_bytes, log_degree = rows.word, word_bytes_of(rows.word), rows.log_degree
         steps: list[tuple[Pass, ...]] = [(p,) for p in passes]
         lag = 0
         if len(passes) > 1:
             columns, last = passes[-2:]
-            units, log_degree = rows << columns.log_blocks, plan.degree.bit_length() - 1
+            units = rows.count << columns.log_blocks
             lag = flow_lag(columns, last, log_degree, units, word, self.card)
             if lag:
                 steps[-2:] = [(columns, last)]
         source = x
         for i, step in enumerate(steps if direction == "forward" else steps[::-1]):
-            grid, grid_y, args = self._pass(plan, step[0], tables[step[0]], rows)
+            grid, grid_y, args = self._pass(rows, step[0], tables[step[0]])
             lazy_in, root = i > 0, i + 1 == len(steps)  # whether the last stages of an inverse are the root's
             if len(step) == 1:
                 name, flags = f"ntt_{direction}", [lazy_in, root if direction == "inverse" else not root]
@@ -716,6 +772,8 @@ class CudaBackend:
             self._on_host("multiply", plan, a, b, out)
         elif isinstance(plan, AuxiliaryPlan):
             self._multiply_auxiliary(plan, a, b, out)
+        elif isinstance(plan, FftPlan):
+            self._multiply_fft(plan, a, b, out)
         elif self._fuses(plan):
             self._multiply_fused(plan, a, b, out)
         else:
@@ -727,6 +785,98 @@ class CudaBackend:
                 self.ntt(plan, b, y)
             self.multiply_leaves(plan, x, y, out)
             self.intt(plan, out, out)
+
+    def _multiply_fft(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
+        tile = fft_tile(plan, self.card)
+        if tile is None:
+            self._multiply_fft_in_passes(plan, a, b, out)
+            return
+        digits = 1 << (plan.digits - 1).bit_length()
+        width, sums = plan.split(digits)
+        fold = plan.length != plan.degree or plan.kind == "cyclic"
+        units, limbs = prod(out.shape[:-1]), plan.limbs
+        operands = [self._repeated(x, out.shape) for x in (a, b)]
+        args = [*operands, out, self._moduli(limbs), self._fft_tables(plan, (tile,))[tile], np.uint64(units)]
+        args += [np.uint64(prod(x.shape[:-1])) for x in operands]
+        args += [np.uint32(x) for x in (limbs.rows, plan.degree, width, sums, plan.kind == "negacyclic")]
+        expression = f"fft_product<{_ctype(limbs)}, {tile.shape}, {digits}, {_bool(fold)}>"
+        shared = tile.shared_values * word_bytes_of("Complex128")
+        grid = -(-units * 2 * digits >> tile.log_rows)
+        self._run("fft_product.cu", expression, grid, tile.threads, args, shared)
+
+    def _multiply_fft_in_passes(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
+        limbs, points, (width, sums) = plan.limbs, plan.points, plan.split(plan.digits)
+        moduli, log_points = self._moduli(limbs), points.bit_length() - 1
+        passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
+        tables = self._fft_tables(plan, passes)
+        units = prod(out.shape[:-1])
+        step = max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + sums)))
+        for first in range(0, units, step):
+            size = min(step, units - first)
+
+            def rows(count: int, size: int = size) -> Rows:
+                return Rows(size * count, 1, log_points, "Complex128", moduli)
+
+            spectra: list[Array] = []
+            for x in (a,) if b is a else (a, b):
+                with self._here:
+                    y = self.xp.empty((size, plan.digits, points), np.complex128)
+                (source,), layout, dense = self._spread(out.shape, x)
+                args = [source, y, moduli, layout, *map(np.uint64, (plan.degree, points, size, first))]
+                args += [*map(np.uint32, (limbs.rows, plan.digits, width)), dense]
+                self._entrywise("fft_product.cu", f"fft_split<{_ctype(limbs)}>", size * points, args)
+                self._run_passes(rows(plan.digits), passes, tables, y, y, "forward")
+                spectra.append(y)
+            with self._here:
+                c = self.xp.empty((size, sums, points), np.complex128)
+            args = [spectra[0], spectra[-1], c, *map(np.uint64, (points, size))]
+            args += map(np.uint32, (plan.digits, sums))
+            self._entrywise("fft_product.cu", "fft_multiply", size * points, args)
+            self._run_passes(rows(sums), passes, tables, c, c, "inverse")
+            args = [c, out, moduli, *map(np.uint64, (plan.degree, points, size, first))]
+            args += map(np.uint32, (limbs.rows, width, sums, plan.kind == "negacyclic"))
+            self._entrywise("fft_product.cu", f"fft_compose<{_ctype(limbs)}>", size * plan.degree, args)
+
+    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> dict[Pass, Array]:
+        """Twiddles by pass, in its order."""
+
+        def make() -> dict[Pass, Array]:
+            nodes = self.from_host(plan.twiddles)
+            tables = {}
+            for p in passes:
+                entries = 1 << (p.log_blocks + p.log_length)
+                tables[p] = self.xp.empty(entries, np.complex128)
+                starts = self.from_host(np.array(p.starts, np.uint32))
+                args = [tables[p], nodes, starts, np.uint32(p.log_blocks), np.uint32(p.log_length)]
+                self._entrywise("tables.cu", "arrange_twiddles<Complex128>", entries, args)
+            return tables
+
+        return self._shared(plan.handles, f"tables {passes}", make)  # type: ignore[no-any-return]
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """See Backend."""
+        n = x.shape[-1]
+        if n == 1:
+            with self._here:
+                out[...] = x
+            return
+        self._run_fft(f"fft<{{}}, {{}}, {_bool(inverse)}>", [x, out])
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._run_fft("fft_convolve<{}, {}>", [a, b, out], np.uint64(len(b)))
+
+    def _run_fft(self, expression: str, arrays: Sequence[Array], *more: Any) -> None:
+        """Launch a kernel of fft.cu on rows of arrays; its name lacks the type and log2 of the length."""
+        rows, n = arrays[0].shape
+        dtype = arrays[0].dtype
+        lanes = max(1, n // 8)
+        threads = max(128, lanes)
+        rows_of_block = threads // lanes
+        args = [*arrays, self.constant(_fft_twiddles(n, dtype)), np.uint64(rows), *more]
+        shared = rows_of_block * n * dtype.itemsize
+        name = expression.format("float" if dtype == np.complex64 else "double", n.bit_length() - 1)
+        self._run("fft.cu", name, -(-rows // rows_of_block), threads, args, shared)
 
     def _fuses(self, plan: NttPlan) -> bool:
         """Whether both operands fit the registers of one block's threads."""
@@ -740,13 +890,11 @@ class CudaBackend:
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         (passed,) = passes = self._passes(plan)
         tables = self._tables(plan, passes)
-        rows = prod(out.shape[:-1])
-        grid, grid_y, args = self._pass(plan, passed, tables["forward"][passed], rows)
+        word, log_degree = word_of(plan.limbs, self.card), plan.degree.bit_length() - 1
+        rows = Rows(prod(out.shape[:-1]), len(plan.limbs.moduli), log_degree, word, self._moduli(plan.limbs))
+        grid, grid_y, args = self._pass(rows, passed, tables["forward"][passed])
         shared = 2 * passed.shared_values * plan.limbs.dtype.itemsize
-        # The kernel repeats an operand over leading axes; other ways to broadcast need a copy.
-        a, b = (
-            x if out.shape[out.ndim - x.ndim :] == x.shape else self._broadcast(x, out.shape) for x in (a, b)
-        )
+        a, b = (self._repeated(x, out.shape) for x in (a, b))
         args = [
             a,
             b,
@@ -757,7 +905,7 @@ class CudaBackend:
             np.uint64(prod(b.shape[:-1])),
             np.uint32(prefetch_distance(passed, plan.limbs.dtype.itemsize, self.card)),
         ]
-        expression = f"ntt_product<{word_of(plan.limbs, self.card)}, {passed.shape}>"
+        expression = f"ntt_product<{word}, {passed.shape}>"
         self._run("ntt.cu", expression, grid, passed.threads, args, shared, grid_y)
 
     def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
@@ -788,6 +936,19 @@ class CudaBackend:
             args = [residues[0], out, moduli, primes, constants, *sizes, *where]
             args.append(np.uint32(plan.kind == "negacyclic"))
             self._entrywise("crt.cu", f"crt_compose<{_ctype(limbs)}>", size * n, args)
+
+
+@lru_cache(maxsize=64)
+def _fft_twiddles(n: int, dtype: np.dtype[Any]) -> Array:
+    """Twiddles of cuda/fft.cu: exp(-2 pi i r i / (P R)) at r P + i, for the round after those of P."""
+    table = np.ones(n, dtype)
+    log_p, log_r = 0, (n.bit_length() - 2) % 3 + 1
+    while 1 << log_p + log_r < n:
+        log_p, log_r = log_p + log_r, 3
+        r, i = np.divmod(np.arange(1 << log_p, 1 << log_p + log_r), 1 << log_p)
+        table[1 << log_p : 1 << log_p + log_r] = unit_roots(-r * i, 1 << log_p + log_r)
+    table.setflags(write=False)
+    return table
 
 
 @lru_cache(maxsize=256)

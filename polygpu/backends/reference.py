@@ -6,6 +6,8 @@ only (degree, kind, base, roots, limbs.moduli), never for their tables.
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
@@ -215,6 +217,10 @@ class ReferenceBackend(HostMemory):
             values.append(rows)
         write(plan.limbs, values, out)
 
+    def prefers_fft(self, plan: Any, auxiliary: int) -> bool:
+        """Every product is computed from its definition."""
+        return False
+
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook, mod X^n + 1 or X^n - 1."""
         constant = -1 if plan.kind == "negacyclic" else 1
@@ -241,3 +247,21 @@ class ReferenceBackend(HostMemory):
                 rows.append(row)
             values.append(rows)
         write(plan.limbs, values, out)
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """The sum of x_j w^(jk), each part summed exactly and rounded once."""
+        n, sign = x.shape[-1], 1 if inverse else -1
+        roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]
+        for row, result in zip(x.tolist(), out, strict=True):
+            for k in range(n):
+                terms = [v * roots[j * k % n] for j, v in enumerate(row)]
+                value = complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
+                result[k] = value / n if inverse else value
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """The sum of a_i b_(k - i), indices modulo the length."""
+        n = a.shape[-1]
+        for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
+            for k in range(n):
+                terms = [v * right[(k - i) % n] for i, v in enumerate(left)]
+                result[k] = complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))

@@ -1,0 +1,45 @@
+// Complex numbers, as arrays of complex64 and complex128 hold them.
+#pragma once
+#include "memory.cuh"
+#include "word.cuh"
+
+template <class Real> struct alignas(2 * sizeof(Real)) Complex {
+    Real re, im;
+};
+
+template <class R> PG_DEVICE Complex<R> operator+(Complex<R> x, Complex<R> y) { return {x.re + y.re, x.im + y.im}; }
+template <class R> PG_DEVICE Complex<R> operator-(Complex<R> x, Complex<R> y) { return {x.re - y.re, x.im - y.im}; }
+template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, Complex<R> y) {
+    return {fma(x.re, y.re, -(x.im * y.im)), fma(x.re, y.im, x.im * y.re)};
+}
+template <class R> PG_DEVICE Complex<R> multiply_add(Complex<R> x, Complex<R> y, Complex<R> z) {  // x y + z
+    return {fma(-x.im, y.im, fma(x.re, y.re, z.re)), fma(x.im, y.re, fma(x.re, y.im, z.im))};
+}
+template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, R scale) { return {x.re * scale, x.im * scale}; }
+template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate
+template <class R> PG_DEVICE Complex<R> by_minus_i(Complex<R> x) { return {x.im, -x.re}; }
+
+// A word of transforms over the complex numbers (word.cuh). The errors of its operations: docs/math.md, "Products by
+// FFT". Values are not multiplied by 1 / points.
+struct Complex128 {
+    using Storage = Complex<double>;
+    using Value = Complex<double>;
+    using Twiddle = Complex<double>;
+    using Bounds = Canonical;
+    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
+    PG_DEVICE explicit Complex128(const Modulus &) {}
+
+    static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
+    static PG_DEVICE Storage store_lazy(Value x) { return x; }
+    PG_DEVICE Storage canonical(Value x) const { return x; }
+    PG_DEVICE Storage finish(Value x) const { return x; }
+    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
+        const Value s = multiply_add(y, t, x);
+        y = {fma(2., x.re, -s.re), fma(2., x.im, -s.im)}, x = s;
+    }
+    PG_DEVICE void inverse(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
+        const Value d = x - y;
+        x = x + y, y = d * Twiddle{t.re, -t.im};
+    }
+    PG_DEVICE void inverse_root(Value &x, Value &y, Twiddle /*scale*/, Twiddle t) const { inverse(x, y, t, false); }
+};

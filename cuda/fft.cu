@@ -1,0 +1,166 @@
+// Transforms of rows of 2 ... 4096 complex numbers, a power of two, and cyclic convolutions: natural order in and out.
+//
+// exp(-2 pi i / LENGTH) is the root; the inverse transform is the same between exchanged real and imaginary parts.
+// LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8; the first takes what does not fill the others.
+// A round of radix R after rounds of radices with product P takes values j + r LENGTH / R, r = 0 ... R - 1, and leaves
+// their transform at (j / P) P R + j % P + r P, j < LENGTH / R: the order sorts itself (Stockham; Govindaraju et al.
+// 2008). Between rounds values go through shared memory; a thread ends with those places with which it began. So a
+// product of spectra meets its operands in registers, and an inverse transform starts where a forward one ends.
+//
+// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda.py).
+#include "complex.cuh"
+
+template <class Real, int LOG_LENGTH> struct Fft {
+    using Value = Complex<Real>;
+    static constexpr int LENGTH = 1 << LOG_LENGTH, VALUES = LENGTH < 8 ? LENGTH : 8, LANES = LENGTH / VALUES;
+    static constexpr int THREADS = LANES < 128 ? 128 : LANES, ROWS = THREADS / LANES;
+    static constexpr int FIRST_RADIX = (LOG_LENGTH - 1) % 3 + 1;
+    static constexpr int WARP = 32, WARP_VALUES = WARP * VALUES;
+    // Rows of a warp are too short for its threads to meet whole lines of memory.
+    static constexpr bool SHORT = VALUES == 8 && LANES < 16;
+
+    Value *const shared;
+    const Value *const twiddles;
+    const int lane, first;  // first: of the row, in shared memory
+    PG_DEVICE Fft(void *memory, const Value *table)
+        : shared((Value *)memory), twiddles(table), lane(threadIdx.x % LANES), first(threadIdx.x / LANES * LENGTH) {}
+
+    static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
+    // Value `index` of the block in shared memory. Threads that are served at once meet different banks, whether their
+    // values follow each other, or are 8 apart.
+    PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
+    static PG_DEVICE void synchronise() {
+        if constexpr (LANES <= 32) __syncwarp();
+        else __syncthreads();
+    }
+
+    // x[0 ... 2^LOG_R) to their transform, in place.
+    template <int LOG_R> static PG_DEVICE void transform_few(Value *x) {
+        constexpr int HALF = 1 << (LOG_R - 1);
+        Value even[HALF], odd[HALF];
+#pragma unroll
+        for (int k = 0; k < HALF; ++k) even[k] = x[k] + x[k + HALF], odd[k] = x[k] - x[k + HALF];
+        if constexpr (LOG_R == 2) odd[1] = by_minus_i(odd[1]);
+        if constexpr (LOG_R == 3) {
+            constexpr Real ROOT_HALF = (Real)0.70710678118654752440;
+            const Value one = odd[1], three = odd[3];
+            odd[1] = Value{one.re + one.im, one.im - one.re} * ROOT_HALF;
+            odd[2] = by_minus_i(odd[2]);
+            odd[3] = Value{three.im - three.re, -three.re - three.im} * ROOT_HALF;
+        }
+        if constexpr (LOG_R > 1) transform_few<LOG_R - 1>(even), transform_few<LOG_R - 1>(odd);
+#pragma unroll
+        for (int k = 0; k < HALF; ++k) x[2 * k] = even[k], x[2 * k + 1] = odd[k];
+    }
+
+    // values[k]: number lane + k LANES of the row.
+    template <int LOG_P = 0, int LOG_R = FIRST_RADIX> PG_DEVICE void transform(Value *values) const {
+        constexpr int P = 1 << LOG_P, R = 1 << LOG_R, GROUPS = VALUES / R;
+        constexpr bool LAST = LOG_P + LOG_R == LOG_LENGTH;
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            const int j = lane + g * LANES, i = j % P;
+            Value x[R];
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                x[r] = values[g + r * GROUPS];
+                if (P > 1 && r > 0) x[r] = x[r] * read<CONSTANT>(twiddles + r * P + i);
+            }
+            transform_few<LOG_R>(x);
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                if (LAST) values[g + r * GROUPS] = x[r];
+                else at(first + j / P * P * R + i + r * P) = x[r];
+            }
+        }
+        if constexpr (!LAST) {
+            synchronise();
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) values[k] = at(first + lane + k * LANES);
+            synchronise();  // the next round writes there
+            transform<LOG_P + LOG_R, 3>(values);
+        }
+    }
+
+    // Rows beyond the end keep the others company.
+    PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k)
+            values[k] = inside ? read<AGAIN>(x + row * LENGTH + lane + k * LANES) : Value{0, 0};
+    }
+    PG_DEVICE void store(Value *y, u64 row, bool inside, const Value *values) const {
+        if (inside)
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) write<AGAIN>(y + row * LENGTH + lane + k * LANES, values[k]);
+    }
+    // The same for SHORT rows: those of a warp, values that follow each other, move as one.
+    PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
+        const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
+        const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k)
+            values[k] = start + k * WARP < rows * LENGTH ? read<AGAIN>(x + start + k * WARP) : Value{0, 0};
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k) at(own + k * WARP) = values[k];
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k) values[k] = at(first + lane + k * LANES);
+        __syncwarp();
+    }
+    PG_DEVICE void store_together(Value *y, u64 rows, const Value *values) const {
+        const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
+        const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k) at(first + lane + k * LANES) = values[k];
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k)
+            if (start + k * WARP < rows * LENGTH) write<AGAIN>(y + start + k * WARP, at(own + k * WARP));
+    }
+    // The transform backwards, with the factor 1 / LENGTH.
+    PG_DEVICE void inverse(Value *values) const {
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k) values[k] = swapped(values[k]);
+        transform(values);
+#pragma unroll
+        for (int k = 0; k < VALUES; ++k) values[k] = swapped(values[k]) * ((Real)1 / LENGTH);
+    }
+};
+
+// x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows / Fft::ROWS.
+template <class Real, int LOG_LENGTH, bool INVERSE>
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
+    fft(const Complex<Real> *x, Complex<Real> *y, const Complex<Real> *twiddles, u64 rows) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    using F = Fft<Real, LOG_LENGTH>;
+    const F f(memory, twiddles);
+    const u64 row = F::row();
+    Complex<Real> values[F::VALUES];
+    if constexpr (F::SHORT) f.load_together(x, rows, values);
+    else f.load(x, row, row < rows, values);
+    if (INVERSE) f.inverse(values);
+    else f.transform(values);
+    if constexpr (F::SHORT) f.store_together(y, rows, values);
+    else f.store(y, row, row < rows, values);
+}
+
+// y = the cyclic convolution of rows of a and b; b may be one row, for all of a (rows_b = 1). y may be a or b.
+// Launched as fft.
+template <class Real, int LOG_LENGTH>
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
+    fft_convolve(const Complex<Real> *a, const Complex<Real> *b, Complex<Real> *y, const Complex<Real> *twiddles,
+                 u64 rows, u64 rows_b) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    using F = Fft<Real, LOG_LENGTH>;
+    const F f(memory, twiddles);
+    const u64 row = F::row();
+    Complex<Real> left[F::VALUES], right[F::VALUES];
+    f.load(b, rows_b == 1 ? 0 : row, rows_b == 1 || row < rows, right);
+    f.load(a, row, row < rows, left);
+    f.transform(right);
+    f.transform(left);
+#pragma unroll
+    for (int k = 0; k < F::VALUES; ++k) left[k] = left[k] * right[k];
+    f.inverse(left);
+    f.store(y, row, row < rows, left);
+}

@@ -1,0 +1,247 @@
+// Exact products modulo words, by transforms in doubles (docs/math.md, "Products by FFT").
+//
+// A unit is one limb of one polynomial. Its centred residues are split in balanced digits; numbers j and j + points of
+// a row of digits are the parts of one complex number. C_k, the sum of A_i B_j over i + j = k, has integers of weight
+// 2^(width k) for parts. Row r of an operand of rows_a rows is row r % rows_a.
+#include "complex.cuh"
+#include "rows.cuh"
+#include "tile.cuh"
+
+struct Digits {
+    u32 count, width;  // of an operand's digits: how many, and the bits of each
+    u32 sums;          // C_k counts modulo q for k < sums
+};
+
+PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
+PG_DEVICE i64 as_signed(u64 x) { return (i64)x; }
+
+// Adding it leaves the nearest integer in the low bits, of numbers below 2^51 in size.
+constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52
+PG_DEVICE double to_double(i32 x) {
+    return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // 2^52 + 2^31
+}
+
+// Digit i of centred residues: in [-2^(width - 1), 2^(width - 1)), but the last one is all that is left, and may be
+// 2^(width - 1). The digits before it carry: floor(x / 2^shift + sum over j < i of 2^(width - 1 + width j - shift)).
+template <class T> struct Digit {
+    T half_q, q, low, carry = 0, mask, half;
+    u32 shift;
+    PG_DEVICE Digit(const Modulus &m, const Digits &digits, u32 i)
+        : half_q((T)(m.last / 2)), q((T)m.q), shift(i * digits.width) {
+        const bool last = i + 1 == digits.count;
+        low = ((T)1 << shift) - 1;
+        mask = last ? ~(T)0 : ((T)1 << digits.width) - 1;
+        half = last ? 0 : (T)1 << (digits.width - 1);
+        for (u32 j = 0; j < i + !last; ++j) carry += (T)1 << (digits.width * (j + 1) - 1);
+    }
+    PG_DEVICE double operator()(T x) const {
+        x = x > half_q ? x - q : x;  // the integer of least size that the residue stands for
+        const T rest = (T)(as_signed(x) >> shift) + (((x & low) + carry) >> shift);
+        return to_double((i32)((rest & mask) - half));
+    }
+};
+
+struct Wide {  // modulo 2^128
+    u64 low, high;
+    PG_DEVICE void add(u64 other_low, u64 other_high) {
+        low += other_low;
+        high += other_high + (low < other_low);
+    }
+};
+
+// The sum over k of C_k 2^(width k) mod q, for C_k the nearest integers to sums(k), below 2^51 in size. SUMS: how many
+// there are, where that is known, else 0; modulo powers of two fewer count, digits.sums.
+template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
+    constexpr int UNROLL = SUMS ? SUMS : 1;
+    const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;
+    const auto integer = [&](u32 k) { return __double_as_longlong(sums(k) + ROUND) - 0x4338000000000000ll; };
+    if ((m.q & m.last) == 0) {  // a power of two
+        u64 value = 0;
+#pragma unroll UNROLL
+        for (u32 k = 0; k < most; ++k)
+            if (k < digits.sums && k * width < 64) value += (u64)integer(k) << k * width;
+        return (T)(value & m.last);
+    } else if constexpr (sizeof(T) == 4) {
+        // Horner's rule in doubles: |r| <= q < 2^32, and several digits have at most 16 bits, so that r 2^width + C_k
+        // is below 2^52 in size, exact, and so is what remains of it.
+        double r = 0;
+        const double q = (double)m.q, base = (double)(1u << width);
+#pragma unroll UNROLL
+        for (u32 k = most; k > 0; --k) {
+            const double x = fma(r, base, sums(k - 1) + ROUND - ROUND);
+            r = fma(-(fma(x, m.inverse, ROUND) - ROUND), q, x);
+        }
+        const i64 value = __double_as_longlong(r + ROUND) - 0x4338000000000000ll;
+        const i64 positive = value < 0 ? value + (i64)m.q : value;
+        return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
+    } else {
+        // Horner's rule in 128 bits, reduced after the three highest and then after every two: there is an odd number.
+        // What each group adds is at most q 2^55 in size (docs/math.md), and the residue of those above it becomes at
+        // most q 2^62. With q 2^62 more all is positive, and below q 2^64, as `reduce` needs.
+        Wide total = {0, 0};
+#pragma unroll UNROLL
+        for (u32 k = most; k > 0; --k) {
+            total = {total.low << width, total.high << width | total.low >> (64 - width)};
+            const i64 c = integer(k - 1);
+            total.add((u64)c, (u64)(c >> 63));
+            if (k % 2 == 1 && (k < most || k == 1)) {
+                total.add(m.q << 62, m.q >> 2);
+                total = {reduce(m, total.high, total.low), 0};
+            }
+        }
+        return (T)total.low;
+    }
+}
+
+// ---- one kernel ----
+
+// y = a * b: S::ROWS / (2 DIGITS) products a block, each row of the tile one digit of an operand, then one sum.
+// FOLD: the linear product is folded by X^degree = -1 or 1. block: S::THREADS; dynamic shared memory:
+// S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+template <class T, class S, int DIGITS, bool FOLD>
+__global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
+    fft_product(const T *a, const T *b, T *y, const Modulus *moduli, const Complex<double> *twiddles, u64 units,
+                u64 rows_a, u64 rows_b, u32 limbs, u32 degree, u32 width, u32 count_of_sums, u32 negacyclic) {
+    using W = Complex128;
+    constexpr int PARTS = 2 * DIGITS, POINTS = S::LENGTH, TOGETHER = PARTS * S::LANES;
+    static_assert(S::COLUMNS == 1 && S::ROWS % PARTS == 0 && S::VALUES >= PARTS, "rows are digits");
+    extern __shared__ __align__(16) unsigned char memory[];
+    Complex<double> *const shared = (Complex<double> *)memory;
+    const Place<S> place;
+    const Digits digits = {DIGITS, width, count_of_sums};
+    const u32 part = place.row % PARTS;
+    u64 unit = (u64)blockIdx.x * (S::ROWS / PARTS) + place.row / PARTS;
+    const bool inside = unit < units;
+    if (!inside) unit = 0;  // threads beyond the end keep the barriers company
+    const Modulus &m = moduli[rest(unit, limbs)];
+
+    const bool second = part >= DIGITS;
+    const T *const x = (second ? b + (unit < rows_b ? unit : unit % rows_b) * degree
+                               : a + (unit < rows_a ? unit : unit % rows_a) * degree);
+    const Digit<T> digit(m, digits, second ? part - DIGITS : part);
+    const auto at = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
+    Complex<double> values[S::VALUES];
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) {
+        const u32 j = at(k);
+        values[k] = {!FOLD || j < degree ? digit(x[j]) : 0., !FOLD || j + POINTS < degree ? digit(x[j + POINTS]) : 0.};
+    }
+    const W word(m);
+    forward_rounds<W, S, 0>(word, values, shared, place, twiddles);
+
+    // This thread's k-th value of a row of its product. Products keep to the places of their exchanges.
+    Complex<double> *const own = shared + place.row / PARTS * (TOGETHER * (S::VALUES + 1));
+    const auto held = [&](u32 row, int k) -> Complex<double> & {
+        return own[(row * S::VALUES + k) * S::LANES + place.lane];
+    };
+    const auto publish = [&] {
+        synchronise<TOGETHER>();
+#pragma unroll
+        for (int k = 0; k < S::VALUES; ++k) held(part, k) = values[k];
+        synchronise<TOGETHER>();
+    };
+    publish();
+#pragma unroll
+    for (int k = 0; k < S::VALUES; ++k) {
+        Complex<double> sum = {0, 0};
+#pragma unroll
+        for (int i = 0; i < DIGITS; ++i) {
+            const u32 j = part - i;  // wraps where there is none
+            if (j < DIGITS) sum = multiply_add(held(i, k), held(DIGITS + j, k), sum);
+        }
+        values[k] = sum;
+    }
+    synchronise<TOGETHER>();
+    inverse_rounds<W, S, true, 0>(word, values, shared, place, twiddles);
+    publish();
+
+    T composed[S::VALUES / PARTS][2];
+#pragma unroll
+    for (int i = 0; i < S::VALUES / PARTS; ++i) {
+        const int k = i * PARTS + part;
+        constexpr double SCALE = 1. / POINTS;
+        composed[i][0] = compose<T, PARTS - 1>(m, digits, [&](u32 sum) { return held(sum, k).re * SCALE; });
+        composed[i][1] = compose<T, PARTS - 1>(m, digits, [&](u32 sum) { return held(sum, k).im * SCALE; });
+    }
+    T *const to = y + unit * degree;
+    if constexpr (FOLD) {
+        T *const linear = (T *)own;
+        synchronise<TOGETHER>();
+#pragma unroll
+        for (int i = 0; i < S::VALUES / PARTS; ++i) {
+            const u32 j = at(i * PARTS + part);
+            linear[j] = composed[i][0], linear[j + POINTS] = composed[i][1];
+        }
+        synchronise<TOGETHER>();
+        for (u32 j = part * S::LANES + place.lane; j < degree; j += TOGETHER) {
+            u64 value = linear[j];
+            if (j + 1 < degree)
+                value = negacyclic ? sub_mod(m, value, linear[j + degree]) : add_mod(m, value, linear[j + degree]);
+            if (inside) to[j] = (T)value;
+        }
+    } else if (inside) {
+#pragma unroll
+        for (int i = 0; i < S::VALUES / PARTS; ++i) {
+            const u32 j = at(i * PARTS + part);
+            to[j] = (T)composed[i][0], to[j + POINTS] = (T)composed[i][1];
+        }
+    }
+}
+
+// ---- longer products, in passes ----
+
+// x: (rows, degree); y: (units, count, points), digits of units first_unit ...; layout: of x alone (rows.cuh).
+// grid: (units * points) / 256 in x.
+template <class T>
+__global__ void __launch_bounds__(256)
+    fft_split(const T *x, Complex<double> *y, const Modulus *moduli, const u64 *layout, u64 degree, u64 points,
+              u64 units, u64 first_unit, u32 limbs, u32 count, u32 width, u32 dense) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= units * points) return;
+    const u64 unit = quotient(e, points), j = e - unit * points, global_unit = first_unit + unit;
+    const Modulus &m = moduli[rest(global_unit, limbs)];
+    const T *const row = x + (dense ? global_unit : operand_row(layout, 0, global_unit, limbs)) * degree;
+    const T low = j < degree ? row[j] : 0, high = j + points < degree ? row[j + points] : 0;
+    for (u32 i = 0; i < count; ++i) {
+        const Digit<T> digit(m, {count, width, 0}, i);
+        y[(unit * count + i) * points + j] = {digit(low), digit(high)};
+    }
+}
+
+// y: (units, sums, points), the sums of products of spectra a and b: (units, count, points).
+// grid: (units * points) / 256 in x.
+__global__ void __launch_bounds__(256) fft_multiply(const Complex<double> *a, const Complex<double> *b,
+                                                    Complex<double> *y, u64 points, u64 units, u32 count, u32 sums) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= units * points) return;
+    const u64 unit = quotient(e, points), j = e - unit * points;
+    for (u32 k = 0; k < sums; ++k) {
+        Complex<double> sum = {0, 0};
+        for (u32 i = k < count ? 0 : k - count + 1; i < count && i <= k; ++i)
+            sum = multiply_add(a[(unit * count + i) * points + j], b[(unit * count + k - i) * points + j], sum);
+        y[(unit * sums + k) * points + j] = sum;
+    }
+}
+
+// x: (units, sums, points), y: (rows, degree), from unit first_unit on. grid: (units * degree) / 256 in x.
+template <class T>
+__global__ void __launch_bounds__(256)
+    fft_compose(const Complex<double> *x, T *y, const Modulus *moduli, u64 degree, u64 points, u64 units,
+                u64 first_unit, u32 limbs, u32 width, u32 sums, u32 negacyclic) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= units * degree) return;
+    const u64 unit = quotient(e, degree), j = e - unit * degree;
+    const Modulus m = moduli[rest(first_unit + unit, limbs)];
+    const Complex<double> *const rows = x + unit * sums * points;
+    const double scale = 1. / points;
+    const auto coefficient = [&](u64 at) {
+        return compose<T, 0>(m, {0, width, sums}, [&](u32 k) {
+            const Complex<double> *const row = rows + k * points;
+            return (at < points ? row[at].re : row[at - points].im) * scale;
+        });
+    };
+    u64 value = coefficient(j);
+    if (2 * points != degree && j + 1 < degree)
+        value = negacyclic ? sub_mod(m, value, coefficient(j + degree)) : add_mod(m, value, coefficient(j + degree));
+    y[(first_unit + unit) * degree + j] = (T)value;
+}
