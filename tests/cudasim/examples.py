@@ -77,6 +77,14 @@ def sum_words(cupy: Any) -> bool:
     return int(total[0]) == 10_007 * 10_006 // 2
 
 
+def square(cupy: Any, *defines: str) -> bool:
+    kernel = load(cupy, "matrices", defines=defines).get_function("square_in_shared")
+    a = np.arange(256, dtype=np.float16).reshape(16, 16) % 13
+    out = cupy.empty((16, 16), np.float32)
+    kernel((1,), (32,), (cupy.asarray(a), out))
+    return bool(np.array_equal(out.get(), a.astype(np.float32) @ a.astype(np.float32)))
+
+
 RIGHT = (sum_words, transpose, reverse_by_groups, sum_tiles, exchange)
 
 

@@ -133,6 +133,156 @@ def test_bulk_store_and_prefetch(simulated_cuda):
         module.get_function("prefetch")((1,), (32,), (out, np.int32(130)))
 
 
+# ---- tensor cores ----
+
+
+def halves():
+    """Values of every size, ties, the last below infinity, subnormals; bit patterns of all halves."""
+    rng = np.random.default_rng(9)
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        ties = every + (np.nextafter(every.astype(np.float16), np.float16(np.inf)) - every) / 2
+    spread = (rng.standard_normal(2**16) * 2.0 ** rng.integers(-30, 20, 2**16)).astype(np.float32)
+    values = np.concatenate([every, ties, np.nextafter(ties, np.float32(0)), spread])
+    return np.concatenate([values, np.array([65519.99, 65520, 1e30, -np.inf], np.float32)])
+
+
+def same_halves(got, expected):
+    """Bit for bit; a NaN is a NaN."""
+    a, b = got.view(np.float16), expected
+    return bool((np.isnan(a) == np.isnan(b)).all()) and bool(
+        (got == expected.view(np.uint16))[~np.isnan(b)].all()
+    )
+
+
+def test_conversions_of_halves(simulated_cuda):
+    cupy = simulated_cuda
+    x = halves()
+    bits = np.resize(np.arange(2**16, dtype=np.uint16), x.size)
+    nearest, to_zero = cupy.empty(x.size, np.uint16), cupy.empty(x.size, np.uint16)
+    widened = cupy.empty(x.size, np.float32)
+    kernel = examples.load(cupy, "matrices").get_function("half_conversions")
+    arguments = (cupy.asarray(x), nearest, to_zero, cupy.asarray(bits), widened, np.int32(x.size))
+    kernel((-(-x.size // 256),), (256,), arguments)
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+        assert same_halves(nearest.get(), expected)
+        too_far = np.abs(expected) > np.abs(x)
+        expected[too_far] = np.nextafter(expected[too_far], np.float16(0))
+        assert same_halves(to_zero.get(), expected)
+    assert np.array_equal(widened.get(), bits.view(np.float16).astype(np.float32), equal_nan=True)
+
+
+def test_arithmetic_of_halves(simulated_cuda):
+    cupy = simulated_cuda
+    rng = np.random.default_rng(10)
+    x, y = rng.integers(0, 2**16, (2, 2**14), dtype=np.uint16)
+    x[: 2**12] = x[: 2**12] & 0x83FF  # subnormals
+    out = cupy.empty((x.size, 8), np.uint16)
+    kernel = examples.load(cupy, "matrices").get_function("half_arithmetic")
+    kernel((x.size // 128,), (128,), (cupy.asarray(x), cupy.asarray(y), out, np.int32(x.size)))
+    a, b = x.view(np.float16), y.view(np.float16)
+    with np.errstate(all="ignore"):
+        fused = (a.astype(np.float64) * b + a).astype(np.float16)
+        expected = np.stack([a + b, a - b, a * b, a / b, fused, a * b, b * b, -a], axis=1)
+    for column in range(8):
+        assert same_halves(out.get()[:, column].copy(), expected[:, column].copy()), column
+
+
+LAYOUTS = (("row", "row"), ("col", "row"), ("row", "col"))
+PRODUCTS = {  # what is stored, and the shape
+    ("half", "float", 16, 16, 16): np.float16,
+    ("half", "half", 16, 16, 16): np.float16,
+    ("half", "float", 32, 8, 16): np.float16,
+    ("half", "float", 8, 32, 16): np.float16,
+    ("wmma::precision::tf32", "float", 16, 16, 8): np.float32,
+    ("signed char", "int", 16, 16, 16): np.int8,
+    ("unsigned char", "int", 16, 16, 16): np.uint8,
+}
+
+
+def product_of(case, layout_a, layout_b):
+    stored = {"wmma::precision::tf32": "float"}.get(case[0], case[0])
+    layouts = f"wmma::{layout_a}_major, wmma::{layout_b}_major"
+    return f"multiply<{', '.join(map(str, case))}, {layouts}, {stored}>"
+
+
+def load_products(cupy, *defines):
+    names = tuple(product_of(case, *layouts) for case in PRODUCTS for layouts in LAYOUTS)
+    return examples.load(cupy, "matrices", names=names, defines=defines)
+
+
+def to_tf32(x):
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@in_every_order
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_matrix_products(simulated_cuda, case):
+    """2 (a b + c), where a and b are stored by rows or by columns, c by columns."""
+    cupy = simulated_cuda
+    operand, result, m, n, k = case
+    stored = PRODUCTS[case]
+    rng = np.random.default_rng(11)
+    if np.dtype(stored).kind == "f":
+        a, b = rng.standard_normal((m, k)).astype(stored), rng.standard_normal((k, n)).astype(stored)
+        c = rng.standard_normal((m, n)).astype(np.float16 if result == "half" else np.float32)
+        exact = [x if operand == "half" else to_tf32(x) for x in (a, b)]
+        sums = c.astype(np.float32)  # in the order of the products, rounded at each
+        for i in range(k):
+            sums = sums + exact[0][:, i, None].astype(np.float32) * exact[1][i].astype(np.float32)
+        expected = sums.astype(c.dtype) * c.dtype.type(2)
+    else:
+        limits = np.iinfo(stored)
+        a = rng.integers(limits.min, limits.max, (m, k), stored, endpoint=True)
+        b = rng.integers(limits.min, limits.max, (k, n), stored, endpoint=True)
+        c = rng.integers(-(2**20), 2**20, (m, n), np.int32)
+        expected = 2 * (a.astype(np.int32) @ b.astype(np.int32) + c)
+    module = load_products(cupy)
+    for layouts in LAYOUTS:
+        kernel = module.get_function(product_of(case, *layouts))
+        out = cupy.empty((m, n), c.dtype)
+        stores = [x if layout == "row" else x.T.copy() for x, layout in zip((a, b), layouts, strict=True)]
+        kernel((1,), (32,), (*map(cupy.asarray, stores), cupy.asarray(c.T.copy()), out))
+        assert np.array_equal(out.get(), expected)
+
+
+def test_the_place_of_an_element_means_nothing(simulated_cuda):
+    cupy = simulated_cuda
+    c = np.arange(256, dtype=np.float32)
+    out = cupy.zeros(256, np.float32)
+    examples.load(cupy, "matrices").get_function("relies_on_lanes")((1,), (32,), (cupy.asarray(c), out))
+    assert sorted(out.get()) == c.tolist() and (out.get() != c).sum() > 200
+
+
+@in_every_order
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("half_a_warp", r"load_matrix_sync takes a whole warp: only the lanes 0000ffff"),
+        ("two_matrices", "names another matrix than lane 0"),
+        ("misaligned_matrix", "it must begin at a multiple of 32 bytes"),
+        ("divergent_product", r"divergent warp: .* mma_sync at \S*matrices.cu:\d+, lane \d+ in mma_sync"),
+    ],
+)
+def test_faults_of_matrices(simulated_cuda, name, message):
+    cupy = simulated_cuda
+    kernel = examples.load(cupy, "matrices").get_function(name)
+    with pytest.raises(KernelError, match=message):
+        kernel((1,), (32,), (cupy.zeros(512, np.float16), cupy.zeros(256, np.float32)))
+    assert examples.sum_words(cupy)
+
+
+def test_floats_that_are_no_tf32(simulated_cuda):
+    cupy = simulated_cuda
+    name = product_of(("wmma::precision::tf32", "float", 16, 16, 8), "row", "row")
+    kernel = load_products(cupy, "NOT_ROUNDED").get_function(name)
+    a, b, c = (cupy.full(256, value, np.float32) for value in (1.5, 0.1, 0))
+    with pytest.raises(KernelError, match=r"mma_sync: 0.1\d* has more than tf32's 10 bits"):
+        kernel((1,), (32,), (a, b, c, c))
+    kernel((1,), (32,), (b, a, c, c))
+
+
 # ---- launches that a card refuses ----
 
 
@@ -486,6 +636,7 @@ with simulated_cuda() as cupy:
     examples.fault(cupy, "missing_syncwarp", 1, 32)
     examples.fault(cupy, "race_between_blocks", 2, 32)
     examples.chained_sum(cupy, 8, 64, "WITHOUT_FENCE")
+    examples.square(cupy)
     try:
         examples.reverse_by_groups(cupy, "WITHOUT_WAIT")
     except Exception as error:
@@ -500,6 +651,7 @@ with simulated_cuda() as cupy:
         "reverse_by_groups",
     ):
         assert reported_in(result, function), f"{function}: {result}"
+    assert any("square_in_shared" in report for report in result.reports), result
     assert "faults.cu:6" in reported_in(result, "race_in_block")[0]
     assert "of block (1,0,0)" in reported_in(result, "race_between_blocks")[0]
 
@@ -513,6 +665,7 @@ for keywords in {}, {"order": "random", "concurrent_blocks": 3}:
             assert run(cupy), run
         assert examples.chained_sum(cupy, 12, 64)
         examples.fault(cupy, "missing_syncwarp", 1, 32, defines=("CORRECT",))
+        assert examples.square(cupy, "CORRECT")
 """)
     assert result.clean, result
 

@@ -73,7 +73,8 @@ void sync_named(unsigned id, unsigned threads, Place place = {});
 void arrive_named(unsigned id, unsigned threads, Place place = {});
 
 // One lane's part in a warp-wide operation. Every lane gets the value of lane `source`, or, with `combine`,
-// the values of all lanes of the mask folded into one.
+// the values of all lanes of the mask folded into one. With `operate`, which takes all 32 lanes, the last to
+// come does the work of all.
 struct WarpCall {
     const char *name;
     unsigned mask;
@@ -84,6 +85,7 @@ struct WarpCall {
     unsigned bytes;
     alignas(16) unsigned char value[16];
     alignas(16) unsigned char result[16];
+    void (*operate)(WarpCall *const *calls) = nullptr;
 };
 void meet_warp(WarpCall &call);
 unsigned live_lanes();

@@ -77,6 +77,9 @@ static void complete(Warp &warp, size_t number) {
     unsigned lanes = group.arrived;
     WarpCall *first = warp.calls[__builtin_ctz(lanes)];
     alignas(16) unsigned char folded[16];
+    if (first->operate && lanes != ~0u)
+        fail("%s takes a whole warp: only the lanes %08x are there (%s:%d)", first->name, lanes, first->place.file,
+             first->place.line);
     for (unsigned rest = lanes; rest; rest &= rest - 1) {
         unsigned lane = unsigned(__builtin_ctz(rest));
         WarpCall &call = *warp.calls[lane];
@@ -88,17 +91,20 @@ static void complete(Warp &warp, size_t number) {
         if (call.combine) {
             if (&call == first) memcpy(folded, call.value, call.bytes);
             else call.combine(folded, call.value);
+        } else if (call.operate) {
+            continue;
         } else if (!(lanes >> call.source & 1)) {
             fail("%s: lane %u reads lane %u, which takes no part (mask %08x) at %s:%d", call.name, lane, call.source,
                  call.mask, call.place.file, call.place.line);
         } else {
             memcpy(call.result, warp.calls[call.source]->value, call.bytes);
         }
-        warp.ready.push_back(warp.threads[lane]);
     }
+    if (first->operate) first->operate(warp.calls);
     if (first->combine)
         for (unsigned rest = lanes; rest; rest &= rest - 1)
             memcpy(warp.calls[__builtin_ctz(rest)]->result, folded, first->bytes);
+    for (unsigned rest = lanes; rest; rest &= rest - 1) warp.ready.push_back(warp.threads[__builtin_ctz(rest)]);
     make_ready(warp.ready);
 }
 
