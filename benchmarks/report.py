@@ -1,4 +1,4 @@
-"""Write the measured tables into README.md and docs/performance.md, and the roofline beside them.
+"""Write the measured tables into README.md and docs/, and the roofline beside them.
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
@@ -20,21 +20,15 @@ from pathlib import Path
 from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
+from .studies import STUDIES, fft64
+from .tables import Table, figure, power, unique
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "performance.md",
+    *(ROOT / "docs" / "studies" / f"{name}.md" for name in STUDIES),
+)
 FIGURE = ROOT / "docs" / "roofline.svg"
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    header: tuple[str, ...]
-    body: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> str:
-        rule = ("---:",) * len(self.header)
-        lines = (f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.body))
-        return "\n".join((f"**{self.title}**", "", *lines))
 
 
 @dataclass(frozen=True)
@@ -114,6 +108,42 @@ class BatchKind:
             return ""
         times = f" ({figure(scipy.median / row.median)}x)" if scipy else ""
         return figure(row.median / int(row.params["batch"])) + times
+
+
+@dataclass(frozen=True)
+class ExactKind:
+    """One table of exact products by both methods: a line for each N, a column for each modulus."""
+
+    device: str
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows; of two batches the newer row."""
+        shown: dict[object, Row] = {}
+        for row in rows:
+            if row.op == "exact product" and row.machine["kind"] == self.device:
+                p = row.params
+                shown[row.machine["name"], p["q"], p["n"], p["method"]] = row
+        return list(shown.values())
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        cells = {
+            (str(r.params["q"]), int(r.params["n"]), str(r.params["method"])): r for r in self.rows(rows)
+        }
+        moduli = list(dict.fromkeys(q for q, _, _ in cells))
+        if cells:
+            yield Table(
+                "Exact products, ps per coefficient: modulo primes / by FFT (* taken by itself)",
+                ("N", *moduli),
+                tuple(
+                    (power(n), *(self.text(cells, q, n) for q in moduli))
+                    for n in sorted({n for _, n, _ in cells})
+                ),
+            )
+
+    def text(self, cells: Mapping[tuple[str, int, str], Row], q: str, n: int) -> str:
+        methods = [cells.get((q, n, method)) for method in ("ntt", "fft")]
+        return " / ".join(ps(row) + "*" * int(row.params["auto"]) if row else "-" for row in methods)
 
 
 @dataclass(frozen=True)
@@ -269,10 +299,6 @@ def gpu_summary(cells: Cells) -> Iterator[Table]:
     )
 
 
-def power(n: int) -> str:
-    return f"2^{n.bit_length() - 1}"
-
-
 def ps_per_coefficient(row: Row) -> float:
     return 1000 * row.median / row.work
 
@@ -294,7 +320,9 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-KINDS: dict[str, Kind | BatchKind | GpuKind] = {
+AnyKind = Kind | BatchKind | ExactKind | GpuKind | fft64.StudyKind
+
+KINDS: dict[str, AnyKind] = {
     "cpu-product": Kind(
         title="product, us (times as fast as python-flint)",
         device="cpu",
@@ -308,9 +336,12 @@ KINDS: dict[str, Kind | BatchKind | GpuKind] = {
         cell=per_butterfly,
     ),
     "cpu-fft": BatchKind(),
+    "cpu-exact": ExactKind("cpu"),
     "gpu-ntt": GpuKind(gpu_ntt),
+    "gpu-exact": ExactKind("gpu"),
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
+    **fft64.KINDS,
 }
 
 
@@ -323,16 +354,11 @@ def newest(rows: Iterable[Row]) -> list[Row]:
     return sorted(kept.values(), key=lambda row: row.date)
 
 
-def figure(x: float) -> str:
-    """Three significant digits, more where the integer part is longer."""
-    return f"{x:.{max(0, 2 - math.floor(math.log10(x)))}f}"
-
-
 def us(row: Row) -> str:
     return figure(row.median / 1000)
 
 
-def markdown(kind: Kind | BatchKind | GpuKind, rows: Iterable[Row]) -> str:
+def markdown(kind: AnyKind, rows: Iterable[Row]) -> str:
     """What stands between the markers of a table: a part for each machine."""
     machines: dict[str, list[Row]] = {}
     for row in kind.rows(rows):
@@ -378,10 +404,6 @@ def about_gpu(rows: Sequence[Row]) -> str:
         f"CUDA {unique(row.machine['cuda'] for row in rows)}, "
         f"CuPy {unique(row.machine['cupy'] for row in rows)}"
     )
-
-
-def unique(values: Iterable[object]) -> str:
-    return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def rewrite(page: str, rows: Sequence[Row]) -> str:

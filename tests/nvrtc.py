@@ -19,7 +19,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -240,7 +240,19 @@ class Compiler:
         return text.value.decode(errors="replace")
 
     def compile(self, file: str, expressions: Sequence[str], arch: int) -> dict[str, Usage]:
-        """Compile instances of the templates of one file to machine code.
+        """Compile instances of the templates of one file of cuda/ to machine code."""
+        return self.compile_code(file, sources(".cu")[file], sources(".cuh"), expressions, arch)
+
+    def compile_code(
+        self,
+        file: str,
+        code: str,
+        headers: Mapping[str, str],
+        expressions: Sequence[str],
+        arch: int,
+        folders: Sequence[Path] = (),
+    ) -> dict[str, Usage]:
+        """Compile instances of the templates of a source to machine code; `folders` have further headers.
 
         Raises:
             RuntimeError: with the compiler's text.
@@ -251,7 +263,6 @@ class Compiler:
             if status:
                 raise RuntimeError(f"{file}, sm_{arch}: {self._text(program, 'ProgramLog') or status}")
 
-        code, headers = sources(".cu")[file], sources(".cuh")
         texts = (ctypes.c_char_p * len(headers))(*(text.encode() for text in headers.values()))
         names = (ctypes.c_char_p * len(headers))(*(name.encode() for name in headers))
         check(
@@ -263,6 +274,7 @@ class Compiler:
             for expression in expressions:
                 check(library.nvrtcAddNameExpression(program, expression.encode()))
             options = [f"-arch=sm_{arch}", "-std=c++17", "--ptxas-options=-v"]
+            options += [f"-I{folder}" for folder in folders]
             encoded = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
             check(library.nvrtcCompileProgram(program, len(options), encoded))
             usages = _read_log(self._text(program, "ProgramLog"))

@@ -1,0 +1,108 @@
+"""Exact products modulo words by transforms modulo primes and by FFT, in one process.
+
+    python -m benchmarks.products [--device cpu | cuda] [--quick] [--out DIR]
+
+One polynomial on the CPU, batches of 256 MiB on a GPU; `auto` of a row: whether the ring takes this one by
+itself. Results are compared with products of Python integers (Kronecker substitution), three rows on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu.backends.reference import big_product
+
+from .harness import RESULTS, Case, CudaEvents, Row, WallClock, measure, print_table, record
+from .report import KINDS
+
+DEGREES = (2**8, 2**10, 2**11, 2**12, 2**13, 2**14, 2**16)
+QUICK = (2**10, 2**12)
+MODULI = {"12289": 12289, "2^32": 2**32, "2^32 - 5": 2**32 - 5, "2^64": 2**64, "2^64 - 59": 2**64 - 59}
+BATCH_BYTES = 1 << 28
+
+
+def cases(n: int, name: str, device: str) -> Iterator[Case]:
+    """Both products of one ring; only that by primes where no FFT is exact."""
+    ring = pg.Ring(n, MODULI[name])
+    word_bytes = ring.dtype.itemsize
+    batch = 1 if device == "cpu" else max(1, BATCH_BYTES // (word_bytes * n))
+    picked = sorted({0, batch // 2, batch - 1})
+    with pg.device("cpu"):
+        few = [ring.random((len(picked),), seed=seed) for seed in (1, 2)]
+    a, b = (operand(ring, x, picked, batch, device) for x in few)
+    out = a.copy()
+    q = ring.modulus
+    expected = np.array(
+        [big_product(*pair, q, -1) for pair in zip(*(x.to_bigints().tolist() for x in few), strict=True)],
+        object,
+    )
+    chosen = ring.product_plan("auto", a.device)
+
+    def values(poly: pg.Poly) -> NDArray[Any]:
+        rows: NDArray[Any] = poly[picked].cpu().data[:, 0] if batch > 1 else poly.cpu().data.reshape(1, n)
+        return rows
+
+    for method in ("ntt", "fft"):
+        try:
+            plan = ring.product_plan(method, a.device)  # type: ignore[arg-type]
+        except pg.PrecisionError:
+            continue
+        params: dict[str, int | str] = {
+            "n": n,
+            "q": name,
+            "method": method,
+            "limbs": 1,
+            "batch": batch,
+            "word_bytes": word_bytes,
+            "auto": int(plan is chosen),
+        }
+        yield Case(
+            op="exact product",
+            library="polygpu",
+            params=params,
+            run=partial(a.mul, b, out=out, method=method),  # type: ignore[arg-type]
+            verify=lambda found: np.array_equal(found.astype(object), expected),
+            work=batch * n,
+            values=values,
+        )
+
+
+def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, device: str) -> pg.Poly:
+    """A batch on the device that holds `few` at the picked places, and copies of its first row elsewhere."""
+    if batch == 1:
+        return few[0].to(device)
+    few = few.to(device)
+    index = np.zeros(batch, np.intp)
+    index[list(picked)] = np.arange(len(picked))
+    return few[index]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.products", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    options = parser.parse_args(arguments)
+    timer = WallClock() if options.device == "cpu" else CudaEvents()
+    rows: list[Row] = []
+    for name in MODULI:
+        for n in QUICK if options.quick else DEGREES:
+            for case in cases(n, name, options.device):
+                rows.append(measure(case, timer))
+                record(rows[-1], options.out)
+                print(f"{case}: {rows[-1].ps_per_coefficient:.1f} ps a coefficient", flush=True)
+    for kind in ("cpu-exact", "gpu-exact"):
+        for table in KINDS[kind].tables(rows):
+            print_table(table.title, table.header, table.body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Run a study on this machine's GPU: its variants are verified, timed and, where ncu may, counted.
+
+python -m benchmarks.studies fft64 [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from polygpu.backends.cuda import absence
+
+from ..harness import RESULTS
+from . import STUDIES, ncu
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies", description=__doc__)
+    parser.add_argument("study", nargs="?", choices=STUDIES)
+    parser.add_argument("--list", action="store_true", help="the studies there are")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    parser.add_argument("--counted", action="store_true", help=argparse.SUPPRESS)  # the child of ncu.count
+    options = parser.parse_args(arguments)
+    if options.list or options.study is None:
+        for name, question in STUDIES.items():
+            print(f"{name}: {question}")
+        return 0
+    if (reason := absence(0)) is not None:
+        print(f"cuda:0: {reason}")
+        return 1
+    study = importlib.import_module(f".{options.study}", __package__)
+    if options.counted:
+        ncu.expose(study.launches())
+        return 0
+    return int(study.main(options.out))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

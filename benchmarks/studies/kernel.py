@@ -1,0 +1,79 @@
+"""The kernels of benchmarks/kernels, compiled, and how many of their warps a multiprocessor holds."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..harness import ROOT
+
+KERNELS = ROOT / "benchmarks" / "kernels"
+
+
+def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
+    """Instances of the templates of a file, by their names."""
+    import cupy
+
+    folders = [KERNELS, *toolkit_headers()]
+    module = cupy.RawModule(
+        code=(KERNELS / file).read_text(encoding="utf-8"),
+        options=("-std=c++17", *(f"-I{folder}" for folder in folders)),
+        name_expressions=tuple(expressions),
+    )
+    return {expression: module.get_function(expression) for expression in expressions}
+
+
+@cache
+def toolkit_headers() -> tuple[Path, ...]:
+    """The folder with mma.h: of the toolkit or its wheels (cuda-runtime, cuda-crt). NVRTC comes without."""
+    homes = [Path(home) for name in ("CUDA_PATH", "CUDA_HOME") if (home := os.environ.get(name))]
+    homes += sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*"))  # of NVRTC's own version
+    folders = [home / "include" for home in (*homes, Path("/usr/local/cuda"))]
+    return tuple(f for f in folders if (f / "mma.h").exists() and (f / "crt" / "mma.h").exists())[:1]
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What one of a card holds at a time."""
+
+    warps: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    reserved_bytes: int = 1024
+    """Of shared memory, for each block."""
+
+    @classmethod
+    def of_device(cls) -> Multiprocessor:
+        """CuPy's current one."""
+        import cupy
+
+        a = cupy.cuda.Device().attributes
+        return cls(
+            warps=a["MaxThreadsPerMultiProcessor"] // 32,
+            blocks=a["MaxBlocksPerMultiprocessor"],
+            registers=a["MaxRegistersPerMultiprocessor"],
+            shared_bytes=a["MaxSharedMemoryPerMultiprocessor"],
+            reserved_bytes=a["ReservedSharedMemoryPerBlock"],
+        )
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Blocks of so many threads, registers a thread and bytes that are there at once.
+
+        Registers are given out to warps in units of 256 and by four schedulers apart, shared memory in units
+        of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
+        """
+        warps = -(-threads // 32)
+        of_a_warp = -(-max(1, registers) * 32 // 256) * 256
+        by_registers = self.registers // of_a_warp // 4 * 4 // warps
+        by_shared = self.shared_bytes // (-(-shared_bytes // 128) * 128 + self.reserved_bytes)
+        return min(self.blocks, self.warps // warps, by_registers, by_shared)
+
+    def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
+        """The share of its warps that such blocks fill."""
+        return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
