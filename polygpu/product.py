@@ -102,7 +102,7 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
 
 
 def fft_pays(n: int, moduli: tuple[int, ...], kind: Kind, compute: Backend) -> bool:
-    """Whether a product by FFT is possible, and faster on a device than one by auxiliary primes."""
+    """Whether a product by FFT is possible, and faster on a device than without a complete transform."""
     if limbs_of(moduli).wide:
         return False
     try:
@@ -110,4 +110,5 @@ def fft_pays(n: int, moduli: tuple[int, ...], kind: Kind, compute: Backend) -> b
     except (PrecisionError, TablesTooLarge):
         return False
     points, primes = auxiliary_size(n, moduli)
-    return compute.prefers_fft(plan, points * primes)
+    residues = points * primes if transform_base(n, moduli, kind) is None else n
+    return compute.prefers_fft(plan, residues)

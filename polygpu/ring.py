@@ -236,7 +236,7 @@ class Ring:
         method = self._product if method == "auto" else method
         if method != "auto":
             return method == "fft"
-        return not self.has_eval and fft_pays(self._n, self._moduli, self._kind, load(device))
+        return self.base_degree != 1 and fft_pays(self._n, self._moduli, self._kind, load(device))
 
     @property
     def multiplies_evaluated(self) -> bool:
@@ -327,9 +327,10 @@ class Ring:
         Ring(256, 3329): Z_Q[X]/(X^256 + 1), Q of 12 bits
         storage   uint32, (*batch, 1, 256), 1.0 KiB a polynomial
         word      q < 2^30
-        product   transform of 128 points, stopped 1 layer early: 128 leaves of 2 coefficients
+        product   FFT of 128 complex points, 1 digit of 12 bits, error below 1.1e-05 by proof, 0.5 allowed
+        eval      transform of 128 points, stopped 1 layer early: 128 leaves of 2 coefficients
         root      17, of order 256
-        tables    2.0 KiB
+        tables    4.0 KiB
         """
         n, base, size = self._n, self.base_degree, self.rows * self._n * self.dtype.itemsize
         sign = "+" if self._kind == "negacyclic" else "-"
@@ -339,19 +340,20 @@ class Ring:
         }
         tables = needed = 0 if base is None else table_bytes(n, self._moduli, base)
         if self._by_fft("auto", current_device()):
-            lines["product"], size = self._explain_fft()
-            tables, needed = tables + size, needed + size
+            lines["product"], more = self._explain_fft()
+            tables, needed = tables + more, needed + more
         elif base is None or self.limbs.wide:
             length, count = auxiliary_size(n, self._moduli)
             primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
             lines["product"] = f"{primes}, transforms of {length} points, CRT"
             tables, needed = 4 * 8 * length * count, auxiliary_bytes(n, self._moduli)
-        else:
+        if base is not None:
             points, layers = n // base, base.bit_length() - 1
             early = (
                 f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {base} coefficients"
             )
-            lines["product"] = f"transform of {points} points" + (early if layers else "")
+            transform = f"transform of {points} points" + (early if layers else "")
+            lines["eval" if "product" in lines else "product"] = transform
         try:
             check_memory(needed, n, self._moduli)
             if base is None:

@@ -338,7 +338,7 @@ def test_base_degree_examples(n: int, q: int, kind: Any, base: int | None) -> No
 EXPLAINED = [
     (Ring(8, 97), ["Ring(8, 97)", "X^8 + 1", "7 bits", "uint32", "transform of 8 points", "order 16"]),
     (Ring(8, 97, kind="cyclic"), ["X^8 - 1", "transform of 8 points", "33, of order 8"]),
-    (Ring(256, 3329), ["1 layer early", "128 leaves of 2", "17, of order 256", "1.0 KiB", "2.0 KiB"]),
+    (Ring(256, 3329), ["1 layer early", "128 leaves of 2", "17, of order 256", "1.0 KiB", "4.0 KiB"]),
     (Ring(512, 3329), ["2 layers early", "128 leaves of 4"]),
     (Ring(1024, 3329), ["3 layers early", "128 leaves of 8"]),
     (Ring(8, 7), ["3 layers early", "of 8 coefficients", "6, of order 2"]),

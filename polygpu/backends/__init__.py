@@ -64,8 +64,11 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
-    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
-        """Whether the plan's products are faster than those by auxiliary primes, of so many residues."""
+    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
+        """Whether the plan's products are faster than by an incomplete transform or by auxiliary primes.
+
+        residues: how many those work on for an operand and limb.
+        """
 
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""

@@ -129,7 +129,7 @@ class CpuBackend(HostMemory):
             plan.handles["cpu"] = native
         return native
 
-    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
+    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
         """See Backend. Always, by measurement (docs/performance.md)."""
         return True
 

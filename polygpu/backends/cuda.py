@@ -615,9 +615,9 @@ class CudaBackend:
         """For kernels that repeat an operand over leading axes: other ways to broadcast take a copy."""
         return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)
 
-    def prefers_fft(self, plan: FftPlan, auxiliary: int) -> bool:
-        """See Backend. In one kernel always, in passes where they are few (docs/performance.md)."""
-        return fft_tile(plan, self.card) is not None or plan.work < 4 * auxiliary
+    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
+        """See Backend; by measurement (docs/performance.md), of one kernel and of passes."""
+        return plan.work < (4 if fft_tile(plan, self.card) is None else 10) * residues
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""

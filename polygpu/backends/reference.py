@@ -217,7 +217,7 @@ class ReferenceBackend(HostMemory):
             values.append(rows)
         write(plan.limbs, values, out)
 
-    def prefers_fft(self, plan: Any, auxiliary: int) -> bool:
+    def prefers_fft(self, plan: Any, residues: int) -> bool:
         """Every product is computed from its definition."""
         return False
 
