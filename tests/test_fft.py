@@ -1,0 +1,447 @@
+"""Fourier transforms and convolutions of rows of complex numbers: any length or layout, errors as stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polygpu as pg
+from polygpu import fft
+
+# Relative errors in the 2-norm, as the docstrings state them.
+SHORT = {np.complex64: 4 * 2.0**-24, np.complex128: 4 * 2.0**-53}
+LONG = {np.complex64: 2.0**-21, np.complex128: 2.0**-50}
+# A convolution of 64 points is at most 8 |a| |b| in size.
+GROWTH = 8
+
+on_every_type = pytest.mark.parametrize("dtype", SHORT, ids=lambda dtype: dtype.__name__)
+in_both_directions = pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
+on_host_devices = pytest.mark.parametrize("device", ["cpu", "reference"])
+
+
+def values(shape: tuple[int, ...], dtype: Any, seed: int = 1) -> Any:
+    parts = np.random.default_rng(seed).standard_normal((2, *shape))
+    return (parts[0] + 1j * parts[1]).astype(dtype)
+
+
+def exact(x: Any, inverse: bool = False) -> Any:
+    """NumPy's transform in long doubles."""
+    return (np.fft.ifft if inverse else np.fft.fft)(x.astype(np.clongdouble))
+
+
+def exact_convolution(a: Any, b: Any) -> Any:
+    """By the definition, in long doubles."""
+    a, b = a.astype(np.clongdouble), b.astype(np.clongdouble)
+    k = np.arange(64)
+    return np.einsum("...i,...ki->...k", a, b[..., (k[:, None] - k) % 64])
+
+
+def norm(x: Any) -> Any:
+    """Of each row."""
+    return np.linalg.norm(x.astype(np.clongdouble), axis=-1)
+
+
+def error(found: Any, expected: Any) -> float:
+    """The largest relative error of a row."""
+    return float(np.max(norm(found - expected) / norm(expected)))
+
+
+def same_bits(found: Any, expected: Any) -> None:
+    assert type(found) is np.ndarray and found.flags.c_contiguous
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+# ---- values ----
+
+
+def definition(row: Any, inverse: bool) -> list[Any]:
+    """The sum of x_j exp(-+ 2 pi i j k / n), in the working precision of mpmath."""
+    n, sign = len(row), 1 if inverse else -1
+    roots = [mpmath.expjpi(mpmath.mpf(sign * 2 * k) / n) for k in range(n)]
+    x = [mpmath.mpc(v) for v in row.tolist()]
+    scale = mpmath.mpf(1) / (n if inverse else 1)
+    return [scale * mpmath.fsum(v * roots[j * k % n] for j, v in enumerate(x)) for k in range(n)]
+
+
+def rows_of_64(dtype: Any) -> Any:
+    """Random, all alike, of sizes from 2^-20 to 2^20, and a tone between two frequencies."""
+    k = np.arange(64)
+    scale = 2.0 ** np.random.default_rng(2).integers(-20, 21, 64)
+    tone = np.exp(2j * np.pi * 5.5 * k / 64) * (0.3 - 0.7j)
+    rows = [*values((2, 64), dtype), np.full(64, 0.1 + 0.7j), values((64,), dtype) * scale, tone]
+    return np.array(rows).astype(dtype)
+
+
+@on_every_type
+@in_both_directions
+def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
+    x = rows_of_64(dtype)
+    found = fft.fft64(x, inverse)
+    with mpmath.workdps(40):
+        for row, result in zip(x, found, strict=True):
+            expected = definition(row, inverse)
+            wrong = mpmath.norm([mpmath.mpc(v) - w for v, w in zip(result.tolist(), expected, strict=True)])
+            assert wrong <= SHORT[dtype] * mpmath.norm(expected)
+
+
+@on_every_type
+def test_256_points_by_the_definition(dtype: Any) -> None:
+    x = values((256,), dtype)
+    with mpmath.workdps(40):
+        expected = definition(x, False)
+        wrong = mpmath.norm([mpmath.mpc(v) - w for v, w in zip(fft.fft(x).tolist(), expected, strict=True)])
+        assert wrong < LONG[dtype] * mpmath.norm(expected)
+
+
+@on_every_type
+@in_both_directions
+@pytest.mark.parametrize("log_n", range(13))
+def test_every_length(log_n: int, dtype: Any, inverse: bool) -> None:
+    x = values((5, 1 << log_n), dtype)
+    assert error(fft.fft(x, inverse), exact(x, inverse)) < LONG[dtype]
+
+
+@on_every_type
+@in_both_directions
+@on_host_devices
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 32, 64])
+def test_natural_order(n: int, device: str, dtype: Any, inverse: bool) -> None:
+    """Column j of the matrix of the transform from the unit j."""
+    turns = np.outer(np.arange(n), np.arange(n)) % n / n
+    expected = np.exp((2j if inverse else -2j) * np.pi * turns) / (n if inverse else 1)
+    with pg.device(device):
+        found = fft.fft(np.eye(n, dtype=dtype), inverse)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=0, atol=16 * np.finfo(dtype).eps)
+
+
+@on_every_type
+@in_both_directions
+def test_the_reference_device(dtype: Any, inverse: bool) -> None:
+    x, b = values((3, 64), dtype), values((64,), dtype, 2)
+    with pg.device("reference"):
+        assert error(fft.fft64(x, inverse), exact(x, inverse)) < LONG[dtype]
+        convolved = fft.convolve64(x, b)
+    assert np.all(norm(convolved - exact_convolution(x, b)) < LONG[dtype] * norm(x) * norm(b))
+
+
+@on_every_type
+@in_both_directions
+def test_64_points_are_a_case_of_any(dtype: Any, inverse: bool) -> None:
+    x = values((7, 64), dtype)
+    same_bits(fft.fft64(x, inverse), fft.fft(x, inverse))
+
+
+@on_every_type
+@pytest.mark.parametrize("n", [1, 8, 64, 512])
+def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
+    """Infinities and NaNs stay in their row; the bits of the others are those of a batch of one."""
+    x = values((37, n), dtype)
+    bad = {5: np.inf, 6: -np.inf * 1j, 20: np.nan, 36: complex(0, np.nan)}
+    for row, value in bad.items():
+        x[row, n // 3] = value
+    for inverse in (False, True):
+        found = fft.fft(x, inverse)
+        for row in range(37):
+            if row in bad:
+                assert not np.isfinite(found[row]).any()
+            else:
+                same_bits(found[row], fft.fft(x[row], inverse))
+    if n == 64:
+        shared, own = values((64,), dtype, 2), values((37, 64), dtype, 3)
+        for b in (shared, own):
+            found = fft.convolve64(x, b)
+            for row in range(37):
+                if row in bad:
+                    assert not np.isfinite(found[row]).any()
+            good = [row for row in range(37) if row not in bad]
+            same_bits(found[good], fft.convolve64(x[good], b if b.ndim == 1 else b[good]))
+        shared[1] = np.nan
+        assert not np.isfinite(fft.convolve64(own, shared)).any()
+
+
+# ---- convolutions ----
+
+
+@on_every_type
+@on_host_devices
+def test_convolutions_of_integers(device: str, dtype: Any) -> None:
+    """Small integers: the nearest ones are the exact result."""
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-9, 10, (2, 5, 64, 2))
+    k = np.arange(64)
+    expected = np.zeros((5, 64), complex)
+    for row in range(5):
+        x, y = (v[row, :, 0] + 1j * v[row, :, 1] for v in (a, b))
+        expected[row] = [(x * y[(i - k) % 64]).sum() for i in k]
+    x, y = ((v[..., 0] + 1j * v[..., 1]).astype(dtype) for v in (a, b))
+    with pg.device(device):
+        found = fft.convolve64(x, y)
+    assert np.array_equal(np.round(found), expected)
+    assert np.all(norm(found - expected) < LONG[dtype] * norm(x) * norm(y))
+
+
+@on_every_type
+def test_convolutions_of_random_rows(dtype: Any) -> None:
+    a, b = values((50, 64), dtype, 1), values((50, 64), dtype, 2)
+    assert np.all(norm(fft.convolve64(a, b) - exact_convolution(a, b)) < LONG[dtype] * norm(a) * norm(b))
+
+
+@on_every_type
+def test_convolutions_at_their_largest(dtype: Any) -> None:
+    """Two tones of one frequency: all of the result is in one value of the spectrum."""
+    rng = np.random.default_rng(3)
+    frequencies, factors = rng.integers(64, size=(100, 1)), values((2, 100, 1), np.complex128, 4)
+    tones = np.exp(2j * np.pi * frequencies * np.arange(64) / 64)
+    a, b = ((factor * tones).astype(dtype) for factor in factors)
+    expected = exact_convolution(a, b)
+    assert np.all(norm(expected) > 0.999 * GROWTH * norm(a) * norm(b))
+    assert error(fft.convolve64(a, b), expected) < LONG[dtype]
+
+
+SHAPES = [
+    ((64,), (64,)),
+    ((64,), (1, 64)),
+    ((5, 64), (64,)),
+    ((5, 64), (1, 64)),
+    ((64,), (5, 64)),
+    ((1, 64), (5, 64)),
+    ((1, 1, 64), (5, 64)),
+    ((3, 1, 64), (1, 4, 64)),
+    ((3, 1, 64), (4, 64)),
+    ((3, 1, 64), (1, 64)),
+    ((2, 1, 3, 64), (4, 1, 64)),
+    ((0, 64), (64,)),
+    ((1, 64), (0, 64)),
+    ((2, 0, 64), (1, 64)),
+    ((0, 64), (3, 1, 64)),
+]
+
+
+@on_every_type
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
+    a, b = values(left, dtype, 1), values(right, dtype, 2)
+    kept = a.copy(), b.copy()
+    found = fft.convolve64(a, b)
+    shape = np.broadcast_shapes(left, right)
+    assert found.shape == shape and found.dtype == dtype
+    x, y = (np.broadcast_to(v, shape).reshape(-1, 64) for v in (a, b))
+    for row, u, v in zip(found.reshape(-1, 64), x, y, strict=True):
+        assert error(row, exact_convolution(u, v)) < 2 * LONG[dtype]
+    out = np.full(shape, np.nan, dtype)
+    assert fft.convolve64(a, b, out=out) is out
+    same_bits(out, found)
+    same_bits(a, kept[0])
+    same_bits(b, kept[1])
+
+
+@on_every_type
+def test_a_shared_filter_is_one_of_each_row(dtype: Any) -> None:
+    a, b = values((9, 64), dtype, 1), values((64,), dtype, 2)
+    found = fft.convolve64(a, b)
+    same_bits(fft.convolve64(b, a), found)
+    same_bits(fft.convolve64(a, np.tile(b, (9, 1))), found)
+
+
+@pytest.mark.xfail(strict=True, reason="single rows change places, and products round differently then")
+@on_every_type
+def test_a_convolution_alone_has_the_bits_of_one_in_a_batch(dtype: Any) -> None:
+    a, b = values((20, 64), dtype, 1), values((20, 64), dtype, 2)
+    same_bits(fft.convolve64(a, b), np.array([fft.convolve64(x, y) for x, y in zip(a, b, strict=True)]))
+
+
+@on_every_type
+def test_convolutions_into_an_operand(dtype: Any) -> None:
+    a, b, f = values((5, 64), dtype, 1), values((5, 64), dtype, 2), values((1, 64), dtype, 3)
+    expected, filtered, square = fft.convolve64(a, b), fft.convolve64(a, f), fft.convolve64(a, a)
+    one = fft.convolve64(f, f)
+    for left, right, result in ((a, b, expected), (a, f, filtered), (f, a, filtered), (a, a, square)):
+        for which in (0, 1):
+            operands = [left.copy(), right.copy()]
+            if left is right:
+                operands[1] = operands[0]
+            if operands[which].shape != result.shape:
+                continue
+            assert fft.convolve64(*operands, out=operands[which]) is operands[which]
+            same_bits(operands[which], result)
+    assert fft.convolve64(f, f, out=f) is f
+    same_bits(f, one)
+
+
+# ---- arrays ----
+
+
+def _unaligned(x: Any) -> Any:
+    room = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    room[...] = x
+    return room
+
+
+def _read_only(x: Any) -> Any:
+    x = x.copy()
+    x.setflags(write=False)
+    return x
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "C": lambda x: x.copy(),
+    "Fortran": lambda x: np.asfortranarray(x),
+    "moved axis": lambda x: np.moveaxis(np.ascontiguousarray(np.moveaxis(x, -1, 0)), 0, -1),
+    "every other row": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "every other value": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "backwards": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "part of longer rows": lambda x: np.pad(x, [(0, 0), (0, 0), (3, 2)])[..., 3:-2],
+    "unaligned": _unaligned,
+    "read-only": _read_only,
+    "subclass": lambda x: x.copy().view(type("Array", (np.ndarray,), {})),
+}
+
+
+@on_every_type
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_is_read(layout: str, dtype: Any) -> None:
+    x = values((2, 3, 64), dtype)
+    forward, inverse = fft.fft(x), fft.fft(x, inverse=True)
+    filtered = fft.convolve64(x, x[0])
+    laid_out = LAYOUTS[layout](x)
+    assert np.array_equal(laid_out, x)
+    same_bits(fft.fft64(laid_out), forward)
+    same_bits(fft.fft(laid_out, inverse=True), inverse)
+    same_bits(fft.convolve64(laid_out, laid_out[0]), filtered)
+    assert np.array_equal(laid_out, x)
+
+
+@on_every_type
+def test_a_row_that_is_repeated(dtype: Any) -> None:
+    row = values((64,), dtype)
+    same_bits(fft.fft64(np.broadcast_to(row, (4, 64))), np.tile(fft.fft64(row), (4, 1)))
+
+
+@on_every_type
+@on_host_devices
+@pytest.mark.parametrize(
+    "shape", [(64,), (1, 64), (2, 3, 64), (0, 64), (2, 0, 64), (1, 1, 1, 1, 1, 1, 1, 64)]
+)
+def test_batch_axes(shape: tuple[int, ...], device: str, dtype: Any) -> None:
+    x = values(shape, dtype)
+    kept = x.copy()
+    with pg.device(device):
+        found = fft.fft64(x)
+        assert found.shape == shape and found.dtype == dtype and not np.shares_memory(found, x)
+        same_bits(x, kept)
+        out = np.full(shape, np.nan, dtype)
+        assert fft.fft64(x, out=out) is out
+        same_bits(out, found)
+        assert fft.fft64(x, out=x) is x
+        same_bits(x, found)
+        assert fft.fft(x, inverse=True, out=x) is x
+    if x.size:
+        assert error(x, kept) < 2 * LONG[dtype]
+
+
+@on_every_type
+@pytest.mark.parametrize("n", [1, 2, 16, 64, 1024, 4096])
+def test_in_place(n: int, dtype: Any) -> None:
+    x = values((3, n), dtype)
+    for inverse in (False, True):
+        expected, y = fft.fft(x, inverse), x.copy()
+        assert fft.fft(y, inverse, out=y) is y
+        same_bits(y, expected)
+
+
+@on_every_type
+def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> None:
+    """What is copied to be read in order may lie anywhere."""
+    x = values((64, 64), dtype)
+    expected = fft.fft64(x.T)
+    assert fft.fft64(x.T, out=x) is x
+    same_bits(x, expected)
+
+
+@pytest.mark.xfail(strict=True, reason="arrays of one device are told apart by their class")
+def test_memory_that_is_mapped_is_host_memory(tmp_path: Any) -> None:
+    x = values((3, 64), np.complex64)
+    mapped = np.memmap(tmp_path / "rows", np.complex64, "w+", shape=x.shape)
+    mapped[...] = x
+    same_bits(fft.fft64(mapped), fft.fft64(x))
+    same_bits(fft.convolve64(mapped, x), fft.convolve64(x, x))
+    assert fft.fft64(x, out=mapped) is mapped
+    same_bits(np.array(mapped), fft.fft64(x))
+
+
+# ---- laws ----
+
+
+@st.composite
+def rows(draw: st.DrawFn, count: int, n: int | None = None) -> tuple[Any, ...]:
+    """Batches of one shape and type: random, sparse, alike, or of many magnitudes."""
+    dtype = draw(st.sampled_from(list(SHORT)))
+    n = n or 1 << draw(st.integers(0, 9))
+    shape = (draw(st.integers(1, 4)), n)
+    made = []
+    for _ in range(count):
+        style = draw(st.sampled_from(("random", "sparse", "alike", "magnitudes")))
+        x = values(shape, np.complex128, draw(st.integers(0, 2**32)))
+        if style == "sparse":
+            at = draw(st.integers(0, n - 1))
+            x[:, :at], x[:, at + 1 :] = 0, 0
+        elif style == "alike":
+            x[:] = x[:, :1]
+        elif style == "magnitudes":
+            x *= 2.0 ** np.linspace(-30, 30, n)
+        made.append(x.astype(dtype))
+    return tuple(made)
+
+
+@given(rows(2), st.sampled_from([1, -2, 0.5j, 4 - 4j]), st.booleans())
+def test_transforms_are_linear(case: tuple[Any, ...], c: complex, inverse: bool) -> None:
+    x, y = case
+    factor, bound = x.dtype.type(c), LONG[x.dtype.type]
+    found = fft.fft(x * factor + y, inverse).astype(np.clongdouble)
+    expected = fft.fft(x, inverse).astype(np.clongdouble) * c + fft.fft(y, inverse)
+    size = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * (abs(c) * norm(x) + norm(y))
+    assert np.all(norm(found - expected) <= 3 * bound * size)
+
+
+@given(rows(1), st.booleans())
+def test_transforms_have_inverses(case: tuple[Any, ...], inverse: bool) -> None:
+    (x,) = case
+    back = fft.fft(fft.fft(x, inverse), not inverse)
+    assert np.all(norm(back - x) <= 2.01 * LONG[x.dtype.type] * norm(x))
+
+
+@given(rows(1), st.booleans())
+def test_transforms_keep_energy(case: tuple[Any, ...], inverse: bool) -> None:
+    """Parseval: the norm grows by the square root of n."""
+    (x,) = case
+    expected = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * norm(x)
+    assert np.all(abs(norm(fft.fft(x, inverse)) - expected) <= LONG[x.dtype.type] * expected)
+
+
+@given(rows(1), st.integers(0, 511))
+def test_shifts_turn_the_spectrum(case: tuple[Any, ...], shift: int) -> None:
+    (x,) = case
+    n = x.shape[-1]
+    turns = (np.arange(n) * shift % n).astype(np.longdouble) / n
+    found = fft.fft(np.roll(x, shift, axis=-1)).astype(np.clongdouble)
+    expected = fft.fft(x) * np.exp(-8j * np.arctan(np.longdouble(1)) * turns)
+    assert np.all(norm(found - expected) <= 2.01 * LONG[x.dtype.type] * np.sqrt(np.longdouble(n)) * norm(x))
+
+
+@given(rows(2, n=64))
+def test_convolutions_multiply_spectra(case: tuple[Any, ...]) -> None:
+    a, b = case
+    bound, size = LONG[a.dtype.type], GROWTH * norm(a) * norm(b)
+    found = fft.convolve64(a, b)
+    assert np.all(norm(found - exact_convolution(a, b)) <= bound * size)
+    spectra = fft.fft64(a).astype(np.clongdouble) * fft.fft64(b)
+    assert np.all(norm(fft.fft64(found) - spectra) <= 4.01 * bound * 8 * size)
+    assert np.all(norm(fft.convolve64(b, a) - found) <= 2 * bound * size)
