@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from polygpu import Poly, Ring, ntt_primes, roots
+from polygpu import Poly, Ring, fft, ntt_primes, plan, roots
 from polygpu import errors as errors_module
 
 R = Ring(4, 17)
@@ -148,6 +148,12 @@ HUGE = 2**200 + 1
         "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.BadRoot, ["1 roots", "2 moduli"]),
         "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.BadRoot, ["2 roots", "1 moduli"]),
         "no roots": (lambda: Ring(4, 17, root=[]), pg.BadRoot, ["0 roots"]),
+        "product": (
+            lambda: Ring(4, 17, product="karatsuba"),
+            pg.ParameterError,
+            ["product: 'karatsuba'", "'auto', 'fft', 'ntt'"],
+        ),
+        "product None": (lambda: Ring(4, 17, product=None), pg.ParameterError, ["product: None", "'auto'"]),
         "root, composite modulus": (lambda: Ring(4, 15, root=2), pg.BadRoot, ["root: 2", "15", "not prime"]),
         "root, no power of two": (lambda: Ring(5, 11, root=3), pg.BadRoot, ["n = 5", "power of two"]),
         "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.BadRoot, ["q = 19", "must be 1"]),
@@ -251,6 +257,9 @@ def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
     [
         ([1, 2.5], ["2.5", "float", "int", "rounded"]),
         (np.array([1.5]), ["float64", "astype"]),
+        ([1, math.nan], ["nan", "float", "int", "rounded"]),
+        ([math.inf, 1], ["inf", "float", "int", "rounded"]),
+        (np.array([np.nan]), ["float64", "int", "rounded"]),
         ([True, 2], ["True", "bool"]),
         ([1, "2"], ["'2'", "str"]),
         ([1, None], ["None"]),
@@ -659,6 +668,234 @@ def test_out_may_not_broadcast_the_operand_it_is() -> None:
     check(lambda: a.mul(b, out=a), pg.OutputError, ["batch shape ()", "(2,)"])
     check(lambda: b[0].mul(b, out=b), pg.OutputError, ["overlaps"])
     assert a == R([1, 2]) and b == R([[1], [2]])
+
+
+# ---- products by FFT ----
+
+BY_FFT = Ring(4, 17, product="fft")
+
+
+@cases(
+    {
+        "method": (
+            lambda: R.ones().mul(R.ones(), method="fast"),
+            pg.ParameterError,
+            ["method: 'fast'", "'fft'"],
+        ),
+        "method None": (
+            lambda: R.ones().mul(R.ones(), method=None),
+            pg.ParameterError,
+            ["method: None", "'ntt'"],
+        ),
+        "method of an int": (lambda: R.ones().mul(3, method="fast"), pg.ParameterError, ["method: 'fast'"]),
+        "evaluated": (
+            lambda: R.ones().ntt().mul(R.ones(), method="fft"),
+            pg.DomainError,
+            ["method: 'fft'", "coefficients", "intt()"],
+        ),
+        "the other evaluated": (
+            lambda: R.ones().mul(R.ones().ntt(), method="fft"),
+            pg.DomainError,
+            ["method: 'fft'", "coefficients", "intt()"],
+        ),
+        "wide": (
+            lambda: W.ones().mul(W.ones(), method="fft"),
+            pg.ParameterError,
+            [str(2**128), "above 2**64", "auxiliary primes", "leave 'fft' out"],
+        ),
+        "wide ring": (
+            lambda: Ring(4, 2**128, product="fft").product_plan(),
+            pg.ParameterError,
+            [str(2**128), "above 2**64", "leave 'fft' out"],
+        ),
+        "too long": (
+            lambda: Ring(2**28, 2**64, product="fft").product_plan(),
+            pg.PrecisionError,
+            [
+                "n = 268435456",
+                "64 bits",
+                "8 digits of 8 bits",
+                "wrong by 1.4",
+                "below 1/2",
+                "leave 'fft' out",
+            ],
+        ),
+        "too long, by method": (
+            lambda: Ring(2**28 - 1, [2**61 - 1, 3]).product_plan("fft"),
+            pg.PrecisionError,
+            [f"n = {2**28 - 1}", "61 bits", "below 1/2", "auxiliary primes are exact"],
+        ),
+        "another product": (lambda: R.ones() * BY_FFT.ones(), pg.RingMismatch, ["product='fft'"]),
+    }
+)
+def test_products_by_fft(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is no limit, precision is; nothing is allocated."""
+    monkeypatch.setattr(plan, "_available_memory", lambda: 1 << 80)
+    check(Ring(2**40, 2**64, product="fft").product_plan, pg.PrecisionError, [f"n = {2**40}", "below 1/2"])
+    check(Ring(2**60, 2, product="fft").product_plan, pg.PrecisionError, [f"n = {2**60}", "1 bits"])
+
+
+@pytest.mark.xfail(strict=True, reason="explain raises what products raise")
+@pytest.mark.parametrize(
+    "ring", [Ring(2**40, 2**64, product="fft"), Ring(4, 2**128, product="fft")], ids=repr
+)
+def test_what_cannot_be_multiplied_is_explained(ring: Ring) -> None:
+    assert "product   none" in ring.explain()
+
+
+# ---- Fourier transforms ----
+
+X = np.arange(128).reshape(2, 64) + 0j
+HALF = X.astype(np.complex64)
+CONSTANT = X.copy()
+CONSTANT.setflags(write=False)
+LONG = np.zeros(3 * 64, complex)
+NOT_COMPLEX: dict[str, Any] = {
+    "int64": X.real.astype(int),
+    "float64": X.real.copy(),
+    "bool": np.ones((2, 64), bool),
+    "object": X.astype(object),
+    "longdouble": X.astype(np.clongdouble),
+    "text": np.full((2, 64), "1j"),
+    "records": np.zeros((2, 64), [("re", "f8"), ("im", "f8")]),
+    "big-endian complex128": X.astype(">c16"),
+    "big-endian complex64": X.astype(">c8"),
+    "list": X.tolist(),
+    "tuple": (1j, 2j),
+    "number": 1j,
+    "NumPy number": np.complex128(1),
+    "None": None,
+    "Poly": R.ones(),
+    "array.array": array.array("d", [1.0] * 64),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COMPLEX)
+def test_only_arrays_of_complex_numbers_are_transformed(name: str) -> None:
+    x = NOT_COMPLEX[name]
+    words = ["complex64 or complex128"]
+    words += [f"dtype {x.dtype}", "astype('complex128')"] if isinstance(x, np.ndarray) else [type(x).__name__]
+    for call in (fft.fft, fft.fft64):
+        check(lambda call=call: call(x), pg.NotComplex, ["x: ", *words])
+    check(lambda: fft.convolve64(x, X), pg.NotComplex, ["a: ", *words])
+    check(lambda: fft.convolve64(X, x), pg.NotComplex, ["b: ", *words])
+
+
+@pytest.mark.parametrize("n", [0, 3, 48, 63, 4095, 8192])
+def test_lengths_that_are_no_power_of_two_or_too_long(n: int) -> None:
+    x = np.zeros((2, n), complex)
+    check(
+        lambda: fft.fft(x), pg.ParameterError, [f"x: the last axis has {n} points", "up to 4096", "numpy.fft"]
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 32, 63, 128])
+def test_lengths_other_than_64(n: int) -> None:
+    x = np.zeros((2, n), complex)
+    words = [f"the last axis has {n} points", "must have 64"]
+    check(lambda: fft.fft64(x), pg.ParameterError, ["x: ", *words, "fft takes other lengths"])
+    check(lambda: fft.convolve64(x, X), pg.ParameterError, ["a: ", *words])
+    check(lambda: fft.convolve64(X, x), pg.ParameterError, ["b: ", *words])
+
+
+@cases(
+    {
+        "a number": (lambda: fft.fft(np.array(1j)), pg.ParameterError, ["x: a single number", "last axis"]),
+        "a number, 64": (
+            lambda: fft.fft64(np.array(1j)),
+            pg.ParameterError,
+            ["x: a single number", "last axis"],
+        ),
+        "a is a number": (lambda: fft.convolve64(np.array(1j), X), pg.ParameterError, ["a: a single number"]),
+        "b is a number": (lambda: fft.convolve64(X, np.array(1j)), pg.ParameterError, ["b: a single number"]),
+        "two types": (
+            lambda: fft.convolve64(HALF, X),
+            pg.NotComplex,
+            ["b: complex128", "a is complex64", "astype"],
+        ),
+        "batches": (
+            lambda: fft.convolve64(np.zeros((3, 64), complex), X),
+            pg.ParameterError,
+            ["(3,)", "(2,)", "broadcast"],
+        ),
+        "batch axes": (
+            lambda: fft.convolve64(np.zeros((2, 3, 64), complex), np.zeros((3, 1, 64), complex)),
+            pg.ParameterError,
+            ["(2, 3)", "(3, 1)", "broadcast"],
+        ),
+    }
+)
+def test_operands_of_transforms(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+OUTS: dict[str, tuple[Any, list[str]]] = {
+    "shape": (np.zeros((3, 64), complex), ["(3, 64)", "complex128 (2, 64)"]),
+    "fewer axes": (np.zeros(128, complex), ["(128,)", "(2, 64)"]),
+    "more axes": (np.zeros((1, 2, 64), complex), ["(1, 2, 64)", "(2, 64)"]),
+    "dtype": (HALF.copy(), ["complex64 (2, 64)", "complex128 (2, 64)"]),
+    "float": (np.zeros((2, 64)), ["float64"]),
+    "byte order": (X.astype(">c16"), [">c16"]),
+    "columns": (np.zeros((64, 2), complex).T, ["C-contiguous"]),
+    "every other row": (np.zeros((4, 64), complex)[::2], ["C-contiguous"]),
+    "unaligned": (np.zeros(2049, np.uint8)[1:].view(complex).reshape(2, 64), ["aligned"]),
+    "read-only": (CONSTANT, ["read-only", "can be written"]),
+    "list": (X.tolist(), ["list", "array of complex128"]),
+    "text": ("out", ["str", "array of complex128"]),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_results_of_transforms(name: str) -> None:
+    out, words = OUTS[name]
+    kept = np.array(out, copy=True)
+    for call in (
+        lambda: fft.fft64(X, out=out),
+        lambda: fft.fft(X, inverse=True, out=out),
+        lambda: fft.convolve64(X, X[0], out=out),
+    ):
+        check(call, pg.OutputError, ["out: ", *words])
+    assert np.array_equal(out, kept)
+
+
+@cases(
+    {
+        "in part": (
+            lambda: fft.fft64(LONG[:128].reshape(2, 64), out=LONG[64:].reshape(2, 64)),
+            pg.OutputError,
+            [],
+        ),
+        "a in part": (
+            lambda: fft.convolve64(LONG[:128].reshape(2, 64), X, out=LONG[64:].reshape(2, 64)),
+            pg.OutputError,
+            [],
+        ),
+        "b in part": (
+            lambda: fft.convolve64(X, LONG[:128].reshape(2, 64), out=LONG[64:].reshape(2, 64)),
+            pg.OutputError,
+            [],
+        ),
+        "filter": (lambda: fft.convolve64(X, LONG[:64], out=LONG[:128].reshape(2, 64)), pg.OutputError, []),
+    }
+)
+def test_results_over_a_part_of_an_operand(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, ["out: overlaps an operand in part", "other memory"])
+    assert not LONG.any()
+
+
+def test_transforms_of_other_gpu_arrays_are_not_made_unasked() -> None:
+    for call, name in (
+        (lambda: fft.fft(OnGPU()), "x"),
+        (lambda: fft.fft64(OnGPU()), "x"),
+        (lambda: fft.convolve64(OnGPU(), X), "a"),
+        (lambda: fft.convolve64(X, OnGPU()), "b"),
+    ):
+        check(call, pg.DeviceError, [f"{name}: a GPU array", "cupy.asarray"])
+    check(lambda: fft.fft64(X, out=OnGPU()), pg.OutputError, ["out: OnGPU", "array of complex128"])
 
 
 # ---- devices ----
