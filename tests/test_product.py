@@ -1,0 +1,370 @@
+"""Products by FFT: exact in every ring, at the proven bound too; their plans."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from fractions import Fraction
+from typing import Any
+
+import flint
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polygpu as pg
+from polygpu import Poly, Ring
+from polygpu.plan import FftPlan, NttPlan, unit_roots
+from polygpu.product import LEAST_LENGTH, MAX_DIGITS, fft_error_bound, plan_fft
+from polygpu.testing import kinds
+
+KINDS = ("negacyclic", "cyclic")
+DEGREES = [1, 2, 3, 5, 16, 31, 32, 33, 64, 100, 256, 1000, 1024, 4096]
+MODULI: list[Any] = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
+MODULI += [[3, 2**32 - 5], [2**64, 3, 2**61 - 1], [5, 7, 2**40 - 87]]
+
+of_both_kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+# ---- exact products ----
+
+
+def expected(a: Poly, b: Poly) -> list[Any]:
+    """Products over the integers by python-flint, folded and reduced: [item][limb][coefficient]."""
+    ring, n = a.ring, a.ring.n
+    sign = -1 if ring.kind == "negacyclic" else 1
+    left, right = (x.cpu().data.reshape(-1, ring.rows, n).tolist() for x in (a, b))
+    items = []
+    for x, y in zip(left, right, strict=True):
+        rows = []
+        for q, u, v in zip(ring.moduli, x, y, strict=True):
+            c = [int(z) for z in (flint.fmpz_poly(u) * flint.fmpz_poly(v)).coeffs()]
+            c += [0] * (2 * n - len(c))
+            rows.append([(low + sign * high) % q for low, high in zip(c[:n], c[n:], strict=True)])
+        items.append(rows)
+    return items
+
+
+def worst_digits(q: int, plan: FftPlan) -> int:
+    """The residue whose balanced digits are all the largest in size that fit."""
+    value = 0
+    for i in range(plan.digits):
+        step = 1 << (plan.width * (i + 1) - 1)
+        value -= step if value - step >= -(q // 2) else 0
+    return value % q
+
+
+def patterns(ring: Ring) -> Poly:
+    """A batch of rows at the edges: of centred residues, of their digits, of signs; the last is random."""
+    n, plan = ring.n, ring.product_plan("fft")
+    assert isinstance(plan, FftPlan)
+    signs = np.where(np.random.default_rng(n).integers(2, size=n) == 0, 1, -1)
+    data = np.empty((8, ring.rows, n), ring.dtype)
+    for limb, q in enumerate(ring.moduli):
+        half, other = q // 2, (q // 2 + 1) % q
+        rows: list[Any] = [half, other, q - 1, worst_digits(q, plan)]
+        rows += [[(half, other)[j % 2] for j in range(n)], [half if s > 0 else (-half) % q for s in signs]]
+        rows.append([(0, q - 1)[j == n - 1] for j in range(n)])
+        for i, row in enumerate(rows):
+            data[i, limb] = np.array(row, np.uint64)
+    data[7] = ring.random(seed=n).data
+    return ring.from_residues(data)
+
+
+def check_products(ring: Ring) -> None:
+    """Squares of all rows, and each row with the next but one."""
+    a = patterns(ring)
+    for b in (a, a[np.arange(2, 10) % 8]):
+        product = a.mul(b, method="fft")
+        assert product.domain == "coef" and product.shape == (8,)
+        assert product.data.tolist() == expected(a, b)
+
+
+@of_both_kinds
+@pytest.mark.parametrize("moduli", MODULI, ids=str)
+@pytest.mark.parametrize("n", DEGREES)
+def test_products_are_exact(n: int, moduli: Any, kind: Any) -> None:
+    check_products(Ring(n, moduli, kind=kind))
+
+
+@of_both_kinds
+@pytest.mark.parametrize("moduli", MODULI, ids=str)
+@pytest.mark.parametrize("n", [1, 5, 64, 1000, 1024])
+def test_products_by_fft_are_those_by_ntt(n: int, moduli: Any, kind: Any) -> None:
+    ring = Ring(n, moduli, kind=kind)
+    a, b = ring.random((2, 3), seed=1), ring.random((3,), seed=2)
+    by_ntt = a.mul(b, method="ntt")
+    for product in (a.mul(b, method="fft"), Poly.mul(b, a, method="fft"), a * b):
+        assert product.shape == (2, 3) and np.array_equal(product.data, by_ntt.data)
+
+
+# Just below the bound: one coefficient or bit more takes another digit.
+NEAR = sorted(
+    {
+        (plan.error_bound, n, bits, kind)
+        for n in (32, 128, 1000, 1024, 4096, 8192)
+        for bits in range(2, 65)
+        for kind in KINDS
+        if (plan := plan_fft(n, (1 << bits,), kind)).error_bound > 0.2  # type: ignore[arg-type]
+    }
+)
+
+
+@pytest.mark.parametrize(("bound", "n", "bits", "kind"), NEAR)
+def test_products_near_the_bound_are_exact(bound: float, n: int, bits: int, kind: Any) -> None:
+    for q in (1 << bits, (1 << bits) - 1):
+        check_products(Ring(n, q, kind=kind))
+
+
+@st.composite
+def rings_and_rows(draw: st.DrawFn) -> tuple[Poly, Poly]:
+    """Rings of one limb, and operands of few values that are the largest in size."""
+    n, kind = draw(st.integers(1, 600)), draw(kinds())
+    bits = draw(st.integers(1, 64))
+    q = draw(st.one_of(st.just(1 << bits), st.integers(max(2, 1 << (bits - 1)), 1 << bits)))
+    ring = Ring(n, max(q, 2), kind=kind)
+    q, plan = ring.moduli[0], ring.product_plan("fft")
+    assert isinstance(plan, FftPlan)
+    edges = [q // 2, (q // 2 + 1) % q, q - 1, worst_digits(q, plan), (1 << plan.width - 1) % q, 0]
+    operands = []
+    for _ in range(2):
+        chosen = draw(st.lists(st.sampled_from(edges), min_size=1, max_size=4))
+        order = np.random.default_rng(draw(st.integers(0, 2**32))).integers(len(chosen), size=n)
+        row = np.array(chosen, np.uint64)[order].astype(ring.dtype)
+        operands.append(ring.from_residues(row[None]))
+    return operands[0], operands[1]
+
+
+@given(rings_and_rows())
+def test_products_of_the_largest_are_exact(case: tuple[Poly, Poly]) -> None:
+    a, b = case
+    assert [a.mul(b, method="fft").data.tolist()] == expected(a, b)
+
+
+SHAPES = [
+    ((), ()),
+    ((), (3,)),
+    ((3, 1), (1, 4)),
+    ((2, 1, 3), (4, 1)),
+    ((0,), (1,)),
+    ((1,), (5,)),
+    ((2, 0), ()),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+@pytest.mark.parametrize("n", [12, 64])
+def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    ring = Ring(n, [2**64, 3, 2**61 - 1])
+    a, b = ring.random(left, seed=1), ring.random(right, seed=2)
+    kept = a.data.copy(), b.data.copy()
+    product = a.mul(b, method="fft")
+    shape = np.broadcast_shapes(left, right)
+    x, y = (ring.from_residues(np.broadcast_to(v.data, (*shape, 3, n)).copy()) for v in (a, b))
+    assert product.shape == shape
+    assert product.data.reshape(-1, 3, n).tolist() == expected(x, y)
+    assert np.array_equal(a.data, kept[0]) and np.array_equal(b.data, kept[1])
+
+
+@pytest.mark.parametrize("moduli", [2**32, 2**64 - 59, [5, 7, 2**40 - 87]], ids=str)
+@pytest.mark.parametrize("n", [1, 20, 64])
+def test_results_into_operands(n: int, moduli: Any) -> None:
+    ring = Ring(n, moduli)
+    a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
+    product, square = a.mul(b, method="ntt"), a.mul(a, method="ntt")
+    out = ring.zeros(3)
+    assert a.mul(b, out, method="fft") is out and out == product
+    x, y = a.copy(), b.copy()
+    assert x.mul(y, x, method="fft") is x and x == product and y == b
+    x = a.copy()
+    assert x.mul(y, y, method="fft") is y and y == product and x == a
+    assert x.mul(x, x, method="fft") is x and x == square
+
+
+def test_integers_and_methods() -> None:
+    ring = Ring(8, 2**40)
+    a = ring.random(seed=1)
+    for method in ("auto", "ntt", "fft"):
+        assert a.mul(3, method=method) == Poly.mul(3, a, method=method) == a + a + a  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [1, 12, 64])
+def test_the_reference_device(n: int) -> None:
+    ring = Ring(n, [2**64, 3], product="fft")
+    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
+    with pg.device("reference"):
+        assert (a * b).data.tolist() == expected(a, b)
+
+
+# ---- rings that multiply by FFT ----
+
+
+@pytest.mark.parametrize("moduli", [97, 3329, 2**32, [17, 97], [2**64, 3]], ids=str)
+@pytest.mark.parametrize("n", [8, 12])
+def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
+    own, other = Ring(n, moduli, product="fft"), Ring(n, moduli)
+    assert isinstance(own.product_plan(), FftPlan) and not own.multiplies_evaluated
+    values = [ring.random((3,), seed=seed) for seed in (1, 2, 3) for ring in (own, other)]
+    (a, b, c), (x, y, z) = values[::2], values[1::2]
+    for got, wanted in (
+        (a * b, x * y),
+        (a**3, x**3),
+        (pg.fma(a, b, c), pg.fma(x, y, z)),
+        (pg.dot(a, b), pg.dot(x, y)),
+        (a * 5 - b, x * 5 - y),
+        (a.mul(b, method="ntt"), x * y),
+    ):
+        assert got.ring == own and np.array_equal(got.data, wanted.data)
+    if own.has_eval:
+        assert np.array_equal(a.ntt().data, x.ntt().data)
+        assert (a.ntt() * b.ntt()).intt() == (a.ntt() * b).intt() == a * b
+        if other.base_degree == 1:
+            u = own.ones() + own.monomial(1, 2)
+            assert u * u.inverse() == 1
+
+
+def test_rings_differ_in_their_product() -> None:
+    auto, by_fft, by_ntt = (Ring(8, 97, product=method) for method in ("auto", "fft", "ntt"))  # type: ignore[arg-type]
+    assert auto == Ring(8, 97) and by_fft == Ring(8, 97, product="fft")
+    assert auto != by_fft and by_fft != by_ntt and auto != by_ntt
+    assert len({auto, by_fft, by_ntt, Ring(8, 97, product="fft")}) == 3
+    assert [ring.product for ring in (auto, by_fft, by_ntt)] == ["auto", "fft", "ntt"]
+    assert repr(auto) == "Ring(8, 97)" and repr(by_fft) == "Ring(8, 97, product='fft')"
+    for ring in (by_fft, by_ntt, Ring(8, [17, 97], kind="cyclic", root="generator", product="fft")):
+        assert eval(repr(ring), {"Ring": Ring}) == ring
+        again = pickle.loads(pickle.dumps(ring))
+        assert again == ring and again.product == ring.product
+        value = ring.random(seed=1)
+        assert pickle.loads(pickle.dumps(value)) == value
+    with pytest.raises(AttributeError):
+        by_fft.product = "ntt"  # type: ignore[misc]
+
+
+def test_plans_of_products() -> None:
+    friendly, other = Ring(64, 7681), Ring(64, 2**40)
+    assert friendly.product_plan("ntt") is friendly.transform is friendly.product_plan()
+    assert isinstance(friendly.product_plan("fft"), FftPlan)
+    assert friendly.product_plan("fft") is Ring(64, 7681, product="fft").product_plan()
+    assert other.product_plan("fft") is Ring(64, 2**40).product_plan("fft") is not other.product_plan("ntt")
+    assert isinstance(Ring(64, 7681, product="ntt").product_plan(), NttPlan)
+
+
+@pytest.mark.parametrize(
+    ("ring", "tables"),
+    [
+        (Ring(1024, 2**32, product="fft"), 16 * 512),
+        (Ring(100, [3, 2**32 - 5], kind="cyclic", product="fft"), 16 * 128),
+        (Ring(4096, 2**64, product="fft"), 16 * 2048),
+        (Ring(64, 7681, product="fft"), 16 * 32 + 4 * 4 * 64),
+    ],
+    ids=repr,
+)
+def test_explain_tells_bound_and_split(ring: Ring, tables: int) -> None:
+    text, plan = ring.explain(), ring.product_plan()
+    assert isinstance(plan, FftPlan)
+    found = re.search(
+        r"FFT of (\d+) complex points, (\d+) digits? of (\d+) bits, error below (\S+) by proof, 0\.5 allowed",
+        text,
+    )
+    assert found is not None
+    assert [int(x) for x in found.groups()[:3]] == [plan.points, plan.digits, plan.width]
+    assert float(found[4]) == pytest.approx(plan.error_bound, rel=0.06) and float(found[4]) < 0.5
+    assert ("1 digits" in text) is False and f"tables    {tables / 1024:.1f} KiB" in text
+
+
+def test_explain_tells_what_is_too_long() -> None:
+    assert "product   none: " in Ring(2**28, 2**64, product="fft").explain()
+
+
+# ---- plans ----
+
+
+@of_both_kinds
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1000, 1024, 4096, 2**14, 2**15 + 1, 2**20, 3 * 2**20, 2**25])
+def test_the_coarsest_split_that_is_proven(n: int, kind: Any) -> None:
+    """The bound is below 1/2, that of one digit fewer is not; digits and sums fit what computes them."""
+    in_place = kind == "negacyclic" and n >= LEAST_LENGTH and n & (n - 1) == 0
+    for bits in range(1, 65):
+        for q in {1 << bits, max((1 << bits) - 1, 2)}:
+            plan = plan_fft(n, (q,), kind)
+            digits, width, length = plan.digits, plan.width, plan.length
+            used = max(q - 1, 1).bit_length()
+            assert length == n if in_place else length >= max(2 * n - 1, LEAST_LENGTH)
+            assert length & (length - 1) == 0 and plan.points == length // 2
+            assert 1 <= digits <= MAX_DIGITS and digits * width >= used
+            assert plan.error_bound == float(fft_error_bound(n, plan.points, digits, width)) < 0.5
+            if digits > 1:
+                assert fft_error_bound(n, plan.points, digits - 1, -(-used // (digits - 1))) >= Fraction(1, 2)
+            # Sums that are left out have weights of at least q.
+            assert plan.sums == 2 * digits - 1 or (q == 1 << bits and plan.sums * width >= bits)
+            assert plan.sums <= digits or (plan.sums - 1) * width < bits or q != 1 << bits
+            assert width <= 26  # a digit fits 32 bits
+            assert digits * n << 2 * (width - 1) <= 1 << 51  # a sum, what rounding to integers allows
+
+
+def test_the_bound_grows_with_everything() -> None:
+    for n, points, digits, width in (
+        (1, 16, 1, 1),
+        (100, 128, 2, 10),
+        (4096, 2048, 4, 16),
+        (2**20, 2**19, 8, 8),
+    ):
+        bound = fft_error_bound(n, points, digits, width)
+        assert bound > 0
+        for larger in (
+            (n + 1, points, digits, width),
+            (n, 2 * points, digits, width),
+            (n, points, digits + 1, width),
+            (n, points, digits, width + 1),
+        ):
+            assert fft_error_bound(*larger) > bound
+
+
+@pytest.mark.parametrize("n", [64, 100, 1024])
+def test_the_bound_holds(n: int) -> None:
+    """NumPy's own transforms of the same digits stay below it too."""
+    plan = plan_fft(n, (2**32,), "negacyclic")
+    rng = np.random.default_rng(n)
+    for x in (
+        np.full(n, -(1 << plan.width - 1)),
+        rng.integers(-(1 << plan.width - 1), 1 << plan.width - 1, n),
+    ):
+        exact = [int(c) for c in (flint.fmpz_poly(x.tolist()) * flint.fmpz_poly(x.tolist())).coeffs()]
+        found = np.fft.irfft(np.fft.rfft(x, 2 * n) ** 2, 2 * n)[: 2 * n - 1]
+        wrong = max(abs(Fraction(float(c)) - e) for c, e in zip(found, exact, strict=True))
+        assert 0 < wrong < plan.error_bound < 0.5
+
+
+@pytest.mark.parametrize("log_order", range(3, 17))
+def test_roots_of_unity_are_rounded_correctly(log_order: int) -> None:
+    order = 1 << log_order
+    k = np.arange(order) if order <= 512 else np.random.default_rng(order).integers(-order, 2 * order, 300)
+    k = np.concatenate([k, np.arange(8) * (order // 8), np.arange(8) * (order // 8) + 1])
+    roots = unit_roots(k, order)
+    assert roots.dtype == np.complex128
+    with mpmath.workprec(200):
+        for at, root in zip(k.tolist(), roots.tolist(), strict=True):
+            angle = mpmath.mpf(2 * (at % order)) / order
+            for part, exact in ((root.real, mpmath.cospi(angle)), (root.imag, mpmath.sinpi(angle))):
+                assert abs(mpmath.mpf(part) - exact) <= abs(exact) * mpmath.mpf("1.01") / 2**53
+
+
+@pytest.mark.parametrize("n", [1, 32, 64, 100, 1024, 2**15])
+def test_twiddles_are_the_tree_of_factors(n: int) -> None:
+    """Node k splits X^2t - c in X^t - w and X^t + w: w w = c, and c of its children is w and -w."""
+    plan = plan_fft(n, (2**32,), "negacyclic")
+    w = plan.twiddles
+    assert w.shape == (plan.points,) and w.dtype == np.complex128 and not w.flags.writeable and w[0] == 1
+    constants = np.empty(2 * plan.points, complex)
+    constants[1] = 1j
+    for k in range(1, plan.points):
+        constants[2 * k], constants[2 * k + 1] = w[k], -w[k]
+    np.testing.assert_allclose(w[1:] * w[1:], constants[1 : plan.points], rtol=0, atol=4 * 2.0**-53)
+    leaves = constants[plan.points :].astype(np.clongdouble)
+    turns = (
+        np.angle(leaves) / (2 * np.pi) * 4 * plan.points
+    )  # (4 j + 1) / (4 points) of a turn: a points-th root of i
+    assert sorted(np.round(turns).astype(int) % (4 * plan.points)) == list(range(1, 4 * plan.points, 4))
+    np.testing.assert_allclose(np.abs(leaves), 1, rtol=0, atol=2 * 2.0**-53)
