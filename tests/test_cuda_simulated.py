@@ -21,10 +21,11 @@ import pytest
 from cudasim import CARDS, in_place_of_cupy, simulated_cuda
 
 import polygpu as pg
-from polygpu import backends, plan
+from polygpu import backends, fft, plan
 from polygpu.backends import cuda
-from polygpu.backends.cuda import Card, flow_lag, prefetch_distance, split_passes, word_of
+from polygpu.backends.cuda import Card, fft_tile, flow_lag, prefetch_distance, split_passes, word_of
 from polygpu.plan import limbs_of
+from polygpu.product import plan_fft
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
@@ -67,6 +68,18 @@ def same(on_gpu, on_cpu):
     got, expected = on_gpu._backend.to_host(on_gpu.data), on_cpu.data
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
+
+
+def noted_kernels(monkeypatch):
+    """The names of the kernels that are launched from now on, and what they are instances of."""
+    expressions, kernel = set(), cuda.CudaBackend._kernel
+
+    def noted(self, file, expression):
+        expressions.update((expression, expression.partition("<")[0]))
+        return kernel(self, file, expression)
+
+    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
+    return expressions
 
 
 def largest(ring, batch):
@@ -226,13 +239,7 @@ def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
     """One launch, the second pass behind the first: by one unit or several, of whole rows or blocks."""
     stages, base = sum(p[0] for p in passes), 1 << passes[-1][1]
     monkeypatch.setattr(cuda, "split_passes", pieces(*passes))
-    expressions, kernel = set(), cuda.CudaBackend._kernel
-
-    def noted(self, file, expression):
-        expressions.add(expression.partition("<")[0])
-        return kernel(self, file, expression)
-
-    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
+    expressions = noted_kernels(monkeypatch)
     fitting = (q for q in primes(1 << stages, bits, count=80) if base == 1 or (q - 1) % (4 << stages))
     q, other = next(fitting), next(fitting)
     for lag in (1, 3):
@@ -316,6 +323,334 @@ def test_products_in_chunks(gpu, monkeypatch):
         c = a.to("cuda")
         c.mul(c, out=c)
         same(c, a * a)
+
+
+# ---- products by FFT ----
+
+# Of one kernel each: digits of an operand, rows of a block and what is left, products that are folded.
+BY_FFT = {
+    "1 digit": (64, 3329, "negacyclic"),
+    "1 digit, folded": (20, 3329, "negacyclic"),
+    "2 digits": (64, 2**32 - 5, "negacyclic"),
+    "2 digits of 2^32": (64, 2**32, "negacyclic"),
+    "2 digits, folded": (31, [3, 2**32 - 5], "cyclic"),
+    "2 digits of 64 bits": (64, 2**40 - 87, "negacyclic"),
+    "2 digits of 64 bits, folded": (33, [5, 7, 2**40 - 87], "negacyclic"),
+    "3 digits": (64, 2**56 - 5, "negacyclic"),
+    "4 digits": (64, [2**64, 3, 2**61 - 1], "negacyclic"),
+    "4 digits, folded": (64, 2**64 - 59, "cyclic"),
+    "4 digits of 2^64, folded": (100, 2**64, "negacyclic"),
+    "n = 1": (1, 2**64, "cyclic"),
+    "n = 2": (2, 2, "negacyclic"),
+    "1024 coefficients": (1024, 2**64 - 59, "negacyclic"),
+    "1000 coefficients": (1000, 2**32 - 5, "cyclic"),
+}
+
+
+def check_products_by_fft(ring, batches):
+    """Rows at the edges of centred residues, and random ones: as through auxiliary primes on the CPU."""
+    for batch in batches:
+        half = np.empty((*batch, ring.rows, ring.n), ring.dtype)
+        for limb, q in enumerate(ring.moduli):
+            half[..., limb, :] = q // 2
+        minus_half = ring.from_residues(half) + 1
+        a, b, top, edge = (
+            ring.random(batch, seed=1),
+            ring.random(batch[-1:], seed=2),
+            largest(ring, batch),
+            minus_half,
+        )
+        x, y, z, w = (value.to("cuda") for value in (a, b, top, edge))
+        same(x.mul(y, method="fft"), a.mul(b, method="ntt"))
+        same(z.mul(z, method="fft"), top.mul(top, method="ntt"))
+        same(w.mul(w, method="fft"), edge.mul(edge, method="ntt"))
+        same(w.mul(x, method="fft"), edge.mul(a, method="ntt"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", BY_FFT)
+def test_products_by_fft(name, monkeypatch):
+    """In one kernel: a lone product, several in a block, a ragged last one."""
+    n, moduli, kind = BY_FFT[name]
+    names = noted_kernels(monkeypatch)
+    for order in ORDERS:
+        with simulated(order=order, seed=n):
+            ring = pg.Ring(n, moduli, kind=kind)
+            check_products_by_fft(ring, [(1,), (3,)] if n >= 1000 else [(1,), (2, 3), (19,)])
+    digits = ring.product_plan("fft").digits
+    assert "fft_product" in names and "fft_multiply" not in names
+    assert digits == int(name[0]) if "digit" in name else digits <= 4
+    assert any(f", {1 << (digits - 1).bit_length()}, " in name for name in names)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", BY_FFT)
+def test_products_by_fft_in_passes(name, monkeypatch):
+    n, moduli, kind = BY_FFT[name]
+    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    names = noted_kernels(monkeypatch)
+    with simulated(order="random", seed=n, concurrent_blocks=3):
+        check_products_by_fft(pg.Ring(n, moduli, kind=kind), [(2, 3)])
+    assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
+
+
+@needs_compiler
+def test_products_of_more_digits_than_a_kernel_holds(gpu, monkeypatch):
+    """5 digits: in passes on every card."""
+    names = noted_kernels(monkeypatch)
+    ring = pg.Ring(2**13, 2**64 - 59)
+    assert ring.product_plan("fft").digits == 5
+    check_products_by_fft(ring, [(2,)])
+    assert "fft_compose" in names and "fft_product" not in names
+
+
+@needs_compiler
+@pytest.mark.parametrize("card", CARDS)
+def test_products_by_fft_on_every_card(card, monkeypatch):
+    """2^11 points of 4 digits are one kernel on no card, of 2 digits where its memory takes them."""
+    names = noted_kernels(monkeypatch)
+    with simulated(card, order="random", seed=5):
+        ring = pg.Ring(4096, 2**32)
+        check_products_by_fft(ring, [(2,)])
+        whole = fft_tile(ring.product_plan("fft"), backends.load("cuda:0").card) is not None
+        assert whole == ("fft_product" in names) == (card == "h100")
+
+
+@needs_compiler
+@pytest.mark.parametrize("passes", [((4, 4, 1), (5, 0, 4)), ((2, 5, 0), (5, 4, 0), (4, 0, 5))])
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
+    """Two and three passes over memory, of which two may flow."""
+    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda, "split_passes", pieces(*passes))
+    monkeypatch.setattr(cuda, "flow_lag", lambda *_: lag)
+    names = noted_kernels(monkeypatch)
+    with simulated(order="random", seed=lag, concurrent_blocks=1 + lag):
+        points = 1 << sum(p[0] for p in passes)
+        for n, kind in ((2 * points, "negacyclic"), (points - 7, "cyclic")):
+            check_products_by_fft(pg.Ring(n, [2**64, 3], kind=kind), [(3,)])
+    assert ("ntt_forward_flow" in names) == ("ntt_inverse_flow" in names) == (lag > 0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [20, 64])
+def test_products_by_fft_in_chunks(gpu, n, monkeypatch):
+    """Operands that broadcast, a few units at a time; results in place."""
+    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    ring = pg.Ring(n, [10**9, 10**9 + 7, 2**64 - 59], product="fft")
+    found = ring.product_plan()
+    unit = 16 * found.points * (2 * found.digits + found.sums)
+    a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
+    for units in (1, 4, 5, 18, 19):
+        monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * unit)
+        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, method="ntt"))
+        c = a.to("cuda")
+        c.mul(c, out=c)
+        same(c, pg.Poly.mul(a, a, method="ntt"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [20, 64])
+def test_products_by_fft_in_place(gpu, n):
+    ring = pg.Ring(n, [3, 2**64 - 59])
+    a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
+    for into in (0, 1):
+        x = [a.to("cuda"), b.to("cuda")]
+        assert x[0].mul(x[1], out=x[into], method="fft") is x[into]
+        same(x[into], a.mul(b, method="ntt"))
+    x = a.to("cuda")
+    same(x.mul(x, out=x, method="fft"), a.mul(a, method="ntt"))
+
+
+@needs_compiler
+def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
+    """FFT where it is faster than auxiliary primes; as asked for where one asks."""
+    names = noted_kernels(monkeypatch)
+    for options, launched in (
+        ({}, "fft_product"),
+        ({"product": "fft"}, "fft_product"),
+        ({"product": "ntt"}, "crt_compose"),
+    ):
+        ring = pg.Ring(100, 2**32, **options)
+        a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
+        names.clear()
+        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, method="ntt"))
+        assert launched in names and len(names & {"fft_product", "crt_compose"}) == 1
+        with pg.device("cuda"):
+            assert ("FFT of 128 complex points" in ring.explain()) == (launched == "fft_product")
+    ring = pg.Ring(64, primes(64, 30))
+    x = ring.random(seed=1).to("cuda")
+    names.clear()
+    same(x * x, ring.random(seed=1) ** 2)
+    assert "ntt_product" in names and "fft_product" not in names
+
+
+@pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
+def test_tiles_of_products_by_fft(card):
+    """All of a plan's stages in one tile that fits a block; digits of both operands in its rows."""
+    for log_n, bits, kind in product(range(16), range(1, 65), KINDS):
+        found = plan_fft(1 << log_n, (1 << bits,), kind)
+        tile = fft_tile(found, card)
+        if tile is None:
+            assert found.digits > 4 or found.points >= 512
+            continue
+        digits = 1 << (found.digits - 1).bit_length()
+        width, sums = found.split(digits)
+        assert digits <= 4 and digits * width >= bits and sums <= 2 * digits - 1
+        assert 1 << tile.log_length == found.points and tile.log_columns == 0
+        assert 2 * digits <= min(1 << tile.log_rows, 1 << tile.log_values)
+        assert 128 <= tile.threads <= 512 and 16 * tile.shared_values <= card.shared_bytes
+
+
+# ---- Fourier transforms ----
+
+
+def complex_rows(shape, dtype, seed=1):
+    parts = np.random.default_rng(seed).standard_normal((2, *shape))
+    return (parts[0] + 1j * parts[1]).astype(dtype)
+
+
+def close(found, expected):
+    """Within the errors that fft.py states, of each row."""
+    bound = {np.complex64: 2.0**-21, np.complex128: 2.0**-50}[found.dtype.type]
+    error = np.linalg.norm((found - expected).astype(np.clongdouble), axis=-1)
+    assert np.all(error < bound * np.linalg.norm(expected, axis=-1))
+
+
+def exact_transform(x, inverse):
+    return (np.fft.ifft if inverse else np.fft.fft)(x.astype(np.clongdouble))
+
+
+def exact_convolution(a, b):
+    return exact_transform(exact_transform(a, False) * exact_transform(b, False), True)
+
+
+def check_transforms(cupy, n, dtype, inverse):
+    """Batches that fill blocks and that do not: a row's bits are the same in each, and in place."""
+    x = complex_rows((33, n), dtype)
+    there = cupy.asarray(x)
+    found = fft.fft(there, inverse)
+    assert type(found) is cupy.ndarray and found.dtype == dtype
+    bits = found.get()
+    close(bits, exact_transform(x, inverse))
+    np.testing.assert_array_equal(there.get(), x)
+    for rows in (1, 5, 33):
+        y = cupy.asarray(x[:rows])
+        np.testing.assert_array_equal(fft.fft(y, inverse).get(), bits[:rows])
+        assert fft.fft(y, inverse, out=y) is y
+        np.testing.assert_array_equal(y.get(), bits[:rows])
+    return bits
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("log_n", range(13))
+def test_fourier_transforms(log_n, order):
+    """Both types; directions take turns, 64 points have both."""
+    with simulated(order=order, seed=log_n, concurrent_blocks=1 + log_n % 3) as cupy:
+        for which, dtype in enumerate((np.complex64, np.complex128)):
+            for inverse in (False, True) if log_n == 6 else (bool((log_n + which) % 2),):
+                check_transforms(cupy, 1 << log_n, dtype, inverse)
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_convolutions(dtype, order):
+    with simulated(order=order, seed=3, concurrent_blocks=2) as cupy:
+        a, b = complex_rows((33, 64), dtype, 1), complex_rows((33, 64), dtype, 2)
+        full, shared = exact_convolution(a, b), exact_convolution(a, b[:1])
+        for rows in (1, 5, 33):
+            x, y, f = cupy.asarray(a[:rows]), cupy.asarray(b[:rows]), cupy.asarray(b[0])
+            found, filtered = fft.convolve64(x, y).get(), fft.convolve64(x, f).get()
+            close(found, full[:rows])
+            close(filtered, shared[:rows])
+            if rows > 1:  # two single rows may change places
+                np.testing.assert_array_equal(fft.convolve64(f, x).get(), filtered)
+                np.testing.assert_array_equal(fft.convolve64(x, f.reshape(1, 64)).get(), filtered)
+            np.testing.assert_array_equal(x.get(), a[:rows])
+            for out in (0, 1):
+                operands = cupy.asarray(a[:rows]), cupy.asarray(b[:rows])
+                assert fft.convolve64(*operands, out=operands[out]) is operands[out]
+                np.testing.assert_array_equal(operands[out].get(), found)
+            np.testing.assert_array_equal(fft.convolve64(x, f, out=x).get(), filtered)
+        left, right = complex_rows((3, 1, 64), dtype, 3), complex_rows((1, 4, 64), dtype, 4)
+        found = fft.convolve64(cupy.asarray(left), cupy.asarray(right))
+        assert found.shape == (3, 4, 64)
+        close(found.get(), exact_convolution(left, right))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_transforms_of_other_layouts(gpu, dtype):
+    x = complex_rows((6, 64), dtype)
+    expected, there = fft.fft(gpu.asarray(x)).get(), gpu.asarray(x)
+    padded = gpu.zeros((6, 70), dtype)
+    padded[:, 3:67] = there
+    room = gpu.zeros((x.nbytes + 8,), np.uint8)
+    off = room[8:].view(dtype).reshape(x.shape)
+    off[...] = there
+    wide = gpu.asarray(np.repeat(x, 2, axis=0))
+    for y in (padded[:, 3:67], off, wide[::2], gpu.asarray(x.T.copy()).T):
+        np.testing.assert_array_equal(fft.fft64(y).get(), expected)
+        np.testing.assert_array_equal(y.get(), x)
+    assert fft.fft64(gpu.asarray(x[:0])).shape == (0, 64)
+    assert fft.convolve64(gpu.asarray(x[:0]), there[0]).shape == (0, 64)
+
+
+@needs_compiler
+def test_transforms_keep_bad_values_in_their_row(gpu):
+    x = complex_rows((40, 64), np.complex64)
+    x[7, 3], x[20, 0], x[39, 63] = np.nan, np.inf, -1j * np.inf
+    good = np.isfinite(x).all(axis=1)
+    f = complex_rows((64,), np.complex64, 2)
+    for found, alone in (
+        (fft.fft64(gpu.asarray(x)).get(), fft.fft64(gpu.asarray(x[good])).get()),
+        (
+            fft.convolve64(gpu.asarray(x), gpu.asarray(f)).get(),
+            fft.convolve64(gpu.asarray(x[good]), gpu.asarray(f)).get(),
+        ),
+    ):
+        np.testing.assert_array_equal(found[good], alone)
+        assert not np.isfinite(found[~good]).any()
+
+
+@needs_compiler
+def test_transforms_stay_on_their_device():
+    with simulated(devices_count=2) as cupy:
+        x = complex_rows((3, 64), np.complex64)
+        zero = cupy.asarray(x)
+        with cupy.cuda.Device(1):
+            one = cupy.asarray(x)
+        for y, index in ((zero, 0), (one, 1)):
+            for found in (
+                fft.fft64(y),
+                fft.fft(y, inverse=True),
+                fft.convolve64(y, y),
+                fft.convolve64(y, y[0]),
+            ):
+                assert found.device.id == index
+        np.testing.assert_array_equal(fft.fft64(one).get(), fft.fft64(zero).get())
+        for call, words in (
+            (lambda: fft.convolve64(zero, one), "b: on cuda:1, and a is on cuda:0"),
+            (lambda: fft.convolve64(zero, x), "b: on cpu, and a is on cuda:0"),
+            (lambda: fft.convolve64(x, one), "b: on cuda:1, and a is on cpu"),
+            (lambda: fft.fft64(zero, out=one), "out: on cuda:1, the operands are on cuda:0"),
+            (lambda: fft.fft64(zero, out=x.copy()), "out: on cpu, the operands are on cuda:0"),
+            (lambda: fft.fft64(x, out=zero), "out: on cuda:0, the operands are on cpu"),
+        ):
+            with pytest.raises(pg.DeviceError, match=words):
+                call()
+        for call, error in (
+            (lambda: fft.fft64(zero, out=zero.T), pg.OutputError),
+            (lambda: fft.fft64(zero, out=zero[:2]), pg.OutputError),
+            (lambda: fft.fft64(zero[:2], out=zero[1:]), pg.OutputError),
+            (lambda: fft.fft64(zero.view(np.float32)), pg.NotComplex),
+            (lambda: fft.fft(zero[:, :48]), pg.ParameterError),
+        ):
+            with pytest.raises(error):
+                call()
+        np.testing.assert_array_equal(zero.get(), x)
 
 
 # ---- ranges of words ----
@@ -415,7 +750,8 @@ def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     [
         pytest.param(lambda: pg.Ring(32, primes(32, 30, count=2)), id="fused"),
         pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
-        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="ntt"), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="fft"), id="FFT"),
     ],
 )
 def test_broadcasting(gpu, ring):
@@ -602,7 +938,8 @@ SECOND_EVALUATED = {
     [
         pytest.param(lambda: pg.Ring(16, primes(16, 30, count=2)), id="fused"),
         pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
-        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="ntt"), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="fft"), id="FFT"),
         pytest.param(lambda: pg.Ring(9, 2**100), id="host"),
         pytest.param(lambda: pg.Ring(1, 17), id="one point"),
     ],
@@ -645,7 +982,8 @@ def test_the_second_card(ring):
     [
         pytest.param(lambda: pg.Ring(64, primes(64, 60)), id="fused"),
         pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
-        pytest.param(lambda: pg.Ring(20, 10**18), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="ntt"), id="auxiliary"),
+        pytest.param(lambda: pg.Ring(20, 10**18, product="fft"), id="FFT"),
     ],
 )
 def test_nothing_waits(gpu, ring):
