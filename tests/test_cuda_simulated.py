@@ -545,7 +545,7 @@ def check_transforms(cupy, n, dtype, inverse):
 @needs_compiler
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("log_n", range(13))
-def test_fourier_transforms(log_n, order):
+def test_ffts(log_n, order):
     """Both types; directions take turns, 64 points have both."""
     with simulated(order=order, seed=log_n, concurrent_blocks=1 + log_n % 3) as cupy:
         for which, dtype in enumerate((np.complex64, np.complex128)):
@@ -556,7 +556,7 @@ def test_fourier_transforms(log_n, order):
 @needs_compiler
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_convolutions(dtype, order):
+def test_convolutions_by_fft(dtype, order):
     with simulated(order=order, seed=3, concurrent_blocks=2) as cupy:
         a, b = complex_rows((33, 64), dtype, 1), complex_rows((33, 64), dtype, 2)
         full, shared = exact_convolution(a, b), exact_convolution(a, b[:1])
@@ -582,7 +582,7 @@ def test_convolutions(dtype, order):
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_transforms_of_other_layouts(gpu, dtype):
+def test_ffts_of_other_layouts(gpu, dtype):
     x = complex_rows((6, 64), dtype)
     expected, there = fft.fft(gpu.asarray(x)).get(), gpu.asarray(x)
     padded = gpu.zeros((6, 70), dtype)
@@ -599,7 +599,7 @@ def test_transforms_of_other_layouts(gpu, dtype):
 
 
 @needs_compiler
-def test_transforms_keep_bad_values_in_their_row(gpu):
+def test_ffts_keep_bad_values_in_their_row(gpu):
     x = complex_rows((40, 64), np.complex64)
     x[7, 3], x[20, 0], x[39, 63] = np.nan, np.inf, -1j * np.inf
     good = np.isfinite(x).all(axis=1)
@@ -616,7 +616,7 @@ def test_transforms_keep_bad_values_in_their_row(gpu):
 
 
 @needs_compiler
-def test_transforms_stay_on_their_device():
+def test_ffts_stay_on_their_device():
     with simulated(devices_count=2) as cupy:
         x = complex_rows((3, 64), np.complex64)
         zero = cupy.asarray(x)

@@ -6,7 +6,8 @@ second, so most rings here share a few degrees. On an H100 each of these parts t
     pytest -m gpu -k "words or 30_bits or other_words"
     pytest -m gpu -k "50_bits or 60_bits or cyclic_rings"
     pytest -m gpu -k "huge or other_cards or incomplete or flows"
-    pytest -m gpu -k "not (words or sizes or huge or other_cards or incomplete or flows)"
+    pytest -m gpu -k fft
+    pytest -m gpu -k "not (words or sizes or huge or other_cards or incomplete or flows or fft)"
 
 The cases of SANITIZED, under each of CUDA's checkers:
 
@@ -40,7 +41,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import Poly, Ring, ntt_primes, plan
+from polygpu import Poly, Ring, fft, ntt_primes, plan
 from polygpu.backends import cuda, load
 from polygpu.testing import polys, rings
 
@@ -138,6 +139,8 @@ def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
     check(lambda x: x.automorphism(g), a)
     check(lambda x: x.mul_monomial(-3), a)
     if not ring.has_eval:
+        if not ring.limbs.wide:
+            check_methods(a, b)
         return
     check_transform(ring, a)
     e, f = a.ntt(), b.ntt()
@@ -145,6 +148,14 @@ def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
     check(lambda x, y: x * y, e, f)
     check(pg.fma, e, f, f)
     check(lambda x: x.automorphism(g), e)
+
+
+def check_methods(a: Poly, b: Poly) -> None:
+    """Products by auxiliary primes and by FFT, which the card chooses between."""
+    for x, y in ((a, b), (a, a)):
+        expected = x.mul(y, method="ntt")
+        for method in ("ntt", "fft"):
+            same(x.to(GPU).mul(y.to(GPU), method=method), expected)  # type: ignore[arg-type]
 
 
 def check_transform(ring: Ring, a: Poly) -> None:
@@ -496,7 +507,7 @@ def test_auxiliary_products_in_parts(units: int, monkeypatch: pytest.MonkeyPatch
     """A large batch is multiplied a part at a time."""
     monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * 8 * 3 * 128)
     for moduli in (2**64, [2**64, 3, 2**64 - 59], 10**9):
-        ring = Ring(33, moduli)
+        ring = Ring(33, moduli, product="ntt")
         check(Poly.mul, draw(ring, (2, 3), 1), draw(ring, (3,), 2))
         check(Poly.mul, draw(ring, (2, 1), 1), draw(ring, (1, 4), 2))
 
@@ -563,13 +574,19 @@ SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
     "one leaf": (lambda: Ring(2, 3), (3,)),
     "2^64": (lambda: Ring(64, 2**64), (2, 3)),
     "2^64, n = 33": (lambda: Ring(33, 2**64), (2,)),
+    "FFT, 1 digit": (lambda: Ring(64, 3329, product="fft"), (35,)),
+    "FFT, 1 digit, folded": (lambda: Ring(20, 3331, kind="cyclic", product="fft"), (3,)),
+    "FFT, 2 digits": (lambda: Ring(64, 2**32 - 5, product="fft"), (3,)),
+    "FFT, 4 digits": (lambda: Ring(64, [2**64, 3, 2**61 - 1], product="fft"), (2, 3)),
+    "FFT, 4 digits, folded": (lambda: Ring(500, 2**64 - 59, product="fft"), (3,)),
+    "FFT of 2^13, in passes": (lambda: Ring(2**13, 2**64, product="fft"), (2,)),
     "RNS with 2^64, cyclic": (lambda: Ring(6, [2**64, 3, 2**64 - 59], kind="cyclic"), (2,)),
 }
 
 
 @pytest.mark.parametrize("name", SANITIZED)
 def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(SANITIZED) <= 32
+    assert len(SANITIZED) <= 38
     make, batch = SANITIZED[name]
     ring = make()
     names = noted_kernels(monkeypatch)
@@ -582,6 +599,288 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         check(lambda x, y: x * y - x, a, b)
         integers = np.array([[-(2**63), 2**63 - 1], [0, -1]])[:, : ring.n]
         same(ring(cupy.asarray(integers)), ring(integers))
+
+
+# ---- products by FFT ----
+
+# Of 1, 2 and more digits, in words of 32 and 64 bits.
+DIGITS: list[Any] = [3329, 2**31 - 1, [3, 2**32 - 5], 2**40 - 87, [2**64, 3, 2**61 - 1], 2**64 - 59]
+
+
+def edges(ring: Ring, batch: tuple[int, ...], seed: int) -> Poly:
+    """On the host: the first rows have all their residues at q/2, around it in turns and at q - 1."""
+    a = draw(ring, batch, seed)
+    rows = a.data.reshape(-1, ring.rows, ring.n)
+    for limb, q in enumerate(ring.moduli):
+        half, other = q // 2, (q // 2 + 1) % q
+        for row, (even, odd) in zip(rows, ((half, half), (half, other), (q - 1, q - 1)), strict=False):
+            row[limb, ::2], row[limb, 1::2] = even, odd
+    return a
+
+
+def check_products_by_fft(ring: Ring, batch: tuple[int, ...]) -> None:
+    check_methods(edges(ring, batch, 1), edges(ring, batch[-1:], 2))
+
+
+@pytest.mark.parametrize("moduli", DIGITS, ids=str)
+@pytest.mark.parametrize("log_n", range(17))
+def test_products_by_fft(log_n: int, moduli: Any) -> None:
+    """In one kernel as far as that goes, and in passes; of powers of two, and folded."""
+    n = 1 << log_n
+    batch = (5, 7) if log_n < 10 else (5,)
+    check_products_by_fft(Ring(n, moduli), batch)
+    check_products_by_fft(Ring(n, moduli, kind="cyclic"), batch)
+    if 3 <= log_n < 16:
+        check_products_by_fft(Ring(n + 3, moduli), batch)
+
+
+@pytest.mark.parametrize("moduli", DIGITS, ids=str)
+@pytest.mark.parametrize("n", [20, 512, 1000, 2**13])
+def test_products_by_fft_in_passes(n: int, moduli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    names = noted_kernels(monkeypatch)
+    check_products_by_fft(Ring(n, moduli, product="fft"), (2, 3))
+    assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_products_by_fft_on_smaller_cards(card: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = load(GPU)
+    if CARDS[card].shared_bytes > backend.card.shared_bytes:
+        pytest.skip("this card has less shared memory")
+    monkeypatch.setattr(backend, "card", CARDS[card])
+    for log_n in (6, 9, 10, 11, 12, 13):
+        for q in (3329, 2**32 - 5, 2**64):
+            check_products_by_fft(Ring(1 << log_n, q), (3,))
+
+
+@pytest.mark.parametrize(("n", "q"), [(4096, 2**32), (2**13, 2**64), (2**16, 2**64 - 59)])
+def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More units than one part takes, and than multiprocessors: each as alone."""
+    monkeypatch.setattr(cuda, "_CHUNK_BYTES", 1 << 26)
+    ring = Ring(n, q, product="fft")
+    batch = (1 << 24) // n + 3
+    with pg.device("cuda"):
+        x = ring.from_residues(_residues(ring, batch))
+    constant = edges(ring, (1,), 3)
+    product, square = x * constant.to(GPU), x * x
+    for row in {0, 1, batch // 2, batch - 2, batch - 1}:
+        same(product[row], x[row].cpu().mul(constant[0], method="ntt"))
+        same(square[row], x[row].cpu().mul(x[row].cpu(), method="ntt"))
+
+
+def test_products_by_fft_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large batch is multiplied a part at a time; operands broadcast."""
+    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    for moduli in (2**64, [2**64, 3, 2**64 - 59], 10**9):
+        ring = Ring(33, moduli, product="fft")
+        found: Any = ring.product_plan()
+        for units in (1, 2, 5):
+            monkeypatch.setattr(
+                cuda, "_CHUNK_BYTES", units * 16 * found.points * (2 * found.digits + found.sums)
+            )
+            for left, right in (((2, 3), (3,)), ((2, 1), (1, 4))):
+                a, b = edges(ring, left, 1), edges(ring, right, 2)
+                same(a.to(GPU) * b.to(GPU), a.mul(b, method="ntt"))
+
+
+@settings(max_examples=40)
+@given(rings(max_degree=1024, max_bits=64), st.data())
+def test_drawn_products_by_fft(ring: Ring, data: st.DataObject) -> None:
+    a, b = data.draw(polys(ring, domain="coef")), data.draw(polys(ring, batch=(), domain="coef"))
+    same(a.to(GPU).mul(b.to(GPU), method="fft"), a.mul(b, method="ntt"))
+
+
+# ---- Fourier transforms ----
+
+BOUND = {np.complex64: 2.0**-21, np.complex128: 2.0**-50}  # relative, in the 2-norm of a row
+BOUND_OF_64 = {np.complex64: 4 * 2.0**-24, np.complex128: 4 * 2.0**-53}
+
+on_every_type = pytest.mark.parametrize("dtype", BOUND, ids=lambda dtype: dtype.__name__)
+
+
+def complex_rows(shape: tuple[int, ...], dtype: Any, seed: int = 1) -> Any:
+    """On the host."""
+    parts = np.random.default_rng(seed).standard_normal((2, *shape))
+    return (parts[0] + 1j * parts[1]).astype(dtype)
+
+
+def close(found: Any, expected: Any, bound: float) -> None:
+    wrong = np.linalg.norm((cupy.asnumpy(found) - expected).astype(np.clongdouble), axis=-1)
+    assert np.all(wrong < bound * np.linalg.norm(expected, axis=-1))
+
+
+def exact_transform(x: Any, inverse: bool = False) -> Any:
+    return (np.fft.ifft if inverse else np.fft.fft)(x.astype(np.clongdouble))
+
+
+def exact_convolution(a: Any, b: Any) -> Any:
+    return exact_transform(exact_transform(a) * exact_transform(b), True)
+
+
+@on_every_type
+@pytest.mark.parametrize("log_n", range(13))
+def test_ffts(log_n: int, dtype: Any) -> None:
+    """Batches that fill blocks and that do not: a row's bits are the same in each, and in place."""
+    n = 1 << log_n
+    x = complex_rows((1027, n), dtype)
+    there = cupy.asarray(x)
+    for inverse in (False, True):
+        found = fft.fft(there, inverse)
+        assert type(found) is cupy.ndarray and found.dtype == dtype
+        close(found, exact_transform(x, inverse), BOUND_OF_64[dtype] if n == 64 else BOUND[dtype])
+        for rows in (1, 5, 33, 1027):
+            y = cupy.asarray(x[:rows])
+            assert fft.fft(y, inverse, out=y) is y
+            assert bool((y == found[:rows]).all())
+    assert bool((there == cupy.asarray(x)).all())
+
+
+@on_every_type
+def test_ffts_of_a_million_rows(dtype: Any) -> None:
+    """Rows of 64: some by their definition, all as in smaller batches, and back to where they were."""
+    rows = (1 << 20) + 3
+    generator = cupy.random.RandomState(1)
+    x = cupy.empty((rows, 64), dtype)
+    x.real, x.imag = generator.standard_normal((rows, 64)), generator.standard_normal((rows, 64))
+    found = fft.fft64(x)
+    some = [0, 1, 15, 16, rows // 2, rows - 4, rows - 3, rows - 1]
+    close(found[some], exact_transform(cupy.asnumpy(x[some])), BOUND_OF_64[dtype])
+    step = 99991
+    for first in range(0, rows, step):
+        assert bool((fft.fft64(x[first : first + step]) == found[first : first + step]).all())
+    fft.fft64(found, inverse=True, out=found)
+    wrong = cupy.linalg.norm(found - x, axis=-1)
+    assert float((wrong / cupy.linalg.norm(x, axis=-1)).max()) < 2.1 * BOUND_OF_64[dtype]
+
+
+def test_ffts_beyond_2_to_the_32_numbers() -> None:
+    """Indices beyond 32 bits: 32 GiB, in place."""
+    if cupy.cuda.runtime.memGetInfo()[0] < 36 * GIB:
+        pytest.skip("needs 36 GiB of free memory")
+    rows = 2**26 + 5
+    x = cupy.empty((rows, 64), np.complex64)
+    fill = cupy.ElementwiseKernel(
+        "", "float32 x", "x = (float)((i * 0x9e3779b97f4a7c15ull >> 44)) - 524288.f", "test_fill_reals"
+    )
+    fill(x.view(np.float32))
+    some = [0, 1, 2**25 - 1, 2**25, 2**26 - 1, 2**26, rows - 1]
+    kept, f = cupy.asnumpy(x[some]), complex_rows((64,), np.complex64)
+    assert fft.fft64(x, out=x) is x
+    close(x[some], exact_transform(kept), BOUND[np.complex64])
+    kept = cupy.asnumpy(x[some])
+    assert fft.convolve64(x, cupy.asarray(f), out=x) is x
+    close(x[some], exact_convolution(kept, f), BOUND[np.complex64])
+
+
+@on_every_type
+@pytest.mark.parametrize("rows", [1, 5, 33, 16384, 100003])
+def test_convolutions_by_fft(rows: int, dtype: Any) -> None:
+    a, b = complex_rows((rows, 64), dtype, 1), complex_rows((rows, 64), dtype, 2)
+    x, y = cupy.asarray(a), cupy.asarray(b)
+    found, filtered = fft.convolve64(x, y), fft.convolve64(x, y[:1])
+    part = slice(max(0, rows - 5000), rows)
+    close(found[part], exact_convolution(a[part], b[part]), BOUND[dtype])
+    close(filtered[part], exact_convolution(a[part], b[:1]), BOUND[dtype])
+    if rows > 1:
+        assert bool((fft.convolve64(y[0], x) == filtered).all())
+    for out in (0, 1):
+        operands = x.copy(), y.copy()
+        assert fft.convolve64(*operands, out=operands[out]) is operands[out]
+        assert bool((operands[out] == found).all())
+    assert bool((x == cupy.asarray(a)).all()) and bool((y == cupy.asarray(b)).all())
+
+
+@on_every_type
+def test_ffts_of_any_layout(dtype: Any) -> None:
+    x = complex_rows((6, 64), dtype)
+    there = cupy.asarray(x)
+    expected = fft.fft64(there)
+    padded = cupy.zeros((6, 70), dtype)
+    padded[:, 3:67] = there
+    off = cupy.zeros(x.nbytes + 8, np.uint8)[8:].view(dtype).reshape(x.shape)
+    off[...] = there
+    for y in (padded[:, 3:67], off, cupy.repeat(there, 2, axis=0)[::2], cupy.asfortranarray(there)):
+        assert bool((fft.fft64(y) == expected).all()) and bool((y == there).all())
+    left, right = complex_rows((3, 1, 64), dtype, 3), complex_rows((1, 4, 64), dtype, 4)
+    close(
+        fft.convolve64(cupy.asarray(left), cupy.asarray(right)), exact_convolution(left, right), BOUND[dtype]
+    )
+    assert fft.fft64(there[:0]).shape == fft.convolve64(there[:0], there[0]).shape == (0, 64)
+
+
+def test_ffts_that_cannot_be() -> None:
+    x = complex_rows((3, 64), np.complex64)
+    y = cupy.asarray(x)
+    for call, error, words in (
+        (lambda: fft.convolve64(y, x), pg.DeviceError, "b: on cpu, and a is on cuda:0"),
+        (lambda: fft.convolve64(x, y), pg.DeviceError, "b: on cuda:0, and a is on cpu"),
+        (lambda: fft.fft64(y, out=x), pg.DeviceError, "out: on cpu, the operands are on cuda:0"),
+        (lambda: fft.fft64(x, out=y), pg.DeviceError, "out: on cuda:0, the operands are on cpu"),
+        (lambda: fft.fft64(y, out=y[:2]), pg.OutputError, "the result is complex64"),
+        (lambda: fft.fft64(y[:2], out=y[1:]), pg.OutputError, "overlaps an operand in part"),
+        (lambda: fft.fft64(y, out=y.astype(np.complex128)), pg.OutputError, "complex128"),
+        (lambda: fft.fft64(y.real), pg.NotComplex, "float32"),
+        (lambda: fft.fft(y[:, :48]), pg.ParameterError, "48 points"),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+    assert bool((y == cupy.asarray(x)).all())
+
+
+def test_ffts_on_streams() -> None:
+    """They run in order with what their stream has, and wait for nothing."""
+    x = complex_rows((1000, 64), np.complex64)
+    values = cupy.asarray(x)
+    f = values[:1].copy()
+
+    def compute(y: Any) -> list[Any]:
+        return [fft.fft64(y), fft.fft(y.reshape(-1, 256), inverse=True), fft.convolve64(y, f)]
+
+    expected = compute(values)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        compute(cupy.zeros_like(values))
+        stream.synchronize()
+        y = cupy.zeros_like(values)
+        spin(300)
+        y[...] = values
+        found = compute(y)
+        busy = not stream.done
+        stream.synchronize()
+    assert busy
+    for got, value in zip(found, expected, strict=True):
+        assert bool((got == value).all())
+
+
+def test_ffts_in_a_graph() -> None:
+    backend: Any = load(GPU)
+    x = cupy.asarray(complex_rows((100, 64), np.complex64, 1))
+    f = cupy.asarray(complex_rows((64,), np.complex64, 2))
+    replay = backend.capture(lambda: (fft.fft64(x), fft.convolve64(x, f), fft.fft(x.reshape(-1, 256))))
+    for seed in (3, 4):
+        x[...] = cupy.asarray(complex_rows((100, 64), np.complex64, seed))
+        expected = fft.fft64(x), fft.convolve64(x, f), fft.fft(x.reshape(-1, 256))
+        for got, value in zip(replay(), expected, strict=True):
+            assert bool((got == value).all())
+
+
+@on_every_type
+def test_sanitizer_of_ffts(dtype: Any) -> None:
+    """What the checkers of CUDA look at: rows of one thread, of a warp and of a block, ragged batches."""
+    for n in (1, 2, 8, 16, 64, 128, 256, 512, 4096):
+        x = complex_rows((5, n), dtype)
+        for inverse in (False, True):
+            y = cupy.asarray(x)
+            close(fft.fft(y, inverse), exact_transform(x, inverse), BOUND[dtype])
+            fft.fft(y, inverse, out=y)
+            close(y, exact_transform(x, inverse), BOUND[dtype])
+    for rows in (1, 21):
+        a, b = complex_rows((rows, 64), dtype, 1), complex_rows((rows, 64), dtype, 2)
+        x, y = cupy.asarray(a), cupy.asarray(b)
+        close(fft.convolve64(x, y[0]), exact_convolution(a, b[0]), BOUND[dtype])
+        close(fft.convolve64(x, y, out=y), exact_convolution(a, b), BOUND[dtype])
 
 
 # ---- operations on batches ----
@@ -604,7 +903,8 @@ OF_BATCHES = {
     "60 bits": Ring(64, ntt_primes(64, 60)),
     "RNS": Ring(64, ntt_primes(64, 50, 3)),
     "incomplete": Ring(16, [17, 97]),
-    "2^64": Ring(12, 2**64),
+    "2^64": Ring(12, 2**64, product="ntt"),
+    "by FFT": Ring(12, [2**64, 3], product="fft"),
     "wide": Ring(4, 2**128),
 }
 on_few_rings = pytest.mark.parametrize("name", OF_BATCHES)
@@ -1001,7 +1301,8 @@ STREAM_RINGS = {
     "50 bits, RNS": Ring(64, ntt_primes(64, 50, 3)),
     "long": Ring(2**17, ntt_primes(2**17, 30)),
     "incomplete": Ring(256, 3329),
-    "2^64": Ring(64, 2**64),
+    "2^64": Ring(64, 2**64, product="ntt"),
+    "by FFT": Ring(64, 2**64, product="fft"),
 }
 
 
@@ -1059,13 +1360,14 @@ def test_streams_do_not_wait_for_the_host() -> None:
     same(out, x.cpu() * y.cpu())
 
 
-@pytest.mark.parametrize("kind", ["complete", "incomplete", "auxiliary", "constants"])
+@pytest.mark.parametrize("kind", ["complete", "incomplete", "auxiliary", "FFT", "constants"])
 def test_streams_share_tables(kind: str) -> None:
     """Tables that one stream is still to make are not read by another before."""
     n, moduli, warm_moduli = {
         "complete": (1024, ntt_primes(1024, 60, 9)[8], ntt_primes(1024, 60)[0]),
         "incomplete": (512, _halved(512, 28, 1), _halved(512, 27, 1)),
         "auxiliary": (40, 2**63 - 25, 2**63 - 24),
+        "FFT": (40, 2**63 - 23, 2**63 - 22),
         "constants": (1024, ntt_primes(1024, 60, 11)[10], ntt_primes(1024, 60)[0]),
     }[kind]
 
@@ -1074,7 +1376,8 @@ def test_streams_share_tables(kind: str) -> None:
             return x[:, None] * (x.ring.modulus - 5) + y[None]
         return x * y
 
-    warm, ring = Ring(n, warm_moduli), Ring(n, moduli)
+    product: Any = {"auxiliary": "ntt", "FFT": "fft"}.get(kind, "auto")
+    warm, ring = Ring(n, warm_moduli, product=product), Ring(n, moduli, product=product)
     for _ in range(2):  # kernels are compiled
         compute(draw(warm, (2,), 1).to(GPU), draw(warm, (2,), 2).to(GPU))
     a, b = draw(ring, (3,), 1), draw(ring, (3,), 2)
