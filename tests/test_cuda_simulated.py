@@ -18,7 +18,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import nvrtc
 import pytest
-from cudasim import CARDS, in_place_of_cupy, simulated_cuda
+from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 
 import polygpu as pg
 from polygpu import backends, fft, plan
@@ -376,7 +376,9 @@ def test_products_by_fft(name, monkeypatch):
     for order in ORDERS:
         with simulated(order=order, seed=n):
             ring = pg.Ring(n, moduli, kind=kind)
-            check_products_by_fft(ring, [(1,), (3,)] if n >= 1000 else [(1,), (2, 3), (19,)])
+            check_products_by_fft(
+                ring, [(1,), (2,)] if n >= 1000 or order != "random" else [(1,), (2, 3), (19,)]
+            )
     digits = ring.product_plan("fft").digits
     assert "fft_product" in names and "fft_multiply" not in names
     assert digits == int(name[0]) if "digit" in name else digits <= 4
@@ -384,13 +386,13 @@ def test_products_by_fft(name, monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", BY_FFT)
+@pytest.mark.parametrize("name", [name for name in BY_FFT if "2^" not in name and "n =" not in name])
 def test_products_by_fft_in_passes(name, monkeypatch):
     n, moduli, kind = BY_FFT[name]
     monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
     names = noted_kernels(monkeypatch)
     with simulated(order="random", seed=n, concurrent_blocks=3):
-        check_products_by_fft(pg.Ring(n, moduli, kind=kind), [(2, 3)])
+        check_products_by_fft(pg.Ring(n, moduli, kind=kind), [(2,)])
     assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
 
 
@@ -411,7 +413,7 @@ def test_products_by_fft_on_every_card(card, monkeypatch):
     names = noted_kernels(monkeypatch)
     with simulated(card, order="random", seed=5):
         ring = pg.Ring(4096, 2**32)
-        check_products_by_fft(ring, [(2,)])
+        check_products_by_fft(ring, [(1,)])
         whole = fft_tile(ring.product_plan("fft"), backends.load("cuda:0").card) is not None
         assert whole == ("fft_product" in names) == (card == "h100")
 
@@ -428,7 +430,7 @@ def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
     with simulated(order="random", seed=lag, concurrent_blocks=1 + lag):
         points = 1 << sum(p[0] for p in passes)
         for n, kind in ((2 * points, "negacyclic"), (points - 7, "cyclic")):
-            check_products_by_fft(pg.Ring(n, [2**64, 3], kind=kind), [(3,)])
+            check_products_by_fft(pg.Ring(n, [2**64, 3], kind=kind), [(2,)])
     assert ("ntt_forward_flow" in names) == ("ntt_inverse_flow" in names) == (lag > 0)
 
 
@@ -651,6 +653,63 @@ def test_ffts_stay_on_their_device():
             with pytest.raises(error):
                 call()
         np.testing.assert_array_equal(zero.get(), x)
+
+
+# ---- races and bad addresses ----
+
+# Transforms and products by FFT of ragged batches: rows of a warp and of several, products that are folded
+# and that are not, in one kernel and in passes. IN_PLACE is defined before.
+CHECKED = """
+import numpy as np
+from cudasim import simulated_cuda
+import polygpu as pg
+from polygpu import fft
+from polygpu.backends import cuda
+from test_cuda_simulated import complex_rows
+
+def multiply(*parameters, **options):
+    ring = pg.Ring(*parameters, **options, product="fft")
+    a = ring.random((3,), seed=1)
+    x = a.to("cuda")
+    y = x.copy()
+    assert x.mul(y, out=x if IN_PLACE else None).cpu() == a.mul(a, method="ntt")
+
+with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2) as cupy:
+    for n, inverse in ((64, False), (512, True)):
+        x = cupy.asarray(complex_rows((3, n), np.complex64))
+        fft.fft(x, inverse, out=x)
+    for rows in (1, 19):
+        x, y = (cupy.asarray(complex_rows((rows, 64), np.complex64)) for _ in range(2))
+        fft.convolve64(x, y, out=y if IN_PLACE else None)
+        fft.convolve64(x, y[:1], out=x if IN_PLACE else None)
+    multiply(20, [3, 2**32 - 5], kind="cyclic")
+    multiply(64, 2**64 - 59)
+    if not IN_PLACE:
+        cuda.fft_tile = lambda *_: None
+        multiply(20, [3, 2**32 - 5], kind="cyclic")
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "in_place",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True, reason="threads beyond the end read the first row while it is written over"
+            ),
+        ),
+    ],
+)
+def test_no_races_in_ffts(in_place):
+    if reason := check.missing("thread"):
+        pytest.skip(f"thread sanitizer: {reason}")
+    environment = {"PYTHONPATH": str(Path(__file__).parent)}
+    result = check.run_code("thread", f"IN_PLACE = {in_place}\n{CHECKED}", environment=environment)
+    assert result.returncode == 0, result.output
+    assert not result.reports, result.reports[0]
 
 
 # ---- ranges of words ----
