@@ -155,7 +155,7 @@ __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
     const F f(memory, twiddles);
     const u64 row = F::row();
     Complex<Real> left[F::VALUES], right[F::VALUES];
-    f.load(b, rows_b == 1 ? 0 : row, rows_b == 1 || row < rows, right);
+    f.load(b, rows_b == 1 ? 0 : row, row < rows, right);
     f.load(a, row, row < rows, left);
     f.transform(right);
     f.transform(left);

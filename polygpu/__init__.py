@@ -10,6 +10,7 @@ except ImportError as error:
         "install, leave the folder or run: pip install -e ."
     ) from None
 
+from . import fft as fft
 from .backends import device
 from .errors import (
     BackendUnavailable,

@@ -142,7 +142,7 @@ class FftPlan:
     kind: Kind
     length: int  # real numbers of a transform: the degree, or enough for the linear product
     digits: int
-    error_bound: float
+    error_bound: float = 0.5
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from .backends import Backend
@@ -70,33 +71,44 @@ def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
     return size * (stage ** (3 * stages) * (1 + 3 * digits * u) - 1)
 
 
+def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
+    """The plan of plan_fft, whatever memory there is.
+
+    Raises:
+        PrecisionError: n is so large that even the shortest digits are not proven exact.
+        ParameterError: a modulus above 2^64.
+    """
+    if limbs_of(moduli).wide:
+        raise ParameterError(
+            f"product: q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
+            "auxiliary primes serve it: leave 'fft' out"
+        )
+    exact = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
+    length = n if exact else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
+    for digits in range(1, MAX_DIGITS + 1):
+        plan = FftPlan(limbs_of(moduli), n, kind, length, digits)
+        bound = fft_error_bound(n, plan.points, digits, plan.width)
+        if bound < Fraction(1, 2):
+            return replace(plan, error_bound=float(bound))
+    raise PrecisionError(
+        f"product: n = {n} with moduli of {residue_bits(moduli)} bits: {digits} digits of {plan.width} bits "
+        f"may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are exact: "
+        "leave 'fft' out"
+    )
+
+
 def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
     """The plan of an exact product by transforms in doubles, with the fewest digits that are proven exact.
 
     Raises:
-        PrecisionError: n is so large that even the shortest digits are not.
-        ParameterError: a modulus above 2^64.
+        PrecisionError, ParameterError: there is none.
+        TablesTooLarge: its table does not fit in memory.
     """
 
     def build() -> FftPlan:
-        if limbs_of(moduli).wide:
-            raise ParameterError(
-                f"product: q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
-                "auxiliary primes serve it: leave 'fft' out"
-            )
-        exact = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
-        length = n if exact else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
-        check_memory(8 * length, n, moduli)
-        bits = residue_bits(moduli)
-        for digits in range(1, MAX_DIGITS + 1):
-            width = max(2, -(-bits // digits))
-            bound = fft_error_bound(n, length // 2, digits, width)
-            if bound < Fraction(1, 2):
-                return FftPlan(limbs_of(moduli), n, kind, length, digits, float(bound))
-        raise PrecisionError(
-            f"product: n = {n} with moduli of {bits} bits: {MAX_DIGITS} digits of {width} bits may be wrong "
-            f"by {float(bound):.2g}, which must be below 1/2; auxiliary primes are exact: leave 'fft' out"
-        )
+        plan = coarsest_fft(n, moduli, kind)
+        check_memory(16 * plan.points, n, moduli)
+        return plan
 
     return cached(("fft", n, moduli, kind), build)
 

@@ -20,7 +20,6 @@ from .errors import (
     NotCanonical,
     NotNTTFriendly,
     ParameterError,
-    PrecisionError,
     TablesTooLarge,
 )
 from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
@@ -28,6 +27,7 @@ from .product import (
     AUXILIARY_BITS,
     auxiliary_bytes,
     auxiliary_size,
+    coarsest_fft,
     fft_pays,
     plan_auxiliary,
     plan_fft,
@@ -371,8 +371,8 @@ class Ring:
     def _explain_fft(self) -> tuple[str, int]:
         """The line of a product by FFT, and the bytes of its table."""
         try:
-            plan = plan_fft(self._n, self._moduli, self._kind)
-        except PrecisionError as error:
+            plan = coarsest_fft(self._n, self._moduli, self._kind)
+        except ParameterError as error:
             return f"none: {error}", 0
         digits = f"{plan.digits} digit{'s' * (plan.digits > 1)} of {plan.width} bits"
         return (

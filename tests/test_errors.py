@@ -739,7 +739,6 @@ def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -
     check(Ring(2**60, 2, product="fft").product_plan, pg.PrecisionError, [f"n = {2**60}", "1 bits"])
 
 
-@pytest.mark.xfail(strict=True, reason="explain raises what products raise")
 @pytest.mark.parametrize(
     "ring", [Ring(2**40, 2**64, product="fft"), Ring(4, 2**128, product="fft")], ids=repr
 )

@@ -251,7 +251,6 @@ def test_a_shared_filter_is_one_of_each_row(dtype: Any) -> None:
     same_bits(fft.convolve64(a, np.tile(b, (9, 1))), found)
 
 
-@pytest.mark.xfail(strict=True, reason="single rows change places, and products round differently then")
 @on_every_type
 def test_a_convolution_alone_has_the_bits_of_one_in_a_batch(dtype: Any) -> None:
     a, b = values((20, 64), dtype, 1), values((20, 64), dtype, 2)
@@ -366,7 +365,6 @@ def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> 
     same_bits(x, expected)
 
 
-@pytest.mark.xfail(strict=True, reason="arrays of one device are told apart by their class")
 def test_memory_that_is_mapped_is_host_memory(tmp_path: Any) -> None:
     x = values((3, 64), np.complex64)
     mapped = np.memmap(tmp_path / "rows", np.complex64, "w+", shape=x.shape)

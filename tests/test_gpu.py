@@ -801,7 +801,9 @@ def test_ffts_of_any_layout(dtype: Any) -> None:
     off = cupy.zeros(x.nbytes + 8, np.uint8)[8:].view(dtype).reshape(x.shape)
     off[...] = there
     for y in (padded[:, 3:67], off, cupy.repeat(there, 2, axis=0)[::2], cupy.asfortranarray(there)):
-        assert bool((fft.fft64(y) == expected).all()) and bool((y == there).all())
+        assert bool((fft.fft64(y) == expected).all())
+        kept = cupy.ascontiguousarray(y).view(np.uint8)  # CuPy compares aligned complex numbers only
+        assert bool((kept == there.view(np.uint8)).all())
     left, right = complex_rows((3, 1, 64), dtype, 3), complex_rows((1, 4, 64), dtype, 4)
     close(
         fft.convolve64(cupy.asarray(left), cupy.asarray(right)), exact_convolution(left, right), BOUND[dtype]
