@@ -119,14 +119,14 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const T *const x = (second ? b + (unit < rows_b ? unit : unit % rows_b) * degree
                                : a + (unit < rows_a ? unit : unit % rows_a) * degree);
     const Digit<T> digit(m, digits, second ? part - DIGITS : part);
-    const u32 numbers = inside ? (FOLD ? degree : 2 * POINTS) : 0;
     const auto at = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
-    Complex<double> values[S::VALUES];
+    Complex<double> values[S::VALUES] = {};
+    if (inside)
 #pragma unroll
-    for (int k = 0; k < S::VALUES; ++k) {
-        const u32 j = at(k);
-        values[k] = {j < numbers ? digit(x[j]) : 0., j + POINTS < numbers ? digit(x[j + POINTS]) : 0.};
-    }
+        for (int k = 0; k < S::VALUES; ++k) {
+            const u32 j = at(k), i = j + POINTS;
+            values[k] = {!FOLD || j < degree ? digit(x[j]) : 0., !FOLD || i < degree ? digit(x[i]) : 0.};
+        }
     const W word(m);
     forward_rounds<W, S, 0>(word, values, shared, place, twiddles);
 
