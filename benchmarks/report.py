@@ -396,11 +396,13 @@ def about_cpu(rows: Sequence[Row]) -> str:
 
 
 def about_gpu(rows: Sequence[Row]) -> str:
-    copies = sorted({row.figures["copy_gbps"] for row in rows})
-    least, most = f"{copies[0]:.0f}", f"{copies[-1]:.0f}"
+    copies = sorted({row.figures["copy_gbps"] for row in rows if "copy_gbps" in row.figures})
+    copy = ""
+    if copies:
+        least, most = f"{copies[0]:.0f}", f"{copies[-1]:.0f}"
+        copy = f"copy {least if least == most else f'{least} to {most}'} GB/s, "
     return (
-        f"copy {least if least == most else f'{least} to {most}'} GB/s, "
-        f"driver {unique(row.machine['driver'] for row in rows)}, "
+        f"{copy}driver {unique(row.machine['driver'] for row in rows)}, "
         f"CUDA {unique(row.machine['cuda'] for row in rows)}, "
         f"CuPy {unique(row.machine['cupy'] for row in rows)}"
     )
