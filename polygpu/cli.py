@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__
+from . import __version__, fft
+from .backends import backend
 from .backends.reference import big_product, evaluate
 from .errors import ParameterError, PolyGPUError
-from .ring import Ring, debug
+from .ring import Method, Ring, debug
 from .roots import Kind, ntt_primes
 
 
@@ -284,6 +285,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     }
     for name, ring in others.items():
         yield name, partial(_check_rings, [ring])
+    yield "complex transforms and convolutions", partial(_check_complex, (2, 64) if small else (2, 64, 4096))
 
 
 def _check_rings(rings: list[Ring]) -> None:
@@ -292,6 +294,10 @@ def _check_rings(rings: list[Ring]) -> None:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
             c, value = a * b, a.ntt() if ring.has_eval else None
+            several = ring.base_degree != 1 and not ring.limbs.wide
+            methods: tuple[Method, ...] = ("ntt", "fft") if several else ()
+            for method in methods:
+                assert a.mul(b, method=method) == c, f"product by {method} in {ring!r}"
             assert (a + b - b) == a and (-a + a) == 0, f"sum in {ring!r}"
             x, y = a.to_bigints().tolist(), b.to_bigints().tolist()
             if n <= 4096:
@@ -307,6 +313,28 @@ def _check_rings(rings: list[Ring]) -> None:
                 at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]
                 assert int(value.data[limb, n - 1]) == at[0], f"value at a point in {ring!r}"
                 assert at[2] == at[0] * at[1] % q, f"product at a point in {ring!r}"
+
+
+def _check_complex(lengths: tuple[int, ...]) -> None:
+    """Rows there and back, and convolutions, against NumPy in long double."""
+    compute, rng = backend(), np.random.default_rng(1)
+
+    def wrong(found: Any, expected: Any) -> float:
+        return float(np.linalg.norm(compute.to_host(found) - expected) / np.linalg.norm(expected))
+
+    for dtype, bound in ((np.complex64, 2.0**-21), (np.complex128, 2.0**-50)):
+        for n in lengths:
+            x = (rng.standard_normal((5, n)) + 1j * rng.standard_normal((5, n))).astype(dtype)
+            spectrum = fft.fft(compute.from_host(x))
+            exact = np.fft.fft(x.astype(np.clongdouble))
+            assert wrong(spectrum, exact) < bound, f"{dtype.__name__} transform of {n} points"
+            assert wrong(fft.fft(spectrum, inverse=True), x) < 2 * bound, f"{dtype.__name__} inverse of {n}"
+            if n == 64:
+                row = compute.from_host(x)
+                convolution = np.fft.ifft(exact * exact[:1])
+                assert wrong(fft.convolve64(row, row[:1]), convolution) < bound, (
+                    f"{dtype.__name__} convolution"
+                )
 
 
 if __name__ == "__main__":
