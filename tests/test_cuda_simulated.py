@@ -23,7 +23,7 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft, plan
 from polygpu.backends import cuda
-from polygpu.backends.cuda import Card, fft_tile, flow_lag, prefetch_distance, split_passes, word_of
+from polygpu.backends.passes import Card, fft_tile, flow_lag, prefetch_distance, split_passes, word_of
 from polygpu.plan import limbs_of
 from polygpu.product import plan_fft
 

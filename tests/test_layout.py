@@ -19,7 +19,7 @@ LAYERS = [
     {"errors", "_cpu", "backends.reference"},
     {"roots"},
     {"plan"},
-    {"backends"},
+    {"backends", "backends.passes"},
     {"backends.cpu", "backends.cuda"},
     {"rns", "product", "inverse", "sampling", "fft"},
     {"ring"},

@@ -25,6 +25,17 @@ import numpy as np
 from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
 from ..plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
 from . import Array, Op, cuda_sources, load
+from .passes import (
+    Card,
+    Pass,
+    Rows,
+    fft_tile,
+    flow_lag,
+    prefetch_distance,
+    split_passes,
+    word_bytes_of,
+    word_of,
+)
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 _LEAST_CAPABILITY = (7, 5)
@@ -32,7 +43,6 @@ _THREADS = 256  # of a block of the kernels that work entry by entry
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 _MAX_PRIMES = 6  # crt.cu
-_MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 _MAX_GRID_Y = 65535
 _MAX_AXES = 6  # rows.cuh
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
@@ -95,191 +105,6 @@ def describe() -> str:
         cards.append(f"cuda:{index} {properties['name'].decode()}, {memory:.0f} GiB")
     driver = runtime.driverGetVersion()
     return f"{'; '.join(cards)}; CUDA {driver // 1000}.{driver % 1000 // 10}, CuPy {cupy.__version__}"
-
-
-# ---- what is launched: pure functions ----
-
-
-@dataclass(frozen=True)
-class Card:
-    """What the choice of a launch depends on."""
-
-    capability: tuple[int, int]
-    shared_bytes: int  # of one block, the most it may ask for
-    l2_bytes: int = 0  # of the cache before the memory; 0: not to be relied on
-    multiprocessors: int = 1
-
-    @property
-    def fast_doubles(self) -> bool:
-        """Whether FP64 runs at half the rate of FP32 or better, as on V100, A100, H100 and B200."""
-        return self.capability in ((8, 0), (9, 0), (10, 0))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One launch over all rows: stages log_blocks ... log_blocks + log_length - 1 (cuda/tile.cuh)."""
-
-    log_blocks: int
-    log_length: int
-    log_columns: int
-    log_rows: int
-    log_values: int  # of one transform in one thread: the stages of a round
-    log_width: int = 0  # neighbouring columns of one thread
-
-    @property
-    def shape(self) -> str:
-        """The template argument of the kernels."""
-        sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
-        return f"Shape<{', '.join(map(str, sizes))}>"
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 1 << (self.log_block_values - self.log_values - self.log_width)
-
-    @property
-    def log_block_values(self) -> int:
-        """log2 of the values of a block of threads."""
-        return self.log_length + self.log_columns + self.log_rows
-
-    @property
-    def starts(self) -> list[int]:
-        """For each stage, the one at which its round starts; the first round takes the rest."""
-        first = (self.log_length - 1) % self.log_values + 1
-        rounds = [0] * first
-        while len(rounds) < self.log_length:
-            rounds += [len(rounds)] * self.log_values
-        return rounds
-
-    @property
-    def shared_values(self) -> int:
-        """Values in shared memory."""
-        return (1 << self.log_block_values) + (self.threads << self.log_width)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the passes of a transform work on."""
-
-    count: int  # over all limbs
-    limbs: int
-    log_degree: int  # values of a row
-    word: str
-    moduli: Any
-
-
-def word_of(limbs: Limbs, card: Card) -> str:
-    """The word of cuda/word.cuh that serves all moduli of a ring on a card."""
-    largest = max(limbs.moduli)
-    if limbs.dtype == np.uint32:
-        return "Lazy32" if largest < 1 << 30 else "Tight32" if largest < 1 << 31 else "Strict32"
-    if largest < 1 << 50 and card.fast_doubles:
-        return "Float64"
-    if largest < 1 << 60 and min(limbs.moduli) >= 1 << 40:
-        return "Lazy60"
-    return "Lazy64" if largest < 1 << 62 else "Strict64"
-
-
-def word_bytes_of(word: str) -> int:
-    """Bytes of a value of a word in memory."""
-    return 16 if word == "Complex128" else 4 if word.endswith("32") else 8
-
-
-@lru_cache(maxsize=256)
-def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool = False) -> tuple[Pass, ...]:
-    """The passes of a forward transform, in their order; the inverse runs them backwards.
-
-    few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
-    all multiprocessors share them.
-    """
-    log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
-    log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
-
-    def tile(log_blocks: int, log_length: int, log_columns: int) -> Pass | None:
-        """Of that many columns, and of so many transforms as make 256 threads; None where it is too large."""
-        large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
-        log_values = min(log_length, 5 if large else 4)
-        # Two 32-bit columns are the 8 bytes of one instruction.
-        log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
-        log_threads = log_length - log_values + log_columns - log_width
-        for log_rows in range(max(0, 8 - log_threads), -1, -1):
-            made = Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_width)
-            if made.shared_values * word_bytes <= card.shared_bytes and made.threads <= 512:
-                return made
-        return None
-
-    if few and base == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
-        rows = log_points // 2
-        above = log_points - rows
-        return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
-    whole = tile(0, log_points, log_base)
-    if whole:
-        return (whole,)
-    # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
-    # there are two passes of columns. Tiles are 128 bytes wide, where columns are long at least 32.
-    rows = min(12 - log_base, log_points - 4)
-    while not tile(0, rows, log_base):
-        rows -= 1
-    above = log_points - rows
-    if above <= 10:
-        lengths = [above]
-    elif above <= 14:
-        lengths = [above - 4, 4]
-    else:
-        rows = 14 - log_base
-        while not tile(0, rows, log_base):
-            rows -= 1
-        above = log_points - rows
-        count = -(-above // 10)
-        lengths = [(above + i) // count for i in range(count)]
-    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a tile of columns
-    passes: list[Pass] = []
-    for length in lengths:
-        done = sum(p.log_length for p in passes)
-        widths = range(max(min(log_line, log_values - length), log_least), -1, -1)
-        passes.append(next(p for width in widths if (p := tile(done, length, width))))
-    last = tile(log_points - rows, rows, log_base)
-    assert last is not None
-    return (*passes, last)
-
-
-def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
-    """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
-
-    A fifth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
-    integers take two launches where columns are long: the code of both outgrows the instruction cache.
-    """
-    log_unit = log_degree - columns.log_blocks
-    unit_bytes = word_bytes_of(word) << log_unit
-    lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
-    if word in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
-        return 0
-    fits = (
-        log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
-    )
-    return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
-
-
-def fft_tile(plan: FftPlan, card: Card) -> Pass | None:
-    """The tile of a product by FFT in one kernel, with a power of two of digits; None if it is too large."""
-    digits = 1 << (plan.digits - 1).bit_length()
-    log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()
-    if digits > _MAX_DIGITS:
-        return None
-    log_values = 4
-    log_rows = max(log_parts, 7 - (log_points - log_values))
-    tile = Pass(0, log_points, 0, log_rows, log_values)
-    fits = tile.threads <= 512 and tile.shared_values * word_bytes_of("Complex128") <= card.shared_bytes
-    return tile if fits else None
-
-
-def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """How many blocks of threads ahead one reads into the cache: 16 KB for each multiprocessor.
-
-    By measurement (docs/performance.md); cards before 9.0 lack the instruction.
-    """
-    block_bytes = word_bytes << one.log_block_values
-    return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0
 
 
 # ---- what kernels read ----
