@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import nvrtc
 import pytest
+import test_fft
 from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 
 import polygpu as pg
@@ -579,6 +580,15 @@ def test_convolutions_by_fft(dtype, order):
         found = fft.convolve64(cupy.asarray(left), cupy.asarray(right))
         assert found.shape == (3, 4, 64)
         close(found.get(), exact_convolution(left, right))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", test_fft.SHORT)
+def test_64_points_by_the_definition(gpu, dtype):
+    x = test_fft.rows_of_64(dtype)
+    for inverse in (False, True):
+        found = gpu.asnumpy(fft.fft64(gpu.asarray(x), inverse))
+        assert max(test_fft.errors_by_definition(x, found, inverse)) <= test_fft.SHORT[dtype]
 
 
 @needs_compiler

@@ -79,25 +79,28 @@ def rows_of_64(dtype: Any) -> Any:
     return np.array(rows).astype(dtype)
 
 
+def errors_by_definition(x: Any, found: Any, inverse: bool = False) -> list[float]:
+    """Relative errors of transformed rows, by the definition in 40 digits."""
+    wrong = []
+    with mpmath.workdps(40):
+        for row, result in zip(x, found, strict=True):
+            expected = definition(row, inverse)
+            off = mpmath.norm([mpmath.mpc(v) - w for v, w in zip(result.tolist(), expected, strict=True)])
+            wrong.append(float(off / mpmath.norm(expected)))
+    return wrong
+
+
 @on_every_type
 @in_both_directions
 def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
     x = rows_of_64(dtype)
-    found = fft.fft64(x, inverse)
-    with mpmath.workdps(40):
-        for row, result in zip(x, found, strict=True):
-            expected = definition(row, inverse)
-            wrong = mpmath.norm([mpmath.mpc(v) - w for v, w in zip(result.tolist(), expected, strict=True)])
-            assert wrong <= SHORT[dtype] * mpmath.norm(expected)
+    assert max(errors_by_definition(x, fft.fft64(x, inverse), inverse)) <= SHORT[dtype]
 
 
 @on_every_type
 def test_256_points_by_the_definition(dtype: Any) -> None:
-    x = values((256,), dtype)
-    with mpmath.workdps(40):
-        expected = definition(x, False)
-        wrong = mpmath.norm([mpmath.mpc(v) - w for v, w in zip(fft.fft(x).tolist(), expected, strict=True)])
-        assert wrong < LONG[dtype] * mpmath.norm(expected)
+    x = values((1, 256), dtype)
+    assert max(errors_by_definition(x, fft.fft(x))) < LONG[dtype]
 
 
 @on_every_type

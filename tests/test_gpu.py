@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_fft
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -734,6 +735,14 @@ def test_ffts(log_n: int, dtype: Any) -> None:
             assert fft.fft(y, inverse, out=y) is y
             assert bool((y == found[:rows]).all())
     assert bool((there == cupy.asarray(x)).all())
+
+
+@on_every_type
+@pytest.mark.parametrize("inverse", [False, True])
+def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
+    x = test_fft.rows_of_64(dtype)
+    found = cupy.asnumpy(fft.fft64(cupy.asarray(x), inverse))
+    assert max(test_fft.errors_by_definition(x, found, inverse)) <= test_fft.SHORT[dtype]
 
 
 @on_every_type
