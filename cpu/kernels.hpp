@@ -30,7 +30,7 @@ template <class T> struct RowKernels {
 };
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.
-constexpr size_t FFT_LEVELS = 17, FFT_MAX_POINTS = 1 << (FFT_LEVELS - 1);
+constexpr size_t FFT_LEVELS = 13, FFT_MAX_POINTS = 1 << (FFT_LEVELS - 1);
 // A pass splits a transform of `length` points into this many.
 constexpr size_t fft_radix(size_t length) { return length == 2 ? 2 : length == 4 || length == 16 ? 4 : 8; }
 

@@ -696,7 +696,7 @@ void fft(const Array &x, const Out &out, bool inverse) {
         require(out.ndim() == 2, "fft: (rows, points)");
         const size_t rows = out.shape(0), points = out.shape(1);
         require(points > 0 && (points & (points - 1)) == 0 && points <= FFT_MAX_POINTS,
-                "fft: points must be a power of two, at most 65536");
+                "fft: points must be a power of two, at most 4096");
         const T *from = (const T *)complex_rows<T>(x, rows, points);
         T *to = (T *)complex_rows<T>(out, rows, points);
         const Fft<T> plan = make_fft<T>(points);

@@ -65,7 +65,7 @@ def smallest_generator(q: int, root: int, order: int) -> int:
     """The least element that generates what root generates; its order is a power of two."""
 
 def fft(x: Array, out: Array, inverse: bool) -> None:
-    """Transform rows (rows, n) of one complex dtype, n = 2**k <= 65536, as numpy.fft does; out may be x."""
+    """Transform rows (rows, n) of one complex dtype, n = 2**k <= 4096, as numpy.fft does; out may be x."""
 
 def convolve64(a: Array, b: Array, out: Array) -> None:
     """ifft(fft(a) * fft(b)) of rows of 64 points; b may be a single row; out may be a or b."""

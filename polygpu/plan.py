@@ -133,8 +133,8 @@ class FftPlan:
 
     Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
     x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
-    by their weight, 2^(width (i + j)). No coefficient of a sum is
-    wrong by `error_bound` or more, which is below 1/2 (docs/math.md, "Products by FFT").
+    by their weight, 2^(width (i + j)), and rounded: exactly, since no coefficient of a sum is wrong by more
+    than error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
     """
 
     limbs: Limbs
@@ -142,7 +142,7 @@ class FftPlan:
     kind: Kind
     length: int  # real numbers of a transform: the degree, or enough for the linear product
     digits: int
-    error_bound: float = 0.5
+    error_bound: float
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
@@ -158,16 +158,19 @@ class FftPlan:
     def split(self, digits: int) -> tuple[int, int]:
         """Width and sums of so many digits."""
         moduli = self.limbs.moduli
-        bits = residue_bits(moduli)
-        width, sums = max(2, -(-bits // digits)), 2 * digits - 1
+        width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
             sums = min(sums, -(-bits // width))  # the others vanish
         return width, sums
 
+    def work(self, digits: int) -> int:
+        """Real numbers that a product with so many digits transforms."""
+        return (2 * digits + self.split(digits)[1]) * self.length
+
     @property
-    def work(self) -> int:
-        """Real numbers that a product transforms."""
-        return (2 * self.digits + self.sums) * self.length
+    def bytes(self) -> int:
+        """Of the table, and of what a core holds for a product."""
+        return (16 * self.digits + 16) * self.length
 
     @property
     def points(self) -> int:
@@ -176,7 +179,7 @@ class FftPlan:
 
     @cached_property
     def twiddles(self) -> NDArray[np.complex128]:
-        """w by node of the tree of factors of X^points - i, correctly rounded; entry 0 is 1."""
+        """w by node of the tree of factors of X^points - i (see unit_roots); entry 0 is 1."""
         turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
         while len(turns) < max(self.points, 2):
             # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
@@ -193,11 +196,16 @@ def residue_bits(moduli: tuple[int, ...]) -> int:
     return max(max(moduli) - 1, 1).bit_length()
 
 
+def digit_width(moduli: tuple[int, ...], digits: int) -> int:
+    """Bits of each of so many digits of centred residues."""
+    return max(2, -(-residue_bits(moduli) // digits))
+
+
 _PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 def unit_roots(k: NDArray[np.int64], order: int) -> NDArray[np.complex128]:
-    """exp(2 pi i k / order) for a power of two `order` of at least 8, each part correctly rounded.
+    """exp(2 pi i k / order) for a power of two `order` of at least 8, within 1.01 * 2^-53 of their size.
 
     Extended precision leaves 11 bits and more for the errors of its cosines and sines, of angles up to pi/4.
     """

@@ -287,13 +287,14 @@ class Poly:
             out: a Poly of the ring with the result's batch shape to write into; may be an operand.
                 Its domain becomes the result's: views of the same memory (out[0], out.reshape) keep
                 theirs and are no longer valid if that differs. An interrupted call leaves it undefined.
-            method: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring).
+            method: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring). An
+                int is a factor of each coefficient, whatever the method.
 
         Raises:
             RingMismatch: the operands are of different rings.
             OutputError: `out` cannot take the result.
             PrecisionError: method="fft", and the degree is too large for it to be exact.
-            DomainError: method="fft" with an evaluated operand.
+            DomainError: method="fft" with an evaluated Poly.
 
         Cost: three transforms a limb; ring.explain() says which.
         """
@@ -304,6 +305,8 @@ class Poly:
         if not isinstance(other, Poly) and not ring.limbs.wide:
             return self._scaled(integer(other, "operand"), out)
         b = self._operand(other)
+        if not isinstance(other, Poly):
+            method = "auto"
         if self._domain == "eval" or b._domain == "eval":
             if method == "fft":
                 raise DomainError("method: 'fft' multiplies coefficients; use intt() first, or leave it out")
@@ -518,7 +521,7 @@ class Poly:
     def _inverse_by_limbs(self) -> Poly:
         data = _empty(self._backend, self._data.shape, self._data.dtype)
         for i, q in enumerate(self._ring.moduli):
-            limb = Ring(self._ring.n, q, kind=self._ring.kind)
+            limb = Ring(self._ring.n, q, kind=self._ring.kind, product=self._ring.product)
             try:
                 inverse = limb.from_residues(self._data[..., i : i + 1, :]).inverse()
             except NotInvertible as error:

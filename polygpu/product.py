@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
+
+import numpy as np
 
 from .backends import Backend
 from .errors import ParameterError, PrecisionError, TablesTooLarge
-from .plan import AuxiliaryPlan, FftPlan, cached, check_memory, limbs_of, plan_ntt, residue_bits
+from .plan import (
+    AuxiliaryPlan,
+    FftPlan,
+    cached,
+    check_memory,
+    digit_width,
+    limbs_of,
+    plan_ntt,
+    residue_bits,
+)
 from .roots import Kind, is_prime, ntt_primes, root_order, shown, two_power_root
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
 
 MAX_DIGITS = 8  # of an operand of a product by FFT
+# The twiddles of an FFT are rounded from a format with more digits (plan.py, unit_roots).
+LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
 
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
@@ -80,20 +92,20 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
     """
     if limbs_of(moduli).wide:
         raise ParameterError(
-            f"product: q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
+            f"q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
             "auxiliary primes serve it: leave 'fft' out"
         )
-    exact = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
-    length = n if exact else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
+    whole = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
+    length = n if whole else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
     for digits in range(1, MAX_DIGITS + 1):
-        plan = FftPlan(limbs_of(moduli), n, kind, length, digits)
-        bound = fft_error_bound(n, plan.points, digits, plan.width)
-        if bound < Fraction(1, 2):
-            return replace(plan, error_bound=float(bound))
+        width = digit_width(moduli, digits)
+        bound = fft_error_bound(n, length // 2, digits, width)
+        if bound < Fraction(1, 2) and LONG_DOUBLE:
+            return FftPlan(limbs_of(moduli), n, kind, length, digits, float(bound))
     raise PrecisionError(
-        f"product: n = {n} with moduli of {residue_bits(moduli)} bits: {digits} digits of {plan.width} bits "
-        f"may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are exact: "
-        "leave 'fft' out"
+        f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "
+        f"{width} bits may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are "
+        "exact: leave 'fft' out"
     )
 
 
@@ -107,7 +119,7 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
 
     def build() -> FftPlan:
         plan = coarsest_fft(n, moduli, kind)
-        check_memory(16 * plan.points, n, moduli)
+        check_memory(plan.bytes, n, moduli)
         return plan
 
     return cached(("fft", n, moduli, kind), build)

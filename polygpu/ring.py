@@ -91,9 +91,13 @@ class Ring:
         root: which root of unity the evaluation domain uses, for prime moduli: "minimal" (the
             smallest of its order: what SEAL, OpenFHE, ML-KEM and ML-DSA use), "generator" (a power of
             the least primitive root), an int, or one int a limb.
+        product: how coefficients are multiplied, with the same result: "ntt" through transforms modulo
+            primes, the ring's own or auxiliary ones; "fft" through transforms in doubles, exact by a
+            proven bound, for moduli up to 2**64; "auto" takes a complete transform of the ring's own, else
+            what was measured to be faster on the device.
 
     Raises:
-        ParameterError: n, a modulus or kind is outside its rule.
+        ParameterError: n, a modulus, kind or product is outside its rule.
         BadRoot: a given root has not the exact order that the transform needs.
 
     >>> ring = Ring(8, 17)
@@ -124,6 +128,10 @@ class Ring:
         # Straight into __dict__, as cached_property writes: plain assignment is refused.
         parameters: dict[str, Any] = self.__dict__
         parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli), _product=product)
+        if product == "fft" and self.limbs.wide:
+            raise ParameterError(
+                f"product: 'fft' takes moduli up to 2**64, and q = {shown(self._moduli[0])}; leave it out"
+            )
         rule = isinstance(root, str) and root in ("minimal", "generator")
         parameters["_root"] = root if rule else self._checked_roots(root)
 
@@ -210,12 +218,15 @@ class Ring:
         """How coefficients are multiplied: "auto", "fft" or "ntt"."""
         return self._product
 
-    def product_plan(self, method: Method = "auto", device: str = "cpu") -> Plan:
-        """The plan by which coefficients are multiplied on a device; built at first use.
+    def product_plan(self, method: Method = "auto", device: str | None = None) -> Plan:
+        """The plan by which coefficients are multiplied on a device, by default the current one.
 
         Raises:
             PrecisionError, ParameterError: no FFT is proven to be exact.
+            TablesTooLarge: what it needs does not fit in memory.
         """
+        check_method(method, "method")
+        device = current_device() if device is None else device
         plan = self._products.get((method, device))
         if plan is None:
             plan = self._products[method, device] = self._plan_product(method, device)
@@ -340,8 +351,8 @@ class Ring:
         }
         tables = needed = 0 if base is None else table_bytes(n, self._moduli, base)
         if self._by_fft("auto", current_device()):
-            lines["product"], more = self._explain_fft()
-            tables, needed = tables + more, needed + more
+            lines["product"], table, memory = self._explain_fft()
+            tables, needed = tables + table, needed + memory
         elif base is None or self.limbs.wide:
             length, count = auxiliary_size(n, self._moduli)
             primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
@@ -368,17 +379,18 @@ class Ring:
         head = f"{self!r}: Z_Q[X]/(X^{n} {sign} 1), Q of {self.modulus.bit_length()} bits"
         return "\n".join([head, *(f"{name:<10}{text}" for name, text in lines.items())])
 
-    def _explain_fft(self) -> tuple[str, int]:
-        """The line of a product by FFT, and the bytes of its table."""
+    def _explain_fft(self) -> tuple[str, int, int]:
+        """The line of a product by FFT, the bytes of its table, and of all that it needs."""
         try:
             plan = coarsest_fft(self._n, self._moduli, self._kind)
         except ParameterError as error:
-            return f"none: {error}", 0
+            return f"none: {error}", 0, 0
         digits = f"{plan.digits} digit{'s' * (plan.digits > 1)} of {plan.width} bits"
         return (
             f"FFT of {plan.points} complex points, {digits}, error below {plan.error_bound:.2g} by proof, "
             "0.5 allowed",
             16 * plan.points,
+            plan.bytes,
         )
 
     def _word(self) -> str:
@@ -581,7 +593,7 @@ class Ring:
     # ---- named rings ----
 
     @classmethod
-    def preset(cls, name: str, n: int | None = None) -> Ring:
+    def preset(cls, name: str, n: int | None = None, *, product: Method = "auto") -> Ring:
         """A ring of a standard, or of a field of proof systems.
 
         "ml-kem", "ml-dsa", "falcon-512", "falcon-1024"; cyclic, with the root of the field's
@@ -590,6 +602,7 @@ class Ring:
         Args:
             name: the preset.
             n: degree, for the fields alone (2**16 unless given).
+            product: as Ring's.
 
         >>> Ring.preset("ml-kem").roots
         (17,)
@@ -598,9 +611,10 @@ class Ring:
             degree, q = _SCHEMES[name]
             if n not in (None, degree):
                 raise ParameterError(f"n: {n} does not fit {name!r}, whose degree is {degree}")
-            return cls(degree, q)
+            return cls(degree, q, product=product)
         if name in _FIELDS:
-            return cls(1 << 16 if n is None else n, _FIELDS[name], kind="cyclic", root="generator")
+            degree = 1 << 16 if n is None else n
+            return cls(degree, _FIELDS[name], kind="cyclic", root="generator", product=product)
         raise ParameterError(f"name: {name!r} must be one of {', '.join([*_SCHEMES, *_FIELDS])}")
 
 
@@ -625,7 +639,7 @@ def _make_ring(
 
 def check_method(method: object, name: str) -> None:
     """Raise ParameterError unless it is a way to multiply."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ParameterError(f"{name}: {method!r} must be one of {', '.join(map(repr, METHODS))}")
 
 

@@ -26,7 +26,7 @@ from polygpu import backends, fft, plan
 from polygpu.backends import cuda
 from polygpu.backends.passes import Card, fft_tile, flow_lag, prefetch_distance, split_passes, word_of
 from polygpu.plan import limbs_of
-from polygpu.product import plan_fft
+from polygpu.product import fft_error_bound, plan_fft
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
@@ -499,6 +499,7 @@ def test_tiles_of_products_by_fft(card):
         digits = 1 << (found.digits - 1).bit_length()
         width, sums = found.split(digits)
         assert digits <= 4 and digits * width >= bits and sums <= 2 * digits - 1
+        assert float(fft_error_bound(found.degree, found.points, digits, width)) <= found.error_bound < 0.5
         assert 1 << tile.log_length == found.points and tile.log_columns == 0
         assert 2 * digits <= min(1 << tile.log_rows, 1 << tile.log_values)
         assert 128 <= tile.threads <= 512 and 16 * tile.shared_values <= card.shared_bytes

@@ -368,6 +368,24 @@ def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> 
     same_bits(x, expected)
 
 
+def test_a_length_is_no_direction() -> None:
+    """numpy.fft.fft takes a length there, and the array to write comes after it here."""
+    x = values((64,), np.complex128)
+    for wrong in (64, None, 1, x):
+        with pytest.raises(pg.ParameterError, match="must be True or False"):
+            fft.fft(x, wrong)
+    same_bits(fft.fft(x, np.True_), fft.fft(x, True))
+
+
+def test_what_a_definition_cannot_sum_exactly() -> None:
+    """On the device "reference" as on others: infinities, nan and what overflows."""
+    rows = np.full((3, 64), 1e307 + 0j)
+    rows[0, :2], rows[1, 0] = (np.inf, -np.inf), np.nan
+    with pg.device("reference"), np.errstate(all="ignore"):
+        found, convolved = fft.fft64(rows), fft.convolve64(rows, rows)
+    assert not np.isfinite(found).all(axis=-1).any() and not np.isfinite(convolved).all(axis=-1).any()
+
+
 def test_memory_that_is_mapped_is_host_memory(tmp_path: Any) -> None:
     x = values((3, 64), np.complex64)
     mapped = np.memmap(tmp_path / "rows", np.complex64, "w+", shape=x.shape)

@@ -7,7 +7,7 @@ from polygpu import _cpu
 
 PRECISIONS = (np.complex64, np.complex128)
 SIZES = [2**k for k in range(13)]
-LARGEST = 2**16
+LARGEST = 2**12
 ISAS = _cpu.supported_isas()
 
 

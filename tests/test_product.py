@@ -338,7 +338,7 @@ def test_the_bound_holds(n: int) -> None:
 
 
 @pytest.mark.parametrize("log_order", range(3, 17))
-def test_roots_of_unity_are_rounded_correctly(log_order: int) -> None:
+def test_roots_of_unity_are_as_close_as_the_proof_wants(log_order: int) -> None:
     order = 1 << log_order
     k = np.arange(order) if order <= 512 else np.random.default_rng(order).integers(-order, 2 * order, 300)
     k = np.concatenate([k, np.arange(8) * (order // 8), np.arange(8) * (order // 8) + 1])

@@ -130,8 +130,8 @@ class CpuBackend(HostMemory):
         return native
 
     def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
-        """See Backend. Always, by measurement (docs/performance.md)."""
-        return True
+        """See Backend; by measurement (docs/performance.md)."""
+        return _cpu.isa() != "portable" or plan.work(plan.digits) < 8 * residues
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""

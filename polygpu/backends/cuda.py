@@ -31,6 +31,7 @@ from .passes import (
     Rows,
     fft_tile,
     flow_lag,
+    kernel_digits,
     prefetch_distance,
     split_passes,
     word_bytes_of,
@@ -442,7 +443,9 @@ class CudaBackend:
 
     def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
         """See Backend; by measurement (docs/performance.md), of one kernel and of passes."""
-        return plan.work < (4 if fft_tile(plan, self.card) is None else 10) * residues
+        if fft_tile(plan, self.card) is None:
+            return plan.work(plan.digits) < 4 * residues
+        return plan.work(kernel_digits(plan)) < 10 * residues
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
@@ -616,7 +619,7 @@ class CudaBackend:
         if tile is None:
             self._multiply_fft_in_passes(plan, a, b, out)
             return
-        digits = 1 << (plan.digits - 1).bit_length()
+        digits = kernel_digits(plan)
         width, sums = plan.split(digits)
         fold = plan.length != plan.degree or plan.kind == "cyclic"
         units, limbs = prod(out.shape[:-1]), plan.limbs

@@ -173,9 +173,14 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
 
 
+def kernel_digits(plan: FftPlan) -> int:
+    """Digits in the kernel of a whole product: a power of two. More are shorter: errors are smaller."""
+    return 1 << (plan.digits - 1).bit_length()
+
+
 def fft_tile(plan: FftPlan, card: Card) -> Pass | None:
-    """The tile of a product by FFT in one kernel, with a power of two of digits; None if it is too large."""
-    digits = 1 << (plan.digits - 1).bit_length()
+    """The tile of a product by FFT in one kernel; None if it is too large."""
+    digits = kernel_digits(plan)
     log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()
     if digits > _MAX_DIGITS:
         return None

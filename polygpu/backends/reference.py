@@ -85,6 +85,14 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
     return value
 
 
+def exact_sum(terms: list[complex]) -> complex:
+    """Each part rounded once; of infinities and of what overflows, as sums of floats are."""
+    try:
+        return complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
+    except (OverflowError, ValueError):
+        return sum(terms)
+
+
 class HostMemory:
     """What the backends that compute on NumPy arrays share: nothing is moved, nothing recorded."""
 
@@ -249,13 +257,12 @@ class ReferenceBackend(HostMemory):
         write(plan.limbs, values, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """The sum of x_j w^(jk), each part summed exactly and rounded once."""
+        """The sum of x_j w^(jk), of rounded products."""
         n, sign = x.shape[-1], 1 if inverse else -1
         roots = [cmath.exp(sign * 2j * math.pi * k / n) for k in range(n)]
         for row, result in zip(x.tolist(), out, strict=True):
             for k in range(n):
-                terms = [v * roots[j * k % n] for j, v in enumerate(row)]
-                value = complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
+                value = exact_sum([v * roots[j * k % n] for j, v in enumerate(row)])
                 result[k] = value / n if inverse else value
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
@@ -263,5 +270,4 @@ class ReferenceBackend(HostMemory):
         n = a.shape[-1]
         for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
             for k in range(n):
-                terms = [v * right[(k - i) % n] for i, v in enumerate(left)]
-                result[k] = complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
+                result[k] = exact_sum([v * right[(k - i) % n] for i, v in enumerate(left)])
