@@ -95,12 +95,17 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
             f"q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
             "auxiliary primes serve it: leave 'fft' out"
         )
+    if not LONG_DOUBLE:
+        raise PrecisionError(
+            "NumPy's longdouble has no more digits than a double here: no table of a product by FFT is close "
+            "enough; auxiliary primes are exact: leave 'fft' out"
+        )
     whole = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
     length = n if whole else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
     for digits in range(1, MAX_DIGITS + 1):
         width = digit_width(moduli, digits)
         bound = fft_error_bound(n, length // 2, digits, width)
-        if bound < Fraction(1, 2) and LONG_DOUBLE:
+        if bound < Fraction(1, 2):
             return FftPlan(limbs_of(moduli), n, kind, length, digits, float(bound))
     raise PrecisionError(
         f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "

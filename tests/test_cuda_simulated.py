@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,7 +25,15 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft, plan
 from polygpu.backends import cuda
-from polygpu.backends.passes import Card, fft_tile, flow_lag, prefetch_distance, split_passes, word_of
+from polygpu.backends.passes import (
+    Card,
+    Rows,
+    fft_tile,
+    flow_lag,
+    prefetch_distance,
+    split_passes,
+    word_of,
+)
 from polygpu.plan import limbs_of
 from polygpu.product import fft_error_bound, plan_fft
 
@@ -36,6 +45,7 @@ ORDERS = ("forward", "reverse", "random")
 WORDS = {29: "Lazy32", 30: "Lazy32", 31: "Tight32", 32: "Strict32", 45: "Float64", 50: "Float64"}
 WORDS |= {60: "Lazy60", 61: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
 KINDS = ("negacyclic", "cyclic")
+PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 def _forget():
@@ -485,6 +495,51 @@ def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
     names.clear()
     same(x * x, ring.random(seed=1) ** 2)
     assert "ntt_product" in names and "fft_product" not in names
+
+
+def tree_of_factors(points):
+    """Twiddles of the nodes under X^points - i, stage by stage, in long doubles from exact turns."""
+    turns = [Fraction(1, 4)]  # of the nodes' constants
+    while len(turns) < points:
+        angles = [np.longdouble(t.numerator) / t.denominator * PI for t in turns]  # half of them, in radians
+        yield np.array([np.cos(x) + 1j * np.sin(x) for x in angles])[:, None]
+        turns = [half + part for half in (t / 2 for t in turns) for part in (0, Fraction(1, 2))]
+
+
+def transformed_exactly(row):
+    for w in tree_of_factors(len(row)):
+        u, v = np.split(row.astype(np.clongdouble).reshape(len(w), -1), 2, axis=-1)
+        row = np.concatenate([u + w * v, u - w * v], axis=-1).ravel()
+    return row
+
+
+def transformed_back_exactly(row):
+    for w in reversed(list(tree_of_factors(len(row)))):
+        x, y = np.split(row.astype(np.clongdouble).reshape(len(w), -1), 2, axis=-1)
+        row = np.concatenate([x + y, (x - y) * w.conj()], axis=-1).ravel()
+    return row
+
+
+@needs_compiler
+@pytest.mark.parametrize("log_points", (4, 7, 9))
+def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
+    """Forward in the 2-norm, inverse for each number by the sum of the sizes of all."""
+    points = 1 << log_points
+    compute, planned = backends.load("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
+    passes = split_passes(points, 1, 16, compute.card)
+    tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.limbs)
+    x = complex_rows((5, points), np.complex128)
+    there = gpu.asarray(x)
+    run = (Rows(5, 1, log_points, "Complex128", moduli), passes, tables, there, there)
+    compute._run_passes(*run, "forward")
+    found, exact = gpu.asnumpy(there), np.array([transformed_exactly(row) for row in x])
+    eps = (1 + 17 / 4 * 2.0**-53) ** log_points - 1
+    wrong = np.linalg.norm(found - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
+    assert np.all(wrong < eps) and np.all(wrong > eps / 50)
+    compute._run_passes(*run, "inverse")
+    exact = np.array([transformed_back_exactly(row) for row in found])
+    wrong = np.abs(gpu.asnumpy(there) - exact).max(axis=-1) / np.abs(found).sum(axis=-1)
+    assert np.all(wrong < eps) and np.all(wrong > 0)
 
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, ntt_primes, plan, roots
+from polygpu import Poly, Ring, fft, ntt_primes, plan, product, roots
 from polygpu import errors as errors_module
 
 R = Ring(4, 17)
@@ -752,6 +752,13 @@ def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_cannot_be_multiplied_is_explained() -> None:
     assert "product   none" in Ring(2**40, 2**64, product="fft").explain()
+
+
+def test_a_platform_without_long_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "LONG_DOUBLE", False)
+    ring = Ring(24, 2**32 - 17)
+    check(functools.partial(ring.product_plan, "fft"), pg.PrecisionError, ["longdouble", "auxiliary primes"])
+    assert isinstance(ring.product_plan(), plan.AuxiliaryPlan)
 
 
 def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
