@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from polygpu import _cpu
+
 # For the benchmarks' tests; last, so that the installed polygpu is tested and not its sources.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
@@ -26,3 +28,20 @@ def _own_folder(tmp_path_factory):
         patch.setenv("POLYGPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("work"))
         yield
+
+
+@pytest.fixture(params=_cpu.supported_isas())
+def each_isa(request):
+    """Runs a test on each instruction set."""
+    before = _cpu.isa()
+    _cpu.set_isa(request.param)
+    yield request.param
+    _cpu.set_isa(before)
+
+
+@pytest.fixture
+def threads():
+    """Restores the number of threads."""
+    before = _cpu.num_threads()
+    yield _cpu.set_num_threads
+    _cpu.set_num_threads(before)

@@ -37,14 +37,6 @@ def isa():
     _cpu.set_isa(before)
 
 
-@pytest.fixture
-def threads():
-    """Restores the number of threads."""
-    before = _cpu.num_threads()
-    yield _cpu.set_num_threads
-    _cpu.set_num_threads(before)
-
-
 # Bits of q, each word at its edge; 2 and 3 are the smallest moduli.
 MODULI = [2, 3, 4, 5, 257, 2**29, 2**30 - 35, 2**30, 2**31 - 1, 2**31, 2**32 - 5, 2**32]
 WIDE_MODULI = [

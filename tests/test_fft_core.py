@@ -8,24 +8,6 @@ from polygpu import _cpu
 PRECISIONS = (np.complex64, np.complex128)
 SIZES = [2**k for k in range(13)]
 LARGEST = 2**12
-ISAS = _cpu.supported_isas()
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    """Runs a test on each instruction set."""
-    before = _cpu.isa()
-    _cpu.set_isa(request.param)
-    yield request.param
-    _cpu.set_isa(before)
-
-
-@pytest.fixture
-def threads():
-    """Restores the number of threads."""
-    before = _cpu.num_threads()
-    yield _cpu.set_num_threads
-    _cpu.set_num_threads(before)
 
 
 def values(rows, n, dtype, seed=1):
@@ -101,7 +83,7 @@ def test_the_reference_is_the_definition():
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", [*SIZES, LARGEST])
-def test_transform_is_the_definition(n, dtype, isa):
+def test_transform_is_the_definition(n, dtype, each_isa):
     x = values(1 if n == LARGEST else 11, n, dtype)
     for inverse in (False, True):
         expected = dft(x, inverse)
@@ -117,7 +99,7 @@ def test_transform_is_the_definition(n, dtype, isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_impulses(n, dtype, isa):
+def test_impulses(n, dtype, each_isa):
     """A unit in place k is column k of the matrix; sums with zeros are exact, products round once each."""
     x = np.eye(n, dtype=dtype)[:: max(1, n // 64)].copy()
     w = roots_of_unity(n)
@@ -137,7 +119,7 @@ def test_impulses(n, dtype, isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_linear_and_keeps_energy(n, dtype, isa):
+def test_linear_and_keeps_energy(n, dtype, each_isa):
     a, b = values(5, n, dtype, 2), values(5, n, dtype, 3)
     c, d = dtype(0.5 + 2j), dtype(-1.25j)
     together = fft(a * c + b * d).astype(np.clongdouble)
@@ -150,7 +132,7 @@ def test_linear_and_keeps_energy(n, dtype, isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
-def test_a_row_depends_on_itself_alone(n, dtype, isa):
+def test_a_row_depends_on_itself_alone(n, dtype, each_isa):
     """Not on its place, its neighbours, how many they are, or where it lies in memory."""
     x = values(67, n, dtype)
     alone = np.concatenate([fft(row[None]) for row in x])
@@ -172,7 +154,7 @@ def test_a_row_depends_on_itself_alone(n, dtype, isa):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
-def test_tiny_and_huge_values(dtype, isa):
+def test_tiny_and_huge_values(dtype, each_isa):
     """Powers of two scale results exactly, down to the last places that denormal numbers keep."""
     info = np.finfo(dtype)
     x = values(3, 64, dtype)
@@ -187,7 +169,7 @@ def test_tiny_and_huge_values(dtype, isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize(("rows", "n"), [(20_000, 16), (9_999, 64), (1001, 512), (130, 4096)])
-def test_threads_do_not_change_bits(rows, n, dtype, isa, threads):
+def test_threads_do_not_change_bits(rows, n, dtype, each_isa, threads):
     x = values(rows, n, dtype)
     threads(1)
     expected = fft(x)
@@ -201,7 +183,7 @@ def test_threads_do_not_change_bits(rows, n, dtype, isa, threads):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 2, 7, 300])
-def test_convolution(rows, dtype, isa):
+def test_convolution(rows, dtype, each_isa):
     a, b = values(rows, 64, dtype, 2), values(rows, 64, dtype, 3)
     out = convolve(a, b)
     assert units(out, dft(dft(a) * dft(b), True)) <= 6  # three transforms
@@ -225,7 +207,7 @@ def test_convolution(rows, dtype, isa):
     assert not np.isfinite(out_poisoned[~others]).any()
 
 
-def test_no_rows(isa):
+def test_no_rows(each_isa):
     for dtype in PRECISIONS:
         empty = np.empty((0, 64), dtype=dtype)
         _cpu.fft(empty, empty, False)

@@ -12,23 +12,6 @@ from polygpu.plan import limbs_of
 MODULI = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
 
 
-@pytest.fixture(params=_cpu.supported_isas())
-def isa(request):
-    """Each instruction set in turn."""
-    before = _cpu.isa()
-    _cpu.set_isa(request.param)
-    yield request.param
-    _cpu.set_isa(before)
-
-
-@pytest.fixture
-def threads():
-    """Restores the number of threads."""
-    before = _cpu.num_threads()
-    yield _cpu.set_num_threads
-    _cpu.set_num_threads(before)
-
-
 @lru_cache(maxsize=16)
 def twiddles(points):
     """exp(2 pi i t_k) by node: t_k = c_k / 2, c_1 = 1/4; the children of node k have c = t_k, t_k + 1/2."""
@@ -125,7 +108,7 @@ def operands(n, q, rng):
 @pytest.mark.parametrize("q", MODULI)
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 17, 32, 63, 64, 100, 1000, 1024])
-def test_products_are_exact(n, kind, q, isa):
+def test_products_are_exact(n, kind, q, each_isa):
     core, dtype = native(n, kind, (q,))
     for a, b in operands(n, q, np.random.default_rng(n)):
         x, y = (v.astype(dtype).reshape(1, n) for v in (a, b))
@@ -136,7 +119,7 @@ def test_products_are_exact(n, kind, q, isa):
 
 @pytest.mark.parametrize("q", [3329, 2**31 - 1, 2**32, 2**61 - 1, 2**64 - 59, 2**64])
 @pytest.mark.parametrize(("n", "kind"), [(4096, "negacyclic"), (2**15, "negacyclic"), (20000, "cyclic")])
-def test_long_products_are_exact(n, kind, q, isa):
+def test_long_products_are_exact(n, kind, q, each_isa):
     core, dtype = native(n, kind, (q,))
     pairs = operands(n, q, np.random.default_rng(n))
     for a, b in (pairs[2], pairs[5], pairs[-1]):  # q/2, alternating, random
@@ -150,7 +133,7 @@ def test_long_products_are_exact(n, kind, q, isa):
     "q", [16, 251, 2**16, 2**24 - 3, 2**32, 2**40 + 15, 2**56, 2**62 - 57, 2**62 + 135, 2**64]
 )
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-def test_any_number_of_digits(kind, q, isa):
+def test_any_number_of_digits(kind, q, each_isa):
     n, bits = 64, (q - 1).bit_length()
     rng = np.random.default_rng(bits)
     for digits in range(-(-bits // 20), 9):  # 64 coefficients are exact with digits of at most 20 bits
@@ -164,7 +147,7 @@ def test_any_number_of_digits(kind, q, isa):
 
 
 @pytest.mark.parametrize("q", [2**32, 2**48, 2**64])
-def test_sums_whose_weight_vanishes_are_not_needed(q, isa):
+def test_sums_whose_weight_vanishes_are_not_needed(q, each_isa):
     n = 128
     digits = (q - 1).bit_length() // 16
     a, b = random_rows(np.random.default_rng(0), (2, 1, n), q)
@@ -176,7 +159,7 @@ def test_sums_whose_weight_vanishes_are_not_needed(q, isa):
 
 @pytest.mark.parametrize("moduli", [(3329, 2**31 - 1, 2**32), (257, 2**32, 2**61 - 1, 2**64 - 59, 2**64)])
 @pytest.mark.parametrize(("n", "kind"), [(64, "negacyclic"), (64, "cyclic"), (33, "negacyclic")])
-def test_limbs_batches_and_results_in_place(n, kind, moduli, isa):
+def test_limbs_batches_and_results_in_place(n, kind, moduli, each_isa):
     core, dtype = native(n, kind, moduli)
     rng = np.random.default_rng(n)
 
@@ -207,7 +190,7 @@ def test_limbs_batches_and_results_in_place(n, kind, moduli, isa):
     assert np.array_equal(square, y[0])
 
 
-def test_threads_do_not_change_values(isa, threads):
+def test_threads_do_not_change_values(each_isa, threads):
     core, dtype = native(1024, "negacyclic", (2**32, 2**32 - 5))
     a, b = np.random.default_rng(1).integers(0, 2**32 - 5, (2, 40, 2, 1024)).astype(dtype)
     results = []

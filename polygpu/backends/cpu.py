@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -50,31 +51,22 @@ class CpuBackend(HostMemory):
             limbs.handles["cpu"] = native
         return native
 
-    def _transform(self, plan: NttPlan) -> _cpu.Transform:
-        native: _cpu.Transform | None = plan.handles.get("cpu")
+    def _native(self, plan: Plan) -> Any:
+        """The core's object of a plan: Transform, Auxiliary or FftProduct."""
+        native = plan.handles.get("cpu")
         if native is None:
-            native = _cpu.Transform(
-                self._native_limbs(plan.limbs),
-                plan.degree,
-                plan.base,
-                plan.block,
-                plan.kind == "negacyclic",
-                *plan.tables,
-            )
-            plan.handles["cpu"] = native
+            native = plan.handles["cpu"] = self._make_native(plan)
         return native
 
-    def _auxiliary(self, plan: AuxiliaryPlan) -> _cpu.Auxiliary:
-        native: _cpu.Auxiliary | None = plan.handles.get("cpu")
-        if native is None:
-            native = _cpu.Auxiliary(
-                self._native_limbs(plan.limbs),
-                self._transform(plan.transform),
-                plan.degree,
-                plan.kind == "negacyclic",
-            )
-            plan.handles["cpu"] = native
-        return native
+    def _make_native(self, plan: Plan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
+        limbs, degree, negacyclic = self._native_limbs(plan.limbs), plan.degree, plan.kind == "negacyclic"
+        if isinstance(plan, NttPlan):
+            return _cpu.Transform(limbs, degree, plan.base, plan.block, negacyclic, *plan.tables)
+        if isinstance(plan, AuxiliaryPlan):
+            return _cpu.Auxiliary(limbs, self._native(plan.transform), degree, negacyclic)
+        return _cpu.FftProduct(
+            limbs, degree, plan.length, negacyclic, plan.digits, plan.width, plan.sums, plan.twiddles
+        )
 
     def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend. A wide modulus multiplies in Python integers."""
@@ -104,30 +96,14 @@ class CpuBackend(HostMemory):
         if plan.limbs.wide:
             out[...] = ints_to_words(_wide_ntt(plan, words_to_ints(x)), plan.limbs.words)
         else:
-            self._transform(plan).forward(x, out)
+            self._native(plan).forward(x, out)
 
     def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
         if plan.limbs.wide:
             out[...] = ints_to_words(_wide_intt(plan, words_to_ints(x)), plan.limbs.words)
         else:
-            self._transform(plan).inverse(x, out)
-
-    def _fft_product(self, plan: FftPlan) -> _cpu.FftProduct:
-        native: _cpu.FftProduct | None = plan.handles.get("cpu")
-        if native is None:
-            native = _cpu.FftProduct(
-                self._native_limbs(plan.limbs),
-                plan.degree,
-                plan.length,
-                plan.kind == "negacyclic",
-                plan.digits,
-                plan.width,
-                plan.sums,
-                plan.twiddles,
-            )
-            plan.handles["cpu"] = native
-        return native
+            self._native(plan).inverse(x, out)
 
     def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""
@@ -135,12 +111,7 @@ class CpuBackend(HostMemory):
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        if isinstance(plan, AuxiliaryPlan):
-            self._auxiliary(plan).multiply(a, b, out)
-        elif isinstance(plan, FftPlan):
-            self._fft_product(plan).multiply(a, b, out)
-        else:
-            self._transform(plan).multiply(a, b, out)
+        self._native(plan).multiply(a, b, out)
 
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
@@ -148,7 +119,7 @@ class CpuBackend(HostMemory):
             product = _wide_leaves(plan, words_to_ints(a), words_to_ints(b))
             out[...] = ints_to_words(product, plan.limbs.words)
         else:
-            self._transform(plan).multiply_leaves(a, b, out)
+            self._native(plan).multiply_leaves(a, b, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""
