@@ -92,6 +92,7 @@ class Card:
             "MaxRegistersPerBlock": self.registers_per_block,
             "MaxRegistersPerMultiprocessor": self.registers_per_block,
             "MultiProcessorCount": self.multiprocessors,
+            "ClockRate": 1_980_000,
             "WarpSize": 32,
             "L2CacheSize": self.l2_bytes,
             "TotalConstantMemory": 64 * KIB,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import arrays, compiler, devices, launch, memory, settings, streams
+from . import arrays, compiler, cublas, devices, launch, memory, settings, streams
 from .arrays import ndarray
 from .cards import CARDS, Card
 
@@ -379,7 +379,7 @@ _DELEGATED = """
     isnan minimum maximum clip where rint floor ceil trunc round sqrt exp sin cos conj real imag
     angle sum prod max min amax amin any all argmax argmin mean std var cumsum count_nonzero
     array_equal allclose isclose concatenate stack vstack hstack split array_split moveaxis rollaxis
-    swapaxes transpose broadcast_to broadcast_arrays reshape ravel squeeze expand_dims atleast_1d
+    swapaxes diagonal transpose broadcast_to broadcast_arrays reshape ravel squeeze expand_dims atleast_1d
     flip roll repeat tile pad take take_along_axis searchsorted sort argsort unique nonzero matmul
     dot tensordot einsum outer
 """.split()  # noqa: SIM905
@@ -504,6 +504,7 @@ def _build() -> ModuleType:
         get_current_stream=streams.current_stream,
     )
     graph = _module("cupy.cuda.graph", Graph=streams.Graph)
+    names = [name for name in vars(cublas) if name.startswith(("CUBLAS", "gemm"))]
     cuda = _module(
         "cupy.cuda",
         runtime=runtime,
@@ -512,6 +513,8 @@ def _build() -> ModuleType:
         memory=cuda_memory,
         stream=stream,
         graph=graph,
+        cublas=_module("cupy.cuda.cublas", **{name: getattr(cublas, name) for name in names}),
+        device=_module("cupy.cuda.device", Device=devices.Device, get_cublas_handle=lambda: 0),
         Device=devices.Device,
         Stream=streams.Stream,
         ExternalStream=streams.ExternalStream,

@@ -283,6 +283,50 @@ def test_floats_that_are_no_tf32(simulated_cuda):
     kernel((1,), (32,), (b, a, c, c))
 
 
+FRAGMENTS = {"s8": np.int8, "u8": np.uint8, "f16": np.float16, "tf32": np.float32}
+
+
+@in_every_order
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_fragments(simulated_cuda, name):
+    cupy, dtype = simulated_cuda, np.dtype(FRAGMENTS[name])
+    rng, k = np.random.default_rng(5), 32 // dtype.itemsize
+    if dtype.kind == "f":
+        a, b = (rng.integers(-8, 8, (size, k)).astype(dtype) for size in (16, 8))
+        c = rng.integers(-8, 8, (16, 8)).astype(np.float32)
+    else:
+        limits = np.iinfo(dtype)
+        a, b = (rng.integers(limits.min, limits.max, (size, k), dtype, endpoint=True) for size in (16, 8))
+        c = rng.integers(-(2**20), 2**20, (16, 8), np.int32)
+    words = [cupy.asarray(x.view(np.uint32)) for x in (a, b)]
+    out = cupy.asarray(c)
+    examples.load(cupy, "fragments").get_function(f"multiply_{name}")((1,), (32,), (*words, out))
+    assert np.array_equal(out.get(), a.astype(c.dtype) @ b.astype(c.dtype).T + c)
+
+
+def test_transposed_fragment(simulated_cuda):
+    cupy = simulated_cuda
+    x = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    out = cupy.zeros(32, np.uint32)
+    kernel = examples.load(cupy, "fragments").get_function("transpose_halves")
+    kernel((1,), (32,), (cupy.asarray(x.view(np.uint32)), out))
+    assert np.array_equal(out.get().view(np.uint16).reshape(8, 8), x.T)
+
+
+def test_faults_of_fragments(simulated_cuda):
+    cupy = simulated_cuda
+    module = examples.load(cupy, "fragments")
+    with pytest.raises(KernelError, match="must begin at a multiple of 16 bytes of shared memory"):
+        module.get_function("misaligned_row")((1,), (32,), (cupy.zeros(32, np.uint32),))
+    a, b, c = (
+        cupy.full(n, value, np.uint32)
+        for n, value in ((128, 0x01010101), (64, 0x01010101), (128, 2**31 - 32))
+    )
+    kernel = module.get_function("multiply_s8")
+    with pytest.raises(KernelError, match=r"a sum of 2.1.*e.09 leaves 32 bits"):
+        kernel((1,), (32,), (a, b, c.view(np.int32)))
+
+
 # ---- launches that a card refuses ----
 
 

@@ -16,7 +16,7 @@ namespace sim {
 // ---- cp.async: each thread waits for its own copies ----
 
 // bytes 4, 8 or 16; the last bytes - source_bytes are set to zero (PTX's src-size).
-void async_copy(void *shared, const void *global, unsigned bytes, unsigned source_bytes, Place place);
+void async_copy(void *shared, const void *global, unsigned bytes, unsigned source_bytes, Place place = {});
 inline void async_copy(void *shared, const void *global, unsigned bytes, Place place = {}) {
     async_copy(shared, global, bytes, bytes, place);
 }

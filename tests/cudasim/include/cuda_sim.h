@@ -34,6 +34,7 @@
 #include "intrinsics.h"
 #include "memory.h"
 #include "warp.h"
+#include "tensor.h"
 
 #define threadIdx (::sim::current->index)
 #define blockIdx (::sim::current->block->index)

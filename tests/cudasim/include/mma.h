@@ -10,6 +10,7 @@
 
 #include "api.h"
 #include "cuda_fp16.h"
+#include "warp.h"
 
 inline float __float_to_tf32(float x) {  // 10 bits of mantissa, ties away from zero
     unsigned bits = sim::bits_as<unsigned>(x);
@@ -63,13 +64,6 @@ template <class T, class Sum> T rounded(Sum sum, bool saturate) {
     if constexpr (std::is_integral<T>::value)
         if (saturate) return T(sum > INT_MAX ? INT_MAX : sum < INT_MIN ? INT_MIN : sum);
     return T(sum);
-}
-
-inline void meet_whole_warp(const char *name, const void *value, unsigned bytes, void (*operate)(WarpCall *const *),
-                            Place place) {
-    WarpCall call = {name, ~0u, place, false, 0, nullptr, bytes, {}, {}, operate};
-    memcpy(call.value, value, bytes);
-    meet_warp(call);
 }
 
 // What the lanes say of a matrix in memory, which must be the same.

@@ -27,6 +27,18 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, ::sim::Place place = {}) {
     sim::WarpCall call = {"__syncwarp", mask, place, true, sim::current->lane, nullptr, 0, {}, {}};
     sim::meet_warp(call);
 }
+namespace sim {
+
+// All lanes at one place; the last to come operates on what all brought.
+inline void meet_whole_warp(const char *name, const void *value, unsigned bytes, void (*operate)(WarpCall *const *),
+                            Place place) {
+    WarpCall call = {name, ~0u, place, false, 0, nullptr, bytes, {}, {}, operate};
+    memcpy(call.value, value, bytes);
+    meet_warp(call);
+}
+
+}  // namespace sim
+
 inline unsigned __activemask() { return sim::live_lanes(); }
 
 namespace sim {
