@@ -1,5 +1,6 @@
 // AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
 #include "fft.hpp"
+#include "gemm.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -211,8 +212,8 @@ struct Reals {
     using V = __m256d;
     using I = __m256i;
     using Words = Lanes64;
-    static constexpr size_t WIDTH = 4;
-    static constexpr bool FUSED = true;
+    static constexpr size_t WIDTH = 4, REGISTERS = 16;
+    static constexpr bool FUSED = true, MULTIPLIER52 = false;
     static PG_INLINE V fma(V x, V y, V z) { return _mm256_fmadd_pd(x, y, z); }
     static PG_INLINE V fms(V x, V y, V z) { return _mm256_fmsub_pd(x, y, z); }
     static PG_INLINE V fnma(V x, V y, V z) { return _mm256_fnmadd_pd(x, y, z); }
@@ -247,6 +248,7 @@ struct Reals {
         _mm_storeu_si128((__m128i *)x, _mm256_castsi256_si128(low));
     }
     static PG_INLINE void store_words(u64 *x, I v) { store256(x, v); }
+    static PG_INLINE I mul_halves(I x, I y) { return _mm256_mul_epu32(x, y); }
     static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm256_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -275,6 +277,8 @@ const Isa isa_avx2{
     fft_kernels<PairLanes<Pairs64>>(),
     product_kernels<u32, Reals>(),
     product_kernels<u64, Reals>(),
+    gemm_kernels<u32, Reals>(),
+    gemm_kernels<u64, Reals>(),
 };
 
 }  // namespace pg

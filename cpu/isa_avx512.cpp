@@ -1,5 +1,6 @@
 // AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
 #include "fft.hpp"
+#include "gemm.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
@@ -269,8 +270,8 @@ struct Reals {
     using V = __m512d;
     using I = __m512i;
     using Words = Lanes64;
-    static constexpr size_t WIDTH = 8;
-    static constexpr bool FUSED = true;
+    static constexpr size_t WIDTH = 8, REGISTERS = 32;
+    static constexpr bool FUSED = true, MULTIPLIER52 = true;
     static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
     static PG_INLINE V fms(V x, V y, V z) { return _mm512_fmsub_pd(x, y, z); }
     static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_pd(x, y, z); }
@@ -311,6 +312,9 @@ struct Reals {
     static PG_INLINE I load_words(const u64 *x) { return _mm512_loadu_si512(x); }
     static PG_INLINE void store_words(u32 *x, I v) { _mm256_storeu_si256((__m256i *)x, _mm512_cvtepi64_epi32(v)); }
     static PG_INLINE void store_words(u64 *x, I v) { _mm512_storeu_si512(x, v); }
+    static PG_INLINE I mul_halves(I x, I y) { return _mm512_mul_epu32(x, y); }
+    static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
+    static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
     static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -334,6 +338,8 @@ const Isa isa_avx512{
     fft_kernels<PairLanes<Pairs64>>(),
     product_kernels<u32, Reals>(),
     product_kernels<u64, Reals>(),
+    gemm_kernels<u32, Reals>(),
+    gemm_kernels<u64, Reals>(),
 };
 
 }  // namespace pg

@@ -1,5 +1,6 @@
 // The kernels every machine can run; residues from the others must equal theirs bit for bit.
 #include "fft.hpp"
+#include "gemm.hpp"
 #include "lanes_scalar.hpp"
 
 namespace pg {
@@ -60,6 +61,8 @@ const Isa isa_portable{
     fft_kernels<PairLanes<Pairs<double>>>(),
     product_kernels<u32, ScalarReals>(),
     product_kernels<u64, ScalarReals>(),
+    gemm_kernels<u32, ScalarReals>(),
+    gemm_kernels<u64, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -1,5 +1,7 @@
 // What one instruction set offers: operations on one row, the residues of one polynomial mod one q.
 #pragma once
+#include <algorithm>
+
 #include "modulus.hpp"
 
 #define PG_INLINE inline __attribute__((always_inline))
@@ -79,6 +81,44 @@ template <class T> struct ProductKernels {
     size_t least_length;  // a shorter product goes to the portable kernels
 };
 
+template <class T> struct MatrixView {
+    T *data;
+    ptrdiff_t row, column;  // steps, in entries; 0 repeats
+};
+
+// c = a b modulo one q; a is rows by inner, b is inner by columns
+template <class T> struct MatrixProduct {
+    const Modulus *modulus;
+    size_t rows, inner, columns;
+    MatrixView<const T> a, b;
+    MatrixView<T> c;
+    const int *stop;
+};
+
+// A block of a product has at most so many terms between two reductions, and so many columns. Scratch memory holds
+// the digits of its right matrix and of some rows of the left, at most two words for a residue.
+constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
+constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
+
+// Matrices of rows are multiplied so many points at a time. For fewer of them, a multiple of every number of lanes, the
+// digits of both operands lie side by side: what the second cache holds, but no less than two lines of every row.
+constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
+constexpr size_t gemm_gathered_points(size_t words) {
+    return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
+}
+// What is read a few times only is read where it lies: gathering it takes longer.
+constexpr bool gemm_gathers(size_t rows, size_t columns) { return std::min(rows, columns) > 8; }
+constexpr size_t gemm_points_scratch(size_t rows, size_t inner, size_t columns) {
+    return gemm_gathers(rows, columns) ? std::max(GEMM_GATHERED, 2 * 16 * inner * (rows + columns)) : 0;
+}
+
+template <class T> struct GemmKernels {
+    // q <= 2^62, column steps 1, inner > 0, at most GEMM_COLUMNS columns; any words in, canonical residues out
+    void (*multiply)(const MatrixProduct<T> &product, u64 *scratch);
+    // entries are rows of `points` canonical residues, multiplied point by point
+    void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
+};
+
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
@@ -88,6 +128,8 @@ struct Isa {
     FftKernels<double> fft_double;
     ProductKernels<u32> product32;  // any q of the word
     ProductKernels<u64> product64;
+    GemmKernels<u32> gemm32;
+    GemmKernels<u64> gemm64;
 };
 
 extern const Isa isa_portable;

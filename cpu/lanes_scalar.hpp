@@ -70,7 +70,8 @@ struct ScalarReals {
     using V = double;
     using I = u64;
     using Words = ScalarLanes<u64>;
-    static constexpr size_t WIDTH = 1;
+    static constexpr size_t WIDTH = 1, REGISTERS = 16;
+    static constexpr bool MULTIPLIER52 = false;
 #if defined(__FP_FAST_FMA)
     static constexpr bool FUSED = true;
     static PG_INLINE V fma(V x, V y, V z) { return __builtin_fma(x, y, z); }
@@ -99,6 +100,7 @@ struct ScalarReals {
     }
     template <class T> static PG_INLINE I load_words(const T *x) { return *x; }
     template <class T> static PG_INLINE void store_words(T *x, I v) { *x = (T)v; }
+    static PG_INLINE I mul_halves(I x, I y) { return (u64)(u32)x * (u32)y; }
     static PG_INLINE I both(I x, I y) { return x & y; }
     static PG_INLINE I left(I x, unsigned count) { return x << count; }
     static PG_INLINE I right(I x, unsigned count) { return x >> count; }

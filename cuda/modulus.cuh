@@ -15,7 +15,7 @@ struct Modulus {
     u64 divisor;     // q << shift, its top bit set
     u64 reciprocal;  // floor((2^128 - 1) / divisor) - 2^64
     u64 barrett64;   // floor(2^(bits+62) / q) for q < 2^62, else 0
-    u64 inverse64;   // floor(2^64 / q) for q > 2, else 0
+    u64 inverse64;   // floor(2^64 / q) for q > 1, else 0
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
@@ -23,6 +23,7 @@ struct Modulus {
     // own: a compiler that knew how they are related would compute them again and again from q.
     u32 q32, minus_q32, q2_32, minus_q2_32;
     u64 q2, q3, q6, minus_q;
+    u64 power64, power64_quotient;  // 2^64 mod q, floor(2^64 power64 / q)
 };
 
 // (high * 2^64 + low) / (q << shift), high below the divisor; returns the quotient.

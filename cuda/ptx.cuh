@@ -87,3 +87,46 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
     return high;
 #endif
 }
+
+// sum += x y, with its carries in `high`.
+PG_DEVICE void add_product(u64 &sum, u32 &high, u32 x, u32 y) {
+#ifdef PG_SIMULATOR
+    const u64 product = (u64)x * y;
+    sum += product, high += sum < product;
+#else
+    asm("{\n"
+        ".reg .u32 s0, s1;\n"
+        "mov.b64 {s0, s1}, %0;\n"
+        "mad.lo.cc.u32 s0, %2, %3, s0;\n"
+        "madc.hi.cc.u32 s1, %2, %3, s1;\n"
+        "addc.u32 %1, %1, 0;\n"
+        "mov.b64 %0, {s0, s1};\n"
+        "}"
+        : "+l"(sum), "+r"(high)
+        : "r"(x), "r"(y));
+#endif
+}
+// The sum of 160 bits (high, middle, low) += x y + z w 2^64.
+PG_DEVICE void add_products(u64 &low, u64 &middle, u32 &high, u32 x, u32 y, u32 z, u32 w) {
+#ifdef PG_SIMULATOR
+    u32 carry = 0;
+    add_product(low, carry, x, y);
+    middle += carry, high += middle < carry;
+    add_product(middle, high, z, w);
+#else
+    asm("{\n"
+        ".reg .u32 s0, s1, s2, s3;\n"
+        "mov.b64 {s0, s1}, %0;\n"
+        "mov.b64 {s2, s3}, %1;\n"
+        "mad.lo.cc.u32 s0, %3, %4, s0;\n"
+        "madc.hi.cc.u32 s1, %3, %4, s1;\n"
+        "madc.lo.cc.u32 s2, %5, %6, s2;\n"
+        "madc.hi.cc.u32 s3, %5, %6, s3;\n"
+        "addc.u32 %2, %2, 0;\n"
+        "mov.b64 %0, {s0, s1};\n"
+        "mov.b64 %1, {s2, s3};\n"
+        "}"
+        : "+l"(low), "+l"(middle), "+r"(high)
+        : "r"(x), "r"(y), "r"(z), "r"(w));
+#endif
+}

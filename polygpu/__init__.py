@@ -11,7 +11,9 @@ except ImportError as error:
     ) from None
 
 from . import fft as fft
+from . import linalg as linalg
 from .backends import device
+from .contract import dot, einsum, matmul
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -24,6 +26,7 @@ from .errors import (
     NotInvertible,
     NotNTTFriendly,
     OutOfDeviceMemory,
+    OutOfHostMemory,
     OutputError,
     ParameterError,
     PolyGPUError,
@@ -31,7 +34,7 @@ from .errors import (
     RingMismatch,
     TablesTooLarge,
 )
-from .poly import Poly, capture, concatenate, dot, equal, fma, stack
+from .poly import Poly, capture, concatenate, equal, fma, stack
 from .ring import Ring, debug
 from .roots import is_prime, ntt_primes
 
@@ -49,6 +52,7 @@ __all__ = [
     "NotInvertible",
     "NotNTTFriendly",
     "OutOfDeviceMemory",
+    "OutOfHostMemory",
     "OutputError",
     "ParameterError",
     "Poly",
@@ -62,9 +66,11 @@ __all__ = [
     "debug",
     "device",
     "dot",
+    "einsum",
     "equal",
     "fma",
     "is_prime",
+    "matmul",
     "ntt_primes",
     "stack",
 ]

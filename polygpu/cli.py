@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, fft
+from . import __version__, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
 from .errors import ParameterError, PolyGPUError
@@ -285,6 +285,10 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     }
     for name, ring in others.items():
         yield name, partial(_check_rings, [ring])
+    shape = (3, 9, 2) if small else (33, 130, 17)
+    yield "matrix products modulo words", partial(_check_matrices, shape)
+    squares = [Ring(8, ntt_primes(8, bits)) for bits in (30, 50, 62, 64)]
+    yield "matrices of polynomials", partial(_check_poly_matrices, [*squares, Ring(8, 41), Ring(6, 1 << 64)])
     yield "complex transforms and convolutions", partial(_check_complex, (2, 64) if small else (2, 64, 4096))
 
 
@@ -313,6 +317,25 @@ def _check_rings(rings: list[Ring]) -> None:
                 at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]
                 assert int(value.data[limb, n - 1]) == at[0], f"value at a point in {ring!r}"
                 assert at[2] == at[0] * at[1] % q, f"product at a point in {ring!r}"
+
+
+def _check_matrices(shape: tuple[int, int, int]) -> None:
+    """Random and largest words, against Python ints."""
+    compute, rng, (m, k, n) = backend(), np.random.default_rng(1), shape
+    for q in (2, 257, 2**30 - 35, 2**31 - 1, 1 << 32, 2**50 - 27, 2**62 - 57, 1 << 62):
+        dtype = np.uint32 if q <= 1 << 32 else np.uint64
+        a, b = (rng.integers(0, q, size, dtype=dtype) for size in ((m, k), (k, n)))
+        a[0], b[:, 0] = np.iinfo(dtype).max, q - 1
+        c = compute.to_host(linalg.matmul(compute.from_host(a), compute.from_host(b), q))
+        expected = a.astype(object) @ b.astype(object) % q
+        assert c.tolist() == expected.tolist(), f"matrix product modulo {q}"
+
+
+def _check_poly_matrices(rings: list[Ring]) -> None:
+    """Random matrices, against sums of products of polynomials."""
+    for ring in rings:
+        a, b = ring.random((3, 4), seed=1), ring.random((4, 2), seed=2)
+        assert a @ b == (a[:, :, np.newaxis] * b).sum(1), f"matrix product in {ring!r}"
 
 
 def _check_complex(lengths: tuple[int, ...]) -> None:

@@ -67,5 +67,9 @@ class TablesTooLarge(PolyGPUError, MemoryError):
     """Tables of a ring that this machine's memory cannot hold."""
 
 
+class OutOfHostMemory(PolyGPUError, MemoryError):
+    """A result, or what a call needs meanwhile, that this machine's memory cannot hold."""
+
+
 class OutOfDeviceMemory(PolyGPUError, MemoryError):
     """A GPU without memory for the result or for what a call needs meanwhile; operands are as they were."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array, is_device_array, of
-from .errors import DeviceError, NotComplex, OutputError, ParameterError
+from .arrays import contiguous, result, spread
+from .backends import is_device_array, of
+from .errors import DeviceError, NotComplex, ParameterError
 
 MAX_LENGTH = 4096
 
@@ -78,11 +79,12 @@ def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
             f"x: the last axis has {n} points, must have a power of two up to {MAX_LENGTH}; "
             "numpy.fft and cupy.fft take any"
         )
-    source = _contiguous(x)
-    result = _result(source, out, source)
+    source = contiguous(x)
+    compute = of(source)
+    data = result(compute, source.shape, source.dtype, out, source)
     if source.size:
-        of(source).fft(source.reshape(-1, n), result.reshape(-1, n), bool(inverse))
-    return result if out is None else out
+        compute.fft(source.reshape(-1, n), data.reshape(-1, n), bool(inverse))
+    return data
 
 
 def convolve64(a: Any, b: Any, out: Any = None) -> Any:
@@ -123,13 +125,12 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
     compute = of(a)
     if a.size == 64 != b.size:
         a, b = b, a  # the filter is the second operand
-    with compute.here():
-        left = _contiguous(compute.xp.broadcast_to(a, shape))
-        right = _contiguous(b if b.size == 64 else compute.xp.broadcast_to(b, shape))
-    result = _result(left, out, a, b)
-    if left.size:
-        compute.convolve(left.reshape(-1, 64), right.reshape(-1, 64), result.reshape(-1, 64))
-    return result if out is None else out
+    left = contiguous(spread(a, shape))
+    right = contiguous(b if b.size == 64 else spread(b, shape))
+    data = result(compute, shape, a.dtype, out, a, b)
+    if data.size:
+        compute.convolve(left.reshape(-1, 64), right.reshape(-1, 64), data.reshape(-1, 64))
+    return data
 
 
 def _shape(x: Any, name: str) -> tuple[int, ...]:
@@ -151,38 +152,3 @@ def _shape(x: Any, name: str) -> tuple[int, ...]:
         raise ParameterError(f"{name}: a single number; give an array with points along its last axis")
     shape: tuple[int, ...] = x.shape
     return shape
-
-
-def _contiguous(x: Any) -> Array:
-    """The array in C order and aligned for its numbers; itself where it is."""
-    compute = of(x)
-    with compute.here():
-        y: Array = compute.xp.ascontiguousarray(x)
-        if compute.address(y) % y.dtype.itemsize:
-            y = y.view(np.uint8).copy().view(y.dtype)  # CuPy's copy of complex128 needs alignment too
-        return y
-
-
-def _result(like: Array, out: Any, *operands: Array) -> Any:
-    """An array for the result: a new one, or `out` after all checks."""
-    compute = of(like)
-    if out is None:
-        with compute.here():
-            return compute.xp.empty(like.shape, like.dtype)
-    if not isinstance(out, np.ndarray) and not is_device_array(out):
-        raise OutputError(f"out: {type(out).__name__}, must be an array of {like.dtype}")
-    if of(out).name != compute.name:
-        raise DeviceError(f"out: on {of(out).name}, the operands are on {compute.name}")
-    if out.shape != like.shape or out.dtype != like.dtype:
-        raise OutputError(f"out: {out.dtype} {out.shape}, the result is {like.dtype} {like.shape}")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise OutputError("out: is read-only; give one that can be written")
-    if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
-        raise OutputError("out: must be C-contiguous and aligned; leave it out and copy the result")
-    with compute.here():
-        for x in operands:
-            if compute.xp.may_share_memory(x, out) and (
-                compute.address(x) != compute.address(out) or x.shape != out.shape
-            ):
-                raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
-    return out

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _cpu
-from .errors import TablesTooLarge
+from .errors import OutOfHostMemory, TablesTooLarge
 from .roots import Kind
 
 # A block of this many bytes is transformed while it stays in a core's first cache.
 CACHE_BLOCK_BYTES = 1 << 15
+
+_SMALL_ARRAY = 1 << 26  # bytes; nobody asks the system whether so few are available
 
 
 # What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
@@ -281,6 +283,15 @@ def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
         raise TablesTooLarge(
             f"tables for n = {n} and {len(moduli)} moduli take {needed / 2**30:.3g} GiB, "
             f"{available / 2**30:.3g} GiB are available; use a smaller n or fewer moduli at a time"
+        )
+
+
+def check_array(size: int) -> None:
+    """Raise OutOfHostMemory where an array of so many bytes does not fit what memory is available."""
+    if size > _SMALL_ARRAY and size > (available := _available_memory()):
+        raise OutOfHostMemory(
+            f"an array of {size / 2**30:.3g} GiB is needed, {available / 2**30:.3g} GiB are available; "
+            "take smaller batches"
         )
 
 

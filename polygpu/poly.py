@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, cast
+from functools import lru_cache, partial
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from .arrays import check_writable, empty, holds_poly, overlap
 from .backends import Array, Backend, Op, checked_device, current_device, load, of
 from .errors import (
     CoefficientError,
@@ -21,8 +22,9 @@ from .errors import (
     RingMismatch,
 )
 from .inverse import inverse_mod_prime, inverse_mod_two
-from .plan import Permutation, automorphism, monomial_product, words_to_ints
-from .ring import Domain, Method, Ring, check_method, holds_poly
+from .linalg import MAX_MODULUS
+from .plan import Permutation, Plan, automorphism, monomial_product, words_to_ints
+from .ring import Domain, Method, Ring, check_method
 from .rns import compose
 from .roots import integer, is_prime, shown
 
@@ -46,6 +48,9 @@ class Poly:
     __slots__ = ("__weakref__", "_data", "_domain", "_ring")
     __array_ufunc__ = None  # ndarray * poly comes to Poly.__rmul__
     __hash__ = None  # type: ignore[assignment]
+
+    #: The operator @; contract.py, which stands above this module, sets it.
+    _matmul: ClassVar[Callable[[Poly, Poly], Poly]]
 
     def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
         """Wrap checked data; use the ring's constructors."""
@@ -136,7 +141,7 @@ class Poly:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> Poly:
-        """Index the batch axes by NumPy's rules; shares memory where NumPy does.
+        """Index the batch axes by NumPy's rules; shares memory where the parts lie together, else a copy.
 
         Residues and coefficients are reached through `data`.
         """
@@ -189,7 +194,7 @@ class Poly:
         [9, 12]
         """
         axes = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        wanted = sorted({_axis(a, self.ndim) for a in axes}, reverse=True)
+        wanted = sorted({checked_axis(a, self.ndim) for a in axes}, reverse=True)
         data = self._data
         with self._backend.here():
             for a in wanted:
@@ -237,15 +242,15 @@ class Poly:
         if self._domain == domain:
             if out is None:
                 return self
-            data = _result(self._ring, self.shape, out, self)
+            data = result_data(self._ring, self.shape, out, self)
             with self._backend.here():
                 data[...] = self._data
         else:
             plan = self._ring.transform
-            data = _result(self._ring, self.shape, out, self)
+            data = result_data(self._ring, self.shape, out, self)
             compute = self._backend
             (compute.ntt if domain == "eval" else compute.intt)(plan, self._data, data)
-        return _finish(self._ring, data, domain, out)
+        return finish(self._ring, data, domain, out)
 
     def natural_order(self) -> Array:
         """Evaluated residues in natural order, a copy: [..., k] == a(psi^(2k+1)) or a(omega^k).
@@ -262,19 +267,19 @@ class Poly:
 
     def add(self, other: Poly | int, out: Poly | None = None) -> Poly:
         """Sum; see Poly for domains and broadcasting."""
-        a = _checked_poly(self, "a")
+        a = checked_poly(self, "a")
         return _pointwise("add", a, a._operand(other), out)
 
     def sub(self, other: Poly | int, out: Poly | None = None) -> Poly:
         """Difference."""
-        a = _checked_poly(self, "a")
+        a = checked_poly(self, "a")
         return _pointwise("sub", a, a._operand(other), out)
 
     def neg(self, out: Poly | None = None) -> Poly:
         """The negative."""
-        data = _result(self._ring, self.shape, out, self)
+        data = result_data(self._ring, self.shape, out, self)
         self._backend.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
-        return _finish(self._ring, data, self._domain, out)
+        return finish(self._ring, data, self._domain, out)
 
     def mul(self, other: Poly | int, out: Poly | None = None, *, method: Method = "auto") -> Poly:
         """Product in the ring: Poly.mul(a, b) is a * b, right for every degree and modulus.
@@ -296,12 +301,13 @@ class Poly:
             PrecisionError: method="fft", and the degree is too large for it to be exact.
             DomainError: method="fft" with an evaluated Poly.
 
-        Cost: three transforms a limb; ring.explain() says which.
+        Cost: three transforms a limb; ring.explain() says which. Many short polynomials times one are a
+        product of matrices where that was measured to be faster.
         """
         if not isinstance(self, Poly) and isinstance(other, Poly):
             return other.mul(self, out, method=method)  # Poly.mul(3, a)
         check_method(method, "method")
-        ring = _checked_poly(self, "a")._ring
+        ring = checked_poly(self, "a")._ring
         if not isinstance(other, Poly) and not ring.limbs.wide:
             return self._scaled(integer(other, "operand"), out)
         b = self._operand(other)
@@ -311,20 +317,24 @@ class Poly:
             if method == "fft":
                 raise DomainError("method: 'fft' multiplies coefficients; use intt() first, or leave it out")
             return _product_of_leaves(self.ntt(), b.ntt(), out)
-        shape = _broadcast(self, b)
+        shape = broadcast_batch(self, b)
         compute = self._backend
         plan = ring.product_plan(method, compute.name)
-        data = _result(ring, shape, out, self, b)
-        compute.multiply(plan, self._data, b._data, data)
-        return _finish(ring, data, "coef", out)
+        data = result_data(ring, shape, out, self, b)
+        many, one = (b, self) if math.prod(self.shape) == 1 else (self, b)
+        if method == ring.product == "auto" and _as_matrices(plan, many, one, data):
+            _multiply_by_matrix(many, one, data)
+        else:
+            compute.multiply(plan, self._data, b._data, data)
+        return finish(ring, data, "coef", out)
 
     def _scaled(self, factor: int, out: Poly | None) -> Poly:
         ring = self._ring
         scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
-        data = _result(ring, self.shape, out, self)
+        data = result_data(ring, self.shape, out, self)
         compute = self._backend
         compute.pointwise(ring.limbs, "mul", self._data, compute.constant(scalars), None, data)
-        return _finish(ring, data, self._domain, out)
+        return finish(ring, data, self._domain, out)
 
     def _operand(self, other: object) -> Poly:
         """The other operand as a Poly of this ring."""
@@ -358,6 +368,12 @@ class Poly:
 
     def __rmul__(self, other: int) -> Poly:
         return _operator(self.mul, other)
+
+    def __matmul__(self, other: Poly) -> Poly:
+        return _operator(lambda x: Poly._matmul(self, x), other)
+
+    def __rmatmul__(self, other: Poly) -> Poly:
+        return _operator(lambda x: Poly._matmul(x, self), other)
 
     def __neg__(self) -> Poly:
         return self.neg()
@@ -426,7 +442,7 @@ class Poly:
         return self._permuted(monomial_product(ring.n, ring.kind, exponent))
 
     def _permuted(self, permutation: Permutation) -> Poly:
-        data = _empty(self._backend, self._data.shape, self._data.dtype)
+        data = empty(self._backend, self._data.shape, self._data.dtype)
         self._backend.permute(self._ring.limbs, self._data, permutation, data)
         return Poly(self._ring, data, self._domain)
 
@@ -519,7 +535,7 @@ class Poly:
         return y
 
     def _inverse_by_limbs(self) -> Poly:
-        data = _empty(self._backend, self._data.shape, self._data.dtype)
+        data = empty(self._backend, self._data.shape, self._data.dtype)
         for i, q in enumerate(self._ring.moduli):
             limb = Ring(self._ring.n, q, kind=self._ring.kind, product=self._ring.product)
             try:
@@ -612,48 +628,28 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     >>> fma(R([1, 1]), R([2]), R([3])).to_bigints().tolist()
     [5, 2, 0, 0]
     """
-    a = _checked_poly(a, "a")
+    a = checked_poly(a, "a")
     b, c = a._operand(b), a._operand(c)
     ring = a._ring
     evaluated = "eval" in (a._domain, b._domain, c._domain)
     if not evaluated or ring.transform.base > 1:
-        shape = _broadcast(a, b, c)
+        shape = broadcast_batch(a, b, c)
         if out is not None:
-            _result(ring, shape, out, a, b, c)  # refuse before anything is computed
+            result_data(ring, shape, out, a, b, c)  # refuse before anything is computed
         return a.mul(b).add(c, out=out)
     x, y, z = a.ntt(), b.ntt(), c.ntt()
-    data = _result(ring, _broadcast(x, y, z), out, x, y, z)
+    data = result_data(ring, broadcast_batch(x, y, z), out, x, y, z)
     x._backend.pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
-    return _finish(ring, data, "eval", out)
-
-
-def dot(a: Poly, b: Poly, axis: int = -1) -> Poly:
-    """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
-
-    >>> R = Ring(4, 17)
-    >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
-    [0, 1, 2, 0]
-    """
-    a = _checked_poly(a, "a")
-    b = a._operand(b)
-    shape = _broadcast(a, b)
-    if not shape:
-        raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
-    at = _axis(axis, len(shape))
-    coefficients = a._domain == b._domain == "coef"
-    if a._ring.multiplies_evaluated:
-        a, b = a.ntt(), b.ntt()
-    total = (a * b).sum(at)
-    return total.intt() if coefficients else total
+    return finish(ring, data, "eval", out)
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether values are equal, for each batch element: bools of the broadcast batch shape."""
     if not isinstance(a, Poly):
         a, b = b, a
-    a = _checked_poly(a, "a")
+    a = checked_poly(a, "a")
     b = a._operand(b)
-    _broadcast(a, b)
+    broadcast_batch(a, b)
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
     with a._backend.here():
@@ -683,7 +679,7 @@ def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     """Join polynomials of one batch shape along a new batch axis."""
     first, arrays = _joined(polys)
-    at = _axis(axis, first.ndim + 1)
+    at = checked_axis(axis, first.ndim + 1)
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
     with first._backend.here():
@@ -693,7 +689,7 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
     """Join polynomials along a batch axis that they have."""
     first, arrays = _joined(polys)
-    at = _axis(axis, first.ndim)
+    at = checked_axis(axis, first.ndim)
     if any(
         x.ndim != arrays[0].ndim or np.delete(x.shape, at).tolist() != np.delete(arrays[0].shape, at).tolist()
         for x in arrays
@@ -731,20 +727,23 @@ def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     return cast(Poly, NotImplemented)
 
 
-def _checked_poly(x: object, name: str) -> Poly:
+def checked_poly(x: object, name: str) -> Poly:
+    """The value itself, where it is a Poly."""
     if not isinstance(x, Poly):
         raise RingMismatch(f"{name}: {type(x).__name__}, must be a Poly; ring(x) makes one of integers")
     return x
 
 
-def _axis(axis: object, ndim: int) -> int:
+def checked_axis(axis: object, ndim: int) -> int:
+    """The batch axis, counted from the left."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
         raise ParameterError(f"axis: {a} is outside the {ndim} batch axes")
     return a % ndim
 
 
-def _broadcast(*polys: Poly) -> tuple[int, ...]:
+def broadcast_batch(*polys: Poly) -> tuple[int, ...]:
+    """The batch shape of operands together."""
     first = polys[0].shape
     if all(p.shape == first for p in polys):
         return first
@@ -761,10 +760,10 @@ def _shapes(arrays: Sequence[Array]) -> str:
     return ", ".join(str(x.shape[:-2]) for x in arrays)
 
 
-def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
+def result_data(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
     """The array to write: a new one, or out's after all checks."""
     if out is None:
-        return _empty(operands[0]._backend, (*shape, ring.rows, ring.n), ring.dtype)
+        return empty(operands[0]._backend, (*shape, ring.rows, ring.n), ring.dtype)
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
@@ -776,26 +775,12 @@ def _result(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Pol
     data, compute = out._data, operands[0]._backend
     if type(data) is not type(operands[0]._data) or out.device != operands[0].device:
         raise OutputError(f"out: on {out.device}, the operands are on {operands[0].device}")
-    if isinstance(data, np.ndarray) and not data.flags.writeable:
-        raise OutputError("out: its array is read-only; give one that can be written")
-    with compute.here():
-        shared = [
-            x._data for x in operands if x._data is not data and compute.xp.may_share_memory(x._data, data)
-        ]
-    for x in shared:
-        if compute.address(x) != compute.address(data) or x.shape != data.shape:
-            raise OutputError(
-                "out: overlaps an operand in part; give the operand itself or memory of its own"
-            )
+    check_writable(compute, data, *(x._data for x in operands))
     return data
 
 
-def _empty(compute: Backend, shape: tuple[int, ...], dtype: Any) -> Array:
-    with compute.here():
-        return compute.xp.empty(shape, dtype)  # type: ignore[no-any-return]
-
-
-def _finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
+def finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
+    """The result in the memory of result_data."""
     if out is None:
         return Poly(ring, data, domain)
     out._domain = domain
@@ -806,16 +791,43 @@ def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
     ring = a._ring
-    data = _result(ring, _broadcast(a, b), out, a, b)
+    data = result_data(ring, broadcast_batch(a, b), out, a, b)
     a._backend.pointwise(ring.limbs, op, a._data, b._data, None, data)
-    return _finish(ring, data, a._domain, out)
+    return finish(ring, data, a._domain, out)
+
+
+def _as_matrices(plan: Plan, many: Poly, one: Poly, data: Array) -> bool:
+    """Whether to multiply many polynomials by the matrix of one, into memory that holds neither."""
+    limbs, count, compute = plan.limbs, math.prod(many.shape), many._backend
+    possible = math.prod(one.shape) == 1 < count and limbs.rows == 1 and limbs.moduli[0] <= MAX_MODULUS
+    return possible and compute.prefers_matrix(plan, count) and not overlap(compute, many._data, data)
+
+
+def _multiply_by_matrix(many: Poly, one: Poly, data: Array) -> None:
+    """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
+    ring, compute, n = many._ring, many._backend, many._ring.n
+    below = (-one if ring.kind == "negacyclic" else one)._data
+    index = compute.constant(_toeplitz_index(n))
+    with compute.here():
+        matrix = compute.xp.concatenate([below.reshape(n), one._data.reshape(n)])[index]
+    rows, products = many._data.reshape(1, -1, n), data.reshape(1, -1, n)
+    compute.matmul(ring.limbs, rows, matrix.reshape(1, n, n), products)
+
+
+@lru_cache(maxsize=16)
+def _toeplitz_index(n: int) -> Array:
+    """Where coefficient j of X^k b stands in (X^n b, b), by (k, j)."""
+    k, j = np.ogrid[:n, :n]
+    index: Array = n + j - k
+    index.setflags(write=False)
+    return index
 
 
 def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:
     ring = a._ring
-    data = _result(ring, _broadcast(a, b), out, a, b)
+    data = result_data(ring, broadcast_batch(a, b), out, a, b)
     a._backend.multiply_leaves(ring.transform, a._data, b._data, data)
-    return _finish(ring, data, "eval", out)
+    return finish(ring, data, "eval", out)
 
 
 def _square_root(x: int) -> float:

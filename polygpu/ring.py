@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from .arrays import as_integers, empty
 from .backends import Array, backend, current_device, host, is_device_array, load, of
 from .errors import (
     BadRoot,
     CoefficientError,
-    DeviceError,
     DomainError,
     NotCanonical,
     NotNTTFriendly,
@@ -420,7 +420,7 @@ class Ring:
         >>> Ring(4, 17)([-1, 2**70]).to_bigints().tolist()
         [16, 13, 0, 0]
         """
-        integers = _as_integers(x)
+        integers = as_integers(x)
         if integers.ndim == 0:
             integers = integers.reshape(1)
         if integers.shape[-1] > self._n:
@@ -430,11 +430,10 @@ class Ring:
             )
         shape = (*integers.shape[:-1], self.rows, self._n)
         if is_device_array(integers):
-            with of(integers).here():
-                data = of(integers).xp.empty(shape, self.dtype)
+            data = empty(of(integers), shape, self.dtype)
             of(integers).reduce_integers(self.limbs, integers, data)
             return self._element(self, data, "coef")
-        data = np.empty(shape, self.dtype)
+        data = empty(host(), shape, self.dtype)
         if integers.dtype == object:
             residues_of_ints(self.limbs, integers, data)
         else:
@@ -461,7 +460,7 @@ class Ring:
         """
         domain = self._checked_domain(domain)
         is_array = isinstance(data, np.ndarray) and data.dtype != object
-        array = data if is_array or is_device_array(data) else _as_integers(data, "data")
+        array = data if is_array or is_device_array(data) else as_integers(data, "data")
         if array.ndim < 2 or array.shape[-2:] != (self.rows, self._n):
             raise ParameterError(
                 f"data: shape {array.shape} must end in (rows, n) = ({self.rows}, {self._n}); "
@@ -561,7 +560,7 @@ class Ring:
         if start >> 48:
             raise ParameterError(f"start: {shown(start)} must be below 2**48")
         shape = _batch(batch)
-        data = np.empty((*shape, self.rows, self._n), self.dtype)
+        data = empty(host(), (*shape, self.rows, self._n), self.dtype)
         uniform(host(), self.limbs, self._n, shape, seed, start, data)
         return self._element(self, backend().from_host(data), "coef")
 
@@ -676,60 +675,3 @@ def _checked_moduli(moduli: object) -> tuple[int, ...]:
             )
         product *= q
     return values
-
-
-_EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothing is rounded for you"
-
-
-def holds_poly(x: object) -> bool:
-    """Whether x is a Poly or lists of them, which NumPy would read as residues."""
-    return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
-
-
-def _as_integers(x: object, name: str = "x") -> Array:
-    """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
-    if holds_poly(x):
-        raise CoefficientError(
-            f"{name}: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
-        )
-    if isinstance(x, (bytes, bytearray, memoryview)):
-        raise CoefficientError(f"{name}: {type(x).__name__} {_EXACT}")
-    if is_device_array(x):
-        device_array: Any = x
-        if device_array.dtype.kind not in "iu":
-            raise CoefficientError(f"{name}: coefficients of dtype {device_array.dtype} {_EXACT}")
-        wide = np.int64 if device_array.dtype.kind == "i" else np.uint64
-        with of(device_array).here():
-            return of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
-    if hasattr(x, "__cuda_array_interface__"):
-        raise DeviceError(
-            f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
-        )
-    if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
-        x = np.asarray(x)
-    if isinstance(x, (np.ndarray, np.generic)):
-        array = np.asarray(x)
-    else:
-        # Through Python objects, so that np.array cannot turn [True, 2] or [2**63, -1] into something else.
-        try:
-            array = np.array(x, dtype=object)
-        except ValueError:
-            raise CoefficientError(
-                f"{name}: ragged nested lists; pad them with zeros to one length"
-            ) from None
-    if array.dtype.kind in "iu":
-        wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
-        return np.ascontiguousarray(array, dtype=wide_type) if array.ndim else array.astype(wide_type)
-    if array.dtype.kind != "O":
-        raise CoefficientError(f"{name}: coefficients of dtype {array.dtype} {_EXACT}")
-    for value in array.flat:
-        if isinstance(value, (list, tuple)):
-            raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-            raise CoefficientError(f"{name}: coefficient {value!r} of type {type(value).__name__} {_EXACT}")
-    if any(isinstance(value, np.integer) for value in array.flat):
-        array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
-    try:
-        return array.astype(np.int64)
-    except OverflowError:
-        return array

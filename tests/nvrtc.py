@@ -34,6 +34,7 @@ from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import CudaBackend
+from polygpu.backends.gemm import has_limbs
 from polygpu.backends.passes import Card
 from polygpu.plan import AuxiliaryPlan, FftPlan, NttPlan, automorphism, limbs_of
 
@@ -105,9 +106,12 @@ class _Recorder:
             memory=SimpleNamespace(OutOfMemoryError=MemoryError),
             get_current_stream=lambda index: stream,
             runtime=SimpleNamespace(getDeviceProperties=lambda index: properties),
+            cublas=_Cublas(),
+            device=SimpleNamespace(get_cublas_handle=lambda: 0),
         )
         module.RawModule = self._raw_module  # type: ignore[attr-defined]
-        module.empty = module.zeros = _array  # type: ignore[attr-defined]
+        module.empty = module.zeros = module.ones = _array  # type: ignore[attr-defined]
+        module.ascontiguousarray = lambda x: x  # type: ignore[attr-defined]
         module.asarray = np.asarray  # type: ignore[attr-defined]
         module.may_share_memory = lambda x, y: False  # type: ignore[attr-defined]
         return module
@@ -120,6 +124,7 @@ class _Recorder:
             def launch(
                 grid: Any, block: tuple[int, ...], args: Any, *, shared_mem: int = 0, **_: object
             ) -> None:
+                assert max(grid[1:], default=1) <= 65535, (expression, grid)
                 self.launches.append(Kernel(file, expression, int(np.prod(block)), shared_mem))
 
             return _Function(launch)
@@ -135,6 +140,15 @@ class _Function:
 
     def __call__(self, *args: Any, **keywords: Any) -> None:
         self._launch(*args, **keywords)
+
+
+class _Cublas:
+    """Its kernels are its own: nothing is launched."""
+
+    CUBLAS_OP_N = CUBLAS_OP_T = CUBLAS_COMPUTE_32I = CUBLAS_GEMM_DEFAULT = 0
+
+    def gemmStridedBatchedEx(self, *args: Any) -> None:
+        pass
 
 
 def _array(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
@@ -188,6 +202,36 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
             backend.fft(x, x, inverse)
         if size == 6:
             backend.convolve(x, x, x)
+    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):  # one for each sum
+        limbs = limbs_of((modulus,))
+
+        def array(*shape: int, dtype: Any = limbs.dtype) -> Any:
+            return _array(shape, dtype)
+
+        sizes = (1, 2, 4, 8)
+        for rows, columns, points in (*product(sizes, sizes, (63, 64)), (16, 16, 64)):
+            a, b = array(1 << 16, rows, 3, 1, points), array(1 << 16, 3, columns, 1, points)
+            backend.matmul_points(limbs, a, b, array(1 << 16, rows, columns, 1, points))
+        if modulus > 1 << 62:
+            continue
+        for rows, columns, length in (
+            *((size,) * 3 for size in (16, 32, 64, 128)),
+            *product(sizes, (63, 64), (64,)),
+        ):
+            a, b = array(1 << 16, rows, length), array(1 << 16, length, columns)
+            backend._matmul_integer(limbs, a, b, array(1 << 16, rows, columns))
+        for columns, length in product(sizes, (63, 64)):
+            a, b = array(1, 64, length), array(1, length, columns)
+            backend._matmul_integer(limbs, a, b, array(1, 64, columns))
+        for length in (1, 2, 4):  # copies of 4, 8 and 16 bytes
+            a, b, out = array(1, 64, length), array(1, length, 64), array(1, 64, 64)
+            if has_limbs(modulus, limbs.dtype.itemsize):
+                backend._matmul_limbs(limbs, a, b, out)
+            backend._matmul_residues(limbs, a, b, out)
+        if has_limbs(modulus, limbs.dtype.itemsize):
+            for batch, m, n in ((1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24)):  # more than 65535 blocks
+                backend._matmul_limbs(limbs, array(batch, m, 4), array(batch, 4, n), array(batch, m, n))
+    limbs_of.cache_clear()  # their handles hold what no other backend shall find
     # A kernel that is launched with several sizes of shared memory counts once, with the largest.
     largest: dict[str, Kernel] = {}
     for kernel in recorder.launches:
@@ -337,6 +381,25 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("fill_twiddles", "Strict32"): {256: (40, 0)},
     ("fill_twiddles", "Strict64"): {256: (40, 0)},
     ("fill_twiddles", "Tight32"): {256: (40, 0)},
+    ("gemm_compose", "u32"): {256: (56, 0)},
+    ("gemm_compose", "u64"): {256: (64, 32)},
+    ("gemm_limbs", "u32"): {128: (256, 320)},
+    ("gemm_limbs", "u64"): {128: (256, 416)},
+    ("gemm_split", "u32"): {256: (48, 0)},
+    ("gemm_split", "u64"): {256: (48, 0)},
+    ("matmul_integer", "Sum31"): {256: (224, 0)},
+    ("matmul_integer", "Sum32"): {256: (120, 0)},
+    ("matmul_integer", "Sum62"): {256: (216, 0)},
+    ("matmul_narrow", "Sum31"): {256: (128, 96)},
+    ("matmul_narrow", "Sum32"): {256: (128, 80)},
+    ("matmul_narrow", "Sum62"): {256: (248, 32)},
+    ("matmul_points", "Sum31"): {128: (168, 128)},
+    ("matmul_points", "Sum32"): {128: (128, 32)},
+    ("matmul_points", "Sum62"): {128: (192, 0)},
+    ("matmul_points", "Sum64"): {128: (208, 0)},
+    ("matmul_points_staged", "Sum31"): {128: (168, 80)},
+    ("matmul_points_staged", "Sum32"): {128: (168, 0)},
+    ("matmul_points_staged", "Sum62"): {128: (208, 0)},
     ("multiply_leaves", "u32"): {256: (48, 0)},
     ("multiply_leaves", "u64"): {256: (48, 0)},
     ("ntt_forward", "Complex128"): {128: (128, 0), 256: (128, 16), 512: (128, 0)},

@@ -12,10 +12,12 @@ import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import matrices
 import numpy as np
 import nvrtc
 import pytest
@@ -25,6 +27,7 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft, plan
 from polygpu.backends import cuda
+from polygpu.backends.gemm import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
 from polygpu.backends.passes import (
     Card,
     Rows,
@@ -720,6 +723,212 @@ def test_ffts_stay_on_their_device():
         np.testing.assert_array_equal(zero.get(), x)
 
 
+# ---- products of matrices ----
+
+
+def with_idle_multiprocessors(gpu, count):
+    """The backend on a card so large: tiles are small and sums in parts where there are many."""
+    backend = backends.load("cuda:0")
+    backend.card = replace(backend.card, multiprocessors=count)
+    return backend
+
+
+check_integers = partial(matrices.check_matmul, method="_matmul_integer")
+
+
+@needs_compiler
+@pytest.mark.parametrize("values", ["random", "last", "words"])
+@pytest.mark.parametrize("q", matrices.MODULI)
+def test_products_of_integers(gpu, q, values):
+    """A lone entry, no terms or products, odd sizes, both sides of tiles, shared operands; every kernel."""
+    backend = with_idle_multiprocessors(gpu, 132)
+    for batch, m, k, n in (
+        (1, 1, 1, 1),
+        (2, 3, 0, 4),
+        (0, 3, 2, 4),
+        (2, 0, 3, 1),
+        (2, 9, 5, 10),
+        (1, 65, 17, 66),
+    ):
+        check_integers(backend, q, (batch, m, k), (batch, k, n), values)
+    for m, n in ((10, 11), (9, 3), (3, 9)):
+        check_integers(backend, q, (3, m, 5), (1, 5, n), values)
+        check_integers(backend, q, (1, m, 5), (3, 5, n), values)
+
+
+@needs_compiler
+@pytest.mark.parametrize("q, side", [(2**31 - 1, 8), *product((2**31 - 1, 2**32 - 5, 2**62), (1, 2, 4))])
+def test_every_tile_of_products_of_integers(gpu, q, side):
+    """Lengths and edges on both sides of the tile's."""
+    backend, edge = with_idle_multiprocessors(gpu, 1), 16 * side
+    for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
+        tile = integer_tile(sum_of(limbs_of((q,))), 2, edge, edge, backend.card)
+        assert (tile.side, tile.grid) == (side, 2)
+        check_integers(backend, q, (2, m, k), (2, k, n), "words")
+    check_integers(backend, q, (2, edge, 16), (2, 16, edge))
+
+
+@needs_compiler
+@pytest.mark.parametrize("multiprocessors", [0, 132])
+@pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
+def test_narrow_products_of_integers(gpu, q, multiprocessors):
+    """Few columns and few rows, chunks and single words, one thread to a block of them for a sum."""
+    backend = with_idle_multiprocessors(gpu, multiprocessors)
+    for narrow, wide, k in product((1, 2, 3, 5, 8), (3, 36), (1, 7, 64, 129)):
+        for batch in (1, 2):
+            check_integers(backend, q, (batch, wide, k), (batch, k, narrow), "last")
+            check_integers(backend, q, (batch, narrow, k), (batch, k, wide))
+    check_integers(backend, q, (1, 300, 4), (1, 4, 3))
+    check_integers(backend, q, (1, 2, 2100), (2, 2100, 1), "last")
+
+
+@needs_compiler
+@pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
+@pytest.mark.parametrize("m, n", [(1, 1), (20, 2), (2, 20), (20, 20)])
+def test_long_sums_in_parts(gpu, q, m, n):
+    backend = with_idle_multiprocessors(gpu, 5)
+    for k in (1037, 1040):
+        assert part_of_sums(sum_of(limbs_of((q,))), 1, m, n, k, backend.card) < k
+        check_integers(backend, q, (1, m, k), (1, k, n), "words")
+        check_integers(backend, q, (1, m, k), (1, k, n))
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", ["dense", "transposed", "broadcast"])
+@pytest.mark.parametrize("moduli", [(2,), matrices.MODULI[:4], matrices.MODULI[2:7], matrices.WIDE_MODULI])
+def test_products_at_points(gpu, moduli, layout):
+    """Every size of tile, rows of odd lengths, no terms or products, more tiles than a block has."""
+    sizes = [
+        (2, 3, 5, 7, 4),
+        (2, 2, 3, 2, 5),
+        (3, 9, 4, 8, 8),
+        (1, 8, 3, 16, 36),
+        (5, 1, 6, 1, 64),
+        (2, 4, 131, 1, 1),
+    ]
+    if layout == "dense":
+        sizes += [(1, 1, 1, 1, 1), (1, 2, 0, 2, 4), (0, 1, 1, 1, 4), (1, 0, 2, 2, 4), (150, 1, 2, 1, 2)]
+    for multiprocessors in (0, 132):
+        backend = with_idle_multiprocessors(gpu, multiprocessors)
+        for size in sizes:
+            matrices.check_points(backend, moduli, size, "random", layout)
+            matrices.check_points(backend, moduli, size, "last", layout)
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", ["dense", "transposed", "broadcast"])
+@pytest.mark.parametrize(
+    "moduli, side",
+    [(matrices.MODULI[:4], 8), (matrices.MODULI[:4], 4), (matrices.MODULI[2:7], 4), (matrices.MODULI[5:], 4)],
+)
+def test_products_at_points_in_stages(gpu, moduli, side, layout):
+    """Sums on both sides of one stage and of all; rows, columns and points that end within a block."""
+    backend, limbs = with_idle_multiprocessors(gpu, 0), limbs_of(moduli)
+    for batch, m, k, p, points in (
+        (1, 2 * side, 2, 2 * side, 32),
+        (2, 2 * side - 1, 3, 2 * side, 20),
+        (1, side + 1, 4, 4 * side - 1, 36),
+        (3, 2 * side, 5, side + 2 if side == 4 else 14, 24),
+        (1, 2 * side, 11, 2 * side, 20),
+        (1, 2 * side, 12, 2 * side, 20),
+        (1, 2 * side, 27, 2 * side - 1, 20),
+    ):
+        tile = staged_tile(limbs, batch, m, p, k, points, backend.card)
+        assert tile is not None and tile.side == side
+        for values in ("random", "last"):
+            matrices.check_points(backend, moduli, (batch, m, k, p, points), values, layout)
+
+
+def dot(gpu, q, a, b):
+    """A sum of products, by the device."""
+    limbs, k = limbs_of((q,)), len(a)
+    x, y = (gpu.asarray(np.array(values, limbs.dtype)) for values in (a, b))
+    out = gpu.zeros((1, 1, 1, 1, 1), limbs.dtype)
+    backends.load("cuda:0").matmul_points(limbs, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out)
+    return int(out.get().item())
+
+
+@needs_compiler
+def test_a_carry_through_a_word_of_ones(gpu):
+    """(q - 1)^2 + 2^63 * 240 = 2^128 + 3600: the carry of the lowest word runs through the next."""
+    q = 2**64 - 59
+    assert dot(gpu, q, [q - 1, 1 << 63], [q - 1, 240]) == (2**128 + 3600) % q
+
+
+@needs_compiler
+def test_a_sum_that_wraps_when_its_words_are_joined(gpu):
+    """2^65 - 1 = 2^64 + (2^64 - 1): the lower word and what the upper one counts modulo q exceed a word."""
+    q = 3 * 10**9
+    factor, last = divmod(2**65 - 1 - 4 * (q - 1) ** 2, q - 1)
+    assert dot(gpu, q, [q - 1] * 5 + [1], [q - 1] * 4 + [factor, last]) == (2**65 - 1) % q
+
+
+@needs_compiler
+def test_products_at_points_off_the_alignment_of_chunks(gpu):
+    backend, limbs = with_idle_multiprocessors(gpu, 0), limbs_of((17,))
+    x = gpu.zeros((1 + 3 * 64,), np.uint32)
+    x[1:] = gpu.asarray(np.arange(192, dtype=np.uint32) % 17)
+    a = x[1:].reshape(1, 1, 3, 1, 64)
+    b, out = a.reshape(1, 3, 1, 1, 64), gpu.zeros((1, 1, 1, 1, 64), np.uint32)
+    backend.matmul_points(limbs, a, b, out)
+    np.testing.assert_array_equal(out.get().ravel(), (a.get().astype(int) ** 2).sum(axis=2).ravel() % 17)
+
+
+def test_tiles_of_products_of_integers():
+    """Large for large matrices; small for batches of small ones; few long sums in parts."""
+    card = Card((9, 0), 227 << 10, 50 << 20, 132)
+    assert (
+        integer_tile("Sum31", 1, 4096, 4096, card).side == 8
+        and integer_tile("Sum62", 1, 4096, 4096, card).side == 4
+    )
+    assert integer_tile("Sum31", 10**5, 16, 16, card).side == 1
+    for shape in ((4096, 4096, 4096), (8192, 8192, 64), (4096, 1, 256), (1, 8192, 200)):
+        assert part_of_sums("Sum31", 1, *shape, card) == shape[2]
+    for rows, columns in ((1, 1), (64, 64), (100, 1), (1, 5000), (512, 512)):
+        part = part_of_sums("Sum31", 1, rows, columns, 10**5, card)
+        assert 128 <= part <= 10**5 // 4 and part % 16 == 0
+        assert part_of_sums("Sum31", 2, rows, columns, 10**5, card) == 10**5
+
+
+def test_tiles_of_products_at_points():
+    """Large where there is work for all multiprocessors, small where not; all is covered."""
+    card = Card((9, 0), 227 << 10, 50 << 20, 132)
+    four, wide = (limbs_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
+    tile = points_tile(four, 1, 64, 64, 4096, True, card)
+    assert (tile.rows, tile.columns, tile.width) == (8, 8, 1)
+    assert tile.grid == 64 * 4 * 4096 // 128
+    assert points_tile(wide, 1, 64, 64, 4096, True, card).rows == 4
+    assert points_tile(four, 1, 8, 8, 256, True, card).rows == 1
+    dots = points_tile(four, 64, 1, 1, 4096, True, card)
+    assert (dots.width, dots.log_lanes, dots.grid) == (4, 7, 64 * 4096 // 128)
+    for batch, rows, columns, points in product((1, 3, 1000), (1, 3, 7, 9, 64), (1, 5, 12, 33), (1, 6, 64)):
+        tile = points_tile(four, batch, rows, columns, points, points % 4 == 0, card)
+        assert tile.rows <= rows and tile.columns <= columns and tile.rows * tile.columns * tile.width <= 64
+        held = tile.rows * tile.columns * tile.width * tile.grid << 7
+        assert held >= batch * rows * columns * 4 * points
+
+
+def test_stages_of_products_at_points():
+    """For matrices larger than a tile that fill the card; edges that waste less; sums of up to 62 bits."""
+    card = Card((9, 0), 227 << 10, 50 << 20, 132)
+
+    def tile(bits, batch, rows, columns, points):
+        limbs = limbs_of(tuple(2**bits - 1 - 2 * i for i in range(4)))
+        found = staged_tile(limbs, batch, rows, columns, 64, points, card)
+        return found and (found.side, found.width, found.grid)
+
+    assert tile(30, 1, 64, 64, 4096) == (8, 1, 4 * 4 * 512)
+    assert tile(30, 16, 16, 16, 4096) == (8, 1, 16 * 512)
+    assert tile(30, 16, 12, 9, 4096) == (4, 2, 16 * 2 * 2 * 256)
+    assert tile(30, 1, 8, 8, 4096) is tile(30, 1, 8, 8, 256) is None
+    assert tile(30, 16, 8, 8, 4096) == (4, 2, 16 * 256)
+    assert tile(32, 1, 64, 64, 4096) == (4, 2, 8 * 8 * 256)
+    assert tile(60, 1, 64, 64, 1024) == tile(62, 1, 64, 64, 1024) == (4, 1, 8 * 8 * 128)
+    assert tile(64, 1, 64, 64, 4096) is None
+    assert staged_tile(limbs_of((17,)), 1, 64, 64, 1, 1 << 20, card) is None
+    assert tile(30, 1000, 4, 64, 4096) is tile(60, 1000, 64, 1, 4096) is tile(30, 1000, 64, 64, 4) is None
+
+
 # ---- races and bad addresses ----
 
 # Transforms and products by FFT of ragged batches: rows of a warp and of several, products that are folded
@@ -761,6 +970,36 @@ def test_no_races_in_ffts(in_place):
     if reason := check.missing("thread"):
         pytest.skip(f"thread sanitizer: {reason}")
     result = check.run_code("thread", f"IN_PLACE = {in_place}\n{CHECKED}")
+    assert result.returncode == 0, result.output
+    assert not result.reports, result.reports[0]
+
+
+PRODUCTS = """
+from dataclasses import replace
+from cudasim import simulated_cuda
+from matrices import check_matmul, check_points
+from polygpu import backends
+
+with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
+    backend = backends.load("cuda:0")
+    for q in (2**31 - 1, 2**32, 2**62):
+        for m, n in ((66, 65), (3, 70), (70, 3), (1, 1)):
+            check_matmul(backend, q, (2, m, 35), (2, 35, n), "words", "_matmul_integer")
+            check_matmul(backend, q, (1, m, 600), (1, 600, n), "random", "_matmul_integer")
+    for multiprocessors in (0, 132):
+        backend.card = replace(backend.card, multiprocessors=multiprocessors)
+        for moduli in ((3, 2**31 - 1), (2**32,), (2**64, 5)):
+            check_points(backend, moduli, (3, 9, 4, 5, 12))
+            check_points(backend, moduli, (2, 5, 3, 7, 5), layout="transposed")
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("sanitizer", ["thread", "address"])
+def test_no_races_or_bad_addresses_in_products_of_matrices(sanitizer):
+    if reason := check.missing(sanitizer):
+        pytest.skip(f"{sanitizer} sanitizer: {reason}")
+    result = check.run_code(sanitizer, PRODUCTS)
     assert result.returncode == 0, result.output
     assert not result.reports, result.reports[0]
 
@@ -930,6 +1169,83 @@ def test_results_in_place_of_ragged_tiles(blocks):
         same(y.intt(out=y), b)
 
 
+CONTRACTIONS = [
+    ("ij,jk->ki", [(2, 3), (3, 4)]),
+    ("bij,jk->ibk", [(2, 3, 2), (2, 3)]),
+    ("ij,bjk->bik", [(2, 3), (4, 3, 2)]),
+    ("abcd,cbe->aed", [(2, 3, 2, 2), (2, 3, 2)]),
+    ("aibj,cjbk->ackib", [(2, 2, 3, 2), (2, 2, 3, 2)]),
+    ("...ij,...jk", [(2, 1, 2, 3), (4, 3, 2)]),
+    ("iij,jk->k", [(2, 2, 3), (3, 2)]),
+    ("ij,jk,kl", [(2, 3), (3, 2), (2, 2)]),
+    ("i,i", [(3,), (3,)]),
+    ("iji->ji", [(3, 2, 3)]),
+    ("ij,jk", [(2, 0), (0, 4)]),
+    ("ij,jk", [(0, 2), (2, 4)]),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "ring",
+    [
+        pytest.param(lambda: pg.Ring(16, primes(16, 30) + primes(16, 50) + primes(16, 64)), id="RNS"),
+        pytest.param(lambda: pg.Ring(2, 17), id="2 points"),
+        pytest.param(lambda: pg.Ring(8, 41), id="leaves"),
+        pytest.param(lambda: pg.Ring(6, 10**9), id="no transform"),
+        pytest.param(lambda: pg.Ring(4, 2**100), id="host"),
+    ],
+)
+def test_sums_of_products_of_polynomials(gpu, ring):
+    """Views of every kind that contract.py gives to the kernels; results also in an operand."""
+    ring = ring()
+    for subscripts, shapes in CONTRACTIONS:
+        polys = [ring.random(shape, seed=i) for i, shape in enumerate(shapes)]
+        on_gpu = [p.to("cuda") for p in polys]
+        same(pg.einsum(subscripts, *on_gpu), pg.einsum(subscripts, *polys))
+        if ring.has_eval:
+            on_gpu[0] = on_gpu[0].ntt()
+            same(pg.einsum(subscripts, *on_gpu), pg.einsum(subscripts, polys[0].ntt(), *polys[1:]))
+    a = ring.random((3, 3), seed=1)
+    x, expected = a.to("cuda"), a @ a
+    same(pg.matmul(x, x, out=x), expected)
+
+
+@needs_compiler
+@pytest.mark.parametrize("q", [97, 2**32, 2**61 - 1])
+def test_matrices_of_integers(gpu, q):
+    """CuPy arrays of any integer type in and out; both must be there."""
+    a = np.arange(-20, 22).reshape(2, 3, 7)
+    b = np.arange(210, dtype=np.uint8).reshape(3, 2, 7, 5)
+    word = np.uint32 if q <= 2**32 else np.uint64
+    for x, y in (
+        (a, b),
+        (a, b[0, 0]),
+        (a[0, 0], b),
+        (b.astype(word).swapaxes(2, 3), a.swapaxes(1, 2)),
+        (a[:, :, :0], b[:, :, :0]),
+    ):
+        expected = pg.linalg.matmul(x, y, q)
+        got = pg.linalg.matmul(gpu.asarray(x), gpu.asarray(y), q)
+        assert isinstance(got, gpu.ndarray) and got.dtype == word
+        np.testing.assert_array_equal(got.get(), expected)
+        out = gpu.empty(expected.shape, word)
+        assert pg.linalg.matmul(gpu.asarray(x), gpu.asarray(y), q, out=out) is out
+        np.testing.assert_array_equal(out.get(), expected)
+    square = gpu.asarray(np.arange(9, dtype=word).reshape(3, 3))
+    expected = pg.linalg.matmul(square.get(), square.get(), q)
+    pg.linalg.matmul(square, square, q, out=square)
+    np.testing.assert_array_equal(square.get(), expected)
+    with pytest.raises(pg.DeviceError, match="B: on cpu, and A is on cuda:0"):
+        pg.linalg.matmul(square, expected, q)
+    with pytest.raises(pg.DeviceError, match="out: on cpu, the operands are on cuda:0"):
+        pg.linalg.matmul(square, square, q, out=expected)
+    with pytest.raises(pg.CoefficientError, match="A: dtype float64"):
+        pg.linalg.matmul(square * 1.0, square, q)
+    with pytest.raises(pg.DeviceError, match="operands on cuda:0 and cpu"):
+        pg.Ring(4, 17).ones((2, 2)).to("cuda") @ pg.Ring(4, 17).ones((2, 2))
+
+
 @needs_compiler
 def test_values_of_a_batch(gpu):
     """What poly.py does with arrays: it must stay on the GPU."""
@@ -1023,6 +1339,8 @@ SECOND = {
     "fma": lambda x, y: pg.fma(x, y, x),
     "batch": lambda x, y: x.sum(),
     "dot": lambda x, y: pg.dot(x, y),
+    "matmul": lambda x, y: x[:, None] @ y[None],
+    "einsum": lambda x, y: pg.einsum("i,j,i->ji", x, y, x),
     "broadcast": lambda x, y: x * y[0],
     "stack": lambda x, y: pg.stack([x, y])[1, 1:],
     "concatenate": lambda x, y: pg.concatenate([x, y])[::2],

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, ntt_primes, plan, product, roots
+from polygpu import Poly, Ring, fft, linalg, ntt_primes, plan, product, roots
 from polygpu import errors as errors_module
 
 R = Ring(4, 17)
@@ -68,6 +68,7 @@ BUILT_IN = {
     "BackendUnavailable": (RuntimeError, ImportError, pg.DeviceError),
     "TablesTooLarge": (MemoryError,),
     "OutOfDeviceMemory": (MemoryError,),
+    "OutOfHostMemory": (MemoryError,),
 }
 
 
@@ -456,6 +457,8 @@ JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
     "fma's b": lambda a, b: pg.fma(a, b, a),
     "fma's c": lambda a, b: pg.fma(a, a, b),
     "dot": lambda a, b: pg.dot(a.reshape(1), b.reshape(1)),
+    "matmul": lambda a, b: a.reshape(1, 1) @ b.reshape(1, 1),
+    "einsum": lambda a, b: pg.einsum("i,j,k->ijk", a.reshape(1), a.reshape(1), b.reshape(1)),
     "equal": pg.equal,
     "stack": lambda a, b: pg.stack([a, b]),
     "concatenate": lambda a, b: pg.concatenate([a.reshape(1), b.reshape(1)]),
@@ -924,6 +927,269 @@ def test_transforms_of_other_gpu_arrays_are_not_made_unasked() -> None:
     check(lambda: fft.fft64(X, out=OnGPU()), pg.OutputError, ["out: OnGPU", "array of complex128"])
 
 
+# ---- sums of products ----
+
+
+class OnGPU:
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<u4", "data": (1, False), "version": 3}  # noqa: RUF012
+
+
+@cases(
+    {
+        "inner": (
+            lambda: batch(2, 3) @ batch(2, 3),
+            pg.ParameterError,
+            ["a, b: ", "(2, 3)", "last axis of a, 3", "second last one of b, 2"],
+        ),
+        "inner of 1": (lambda: batch(2, 1) @ batch(3, 2), pg.ParameterError, ["(2, 1)", "(3, 2)"]),
+        "row": (lambda: batch(3) @ batch(2), pg.ParameterError, ["last axis of a, 3", "only one of b, 2"]),
+        "single left": (lambda: batch() @ batch(2), pg.ParameterError, ["a: ", "single", "a * b"]),
+        "single right": (lambda: pg.matmul(batch(2), batch()), pg.ParameterError, ["b: ", "single", "a * b"]),
+        "batches": (
+            lambda: batch(2, 1, 3) @ batch(3, 3, 1),
+            pg.ParameterError,
+            ["operand 1: axis -1 of those that broadcast", "(3, 3, 1)", "length 3, and 2", "equal, or 1"],
+        ),
+        "an int": (lambda: batch(2) @ 3, pg.RingMismatch, ["b: int", "Poly"]),
+        "an int on the left": (lambda: 3 @ batch(2), pg.RingMismatch, ["a: int", "Poly"]),
+        "an array": (
+            lambda: batch(2, 2) @ np.eye(2, dtype=int),
+            pg.CoefficientError,
+            ["ring(array[..., None])"],
+        ),
+        "an array first": (lambda: np.eye(2, dtype=int) @ batch(2), pg.CoefficientError, ["ring(values)"]),
+        "an array, called": (
+            lambda: pg.matmul(batch(2, 2), np.eye(2)),
+            pg.RingMismatch,
+            ["b: ndarray", "ring(x)"],
+        ),
+        "a list in einsum": (
+            lambda: pg.einsum("i,i", batch(2), [1, 2]),
+            pg.RingMismatch,
+            ["operand 1: list"],
+        ),
+        "a float": (lambda: batch(2) @ 1.5, pg.ParameterError, ["1.5", "int"]),
+        "dot with a float": (lambda: pg.dot(batch(2), 1.5), pg.ParameterError, ["1.5", "int"]),
+        "out of another shape": (
+            lambda: pg.matmul(batch(2, 3), batch(3, 2), out=batch(2, 3)),
+            pg.OutputError,
+            ["out: ", "(2, 3)", "(2, 2)"],
+        ),
+        "out of another ring": (
+            lambda: pg.einsum("i->i", batch(2), out=RNS.ones(2)),
+            pg.OutputError,
+            ["out: ", repr(RNS), repr(R)],
+        ),
+        "out no Poly": (
+            lambda: pg.dot(batch(2), batch(2), out=np.zeros(4)),
+            pg.OutputError,
+            ["out: ndarray", "Poly"],
+        ),
+    }
+)
+def test_sums_of_products(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+def test_a_result_over_a_part_of_an_operand() -> None:
+    a = batch(3, 2)
+    words = ["out: overlaps an operand in part"]
+    check(lambda: pg.einsum("ij,ij->ij", a[:2], a[:2], out=a[1:]), pg.OutputError, words)
+    check(lambda: pg.matmul(a[:2], a[:2], out=a[1:]), pg.OutputError, words)
+    assert a == batch(3, 2)
+
+
+@cases(
+    {
+        "no text": (
+            lambda: pg.einsum(["i"], batch(2)),
+            pg.ParameterError,
+            ["subscripts: ['i']", "ij,jk->ik"],
+        ),
+        "lists of labels": (lambda: pg.einsum(batch(2), [0]), pg.RingMismatch, ["operand 0: list"]),
+        "no operands": (lambda: pg.einsum("i"), pg.ParameterError, ["no operands"]),
+        "digit": (lambda: pg.einsum("i1", batch(2, 2)), pg.ParameterError, ["'i1'", "letters"]),
+        "no ASCII": (lambda: pg.einsum("é", batch(2)), pg.ParameterError, ["'é'", "letters"]),
+        "two dots": (lambda: pg.einsum("..i", batch(2)), pg.ParameterError, ["'..i'", "'...'"]),
+        "dots twice": (lambda: pg.einsum("...i...", batch(2)), pg.ParameterError, ["'...i...'", "once"]),
+        "two arrows": (lambda: pg.einsum("i->i->i", batch(2)), pg.ParameterError, ["'i->i'", "letters"]),
+        "half an arrow": (lambda: pg.einsum("i-i", batch(2)), pg.ParameterError, ["'i-i'", "letters"]),
+        "comma in the result": (lambda: pg.einsum("i->i,i", batch(2)), pg.ParameterError, ["'i,i'"]),
+        "fewer terms": (
+            lambda: pg.einsum("i", batch(2), batch(2)),
+            pg.ParameterError,
+            ["1 operands", "are 2"],
+        ),
+        "more terms": (lambda: pg.einsum("i,i", batch(2)), pg.ParameterError, ["2 operands", "there are 1"]),
+        "unknown result": (lambda: pg.einsum("i->j", batch(2)), pg.ParameterError, ["'j'", "of no operand"]),
+        "twice in the result": (
+            lambda: pg.einsum("i->ii", batch(2)),
+            pg.ParameterError,
+            ["'i'", "twice", "'ii'"],
+        ),
+        "dots not in the result": (
+            lambda: pg.einsum("...i->i", batch(2, 2)),
+            pg.ParameterError,
+            ["'i'", "must have '...'"],
+        ),
+        "fewer labels": (
+            lambda: pg.einsum("i,ij", batch(2), batch(2)),
+            pg.ParameterError,
+            ["'ij' has 2 labels", "operand 1 has 1 batch axes"],
+        ),
+        "more axes": (lambda: pg.einsum("i", batch(2, 2)), pg.ParameterError, ["1 labels", "2 batch axes"]),
+        "coefficients": (
+            lambda: pg.einsum("irx->i", batch(2)),
+            pg.ParameterError,
+            ["'irx' has 3 labels", "1 batch axes", "coefficients and limbs are no axes"],
+        ),
+        "more labels than dots hold": (
+            lambda: pg.einsum("...ij", batch(2)),
+            pg.ParameterError,
+            ["2 labels", "1 batch axes"],
+        ),
+        "lengths": (
+            lambda: pg.einsum("ij,jk", batch(2, 3), batch(2, 3)),
+            pg.ParameterError,
+            ["operand 1: axis 'j'", "(2, 3)", "length 2, and 3", "equal, or 1"],
+        ),
+        "lengths of dots": (
+            lambda: pg.einsum("...,...", batch(2), batch(3)),
+            pg.ParameterError,
+            ["axis -1 of those that broadcast", "length 3, and 2"],
+        ),
+        "diagonal": (
+            lambda: pg.einsum("ii", batch(2, 3)),
+            pg.ParameterError,
+            ["occurs twice in an operand", "'i'", "2 and 3"],
+        ),
+        "diagonal of 1": (lambda: pg.einsum("ii", batch(1, 3)), pg.ParameterError, ["'i'", "1 and 3"]),
+    }
+)
+def test_subscripts(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+M = np.ones((2, 2), np.uint32)
+
+
+@cases(
+    {
+        "q = 1": (lambda: linalg.matmul(M, M, 1), pg.ParameterError, ["q: 1", "2 to 2**62"]),
+        "q = 0": (lambda: linalg.matmul(M, M, 0), pg.ParameterError, ["q: 0", "2 to 2**62"]),
+        "q < 0": (lambda: linalg.matmul(M, M, -7), pg.ParameterError, ["q: -7"]),
+        "q > 2^62": (
+            lambda: linalg.matmul(M, M, 2**62 + 1),
+            pg.ParameterError,
+            [str(2**62 + 1), "2**62", "pg.Ring(1, q)"],
+        ),
+        "q huge": (lambda: linalg.matmul(M, M, 2**1000), pg.ParameterError, ["q: ", "2**62"]),
+        "q float": (lambda: linalg.matmul(M, M, 17.0), pg.ParameterError, ["q: 17.0", "int"]),
+        "q list": (lambda: linalg.matmul(M, M, [17]), pg.ParameterError, ["q: [17]", "int"]),
+        "inner": (
+            lambda: linalg.matmul(M, np.ones((3, 2), int), 17),
+            pg.ParameterError,
+            ["(2, 2)", "(3, 2)", "last axis of A, 2", "second last one of B, 3"],
+        ),
+        "column": (lambda: linalg.matmul(M, [1, 2, 3], 17), pg.ParameterError, ["(3,)", "only one of B, 3"]),
+        "batches": (
+            lambda: linalg.matmul(np.ones((2, 2, 2), int), np.ones((3, 2, 2), int), 17),
+            pg.ParameterError,
+            ["(2,)", "(3,)", "do not broadcast"],
+        ),
+        "single A": (lambda: linalg.matmul(3, M, 17), pg.ParameterError, ["A: a single number", "matrix"]),
+        "single B": (lambda: linalg.matmul(M, np.uint32(3), 17), pg.ParameterError, ["B: a single number"]),
+        "float array": (
+            lambda: linalg.matmul(M * 1.0, M, 17),
+            pg.CoefficientError,
+            ["A: ", "float64", "int"],
+        ),
+        "floats": (
+            lambda: linalg.matmul(M, [[1.0, 2], [3, 4]], 17),
+            pg.CoefficientError,
+            ["B: ", "1.0", "ints"],
+        ),
+        "bools": (lambda: linalg.matmul(M, M > 0, 17), pg.CoefficientError, ["B: ", "bool"]),
+        "None": (lambda: linalg.matmul(None, M, 17), pg.CoefficientError, ["A: ", "None"]),
+        "text": (lambda: linalg.matmul("12", M, 17), pg.CoefficientError, ["A: ", "'12'"]),
+        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, 17), pg.CoefficientError, ["A: ragged"]),
+        "Poly": (lambda: linalg.matmul(batch(2, 2), M, 17), pg.CoefficientError, ["A: a Poly", "pg.matmul"]),
+        "Polys": (lambda: linalg.matmul(M, [R([1]), R([2])], 17), pg.CoefficientError, ["B: a Poly"]),
+        "out's shape": (
+            lambda: linalg.matmul(M, M, 17, out=np.zeros((2, 3), np.uint32)),
+            pg.OutputError,
+            ["out: uint32 (2, 3)", "uint32 (2, 2)"],
+        ),
+        "out's type": (
+            lambda: linalg.matmul(M, M, 2**40, out=np.zeros((2, 2), np.uint32)),
+            pg.OutputError,
+            ["out: uint32", "uint64 (2, 2)"],
+        ),
+        "out a list": (lambda: linalg.matmul(M, M, 17, out=[[0]]), pg.OutputError, ["out: list", "uint32"]),
+        "out's order": (
+            lambda: linalg.matmul(M, M, 17, out=np.zeros((2, 2), np.uint32).T[::-1]),
+            pg.OutputError,
+            ["out: ", "C-contiguous"],
+        ),
+        "a foreign GPU array": (
+            lambda: linalg.matmul(OnGPU(), M, 17),
+            pg.DeviceError,
+            ["A: a GPU array", "cupy.as"],
+        ),
+        "a foreign GPU array as B": (
+            lambda: linalg.matmul(M, OnGPU(), 17),
+            pg.DeviceError,
+            ["B: a GPU array"],
+        ),
+        "a foreign GPU array as out": (
+            lambda: linalg.matmul(M, M, 17, out=OnGPU()),
+            pg.OutputError,
+            ["out: OnGPU", "array of uint32"],
+        ),
+    }
+)
+def test_matrix_products(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+def test_a_matrix_over_a_part_of_an_operand() -> None:
+    a = np.ones((3, 2), np.uint32)
+    a.setflags(write=True)
+    words = ["out: overlaps an operand in part", "other memory"]
+    check(lambda: linalg.matmul(a[:2], M, 17, out=a[1:]), pg.OutputError, words)
+    check(lambda: linalg.matmul(M, a[:2], 17, out=a[1:]), pg.OutputError, words)
+    constant = M.copy()
+    constant.setflags(write=False)
+    check(lambda: linalg.matmul(M, M, 17, out=constant), pg.OutputError, ["out: is read-only"])
+    assert (a == 1).all()
+
+
+@cases(
+    {
+        "matrix": (
+            lambda: linalg.matmul(np.ones((2**21, 1), np.uint32), np.ones((1, 2**21), np.uint32), 17),
+            pg.OutOfHostMemory,
+            ["1.64e+04 GiB", "available", "smaller batches"],
+        ),
+        "batch": (
+            lambda: linalg.matmul(
+                np.ones((2**14, 1, 1, 2**8), np.uint8), np.ones((2**14, 2**8, 1), np.uint8), 2**40
+            ),
+            pg.OutOfHostMemory,
+            ["GiB", "available"],
+        ),
+        "polynomials": (
+            lambda: pg.einsum("i,j->ij", R.ones(2**20), R.ones(2**20)),
+            pg.OutOfHostMemory,
+            ["1.64e+04 GiB", "available", "smaller batches"],
+        ),
+        "a product": (lambda: R.ones((2**20, 1)) * R.ones(2**20), pg.OutOfHostMemory, ["1.64e+04 GiB"]),
+    }
+)
+def test_results_that_do_not_fit(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
 # ---- devices ----
 
 without_cupy = pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
@@ -948,10 +1214,6 @@ def test_cuda_where_none_answers(name: str) -> None:
     for call in (lambda: enter(name), lambda: R([1]).to(name)):
         check(call, pg.BackendUnavailable, [repr(name), *PIP])
     assert R([1]).device == "cpu"
-
-
-class OnGPU:
-    __cuda_array_interface__ = {"shape": (4,), "typestr": "<u4", "data": (1, False), "version": 3}  # noqa: RUF012
 
 
 def test_gpu_arrays_are_not_copied_unasked() -> None:

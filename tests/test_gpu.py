@@ -6,8 +6,8 @@ second, so most rings here share a few degrees. On an H100 each of these parts t
     pytest -m gpu -k "words or 30_bits or other_words"
     pytest -m gpu -k "50_bits or 60_bits or cyclic_rings"
     pytest -m gpu -k "huge or other_cards or incomplete or flows"
-    pytest -m gpu -k fft
-    pytest -m gpu -k "not (words or sizes or huge or other_cards or incomplete or flows or fft)"
+    pytest -m gpu -k "fft or matrices"
+    pytest -m gpu -k "not (words or sizes or huge or other_cards or incomplete or flows or fft or matrices)"
 
 The cases of SANITIZED, under each of CUDA's checkers:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import itertools
 import math
 import os
 import pickle
@@ -35,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matrices
 import numpy as np
 import pytest
 import test_fft
@@ -44,6 +46,7 @@ from hypothesis import strategies as st
 import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes, plan
 from polygpu.backends import cuda, load
+from polygpu.backends.gemm import RESIDUE_DEPTH, has_limbs, matmul_method
 from polygpu.testing import polys, rings
 
 with warnings.catch_warnings():  # CuPy's own, at import
@@ -894,6 +897,291 @@ def test_sanitizer_of_ffts(dtype: Any) -> None:
         close(fft.convolve64(x, y, out=y), exact_convolution(a, b), BOUND[dtype])
 
 
+# ---- products of matrices ----
+
+
+@contextmanager
+def card_of(multiprocessors: int) -> Iterator[Any]:
+    """The backend, as on a card so large: 0 for the largest tiles and sums in one part."""
+    backend: Any = load(GPU)
+    card = backend.card
+    backend.card = dataclasses.replace(card, multiprocessors=multiprocessors)
+    try:
+        yield backend
+    finally:
+        backend.card = card
+
+
+check_integers = partial(matrices.check_matmul, method="_matmul_integer")
+
+
+@pytest.mark.parametrize("q", matrices.MODULI)
+def test_products_of_integers(q: int) -> None:
+    """Both sides of every tile, few rows and columns, long sums, no terms; the largest values."""
+    shapes = [(1, 1, 1), (3, 0, 4), (15, 17, 16), (33, 64, 31), (127, 130, 129), (300, 70, 200)]
+    shapes += [(5, 5000, 1), (1, 5000, 3), (300, 129, 8), (8, 129, 300), (1, 64, 1001), (64, 3001, 64)]
+    for (m, k, n), values in zip(
+        shapes * 3, [v for v in ("random", "last", "words") for _ in shapes], strict=True
+    ):
+        for multiprocessors in (1, 132):
+            with card_of(multiprocessors) as backend:
+                check_integers(backend, q, (1, m, k), (1, k, n), values)
+    with card_of(132) as backend:
+        for a_batch, b_batch in ((7, 7), (7, 1), (1, 7), (0, 0)):
+            check_integers(backend, q, (a_batch, 9, 20), (b_batch, 20, 11))
+            check_integers(backend, q, (a_batch, 9, 20), (b_batch, 20, 3))
+            check_integers(backend, q, (a_batch, 3, 20), (b_batch, 20, 9))
+
+
+@pytest.mark.parametrize("layout", ["dense", "transposed", "broadcast"])
+@pytest.mark.parametrize("moduli", [(2,), matrices.MODULI[:4], matrices.MODULI[2:7], matrices.WIDE_MODULI])
+def test_products_at_points(moduli: tuple[int, ...], layout: Any) -> None:
+    """Every size of tile, rows of odd lengths, no terms or products, more tiles than a block has."""
+    sizes = [
+        (2, 3, 5, 7, 4),
+        (2, 2, 3, 2, 5),
+        (3, 9, 4, 8, 8),
+        (1, 8, 3, 16, 36),
+        (5, 1, 6, 1, 64),
+        (1, 17, 33, 18, 64),
+    ]
+    sizes += [(2, 4, 131, 1, 1), (1, 3, 3, 3, 1024)]
+    if layout == "dense":
+        sizes += [(1, 1, 1, 1, 1), (1, 2, 0, 2, 4), (0, 1, 1, 1, 4), (1, 0, 2, 2, 4), (150, 1, 2, 1, 2)]
+    for multiprocessors in (0, 132):
+        with card_of(multiprocessors) as backend:
+            for size in sizes:
+                matrices.check_points(backend, moduli, size, "random", layout)
+                matrices.check_points(backend, moduli, size, "last", layout)
+
+
+@pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
+def test_a_large_product_of_integers(q: int) -> None:
+    """Some rows of it, by Python integers."""
+    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    dtype = limbs.dtype
+    a, b = (
+        np.random.default_rng(i).integers(0, 1 << 8 * dtype.itemsize, (1, 2050, 2049), dtype) for i in (1, 2)
+    )
+    b = b.reshape(1, 2049, 2050)
+    out = cupy.empty((1, 2050, 2050), dtype)
+    backend.matmul(limbs, cupy.asarray(a), cupy.asarray(b), out)
+    for row in (0, 1027, 2049):
+        expected = (a[0, row].astype(object) @ b[0].astype(object)) % q
+        np.testing.assert_array_equal(out[0, row].get(), expected.astype(dtype))
+
+
+# ---- the ways of a product of matrices ----
+
+ALIKE = (2, 3, 256, 2**31 - 1, 2**31, 2**32 - 5, 2**32, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
+
+
+def ways(q: int) -> list[str]:
+    """The methods of the backend that multiply matrices modulo q."""
+    limbs = ["_matmul_limbs"] if has_limbs(q, plan.limbs_of((q,)).dtype.itemsize) else []
+    return ["_matmul_integer", *limbs, "_matmul_residues"]
+
+
+def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+    dtype = plan.limbs_of((q,)).dtype
+    top = np.iinfo(dtype).max
+    return [
+        np.random.default_rng([q, i]).integers(0, top, shape, dtype, endpoint=True)
+        for i, shape in enumerate(shapes)
+    ]
+
+
+def check_rows(q: int, a: Any, b: Any, out: Any, rows: list[int]) -> None:
+    """Those of every product, by Python integers."""
+    for s, row in itertools.product(range(len(out)), rows):
+        left, right = a[s % len(a), row].astype(object), b[s % len(b)].astype(object)
+        np.testing.assert_array_equal(out[s, row].get(), (left @ right % q).astype(out.dtype))
+
+
+@pytest.mark.parametrize("q", ALIKE)
+def test_matrices_by_every_way(q: int) -> None:
+    """Around tiles of 128 rows, 16 or 32 columns, 16 terms; copies of 4, 8 and 16 bytes; shared operands."""
+    shapes = [(1, 1, 1, 1, 1), (1, 1, 5, 7, 9), (2, 2, 3, 18, 17), (1, 3, 4, 16, 4), (3, 1, 4, 20, 5)]
+    shapes += [(1, 1, 128, 64, 32), (1, 1, 129, 66, 33), (2, 1, 127, 65, 31), (1, 2, 130, 3, 70)]
+    for method, (left, right, m, k, n) in itertools.product(ways(q), shapes):
+        matrices.check_matmul(load(GPU), q, (left, m, k), (right, k, n), method=method)
+    edges: tuple[matrices.Values, ...] = ("last", "words", "half", "past half")
+    for method, values in itertools.product(ways(q), edges):
+        matrices.check_matmul(load(GPU), q, (1, 9, 67), (2, 67, 13), values, method)
+
+
+@pytest.mark.parametrize("q", [2**31 - 1, 2**62])
+def test_matrices_beyond_65535_blocks(q: int) -> None:
+    """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
+    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    for batch, m, k, n in ((70000, 3, 5, 4), (1, 128 * 65535 + 5, 3, 2), (1, 2, 3, 32 * 65535 + 5)):
+        a, b = words_of(q, (batch, m, k), (batch, k, n))
+        x, y = cupy.asarray(a), cupy.asarray(b)
+        results = []
+        for method in ways(q):
+            results.append(cupy.empty((batch, m, n), limbs.dtype))
+            getattr(backend, method)(limbs, x, y, results[-1])
+        for s, row in ((0, 0), (batch - 1, m - 1), (batch // 2, m // 2)):
+            expected = a[s, row].astype(object) @ b[s].astype(object) % q
+            np.testing.assert_array_equal(results[0][s, row].get(), expected.astype(limbs.dtype))
+        for other in results[1:]:
+            cupy.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize(("n", "q"), [(16, 2**32), (24, 2**31 - 1), (128, 2**60 - 93), (100, 2**13)])
+def test_matrices_of_one_polynomial(n: int, q: int) -> None:
+    """Many short polynomials times one, which the ring leaves to a product of matrices."""
+    ring = pg.Ring(n, q)
+    count = -(-(1 << 22) // n)
+    with pg.device(GPU):
+        many, one = ring.random((count,), seed=1), ring.random(seed=2)
+        assert load(GPU).prefers_matrix(ring.product_plan(), count)
+        product = many * one
+        assert product == one * many == pg.Poly.mul(many, one, method="ntt")
+        assert many[:5] * one == product[:5]
+
+
+# (batch of a, of b, m, k, n): several waves of blocks, and few of many stages.
+LARGE = [(1, 1, 1100, 1100, 1100), (1, 1, 1025, 1023, 1090), (3, 1, 300, 257, 514), (1, 3, 514, 254, 300)]
+LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), (1, 1, 2000, 64, 20)]
+
+
+@pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
+def test_large_matrices_by_every_way(q: int) -> None:
+    """All the same, and so is what the card chooses; some rows by Python integers."""
+    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    for left, right, m, k, n in LARGE:
+        a, b = words_of(q, (left, m, k), (right, k, n))
+        x, y = cupy.asarray(a), cupy.asarray(b)
+        results = []
+        for method in ("matmul", *ways(q)):
+            results.append(cupy.full((max(left, right), m, n), q - 1, limbs.dtype))
+            getattr(backend, method)(limbs, x, y, results[-1])
+        check_rows(q, a, b, results[0], [0, m // 2, m - 1])
+        for other in results[1:]:
+            cupy.testing.assert_array_equal(other, results[0])
+        cupy.testing.assert_array_equal(x, a)
+        cupy.testing.assert_array_equal(y, b)
+
+
+@pytest.mark.parametrize("q", [2**31 - 1, 2**32, 2**61 - 1])
+def test_matrices_of_long_sums(q: int) -> None:
+    """As many terms as one launch sums in 32 bits, and one more; the largest of them."""
+    backend: Any = load(GPU)
+    limbs = plan.limbs_of((q,))
+    values: tuple[matrices.Values, ...] = ("random", "words", "half")
+    for method, longest in (
+        ("_matmul_limbs", (1 << 15) // limbs.dtype.itemsize),
+        ("_matmul_residues", RESIDUE_DEPTH),
+    ):
+        for k, value in itertools.product((longest, longest + 1), values):
+            matrices.check_matmul(backend, q, (1, 2, k), (1, k, 3), value, method)
+    # -128 modulo 256 in both operands
+    x, out = cupy.full((1, 1, RESIDUE_DEPTH + 1), 128, limbs.dtype), cupy.empty((1, 1, 1), limbs.dtype)
+    backend._matmul_residues(limbs, x, x.reshape(1, -1, 1), out)
+    assert out.item() == 128**2 * x.size % q
+
+
+def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches, and rows of one matrix, whose sums do not fit at once; one call of cuBLAS, and many."""
+    q = 2**60 - 93
+    backend: Any = load(GPU)
+    limbs = plan.limbs_of((q,))
+    for left, right, m, k, n in ((5, 5, 200, 700, 90), (1, 4, 1300, 130, 60), (3, 1, 140, 200, 70)):
+        a, b = words_of(q, (left, m, k), (right, k, n))
+        results = []
+        for lone, size, depth in (
+            (1 << 33, 1 << 30, RESIDUE_DEPTH),
+            (1, 1 << 22, 192),
+            (1 << 33, 1 << 18, 64),
+        ):
+            monkeypatch.setattr(cuda, "LONE_PRODUCT", lone)
+            monkeypatch.setattr(cuda, "_SUM_BYTES", size)
+            monkeypatch.setattr(cuda, "RESIDUE_DEPTH", depth)
+            results.append(cupy.full((max(left, right), m, n), 1, limbs.dtype))
+            backend._matmul_residues(limbs, cupy.asarray(a), cupy.asarray(b), results[-1])
+            cupy.testing.assert_array_equal(results[-1], results[0])
+        check_rows(q, a, b, results[0], [0, m - 1])
+
+
+VIEWS: tuple[Callable[[Any, Any], tuple[Any, Any]], ...] = (
+    lambda a, b: (a[:, :1280], b),
+    lambda a, b: (a.T[:1280], a),
+    lambda a, b: (a[:, ::2], b[644::-1, 3:]),
+    lambda a, b: (a[::-1, 5:1285], b[:, ::-3]),
+)
+
+
+@pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**60 - 93])
+def test_matrices_of_any_layout(q: int) -> None:
+    """Views that are not contiguous, and signed integers, of sizes that take tensor cores."""
+    matmul = pg.linalg.matmul
+    a, b = words_of(q, (640, 1290), (1280, 1284))
+    for view in VIEWS:
+        got = matmul(*view(cupy.asarray(a), cupy.asarray(b)), q)
+        np.testing.assert_array_equal(got.get(), matmul(*view(a, b), q))
+    a = np.random.default_rng(q).integers(-(2**63), 2**63 - 1, (2, 600, 600), np.int64, endpoint=True)
+    x = cupy.asarray(a)
+    np.testing.assert_array_equal(matmul(x, x[::-1], q).get(), matmul(a, a[::-1], q))
+
+
+@pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5])
+def test_matrices_in_a_graph(q: int) -> None:
+    """A product that would take cuBLAS, which graphs do not record, takes another way."""
+    n, ring = 2048, Ring(2048, q)
+    backend: Any = load(GPU)
+    assert matmul_method(q, ring.dtype.itemsize, 1, n, n, n, backend.card) == "residues"
+    x = draw(ring, (n,), 1).to(GPU)
+
+    def square(x: Poly) -> Any:
+        return pg.linalg.matmul(x.data[:, 0], x.data[:, 0], q)
+
+    replay = pg.capture(square, x)
+    for seed in (2, 3):
+        x.data[...] = cupy.asarray(draw(ring, (n,), seed).data)
+        cupy.testing.assert_array_equal(replay(), square(x))
+
+
+def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporaries of products by residues do not fit: another way is taken, and operands stay."""
+    q = 2**31 - 1
+    (a,) = words_of(q, (1024, 1024))
+    x, backend = cupy.asarray(a), load(GPU)
+    out = cupy.empty((1, 1024, 1024), x.dtype)
+    with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+        backend._matmul_residues(plan.limbs_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
+    gc.collect()
+    monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+    check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
+    cupy.testing.assert_array_equal(x, a)
+
+
+@pytest.mark.parametrize("q", [2**31 - 1, 2**60 - 93])
+def test_matrices_on_streams(q: int) -> None:
+    """Every way returns while the stream is busy, and reads what was queued there before."""
+    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x, y, out = (cupy.zeros((1, 130, 130), limbs.dtype) for _ in range(3))
+        for method in ways(q):
+            multiply = partial(getattr(backend, method), limbs, x, y, out)
+            x[...] = y[...] = 1
+            multiply()  # kernels and tables exist
+            stream.synchronize()
+            spin(300)
+            x[...], y[...] = 5, 7
+            multiply()
+            busy = not stream.done
+            assert busy and (out == 35 * 130).all()
+
+
+def test_sanitizer_of_matrices() -> None:
+    """What the checkers of CUDA look at: ragged tiles, every size of copies, several stages."""
+    for q in (2**31 - 1, 2**32, 2**62):
+        for method, k in itertools.product(ways(q), (36, 131, 134)):
+            matrices.check_matmul(load(GPU), q, (2, 130, k), (1, k, 37), method=method)
+
+
 # ---- operations on batches ----
 
 SHAPES = [
@@ -1054,6 +1342,104 @@ def test_long_sums_and_dots(name: str) -> None:
     check(Poly.sum, a)
     check(pg.dot, a, b)
     check(pg.dot, a.ntt(), b.ntt())
+
+
+# Operands and results in every order of axes, broadcast, merged and copied (contract.py).
+EINSUMS: list[tuple[str, list[tuple[int, ...]]]] = [
+    ("ij,jk->ik", [(5, 3), (3, 4)]),
+    ("ij,kj->ki", [(5, 3), (4, 3)]),
+    ("ij,bjk->bik", [(2, 3), (4, 3, 2)]),
+    ("bij,jk->ibk", [(2, 3, 2), (2, 3)]),
+    ("abcd,cbe->aed", [(2, 3, 2, 2), (2, 3, 2)]),
+    ("aibj,cjbk->ackib", [(2, 2, 3, 2), (2, 2, 3, 2)]),
+    ("...ij,...jk", [(2, 1, 2, 3), (4, 3, 2)]),
+    ("i,i", [(33,), (33,)]),
+    ("i,j->ji", [(3,), (2,)]),
+    ("iij,jk->k", [(2, 2, 3), (3, 2)]),
+    ("ij->ji", [(2, 3)]),
+    ("ii", [(3, 3)]),
+    ("ij,jk,kl", [(2, 3), (3, 2), (2, 2)]),
+    ("ij,jk", [(2, 0), (0, 4)]),
+    ("ij,jk", [(0, 2), (2, 4)]),
+]
+
+
+@pytest.mark.parametrize(("subscripts", "shapes"), EINSUMS, ids=str)
+@on_few_rings
+def test_sums_of_products(name: str, subscripts: str, shapes: list[tuple[int, ...]]) -> None:
+    ring = OF_BATCHES[name]
+    polys = [draw(ring, shape, i) for i, shape in enumerate(shapes)]
+    compute = partial(pg.einsum, subscripts)
+    check(compute, *polys)
+    if ring.has_eval:
+        check(compute, polys[0].ntt(), *polys[1:])
+    expected = compute(*polys)
+    out = draw(ring, expected.shape, 9).to(GPU)
+    assert compute(*[p.to(GPU) for p in polys], out=out) is out
+    same(out, expected)
+
+
+@on_few_rings
+def test_a_matrix_product_in_an_operand_and_recorded(name: str) -> None:
+    ring = OF_BATCHES[name]
+    a, b = draw(ring, (3, 3), 1), draw(ring, (3, 3), 2)
+    x, y = a.to(GPU), b.to(GPU)
+    same(pg.matmul(x, y, out=x), a @ b)
+    if not ring.limbs.wide:  # those leave the GPU
+        replay = pg.capture(lambda x, y: x @ y, x, y)
+        same(replay(), a @ b @ b)
+        pg.matmul(y, y, out=x)
+        same(replay(), b @ b @ b)
+
+
+@pytest.mark.parametrize("q", [2, 97, 2**32, 2**32 + 1, 2**50 - 27, 2**62])
+def test_matrices_of_integers_of_any_type(q: int) -> None:
+    """CuPy arrays in and out, as NumPy ones on the host."""
+    source = np.random.default_rng(q)
+    matmul = pg.linalg.matmul
+    word = np.uint32 if q <= 2**32 else np.uint64
+    for dtype in map(np.dtype, "bBhHiIlL"):
+        info = np.iinfo(dtype)
+        a, b = (
+            source.integers(info.min, info.max, shape, dtype, endpoint=True)
+            for shape in ((2, 1, 5, 33), (3, 33, 4))
+        )
+        pairs = (
+            (a, b),
+            (a[0, 0], b),
+            (a, b[0]),
+            (a[0, 0, 0], b[0]),
+            (a, b[0, :, 0]),
+            (b[0].T, a[:, 0].swapaxes(1, 2)),
+        )
+        for x, y in pairs:
+            got = matmul(cupy.asarray(x), cupy.asarray(y), q)
+            assert isinstance(got, cupy.ndarray) and got.dtype == word
+            np.testing.assert_array_equal(got.get(), matmul(x, y, q))
+    square = cupy.asarray(source.integers(0, q, (70, 70), word))
+    expected = matmul(square.get(), square.get(), q)
+    assert matmul(square, square, q, out=square) is square
+    np.testing.assert_array_equal(square.get(), expected)
+
+
+def test_matrices_on_two_devices_or_too_large() -> None:
+    matmul = pg.linalg.matmul
+    a = cupy.ones((3, 3), np.uint32)
+    with pytest.raises(pg.DeviceError, match="B: on cpu, and A is on cuda:0"):
+        matmul(a, a.get(), 97)
+    with pytest.raises(pg.DeviceError, match="out: on cpu, the operands are on cuda:0"):
+        matmul(a, a, 97, out=a.get())
+    with pytest.raises(pg.CoefficientError, match="A: dtype float64"):
+        matmul(a * 1.0, a, 97)
+    long = cupy.ones((2**20, 1), np.uint32)
+    with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+        matmul(long, long.T, 97)
+    ring = OF_BATCHES["30 bits"]
+    x = draw(ring, (2,), 1).to(GPU)
+    with pytest.raises(pg.DeviceError, match="operands on cuda:0 and cpu"):
+        pg.dot(x, x.cpu())
+    with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
+        pg.einsum("i,j->ij", ring.zeros(2**17).to(GPU), ring.zeros(2**17).to(GPU))
 
 
 @on_few_rings

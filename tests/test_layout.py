@@ -20,10 +20,13 @@ LAYERS = [
     {"roots"},
     {"plan"},
     {"backends", "backends.passes"},
+    {"backends.gemm"},
     {"backends.cpu", "backends.cuda"},
-    {"rns", "product", "inverse", "sampling", "fft"},
+    {"arrays"},
+    {"rns", "product", "inverse", "sampling", "fft", "linalg"},
     {"ring"},
     {"poly"},
+    {"contract"},
     {"__init__"},
     {"testing", "examples"},
     {"cli"},
@@ -113,8 +116,20 @@ def test_docstring_examples_run(path):
 
 
 def test_every_public_function_has_a_docstring_with_an_example():
-    for name in ("Ring", "Poly", "ntt_primes", "is_prime", "device", "debug", "fma", "dot"):
+    for name in (
+        "Ring",
+        "Poly",
+        "ntt_primes",
+        "is_prime",
+        "device",
+        "debug",
+        "fma",
+        "matmul",
+        "dot",
+        "einsum",
+    ):
         assert ">>>" in getattr(pg, name).__doc__, name
+    assert ">>>" in pg.linalg.matmul.__doc__
 
 
 def test_readme_code_runs():

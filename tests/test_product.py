@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 import polygpu as pg
 from polygpu import Poly, Ring
-from polygpu.plan import FftPlan, NttPlan, unit_roots
+from polygpu.backends import load
+from polygpu.backends.cpu import CpuBackend
+from polygpu.plan import FftPlan, Limbs, NttPlan, unit_roots
 from polygpu.product import LEAST_LENGTH, MAX_DIGITS, fft_error_bound, plan_fft
 from polygpu.testing import kinds
 
@@ -196,6 +198,65 @@ def test_the_reference_device(n: int) -> None:
     a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
     with pg.device("reference"):
         assert (a * b).data.tolist() == expected(a, b)
+
+
+# ---- many polynomials times one ----
+
+
+@pytest.fixture
+def matrices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of matrices that products are done with, which is preferred wherever it is possible."""
+    shapes: list[tuple[int, ...]] = []
+    multiply = CpuBackend.matmul
+
+    def noted(self: CpuBackend, limbs: Limbs, a: Any, b: Any, out: Any) -> None:
+        shapes.append(b.shape)
+        multiply(self, limbs, a, b, out)
+
+    monkeypatch.setattr(CpuBackend, "matmul", noted)
+    monkeypatch.setattr(CpuBackend, "prefers_matrix", lambda self, plan, count: True)
+    return shapes
+
+
+@of_both_kinds
+@pytest.mark.parametrize("q", [2, 3329, 12289, 2**31 - 1, 2**32, 2**61 - 1, 2**62])
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 33])
+def test_many_times_one(matrices: list[tuple[int, ...]], kind: Any, q: int, n: int) -> None:
+    ring = Ring(n, q, kind=kind)
+    many, one = ring.random((2, 3), seed=1), ring.random(seed=2)
+    last = ring.from_residues(np.full((2, 3, 1, n), q - 1, ring.dtype))
+    for a, b in ((many, one), (one, many), (last, last[0, 0]), (many, one.reshape(1, 1))):
+        spread = [ring.from_residues(np.broadcast_to(x.data, (2, 3, 1, n)).copy()) for x in (a, b)]
+        assert (a * b).data.reshape(-1, 1, n).tolist() == expected(*spread)
+    assert matrices == [(1, n, n)] * 4
+
+
+def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
+    ring = Ring(16, 2**32)
+    many, one = ring.random((3,), seed=1), ring.random(seed=2)
+    product = Poly.mul(many, one, method="ntt")
+    for method in ("ntt", "fft"):
+        assert Poly.mul(many, one, method=method) == product
+    assert (many * many).shape == (3,) and (one * one).shape == () and not matrices
+    wide, two = (Ring(16, q) for q in (2**64, [3, 5]))
+    assert (wide.random((3,), seed=1) * wide.random(seed=2)).shape == (3,) and not matrices
+    assert (two.random((3,), seed=1) * two.random(seed=2)).shape == (3,) and not matrices
+    place = many.copy()
+    assert (
+        Poly.mul(place, one, out=place) == product and not matrices
+    )  # a matrix product is not done in place
+    assert Poly.mul(many, one, out=ring.random((3,), seed=3)) == product and len(matrices) == 1
+
+
+def test_short_and_many() -> None:
+    """The rule itself: as many coefficients as pay for the matrix, of short polynomials."""
+    backend, ring = load("cpu"), Ring(16, 2**32)
+    plan = ring.product_plan()
+    assert backend.prefers_matrix(plan, 2**11) and not backend.prefers_matrix(plan, 2**11 - 1)
+    assert not backend.prefers_matrix(Ring(64, 2**32).product_plan(), 2**20)
+    assert not load("reference").prefers_matrix(plan, 2**20)
+    many, one = ring.random((2**11,), seed=1), ring.random(seed=2)
+    assert many * one == Poly.mul(many, one, method="ntt")
 
 
 # ---- rings that multiply by FFT ----

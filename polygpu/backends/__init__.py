@@ -70,8 +70,28 @@ class Backend(Protocol):
         residues: how many those work on for an operand and limb.
         """
 
+    def prefers_matrix(self, plan: Plan, count: int) -> bool:
+        """Whether products of so many polynomials with one are faster by matmul than by the plan."""
+
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""
+
+    def matmul(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+        """Products of matrices modulo the one modulus of limbs, at most 2^62.
+
+        (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
+        canonical or not; out is canonical, C-contiguous and no operand.
+        """
+
+    def matmul_points(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+        """Products of matrices, point by point.
+
+        out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] b[s, k, j, r, x] mod q_r.
+        Arrays (batch, m, k, rows, points), (batch, k, p, rows, points) and (batch, m, p, rows, points) of
+        canonical residues; the last two axes are dense, the first three may be strided (transposed or
+        broadcast views, with step 0), out's too but without step 0. out is no operand. Moduli are at most
+        2^64.
+        """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """Fourier transforms of rows of complex numbers, (rows, n); of the inverse, 1/n times the sums."""

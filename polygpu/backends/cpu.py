@@ -109,6 +109,10 @@ class CpuBackend(HostMemory):
         """See Backend; by measurement (docs/performance.md)."""
         return _cpu.isa() != "portable" or plan.work(plan.digits) < 8 * residues
 
+    def prefers_matrix(self, plan: Plan, count: int) -> bool:
+        """See Backend; by measurement (docs/performance.md)."""
+        return plan.degree <= (32 if _cpu.isa() == "avx512" else 16) and count * plan.degree >= 1 << 15
+
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         self._native(plan).multiply(a, b, out)
@@ -120,6 +124,14 @@ class CpuBackend(HostMemory):
             out[...] = ints_to_words(product, plan.limbs.words)
         else:
             self._native(plan).multiply_leaves(a, b, out)
+
+    def matmul(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_limbs(limbs).matmul(a, b, out)
+
+    def matmul_points(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_limbs(limbs).matmul_points(a, b, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""

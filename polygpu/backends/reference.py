@@ -229,6 +229,10 @@ class ReferenceBackend(HostMemory):
         """Every product is computed from its definition."""
         return False
 
+    def prefers_matrix(self, plan: Any, count: int) -> bool:
+        """See Backend: by definition."""
+        return False
+
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook, mod X^n + 1 or X^n - 1."""
         constant = -1 if plan.kind == "negacyclic" else 1
@@ -255,6 +259,21 @@ class ReferenceBackend(HostMemory):
                 rows.append(row)
             values.append(rows)
         write(plan.limbs, values, out)
+
+    def matmul(self, limbs: Any, a: Array, b: Array, out: Array) -> None:
+        """Rows by columns."""
+        q = limbs.moduli[0]
+        shapes = ((out.shape[0], *x.shape[1:]) for x in (a, b))
+        left, right = (np.broadcast_to(x, shape).tolist() for x, shape in zip((a, b), shapes, strict=True))
+        for s, i, j in np.ndindex(out.shape):
+            out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
+
+    def matmul_points(self, limbs: Any, a: Array, b: Array, out: Array) -> None:
+        """Rows by columns, at each point."""
+        left, right = a.tolist(), b.tolist()
+        for s, i, j, r, x in np.ndindex(out.shape):
+            terms = (u[r][x] * row[j][r][x] for u, row in zip(left[s][i], right[s], strict=True))
+            out[s, i, j, r, x] = sum(terms) % limbs.moduli[r]
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """The sum of x_j w^(jk), of rounded products."""

@@ -1,1 +1,1 @@
-"""Worked examples on the public API: ML-KEM, ML-DSA key generation, and a BFV scheme."""
+"""Worked examples on the public API: ML-KEM, ML-DSA key generation, BFV, and private retrieval."""

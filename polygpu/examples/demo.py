@@ -1,4 +1,4 @@
-"""The demo: NIST's known answers for ML-KEM-768 and a computation under BFV, checked and timed."""
+"""The demo: NIST's known answers for ML-KEM-768 and computations under BFV, checked and timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from polygpu.examples import bfv, ml_kem
+from polygpu.examples import bfv, ml_kem, pir
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
         CheckFailed: a result differs from the known answer, or from NumPy's.
     """
     tell = progress or (lambda step: None)
-    rows = [*_ml_kem(tell), _bfv(tell)]
+    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell)]
     if not all(row.ok for row in rows):
         raise CheckFailed(rows)
     return rows
@@ -85,6 +85,14 @@ def _bfv(tell: Callable[[str], None]) -> Row:
     result, seconds = _timed(bfv.run)
     ok = result.sum_ok and result.product_ok
     return Row(name, "encrypted sum and product", result.slots, seconds, ok)
+
+
+def _pir(tell: Callable[[str], None]) -> Row:
+    """A record of a database, by an encrypted selection of its row."""
+    name = f"PIR N={pir.SCHEME.n}"
+    tell(f"{name} bytes of a private record")
+    result, seconds = _timed(pir.run)
+    return Row(name, "bytes of a private record", result.size, seconds, result.ok)
 
 
 def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:

@@ -1,6 +1,6 @@
-// The portable kernels without Python, for machines that are only cross-compiled for: transforms, products
-// and pointwise operations of every word against schoolbook, the complex FFT against its definition. Prints what
-// failed; exits 1 then.
+// The portable kernels without Python, for machines that are only cross-compiled for: transforms, products, products
+// of matrices and pointwise operations of every word against schoolbook, the complex FFT against its definition.
+// Prints what failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_portable.cpp cpu/tables.cpp -o smoke && ./smoke
 #include <cmath>
 #include <complex>
@@ -121,6 +121,39 @@ template <class T> bool check_product(const ProductKernels<T> &kernels, u64 q, s
     return ok;
 }
 
+// A matrix by another modulo q, or of rows of `points` entries, point by point.
+template <class T> bool check_gemm(const GemmKernels<T> &kernels, u64 q, size_t points) {
+    const Modulus m = make_modulus(q);
+    const size_t rows = 5, inner = 300, columns = 7, row = points ? points : 1;
+    const int stop = 0;
+    std::vector<T> a(rows * inner * row), b(inner * columns * row), c(rows * columns * row), expected(c.size());
+    std::vector<u64> scratch(points ? gemm_points_scratch(rows, inner, columns) : GEMM_SCRATCH);
+    for (T &v : a) v = (T)random_below(m);
+    for (T &v : b) v = (T)random_below(m);
+    const auto step = [&](size_t entries) { return (ptrdiff_t)(entries * row); };
+    const MatrixProduct<T> product{&m,
+                                   rows,
+                                   inner,
+                                   columns,
+                                   {a.data(), step(inner), step(1)},
+                                   {b.data(), step(columns), step(1)},
+                                   {c.data(), step(columns), step(1)},
+                                   &stop};
+    if (points) kernels.multiply_points(product, points, scratch.data());
+    else kernels.multiply(product, scratch.data());
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t j = 0; j < columns; ++j)
+            for (size_t x = 0; x < row; ++x) {
+                u64 sum = 0;
+                for (size_t t = 0; t < inner; ++t)
+                    sum = add_mod(m, sum, mul_mod(m, a[(i * inner + t) * row + x], b[(t * columns + j) * row + x]));
+                expected[(i * columns + j) * row + x] = (T)sum;
+            }
+    const bool ok = c == expected;
+    if (!ok) std::printf("wrong product of matrices mod %llu, %zu points\n", (unsigned long long)q, points);
+    return ok;
+}
+
 }  // namespace
 
 int main() {
@@ -142,6 +175,11 @@ int main() {
         for (u64 q : {(u64)2305843009213693951, (u64)18446744073709551557u, (u64)0})  // 0: 2^64
             ok &= check_product<u64>(isa_portable.product64, q, degree);
     }
+    for (size_t points : {0, 1, 3, 40}) {
+        for (u64 q : {(u64)3, (u64)2147483647, (u64)4294967291}) ok &= check_gemm<u32>(isa_portable.gemm32, q, points);
+        for (u64 q : {(u64)2305843009213693951, (u64)1 << 62}) ok &= check_gemm<u64>(isa_portable.gemm64, q, points);
+    }
+    ok &= check_gemm<u64>(isa_portable.gemm64, 0, 40);
     std::puts(ok ? "ok" : "failed");
     return ok ? 0 : 1;
 }

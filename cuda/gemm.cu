@@ -1,0 +1,300 @@
+// Exact products of matrices modulo q on tensor cores that multiply bytes and sum in 32 bits (docs/math.md, "Products
+// of matrices").
+//
+// By limbs: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q), and the second factors are cut into bytes
+// in turn: one product of matrices, in which rows of the left one are the words as they lie in memory.
+//
+// By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
+// Chinese remainder theorem.
+#include "gemm.cuh"
+
+// ---- by limbs ----
+
+// 2^8 x modulo q, below 2 q: Shoup's product with a constant.
+template <class W> struct ByteShift;
+template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, of which q is 0
+    u32 factor, quotient, q;
+    PG_DEVICE ByteShift(const Modulus &m)
+        : factor((u32)(256 % m.q)), quotient((u32)(((u64)factor << 32) / m.q)), q((u32)m.q) {}
+    PG_DEVICE u32 operator()(u32 x) const { return x * factor - __umulhi(x, quotient) * q; }
+};
+template <> struct ByteShift<u64> {  // q <= 2^62
+    u64 factor, quotient, q;
+    PG_DEVICE ByteShift(const Modulus &m) : factor(256 % m.q), quotient(shoup_quotient(m, factor)), q(m.q) {}
+    PG_DEVICE u64 operator()(u64 x) const { return x * factor - __umul64hi(x, quotient) * q; }
+};
+
+// The low bytes of four words.
+PG_DEVICE u32 join_bytes(const u32 (&w)[4]) {
+    return __byte_perm(__byte_perm(w[0], w[1], 0x0040), __byte_perm(w[2], w[3], 0x0040), 0x5410);
+}
+PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
+    u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[0], w[1], 0x7362);
+    u32 c = __byte_perm(w[2], w[3], 0x5140), d = __byte_perm(w[2], w[3], 0x7362);
+    w[0] = __byte_perm(a, c, 0x5410), w[1] = __byte_perm(a, c, 0x7632);
+    w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
+}
+
+// The right operand's part of a stage: a thread's words are 16 bytes of depth in one column of the words.
+template <class Tile, class W> struct RightLimbs {
+    static constexpr int L = sizeof(W), DEEP = 16 / L,
+                         WIDE = Tile::COLUMNS / L;  // words of a thread, of the tile's row
+    static constexpr int TASKS = WIDE * Tile::CHUNKS, TURNS = (TASKS + Tile::THREADS - 1) / Tile::THREADS;
+    W words[TURNS][DEEP];
+
+    static PG_DEVICE int task(int turn) { return turn * Tile::THREADS + (int)threadIdx.x; }
+    // b: the first word of the stage; `rows` of its rows and `columns` of its columns are there.
+    PG_DEVICE void read(const W *b, u64 stride, int rows, int columns) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn) {
+            int n = task(turn) % WIDE, k = task(turn) / WIDE * DEEP;
+#pragma unroll
+            for (int i = 0; i < DEEP; ++i)
+                words[turn][i] = n < columns && k + i < rows ? b[(u64)(k + i) * stride + n] : 0;
+        }
+    }
+    // Byte j of 2^(8 i) word k goes to byte L k + i of row L n + j.
+    PG_DEVICE void store(Chunk *right, const ByteShift<W> &shift) const {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn) {
+            if (TASKS % Tile::THREADS && task(turn) >= TASKS) break;
+            int n = task(turn) % WIDE, chunk = task(turn) / WIDE;
+            u32 bytes[L][4];  // of row L n + j
+#pragma unroll
+            for (int k = 0; k < DEEP; ++k) {
+                W x = words[turn][k];
+#pragma unroll
+                for (int i = 0; i < L; i += 4) {
+                    u32 w[L / 4][4];
+#pragma unroll
+                    for (int s = 0; s < 4; ++s) {
+#pragma unroll
+                        for (int h = 0; h < L / 4; ++h) w[h][s] = (u32)(x >> 32 * h % (8 * L));
+                        if (i + s + 1 < L) x = shift(x);
+                    }
+#pragma unroll
+                    for (int h = 0; h < L / 4; ++h) {
+                        transpose_bytes(w[h]);
+#pragma unroll
+                        for (int s = 0; s < 4; ++s) bytes[4 * h + s][(L * k + i) / 4] = w[h][s];
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < L; ++j) right[Tile::place(L * n + j, chunk)] = pack<4>(bytes[j]);
+        }
+    }
+};
+
+// sum of x[j] 2^(8 j) modulo q, for 0 <= x[j] < 2^31
+template <class W> PG_DEVICE W compose_limbs(const Modulus &m, const i32 *x);
+template <> PG_DEVICE u32 compose_limbs<u32>(const Modulus &m, const i32 *x) {
+    return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));
+}
+template <> PG_DEVICE u64 compose_limbs<u64>(const Modulus &m, const i32 *x) {
+    u64 low = (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24);
+    u64 right = (u64)x[4] + ((u64)x[5] << 8) + ((u64)x[6] << 16) + ((u64)x[7] << 24), sum = low + (right << 32);
+    return reduce(m, reduce(m, (right >> 32) + (sum < low)), sum);
+}
+
+// out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
+// q <= 2^62;
+// k is at most 2^15 / sizeof(W): the sums of 32 bits.
+template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int STAGES, int BYTES>
+__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64))
+    gemm_limbs(const W *left, const W *right, W *out, const Modulus *moduli, u32 m, u32 n, u32 k, u64 left_stride,
+               u64 left_step, u64 right_step, u32 add) {
+    constexpr int L = sizeof(W);
+    using Tile = GemmTile<ROWS, COLUMNS, WARP_ROWS, 64, L == 4 ? 64 : 128>;
+    constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS, DEEP = Tile::DEPTH / L;
+    extern __shared__ Chunk memory[];
+    Chunk *lefts = memory, *rights = memory + STAGES * LEFT;
+    const Modulus &modulus = *moduli;
+    const Tile tile;
+    const ByteShift<W> shift(modulus);
+    // Blocks along columns, rows, batch.
+    const u32 across = (n + COLUMNS / L - 1) / (COLUMNS / L), down = (m + ROWS - 1) / ROWS;
+    const u32 first_column = blockIdx.x % across * (COLUMNS / L), first_row = blockIdx.x / across % down * ROWS;
+    const u32 batch = blockIdx.x / across / down;
+    const W *a = left + batch * left_step + first_row * left_stride;
+    const W *b = right + batch * right_step + first_column;
+    const int rows = (int)min(m - first_row, (u32)ROWS), columns = (int)min(n - first_column, (u32)(COLUMNS / L));
+    const int stages = (int)((k + DEEP - 1) / DEEP);
+
+    auto fetch = [&](int stage) {
+        if (stage < stages)
+            Tile::template fetch<ROWS, BYTES>(lefts + stage % STAGES * LEFT, (const unsigned char *)(a + stage * DEEP),
+                                              left_stride * L, rows, (int)(k - stage * DEEP) * L);
+        end_copies();
+    };
+    RightLimbs<Tile, W> limbs;
+    auto read = [&](int stage) {
+        if (stage < stages) limbs.read(b + (u64)stage * DEEP * n, n, (int)(k - stage * DEEP), columns);
+    };
+    i32 sums[Tile::DOWN][Tile::ACROSS][4] = {};
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
+    read(0);
+    limbs.store(rights, shift);
+    read(1);
+    for (int stage = 0; stage < stages; ++stage) {
+        await_copies<STAGES - 2>();
+        __syncthreads();
+        fetch(stage + STAGES - 1);
+        if (stage + 1 < stages) limbs.store(rights + (stage + 1) % 2 * RIGHT, shift);
+        read(stage + 2);
+        tile.multiply(sums, lefts + stage % STAGES * LEFT, rights + stage % 2 * RIGHT);
+    }
+    W *c = out + (u64)batch * m * n + (u64)first_row * n + first_column;
+#pragma unroll
+    for (int i = 0; i < Tile::DOWN; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int row = tile.row_of(i, h), column = tile.column_of() / L;
+#pragma unroll
+            for (int e = 0; e < Tile::RUN / L; ++e) {
+                i32 x[L];
+#pragma unroll
+                for (int j = 0; j < L; ++j) x[j] = sums[i][(L * e + j) / 2][2 * h + j % 2];
+                if (row >= rows || column + e >= columns) continue;
+                W *to = c + (u64)row * n + column + e, value = compose_limbs<W>(modulus, x);
+                *to = add ? (W)add_mod(modulus, *to, value) : value;
+            }
+        }
+    }
+}
+
+// ---- by residues ----
+
+// A modulus p <= 2^8, and how a centred word becomes a residue: its digits times weights.
+struct Residue {
+    u32 p, inverse;  // floor(2^32 / p)
+    u32 weights[3];  // 2^(16 i) or, of words of 64 bits, 2^(21 i), times a factor, modulo p
+    u32 offset;      // 128 and a multiple of p: more than the last digit's part is below 0
+    u32 multiple;    // of p, the largest up to 2^31
+    u32 unused;
+    PG_DEVICE u32 reduce(u32 x) const {  // modulo p
+        u32 r = x - __umulhi(x, inverse) * p;
+        return min(r, r - p);
+    }
+};
+
+// The digits of a centred word, |x| <= 2^31 or 2^61: all but the last at least 0.
+template <class W> struct Digits;
+template <> struct Digits<u32> {
+    u32 low;
+    i32 high;
+    PG_DEVICE Digits(i64 x) : low((u32)x & 0xffff), high((i32)(x >> 16)) {}
+    // 128 more than a residue from -128 to 127
+    PG_DEVICE u32 modulo(const Residue &r) const {
+        return r.reduce(low * r.weights[0] + (u32)high * r.weights[1] + r.offset);
+    }
+};
+template <> struct Digits<u64> {
+    u32 low, middle;
+    i32 high;
+    PG_DEVICE Digits(i64 x)
+        : low((u32)x & ((1 << 21) - 1)), middle((u32)(x >> 21) & ((1 << 21) - 1)), high((i32)(x >> 42)) {}
+    PG_DEVICE u32 modulo(const Residue &r) const {
+        return r.reduce(low * r.weights[0] + middle * r.weights[1] + (u32)high * r.weights[2] + r.offset);
+    }
+};
+
+// Signed residues of words, eight of a row a thread: out[p][matrix][row][depth], zeros from k on. TRANSPOSED: from
+// x[matrix][k][row], `width` of the rows, zeros after them; a warp takes 8 rows and 32 bytes of each, whole sectors of
+// what it reads and what it writes.
+template <class W, bool TRANSPOSED>
+__global__ void __launch_bounds__(256)
+    gemm_split(const W *x, unsigned char *out, const Modulus *moduli, const Residue *residues, u32 count, u64 matrices,
+               u32 width, u32 rows, u32 k, u32 depth) {
+    constexpr int WORDS = 8;
+    const Modulus &modulus = *moduli;
+    const u64 at = (u64)blockIdx.x * 256 + threadIdx.x;
+    const u32 parts = depth / WORDS;
+    u64 matrix, row;
+    u32 part;
+    if (TRANSPOSED) {
+        const u32 bands = (rows + 7) / 8;
+        const u64 group = at / 64;  // 8 rows of 8 parts
+        matrix = group / ((u64)bands * (parts / 8)), part = (u32)(group / bands % (parts / 8)) * 8 + at / 8 % 8;
+        row = group % bands * 8 + at % 8;
+    } else {
+        matrix = at / ((u64)parts * rows), row = at / parts % rows, part = (u32)(at % parts);
+    }
+    if (matrix >= matrices || row >= rows) return;
+    const u32 first = WORDS * part;
+    const auto word = [&](int i) -> i64 {  // centred
+        if (first + i >= k || row >= width) return 0;
+        const u64 from = TRANSPOSED ? (matrix * k + first + i) * width + row : (matrix * rows + row) * k + first + i;
+        const u64 r = reduce(modulus, read<CONSTANT>(x + from));
+        return (i64)(r > modulus.q / 2 ? r - modulus.q : r);
+    };
+    const Digits<W> digits[WORDS] = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
+    const u64 step = matrices * rows * depth;
+    out += (matrix * rows + row) * depth + first;
+    for (u32 j = 0; j < count; ++j, out += step) {
+        const Residue residue = residues[j];
+        u32 bytes[WORDS / 4];
+#pragma unroll
+        for (int i = 0; i < WORDS / 4; ++i) {
+            u32 r[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) r[e] = digits[4 * i + e].modulo(residue);
+            bytes[i] = join_bytes(r) ^ 0x80808080;
+        }
+        write<AGAIN>((Neighbours<u32, WORDS / 4> *)out, pack<WORDS / 4>(bytes));
+    }
+}
+
+// What becomes of a sum modulo p, which has a factor 1/(P/p) from its left operand: (P/p) mod q, and 2^26 / p.
+struct Weight {
+    u64 cofactor;
+    u32 share, unused;
+};
+
+// Words modulo q of integers X, |X| < P/2 (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8: with y = sum mod
+// p, X = sum of y P/p - t P, and t is the sum of y/p, rounded. weights[count].cofactor is -P mod q. Four words of a row
+// a thread.
+template <class W>
+__global__ void __launch_bounds__(256)
+    gemm_compose(const i32 *sums, W *out, const Modulus *moduli, const Residue *residues, const Weight *weights,
+                 u32 count, u64 rows, u32 n, u32 pitch, u32 add) {
+    const Modulus &modulus = *moduli;
+    const u64 at = ((u64)blockIdx.x * 256 + threadIdx.x) * 4, row = at / pitch;
+    const u32 column = (u32)(at % pitch);
+    if (row >= rows) return;
+    u64 low[4] = {}, high[4] = {};  // sums of the cofactors' halves: below 2^45
+    u32 shares[4] = {};
+    const u64 step = rows * pitch;
+    sums += at;
+    for (u32 j = 0; j < count; ++j, sums += step) {
+        const Residue residue = residues[j];
+        const Weight weight = weights[j];
+        u32 x[4];
+        unpack<4>(read<ONCE>((const Neighbours<u32, 4> *)sums), x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const u32 y = residue.reduce(x[i] + residue.multiple);
+            low[i] += (u64)y * (u32)weight.cofactor;
+            if (sizeof(W) == 8) high[i] += (u64)y * (u32)(weight.cofactor >> 32);
+            shares[i] += y * weight.share;
+        }
+    }
+    const u64 minus_p = weights[count].cofactor;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (column + i >= n) break;
+        const u32 t = (shares[i] + (1u << 25)) >> 26;
+        low[i] += (u64)t * (u32)minus_p;
+        u64 x;
+        if (sizeof(W) == 8) {
+            high[i] += (u64)t * (u32)(minus_p >> 32);
+            const u64 sum = low[i] + (high[i] << 32);
+            x = reduce(modulus, reduce(modulus, (high[i] >> 32) + (sum < low[i])), sum);
+        } else {
+            x = reduce(modulus, low[i]);
+        }
+        W *to = out + row * n + column + i;
+        *to = add ? (W)add_mod(modulus, *to, x) : (W)x;
+    }
+}

@@ -1,0 +1,68 @@
+// A block's share of a matrix product of bytes on tensor cores: a tile of ROWS of the left operand by COLUMNS columns
+// of the right one, both held by rows of DEPTH bytes of the inner dimension, which is walked stage by stage.
+#pragma once
+#include "memory.cuh"
+#include "tensor.cuh"
+
+using Chunk = Neighbours<u32, 4>;  // 16 bytes, the unit of copies and of load_matrices
+
+template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> struct GemmTile {
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_;
+    static constexpr int CHUNKS = DEPTH / 16;  // of a row
+    static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
+    static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
+    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // products of a warp and 32 bytes of depth
+    static constexpr int RUN = 2 * ACROSS;  // neighbouring columns of which a lane holds the sums
+    static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
+    static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
+
+    // Where a chunk of a row lies: so that neither 8 rows next to each other nor 4 pairs RUN rows apart share a bank.
+    static PG_DEVICE int place(int row, int chunk) {
+        return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
+    }
+
+    // Of this thread: the first row and column of its warp, and its part of a fragment.
+    int row, column, lane;
+    PG_DEVICE GemmTile()
+        : row((int)threadIdx.x / 32 / WARPS_ACROSS * WARP_ROWS),
+          column((int)threadIdx.x / 32 % WARPS_ACROSS * WARP_COLUMNS),
+          lane((int)threadIdx.x % 32) {}
+
+    // sums[i][h][c] belongs to row row_of(i, h) and column column_of() + c.
+    PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
+    PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
+
+    // sums += left right, of one stage. Column c of a fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp's.
+    PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Chunk *left, const Chunk *right) const {
+        const int left_row = row + lane % 16, left_chunk = lane / 16;
+        const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;
+#pragma unroll
+        for (int step = 0; step < CHUNKS; step += 2) {
+            u32 a[DOWN][4], b[ACROSS][2];
+#pragma unroll
+            for (int i = 0; i < DOWN; ++i) load_matrices<>(a[i], left + place(left_row + 16 * i, left_chunk + step));
+#pragma unroll
+            for (int j = 0; j < ACROSS; j += 2)
+                load_matrices<>(b[j], right + place(right_row + 2 * j, right_chunk + step));
+#pragma unroll
+            for (int i = 0; i < DOWN; ++i)
+#pragma unroll
+                for (int j = 0; j < ACROSS; ++j) multiply_add<Byte>(sums[i][j], a[i], b[j]);
+        }
+    }
+
+    // Starts to copy a stage of an operand of COUNT rows of this tile: `rows` of them are there, `bytes` of DEPTH.
+    // Rows that are not there repeat the last one: their sums are nobody's.
+    template <int COUNT, int BYTES>
+    static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
+        constexpr int PIECES = 16 / BYTES, TURNS = COUNT * CHUNKS * PIECES / THREADS;
+#pragma unroll(PIECES == 1 ? TURNS : 4)  // more places of small pieces are kept than there are registers
+        for (int i = 0; i < TURNS; ++i) {
+            int at = i * THREADS + (int)threadIdx.x, piece = at % PIECES, chunk = at / PIECES % CHUNKS;
+            int r = at / PIECES / CHUNKS, first = 16 * chunk + BYTES * piece;
+            int wanted = min(max(bytes - first, 0), BYTES);
+            const unsigned char *source = from + (u64)min(r, rows - 1) * stride + (wanted ? first : 0);
+            copy_async<BYTES>((unsigned char *)(to + place(r, chunk)) + BYTES * piece, source, wanted);
+        }
+    }
+};

@@ -1,0 +1,354 @@
+// Products of matrices modulo q: of polynomials, point by point, and of integers.
+#include "memory.cuh"
+#include "rows.cuh"
+#include "sum.cuh"
+#include "tensor.cuh"
+
+template <int WIDTH, class T> PG_DEVICE Neighbours<T, WIDTH> repeated(T x) {
+    Neighbours<T, WIDTH> y;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) y.values[w] = x;
+    return y;
+}
+template <int WIDTH, class T> PG_DEVICE Neighbours<T, WIDTH> residues(const Modulus &m, Neighbours<T, WIDTH> x) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) x.values[w] = residue(m, x.values[w]);
+    return x;
+}
+
+// One step of k for all sums of a thread.
+template <class S, int TM, int TP, int WIDTH, class Items>
+PG_DEVICE void add_all(S (&sums)[TM][TP][WIDTH], const Items (&x)[TM], const Items (&y)[TP]) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TP; ++j)
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w) sums[i][j][w].add(x[i].values[w], y[j].values[w]);
+}
+template <class S, int TM, int TP, int WIDTH> PG_DEVICE void settle_all(S (&sums)[TM][TP][WIDTH], const Modulus &m) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TP; ++j)
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w) sums[i][j][w].settle(m);
+}
+
+template <class S, int WIDTH>
+PG_DEVICE Neighbours<typename S::Storage, WIDTH> values(const S (&sums)[WIDTH], const Modulus &m) {
+    Neighbours<typename S::Storage, WIDTH> y;
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) y.values[w] = sums[w].value(m);
+    return y;
+}
+
+constexpr int POINTS_THREADS = 128;  // of a block
+// Blocks that registers should let a multiprocessor hold; 0: as the compiler sees fit.
+constexpr __device__ int points_blocks(int rows, int columns) { return rows * columns >= 64 ? 3 : 0; }
+
+// out[s, i, j, e] = sum over k < length of a[s, i, k, e] b[s, k, j, e], e < entries: points of all rows. A thread holds
+// TM x TP sums at WIDTH neighbouring points, the last tile of an axis ends with the axis and leaves to its neighbour
+// what both hold. Threads of a block: 2^log_lanes along e, 2^log_columns tiles along j, 2^log_rows along i, the rest
+// along s. Blocks along j, i, s, e, so that those which share operands run together and find them in the cache.
+// Steps count values from index to index of the first three axes.
+// INTEGERS: a has no points, and words are canonical or not: few rows times a matrix, whose columns are the points. The
+// s-th product takes `length` terms of `total` from s * length on.
+template <class S, int TM, int TP, int WIDTH, bool INTEGERS>
+__global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
+    matmul_points(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
+                  const Modulus *moduli, i64 a_batch, i64 a_row, i64 a_column, i64 b_batch, i64 b_row, i64 b_column,
+                  i64 out_batch, i64 out_row, i64 out_column, u64 batch, u64 rows, u64 columns, u64 total, u64 length,
+                  u64 points, u64 entries, u32 log_lanes, u32 log_columns, u32 log_rows) {
+    using Item = Neighbours<typename S::Storage, WIDTH>;
+    const u32 log_batch = 31 - __clz(POINTS_THREADS) - log_lanes - log_columns - log_rows;
+    const u64 row_tiles = (rows + TM - 1) / TM, column_tiles = (columns + TP - 1) / TP;
+    u64 at = blockIdx.x;
+    u32 thread = threadIdx.x;
+    const auto block_start = [&](u64 size, u32 log_size) {  // along the next axis
+        const u64 count = ((size - 1) >> log_size) + 1, outer = quotient(at, count), block = at - outer * count;
+        at = outer;
+        return block << log_size;
+    };
+    const auto place = [&](u32 log_size) {
+        const u32 index = thread & ((1u << log_size) - 1);
+        thread >>= log_size;
+        return index;
+    };
+    const u64 lane = place(log_lanes);
+    const u64 column_tile = block_start(column_tiles, log_columns) + place(log_columns);
+    const u64 row_tile = block_start(row_tiles, log_rows) + place(log_rows);
+    const u64 s = block_start(batch, log_batch) + thread, e = ((at << log_lanes) + lane) * WIDTH;
+    if (column_tile >= column_tiles || row_tile >= row_tiles || s >= batch || e >= entries) return;
+
+    const u64 row = min(row_tile * TM, rows - TM), column = min(column_tile * TP, columns - TP);
+    const Modulus &m = moduli[quotient(e, points)];
+    a += (i64)s * a_batch + (i64)row * a_row + (INTEGERS ? 0 : e);
+    b += (i64)s * b_batch + (i64)column * b_column + e;
+    if (INTEGERS) length = min(length, total - s * length);
+    S sums[TM][TP][WIDTH];
+    const auto step = [&] {
+        Item x[TM], y[TP];
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+            if constexpr (INTEGERS) x[i] = repeated<WIDTH>(residue(m, __ldg(a + i * a_row)));
+            else x[i] = read<CONSTANT>((const Item *)(a + i * a_row));
+#pragma unroll
+        for (int j = 0; j < TP; ++j) {
+            y[j] = read<CONSTANT>((const Item *)(b + j * b_column));
+            if constexpr (INTEGERS) y[j] = residues(m, y[j]);
+        }
+        a += a_column, b += b_row;
+        add_all(sums, x, y);
+    };
+    for (u64 k = length / S::STEPS; k > 0; --k) {
+#pragma unroll
+        for (int i = 0; i < S::STEPS; ++i) step();
+        settle_all(sums, m);
+    }
+    for (u64 k = length % S::STEPS; k > 0; --k) step();
+    out += (i64)s * out_batch + (i64)row * out_row + (i64)column * out_column + e;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TP; ++j)
+            if (row + i >= row_tile * TM && column + j >= column_tile * TP)
+                write<AGAIN>((Item *)(out + i * out_row + j * out_column), values(sums[i][j], m));
+}
+
+// How operands wait in shared memory: those of STEPS steps of k, of which DEPTH come together, EDGE rows of a and EDGE
+// columns of b each.
+template <class T, int TILE, int WIDTH> struct PointsStages {
+    static constexpr int STAGES = 3, DEPTH = 4, STEPS = STAGES * DEPTH, EDGE = 2 * TILE;
+    static constexpr int LANES = 32, POINTS = LANES * WIDTH, CHUNK = 16 / sizeof(T);  // CHUNK: points of one copy
+    static_assert(EDGE * POINTS == POINTS_THREADS * CHUNK, "a thread copies a chunk of either operand for each step");
+};
+
+// The same by blocks of 2 x 2 warps, of TILE x TILE sums a thread, all at the same points: copies for the next steps of
+// k run while they work on these. What is outside of the operands is 0. Arrays and sizes are those of whole chunks.
+// Blocks as above; registers let a multiprocessor hold three, or two of words of 64 bits.
+template <class S, int TILE, int WIDTH>
+__global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) == 8 ? 2 : 3)
+    matmul_points_staged(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
+                         const Modulus *moduli, i64 a_batch, i64 a_row, i64 a_column, i64 b_batch, i64 b_row,
+                         i64 b_column, i64 out_batch, i64 out_row, i64 out_column, u64 batch, u64 rows, u64 columns,
+                         u64 points, u64 entries, u32 length) {
+    using T = typename S::Storage;
+    using Item = Neighbours<T, WIDTH>;
+    using Stages = PointsStages<T, TILE, WIDTH>;
+    __shared__ alignas(16) T memory[Stages::STEPS][2][Stages::EDGE][Stages::POINTS];
+    const u64 column_blocks = (columns - 1) / Stages::EDGE + 1, row_blocks = (rows - 1) / Stages::EDGE + 1;
+    const u64 in_column = quotient(blockIdx.x, column_blocks), product = quotient(in_column, row_blocks);
+    const u64 block_column = (blockIdx.x - in_column * column_blocks) * Stages::EDGE;
+    const u64 block_row = (in_column - product * row_blocks) * Stages::EDGE;
+    const u64 of_points = quotient(product, batch), s = product - of_points * batch;
+    const u64 block_e = of_points * Stages::POINTS;
+
+    const u32 own = threadIdx.x * Stages::CHUNK / Stages::POINTS;
+    const u32 own_point = threadIdx.x * Stages::CHUNK % Stages::POINTS;
+    const bool in_entries = block_e + own_point < entries;
+    const u32 a_length = in_entries && block_row + own < rows ? length : 0;
+    const u32 b_length = in_entries && block_column + own < columns ? length : 0;
+    a += (i64)s * a_batch + (i64)(block_row + own) * a_row + block_e + own_point;
+    b += (i64)s * b_batch + (i64)(block_column + own) * b_column + block_e + own_point;
+    const auto fetch = [&](u32 k) {
+        const u32 at = k % Stages::STEPS;
+        if (k < length)
+#pragma unroll
+            for (int l = 0; l < Stages::DEPTH; ++l) {
+                copy_async<16>(&memory[at + l][0][own][own_point], a, k + l < a_length ? 16 : 0);
+                copy_async<16>(&memory[at + l][1][own][own_point], b, k + l < b_length ? 16 : 0);
+                a += a_column, b += b_row;
+            }
+        end_copies();
+    };
+    constexpr u32 AHEAD = Stages::STEPS - Stages::DEPTH;
+#pragma unroll
+    for (u32 k = 0; k < AHEAD; k += Stages::DEPTH) fetch(k);
+
+    const u32 warp = threadIdx.x / Stages::LANES, lane = threadIdx.x % Stages::LANES;
+    const u32 first_row = warp / 2 * TILE, first_column = warp % 2 * TILE;
+    const u64 row = block_row + first_row, column = block_column + first_column, e = block_e + lane * WIDTH;
+    const u32 own_rows = row < rows && e < entries ? (u32)min(rows - row, (u64)TILE) : 0;
+    const u32 own_columns = column < columns ? (u32)min(columns - column, (u64)TILE) : 0;
+    out += (i64)s * out_batch + (i64)row * out_row + (i64)column * out_column + e;
+    const Modulus &m = moduli[(u32)quotient(min(e, entries - 1), points)];
+    S sums[TILE][TILE][WIDTH];
+    for (u32 k = 0; k < length; k += S::STEPS) {
+        if (k % Stages::DEPTH == 0) {
+            await_copies<Stages::STAGES - 2>();
+            __syncthreads();
+            fetch(k + AHEAD);
+        }
+        const u32 at = k % Stages::STEPS;
+#pragma unroll
+        for (int step = 0; step < S::STEPS; ++step) {
+            Item x[TILE], y[TILE];
+#pragma unroll
+            for (int i = 0; i < TILE; ++i) {
+                x[i] = *(const Item *)&memory[at + step][0][first_row + i][lane * WIDTH];
+                y[i] = *(const Item *)&memory[at + step][1][first_column + i][lane * WIDTH];
+            }
+            add_all(sums, x, y);
+        }
+        settle_all(sums, m);
+    }
+#pragma unroll
+    for (int i = 0; i < TILE; ++i)
+#pragma unroll
+        for (int j = 0; j < TILE; ++j)
+            if (i < own_rows && j < own_columns)
+                write<AGAIN>((Item *)(out + i * out_row + j * out_column), values(sums[i][j], m));
+}
+
+// A block of 16 x 16 threads with TILE x TILE sums each, which walks along k in steps of DEPTH.
+template <class T, int TILE> struct IntegerTile {
+    static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows and columns of outputs
+    static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words, by each thread
+    static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // neighbours among its sums
+    static constexpr int PITCH = EDGE + MOST;
+    // Along its axis, sum i of the thread with this index.
+    static constexpr __device__ u32 place(u32 index, int i) {
+        return i / VECTOR * (SIDE * VECTOR) + index * VECTOR + i % VECTOR;
+    }
+};
+
+// out[s] = a[s] b[s], of words, canonical or not. A block reads the next step's words while it works on this one's
+// residues in shared memory, those of a by columns. Words outside of the operands are 0.
+// a_batch, b_batch: words from matrix to matrix, 0 where one is shared; a_row: from row to row of a. Product s takes
+// `length` terms of `total` from s * length on. Blocks along columns, rows, batch.
+template <class S, int TILE>
+__global__ void __launch_bounds__(256)
+    matmul_integer(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
+                   const Modulus *moduli, u64 a_batch, u64 a_row, u64 b_batch, u64 rows, u64 columns, u64 total,
+                   u64 length) {
+    using T = typename S::Storage;
+    using Tile = IntegerTile<T, TILE>;
+    using Item = Neighbours<T, Tile::VECTOR>;
+    __shared__ alignas(16) T shared_a[2][Tile::DEPTH][Tile::PITCH], shared_b[2][Tile::DEPTH][Tile::PITCH];
+    const Modulus &m = *moduli;
+    const u64 column_tiles = (columns + Tile::EDGE - 1) / Tile::EDGE, row_tiles = (rows + Tile::EDGE - 1) / Tile::EDGE;
+    const u64 at = quotient(blockIdx.x, column_tiles), batch = quotient(at, row_tiles);
+    const u64 row = (at - batch * row_tiles) * Tile::EDGE, column = (blockIdx.x - at * column_tiles) * Tile::EDGE;
+    a += batch * a_batch, b += batch * b_batch, out += batch * rows * columns;
+    length = min(length, total - batch * length);
+
+    // Neighbouring threads read neighbours of a row.
+    const u32 own_k = threadIdx.x % Tile::DEPTH, own_row = threadIdx.x / Tile::DEPTH;
+    const u32 b_column = threadIdx.x % Tile::EDGE, b_k = threadIdx.x / Tile::EDGE;
+    constexpr u32 A_STEP = Tile::THREADS / Tile::DEPTH, B_STEP = Tile::THREADS / Tile::EDGE;
+    const u32 rows_left = (u32)min(rows - row, (u64)Tile::EDGE);
+    const bool in_columns = column + b_column < columns;
+    a += (row + own_row) * a_row + own_k, b += b_k * columns + column + b_column;
+    T next_a[Tile::MOVED], next_b[Tile::MOVED];
+    const auto fetch = [&](u64 k) {
+        const u32 left = (u32)min(length - k, (u64)Tile::DEPTH);
+#pragma unroll
+        for (int i = 0; i < Tile::MOVED; ++i) {
+            next_a[i] = own_row + i * A_STEP < rows_left && own_k < left ? a[i * A_STEP * a_row] : 0;
+            next_b[i] = b_k + i * B_STEP < left && in_columns ? b[i * B_STEP * columns] : 0;
+        }
+        a += Tile::DEPTH, b += Tile::DEPTH * columns;
+    };
+    const auto put = [&](u32 buffer) {
+#pragma unroll
+        for (int i = 0; i < Tile::MOVED; ++i) {
+            shared_a[buffer][own_k][own_row + i * A_STEP] = residue(m, next_a[i]);
+            shared_b[buffer][b_k + i * B_STEP][b_column] = residue(m, next_b[i]);
+        }
+    };
+    const u32 tx = threadIdx.x % Tile::SIDE, ty = threadIdx.x / Tile::SIDE;
+    S sums[TILE][TILE][1];
+    u32 buffer = 0;
+    if (length > 0) fetch(0), put(0);
+    __syncthreads();
+    for (u64 k = 0; k < length; k += Tile::DEPTH, buffer ^= 1) {
+        const bool more = k + Tile::DEPTH < length;
+        if (more) fetch(k + Tile::DEPTH);
+#pragma unroll
+        for (int l = 0; l < Tile::DEPTH; ++l) {
+            Neighbours<T, 1> x[TILE], y[TILE];
+#pragma unroll
+            for (int c = 0; c < TILE / Tile::VECTOR; ++c) {
+                const u32 first = c * Tile::VECTOR;
+                unpack(*(const Item *)&shared_a[buffer][l][Tile::place(ty, first)], &x[first].values[0]);
+                unpack(*(const Item *)&shared_b[buffer][l][Tile::place(tx, first)], &y[first].values[0]);
+            }
+            add_all(sums, x, y);
+            if ((l + 1) % S::STEPS == 0) settle_all(sums, m);
+        }
+        if (more) put(buffer ^ 1);  // read before the last barrier
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < TILE; ++i)
+#pragma unroll
+        for (int j = 0; j < TILE; ++j) {
+            const u64 r = row + Tile::place(ty, i), c = column + Tile::place(tx, j);
+            if (r < rows && c < columns) out[r * columns + c] = sums[i][j][0].value(m);
+        }
+}
+
+constexpr int NARROW_THREADS = 256;  // of a block
+
+// out[s] = a[s] b[s] of words, canonical or not, with at most N columns; b comes transposed. Both have rows of `pitch`
+// words. 2^log_lanes threads share ROWS rows of the result: each sums over its part of k, in chunks of WIDTH.
+// Parts of k as above. Blocks along rows, batch.
+template <class S, int N, int WIDTH>
+__global__ void __launch_bounds__(NARROW_THREADS)
+    matmul_narrow(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
+                  const Modulus *moduli, u64 a_batch, u64 b_batch, u64 pitch, u64 rows, u64 columns, u64 total,
+                  u64 length, u32 log_lanes) {
+    using T = typename S::Storage;
+    using Item = Neighbours<T, WIDTH>;
+    constexpr int ROWS = N > 4 ? 2 : 4, WARPS = NARROW_THREADS / 32;
+    __shared__ T of_warps[WARPS][ROWS * N];
+    const Modulus &m = *moduli;
+    const u32 lanes = 1u << log_lanes, lane = threadIdx.x & (lanes - 1), group = threadIdx.x >> log_lanes;
+    const u64 rows_of_block = ROWS * (NARROW_THREADS >> log_lanes), row_blocks = (rows - 1) / rows_of_block + 1;
+    const u64 batch = quotient(blockIdx.x, row_blocks), first = (blockIdx.x - batch * row_blocks) * rows_of_block;
+    const u64 row = first + group * ROWS;
+    length = min(length, total - batch * length);
+    a += batch * a_batch, b += batch * b_batch, out += batch * rows * columns;
+    S sums[ROWS][N][1];
+    for (u64 k = lane * WIDTH; k < length; k += lanes * WIDTH) {
+        Item x[ROWS], y[N];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            x[i] = residues(m, read<CONSTANT>((const Item *)(a + min(row + i, rows - 1) * pitch + k)));
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+            y[j] = residues(m, read<CONSTANT>((const Item *)(b + min((u64)j, columns - 1) * pitch + k)));
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) {
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                for (int j = 0; j < N; ++j) sums[i][j][0].add(x[i].values[w], y[j].values[w]);
+            if ((w + 1) % S::STEPS == 0 || w + 1 == WIDTH) settle_all(sums, m);
+        }
+    }
+    T values[ROWS * N];
+#pragma unroll
+    for (int i = 0; i < ROWS * N; ++i) {
+        values[i] = sums[i / N][i % N][0].value(m);
+        for (u32 d = 1; d < min(lanes, 32u); d *= 2)
+            values[i] = (T)add_mod(m, values[i], __shfl_xor_sync(~0u, values[i], d));
+    }
+    if (lanes <= 32) {
+#pragma unroll
+        for (int i = 0; i < ROWS * N; ++i)
+            if (lane == 0 && row + i / N < rows && i % N < columns) out[(row + i / N) * columns + i % N] = values[i];
+        return;
+    }
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+        for (int i = 0; i < ROWS * N; ++i) of_warps[threadIdx.x / 32][i] = values[i];
+    __syncthreads();
+    const u32 warps = lanes / 32, i = threadIdx.x % (ROWS * N), of_group = threadIdx.x / (ROWS * N);
+    const u64 r = first + of_group * ROWS + i / N;
+    if (of_group * warps >= WARPS || r >= rows || i % N >= columns) return;
+    u64 value = 0;
+    for (u32 w = 0; w < warps; ++w) value = add_mod(m, value, of_warps[of_group * warps + w][i]);
+    out[r * columns + i % N] = (T)value;
+}

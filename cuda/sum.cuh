@@ -1,0 +1,95 @@
+// Exact sums of products modulo q, one result in one thread. What is added is canonical; so is the value.
+//
+//   Storage     of the factors and of the value
+//   STEPS       products after which a sum must be settled, which it may be at any time; the turns of an unrolled loop
+//   add         one product
+//   value       the residue
+#pragma once
+#include "word.cuh"
+
+// Of any word. The quotient is at most 1 too small.
+template <class T> PG_DEVICE T residue(const Modulus &m, T x) {
+    const T q = (T)m.q, inverse = (T)(m.inverse64 >> (64 - 8 * sizeof(T)));  // floor(2^bits / q)
+    return reduce_once(x - high_product(x, inverse) * q, q);
+}
+
+// q < 2^31, in 64 bits. Multiples of q 2^32 are taken off the high word: a settled sum is below (2^32 - q) 2^32, which
+// leaves room for two products below q^2, since 2q < 2^32.
+struct Sum31 {
+    using Storage = u32;
+    static constexpr int STEPS = 2;
+    u64 sum = 0;
+    PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
+    // A word below q stays: less q it wraps to 2^32 - q or more.
+    PG_DEVICE void settle(const Modulus &m) {
+        const u32 high = (u32)(sum >> 32);
+        sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
+    }
+    // The quotient is at most 1 too small.
+    PG_DEVICE u32 value(const Modulus &m) const {
+        const u32 r = (u32)sum - (u32)__umul64hi(sum, m.inverse64) * m.q32;
+        return reduce_once_by(r, m.minus_q32);
+    }
+};
+
+// q <= 2^32, in 96 bits: up to 2^32 products.
+struct Sum32 {
+    using Storage = u32;
+    static constexpr int STEPS = 2;
+    u64 low = 0;
+    u32 high = 0;
+    PG_DEVICE void add(u32 x, u32 y) { add_product(low, high, x, y); }
+    PG_DEVICE void settle(const Modulus &) {}
+    PG_DEVICE u32 value(const Modulus &m) const {
+        const u64 x = low + (u64)high * (u32)m.power64;
+        return (u32)residue(m, x < low ? x + m.power64 : x);
+    }
+};
+
+// q <= 2^64, in 160 bits: up to 2^31 products. Products of low halves and of high halves go to one sum; mixed ones to
+// another, of 96 bits, with the weight 2^32.
+struct Sum64 {
+    using Storage = u64;
+    static constexpr int STEPS = 1;
+    u64 low = 0, middle = 0, mixed = 0;
+    u32 high = 0, mixed_high = 0;
+    PG_DEVICE void add(u64 x, u64 y) {
+        const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
+        add_products(low, middle, high, x0, y0, x1, y1);
+        add_product(mixed, mixed_high, x0, y1);
+        add_product(mixed, mixed_high, x1, y0);
+    }
+    PG_DEVICE void settle(const Modulus &) {}
+    PG_DEVICE u64 value(const Modulus &m) const {
+        const Words s = words();
+        return reduce(m, reduce(m, reduce(m, s.high), s.middle), s.low);
+    }
+
+  protected:
+    struct Words {
+        u64 low, middle;
+        u32 high;
+    };
+    // Both sums in one.
+    PG_DEVICE Words words() const {
+        const u64 l = low + (mixed << 32), partial = middle + ((u64)mixed_high << 32 | mixed >> 32);
+        const u64 w = partial + (l < low);
+        return {l, w, high + (partial < middle) + (w < partial)};
+    }
+};
+
+// q <= 2^62.
+struct Sum62 : Sum64 {
+    PG_DEVICE u64 value(const Modulus &m) const {
+        const Words s = words();
+        return residue(m, fold(m, fold(m, s.high, s.middle), s.low));
+    }
+
+  private:
+    // A word congruent to x 2^64 + y. The product is below 3q, and so is the sum where it wraps.
+    static PG_DEVICE u64 fold(const Modulus &m, u64 x, u64 y) {
+        const u64 quotient = high_product_or_less(x, m.power64_quotient);
+        const u64 sum = y + sum_of_products(x, m.power64, quotient, m.minus_q);
+        return sum < y ? sum + m.power64 : sum;
+    }
+};

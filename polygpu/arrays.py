@@ -1,0 +1,139 @@
+"""Arrays that come in and go out: integers, memory layout, results and the `out` given for them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .backends import Array, Backend, is_device_array, of
+from .errors import CoefficientError, DeviceError, OutputError
+from .plan import check_array
+
+# ---- results ----
+
+
+def empty(compute: Backend, shape: tuple[int, ...], dtype: Any) -> Array:
+    """A new array on a device.
+
+    Raises:
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+    """
+    if compute.xp is np:
+        check_array(prod(shape) * np.dtype(dtype).itemsize)
+    with compute.here():
+        return compute.xp.empty(shape, dtype)  # type: ignore[no-any-return]
+
+
+def result(compute: Backend, shape: tuple[int, ...], dtype: Any, out: Any, *operands: Array) -> Array:
+    """An array for a result: a new one, or `out` after all checks; it may be an operand."""
+    if out is None:
+        return empty(compute, shape, dtype)
+    if not isinstance(out, np.ndarray) and not is_device_array(out):
+        raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
+    if of(out).name != compute.name:
+        raise DeviceError(f"out: on {of(out).name}, the operands are on {compute.name}")
+    if out.shape != shape or out.dtype != dtype:
+        raise OutputError(f"out: {out.dtype} {out.shape}, the result is {dtype} {shape}")
+    if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
+        raise OutputError("out: must be C-contiguous and aligned; leave it out and copy the result")
+    check_writable(compute, out, *operands)
+    return out  # type: ignore[no-any-return]
+
+
+def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
+    """Raise OutputError where an array is read-only, or shares a part of its memory with an operand."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise OutputError("out: is read-only; give one that can be written")
+    for x in operands:
+        same = compute.address(x) == compute.address(out) and x.shape == out.shape
+        if not same and overlap(compute, x, out):
+            raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
+
+
+def overlap(compute: Backend, a: Array, b: Array) -> bool:
+    """Whether two arrays may share memory."""
+    with compute.here():
+        return bool(compute.xp.may_share_memory(a, b))
+
+
+# ---- operands ----
+
+
+def contiguous(x: Any) -> Array:
+    """The array in C order and aligned for its numbers; itself where it is."""
+    compute = of(x)
+    with compute.here():
+        y: Array = compute.xp.ascontiguousarray(x)
+        if compute.address(y) % y.dtype.itemsize:
+            y = y.view(np.uint8).copy().view(y.dtype)  # CuPy's copy of complex128 needs alignment too
+        return y.reshape(x.shape)  # of a single number too
+
+
+def spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """The array in C order and a larger shape, by NumPy's rules; itself where it has that."""
+    if x.shape == shape:
+        return x
+    compute = of(x)
+    y = empty(compute, shape, x.dtype)
+    with compute.here():
+        y[...] = x
+    return y
+
+
+_EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothing is rounded for you"
+
+
+def holds_poly(x: object) -> bool:
+    """Whether x is a Poly or lists of them, which NumPy would read as residues."""
+    return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
+
+
+def as_integers(x: object, name: str = "x") -> Array:
+    """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
+    if holds_poly(x):
+        raise CoefficientError(
+            f"{name}: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
+        )
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        raise CoefficientError(f"{name}: {type(x).__name__} {_EXACT}")
+    if is_device_array(x):
+        device_array: Any = x
+        if device_array.dtype.kind not in "iu":
+            raise CoefficientError(f"{name}: dtype {device_array.dtype} {_EXACT}")
+        wide = np.int64 if device_array.dtype.kind == "i" else np.uint64
+        with of(device_array).here():
+            return of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
+    if hasattr(x, "__cuda_array_interface__"):
+        raise DeviceError(
+            f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
+        )
+    if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+    if isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+    else:
+        # Through Python objects, so that np.array cannot turn [True, 2] or [2**63, -1] into something else.
+        try:
+            array = np.array(x, dtype=object)
+        except ValueError:
+            raise CoefficientError(
+                f"{name}: ragged nested lists; pad them with zeros to one length"
+            ) from None
+    if array.dtype.kind in "iu":
+        wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
+        return np.ascontiguousarray(array, dtype=wide_type) if array.ndim else array.astype(wide_type)
+    if array.dtype.kind != "O":
+        raise CoefficientError(f"{name}: dtype {array.dtype} {_EXACT}")
+    for value in array.flat:
+        if isinstance(value, (list, tuple)):
+            raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise CoefficientError(f"{name}: {value!r} of type {type(value).__name__} {_EXACT}")
+    if any(isinstance(value, np.integer) for value in array.flat):
+        array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
+    try:
+        return array.astype(np.int64)
+    except OverflowError:
+        return array

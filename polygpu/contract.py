@@ -1,0 +1,377 @@
+"""Sums of products over batch axes: matmul, dot and einsum of polynomials.
+
+Evaluated polynomials multiply point by point, so that such a sum is a product of small matrices for each
+point of each limb. Rings without a complete transform multiply polynomials and add them up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from .arrays import contiguous, empty, overlap
+from .backends import Array, Backend
+from .errors import ParameterError
+from .poly import Poly, broadcast_batch, checked_axis, checked_poly, finish, result_data
+from .ring import Domain, Ring
+
+# An axis of an operand: a letter of einsum, or of axes that broadcast the place from the right, -1, -2, ...
+Label = str | int
+
+_CHUNK_BYTES = 1 << 26  # of products of polynomials held at a time before they are added up
+
+
+def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
+    """The product of matrices of polynomials, a @ b, by NumPy's rules.
+
+    The last two batch axes are matrices, the others broadcast; a value of one batch axis is a row on the
+    left, a column on the right.
+
+    Args:
+        a: values of at least one batch axis.
+        b: of a's ring and device.
+        out: as of Poly.mul.
+
+    Returns:
+        Coefficients of coefficients, with one inverse transform; "eval" where an operand is.
+
+    Raises:
+        ParameterError: shapes that do not fit.
+        RingMismatch, DeviceError, OutputError: as of Poly.mul; also an operand that is no Poly.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
+
+    Cost: a transform for each entry of operands and result, and m k n products of residues for each limb and
+    point. Without a complete transform (ML-KEM, product="fft", unfriendly moduli) m k n products of
+    polynomials.
+
+    >>> from polygpu import Ring
+    >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
+    >>> (x @ x[:, 0]).to_bigints(centered=True).tolist()
+    [[6, 0, 1, 0], [3, 6, 0, 0]]
+    """
+    b = checked_poly(a, "a")._operand(checked_poly(b, "b"))
+    for name, x in (("a", a), ("b", b)):
+        if not x.ndim:
+            raise ParameterError(f"{name}: a single polynomial is no matrix; use a * b")
+    k = b.shape[-2] if b.ndim > 1 else b.shape[-1]
+    if a.shape[-1] != k:
+        raise ParameterError(
+            f"a, b: batch shapes {a.shape} and {b.shape}; the last axis of a, {a.shape[-1]}, must be as long "
+            f"as the {'second last' if b.ndim > 1 else 'only'} one of b, {k}"
+        )
+    batches: list[list[Label]] = [list(range(2 - x.ndim, 0)) for x in (a, b)]
+    rows: list[Label] = ["m"] if a.ndim > 1 else []
+    columns: list[Label] = ["n"] if b.ndim > 1 else []
+    output = max(batches, key=len) + rows + columns
+    return _contract([a, b], [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]], output, out)
+
+
+def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly:
+    """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
+
+    As matmul in all else: domains, errors, cost.
+
+    Args:
+        a: values of at least one batch axis.
+        b: of a's ring and device, or an int; batch axes broadcast, as of a * b.
+        axis: of the broadcast batch shape, the last by default.
+        out: as of Poly.mul.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(4, 17)
+    >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
+    [0, 1, 2, 0]
+    """
+    b = checked_poly(a, "a")._operand(b)
+    ndim = len(broadcast_batch(a, b))
+    if not ndim:
+        raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
+    summed = checked_axis(axis, ndim) - ndim
+    output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
+    return _contract([a, b], [list(range(-x.ndim, 0)) for x in (a, b)], output, out)
+
+
+def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
+    """Sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" is the product of matrices.
+
+    Args:
+        subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast. Without "->"
+            the result has "...", then the letters that occur once, in alphabetical order. A letter twice in
+            one operand takes its diagonal. Coefficients and limbs are no axes.
+        operands: values of one ring and device. More than two are multiplied pairwise from the left.
+        out: as of Poly.mul.
+
+    Returns:
+        Coefficients of coefficients; "eval" where an operand is.
+
+    Raises:
+        ParameterError: subscripts that say nothing, or do not fit the operands' shapes.
+        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+
+    Cost: of two operands a batch of matrix products (see matmul); axes that only one has are summed first.
+
+    >>> from polygpu import Ring
+    >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
+    >>> einsum("ii", x).to_bigints().tolist()
+    [1, 2, 0, 0]
+    >>> einsum("ij,kj->ik", x, x) == x @ einsum("ij->ji", x)
+    True
+    """
+    if not operands:
+        raise ParameterError("einsum: no operands; give a Poly for each term of the subscripts")
+    first = checked_poly(operands[0], "operand 0")
+    polys = [first._operand(checked_poly(x, f"operand {i}")) for i, x in enumerate(operands)]
+    labels, output = _parsed(subscripts, [x.ndim for x in polys])
+    return _contract(polys, labels, output, out)
+
+
+Poly._matmul = staticmethod(matmul)
+
+
+# ---- subscripts ----
+
+
+def _parsed(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
+    """The labels of each operand's axes, and the result's."""
+    if not isinstance(subscripts, str):
+        raise ParameterError(f"subscripts: {subscripts!r} must be a text such as 'ij,jk->ik'")
+    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    for term in [*terms, result]:
+        if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
+            raise ParameterError(
+                f"subscripts: {term!r} in {subscripts!r} must be letters, with '...' at most once; "
+                "write 'ij,jk->ik'"
+            )
+    if len(terms) != len(ndims):
+        raise ParameterError(
+            f"subscripts: {subscripts!r} has terms for {len(terms)} operands, there are {len(ndims)}; "
+            "give one term an operand, between commas"
+        )
+    labels = [_labels(term, ndim, i) for i, (term, ndim) in enumerate(zip(terms, ndims, strict=True))]
+    widest = max((-x for names in labels for x in names if isinstance(x, int)), default=0)
+    letters = sorted(re.sub(r"[^A-Za-z]", "", inputs))
+    if not arrow:
+        once: list[Label] = [x for x in letters if letters.count(x) == 1]
+        return labels, [*range(-widest, 0), *once]
+    for x in result.replace("...", ""):
+        if x not in letters:
+            raise ParameterError(f"subscripts: label {x!r} of the result in {subscripts!r} is of no operand")
+        if result.count(x) > 1:
+            raise ParameterError(
+                f"subscripts: label {x!r} occurs twice in the result {result!r}; name it once"
+            )
+    if widest and "..." not in result:
+        raise ParameterError(
+            f"subscripts: the result {result!r} must have '...' too; label the axes that shall be summed over"
+        )
+    return labels, _split(result, widest)
+
+
+def _labels(term: str, ndim: int, operand: int) -> list[Label]:
+    """The labels of an operand's axes."""
+    letters = len(term.replace("...", ""))
+    if letters > ndim or (letters < ndim and "..." not in term):
+        raise ParameterError(
+            f"subscripts: {term!r} has {letters} labels, operand {operand} has {ndim} batch axes; "
+            "give one label an axis; coefficients and limbs are no axes"
+        )
+    return _split(term, ndim - letters)
+
+
+def _split(term: str, axes: int) -> list[Label]:
+    """Letters, with '...' as so many axes."""
+    before, dots, after = term.partition("...")
+    return [*before, *range(-axes if dots else 0, 0), *after]
+
+
+# ---- sums of products ----
+
+
+@dataclass
+class _Term:
+    """An operand or a result: batch axes with their labels, then rows and points."""
+
+    data: Array
+    labels: list[Label]
+
+    @property
+    def sizes(self) -> dict[Label, int]:
+        """Of the batch axes."""
+        return dict(zip(self.labels, self.data.shape, strict=False))
+
+    def axes(self, order: Sequence[Label]) -> Array:
+        """A view with the batch axes in an order; those that it has not are of length 1."""
+        kept = [self.labels.index(x) for x in order if x in self.labels]
+        data = self.data.transpose(*kept, self.data.ndim - 2, self.data.ndim - 1)
+        return data[tuple(slice(None) if x in self.labels else None for x in order)]
+
+
+def _contract(polys: list[Poly], labels: list[list[Label]], output: list[Label], out: Poly | None) -> Poly:
+    """The sum of the products over all labels that the result has not."""
+    sizes = _sizes(polys, labels)
+    ring, compute = polys[0].ring, polys[0]._backend
+    data = result_data(ring, tuple(sizes[x] for x in output), out, *polys)
+    evaluated = any(x.domain == "eval" for x in polys)
+    domain: Domain = "eval" if evaluated or (len(polys) > 1 and ring.multiplies_evaluated) else "coef"
+    terms = [_squeezed(compute, x, names) for x, names in zip(polys, labels, strict=True)]
+    for i, poly in enumerate(polys):
+        needed = {*output, *(x for term in terms[:i] + terms[i + 1 :] for x in term.labels)}
+        _prepare(terms[i], poly, needed, domain)
+    taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
+    target = empty(compute, data.shape, data.dtype) if taken else data
+    # Axes of length 1 are of no term.
+    kept = [x for x in output if any(x in term.labels for term in terms)]
+    final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
+    total = terms[0]
+    for i, term in enumerate(terms[1:], 1):
+        later = {x for other in terms[i + 1 :] for x in other.labels}
+        result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
+        if domain == "eval" and ring.base_degree == 1 and not ring.limbs.wide:
+            _multiply_points(ring, compute, total, term, result)
+        else:
+            _add_products(ring, compute, domain, total, term, result)
+        total = result
+    with compute.here():
+        if total is not final:
+            final.data[...] = total.axes(kept)
+        if domain == "eval" and not evaluated:
+            compute.intt(ring.transform, target, data)
+        elif taken:
+            data[...] = target
+    return finish(ring, data, "eval" if evaluated else "coef", out)
+
+
+def _sizes(polys: list[Poly], labels: list[list[Label]]) -> dict[Label, int]:
+    """The length of each label; axes of length 1 broadcast."""
+    sizes: dict[Label, int] = {}
+    for i, (poly, names) in enumerate(zip(polys, labels, strict=True)):
+        for label, size in zip(names, poly.shape, strict=True):
+            diagonal = [x for name, x in zip(names, poly.shape, strict=True) if name == label]
+            if min(diagonal) != max(diagonal):
+                raise ParameterError(
+                    f"subscripts: label {label!r} occurs twice in an operand of batch shape {poly.shape}; "
+                    f"a diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}"
+                )
+            known = sizes.setdefault(label, size)
+            if known == 1:
+                sizes[label] = size
+            elif size not in (1, known):
+                name = (
+                    f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
+                )
+                raise ParameterError(
+                    f"operand {i}: {name}, of batch shape {poly.shape}, has length {size}, and {known} in an "
+                    "operand before; lengths must be equal, or 1: index or reshape one"
+                )
+    return sizes
+
+
+def _squeezed(compute: Backend, poly: Poly, labels: list[Label]) -> _Term:
+    """The operand with the diagonal of labels that repeat, without axes of length 1; a view."""
+    data, names, xp = poly.data, list(labels), compute.xp
+    for label in labels:
+        while names.count(label) > 1:
+            i = names.index(label)
+            j = names.index(label, i + 1)
+            with compute.here():
+                data = xp.moveaxis(xp.diagonal(data, 0, i, j), -1, i)
+            del names[j]
+    long = [size != 1 for size in data.shape[: len(names)]]
+    data = data[tuple(slice(None) if x else 0 for x in long)]
+    return _Term(data, [name for name, x in zip(names, long, strict=True) if x])
+
+
+def _prepare(term: _Term, poly: Poly, needed: set[Label], domain: Domain) -> None:
+    """Sum over the axes that only this operand has, and bring it into the domain."""
+    own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
+    if own:
+        term.data = Poly(poly.ring, term.data, poly.domain).sum(own).data
+        term.labels = [x for x in term.labels if x in needed]
+    if poly.domain != domain:
+        term.data = Poly(poly.ring, contiguous(term.data), poly.domain).ntt().data
+
+
+def _between(compute: Backend, left: _Term, right: _Term, needed: set[Label]) -> _Term:
+    """Memory for the product of two of several operands."""
+    sizes = left.sizes | right.sizes
+    labels = [x for x in sizes if x in needed]
+    shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
+    return _Term(empty(compute, shape, left.data.dtype), labels)
+
+
+Groups = tuple[list[Label], list[Label], list[Label]]
+
+
+def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
+    """One batch of matrix products for each point.
+
+    Axes that only one operand has are rows or columns. Where several of them do not lie one behind the other,
+    all but the last join the batch, and the other operand is repeated by steps of 0; where that does not help
+    either, what does not fit is copied.
+    """
+    sizes = left.sizes | right.sizes
+    summed = [x for x in left.labels if x not in out.labels]
+    choices = []
+    for repeat_right, repeat_left in product((False, True), repeat=2):
+        rows = [x for x in out.labels if x not in right.labels][-1 if repeat_right else 0 :]
+        columns = [x for x in out.labels if x not in left.labels][-1 if repeat_left else 0 :]
+        batch = [x for x in out.labels if x not in rows and x not in columns]
+        groups: tuple[Groups, ...] = (batch, rows, summed), (batch, summed, columns), (batch, rows, columns)
+        views = [_view(compute, *x, sizes) for x in zip((left, right, out), groups, strict=True)]
+        fits = [_merges(*x) for x in zip(views, groups, strict=True)]
+        choices.append((views, groups, fits))
+        if all(fits):
+            break
+    else:
+        views, groups, fits = choices[0]
+    shapes = [(*(prod(sizes[x] for x in group) for group in three), *out.data.shape[-2:]) for three in groups]
+    with compute.here():
+        a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
+        c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
+        compute.matmul_points(ring.limbs, a, b, c)
+        if not fits[2]:
+            views[2][...] = c.reshape(views[2].shape)
+
+
+def _view(compute: Backend, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
+    """The term's axes in the groups' order, repeated along those that it has not."""
+    order = [x for group in groups for x in group]
+    view = term.axes(order)
+    shape = (*(sizes[x] for x in order), *view.shape[-2:])
+    return view if view.shape == shape else compute.xp.broadcast_to(view, shape)
+
+
+def _merges(view: Array, groups: Groups) -> bool:
+    """Whether the axes of each group are one axis without a copy."""
+    at = 0
+    for group in groups:
+        for i in range(at, at + len(group) - 1):
+            if view.strides[i] != view.shape[i + 1] * view.strides[i + 1]:
+                return False
+        at += len(group)
+    return True
+
+
+def _add_products(
+    ring: Ring, compute: Backend, domain: Domain, left: _Term, right: _Term, out: _Term
+) -> None:
+    """Products of polynomials, some at a time, summed into the result."""
+    summed = [x for x in left.labels if x not in out.labels]
+    count = prod(left.sizes[x] for x in summed)
+    with compute.here():
+        a, b = (x.axes([*summed, *out.labels]) for x in (left, right))
+        a, b = (x.reshape(count, *x.shape[len(summed) :]) for x in (a, b))
+        if not count:
+            out.data[...] = 0
+        step = max(1, _CHUNK_BYTES // max(1, out.data.nbytes))
+        for i in range(0, count, step):
+            x, y = (Poly(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
+            part = (x * y).sum(0).data
+            if i:
+                compute.pointwise(ring.limbs, "add", out.data, part, None, out.data)
+            else:
+                out.data[...] = part

@@ -1,0 +1,119 @@
+"""Exact products of integer matrices modulo q.
+
+Arrays of NumPy are computed on by the CPU core, arrays of CuPy on their GPU, on its current stream.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .arrays import as_integers, contiguous, empty, holds_poly, overlap, result, spread
+from .backends import Array, is_device_array, of
+from .errors import CoefficientError, DeviceError, ParameterError
+from .plan import Limbs, limbs_of
+from .roots import integer, shown
+
+MAX_MODULUS = 1 << 62
+
+__all__ = ["MAX_MODULUS", "matmul"]
+
+
+def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
+    """The matrix product A B modulo q, by NumPy's rules for shapes.
+
+    The last two axes are matrices, the others broadcast; an array of one axis is a row on the left, a column
+    on the right.
+
+    Args:
+        A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. Arrays of the
+            result's dtype are read as they are, others are reduced to a copy first.
+        B: as A, on its device.
+        q: any modulus from 2 to 2**62.
+        out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
+
+    Returns:
+        Residues in [0, q) on the operands' device, uint32 for q <= 2**32, else uint64; `out` where given.
+
+    Raises:
+        ParameterError: shapes that do not fit; q outside its range.
+        CoefficientError: no integers.
+        OutputError, DeviceError: `out` cannot take the result; operands on several devices.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
+
+    Cost: m k n products of words. One B for many A (or a batch of both) is one call.
+
+    >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], 10).tolist()
+    [[9, 0], [3, 6]]
+    """
+    modulus = integer(q, "q")
+    if not 2 <= modulus <= MAX_MODULUS:
+        raise ParameterError(
+            f"q: {shown(modulus)} must be from 2 to 2**62; pg.matmul takes values of pg.Ring(1, q) for any q"
+        )
+    limbs = limbs_of((modulus,))
+    left, right = (_words(x, name, limbs) for x, name in ((A, "A"), (B, "B")))
+    compute = of(left)
+    if of(right).name != compute.name:
+        raise DeviceError(
+            f"B: on {of(right).name}, and A is on {compute.name}; copy one to the other's device"
+        )
+    a = left.reshape(1, -1) if left.ndim == 1 else left
+    b = right.reshape(-1, 1) if right.ndim == 1 else right
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if b.shape[-2] != k:
+        raise ParameterError(
+            f"A, B: shapes {left.shape} and {right.shape}; the last axis of A, {k}, must be as long as the "
+            f"{'only' if right.ndim == 1 else 'second last'} one of B, {b.shape[-2]}"
+        )
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ParameterError(
+            f"A, B: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast; reshape one"
+        ) from None
+    shape = (*batch, *(m,) * (left.ndim > 1), *(n,) * (right.ndim > 1))
+    data = result(compute, shape, limbs.dtype, out, left, right)
+    if not data.size:
+        return data
+    taken = out is not None and any(overlap(compute, x, data) for x in (left, right))
+    target = empty(compute, shape, limbs.dtype) if taken else data
+    a, b = _batched(a, batch), _batched(b, batch)
+    if len(b) == 1:
+        a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # the rows of all
+    compute.matmul(limbs, a, b, target.reshape(max(len(a), len(b)), a.shape[1], n))
+    if taken:
+        with compute.here():
+            data[...] = target
+    return data
+
+
+def _words(x: Any, name: str, limbs: Limbs) -> Array:
+    """The integers as words of the limbs' dtype: those given where they are such words, else reduced."""
+    if holds_poly(x):
+        raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
+    is_array = isinstance(x, np.ndarray) or is_device_array(x)
+    if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= limbs.dtype.itemsize:
+        with of(x).here():
+            return contiguous(x.astype(limbs.dtype, copy=False))
+    integers = as_integers(x, name)
+    if not integers.ndim:
+        raise ParameterError(f"{name}: a single number; give a matrix, or an array of one axis")
+    if integers.dtype == object:
+        return (integers % limbs.moduli[0]).astype(limbs.dtype, order="C")
+    integers = contiguous(integers)
+    words = empty(of(integers), integers.shape, limbs.dtype)
+    if words.size:
+        count = words.shape[-1]
+        of(words).reduce_integers(limbs, integers.reshape(-1, count), words.reshape(-1, 1, count))
+    return words
+
+
+def _batched(x: Array, batch: tuple[int, ...]) -> Array:
+    """Matrices as (1, ...) where all share one, else (prod(batch), ...): partial broadcasts take a copy."""
+    own = prod(x.shape[:-2])
+    if own not in (1, prod(batch)):
+        x, own = spread(x, (*batch, *x.shape[-2:])), prod(batch)
+    return x.reshape(own, *x.shape[-2:])

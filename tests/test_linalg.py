@@ -1,0 +1,242 @@
+"""Matrix products modulo q, against Python ints and python-flint."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import flint
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polygpu as pg
+from polygpu import _cpu
+from polygpu.linalg import MAX_MODULUS, matmul
+from polygpu.testing import WORD_LIMITS
+
+# Around each limit of words and kernels; of any parity and factors.
+MODULI = sorted(
+    {2, 3, 10, 2**16, 2**31 - 1, 3 * 2**30, *(2**b + d for b in WORD_LIMITS if b < 62 for d in (-1, 0, 1))}
+    | {2**62 - 57, 2**62 - 1, 2**62}
+)
+FEW = [2, 97, 2**32, 2**32 + 1, 2**62]
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def device(request: pytest.FixtureRequest) -> Any:
+    """Runs a test on every device of the host."""
+    with pg.device(request.param):
+        yield request.param
+
+
+def draw(q: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """Residues with the edges among them, Python ints."""
+    rng = random.Random(f"{q} {shape} {seed}")
+    values = np.empty(math.prod(shape), dtype=object)
+    for i in range(len(values)):
+        values[i] = rng.choice([0, 1, q - 1, q // 2]) if rng.random() < 0.3 else rng.randrange(q)
+    return values.reshape(shape)
+
+
+def exact(a: Any, b: Any, q: int) -> np.ndarray:
+    """By Python ints; sums of none are 0."""
+    product = np.asarray(np.matmul(np.asarray(a, object), np.asarray(b, object)), object)
+    return np.array([int(x or 0) % q for x in product.flat], dtype=object).reshape(product.shape)
+
+
+def check(c: Any, expected: np.ndarray, q: int) -> None:
+    assert isinstance(c, np.ndarray) and c.flags.c_contiguous
+    assert c.dtype == (np.uint32 if q <= 2**32 else np.uint64) and c.shape == expected.shape
+    assert np.array_equal(c.astype(object), expected)
+
+
+def dtype_of(q: int) -> Any:
+    return np.uint32 if q <= 2**32 else np.uint64
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("q", MODULI)
+def test_every_modulus_against_flint(q: int, each_isa: str) -> None:
+    m, k, n = 5, 33, 7
+    x, y = draw(q, (m, k), 1), draw(q, (k, n), 2)
+    product = flint.nmod_mat(m, k, x.ravel().tolist(), q) * flint.nmod_mat(k, n, y.ravel().tolist(), q)
+    expected = np.array([int(v) for v in product.entries()], dtype=object).reshape(m, n)
+    check(matmul(x.astype(dtype_of(q)), y.astype(dtype_of(q)), q), expected, q)
+
+
+@pytest.mark.parametrize("q", MODULI)
+def test_all_entries_the_largest(q: int, each_isa: str) -> None:
+    """(q - 1)^2 is 1, so the sum is k; words need not be residues."""
+    k, dtype = 70, dtype_of(q)
+    a = np.full((3, k), q - 1, dtype)
+    check(matmul(a, a.T, q), np.full((3, 3), k % q, dtype=object), q)
+    word = np.iinfo(dtype).max
+    a = np.full((3, k), word, dtype)
+    check(matmul(a, a.T, q), np.full((3, 3), k * word**2 % q, dtype=object), q)
+
+
+@given(
+    st.sampled_from(MODULI) | st.integers(2, MAX_MODULUS),
+    st.tuples(*[st.integers(0, 9)] * 3),
+    st.lists(st.sampled_from([(1, 1), (3, 1), (1, 3), (3, 3), (0, 1)]), max_size=2),
+    st.integers(0, 2**32),
+    st.sampled_from(_cpu.supported_isas()),
+)
+def test_any_shape_and_modulus(q: int, sizes: Any, batch: Any, seed: int, isa: str) -> None:
+    m, k, n = sizes
+    a = draw(q, (*(x for x, _ in batch), m, k), seed)
+    b = draw(q, (*(y for _, y in batch), k, n), seed + 1)
+    before = _cpu.isa()
+    _cpu.set_isa(isa)
+    try:
+        check(matmul(a, b, q), exact(a, b, q), q)
+    finally:
+        _cpu.set_isa(before)
+
+
+SHAPES = [
+    ((2, 3), (3, 4)),
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 4)),
+    ((1, 1), (1, 1)),
+    ((1, 5), (5, 1)),
+    ((5, 1), (1, 5)),
+    ((2, 0), (0, 3)),
+    ((0,), (0,)),
+    ((0,), (0, 2)),
+    ((0, 3), (3, 2)),
+    ((2, 3), (3, 0)),
+    ((4, 2, 0), (0, 3)),
+    ((4, 2, 0), (4, 0, 3)),
+    ((2, 0), (4, 0, 3)),
+    ((4, 2, 3), (3, 2)),
+    ((2, 3), (4, 3, 2)),
+    ((4, 2, 3), (4, 3, 2)),
+    ((4, 2, 3), (1, 3, 2)),
+    ((1, 2, 3), (4, 3, 2)),
+    ((3,), (4, 3, 2)),
+    ((4, 2, 3), (3,)),
+    ((4, 1, 2, 3), (5, 3, 2)),
+    ((5, 2, 3), (4, 1, 3, 2)),
+    ((4, 5, 2, 3), (1, 5, 3, 2)),
+    ((1, 1, 2, 3), (4, 5, 3, 2)),
+    ((0, 2, 3), (3, 2)),
+    ((17, 33), (33, 19)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
+@pytest.mark.parametrize("q", FEW)
+def test_shapes(q: int, left: Any, right: Any, device: str) -> None:
+    a, b = draw(q, left, 1), draw(q, right, 2)
+    expected = exact(a, b, q)
+    assert expected.shape == np.matmul(np.zeros(left), np.zeros(right)).shape
+    check(matmul(a, b, q), expected, q)
+    x, y = a.astype(dtype_of(q)), b.astype(dtype_of(q))
+    check(matmul(x, y, q), expected, q)
+    out = np.full(expected.shape, 99, dtype_of(q))
+    assert matmul(x, y, q, out=out) is out
+    check(out, expected, q)
+
+
+def test_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
+    rng = np.random.default_rng(1)
+    for q in (2**30 - 35, 2**60 - 93):
+        for m, k, n in ((31, 65, 127), (129, 64, 33), (1, 1000, 1), (257, 3, 1), (1, 3, 257)):
+            a, b = (rng.integers(0, q, shape, dtype=dtype_of(q)) for shape in ((m, k), (k, n)))
+            expected = exact(a, b, q)
+            for count in (1, 2):
+                threads(count)
+                check(matmul(a, b, q), expected, q)
+
+
+# ---- types ----
+
+
+@pytest.mark.parametrize("q", FEW)
+@pytest.mark.parametrize(
+    "dtype", [np.dtype(x) for x in "bBhHiIlL"] + [np.dtype(x) for x in (">i4", ">u8")], ids=str
+)
+def test_integer_types(dtype: Any, q: int, device: str) -> None:
+    """Signed ones are reduced right, to their ends."""
+    info, rng = np.iinfo(dtype), random.Random(str(dtype))
+    values = [info.min, info.max, 0, 1] + [rng.randint(info.min, info.max) for _ in range(8)]
+    a = np.array(values, dtype).reshape(3, 4)
+    check(matmul(a, a.T, q), exact(a, a.T, q), q)
+    check(matmul(a, a.T.astype(object), q), exact(a, a.T, q), q)
+
+
+@pytest.mark.parametrize("q", FEW)
+def test_python_ints_of_any_size(q: int, device: str) -> None:
+    a = [[-1, 2**100], [-(2**70), 3]]
+    b = [[2**64, 1], [-5, 2**63]]
+    check(matmul(a, b, q), exact(a, b, q), q)
+    check(matmul(a, np.array([1, 2], np.int8), q), exact(a, [1, 2], q), q)
+    check(matmul([1, 2], b, q), exact([1, 2], b, q), q)
+    check(matmul([], [], q), exact([], [], q), q)
+    check(matmul(a, b, np.int64(q)), exact(a, b, q), q)
+
+
+@pytest.mark.parametrize("q", FEW)
+def test_memory_layouts(q: int, device: str) -> None:
+    a = draw(q, (6, 6), 1).astype(dtype_of(q))
+    raw = np.zeros(a.nbytes + 1, np.uint8)
+    unaligned = raw[1:].view(a.dtype).reshape(a.shape)
+    unaligned[...] = a
+    signed = raw.copy()[1:].view(np.int64 if q > 2**32 else np.int32).reshape(a.shape)
+    constant = a.copy()
+    constant.setflags(write=False)
+    for x in (
+        a.T,
+        a[::2],
+        a[:, ::-1],
+        np.asfortranarray(a),
+        unaligned,
+        signed,
+        constant,
+        np.broadcast_to(a[0], (2, 6)),
+    ):
+        check(matmul(x, a, q), exact(x, a, q), q)
+        check(matmul(a, x.T, q), exact(a, x.T, q), q)
+
+
+@pytest.mark.parametrize("q", FEW)
+def test_operands_are_not_changed_and_may_be_the_result(q: int, device: str) -> None:
+    a, b = (draw(q, (2, 4, 4), i).astype(dtype_of(q)) for i in (1, 2))
+    x, y = a.copy(), b.copy()
+    expected = exact(a, b, q)
+    check(matmul(a, b, q), expected, q)
+    assert np.array_equal(a, x) and np.array_equal(b, y)
+    assert matmul(a, b, q, out=a) is a
+    check(a, expected, q)
+    assert matmul(x, b, q, out=b) is b
+    check(b, expected, q)
+    square = exact(x[0], x[0], q)
+    matmul(x[0], x[0], q, out=x[0])
+    check(x[0], square, q)
+
+
+def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy of A and B, shared operands once, all rows of a batch in one matrix."""
+    from polygpu.backends.cpu import CpuBackend
+
+    calls: list[Any] = []
+    whole = CpuBackend.matmul
+    monkeypatch.setattr(CpuBackend, "matmul", lambda self, *x: calls.append(x[1:]) or whole(self, *x))
+    for left, right, shapes in (
+        ((2, 3), (3, 4), [(1, 2, 3), (1, 3, 4), (1, 2, 4)]),
+        ((5, 2, 3), (3, 4), [(1, 10, 3), (1, 3, 4), (1, 10, 4)]),
+        ((2, 3), (5, 3, 4), [(1, 2, 3), (5, 3, 4), (5, 2, 4)]),
+        ((5, 2, 3), (5, 3, 4), [(5, 2, 3), (5, 3, 4), (5, 2, 4)]),
+    ):
+        a, b = np.ones(left, np.uint32), np.ones(right, np.uint32)
+        c = matmul(a, b, 97)
+        x, y, z = calls.pop()
+        assert [v.shape for v in (x, y, z)] == shapes
+        assert all(np.shares_memory(u, v) for u, v in ((a, x), (b, y), (c, z)))
