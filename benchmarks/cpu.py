@@ -3,8 +3,8 @@
     python -m benchmarks.cpu [--quick] [--out DIR]
 
 Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
-uniformly from [0, q), q prime; complex transforms on the same batch of rows. Which conversions a row
-includes: docs/performance.md.
+uniformly from [0, q), q prime; complex transforms on the same batch of rows, products of matrices on
+the same random residues. Which conversions a row includes: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 
 from .harness import RESULTS, Case, Row, measure, print_table, record
+from .matrices import Product, multiply_integers
 from .report import KINDS
 
 DEGREES = (2**10, 2**12, 2**14, 2**16)
@@ -31,6 +32,9 @@ QUICK = DEGREES[:-1]
 PRIME_BITS = (30, 50, 60)
 PRECISIONS = ("complex64", "complex128")
 ROWS, POINTS = 1024, 64  # of a batch of complex transforms
+MATRICES = (128, 512, 1024)  # rows and columns
+QUICK_MATRICES = MATRICES[:-1]
+MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "scipy")
 
 Residues = NDArray[np.uint64]
@@ -290,6 +294,49 @@ def scipy_batch_cases(w: Batch) -> Iterator[Case]:
     yield w.case("scipy.fft", lambda: scipy.fft.fft(w.x, workers=1))
 
 
+@dataclass(frozen=True, eq=False)
+class Square:
+    """A product of square matrices modulo a prime."""
+
+    n: int
+    bits: int
+
+    @property
+    def q(self) -> int:
+        return MATRIX_PRIMES[self.bits]
+
+    @cached_property
+    def product(self) -> Product:
+        n = self.n
+        return Product.random(self.q, 1, n, n, n, functools.partial(multiply_integers, self.q))
+
+    def case(
+        self, library: str, run: Callable[[], Any], values: Callable[[Any], NDArray[Any]] = np.asarray
+    ) -> Case:
+        params = {"n": self.n, "bits": self.bits, "limbs": 1, "batch": 1, "q": self.q}
+
+        def told(c: Any) -> NDArray[Any]:
+            return self.product.values(values(c))
+
+        return Case("matmul", library, params, run, self.product.holds, self.n**2, told)
+
+
+def polygpu_square_cases(w: Square) -> Iterator[Case]:
+    a, b = w.product.a[0], w.product.b[0]
+    yield w.case("polygpu", lambda: pg.linalg.matmul(a, b, w.q))
+
+
+def flint_square_cases(w: Square) -> Iterator[Case]:
+    from flint import nmod_mat
+
+    a, b = (nmod_mat(w.n, w.n, x.ravel().tolist(), w.q) for x in (w.product.a, w.product.b))
+
+    def to_numpy(c: nmod_mat) -> Residues:
+        return np.array([int(x) for x in c.entries()], np.uint64)
+
+    yield w.case("python-flint", lambda: a * b, to_numpy)
+
+
 # Cases by library, and the module without which they are skipped.
 LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("polygpu", polygpu_cases),
@@ -302,12 +349,16 @@ BATCH_LIBRARIES: tuple[tuple[str, Callable[[Batch], Iterator[Case]]], ...] = (
     ("numpy", numpy_batch_cases),
     ("scipy", scipy_batch_cases),
 )
+SQUARE_LIBRARIES: tuple[tuple[str, Callable[[Square], Iterator[Case]]], ...] = (
+    ("polygpu", polygpu_square_cases),
+    ("flint", flint_square_cases),
+)
 
 
-def cases(degrees: Sequence[int]) -> Iterator[Case]:
+def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
     """All cases; a line for each library that is not installed."""
     present = {}
-    for module in dict.fromkeys(module for module, _ in (*LIBRARIES, *BATCH_LIBRARIES)):
+    for module in dict.fromkeys(module for module, _ in (*LIBRARIES, *BATCH_LIBRARIES, *SQUARE_LIBRARIES)):
         present[module] = importlib.util.find_spec(module) is not None
         if not present[module]:
             print(f"{module}: not installed, skipped")
@@ -319,6 +370,10 @@ def cases(degrees: Sequence[int]) -> Iterator[Case]:
         for module, of_batch in BATCH_LIBRARIES:
             if present[module]:
                 yield from of_batch(batch)
+    for square in (Square(n, bits) for bits in MATRIX_PRIMES for n in matrices):
+        for module, of_square in SQUARE_LIBRARIES:
+            if present[module]:
+                yield from of_square(square)
 
 
 def describe(row: Row) -> str:
@@ -329,12 +384,15 @@ def describe(row: Row) -> str:
 @pg.device("cpu")  # whatever the environment names
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"up to N = {QUICK[-1]}")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
 
     rows = []
-    for case in cases(QUICK if options.quick else DEGREES):
+    sizes = (QUICK, QUICK_MATRICES) if options.quick else (DEGREES, MATRICES)
+    for case in cases(*sizes):
         rows.append(measure(case, packages=PACKAGES))
         record(rows[-1], options.out)
         print(f"{case}: {describe(rows[-1])}", flush=True)

@@ -159,9 +159,10 @@ class CudaEvents:
 
     warm_up_ns, total_ns = 1e6, 1e7
 
-    def __init__(self) -> None:
+    def __init__(self, rest_s: float = REST_S) -> None:
         import cupy
 
+        self._rest_s = rest_s
         self._cuda = cupy.cuda
         self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
         self._machine = gpu_machine(cupy)
@@ -170,7 +171,7 @@ class CudaEvents:
         """What the card has drawn is forgotten within this time."""
         self._stop.record()
         self._stop.synchronize()
-        sleep(REST_S)
+        sleep(self._rest_s)
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         run()  # what is timed is queued while the GPU works on this
@@ -183,6 +184,14 @@ class CudaEvents:
 
     def machine(self) -> Machine:
         return self._machine
+
+
+def release() -> None:
+    """Give a GPU's memory that nothing uses any more back to it."""
+    import cupy
+
+    gc.collect()
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:

@@ -15,12 +15,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
-from .studies import STUDIES, fft64
+from .studies import STUDIES, fft64, gemm
+from .studies.page import StudyKind
 from .tables import Table, figure, power, unique
 
 PAGES = (
@@ -311,8 +313,9 @@ def ps_and_share(row: Row | None) -> str:
     return f"{ps(row)} ({row.figures['eff1']:.0%})" if row else ""
 
 
-def times_flint(row: Row, flint: Row | None) -> str:
-    return us(row) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
+def times_flint(row: Row, flint: Row | None, unit: float = 1e3) -> str:
+    """In units of so many ns, and beside python-flint."""
+    return figure(row.median / unit) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
 
 
 def per_butterfly(row: Row, _: Row | None) -> str:
@@ -320,7 +323,7 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-AnyKind = Kind | BatchKind | ExactKind | GpuKind | fft64.StudyKind
+AnyKind = Kind | BatchKind | ExactKind | GpuKind | StudyKind
 
 KINDS: dict[str, AnyKind] = {
     "cpu-product": Kind(
@@ -335,6 +338,12 @@ KINDS: dict[str, AnyKind] = {
         ops={"ntt": ", forward", "intt": ", inverse"},
         cell=per_butterfly,
     ),
+    "cpu-matmul": Kind(
+        title="product of N x N matrices, ms (times as fast as python-flint; must: 3x)",
+        device="cpu",
+        ops={"matmul": ""},
+        cell=partial(times_flint, unit=1e6),
+    ),
     "cpu-fft": BatchKind(),
     "cpu-exact": ExactKind("cpu"),
     "gpu-ntt": GpuKind(gpu_ntt),
@@ -342,6 +351,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
     **fft64.KINDS,
+    **gemm.KINDS,
 }
 
 

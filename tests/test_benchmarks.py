@@ -20,6 +20,7 @@ import pytest
 import polygpu as pg
 from benchmarks import cpu, gpu, harness, report
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
+from benchmarks.matrices import residues
 
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
 PAGE = """# Figures
@@ -274,20 +275,67 @@ def test_complex_tables_follow_the_rows() -> None:
     assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
 
 
+def test_tables_of_matrices_follow_the_rows() -> None:
+    page = "<!-- table: cpu-matmul -->\n<!-- end: cpu-matmul -->\n"
+    rows = [
+        row(op="matmul", library=library, median=median, params=PARAMS | {"n": n, "bits": bits})
+        for library, median, n, bits in (
+            ("polygpu", 2e6, 128, 30),
+            ("python-flint", 9e6, 128, 30),
+            ("polygpu", 3e8, 1024, 60),
+        )
+    ]
+    text = report.rewrite(page, [*rows, row(op="ntt")])
+    assert "| 128 | 2.00 (4.50x) | 9.00 (1.00x) |" in text and "| 1024 | 300 |" in text
+    assert "**30-bit prime: product of N x N matrices, ms" in text
+    assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
+
+
+@pytest.mark.parametrize("bits", cpu.MATRIX_PRIMES)
+def test_wrong_products_of_matrices_are_noticed(bits: int) -> None:
+    """Where no entry is looked at too, and where it is right modulo q."""
+    product = cpu.Square(16, bits).product
+    q, (a, b) = cpu.MATRIX_PRIMES[bits], (x[0].astype(object) for x in (product.a, product.b))
+    right = a.dot(b) % q
+    seen = {(i, j) for _, i, j in zip(*(x.tolist() for x in product.places), strict=True)}
+    assert len(seen) == 64 and max(map(np.max, (a, b))) < q
+    unseen = next(at for at in np.ndindex(right.shape) if at not in seen)
+    dtype = product.a.dtype
+    for at in (unseen, min(seen)):
+        wrong, above = right.copy(), right.copy()
+        wrong[at] = (wrong[at] + 1) % q
+        above[at] += q
+        told = [product.holds(product.values(c.astype(dtype))) for c in (right, wrong, above)]
+        assert told == [True, False, False]
+
+
+@pytest.mark.parametrize("q", [2, 3, 12289, 2**31 - 1, 2**32, 2**60 - 93])
+def test_random_residues(q: int) -> None:
+    x = residues(np.random.default_rng(1), q, (3, 5000))
+    assert x.dtype == (np.uint32 if q <= 2**32 else np.uint64)
+    assert 0.99 * q <= int(x.max()) + 1 <= q and int(x.min()) < 0.01 * q
+
+
 def test_libraries_agree_and_a_whole_run_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
+    monkeypatch.setattr(cpu, "QUICK_MATRICES", (24,))
     monkeypatch.setattr(harness, "TOTAL_NS", 0)
     monkeypatch.setattr(harness, "WARM_UP_NS", 0)
     cpu.main(["--quick", "--out", str(tmp_path)])
     rows = harness.rows(tmp_path)
-    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt", "fft64"}
+    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt", "fft64", "matmul"}
     batches = [r for r in rows if r.op == "fft64"]
     assert {(r.library, r.params["dtype"]) for r in batches} >= {
         (library, dtype) for library in ("polygpu", "numpy.fft") for dtype in cpu.PRECISIONS
     }
-    rows = [r for r in rows if r.op != "fft64"]
+    matrices = [r for r in rows if r.op == "matmul"]
+    assert {(r.library, r.params["bits"]) for r in matrices} >= {
+        ("polygpu", bits) for bits in cpu.MATRIX_PRIMES
+    }
+    assert len({(r.params["bits"], r.digest) for r in matrices}) == len(cpu.MATRIX_PRIMES)
+    rows = [r for r in rows if r.op not in ("fft64", "matmul")]
     assert {r.params["bits"] for r in rows} == set(cpu.PRIME_BITS)
     digests = {(r.op, r.params["bits"], r.digest) for r in rows}
     assert len(digests) == 3 * len(cpu.PRIME_BITS)  # one for each op and prime, in any library
@@ -300,6 +348,7 @@ def test_absent_libraries_are_skipped_with_a_line(
     monkeypatch.setattr(cpu, "QUICK", (16,))
     monkeypatch.setattr(cpu, "LIBRARIES", (("no_such_module", cpu.flint_cases),))
     monkeypatch.setattr(cpu, "BATCH_LIBRARIES", ())
+    monkeypatch.setattr(cpu, "SQUARE_LIBRARIES", ())
     cpu.main(["--quick", "--out", str(tmp_path)])
     assert "no_such_module: not installed, skipped" in capsys.readouterr().out
 

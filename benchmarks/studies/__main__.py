@@ -1,6 +1,7 @@
 """Run a study on this machine's GPU: its variants are verified, timed and, where ncu may, counted.
 
 python -m benchmarks.studies fft64 [--out DIR]
+python -m benchmarks.studies gemm [--tune | --part PART] [--out DIR]
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("study", nargs="?", choices=STUDIES)
     parser.add_argument("--list", action="store_true", help="the studies there are")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
+    parser.add_argument("--tune", action="store_true", help="measure only what the study chooses from")
+    parser.add_argument("--part", help="measure one part of the study")
     parser.add_argument("--counted", action="store_true", help=argparse.SUPPRESS)  # the child of ncu.count
     options = parser.parse_args(arguments)
     if options.list or options.study is None:
@@ -31,10 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cuda:0: {reason}")
         return 1
     study = importlib.import_module(f".{options.study}", __package__)
+    if options.tune and not hasattr(study, "tune"):
+        parser.error(f"{options.study} has nothing to tune")
+    parts = getattr(study, "PARTS", {})
+    if options.part is not None and options.part not in parts:
+        parser.error(f"{options.study} has no part {options.part!r}; its parts: {', '.join(parts) or 'none'}")
     if options.counted:
         ncu.expose(study.launches())
         return 0
-    return int(study.main(options.out))
+    if options.part is not None:
+        return 1 if parts[options.part](options.out, None) else 0
+    return int((study.tune if options.tune else study.main)(options.out))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ each thread its own points; both are here, and A and C with their loops unrolled
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from numpy.typing import NDArray
 from polygpu import fft
 from polygpu.backends import load
 
-from ..harness import Case, CudaEvents, Row, Timer, measure, record
+from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from ..tables import Table, figure, power
 from . import kernel, ncu
+from .page import StudyKind, optional
 
 N = 64
 BATCHES = (10_000, 2**20)  # the note's, and one that goes through memory
@@ -123,7 +123,7 @@ def own(shape: Shape, ffts: int) -> Launch:
     def run(x: Any, y: Any) -> None:
         function((blocks,), shape.block, (x, y, np.int32(ffts)))
 
-    facts = facts_of(function, blocks, shape.threads) | {"loop_turns": shape.loop_turns}
+    facts = kernel.facts_of(function, blocks, shape.threads) | {"loop_turns": shape.loop_turns}
     name = shape.expression.partition("<")[0]
     return Launch(shape.variant, "study", run, shape.loads, name, facts)
 
@@ -140,7 +140,7 @@ def library(ffts: int) -> Launch:
     function = load(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
     threads = 128
     held = threads * 8 // N  # FFTs of a block, in shared memory once
-    facts = facts_of(function, -(-ffts // held), threads, 8 * N * held)
+    facts = kernel.facts_of(function, -(-ffts // held), threads, 8 * N * held)
     return Launch("D", "polygpu", run, "coalesced", "fft", facts)
 
 
@@ -155,20 +155,6 @@ def copy() -> Launch:
     import cupy
 
     return Launch("copy", "CuPy", lambda x, y: cupy.copyto(y, x))
-
-
-def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
-    """What the compiler gave a kernel, and what becomes of it on this card."""
-    card = kernel.Multiprocessor.of_device()
-    shared = function.shared_size_bytes + dynamic_bytes
-    return {
-        "blocks": blocks,
-        "threads": threads,
-        "registers": function.num_regs,
-        "shared_bytes": shared,
-        "spilled_bytes": function.local_size_bytes,
-        "occupancy": round(card.occupancy(threads, function.num_regs, shared), 4),
-    }
 
 
 def convolutions(filters: Any) -> Iterator[Launch]:
@@ -317,14 +303,7 @@ def launches() -> Iterator[Callable[[], object]]:
 
 def made(ffts: int, say: Callable[[str], object]) -> list[Launch]:
     """The launches that can be made here."""
-    found: list[Launch] = []
-    for name, make in prepare(ffts):
-        try:
-            found.append(make())
-        except Exception as error:  # a library or a header is missing, a kernel does not compile
-            text = str(error).strip().splitlines() or [""]
-            say(f"{ffts} FFTs, {name}: skipped, {type(error).__name__}: {text[0]}")
-    return found
+    return kernel.made(((f"{ffts} FFTs, {name}", make) for name, make in prepare(ffts)), say)
 
 
 def with_figures(row: Row, launch: Launch, error: tuple[float, float], copied: Row, cufft: Row | None) -> Row:
@@ -378,8 +357,6 @@ def describe(row: Row) -> str:
 
 
 def main(out: Path, timer: Timer | None = None) -> int:
-    import cupy
-
     timer = timer or CudaEvents()
     machine = timer.machine()
     plans = {ffts: made(ffts, lambda line: print(line, flush=True)) for ffts in BATCHES}
@@ -412,8 +389,7 @@ def main(out: Path, timer: Timer | None = None) -> int:
         if ffts == BATCHES[-1]:
             failures += measure_convolutions(batch, timer, done["copy"], out)
         del batch
-        gc.collect()
-        cupy.get_default_memory_pool().free_all_blocks()
+        release()
     return 1 if failures else 0
 
 
@@ -495,27 +471,11 @@ def ranges(expected: Iterable[tuple[float, float]], scale: float = 1) -> str:
     )
 
 
-@dataclass(frozen=True)
-class StudyKind:
-    """Tables of the study's rows."""
-
-    layout: Callable[[Mapping[tuple[str, str, int], Row]], Iterator[Table]]
-    op: str = "fft64"
-
-    def rows(self, rows: Iterable[Row]) -> list[Row]:
-        return [row for row in rows if row.op == self.op and row.machine["kind"] == "gpu"]
-
-    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The tables of the rows of one machine."""
-        cells = {
-            (str(r.params["variant"]), str(r.params.get("loads", "")), int(r.params["ffts"])): r
-            for r in self.rows(rows)
-        }
-        if cells:
-            yield from self.layout(cells)
-
-
 Cells = Mapping[tuple[str, str, int], Row]  # by variant, loads and FFTs
+
+
+def cell(row: Row) -> tuple[str, str, int]:
+    return str(row.params["variant"]), str(row.params.get("loads", "")), int(row.params["ffts"])
 
 
 def note_table(cells: Cells) -> Iterator[Table]:
@@ -612,10 +572,6 @@ def time_table(cells: Cells) -> Iterator[Table]:
         )
 
 
-def optional(figures: Mapping[str, float], name: str, form: str) -> str:
-    return form.format(figures[name]) if name in figures else ""
-
-
 def per_fft(figures: Mapping[str, float], name: str, ffts: int) -> str:
     return f"{figures[name] / ffts:.1f}" if name in figures else ""
 
@@ -659,8 +615,8 @@ def convolution_table(cells: Cells) -> Iterator[Table]:
 
 
 KINDS = {
-    "fft64-convolution": StudyKind(convolution_table, "convolve64"),
-    "fft64-note": StudyKind(note_table),
-    "fft64-time": StudyKind(time_table),
-    "fft64-accuracy": StudyKind(accuracy_table),
+    "fft64-convolution": StudyKind(convolution_table, "convolve64", cell),
+    "fft64-note": StudyKind(note_table, "fft64", cell),
+    "fft64-time": StudyKind(time_table, "fft64", cell),
+    "fft64-accuracy": StudyKind(accuracy_table, "fft64", cell),
 }

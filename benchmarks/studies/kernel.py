@@ -1,25 +1,29 @@
-"""The kernels of benchmarks/kernels, compiled, and how many of their warps a multiprocessor holds."""
+"""The kernels of benchmarks/kernels, compiled, and what becomes of them on a card."""
 
 from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from polygpu.backends import cuda_sources
 
 from ..harness import ROOT
 
 KERNELS = ROOT / "benchmarks" / "kernels"
+
+Launch = TypeVar("Launch")
 
 
 def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
     """Instances of the templates of a file, by their names."""
     import cupy
 
-    folders = [KERNELS, *toolkit_headers()]
+    folders = [KERNELS, cuda_sources(), *toolkit_headers()]
     module = cupy.RawModule(
         code=(KERNELS / file).read_text(encoding="utf-8"),
         options=("-std=c++17", *(f"-I{folder}" for folder in folders)),
@@ -77,3 +81,29 @@ class Multiprocessor:
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
         """The share of its warps that such blocks fill."""
         return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
+
+
+def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
+    """What the compiler gave a kernel, and what becomes of it on this card."""
+    card = Multiprocessor.of_device()
+    shared = function.shared_size_bytes + dynamic_bytes
+    return {
+        "blocks": blocks,
+        "threads": threads,
+        "registers": function.num_regs,
+        "shared_bytes": shared,
+        "spilled_bytes": function.local_size_bytes,
+        "occupancy": round(card.occupancy(threads, function.num_regs, shared), 4),
+    }
+
+
+def made(prepared: Iterable[tuple[str, Callable[[], Launch]]], say: Callable[[str], object]) -> list[Launch]:
+    """The launches that can be made here, of (name, what makes it)."""
+    found: list[Launch] = []
+    for name, make in prepared:
+        try:
+            found.append(make())
+        except Exception as error:  # a library or a header is missing, a kernel does not compile
+            text = str(error).strip().splitlines() or [""]
+            say(f"{name}: skipped, {type(error).__name__}: {text[0]}")
+    return found

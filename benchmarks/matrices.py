@@ -1,0 +1,85 @@
+"""Random matrices of residues, and what is true of their product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLED = 64  # entries of a product, or all of a smaller one
+
+Words = NDArray[Any]
+
+
+def residues(rng: np.random.Generator, q: int, shape: tuple[int, ...]) -> Words:
+    """Random ones, uniform but for the distance from q to the power of two above."""
+    dtype = np.dtype(np.uint32 if q <= 1 << 32 else np.uint64)
+    words = rng.integers(np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
+    words >>= dtype.type(8 * dtype.itemsize - (q - 1).bit_length())
+    return np.minimum(words, words - dtype.type(q)) if q & (q - 1) else words
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product of matrices (batch, m, k) by (batch, k, n) modulo q, in host memory."""
+
+    q: int
+    a: Words
+    b: Words
+    multiply: Callable[[Words, Words], Words]
+    """Matrices by columns modulo q, exact; not what is measured."""
+
+    @classmethod
+    def random(
+        cls, q: int, batch: int, m: int, k: int, n: int, multiply: Callable[[Words, Words], Words]
+    ) -> Product:
+        rng = np.random.default_rng((batch, m, k, n))
+        a, b = (residues(rng, q, (batch, *shape)) for shape in ((m, k), (k, n)))
+        return cls(q, a, b, multiply)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.a.shape[:2], self.b.shape[2])
+
+    @cached_property
+    def places(self) -> tuple[NDArray[np.intp], ...]:
+        """Of the entries that are looked at one by one."""
+        batch, m, n = self.shape
+        count = batch * m * n
+        flat = np.random.default_rng(1).choice(count, min(SAMPLED, count), replace=False)
+        return np.unravel_index(flat, self.shape)
+
+    @cached_property
+    def column(self) -> Words:
+        """By which all of the product is multiplied."""
+        return residues(np.random.default_rng(2), self.q, (self.shape[2], 1))
+
+    @cached_property
+    def expected(self) -> Words:
+        """Entries by Python integers, and A (B x)."""
+        batch, i, j = self.places
+        pairs = zip(self.a[batch, i].tolist(), self.b[batch, :, j].tolist(), strict=True)
+        entries = [sum(map(int.__mul__, *pair)) % self.q for pair in pairs]
+        image = self.multiply(self.a, self.multiply(self.b, self.column))
+        return np.concatenate((np.array(entries, np.uint64), image.ravel().astype(np.uint64)))
+
+    def values(self, c: Words) -> Words:
+        """What tells about a result, in its order: the largest entry, those at the places, C x.
+
+        A wrong matrix has the right C x with probability 1/q where q is prime (Freivalds).
+        """
+        c = c.reshape(self.shape)
+        image = self.multiply(c, self.column).ravel()
+        return np.concatenate([np.asarray(x, np.uint64) for x in ([c.max()], c[self.places], image)])
+
+    def holds(self, values: Words) -> bool:
+        return int(values[0]) < self.q and np.array_equal(values[1:], self.expected)
+
+
+def multiply_integers(q: int, matrix: Words, columns: Words) -> Words:
+    """A product modulo q by Python integers."""
+    return np.asarray(matrix.astype(object) @ columns.astype(object) % q, np.uint64)
