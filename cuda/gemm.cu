@@ -98,8 +98,7 @@ template <> PG_DEVICE u64 compose_limbs<u64>(const Modulus &m, const i32 *x) {
 }
 
 // out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
-// q <= 2^62;
-// k is at most 2^15 / sizeof(W): the sums of 32 bits.
+// q <= 2^62. k is at most 2^15 / sizeof(W): the sums of 32 bits.
 template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int STAGES, int BYTES>
 __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64))
     gemm_limbs(const W *left, const W *right, W *out, const Modulus *moduli, u32 m, u32 n, u32 k, u64 left_stride,
