@@ -223,8 +223,8 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         for columns, length in product(sizes, (63, 64)):
             a, b = array(1, 64, length), array(1, length, columns)
             backend._matmul_integer(limbs, a, b, array(1, 64, columns))
-        for length in (1, 2, 4):  # copies of 4, 8 and 16 bytes
-            a, b, out = array(1, 64, length), array(1, length, 64), array(1, 64, 64)
+        for rows, length in product((64, 65), (1, 2, 4)):  # both blocks; copies of 4, 8 and 16 bytes
+            a, b, out = array(1, rows, length), array(1, length, 64), array(1, rows, 64)
             if has_limbs(modulus, limbs.dtype.itemsize):
                 backend._matmul_limbs(limbs, a, b, out)
             backend._matmul_residues(limbs, a, b, out)
@@ -383,8 +383,8 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("fill_twiddles", "Tight32"): {256: (40, 0)},
     ("gemm_compose", "u32"): {256: (56, 0)},
     ("gemm_compose", "u64"): {256: (64, 32)},
-    ("gemm_limbs", "u32"): {128: (256, 320)},
-    ("gemm_limbs", "u64"): {128: (256, 416)},
+    ("gemm_limbs", "u32"): {64: (256, 416), 128: (256, 384)},
+    ("gemm_limbs", "u64"): {64: (256, 432), 128: (256, 416)},
     ("gemm_split", "u32"): {256: (48, 0)},
     ("gemm_split", "u64"): {256: (48, 0)},
     ("matmul_integer", "Sum31"): {256: (224, 0)},

@@ -17,11 +17,11 @@ from polygpu.plan import limbs_of
 
 METHODS = ("_matmul_limbs", "_matmul_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
-# (batch of a, of b, m, k, n): ones, odd sizes, around the tiles of 128 rows, 32 or 16 columns of words and
-# 16 words of depth, copies of 4, 8 and 16 bytes.
+# (batch of a, of b, m, k, n): ones, odd sizes, around the tiles of 64 and 128 rows, 32 or 16 columns of
+# words and 16 words of depth, copies of 4, 8 and 16 bytes.
 SHAPES = (
     *((1, 1, 1, 1, 1), (1, 1, 5, 7, 9), (2, 2, 3, 18, 17), (1, 3, 4, 16, 4), (3, 1, 4, 20, 5)),
-    *((1, 1, 128, 64, 32), (1, 1, 129, 66, 33)),
+    *((1, 1, 64, 64, 32), (2, 1, 65, 3, 9), (1, 1, 128, 64, 32), (1, 1, 129, 66, 33)),
 )
 
 
@@ -301,10 +301,10 @@ import sys
 sys.path.insert(0, "tests")
 import numpy as np
 import test_gemm
-for q, k in ((2**31 - 1, 100), (2**31 - 1, 99), (2**62, 67)):  # copies of 16, 4 and 8 bytes
+for q, m, k in ((2**31 - 1, 130, 100), (2**31 - 1, 60, 99), (2**62, 130, 67)):  # copies of 16, 4 and 8 bytes
     for method in test_gemm.METHODS:
         with test_gemm.simulated(order="random", seed=1, concurrent_blocks=2):
-            a, b = test_gemm.operands(q, (1, 1, 130, k, 20), "words")
+            a, b = test_gemm.operands(q, (1, 1, m, k, 20), "words")
             got = test_gemm.multiply(method, q, a, b)
             assert (got == test_gemm.product_of(a, b, q)).all()
 """

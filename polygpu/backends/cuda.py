@@ -28,7 +28,6 @@ from . import Array, Op, cuda_sources, load
 from .gemm import (
     LIMBS_DEPTH,
     LIMBS_EDGE,
-    LIMBS_THREADS,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
     MOST_NARROW,
@@ -37,6 +36,7 @@ from .gemm import (
     coprimes,
     has_limbs,
     integer_tile,
+    limbs_rows,
     limbs_stages,
     matmul_method,
     narrow_lanes,
@@ -744,18 +744,18 @@ class CudaBackend:
     def _matmul_limbs(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
         """By bytes of the words, where has_limbs."""
         (batch, m, n), k, size = out.shape, a.shape[2], limbs.dtype.itemsize
-        stages = limbs_stages(size, self.card)
+        stages, rows = limbs_stages(size, self.card), limbs_rows(m)
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
-        expression = f"gemm_limbs<{_ctype(limbs)}, {LIMBS_EDGE}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
-        shared = (stages + 2) * LIMBS_EDGE * LIMBS_DEPTH[size]
-        grid = batch * -(-m // LIMBS_EDGE) * -(-n * size // LIMBS_EDGE)
+        expression = f"gemm_limbs<{_ctype(limbs)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
+        shared = (stages * rows + 2 * LIMBS_EDGE) * LIMBS_DEPTH[size]
+        grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
         steps = [np.uint64(x.shape[1] * x.shape[2] if len(x) > 1 else 0) for x in (a, b)]
         longest = (1 << 15) // size
         for first in range(0, k, longest):
             operands = [a.reshape(-1)[first:], b.reshape(-1)[first * n :], out, self._moduli(limbs)]
             sizes = [np.uint32(x) for x in (m, n, min(longest, k - first))]
             args = [*operands, *sizes, np.uint64(k), *steps, np.uint32(first > 0)]
-            self._run("gemm.cu", expression, grid, LIMBS_THREADS, args, shared)
+            self._run("gemm.cu", expression, grid, rows, args, shared)
 
     def _matmul_residues(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""

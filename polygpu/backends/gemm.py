@@ -179,9 +179,9 @@ RESIDUE_DEPTH = (1 << 17) - 64
 # Multiplications of a product of matrices from which on cuBLAS is faster with one than with a batch.
 LONE_PRODUCT = 1 << 34
 
-# Of gemm_limbs: rows and columns (in bytes) of a block, its threads; by the bytes of a word, the depth of a
+# Of gemm_limbs: columns of a block in bytes, and most of its rows; by the bytes of a word, the depth of a
 # stage in bytes and the stages.
-LIMBS_EDGE, LIMBS_THREADS = 128, 128
+LIMBS_EDGE = 128
 LIMBS_DEPTH = {4: 64, 8: 128}
 LIMBS_STAGES = {4: 4, 8: 3}
 
@@ -246,18 +246,33 @@ def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, c
     return min(costs, key=lambda method: costs[method])
 
 
+def limbs_rows(m: int) -> int:
+    """Rows of a block of gemm_limbs, which has as many threads."""
+    return LIMBS_EDGE // 2 if m <= LIMBS_EDGE // 2 else LIMBS_EDGE
+
+
 def has_limbs(q: int, word_bytes: int) -> bool:
     """Whether gemm_limbs works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
 def _limbs_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> float:
-    tiles = batch * -(-m // LIMBS_EDGE) * -(-n * word_bytes // LIMBS_EDGE)
-    block_bytes = (limbs_stages(word_bytes, card) + 2) * LIMBS_EDGE * LIMBS_DEPTH[word_bytes]
-    rounds = -(-tiles // (min(2, card.shared_bytes // block_bytes) * card.multiprocessors))
-    alone, shared = (0.68, 0.9) if word_bytes == 4 else (1.4, 2.05)  # a stage of one block, of two
-    stages = -(-k * word_bytes // LIMBS_DEPTH[word_bytes])
-    return rounds * (4 + stages * (alone if tiles <= card.multiprocessors else shared))
+    rows, depth = limbs_rows(m), LIMBS_DEPTH[word_bytes]
+    most, alone, together = _STAGES_OF_BLOCKS[word_bytes, rows]
+    held = min(most, card.shared_bytes // ((limbs_stages(word_bytes, card) * rows + 2 * LIMBS_EDGE) * depth))
+    tiles = batch * -(-m // rows) * -(-n * word_bytes // LIMBS_EDGE)
+    rounds = -(-tiles // (held * card.multiprocessors))
+    return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
+
+
+# By the bytes of a word and the rows of a block of gemm_limbs: blocks that a multiprocessor's registers or an
+# H100's shared memory hold, and the time of a stage of one of them alone and of all together.
+_STAGES_OF_BLOCKS = {
+    (4, 64): (4, 0.77, 1.1),
+    (4, 128): (2, 0.68, 0.9),
+    (8, 64): (3, 2.0, 2.4),
+    (8, 128): (2, 1.4, 2.05),
+}
 
 
 def _residue_work(q: int, word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
@@ -271,6 +286,7 @@ def _integer_work(word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
     words = batch * (m * k + k * n) * word_bytes / 2e6
     if min(m, n) <= MOST_NARROW:  # the matrix is streamed
         return words + batch * m * n * k / (1.6e6 if word_bytes == 4 else 5e5)
-    rows, columns = (16 if side <= 16 else -(-side // 64) * 64 for side in (m, n))
+    step = 32 if batch > 1 else 64  # of the tiles that fill the card
+    rows, columns = (16 if side <= 16 else -(-side // step) * step for side in (m, n))
     parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # sums in parts take a second launch
     return words + parts + batch * rows * columns * k / (4.6e6 if word_bytes == 4 else 1.45e6)
