@@ -26,7 +26,6 @@ from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
 from ..plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
 from . import Array, Op, cuda_sources, load
 from .gemm import (
-    LIMBS_DEPTH,
     LIMBS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
@@ -37,6 +36,7 @@ from .gemm import (
     has_limbs,
     integer_tile,
     limbs_rows,
+    limbs_shared,
     limbs_stages,
     matmul_method,
     narrow_lanes,
@@ -747,7 +747,7 @@ class CudaBackend:
         stages, rows = limbs_stages(size, self.card), limbs_rows(m)
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
         expression = f"gemm_limbs<{_ctype(limbs)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
-        shared = (stages * rows + 2 * LIMBS_EDGE) * LIMBS_DEPTH[size]
+        shared = limbs_shared(size, rows, self.card)
         grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
         steps = [np.uint64(x.shape[1] * x.shape[2] if len(x) > 1 else 0) for x in (a, b)]
         longest = (1 << 15) // size

@@ -229,6 +229,21 @@ def limbs_stages(word_bytes: int, card: Card) -> int:
     return min(LIMBS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
 
 
+def limbs_shared(word_bytes: int, rows: int, card: Card) -> int:
+    """Bytes of shared memory that a block of gemm_limbs of so many rows takes."""
+    return (limbs_stages(word_bytes, card) * rows + 2 * LIMBS_EDGE) * LIMBS_DEPTH[word_bytes]
+
+
+def limbs_rows(m: int) -> int:
+    """Rows of a block of gemm_limbs, which has as many threads."""
+    return LIMBS_EDGE // 2 if m <= LIMBS_EDGE // 2 else LIMBS_EDGE
+
+
+def has_limbs(q: int, word_bytes: int) -> bool:
+    """Whether gemm_limbs works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
+    return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
+
+
 # ---- which way ----
 
 Method = Literal["integer", "limbs", "residues"]
@@ -246,20 +261,10 @@ def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, c
     return min(costs, key=lambda method: costs[method])
 
 
-def limbs_rows(m: int) -> int:
-    """Rows of a block of gemm_limbs, which has as many threads."""
-    return LIMBS_EDGE // 2 if m <= LIMBS_EDGE // 2 else LIMBS_EDGE
-
-
-def has_limbs(q: int, word_bytes: int) -> bool:
-    """Whether gemm_limbs works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
-    return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
-
-
 def _limbs_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> float:
     rows, depth = limbs_rows(m), LIMBS_DEPTH[word_bytes]
     most, alone, together = _STAGES_OF_BLOCKS[word_bytes, rows]
-    held = min(most, card.shared_bytes // ((limbs_stages(word_bytes, card) * rows + 2 * LIMBS_EDGE) * depth))
+    held = min(most, card.shared_bytes // limbs_shared(word_bytes, rows, card))
     tiles = batch * -(-m // rows) * -(-n * word_bytes // LIMBS_EDGE)
     rounds = -(-tiles // (held * card.multiprocessors))
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
