@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -10,12 +10,28 @@ from polygpu.plan import limbs_of
 
 # "last": q - 1; "words": all bits 1; "half", "past half": the largest and the least of centred residues
 Values = Literal["random", "last", "words", "half", "past half"]
+Layout = Literal["dense", "transposed", "broadcast"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # The least and the largest moduli of each sum of cuda/sum.cuh, and of 30 and 60 bits.
 MODULI = (2, 3, (1 << 30) - 35, (1 << 31) - 1, 1 << 31, (1 << 32) - 5, 1 << 32)
 MODULI += ((1 << 32) + 15, (1 << 60) - 93, (1 << 62) - 57, 1 << 62)
 WIDE_MODULI = ((1 << 63) - 25, 1 << 63, (1 << 64) - 59, 1 << 64)  # of products at points only
+
+# Of products at points: the moduli of one limb and of several, for each sum, and every layout.
+POINT_MODULI = ((2,), MODULI[:4], MODULI[2:7], WIDE_MODULI)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+# Batch, m, k, p, points: every size of tile, rows of odd lengths, long sums of one point.
+POINT_SIZES = (
+    (2, 3, 5, 7, 4),
+    (2, 2, 3, 2, 5),
+    (3, 9, 4, 8, 8),
+    (1, 8, 3, 16, 36),
+    (5, 1, 6, 1, 64),
+    (2, 4, 131, 1, 1),
+)
+# Ones, no terms or products, more tiles than a block has: where operands are dense.
+POINT_EDGES = ((1, 1, 1, 1, 1), (1, 2, 0, 2, 4), (0, 1, 1, 1, 4), (1, 0, 2, 2, 4), (150, 1, 2, 1, 2))
 
 
 def drawn(shape: tuple[int, ...], bound: int, seed: int) -> Array:
@@ -56,7 +72,7 @@ def check_points(
     moduli: tuple[int, ...],
     sizes: tuple[int, int, int, int, int],
     values: Values = "random",
-    layout: Literal["dense", "transposed", "broadcast"] = "dense",
+    layout: Layout = "dense",
 ) -> None:
     """One product of matrices of polynomials; sizes: batch, m, k, p, points."""
     batch, m, k, p, points = sizes
@@ -85,3 +101,10 @@ def check_points(
         expected += a[:, :, i, None] * b[:, i, None]
     backend.matmul_points(limbs, x, y, out)
     np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(limbs.dtype))
+
+
+def check_all_points(backend: Any, moduli: tuple[int, ...], layout: Layout) -> None:
+    """Products of every size, of random residues and of the largest."""
+    for sizes in POINT_SIZES + (POINT_EDGES if layout == "dense" else ()):
+        check_points(backend, moduli, sizes, "random", layout)
+        check_points(backend, moduli, sizes, "last", layout)

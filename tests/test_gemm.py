@@ -310,10 +310,19 @@ for q, m, k in ((2**31 - 1, 130, 100), (2**31 - 1, 60, 99), (2**62, 130, 67)):  
 """
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address"])
-def test_no_races_and_no_bad_addresses(sanitizer):
+SANITIZERS = ("thread", "address")
+
+
+@pytest.fixture(scope="module")
+def checked():
+    """Under both sanitizers at once."""
+    return check.run_together({name: (name, CHECKED) for name in SANITIZERS if not check.missing(name)})
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_no_races_and_no_bad_addresses(sanitizer, checked):
     if reason := check.missing(sanitizer):
         pytest.skip(f"{sanitizer} sanitizer: {reason}")
-    result = check.run_code(sanitizer, CHECKED)
+    result = checked[sanitizer].result()
     assert result.returncode == 0, result.output
     assert not result.reports, result.reports[0]

@@ -1,16 +1,12 @@
 """Matrix products of the native core: every instruction set and path of a modulus against Python integers."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
+from functools import cache
 
 import flint
 import numpy as np
 import pytest
+from interrupts import seconds_to_answer
 
 from polygpu import _cpu
 from polygpu.backends import load
@@ -162,11 +158,9 @@ def test_matmul_points(q, m, k, p, points, each_isa):
     assert (matmul_points(a, b, (q,)) == product_points(a, b, (q,))).all()
 
 
-@pytest.mark.parametrize(
-    "moduli", [(3, 65537, 2**30 - 35, 2**32), (257, 2**31, 2**52, 2**62 - 57, 2**64 - 59)]
-)
-@pytest.mark.parametrize(("m", "p", "points"), [(3, 5, 700), (9, 10, 150), (40, 9, 20)])
-def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, threads):
+@cache
+def in_steps(moduli, m, p, points):
+    """Operands by what is done to their axes, and their products."""
     batch, k = 2, 4
     source = random.Random(3)
     dtype = limbs_of(moduli).dtype
@@ -188,15 +182,24 @@ def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, thr
         "backwards": (a[:, ::-1, ::-1], b[::-1, :, ::-1]),
         "parts": (entries(2 * batch, m, 2 * k)[::2, :, 1::2], entries(batch, k + 1, 2 * p)[:, 1:, ::2]),
     }
-    for name, (left, right) in steps.items():
-        expected = product_points(left, right, moduli)
+    return {name: (*operands, product_points(*operands, moduli)) for name, operands in steps.items()}
+
+
+@pytest.mark.parametrize(
+    "moduli", [(3, 65537, 2**30 - 35, 2**32), (257, 2**31, 2**52, 2**62 - 57, 2**64 - 59)]
+)
+@pytest.mark.parametrize(("m", "p", "points"), [(3, 5, 700), (9, 10, 150), (40, 9, 20)])
+def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, threads):
+    steps = in_steps(moduli, m, p, points)
+    for name, (left, right, expected) in steps.items():
         for count in (1, 2):
             threads(count)
             assert (matmul_points(left, right, moduli) == expected).all(), name
-    whole = np.zeros((p, batch, 2 * m, len(moduli), points), dtype)
+    a, b, expected = steps["dense"]
+    whole = np.zeros((p, len(a), 2 * m, len(moduli), points), a.dtype)
     out = whole.transpose(1, 2, 0, 3, 4)[:, 1::2]
     load("cpu").matmul_points(limbs_of(moduli), a, b, out)
-    assert (out == product_points(a, b, moduli)).all() and not whole[:, :, ::2].any()
+    assert (out == expected).all() and not whole[:, :, ::2].any()
 
 
 @pytest.mark.parametrize("q", [97, 2**31 - 1, 2**32 - 5, 2**62])
@@ -244,33 +247,12 @@ def test_what_does_not_fit_is_refused():
 def test_interrupt_is_answered_in_a_long_product(call):
     """One piece of work that takes longer than the answer may."""
     shapes = {"matmul": ((1, 128, 1 << 18), (1, 1 << 18, 128)), "matmul_points": ((1, 600, 600, 1, 16),) * 2}
-    code = f"""
-        import signal
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits none
+    prepare = f"""
         import numpy as np
         from polygpu import _cpu
         _cpu.set_isa("portable")
         limbs = _cpu.Limbs(np.array([[2**32 - 5]], np.uint64), 32)
         a, b = (np.ones(shape, np.uint32) for shape in {shapes[call]})
         out = np.empty((*a.shape[:2], b.shape[2], *a.shape[3:]), np.uint32)
-        print("ready", flush=True)
-        while True:
-            limbs.{call}(a, b, out)
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "POLYGPU_NUM_THREADS": "2"},
-    ) as process:
-        try:
-            assert process.stdout.readline().strip() == "ready"
-            time.sleep(0.5)
-            sent = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            _, error = process.communicate(timeout=60)
-            assert "KeyboardInterrupt" in error
-            assert time.monotonic() - sent < 1.2
-        finally:
-            process.kill()
+    assert seconds_to_answer(prepare, f"limbs.{call}(a, b, out)") < 1.2

@@ -933,24 +933,13 @@ def test_products_of_integers(q: int) -> None:
             check_integers(backend, q, (a_batch, 3, 20), (b_batch, 20, 9))
 
 
-@pytest.mark.parametrize("layout", ["dense", "transposed", "broadcast"])
-@pytest.mark.parametrize("moduli", [(2,), matrices.MODULI[:4], matrices.MODULI[2:7], matrices.WIDE_MODULI])
-def test_products_at_points(moduli: tuple[int, ...], layout: Any) -> None:
-    """Every size of tile, rows of odd lengths, no terms or products, more tiles than a block has."""
-    sizes = [
-        (2, 3, 5, 7, 4),
-        (2, 2, 3, 2, 5),
-        (3, 9, 4, 8, 8),
-        (1, 8, 3, 16, 36),
-        (5, 1, 6, 1, 64),
-        (1, 17, 33, 18, 64),
-    ]
-    sizes += [(2, 4, 131, 1, 1), (1, 3, 3, 3, 1024)]
-    if layout == "dense":
-        sizes += [(1, 1, 1, 1, 1), (1, 2, 0, 2, 4), (0, 1, 1, 1, 4), (1, 0, 2, 2, 4), (150, 1, 2, 1, 2)]
+@pytest.mark.parametrize("layout", matrices.LAYOUTS)
+@pytest.mark.parametrize("moduli", matrices.POINT_MODULI)
+def test_products_at_points(moduli: tuple[int, ...], layout: matrices.Layout) -> None:
     for multiprocessors in (0, 132):
         with card_of(multiprocessors) as backend:
-            for size in sizes:
+            matrices.check_all_points(backend, moduli, layout)
+            for size in ((1, 17, 33, 18, 64), (1, 3, 3, 3, 1024)):
                 matrices.check_points(backend, moduli, size, "random", layout)
                 matrices.check_points(backend, moduli, size, "last", layout)
 

@@ -150,16 +150,19 @@ kernel.toolkit_headers = lambda: ()
 """
 
 
-def test_races():
-    """None in each shape, with either kind of loads; one in the note's, as drawn."""
+def checked(**codes):
+    """Pieces of Python under the thread sanitizer, at once."""
     if reason := check.missing("thread"):
         pytest.skip(f"thread sanitizer: {reason}")
-    root = str(harness.ROOT)
-    environment = {"PYTHONPATH": root}
-    right = check.run_code(
-        "thread",
-        CHECKED
-        + """
+    runs = {name: ("thread", CHECKED + code) for name, code in codes.items()}
+    started = check.run_together(runs, environment={"PYTHONPATH": str(harness.ROOT)})
+    return (run.result() for run in started.values())
+
+
+def test_races():
+    """None in each shape, with either kind of loads; one in the note's, as drawn."""
+    right, drawn = checked(
+        right="""
 loads = {"A": "coalesced", "B": "literal", "C": "coalesced", "E FP16": "coalesced", "E TF32": "coalesced"}
 fft64.SHAPES = tuple(s for s in fft64.SHAPES if loads.get(s.variant) == s.loads)
 for shape in fft64.SHAPES:
@@ -169,32 +172,22 @@ for shape in fft64.SHAPES:
         fft64.own(shape, 3).run(cupy.asarray(x), y)
         assert abs(y.get() - np.fft.fft(x)).max() < 1e-4
 """,
-        environment=environment,
-    )
-    assert right.clean, right
-    drawn = check.run_code(
-        "thread",
-        CHECKED
-        + """
+        drawn="""
 with simulated_cuda() as cupy:
     name = "fft64_stages<16, 64, false, true, false>"
     x = cupy.zeros((16, 64), np.complex64)
     kernel.load("fft64.cu", [name])[name]((1,), (16, 64), (x, x, np.int32(16)))
 """,
-        environment=environment,
     )
+    assert right.clean, right
     assert drawn.returncode == 0, drawn
     assert any("data race" in text and "fft64_stages" in text for text in drawn.reports), drawn
 
 
 def test_races_of_matrix_products():
     """None in any kernel; one where a block does not wait for the tiles of all its threads."""
-    if reason := check.missing("thread"):
-        pytest.skip(f"thread sanitizer: {reason}")
-    right = check.run_code(
-        "thread",
-        CHECKED
-        + """
+    right, wrong = checked(
+        right="""
 gemm.SHAPES = tuple(k for k in gemm.SHAPES if k.tile == (64, 64))
 for k in (*gemm.STEPS, *gemm.SHAPES):
     n = 320 if "64x64x64" in k.shape else 128
@@ -204,13 +197,7 @@ for k in (*gemm.STEPS, *gemm.SHAPES):
         gemm.own(k, n).run(cupy.asarray(a.astype(k.dtype)), cupy.asarray(b.astype(k.dtype)), c)
         assert np.array_equal(c.get(), a @ b)
 """,
-        environment={"PYTHONPATH": str(harness.ROOT)},
-    )
-    assert right.clean, right
-    wrong = check.run_code(
-        "thread",
-        CHECKED
-        + """
+        wrong="""
 import pathlib, shutil, tempfile
 with tempfile.TemporaryDirectory() as folder, simulated_cuda() as cupy:
     kernel.KERNELS = pathlib.Path(shutil.copytree(kernel.KERNELS, folder, dirs_exist_ok=True))
@@ -219,12 +206,12 @@ with tempfile.TemporaryDirectory() as folder, simulated_cuda() as cupy:
     barrier = "await_copies<STAGES - 2>();\\n                __syncthreads();"
     assert text.count(barrier) == 1
     header.write_text(text.replace(barrier, "await_copies<STAGES - 2>();"))
-    a = cupy.zeros((256, 256), np.float32)
+    a = cupy.zeros((128, 128), np.float32)
     gemm.SHAPES = tuple(k for k in gemm.SHAPES if k.tile == (64, 64))
-    gemm.own(gemm.SHAPES[0], 256).run(a, a, cupy.empty_like(a))
+    gemm.own(gemm.SHAPES[0], 128).run(a, a, cupy.empty_like(a))
 """,
-        environment={"PYTHONPATH": str(harness.ROOT)},
     )
+    assert right.clean, right
     assert wrong.returncode == 0, wrong
     assert any("data race" in text and "gemm_pipelined" in text for text in wrong.reports), wrong
 

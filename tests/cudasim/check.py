@@ -17,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from . import compiler
 
@@ -34,6 +36,7 @@ _REPORT = re.compile(r"^(?:WARNING: ThreadSanitizer: |==\d+==ERROR: AddressSanit
 _MISALIGNED = re.compile(r"^.*: runtime error: .*(?:\n(?!.*runtime error: ).*)*?\n\n", re.MULTILINE)
 # Frames in a library that was loaded after the first report: the sanitizer does not look them up.
 _UNKNOWN_FRAME = re.compile(r"(#\d+ )(?:<null> <null>|0x[0-9a-f]+ ) \((\S+\.so)\+(0x[0-9a-f]+)\)")
+_Key = TypeVar("_Key")
 _PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 
 
@@ -122,6 +125,14 @@ def run(
 def run_code(sanitizer: str, code: str, **keywords: object) -> Result:
     """Run a piece of Python under the sanitizer."""
     return run(sanitizer, ["-c", code], **keywords)  # type: ignore[arg-type]
+
+
+def run_together(runs: Mapping[_Key, tuple[str, str]], **keywords: object) -> dict[_Key, Future[Result]]:
+    """Run pieces of Python at once, as many as there are processors: each a sanitizer and its code."""
+    workers = ThreadPoolExecutor(os.cpu_count())
+    started = {key: workers.submit(run_code, *run, **keywords) for key, run in runs.items()}
+    workers.shutdown(wait=False)
+    return started
 
 
 def _name_frame(frame: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,12 +21,15 @@ from .translate import TranslationError, translate
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"
 _RUNTIME = _HERE / "runtime"
+_one_runtime = threading.Lock()  # two threads that compile at once load the same
 
 # -ffp-contract=off: an explicit __fma_rn is a fused operation and nothing else is; error-free sums need that.
 # -fno-strict-aliasing: CUDA code reads words through vector pointers, and nvcc allows it.
 _COMMON = ["-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique"]
+# -nodefaultlibs: what kernels call is in the process already, but for these; to link takes half the time.
+_LIBRARIES = ["-lm", "-lgcc"]
 _BUILD = {
-    "": ["-O2"],
+    "": ["-O1", "-nodefaultlibs"],
     "thread": ["-O1", "-g1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"],
     "address": [
         "-O1",
@@ -113,7 +117,7 @@ def _run(command: Sequence[str], text: str | None = None) -> str:
 def _into_cache(target: Path) -> Iterator[Path]:
     """A file to write that comes into its place at once: other processes may want the same one."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built = Path(folder) / "built.so"
+        built = Path(folder) / "built"
         yield built
         os.replace(built, target)
 
@@ -127,15 +131,16 @@ def runtime() -> ctypes.CDLL:
         flags.append("-DCUDASIM_UCONTEXT")
     key = _digest(flags, version, _own_sources(_INCLUDE), _own_sources(_RUNTIME))
     target = cache_folder() / f"runtime-{key}.so"
-    if not target.exists():
-        with _into_cache(target) as built, ThreadPoolExecutor(os.cpu_count()) as workers:
-            sources = sorted(_RUNTIME.glob("*.cpp"))
-            objects = [str(built.with_name(f"{source.stem}.o")) for source in sources]
-            commands = (
-                [compiler, *flags, "-c", str(s), "-o", o] for s, o in zip(sources, objects, strict=True)
-            )
-            list(workers.map(_run, commands))
-            _run([compiler, "-shared", "-pthread", *objects, "-o", str(built)])
+    with _one_runtime:
+        if not target.exists():
+            with _into_cache(target) as built, ThreadPoolExecutor(os.cpu_count()) as workers:
+                sources = sorted(_RUNTIME.glob("*.cpp"))
+                objects = [str(built.with_name(f"{source.stem}.o")) for source in sources]
+                commands = (
+                    [compiler, *flags, "-c", str(s), "-o", o] for s, o in zip(sources, objects, strict=True)
+                )
+                list(workers.map(_run, commands))
+                _run([compiler, "-shared", "-pthread", *objects, "-o", str(built)])
     return ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -164,6 +169,16 @@ def _headers(folders: Sequence[Path]) -> list[tuple[str, str]]:
         for p in files
         if p.suffix in (".cu", ".cuh", ".h", ".hpp", ".inc") and p.is_file()
     ]
+
+
+@functools.lru_cache(64)
+def _translated(source: Path, flags: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The C++ of a source and its extern "C" kernels; once for all instances of its templates."""
+    preprocess = ["-x", "c++", "-E", f"-I{_INCLUDE}", "-include", "cuda_sim.h", str(source)]
+    try:
+        return translate(_run([_compiler()[0], *flags, *preprocess]))
+    except TranslationError as error:
+        raise CompileError(str(error)) from error
 
 
 def _export(number: int, name: str) -> str:
@@ -195,23 +210,22 @@ def compile_module(
     flags, folders = _read_options(options)
     flags += [*_COMMON, *_machine_flags(), *_BUILD[sanitizer()]]
     flags += [f"-D__CUDA_ARCH__={10 * (10 * compute_capability[0] + compute_capability[1])}"]
-    key = _digest(code, flags, tuple(name_expressions), version, _own_sources(_INCLUDE), _headers(folders))
-    folder = cache_folder()
+    source_key = _digest(code, flags, version, _own_sources(_INCLUDE), _headers(folders))
+    folder, key = cache_folder(), _digest(source_key, tuple(name_expressions))
     target, names_file = folder / f"{key}.so", folder / f"{key}.names"
     if not (target.exists() and names_file.exists()):
-        source = folder / f"{key}.cu"
-        source.write_text(code)
-        preprocess = ["-x", "c++", "-E", f"-I{_INCLUDE}", "-include", "cuda_sim.h", str(source)]
-        preprocessed = _run([compiler, *flags, *preprocess])
-        try:
-            text, names = translate(preprocessed)
-        except TranslationError as error:
-            raise CompileError(str(error)) from error
-        names += [name for name in name_expressions if name not in names]
+        source = folder / f"{source_key}.cu"
+        if not source.exists():
+            with _into_cache(source) as written:
+                written.write_text(code)
+        text, extern = _translated(source, tuple(flags))
+        names = [*extern, *(name for name in name_expressions if name not in extern)]
         text += '\n# 1 "name_expressions"\n' + "".join(_export(i, name) for i, name in enumerate(names))
         with _into_cache(target) as built:
-            _run([compiler, *flags, "-shared", "-x", "c++-cpp-output", "-", "-o", str(built)], text)
-        names_file.write_text("\n".join(names))
+            of_text = ["-shared", "-x", "c++-cpp-output", "-", "-x", "none", *_LIBRARIES]
+            _run([compiler, *flags, *of_text, "-o", str(built)], text)
+        with _into_cache(names_file) as written:
+            written.write_text("\n".join(names))
     runtime()
     names = names_file.read_text().split("\n")
     return CompiledModule(ctypes.CDLL(str(target)), {name: i for i, name in enumerate(names) if name})

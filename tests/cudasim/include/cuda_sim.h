@@ -1,14 +1,15 @@
 // Force-included before every kernel source: CUDA C++ on the host, one fiber per CUDA thread.
 // `__shared__`, `__global__`, `__launch_bounds__` and `__cluster_dims__` are left to translate.py.
 #pragma once
+#include <type_traits>
+#include <utility>
+
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // of math.h: a third of all that is parsed for a kernel
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <type_traits>
-#include <utility>
 
 #define PG_SIMULATOR 1
 #define __CUDACC__ 1
