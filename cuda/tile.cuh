@@ -1,5 +1,5 @@
-// A tile: transforms of LENGTH values held by one block of threads, 8, 16 or 32 values a thread, in rounds of up to 3,
-// 4 or 5 stages in registers with one exchange through shared memory between rounds.
+// A tile: transforms of LENGTH values held by one block of threads, 2^LOG_VALUES values a thread, in rounds of up to
+// LOG_VALUES stages in registers with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
 // LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long

@@ -8,7 +8,8 @@
 //                        forward stages add GROWTH and keep to LIMIT, the bound between passes too; inverse ones lead
 //                        from bound to bound (after_inverse), and keep to LAZY_INVERSE
 //   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
-//                        PRODUCT_BLOCKS: of threads that hold both operands of a product, 0: as the compiler sees fit
+//                        PRODUCT_BLOCKS: of up to 256 threads that hold both operands of a product, 0: as the
+//                        compiler sees fit
 //   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value, or the sum,
 //                        must be relaxed now
 //   canonical            a forward value to a residue in [0, q)

@@ -52,9 +52,10 @@ CARDS = {
 # One modulus for each word, by its bits: the launch code looks at sizes only.
 MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 60, 62, 64))
 # log2 of the points and coefficients of a leaf: every transform, and one of each kind of tile: short ones, of
-# leaves, of 32 values a thread (13, 14), of few rows (12 to 18), of one pass, two and three.
+# 4 and 8 values a thread (2, 5), of leaves, of few rows and of many (9), of 32 values a thread (13, 14), of
+# few rows in two passes (12 to 18), of one pass, two and three.
 ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
-PART = ((7, 2), *((size, 1) for size in (2, 12, 13, 14, 15, 18, 20, 25)))
+PART = ((7, 2), *((size, 1) for size in (2, 5, 9, 12, 13, 14, 15, 18, 20, 25)))
 
 
 # ---- which kernels: the launch code runs on arrays without memory, and every launch is noted ----
@@ -186,8 +187,7 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
                 x = _array((batch, 1, base << size), limbs.dtype)
                 backend.ntt(ntt, x, x)
                 backend.intt(ntt, x, x)
-            x = _array((1, 1, base << size), limbs.dtype)
-            backend.multiply(ntt, x, x, x)
+                backend.multiply(ntt, x, x, x)
     for modulus, digits, (size, base) in product((MODULI[2], MODULI[-1]), (1, 2, 3, 5), transforms):
         if base == 1 and size >= 4:
             limbs = limbs_of((modulus,))
@@ -402,14 +402,14 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("matmul_points_staged", "Sum62"): {128: (208, 0)},
     ("multiply_leaves", "u32"): {256: (48, 0)},
     ("multiply_leaves", "u64"): {256: (48, 0)},
-    ("ntt_forward", "Complex128"): {128: (128, 0), 256: (128, 16), 512: (128, 0)},
-    ("ntt_forward", "Float64"): {32: (64, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_forward", "Lazy32"): {32: (56, 0), 64: (48, 0), 128: (48, 0), 256: (64, 16), 512: (64, 0)},
+    ("ntt_forward", "Complex128"): {64: (80, 0), 128: (128, 0), 256: (128, 16), 512: (128, 0)},
+    ("ntt_forward", "Float64"): {32: (64, 0), 64: (72, 0), 128: (72, 0), 256: (128, 16), 512: (128, 0)},
+    ("ntt_forward", "Lazy32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 16), 512: (64, 0)},
     ("ntt_forward", "Lazy60"): {32: (96, 0), 64: (80, 0), 128: (80, 0), 256: (128, 112), 512: (128, 0)},
     ("ntt_forward", "Lazy64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 64), 512: (128, 144)},
-    ("ntt_forward", "Strict32"): {32: (56, 0), 64: (48, 0), 128: (56, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_forward", "Strict64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (168, 0), 512: (128, 0)},
-    ("ntt_forward", "Tight32"): {32: (48, 0), 64: (40, 0), 128: (56, 0), 256: (64, 16), 512: (64, 0)},
+    ("ntt_forward", "Strict32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
+    ("ntt_forward", "Strict64"): {32: (88, 0), 64: (88, 0), 128: (88, 0), 256: (168, 0), 512: (128, 0)},
+    ("ntt_forward", "Tight32"): {32: (48, 0), 64: (56, 0), 128: (56, 0), 256: (64, 16), 512: (64, 0)},
     ("ntt_forward_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
     ("ntt_forward_flow", "Float64"): {256: (80, 0)},
     ("ntt_forward_flow", "Lazy32"): {256: (64, 16)},
@@ -418,14 +418,14 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_forward_flow", "Strict32"): {256: (128, 0)},
     ("ntt_forward_flow", "Strict64"): {256: (120, 0)},
     ("ntt_forward_flow", "Tight32"): {256: (64, 32)},
-    ("ntt_inverse", "Complex128"): {128: (128, 0), 256: (128, 32), 512: (128, 0)},
-    ("ntt_inverse", "Float64"): {32: (72, 0), 64: (72, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_inverse", "Lazy32"): {32: (56, 0), 64: (40, 0), 128: (48, 0), 256: (64, 32), 512: (64, 0)},
+    ("ntt_inverse", "Complex128"): {64: (88, 0), 128: (128, 0), 256: (128, 32), 512: (128, 0)},
+    ("ntt_inverse", "Float64"): {32: (72, 0), 64: (72, 0), 128: (72, 0), 256: (128, 0), 512: (128, 0)},
+    ("ntt_inverse", "Lazy32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 32), 512: (64, 0)},
     ("ntt_inverse", "Lazy60"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 32), 512: (128, 288)},
     ("ntt_inverse", "Lazy64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 32), 512: (128, 48)},
-    ("ntt_inverse", "Strict32"): {32: (56, 0), 64: (48, 0), 128: (56, 0), 256: (128, 0), 512: (128, 0)},
+    ("ntt_inverse", "Strict32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
     ("ntt_inverse", "Strict64"): {32: (80, 0), 64: (80, 0), 128: (80, 0), 256: (152, 0), 512: (128, 0)},
-    ("ntt_inverse", "Tight32"): {32: (56, 0), 64: (40, 0), 128: (48, 0), 256: (64, 80), 512: (64, 0)},
+    ("ntt_inverse", "Tight32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 80), 512: (64, 0)},
     ("ntt_inverse_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
     ("ntt_inverse_flow", "Float64"): {256: (80, 0)},
     ("ntt_inverse_flow", "Lazy32"): {256: (64, 16)},
@@ -434,13 +434,13 @@ BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
     ("ntt_inverse_flow", "Strict32"): {256: (128, 0)},
     ("ntt_inverse_flow", "Strict64"): {256: (96, 0)},
     ("ntt_inverse_flow", "Tight32"): {256: (64, 16)},
-    ("ntt_product", "Float64"): {256: (128, 0)},
-    ("ntt_product", "Lazy32"): {256: (128, 16), 512: (128, 0)},
-    ("ntt_product", "Lazy60"): {256: (128, 48)},
-    ("ntt_product", "Lazy64"): {256: (128, 32)},
-    ("ntt_product", "Strict32"): {256: (128, 0), 512: (128, 0)},
-    ("ntt_product", "Strict64"): {256: (160, 0)},
-    ("ntt_product", "Tight32"): {256: (128, 16), 512: (128, 0)},
+    ("ntt_product", "Float64"): {64: (104, 0), 128: (104, 0), 256: (128, 16)},
+    ("ntt_product", "Lazy32"): {64: (72, 0), 128: (72, 0), 256: (128, 32), 512: (128, 0)},
+    ("ntt_product", "Lazy60"): {64: (128, 0), 128: (128, 0), 256: (128, 64)},
+    ("ntt_product", "Lazy64"): {64: (128, 0), 128: (128, 0), 256: (128, 128)},
+    ("ntt_product", "Strict32"): {64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
+    ("ntt_product", "Strict64"): {64: (96, 0), 128: (96, 0), 256: (160, 0)},
+    ("ntt_product", "Tight32"): {64: (72, 0), 128: (72, 0), 256: (128, 32), 512: (128, 0)},
     ("permute", "u32"): {256: (32, 0)},
     ("permute", "u64"): {256: (32, 0)},
     ("pointwise", "u32"): {256: (56, 0)},

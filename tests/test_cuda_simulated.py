@@ -171,6 +171,40 @@ def test_every_size(gpu, size):
 
 
 @needs_compiler
+@pytest.mark.parametrize("size", [7, 9, 11])
+def test_many_short_rows(gpu, size, monkeypatch):
+    """So many that they fill a card, which has one multiprocessor: other tiles than those of few."""
+    backend = backends.load("cuda:0")
+    monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
+    kernels = noted_kernels(monkeypatch)
+    n, batch = 1 << size, (4096 >> size) + 1
+    (one,) = split_passes(n, 1, 4 if size == 9 else 8, backend.card)
+    ring = pg.Ring(n, primes(n, {7: 60, 9: 30, 11: 50}[size]))
+    check_transform(ring, (batch,))
+    a, b = ring.random((batch,), seed=1), ring.random((batch,), seed=2)
+    same(a.to("cuda") * b.to("cuda"), a * b)
+    assert one.log_values == 4 and sum(one.shape in name for name in kernels) == 3
+    kernels.clear()
+    a, b = a[:1], b[:1]
+    same(a.to("cuda") * b.to("cuda"), a * b)
+    (small,) = split_passes(n, 1, 4 if size == 9 else 8, backend.card, few=True)
+    assert small != one and any("ntt_product<" in name and small.shape in name for name in kernels)
+
+
+@needs_compiler
+def test_many_short_rows_of_leaves(gpu, monkeypatch):
+    """Incomplete transforms, of many rows and of few, in turn."""
+    backend = backends.load("cuda:0")
+    monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
+    ring = pg.Ring.preset("ml-kem")
+    for batch in (17, 2, 17):
+        check_transform(ring, (batch,))
+        a, b = ring.random((batch,), seed=1), ring.random((batch,), seed=2)
+        same(a.to("cuda") * b.to("cuda"), a * b)
+        same(a.to("cuda").ntt() * b.to("cuda").ntt(), a.ntt() * b.ntt())
+
+
+@needs_compiler
 @pytest.mark.parametrize("q", [3, 5, 17, 257, 7681, 12289])
 def test_small_primes(gpu, q):
     n = (q - 1) & (1 - q)  # the largest power of two that divides q - 1
@@ -1537,8 +1571,14 @@ def test_passes_are_few():
         for size in range(least, 19):
             passes = split_passes(1 << size, 1, word_bytes, h100, few=True)
             assert len(passes) == 2 and all(p.log_block_values <= 12 for p in passes)
-        small = split_passes(1 << (least - 1), 1, word_bytes, h100, few=True)
-        assert small == split_passes(1 << (least - 1), 1, word_bytes, h100)
+        for size, log_base in product(range(1, 12), range(4)):  # few short rows: small blocks
+            (many,) = split_passes(1 << size, 1 << log_base, word_bytes, h100)
+            if size + log_base > 11:
+                continue
+            (small,) = split_passes(1 << size, 1 << log_base, word_bytes, h100, few=True)
+            assert small.log_values == min(size, 2 if size <= 4 and log_base == 0 else 3)
+            assert small.threads == 64 or small.log_rows == 0
+            assert (many == small) == (size <= 6)
     assert len(split_passes(1 << 12, 1, 8, t4)) == 1
     assert len(split_passes(1 << 13, 1, 8, t4)) == 2
 

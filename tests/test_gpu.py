@@ -231,6 +231,19 @@ def test_sizes_of_60_bits(bits: int, log_n: int) -> None:
     _check_size(bits, log_n)
 
 
+@pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 64])
+@pytest.mark.parametrize("log_n", [2, 4, 5, 7, 8, 9, 10, 11])
+def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
+    """As many as fill the card, and three: other tiles than those of few."""
+    ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits)[:1])
+    backend = load(GPU)
+    batch = (backend.card.multiprocessors << 12 >> log_n) + 3  # type: ignore[attr-defined]
+    a, b = draw(ring, (batch,), 1), draw(ring, (batch,), 2)
+    check(Poly.ntt, a)
+    check(Poly.intt, a.ntt())
+    check(Poly.mul, a, b)
+
+
 @pytest.mark.parametrize("bits", [31, 32, 64])
 @pytest.mark.parametrize("log_n", [13, 14, 15, 17])
 def test_sizes_of_other_words(bits: int, log_n: int) -> None:

@@ -393,7 +393,7 @@ class CudaBackend:
         return moduli
 
     def _tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
-        key = f"tables {[(p.log_length, p.log_values) for p in passes]}"
+        key = f"tables {[p.shape for p in passes]}"
         tables: dict[str, Any] = self._shared(plan.handles, key, lambda: self._make_tables(plan, passes))
         return tables
 
@@ -621,7 +621,7 @@ class CudaBackend:
             with self._here:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             operands, layout, dense = self._spread(out.shape, a, b)
-            tables = self._tables(plan, self._passes(plan))
+            tables = self._tables(plan, self._passes(plan, prod(out.shape[:-1])))
             args: list[Any] = [*operands, out, tables["leaves"], self._moduli(limbs), layout]
             args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(limbs.rows)]
             args += [np.uint32(plan.base), dense]
@@ -839,10 +839,14 @@ class CudaBackend:
         return fits and word_bytes << passes[0].log_values <= 128
 
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        (passed,) = passes = self._passes(plan)
+        count = prod(out.shape[:-1])
+        passes = self._passes(plan, count)
+        if len(passes) > 1:  # of few rows, which one kernel does sooner than two passes thrice
+            passes = self._passes(plan)
+        (passed,) = passes
         tables = self._tables(plan, passes)
         word, log_degree = word_of(plan.limbs, self.card), plan.degree.bit_length() - 1
-        rows = Rows(prod(out.shape[:-1]), len(plan.limbs.moduli), log_degree, word, self._moduli(plan.limbs))
+        rows = Rows(count, len(plan.limbs.moduli), log_degree, word, self._moduli(plan.limbs))
         grid, grid_y, args = self._pass(rows, passed, tables["forward"][passed])
         shared = 2 * passed.shared_values * plan.limbs.dtype.itemsize
         a, b = (self._repeated(x, out.shape) for x in (a, b))

@@ -103,19 +103,25 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
     """The passes of a forward transform, in their order; the inverse runs them backwards.
 
     few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
-    all multiprocessors share them.
+    all multiprocessors share them, and so they do the small blocks of short rows.
+
+    How many values a thread holds, and how many threads a block has: by measurement (docs/performance.md).
     """
     log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
-    def tile(log_blocks: int, log_length: int, log_columns: int) -> Pass | None:
-        """Of that many columns, and of so many transforms as make 256 threads; None where it is too large."""
+    def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
+        """Of that many columns, and of so many transforms as make 256 threads; None where it is too large.
+
+        small: as make 64 threads, which have up to 4 or 8 values of a transform.
+        """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
-        log_values = min(log_length, 5 if large else 4)
+        shortest = log_length <= 4 and log_columns == 0
+        log_values = min(log_length, (2 if shortest else 3) if small else 5 if large else 4)
         # Two 32-bit columns are the 8 bytes of one instruction.
         log_width = int(word_bytes == 4 and log_columns > 0 and log_values < 5)
         log_threads = log_length - log_values + log_columns - log_width
-        for log_rows in range(max(0, 8 - log_threads), -1, -1):
+        for log_rows in range(max(0, (6 if small else 8) - log_threads), -1, -1):
             made = Pass(log_blocks, log_length, log_columns, log_rows, log_values, log_width)
             if made.shared_values * word_bytes <= card.shared_bytes and made.threads <= 512:
                 return made
@@ -125,7 +131,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
-    whole = tile(0, log_points, log_base)
+    whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
     # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
