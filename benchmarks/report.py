@@ -1,4 +1,4 @@
-"""Write the measured tables into README.md and docs/, and the roofline beside them.
+"""Write the measured tables into README.md and docs/, and the figures beside them.
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
-from .studies import STUDIES, fft64, gemm
+from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
 from .tables import Table, figure, power, unique
 
@@ -30,7 +31,6 @@ PAGES = (
     ROOT / "docs" / "performance.md",
     *(ROOT / "docs" / "studies" / f"{name}.md" for name in STUDIES),
 )
-FIGURE = ROOT / "docs" / "roofline.svg"
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,11 @@ KINDS: dict[str, AnyKind] = {
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
     **fft64.KINDS,
+    **fourstep.KINDS,
     **gemm.KINDS,
+    **transpose.KINDS,
+    **ntt64.KINDS,
+    **ntt256.KINDS,
 }
 
 
@@ -433,28 +437,37 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
     return re.sub(marked, table, page, flags=re.DOTALL)
 
 
-def figure_of(rows: Sequence[Row]) -> str | None:
-    """The roofline of the machine measured last; None without rows of a GPU."""
-    kind = GpuKind(gpu_ntt)
-    machines = [row.machine["name"] for row in kind.rows(rows)]
-    own = [row for row in rows if machines and row.machine["name"] == machines[-1]]
-    return roofline.svg(kind.cells(own)) if own else None
+# By their places in docs/.
+FIGURES: dict[str, tuple[GpuKind | StudyKind, Callable[[Any], str | None]]] = {
+    "roofline.svg": (GpuKind(gpu_ntt), roofline.svg),
+    **fourstep.FIGURES,
+    **transpose.FIGURES,
+    **ntt64.FIGURES,
+    **ntt256.FIGURES,
+}
+
+
+def drawn(kind: GpuKind | StudyKind, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
+    """The figure of the machine measured last; None without rows."""
+    own = kind.rows(rows)
+    return draw(kind.cells(r for r in own if r.machine["name"] == own[-1].machine["name"])) if own else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a table differs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
-    parser.add_argument("--figure", type=Path, default=FIGURE, help="where the roofline goes")
+    parser.add_argument("--figures", type=Path, default=ROOT / "docs", help="directory of the figures")
     parser.add_argument("pages", nargs="*", type=Path, metavar="FILE", default=list(PAGES))
     options = parser.parse_args(arguments)
+    if missing := [str(page) for page in options.pages if not page.is_file()]:
+        parser.error(f"{', '.join(missing)}: no such page")
 
     rows = newest(read_rows(options.results))
     status = 0
     files = [(path, rewrite(path.read_text(encoding="utf-8"), rows)) for path in options.pages]
-    drawn = figure_of(rows)
-    if drawn is not None:
-        files.append((options.figure, drawn))
+    figures = ((options.figures / name, drawn(*figure, rows)) for name, figure in FIGURES.items())
+    files += [(path, svg) for path, svg in figures if svg is not None]
     for path, written in files:
         if path.exists() and path.read_text(encoding="utf-8") == written:
             continue

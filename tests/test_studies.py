@@ -341,6 +341,8 @@ def test_counters_are_read():
     }
     assert second == ncu.Counted("void vector_fft<64>()")
     assert ncu.parse("==ERROR== ERR_NVGPUCTRPERM\n") == []
+    assert ncu.figures(first) == {"warp_instructions": 12345, "achieved_occupancy": 0.485}
+    assert len(set(ncu.METRICS)) == len(ncu.FIGURES) and set(ncu.SHARES) < set(ncu.FIGURES)
 
 
 def fake_ncu(folder, script):

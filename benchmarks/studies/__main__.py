@@ -1,7 +1,7 @@
 """Run a study on this machine's GPU: its variants are verified, timed and, where ncu may, counted.
 
-python -m benchmarks.studies fft64 [--out DIR]
-python -m benchmarks.studies gemm [--tune | --part PART] [--out DIR]
+python -m benchmarks.studies --list
+python -m benchmarks.studies STUDY [--tune | --part PART] [--out DIR]
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("study", nargs="?", choices=STUDIES)
     parser.add_argument("--list", action="store_true", help="the studies there are")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
-    parser.add_argument("--tune", action="store_true", help="measure only what the study chooses from")
-    parser.add_argument("--part", help="measure one part of the study")
-    parser.add_argument("--counted", action="store_true", help=argparse.SUPPRESS)  # the child of ncu.count
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--tune", action="store_true", help="measure only what the study chooses from")
+    what.add_argument("--part", help="measure one part of the study")
+    what.add_argument("--counted", action="store_true", help=argparse.SUPPRESS)  # the child of ncu.count
     options = parser.parse_args(arguments)
+    if options.study is None and (options.tune or options.part or options.counted):
+        parser.error(f"which study? {', '.join(STUDIES)}")
     if options.list or options.study is None:
         for name, question in STUDIES.items():
             print(f"{name}: {question}")
         return 0
-    if (reason := absence(0)) is not None:
-        print(f"cuda:0: {reason}")
-        return 1
     study = importlib.import_module(f".{options.study}", __package__)
     if options.tune and not hasattr(study, "tune"):
         parser.error(f"{options.study} has nothing to tune")
     parts = getattr(study, "PARTS", {})
     if options.part is not None and options.part not in parts:
         parser.error(f"{options.study} has no part {options.part!r}; its parts: {', '.join(parts) or 'none'}")
+    if (reason := absence(0)) is not None:
+        print(f"cuda:0: {reason}")
+        return 1
     if options.counted:
         ncu.expose(study.launches())
         return 0

@@ -324,27 +324,21 @@ def with_figures(row: Row, launch: Launch, error: tuple[float, float], copied: R
 
 def with_counters(row: Row, counted: ncu.Counted) -> Row:
     """The row and what the profiler saw of one launch."""
-    c = counted.counters
+    seen = ncu.figures(counted)
     figures = dict(row.figures)
-    executed = c.get("smsp__thread_inst_executed.sum")
-    if executed is not None:
+    if "thread_instructions" in seen:
+        executed = seen["thread_instructions"]
         figures["instructions_per_fft"] = round(executed / int(row.params["ffts"]), 2)
         if "blocks" in figures:
             threads = figures["blocks"] * figures["threads"]
             figures["instructions_per_thread"] = round(executed / threads, 2)
     # What the compiler's figures do not say of a library's kernels.
-    if "launch__registers_per_thread" in c:
-        figures.setdefault("registers", c["launch__registers_per_thread"])
-    if "sm__maximum_warps_per_active_cycle_pct" in c:
-        figures.setdefault("occupancy", c["sm__maximum_warps_per_active_cycle_pct"] / 100)
-    for name, metric in (
-        ("warp_instructions", "smsp__inst_executed.sum"),
-        ("bank_conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
-        ("achieved_occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active"),
-        ("counted_ns", "gpu__time_duration.sum"),
-    ):
-        if metric in c:
-            figures[name] = c[metric] / 100 if name == "achieved_occupancy" else c[metric]
+    for name, ours in (("counted_registers", "registers"), ("theoretical_occupancy", "occupancy")):
+        if name in seen:
+            figures.setdefault(ours, seen[name])
+    for name in ("warp_instructions", "bank_conflicts", "achieved_occupancy", "counted_ns"):
+        if name in seen:
+            figures[name] = seen[name]
     return dataclasses.replace(row, figures=figures)
 
 

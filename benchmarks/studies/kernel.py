@@ -66,17 +66,24 @@ class Multiprocessor:
             reserved_bytes=a["ReservedSharedMemoryPerBlock"],
         )
 
-    def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Blocks of so many threads, registers a thread and bytes that are there at once.
+    def limits(self, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
+        """How many blocks of so many threads, registers a thread and bytes there is room for, by what.
 
         Registers are given out to warps in units of 256 and by four schedulers apart, shared memory in units
         of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
         """
         warps = -(-threads // 32)
         of_a_warp = -(-max(1, registers) * 32 // 256) * 256
-        by_registers = self.registers // of_a_warp // 4 * 4 // warps
-        by_shared = self.shared_bytes // (-(-shared_bytes // 128) * 128 + self.reserved_bytes)
-        return min(self.blocks, self.warps // warps, by_registers, by_shared)
+        return {
+            "registers": self.registers // of_a_warp // 4 * 4 // warps,
+            "shared_mem": self.shared_bytes // (-(-shared_bytes // 128) * 128 + self.reserved_bytes),
+            "warps": self.warps // warps,
+            "blocks": self.blocks,
+        }
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """The blocks that are there at once."""
+        return min(self.limits(threads, registers, shared_bytes).values())
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
         """The share of its warps that such blocks fill."""

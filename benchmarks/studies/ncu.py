@@ -13,16 +13,53 @@ from pathlib import Path
 
 from ..harness import ROOT
 
-METRICS = (
-    "smsp__inst_executed.sum",
-    "smsp__thread_inst_executed.sum",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "launch__registers_per_thread",
-    "sm__maximum_warps_per_active_cycle_pct",
-    "gpu__time_duration.sum",  # ns, at the clock that the tool sets
+STALLS = (  # why a warp waits, in the tool's words
+    "barrier",
+    "branch_resolving",
+    "dispatch_stall",
+    "drain",
+    "imc_miss",
+    "lg_throttle",
+    "long_scoreboard",
+    "math_pipe_throttle",
+    "membar",
+    "mio_throttle",
+    "misc",
+    "no_instruction",
+    "not_selected",
+    "short_scoreboard",
+    "sleeping",
+    "tex_throttle",
+    "wait",
 )
-TIMEOUT_S = 120
+LIMITS = ("registers", "shared_mem", "warps", "blocks")  # of the blocks that a multiprocessor holds
+STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+LIMIT = "launch__occupancy_limit_{}"
+
+# Figures of a row and where they come from.
+FIGURES = {
+    "warp_instructions": "smsp__inst_executed.sum",
+    "thread_instructions": "smsp__thread_inst_executed.sum",
+    "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "achieved_occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical_occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "counted_registers": "launch__registers_per_thread",
+    "counted_ns": "gpu__time_duration.sum",  # at the clock that the tool sets
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_write_bytes": "dram__bytes_write.sum",
+    "l2_hit_rate": "lts__t_sector_hit_rate.pct",
+    "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "carved_shared_bytes": "launch__shared_mem_config_size",
+    "warp_latency_cycles": "smsp__average_warp_latency_per_inst_issued.ratio",
+    **{f"limit_{name}": LIMIT.format(name) for name in LIMITS},
+    **{f"stall_{name}": STALLED.format(name) for name in STALLS},  # cycles between two instructions of a warp
+}
+SHARES = ("achieved_occupancy", "theoretical_occupancy", "l2_hit_rate")  # of 1, where the tool says per cent
+METRICS = tuple(FIGURES.values())
+TIMEOUT_S = 240
 
 
 class Uncounted(RuntimeError):
@@ -35,6 +72,12 @@ class Counted:
 
     kernel: str
     counters: dict[str, float] = field(default_factory=dict)
+
+
+def figures(counted: Counted) -> dict[str, float]:
+    """Those of FIGURES that there are."""
+    found = {name: counted.counters[metric] for name, metric in FIGURES.items() if metric in counted.counters}
+    return {name: value / 100 if name in SHARES else value for name, value in found.items()}
 
 
 def parse(text: str) -> list[Counted]:

@@ -1,0 +1,85 @@
+"""Bars of a study, as SVG: a line for each variant, its parts one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from .tables import figure
+
+WIDTH, LEFT, LINE, TOP = 760, 270, 22, 52
+LETTER = 6.6  # at most, of a name
+COLOURS = ("#1b6ca8", "#c1542e", "#4b8b3b", "#8a5ba6", "#b08a2e", "#5f6b73")
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    parts: Mapping[str, float]
+    """By name, all in one unit; the whole is their sum. Without parts it is a heading."""
+    note: str = ""
+    """Behind the bar; its length where there is none."""
+
+
+def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None) -> str | None:
+    """The figure; None without bars. mark: a value that a dashed line shows, and what it is."""
+    if not any(bar.parts for bar in lines):
+        return None
+    longest = max([sum(bar.parts.values()) for bar in lines] + [mark[1] if mark else 0]) or 1
+    scale = (WIDTH - LEFT - room(lines)) / longest
+    names = list(dict.fromkeys(name for bar in lines for name in bar.parts))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    height = TOP + LINE * len(lines) + 16
+    body = [text(8, 18, title, "#333", ' font-weight="bold"'), *legend(names, colours)]
+    for i, bar in enumerate(lines):
+        body += line(bar, TOP + LINE * i, scale, colours)
+    if mark:
+        x = LEFT + mark[1] * scale
+        body.append(
+            f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{height - 14}" stroke="#333" '
+            'stroke-dasharray="5 4"/>'
+        )
+        body.append(text(x, height - 3, mark[0], "#333", ' text-anchor="middle"'))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>\n'
+        + "\n".join(body)
+        + "\n</svg>\n"
+    )
+
+
+def room(lines: Sequence[Bar]) -> float:
+    """Behind the longest bar, for what stands there."""
+    return 12 + LETTER * max(len(written(bar)) for bar in lines)
+
+
+def written(bar: Bar) -> str:
+    return bar.note or figure(sum(bar.parts.values())) if bar.parts else ""
+
+
+def legend(names: Sequence[str], colours: Mapping[str, str]) -> list[str]:
+    """Names of the parts beside their colours; none where there is one part."""
+    found, x = [], 8.0
+    for name in names if len(names) > 1 else ():
+        found.append(f'<rect x="{x:.1f}" y="28" width="10" height="10" fill="{colours[name]}"/>')
+        found.append(text(x + 14, 37, name))
+        x += 30 + LETTER * len(name)
+    return found
+
+
+def line(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> list[str]:
+    if not bar.parts:
+        return [text(8, y + 14, bar.label, "#333", ' font-style="italic"')]
+    found, x = [text(LEFT - 6, y + 14, bar.label, anchor=' text-anchor="end"')], float(LEFT)
+    for name, value in bar.parts.items():
+        width = value * scale
+        found.append(
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{LINE - 7}" fill="{colours[name]}"/>'
+        )
+        x += width
+    return [*found, text(x + 5, y + 14, written(bar))]
+
+
+def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{anchor}>{escape(words)}</text>'

@@ -1,0 +1,125 @@
+"""What studies of transforms share: values and twiddles on the host, polygpu's kernels in given passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu.backends import load
+from polygpu.backends.passes import Card, Pass, Rows, split_passes, word_bytes_of, word_of
+from polygpu.backends.reference import reverse_bits
+
+from . import kernel
+from .runner import DEVICE
+
+BITS = 60
+WORD = "Lazy60"  # of primes of that size (cuda/word.cuh)
+WORD_BYTES = 8
+ADICITY = 2**25  # of the prime: it serves negacyclic transforms of all sizes here
+
+
+@cache
+def modulus() -> int:
+    """The largest prime of 60 bits with negacyclic transforms of 2^24 points."""
+    return pg.ntt_primes(ADICITY // 2, BITS)[0]
+
+
+@cache
+def ring(degree: int, kind: str = "negacyclic") -> pg.Ring:
+    return pg.Ring(degree, modulus(), kind=kind)
+
+
+def root(degree: int, kind: str = "negacyclic") -> int:
+    """Of the ring: of order 2 degree, or of order degree in a cyclic one."""
+    roots = ring(degree, kind).roots
+    assert roots is not None
+    return int(roots[0])
+
+
+@cache
+def residues(count: int, seed: int = 1) -> NDArray[Any]:
+    """Random ones, with the largest among them."""
+    found = np.random.default_rng(seed).integers(0, modulus(), count, np.uint64)
+    found[:: max(1, count // 7)] = modulus() - 1
+    found.flags.writeable = False
+    return found
+
+
+def products(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Modulo q, entry by entry, on the CPU; b may be one number."""
+    one = ring(1)
+    left = one.from_residues(np.ascontiguousarray(a).reshape(-1, 1, 1))
+    right = one.from_residues(np.ascontiguousarray(b).reshape(-1, 1, 1))
+    return np.asarray((left * right).data).reshape(a.shape)
+
+
+def powers(x: int, count: int) -> NDArray[Any]:
+    """x^0 ... x^(count - 1) modulo q."""
+    found = np.ones(1, np.uint64)
+    while len(found) < count:
+        found = np.concatenate([found, products(found, np.uint64(pow(x, len(found), modulus())))])
+    return found[:count]
+
+
+def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
+    """Rows of x, natural order, to bit-reversed, on the CPU. psi: instead of the ring's own root."""
+    degree = x.shape[-1]
+    own = ring(degree, kind) if psi is None else pg.Ring(degree, modulus(), kind=kind, root=psi)
+    values = own.from_residues(np.ascontiguousarray(x).reshape(-1, 1, degree))
+    return np.asarray(values.ntt().data).reshape(x.shape)
+
+
+def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
+    """Pairs (w, floor(w 2^64 / q)) by node of the tree of factors; node 0, which is none, holds 1."""
+    q = modulus()
+    psi = root(degree, kind) if psi is None else psi
+    table = np.empty((degree, 2), np.uint64)
+    for node in range(degree):
+        stage = 1 << (node.bit_length() - 1) if node else 1
+        index = (
+            reverse_bits(node, degree) if kind == "negacyclic" else reverse_bits(node % stage, degree // 2)
+        )
+        w = pow(psi, index, q)
+        table[node] = w, (w << 64) // q
+    return table
+
+
+def in_passes(
+    degree: int, passes: Sequence[Pass], kind: str = "negacyclic", only: int | None = None
+) -> Callable[[Any, Any], object]:
+    """polygpu's forward transform of the rows of an array, in passes that are given.
+
+    only: the number of one of them, which is done alone, on residues and to residues.
+    """
+    backend: Any = load(DEVICE)
+    plan: Any = ring(degree, kind).transform
+    tables = backend._tables(plan, tuple(passes))["forward"]
+    moduli, word = backend._moduli(plan.limbs), word_of(plan.limbs, backend.card)
+    done = tuple(passes if only is None else passes[only : only + 1])
+
+    def run(x: Any, y: Any) -> None:
+        count = prod(x.shape) // degree
+        rows = Rows(count, 1, degree.bit_length() - 1, word, moduli)
+        backend._run_passes(rows, done, tables, x, y, "forward")
+
+    return run
+
+
+def taken(points: int, few: bool = False) -> Pass:
+    """What polygpu takes by itself for so short transforms, on any card."""
+    (one,) = split_passes(points, 1, WORD_BYTES, Card((9, 0), 227 << 10), few)
+    return one
+
+
+def facts_of_pass(degree: int, one: Pass, count: int) -> dict[str, float]:
+    """Of polygpu's kernel for transforms of one pass, once it has run."""
+    backend: Any = load(DEVICE)
+    function = next(f for name, f in backend._kernels.items() if f"ntt_forward<{WORD}, {one.shape}," in name)
+    blocks = -(-count * degree >> one.log_block_values)
+    return kernel.facts_of(function, blocks, one.threads, one.shared_values * word_bytes_of(WORD))
