@@ -29,7 +29,7 @@ from .report import KINDS
 
 DEGREES = (2**10, 2**12, 2**14, 2**16)
 QUICK = DEGREES[:-1]
-PRIME_BITS = (30, 50, 60)
+PRIME_BITS = (30, 46, 50, 60)
 PRECISIONS = ("complex64", "complex128")
 ROWS, POINTS = 1024, 64  # of a batch of complex transforms
 MATRICES = (128, 512, 1024)  # rows and columns

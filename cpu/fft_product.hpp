@@ -78,7 +78,7 @@ template <class R> struct ComplexButterfly {
         }
     }
     PG_INLINE V canonical(V x) const { return x; }
-    PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = Lanes::sub(x, y);
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);

@@ -26,6 +26,7 @@ struct Lanes32 {
         V w, shoup, shoup_odd;
     };
     static constexpr size_t WIDTH = 8;
+    static constexpr bool PERMUTES = false;
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
@@ -100,6 +101,7 @@ struct Lanes64 {
         V w, w_high, shoup, shoup_high;
     };
     static constexpr size_t WIDTH = 4;
+    static constexpr bool PERMUTES = false;
     const V q, q2, q_high, barrett;
     const __m128i low_shift, high_shift;
     explicit Lanes64(const Modulus &m)
@@ -269,6 +271,7 @@ const Isa isa_avx2{
     "avx2",
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
+    {},
     {},
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),

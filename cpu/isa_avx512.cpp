@@ -29,6 +29,22 @@ template <class I, size_t N> constexpr Index<I, N> granules(size_t g, size_t odd
     return index;
 }
 
+// The lanes that all exchanges from granules of N / 2 down to those of g, or back from g up, leave in u or in v.
+template <class I, size_t N> constexpr Index<I, N> all_granules(size_t g, bool back, size_t odd) {
+    I lanes[2][N] = {}, next[2][N] = {};
+    for (size_t i = 0; i < N; ++i) lanes[0][i] = (I)i, lanes[1][i] = (I)(N + i);
+    for (size_t size = back ? g : N / 2; back ? size < N : size >= g; size = back ? 2 * size : size / 2) {
+        for (size_t vector = 0; vector < 2; ++vector) {
+            const auto from = granules<I, N>(size, vector);
+            for (size_t i = 0; i < N; ++i) next[vector][i] = lanes[from.lane[i] / N][from.lane[i] % N];
+        }
+        for (size_t i = 0; i < N; ++i) lanes[0][i] = next[0][i], lanes[1][i] = next[1][i];
+    }
+    Index<I, N> index{};
+    for (size_t i = 0; i < N; ++i) index.lane[i] = lanes[odd][i];
+    return index;
+}
+
 struct Lanes32 {
     using T = u32;
     using V = __m512i;
@@ -98,6 +114,13 @@ struct Lanes32 {
         u = _mm512_permutex2var_epi32(a, first.vector(), b);
         v = _mm512_permutex2var_epi32(a, second.vector(), b);
     }
+    static constexpr bool PERMUTES = true;
+    template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
+        static constexpr auto first = all_granules<u32, 16>(G, BACK, 0), second = all_granules<u32, 16>(G, BACK, 1);
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi32(a, first.vector(), b);
+        v = _mm512_permutex2var_epi32(a, second.vector(), b);
+    }
 };
 
 struct Lanes64Base {
@@ -137,19 +160,27 @@ struct Lanes64Base {
         u = _mm512_permutex2var_epi64(a, first.vector(), b);
         v = _mm512_permutex2var_epi64(a, second.vector(), b);
     }
+    static constexpr bool PERMUTES = true;
+    template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
+        static constexpr auto first = all_granules<u64, 8>(G, BACK, 0), second = all_granules<u64, 8>(G, BACK, 1);
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi64(a, first.vector(), b);
+        v = _mm512_permutex2var_epi64(a, second.vector(), b);
+    }
 };
 
-// q < 2^50: lazy values stay below 2^52, what the multiplier takes. Quotients have the scale 2^52.
+// q < 2^50: lazy values stay below 2^52, of which the multiplier reads as many bits. Quotients have the scale 2^52.
 struct Lanes52 : Lanes64Base {
     struct Twiddle {
         V w, shoup;
     };
-    const V minus_q, mask, barrett;
+    const V minus_q, mask, inverse, barrett;
     const __m128i high_shift;
     explicit Lanes52(const Modulus &m)
         : Lanes64Base(m),
           minus_q(splat((1ull << 52) - m.q)),
           mask(splat((1ull << 52) - 1)),
+          inverse(splat((1ull << 52) / m.q)),
           barrett(splat(m.barrett52)),
           high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
 
@@ -157,18 +188,21 @@ struct Lanes52 : Lanes64Base {
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return {Lanes64Base::expand<COUNT>(w), _mm512_srli_epi64(Lanes64Base::expand<COUNT>(shoup), 12)};
     }
-    // low 52 bits of x * y - quotient * q
+    // x * y - quotient * q, in the low 52 bits
     PG_INLINE V remainder(V x, V y, V quotient) const {
-        V low = _mm512_madd52lo_epu64(zero(), x, y);
-        return _mm512_and_si512(_mm512_madd52lo_epu64(low, quotient, minus_q), mask);
+        return _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(zero(), x, y), quotient, minus_q);
     }
-    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
+    PG_INLINE V mul_low(V x, const Twiddle &t) const {
         return remainder(x, t.w, _mm512_madd52hi_epu64(zero(), x, t.shoup));
     }
+    PG_INLINE V relax(V x) const {
+        return _mm512_madd52lo_epu64(x, _mm512_madd52hi_epu64(zero(), x, inverse), minus_q);
+    }
+    PG_INLINE V masked(V x) const { return _mm512_and_si512(x, mask); }
     PG_INLINE V mul(V x, V y) const {
         V low = _mm512_madd52lo_epu64(zero(), x, y), high = _mm512_madd52hi_epu64(zero(), x, y);
         V t = _mm512_or_si512(_mm512_sll_epi64(high, high_shift), _mm512_srl_epi64(low, low_shift));
-        V r = remainder(x, y, _mm512_madd52hi_epu64(zero(), t, barrett));
+        V r = masked(remainder(x, y, _mm512_madd52hi_epu64(zero(), t, barrett)));
         return reduce_once(reduce_once(r, q2), q);
     }
 };
@@ -331,7 +365,8 @@ const Isa isa_avx512{
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
-    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
+    row_kernels<Low52<Lanes52, 64>, ScalarLanes<u64>>(),
+    row_kernels<Low52<Lanes52, 4>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

@@ -15,6 +15,7 @@ template <class Word> struct ScalarBase {
         T w, shoup;
     };
     static constexpr size_t WIDTH = 1;
+    static constexpr bool PERMUTES = false;
     static PG_INLINE V load(const T *x) { return *x; }
     static PG_INLINE void store(T *x, V v) { *x = v; }
     static PG_INLINE V splat(T x) { return x; }

@@ -61,6 +61,7 @@ const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
 }
 const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
+    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else the next serves as well
     return m.bits <= 50 ? isa.q50 : m.bits <= 62 ? isa.q62 : isa.q64;
 }
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree) {

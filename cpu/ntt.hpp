@@ -11,11 +11,27 @@
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
 //   mul(x, y)                            product of two residues, canonical
 //   exchange<G>(u, v)                    granules of G lanes: odd ones of u swap with even ones of v
+//   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
+//                                        once, or BACK from G up
+// and, where a multiplier reads the low 52 bits of a lane and values may have others set above them:
+//   mul_low(x, twiddle)                  as mul_lazy, in the low 52 bits
+//   relax(x)                             x mod q in [0, 2q), in the low 52 bits, for any x
+//   masked(x)                            the low 52 bits alone
 #pragma once
 #include "kernels.hpp"
 
 namespace pg {
 namespace {
+
+// All exchanges of granules from WIDTH / 2 down to G; BACK: from G up, which undoes them.
+template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::V &u, typename L::V &v) {
+    if constexpr (L::PERMUTES) L::template permute<G, BACK>(u, v);
+    else {
+        if constexpr (BACK) L::template exchange<G>(u, v);
+        if constexpr (2 * G < L::WIDTH) exchange_all<L, 2 * G, BACK>(u, v);
+        if constexpr (!BACK) L::template exchange<G>(u, v);
+    }
+}
 
 // Butterflies with 4q in the lane's range (docs/math.md, "Lazy ranges").
 // Forward values stay in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
@@ -33,7 +49,7 @@ template <class L> struct Lazy {
     }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(lanes.reduce_once(x, lanes.q2), lanes.q); }
 
-    PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.add(lanes.sub(x, y), lanes.q2);
         x = lanes.reduce_once(lanes.add(x, y), lanes.q2);
         y = lanes.mul_lazy(d, w);
@@ -43,6 +59,38 @@ template <class L> struct Lazy {
         V s = lanes.add(x, y), d = lanes.add(lanes.sub(x, y), lanes.q2);
         x = lanes.reduce_once(lanes.mul_lazy(s, scale), lanes.q);
         y = lanes.reduce_once(lanes.mul_lazy(d, w), lanes.q);
+    }
+};
+
+// Butterflies with ROOM q below 2^52, whose values lie in the low 52 bits of a lane (docs/math.md, "Lazy ranges").
+//   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q)
+//   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q), of which the sums of a
+//              pass are reduced at its end
+template <class L, unsigned ROOM> struct Low52 {
+    using Lanes = L;
+    using V = typename L::V;
+    using Twiddle = typename L::Twiddle;
+    static constexpr bool ROOMY = ROOM >= 64;
+    const L lanes;
+    const V above;  // a multiple of q that no value exceeds from which another is taken, in the inverse
+    explicit Low52(const Modulus &m) : lanes(m), above(L::splat((ROOMY ? 16 : 2) * m.q)) {}
+
+    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+        V u = ROOMY ? x : lanes.relax(x), t = lanes.mul_low(y, w);
+        x = lanes.add(u, t);
+        y = lanes.sub(lanes.add(u, lanes.q2), t);
+    }
+    PG_INLINE V canonical(V x) const { return lanes.reduce_once(lanes.masked(lanes.relax(x)), lanes.q); }
+
+    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+        V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
+        x = ROOMY && !LAST ? s : lanes.relax(s);
+        y = lanes.mul_low(d, w);
+    }
+    PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
+        x = lanes.reduce_once(lanes.masked(lanes.mul_low(s, scale)), lanes.q);
+        y = lanes.reduce_once(lanes.masked(lanes.mul_low(d, w)), lanes.q);
     }
 };
 
@@ -62,7 +110,7 @@ template <class L> struct Tight {
     }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(x, lanes.q); }
 
-    PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.add(lanes.sub(x, y), lanes.q);
         x = lanes.reduce_once(lanes.add(x, y), lanes.q);
         y = mul(d, w);
@@ -88,7 +136,7 @@ template <class L> struct Strict {
         y = lanes.sub_mod(u, t);
     }
     PG_INLINE V canonical(V x) const { return x; }
-    PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.sub_mod(x, y);
         x = lanes.add_mod(x, y);
         y = lanes.mul(d, w.w);
@@ -146,14 +194,17 @@ template <class B, bool ORDERED = true> struct Ntt {
     }
     // The stages inside a pair of vectors: granules of G coefficients, G = WIDTH/2 ... base.
     template <size_t G> PG_INLINE void forward_granules(V &u, V &v, size_t node) const {
-        if constexpr (G > 0) {
+        if constexpr (G == 0) {
+            if constexpr (ORDERED && WIDTH > 1) exchange_all<L, 1, true>(u, v);
+        } else {
             if (G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
                 L::template exchange<G>(u, v);
                 b.forward(u, v,
                           b.lanes.template expand<COUNT>(row.forward + node * COUNT, row.forward_shoup + node * COUNT));
                 forward_granules<G / 2>(u, v, node);
-                if constexpr (ORDERED) L::template exchange<G>(u, v);
+            } else if constexpr (ORDERED && 2 * G < WIDTH) {
+                exchange_all<L, 2 * G, true>(u, v);
             }
         }
     }
@@ -191,9 +242,11 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- inverse: from the leaves to the root ----
 
-    template <bool ROOT> PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+    // LAST: the sum is one of those of a pass that were not reduced.
+    template <bool ROOT, bool LAST = true>
+    PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         if constexpr (ROOT) b.inverse_root(x, y, scale, w);
-        else b.inverse(x, y, w);
+        else b.template inverse<LAST>(x, y, w);
     }
     template <bool ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
@@ -210,20 +263,23 @@ template <class B, bool ORDERED = true> struct Ntt {
         const Twiddle scale = inverse_twiddle(0);
         for (size_t j = 0; j < h; j += WIDTH) {
             V x0 = L::load(x + j), x1 = L::load(x + j + h), x2 = L::load(x + j + 2 * h), x3 = L::load(x + j + 3 * h);
-            b.inverse(x0, x1, w0), b.inverse(x2, x3, w1);
-            inverse_last<ROOT>(x0, x2, scale, w), inverse_last<ROOT>(x1, x3, scale, w);
+            b.template inverse<false>(x0, x1, w0), b.template inverse<false>(x2, x3, w1);
+            inverse_last<ROOT>(x0, x2, scale, w), inverse_last<ROOT, false>(x1, x3, scale, w);
             L::store(y + j, x0), L::store(y + j + h, x1), L::store(y + j + 2 * h, x2), L::store(y + j + 3 * h, x3);
         }
     }
     template <size_t G> PG_INLINE void inverse_granules(V &u, V &v, size_t node) const {
-        if constexpr (G > 0) {
+        if constexpr (G == 0) {
+            if constexpr (ORDERED && WIDTH > 1) exchange_all<L, 1, false>(u, v);
+        } else {
             if (G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
-                if constexpr (ORDERED) L::template exchange<G>(u, v);
                 inverse_granules<G / 2>(u, v, node);
-                b.inverse(u, v,
-                          b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
+                b.template inverse<false>(
+                    u, v, b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
                 L::template exchange<G>(u, v);
+            } else if constexpr (ORDERED && 2 * G < WIDTH) {
+                exchange_all<L, 2 * G, false>(u, v);
             }
         }
     }

@@ -139,7 +139,7 @@ def test_integers_go_in_and_come_out(ring, data):
 
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-@pytest.mark.parametrize("bits", [12, 30, 31, 32, 50, 51, 60, 61, 62, 63, 64])
+@pytest.mark.parametrize("bits", [12, 30, 31, 32, 46, 47, 50, 51, 60, 61, 62, 63, 64])
 @pytest.mark.parametrize("log_n", range(11))
 def test_largest_coefficients_under_each_limit(bits, kind, log_n):
     """Operands all q - 1, the primes next to each word's limit, every instruction set and shape of row."""
