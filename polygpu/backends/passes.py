@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Pass:
     log_values: int  # of one transform in one thread: the stages of a round
     log_width: int = 0  # neighbouring columns of one thread
 
-    @property
+    @cached_property  # read in every call
     def shape(self) -> str:
         """The template argument of the kernels."""
         sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
