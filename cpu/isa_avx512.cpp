@@ -108,18 +108,19 @@ struct Lanes32 {
         V odd = mul_even(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(y, 32));
         return _mm512_or_si512(mul_even(x, y), _mm512_slli_epi64(odd, 32));
     }
+    // Both from the lanes of both.
+    static PG_INLINE void pick(V &u, V &v, V first, V second) {
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi32(a, first, b), v = _mm512_permutex2var_epi32(a, second, b);
+    }
     template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
         static constexpr auto first = granules<u32, 16>(G, 0), second = granules<u32, 16>(G, 1);
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi32(a, first.vector(), b);
-        v = _mm512_permutex2var_epi32(a, second.vector(), b);
+        pick(u, v, first.vector(), second.vector());
     }
     static constexpr bool PERMUTES = true;
     template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
         static constexpr auto first = all_granules<u32, 16>(G, BACK, 0), second = all_granules<u32, 16>(G, BACK, 1);
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi32(a, first.vector(), b);
-        v = _mm512_permutex2var_epi32(a, second.vector(), b);
+        pick(u, v, first.vector(), second.vector());
     }
 };
 
@@ -154,18 +155,19 @@ struct Lanes64Base {
             return _mm512_permutexvar_epi64(index.vector(), few);
         }
     }
+    // Both from the lanes of both.
+    static PG_INLINE void pick(V &u, V &v, V first, V second) {
+        V a = u, b = v;
+        u = _mm512_permutex2var_epi64(a, first, b), v = _mm512_permutex2var_epi64(a, second, b);
+    }
     template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
         static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi64(a, first.vector(), b);
-        v = _mm512_permutex2var_epi64(a, second.vector(), b);
+        pick(u, v, first.vector(), second.vector());
     }
     static constexpr bool PERMUTES = true;
     template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
         static constexpr auto first = all_granules<u64, 8>(G, BACK, 0), second = all_granules<u64, 8>(G, BACK, 1);
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi64(a, first.vector(), b);
-        v = _mm512_permutex2var_epi64(a, second.vector(), b);
+        pick(u, v, first.vector(), second.vector());
     }
 };
 

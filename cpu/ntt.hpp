@@ -33,7 +33,10 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
     }
 }
 
-// Butterflies with 4q in the lane's range (docs/math.md, "Lazy ranges").
+// Butterflies. An inverse one that is not the LAST of its pass, or whose sum is one of products, may leave its sum
+// unreduced (docs/math.md, "Lazy ranges").
+
+// With 4q in the lane's range.
 // Forward values stay in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
 template <class L> struct Lazy {
     using Lanes = L;
@@ -242,7 +245,6 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- inverse: from the leaves to the root ----
 
-    // LAST: the sum is one of those of a pass that were not reduced.
     template <bool ROOT, bool LAST = true>
     PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         if constexpr (ROOT) b.inverse_root(x, y, scale, w);
