@@ -1,8 +1,8 @@
-"""Bars of a study, as SVG: a line for each variant, its parts one after the other."""
+"""Figures as SVG: of a study bars, a line for each variant, its parts one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -31,7 +31,7 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
     names = list(dict.fromkeys(name for bar in lines for name in bar.parts))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     height = TOP + LINE * len(lines) + 16
-    body = [text(8, 18, title, "#333", ' font-weight="bold"'), *legend(names, colours)]
+    body = [text(8, 18, title, style=' font-weight="bold"'), *legend(names, colours)]
     for i, bar in enumerate(lines):
         body += line(bar, TOP + LINE * i, scale, colours)
     if mark:
@@ -40,12 +40,15 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
             f'<line x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{height - 14}" stroke="#333" '
             'stroke-dasharray="5 4"/>'
         )
-        body.append(text(x, height - 3, mark[0], "#333", ' text-anchor="middle"'))
+        body.append(text(x, height - 3, mark[0], anchor="middle"))
+    return document(WIDTH, height, body)
+
+
+def document(width: int, height: int, body: Iterable[str]) -> str:
+    lines = "\n".join(body)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="12">\n<rect width="{WIDTH}" height="{height}" fill="white"/>\n'
-        + "\n".join(body)
-        + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="12">\n<rect width="{width}" height="{height}" fill="white"/>\n{lines}\n</svg>\n'
     )
 
 
@@ -70,8 +73,8 @@ def legend(names: Sequence[str], colours: Mapping[str, str]) -> list[str]:
 
 def line(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> list[str]:
     if not bar.parts:
-        return [text(8, y + 14, bar.label, "#333", ' font-style="italic"')]
-    found, x = [text(LEFT - 6, y + 14, bar.label, anchor=' text-anchor="end"')], float(LEFT)
+        return [text(8, y + 14, bar.label, style=' font-style="italic"')]
+    found, x = [text(LEFT - 6, y + 14, bar.label, anchor="end")], float(LEFT)
     for name, value in bar.parts.items():
         width = value * scale
         found.append(
@@ -81,5 +84,6 @@ def line(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> list[s
     return [*found, text(x + 5, y + 14, written(bar))]
 
 
-def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}"{anchor}>{escape(words)}</text>'
+def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "start", style: str = "") -> str:
+    at = f'x="{x:.1f}" y="{y:.1f}"'
+    return f'<text {at} fill="{colour}" text-anchor="{anchor}"{style}>{escape(words)}</text>'

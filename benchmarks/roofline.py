@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from .harness import Row
+from .plots import document, text
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 460, 70, 50, 20, 150
 X, Y = (0.25, 4.0), (0.4, 6.0)  # butterflies a byte, 10^12 butterflies a second
@@ -33,11 +34,7 @@ def svg(cells: Mapping[tuple[int, int, str], Row]) -> str:
         roof = PER_CLOCK[word] * cores * CLOCK_GHZ / 1000
         parts += plateau(word, roof, copy, colour)
         parts += points(own, colour)
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        f'font-size="12">\n<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
-    )
+    return document(WIDTH, HEIGHT, parts)
 
 
 def at(x: float, y: float) -> tuple[float, float]:
@@ -55,10 +52,6 @@ def at(x: float, y: float) -> tuple[float, float]:
 def line(x: float, y: float, x2: float, y2: float, colour: str, style: str = "") -> str:
     (a, b), (c, d) = at(x, y), at(x2, y2)
     return f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{colour}"{style}/>'
-
-
-def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{words}</text>'
 
 
 def axes() -> Iterable[str]:

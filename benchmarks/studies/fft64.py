@@ -25,11 +25,11 @@ from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from ..tables import Table, figure, power
 from . import kernel, ncu
 from .page import StudyKind, optional
+from .runner import DEVICE, sets_of, times
 
 N = 64
 BATCHES = (10_000, 2**20)  # the note's, and one that goes through memory
 PERIOD = 4093  # FFTs after which the input repeats: prime, so that it begins anywhere in a block
-DEVICE = "cuda:0"
 BOUND = 4e-6  # of a right result's relative L2 error; half a split alone has 3e-4
 
 EACH, ONE = "a filter a row", "one filter"  # of convolutions
@@ -248,10 +248,9 @@ class Batch:
     def make(cls, ffts: int, l2_bytes: int) -> Batch:
         import cupy
 
-        copies = max(1, math.ceil(4 * l2_bytes / (2 * 8 * N * ffts)))
         period = cupy.asarray(first_period())
         x = cupy.ascontiguousarray(cupy.tile(period, (-(-ffts // PERIOD), 1))[:ffts])
-        return cls(ffts, [(x if i == 0 else x.copy(), cupy.empty_like(x)) for i in range(copies)])
+        return cls(ffts, sets_of(x, l2_bytes))
 
     def values(self, y: Any) -> NDArray[Any]:
         """The first period, in host memory."""
@@ -309,12 +308,7 @@ def made(ffts: int, say: Callable[[str], object]) -> list[Launch]:
 def with_figures(row: Row, launch: Launch, error: tuple[float, float], copied: Row, cufft: Row | None) -> Row:
     """The row and what the tables show, beside the copy of the same bytes and cuFFT."""
     per_point = 16  # bytes: one reading and one writing
-    figures = dict(launch.facts) | {
-        "us_median": round(row.median / 1000, 3),
-        "gbps": round(per_point * row.work / row.median, 1),
-        "copy_gbps": round(per_point * copied.work / copied.median, 1),
-        "copy_share": round(copied.median / row.median, 4),
-    }
+    figures = dict(launch.facts) | times(row, per_point * row.work, copied, per_point * copied.work)
     if cufft is not None:
         figures["cufft_ratio"] = round(row.median / cufft.median, 4)
     if launch.variant != "copy":

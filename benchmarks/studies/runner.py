@@ -71,8 +71,8 @@ def copy(x: Callable[[], NDArray[Any]]) -> Entry:
     return Entry("copy", lambda x, y: cupy.copyto(y, x), x, 2 * x().nbytes, library="CuPy")
 
 
-def sets_of(x: NDArray[Any], l2_bytes: int) -> list[tuple[Any, Any]]:
-    """x and room for a result, so many times over that no cache holds them."""
+def sets_of(x: Any, l2_bytes: int) -> list[tuple[Any, Any]]:
+    """x, of the host or the card, and room for a result, so many times over that no cache holds them."""
     import cupy
 
     first = cupy.asarray(x)
@@ -137,7 +137,7 @@ def run(study: str, groups: Sequence[Group], out: Path, timer: Timer | None = No
             try:
                 row = measure(case(group, entry, sets), timer)
                 copied = copied or row
-                figures = times(row, entry, copied, 2 * sets[0][0].nbytes) | dict(entry.facts)
+                figures = times(row, entry.moved_bytes, copied, 2 * sets[0][0].nbytes) | dict(entry.facts)
                 if entry in counted:
                     figures |= ncu.figures(counted[entry])
                 row = dataclasses.replace(row, figures=figures)
@@ -153,9 +153,9 @@ def run(study: str, groups: Sequence[Group], out: Path, timer: Timer | None = No
     return 1 if failures else 0
 
 
-def times(row: Row, entry: Entry, copied: Row, copied_bytes: int) -> dict[str, float]:
-    """Of a row, beside a copy of x."""
-    copy_gbps, gbps = copied_bytes / copied.median, entry.moved_bytes / row.median
+def times(row: Row, moved_bytes: int, copied: Row, copied_bytes: int) -> dict[str, float]:
+    """Of a row, beside a copy."""
+    copy_gbps, gbps = copied_bytes / copied.median, moved_bytes / row.median
     return {
         "us_median": round(row.median / 1000, 3),
         "gbps": round(gbps, 1),

@@ -43,9 +43,9 @@ def root(degree: int, kind: str = "negacyclic") -> int:
 
 
 @cache
-def residues(count: int, seed: int = 1) -> NDArray[Any]:
+def residues(count: int) -> NDArray[Any]:
     """Random ones, with the largest among them."""
-    found = np.random.default_rng(seed).integers(0, modulus(), count, np.uint64)
+    found = np.random.default_rng(1).integers(0, modulus(), count, np.uint64)
     found[:: max(1, count // 7)] = modulus() - 1
     found.flags.writeable = False
     return found
@@ -90,15 +90,13 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
     return table
 
 
-def in_passes(
-    degree: int, passes: Sequence[Pass], kind: str = "negacyclic", only: int | None = None
-) -> Callable[[Any, Any], object]:
+def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> Callable[[Any, Any], object]:
     """polygpu's forward transform of the rows of an array, in passes that are given.
 
     only: the number of one of them, which is done alone, on residues and to residues.
     """
     backend: Any = load(DEVICE)
-    plan: Any = ring(degree, kind).transform
+    plan: Any = ring(degree).transform
     tables = backend._tables(plan, tuple(passes))["forward"]
     moduli, word = backend._moduli(plan.limbs), word_of(plan.limbs, backend.card)
     done = tuple(passes if only is None else passes[only : only + 1])
