@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/complex.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,10 +13,10 @@
 #include <chrono>
 #include <complex>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "array.hpp"
 #include "kernels.hpp"
 #include "rows.hpp"
 #include "tables.hpp"
@@ -28,13 +27,10 @@ namespace nb = nanobind;
 namespace pg {
 namespace {
 
-using Array = nb::ndarray<nb::ro, nb::device::cpu>;
-using Out = nb::ndarray<nb::device::cpu>;
+// Where the dtype is asked for
+using Numbers = nb::ndarray<nb::ro, nb::device::cpu>;
+using NumbersOut = nb::ndarray<nb::device::cpu>;
 template <class T> using Table = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char *what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 // ---- instruction sets ----
 
@@ -77,52 +73,6 @@ double seconds_pointwise(size_t n) { return 1e-9 * (double)n; }
 double seconds_products(double count) { return 0.3e-9 * count; }
 double seconds_transform(size_t n) { return 0.5e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
 
-// ---- arrays ----
-
-size_t last(const Array &x) { return x.shape(x.ndim() - 1); }
-
-size_t batch_of(const Out &x) {
-    size_t items = 1;
-    for (size_t i = 0; i + 2 < x.ndim(); ++i) items *= x.shape(i);
-    return items;
-}
-
-// An operand whose batch axes broadcast against those of the result.
-template <class T> class Operand {
-  public:
-    Operand(const Array &x, const Out &out, size_t rows) : data_((const T *)x.data()), length_(last(x)), rows_(rows) {
-        require(x.ndim() >= 2 && x.ndim() <= out.ndim(), "operand: more axes than the result");
-        require(x.itemsize() == sizeof(T) && x.shape(x.ndim() - 2) == rows, "operand: wrong dtype or rows");
-        const size_t axes = out.ndim() - 2, own = x.ndim() - 2;
-        size_t step = 1;
-        shape_.resize(axes), step_.assign(axes, 0);
-        for (size_t i = axes; i-- > 0;) {
-            shape_[i] = out.shape(i);
-            const size_t size = i + own >= axes ? x.shape(i + own - axes) : 1;
-            require(size == 1 || size == shape_[i], "operand: batch axes do not broadcast");
-            if (size != 1) step_[i] = step;
-            else if (shape_[i] != 1) dense_ = false;
-            step *= size;
-        }
-    }
-    size_t length() const { return length_; }
-    const T *item(size_t index) const {
-        size_t at = index;
-        if (!dense_) {
-            at = 0;
-            for (size_t i = shape_.size(); i-- > 0; index /= shape_[i]) at += index % shape_[i] * step_[i];
-        }
-        return data_ + at * rows_ * length_;
-    }
-    const T *row(size_t index) const { return item(index / rows_) + index % rows_ * length_; }
-
-  private:
-    const T *data_;
-    size_t length_, rows_;
-    bool dense_ = true;
-    std::vector<size_t> shape_, step_;
-};
-
 // Axes `row` and `row + 1` of an array are those of a matrix.
 template <class T, class A> MatrixView<T> matrix_view(const A &x, size_t row) {
     return {(T *)x.data(), (ptrdiff_t)x.stride(row), (ptrdiff_t)x.stride(row + 1)};
@@ -149,20 +99,20 @@ class Limbs {
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
 
-    void pointwise(int op, Array a, std::optional<Array> b, std::optional<Array> c, Out out) const {
+    void pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
         if (wide()) pointwise_wide((Op)op, a, b, out);
         else if (narrow_) pointwise_words<u32>((Op)op, a, b, c, out);
         else pointwise_words<u64>((Op)op, a, b, c, out);
     }
 
     // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
-    void permute(Array x, Table<int64_t> index, Out out) const {
+    void permute(const Array &x, Table<int64_t> index, const Out &out) const {
         if (narrow_) permute_words<u32>(x, index, out);
         else permute_words<u64>(x, index, out);
     }
 
     // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
-    void reduce_integers(Array x, Out out) const {
+    void reduce_integers(Numbers x, const Out &out) const {
         const bool is_signed = x.dtype() == nb::dtype<int64_t>();
         require(is_signed || x.dtype() == nb::dtype<u64>(), "reduce_integers: int64 or uint64");
         if (narrow_) reduce_integers_to<u32>(x, is_signed, out);
@@ -170,7 +120,7 @@ class Limbs {
     }
 
     // out row `limb` (all rows of a wide modulus): numbers of k words, (items, degree, k), mod q
-    void reduce_words(Table<u64> words, size_t limb, Out out) const {
+    void reduce_words(Table<u64> words, size_t limb, const Out &out) const {
         require(words.ndim() == 3, "reduce_words: (items, degree, words)");
         const size_t n = words.shape(1), k = words.shape(2), r = rows();
         for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &worker) {
@@ -197,14 +147,14 @@ class Limbs {
     }
 
     // out (batch, m, n) = a b of any words, (batch or 1, m, k) and (batch or 1, k, n)
-    void matmul(Array a, Array b, Out out) const {
+    void matmul(const Array &a, const Array &b, const Out &out) const {
         require(rows() == 1 && !wide() && moduli_[0].last < 1ull << 62, "matmul: one modulus of at most 2^62");
         narrow_ ? matmul_words<u32>(a, b, out) : matmul_words<u64>(a, b, out);
     }
 
     // out (batch, m, p, rows, points) = a b by row and point, (batch, m, k, rows, points) and (batch, k, p, rows,
     // points); the first three axes have any steps
-    void matmul_points(Array a, Array b, Out out) const {
+    void matmul_points(const Array &a, const Array &b, const Out &out) const {
         require(!wide(), "matmul_points: moduli of at most 64 bits");
         narrow_ ? matmul_points_words<u32>(a, b, out) : matmul_points_words<u64>(a, b, out);
     }
@@ -293,10 +243,9 @@ class Limbs {
     }
 
     template <class T>
-    void pointwise_words(Op op, const Array &a, const std::optional<Array> &b, const std::optional<Array> &c,
-                         const Out &out) const {
+    void pointwise_words(Op op, const Array &a, const Array &b, const Array &c, const Out &out) const {
         const size_t n = out.shape(out.ndim() - 1), limbs = rows();
-        const Operand<T> x(a, out, limbs), y(b ? *b : a, out, limbs), z(c ? *c : a, out, limbs);
+        const Operand<T> x(a, out, limbs), y(b ? b : a, out, limbs), z(c ? c : a, out, limbs);
         require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n,
                 "pointwise: lengths differ");
         const bool scalar = y.length() == 1 && n != 1;
@@ -306,10 +255,10 @@ class Limbs {
             pointwise_kernels<T>(m).pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
         });
     }
-    void pointwise_wide(Op op, const Array &a, const std::optional<Array> &b, const Out &out) const {
+    void pointwise_wide(Op op, const Array &a, const Array &b, const Out &out) const {
         require(op == Op::add || op == Op::sub || op == Op::neg, "pointwise: a wide modulus adds and subtracts only");
         const size_t n = out.shape(out.ndim() - 1), words = rows();
-        const Operand<u64> x(a, out, words), y(b ? *b : a, out, words);
+        const Operand<u64> x(a, out, words), y(b ? b : a, out, words);
         require(x.length() == n && y.length() == n, "pointwise: lengths differ");
         u64 *result = (u64 *)out.data();
         for_each_row(batch_of(out), seconds_pointwise(4 * n * words), [&](size_t i, const Worker &worker) {
@@ -355,7 +304,7 @@ class Limbs {
             }
         });
     }
-    template <class T> void reduce_integers_to(const Array &x, bool is_signed, const Out &out) const {
+    template <class T> void reduce_integers_to(const Numbers &x, bool is_signed, const Out &out) const {
         const size_t n = out.shape(out.ndim() - 1), count = last(x), r = rows();
         require(count <= n, "reduce_integers: too many coefficients");
         const u64 *source = (const u64 *)x.data();
@@ -414,14 +363,18 @@ class Transform {
                         table->shape(2) == points_ && table->itemsize() == (limbs.narrow() ? 4 : 8),
                     "Transform: tables must be (limbs, 2, points) words");
     }
-    void forward(Array x, Out out) const { limbs_.narrow() ? run<u32, true>(x, out) : run<u64, true>(x, out); }
-    void inverse(Array x, Out out) const { limbs_.narrow() ? run<u32, false>(x, out) : run<u64, false>(x, out); }
+    void forward(const Array &x, const Out &out) const {
+        limbs_.narrow() ? run<u32, true>(x, out) : run<u64, true>(x, out);
+    }
+    void inverse(const Array &x, const Out &out) const {
+        limbs_.narrow() ? run<u32, false>(x, out) : run<u64, false>(x, out);
+    }
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
-    void multiply(Array a, Array b, Out out) const {
+    void multiply(const Array &a, const Array &b, const Out &out) const {
         limbs_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out);
     }
     // transformed operands, any base: products modulo the leaves
-    void multiply_leaves(Array a, Array b, Out out) const {
+    void multiply_leaves(const Array &a, const Array &b, const Out &out) const {
         limbs_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out);
     }
 
@@ -535,7 +488,9 @@ class Auxiliary {
         }
     }
 
-    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out); }
+    void multiply(const Array &a, const Array &b, const Out &out) const {
+        limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+    }
 
   private:
     size_t limbs_count() const { return limbs_.wide() ? 1 : limbs_.rows(); }
@@ -697,7 +652,9 @@ class FftProduct {
         }
     }
 
-    void multiply(Array a, Array b, Out out) const { limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out); }
+    void multiply(const Array &a, const Array &b, const Out &out) const {
+        limbs_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+    }
 
   private:
     // bits of q - 1
@@ -776,7 +733,7 @@ template <class T, class A> auto *complex_rows(const A &x, size_t rows, size_t p
             "fft: arrays must be C-contiguous");
     return x.data();
 }
-template <class F> void dispatch_precision(const Out &out, const F &run) {
+template <class F> void dispatch_precision(const NumbersOut &out, const F &run) {
     if (out.dtype() == nb::dtype<std::complex<float>>()) run(float());
     else if (out.dtype() == nb::dtype<std::complex<double>>()) run(double());
     else throw nb::value_error("fft: complex64 or complex128");
@@ -791,7 +748,7 @@ template <class F> void for_rows_of(size_t rows, size_t points, double transform
                  [&](size_t i, const Worker &worker) { body(i * piece, std::min(piece, rows - i * piece), worker); });
 }
 
-void fft(const Array &x, const Out &out, bool inverse) {
+void fft(const Numbers &x, const NumbersOut &out, bool inverse) {
     dispatch_precision(out, [&](auto precision) {
         using T = decltype(precision);
         require(out.ndim() == 2, "fft: (rows, points)");
@@ -810,7 +767,7 @@ void fft(const Array &x, const Out &out, bool inverse) {
     });
 }
 
-void convolve64(const Array &a, const Array &b, const Out &out) {
+void convolve64(const Numbers &a, const Numbers &b, const NumbersOut &out) {
     dispatch_precision(out, [&](auto precision) {
         using T = decltype(precision);
         require(out.ndim() == 2 && b.ndim() == 2, "fft: (rows, points)");
@@ -860,8 +817,8 @@ NB_MODULE(_cpu, module) {
         .def("permute", &Limbs::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
         .def("reduce_integers", &Limbs::reduce_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &Limbs::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
-        .def("matmul", &Limbs::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out").noconvert())
-        .def("matmul_points", &Limbs::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out").noconvert());
+        .def("matmul", &Limbs::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("matmul_points", &Limbs::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     using Tables = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
     nb::class_<Transform>(module, "Transform")
         .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, Tables, Tables>(), nb::keep_alive<1, 2>(),

@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 std::atomic<int> threads_allowed{1};
 
 constexpr double THREAD_PAYS = 100e-6;  // seconds of work for which a thread is worth starting (about 30 us)
+constexpr double SHORT_CALL = 20e-6;    // seconds of work for which giving the GIL away does not pay
 constexpr double LONG_ROW = 50e-3;      // rows longer than this leave the calling thread free to answer signals
 constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
 constexpr size_t SCRATCH_KEPT = 16u << 20;  // bytes a thread keeps between calls
@@ -84,7 +85,7 @@ struct Call {
         try {
             for (size_t i; !stopped() && (i = next.fetch_add(1)) < rows;) {
                 body(i, worker);
-                if (answers_signals && Clock::now() - checked > SIGNAL_PERIOD) {
+                if (answers_signals && i + 1 < rows && Clock::now() - checked > SIGNAL_PERIOD) {
                     if (signal_raised()) interrupted = true, request_stop();
                     checked = Clock::now();
                 }
@@ -106,8 +107,13 @@ void set_num_threads(int count) { threads_allowed = std::max(1, count); }
 int num_threads() { return threads_allowed; }
 
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body) {
-    if (rows == 0) return;
-    const double paying = std::min(1e6, rows * seconds_per_row / THREAD_PAYS);
+    const double seconds = rows * seconds_per_row;
+    if (seconds < SHORT_CALL) {
+        const int never = 0;
+        for (size_t i = 0; i < rows; ++i) body(i, {&never});
+        return;
+    }
+    const double paying = std::min(1e6, seconds / THREAD_PAYS);
     const size_t workers = std::max<size_t>(1, std::min({rows, (size_t)threads_allowed.load(), (size_t)paying}));
     const bool caller_waits = seconds_per_row > LONG_ROW;
     Call call(rows, body);
@@ -115,7 +121,7 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
     {
         GilReleased released;
         std::vector<std::thread> threads;
-        threads.reserve(workers);
+        threads.reserve(workers - !caller_waits);
         for (size_t k = caller_waits ? 0 : 1; k < workers; ++k) {
             {
                 std::lock_guard<std::mutex> lock(call.mutex);

@@ -12,8 +12,9 @@ struct Worker {
 };
 
 // Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the
-// GIL held; releases it meanwhile and answers signals about every 50 ms. Throws nanobind's python_error
-// when a signal handler raised (the rows are then unspecified) and what a body threw.
+// GIL held; releases it meanwhile, except for a few microseconds of work, and answers signals about every
+// 50 ms. Throws nanobind's python_error when a signal handler raised (the rows are then unspecified) and what
+// a body threw.
 // No thread outlives the call, so fork() is safe at any time.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
 
