@@ -14,19 +14,22 @@ from .plan import check_array
 # ---- results ----
 
 
-def empty(compute: Backend, shape: tuple[int, ...], dtype: Any) -> Array:
+def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array on a device.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
     """
     if compute.xp is np:
-        check_array(prod(shape) * np.dtype(dtype).itemsize)
+        check_array(prod(shape) * dtype.itemsize)
+        return np.empty(shape, dtype)
     with compute.here():
         return compute.xp.empty(shape, dtype)  # type: ignore[no-any-return]
 
 
-def result(compute: Backend, shape: tuple[int, ...], dtype: Any, out: Any, *operands: Array) -> Array:
+def result(
+    compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
+) -> Array:
     """An array for a result: a new one, or `out` after all checks; it may be an operand."""
     if out is None:
         return empty(compute, shape, dtype)
@@ -47,8 +50,9 @@ def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise OutputError("out: is read-only; give one that can be written")
     for x in operands:
-        same = compute.address(x) == compute.address(out) and x.shape == out.shape
-        if not same and overlap(compute, x, out):
+        if x is out or not overlap(compute, x, out):
+            continue
+        if compute.address(x) != compute.address(out) or x.shape != out.shape:
             raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
 
 

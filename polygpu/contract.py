@@ -15,7 +15,7 @@ from math import prod
 from .arrays import contiguous, empty, overlap
 from .backends import Array, Backend
 from .errors import ParameterError
-from .poly import Poly, broadcast_batch, checked_axis, checked_poly, finish, result_data
+from .poly import Poly, checked_axis, checked_poly, finish, result_data, result_shape
 from .ring import Domain, Ring
 
 # An axis of an operand: a letter of einsum, or of axes that broadcast the place from the right, -1, -2, ...
@@ -86,7 +86,7 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly
     [0, 1, 2, 0]
     """
     b = checked_poly(a, "a")._operand(b)
-    ndim = len(broadcast_batch(a, b))
+    ndim = len(result_shape(a, b)) - 2
     if not ndim:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
     summed = checked_axis(axis, ndim) - ndim
@@ -214,7 +214,8 @@ def _contract(polys: list[Poly], labels: list[list[Label]], output: list[Label],
     """The sum of the products over all labels that the result has not."""
     sizes = _sizes(polys, labels)
     ring, compute = polys[0].ring, polys[0]._backend
-    data = result_data(ring, tuple(sizes[x] for x in output), out, *polys)
+    shape = (*(sizes[x] for x in output), ring.rows, ring.n)
+    data = result_data(compute, shape, out, *polys)
     evaluated = any(x.domain == "eval" for x in polys)
     domain: Domain = "eval" if evaluated or (len(polys) > 1 and ring.multiplies_evaluated) else "coef"
     terms = [_squeezed(compute, x, names) for x, names in zip(polys, labels, strict=True)]

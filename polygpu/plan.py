@@ -37,12 +37,12 @@ class Limbs:
     words: int  # words of one residue; more than 1 only for a single modulus above 2^64
     handles: Handles = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Length of the limb axis."""
         return self.words if self.words > 1 else len(self.moduli)
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         """Whether one modulus is held in several words."""
         return self.words > 1

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from .arrays import check_writable, empty, holds_poly, overlap
-from .backends import Array, Backend, Op, checked_device, current_device, load, of
+from .backends import Array, Backend, Op, checked_device, current_device, load, of, together
 from .errors import (
     CoefficientError,
     DeviceError,
@@ -242,13 +242,13 @@ class Poly:
         if self._domain == domain:
             if out is None:
                 return self
-            data = result_data(self._ring, self.shape, out, self)
-            with self._backend.here():
+            compute = self._backend
+            data = result_data(compute, self._data.shape, out, self)
+            with compute.here():
                 data[...] = self._data
         else:
-            plan = self._ring.transform
-            data = result_data(self._ring, self.shape, out, self)
-            compute = self._backend
+            plan, compute = self._ring.transform, self._backend
+            data = result_data(compute, self._data.shape, out, self)
             (compute.ntt if domain == "eval" else compute.intt)(plan, self._data, data)
         return finish(self._ring, data, domain, out)
 
@@ -277,8 +277,9 @@ class Poly:
 
     def neg(self, out: Poly | None = None) -> Poly:
         """The negative."""
-        data = result_data(self._ring, self.shape, out, self)
-        self._backend.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
+        compute = self._backend
+        data = result_data(compute, self._data.shape, out, self)
+        compute.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
         return finish(self._ring, data, self._domain, out)
 
     def mul(self, other: Poly | int, out: Poly | None = None, *, method: Method = "auto") -> Poly:
@@ -308,21 +309,25 @@ class Poly:
             return other.mul(self, out, method=method)  # Poly.mul(3, a)
         check_method(method, "method")
         ring = checked_poly(self, "a")._ring
-        if not isinstance(other, Poly) and not ring.limbs.wide:
-            return self._scaled(integer(other, "operand"), out)
-        b = self._operand(other)
         if not isinstance(other, Poly):
+            if not ring.limbs.wide:
+                return self._scaled(integer(other, "operand"), out)
             method = "auto"
+        b = self._operand(other)
         if self._domain == "eval" or b._domain == "eval":
             if method == "fft":
                 raise DomainError("method: 'fft' multiplies coefficients; use intt() first, or leave it out")
             return _product_of_leaves(self.ntt(), b.ntt(), out)
-        shape = broadcast_batch(self, b)
+        shape = result_shape(self, b)
         compute = self._backend
         plan = ring.product_plan(method, compute.name)
-        data = result_data(ring, shape, out, self, b)
-        many, one = (b, self) if math.prod(self.shape) == 1 else (self, b)
-        if method == ring.product == "auto" and _as_matrices(plan, many, one, data):
+        data = result_data(compute, shape, out, self, b)
+        many, one = (b, self) if self._data.size < b._data.size else (self, b)
+        if (
+            many._data.size != one._data.size
+            and method == ring.product == "auto"
+            and _as_matrices(plan, many, one, data)
+        ):
             _multiply_by_matrix(many, one, data)
         else:
             compute.multiply(plan, self._data, b._data, data)
@@ -331,8 +336,8 @@ class Poly:
     def _scaled(self, factor: int, out: Poly | None) -> Poly:
         ring = self._ring
         scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
-        data = result_data(ring, self.shape, out, self)
         compute = self._backend
+        data = result_data(compute, self._data.shape, out, self)
         compute.pointwise(ring.limbs, "mul", self._data, compute.constant(scalars), None, data)
         return finish(ring, data, self._domain, out)
 
@@ -344,7 +349,7 @@ class Poly:
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
                     "ring(poly.to_bigints(centered=True)) moves a value from one to another"
                 )
-            if type(other._data) is not type(self._data) or other.device != self.device:
+            if not together(other._data, self._data):
                 raise DeviceError(
                     f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
                 )
@@ -633,13 +638,14 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     ring = a._ring
     evaluated = "eval" in (a._domain, b._domain, c._domain)
     if not evaluated or ring.transform.base > 1:
-        shape = broadcast_batch(a, b, c)
+        shape = result_shape(a, b, c)
         if out is not None:
-            result_data(ring, shape, out, a, b, c)  # refuse before anything is computed
+            result_data(a._backend, shape, out, a, b, c)  # refuse before anything is computed
         return a.mul(b).add(c, out=out)
     x, y, z = a.ntt(), b.ntt(), c.ntt()
-    data = result_data(ring, broadcast_batch(x, y, z), out, x, y, z)
-    x._backend.pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
+    compute = x._backend
+    data = result_data(compute, result_shape(x, y, z), out, x, y, z)
+    compute.pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
     return finish(ring, data, "eval", out)
 
 
@@ -649,7 +655,7 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         a, b = b, a
     a = checked_poly(a, "a")
     b = a._operand(b)
-    broadcast_batch(a, b)
+    result_shape(a, b)
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
     with a._backend.here():
@@ -742,15 +748,18 @@ def checked_axis(axis: object, ndim: int) -> int:
     return a % ndim
 
 
-def broadcast_batch(*polys: Poly) -> tuple[int, ...]:
-    """The batch shape of operands together."""
-    first = polys[0].shape
-    if all(p.shape == first for p in polys):
-        return first
+def result_shape(a: Poly, *others: Poly) -> tuple[int, ...]:
+    """The shape of a result's data: the batch shape of operands together, rows and coefficients."""
+    shape: tuple[int, ...] = a._data.shape
+    for p in others:
+        if p._data.shape != shape:
+            break
+    else:
+        return shape
     try:
-        return np.broadcast_shapes(*(p.shape for p in polys))
+        return np.broadcast_shapes(shape, *(p._data.shape for p in others))
     except ValueError:
-        shapes = _shapes([p._data for p in polys])
+        shapes = _shapes([p._data for p in (a, *others)])
         raise ParameterError(
             f"batch shapes {shapes} do not broadcast; reshape or index the batch axes"
         ) from None
@@ -760,21 +769,22 @@ def _shapes(arrays: Sequence[Array]) -> str:
     return ", ".join(str(x.shape[:-2]) for x in arrays)
 
 
-def result_data(ring: Ring, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
-    """The array to write: a new one, or out's after all checks."""
+def result_data(compute: Backend, shape: tuple[int, ...], out: Poly | None, *operands: Poly) -> Array:
+    """The array to write, of this shape: a new one, or out's after all checks."""
+    first = operands[0]
     if out is None:
-        return empty(operands[0]._backend, (*shape, ring.rows, ring.n), ring.dtype)
+        return empty(compute, shape, first._data.dtype)
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
         )
-    if out._ring != ring:
-        raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
-    if out.shape != shape:
-        raise OutputError(f"out: batch shape {out.shape}, the result has {shape}")
-    data, compute = out._data, operands[0]._backend
-    if type(data) is not type(operands[0]._data) or out.device != operands[0].device:
-        raise OutputError(f"out: on {out.device}, the operands are on {operands[0].device}")
+    if out._ring != first._ring:
+        raise OutputError(f"out: of {out._ring!r}, the result is of {first._ring!r}")
+    data = out._data
+    if data.shape != shape:
+        raise OutputError(f"out: batch shape {out.shape}, the result has {shape[:-2]}")
+    if not together(data, first._data):
+        raise OutputError(f"out: on {out.device}, the operands are on {first.device}")
     check_writable(compute, data, *(x._data for x in operands))
     return data
 
@@ -790,9 +800,9 @@ def finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
 def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
     if a._domain != b._domain:
         a, b = a.ntt(), b.ntt()
-    ring = a._ring
-    data = result_data(ring, broadcast_batch(a, b), out, a, b)
-    a._backend.pointwise(ring.limbs, op, a._data, b._data, None, data)
+    ring, compute = a._ring, a._backend
+    data = result_data(compute, result_shape(a, b), out, a, b)
+    compute.pointwise(ring.limbs, op, a._data, b._data, None, data)
     return finish(ring, data, a._domain, out)
 
 
@@ -824,9 +834,9 @@ def _toeplitz_index(n: int) -> Array:
 
 
 def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:
-    ring = a._ring
-    data = result_data(ring, broadcast_batch(a, b), out, a, b)
-    a._backend.multiply_leaves(ring.transform, a._data, b._data, data)
+    ring, compute = a._ring, a._backend
+    data = result_data(compute, result_shape(a, b), out, a, b)
+    compute.multiply_leaves(ring.transform, a._data, b._data, data)
     return finish(ring, data, "eval", out)
 
 

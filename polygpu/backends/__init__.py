@@ -186,13 +186,25 @@ def backend() -> Backend:
 
 def host() -> HostBackend:
     """The backend of values in host memory: "reference" if that is chosen, else "cpu"."""
-    chosen = current_device()
+    return _host(_device.get())
+
+
+@cache
+def _host(device: str | None) -> HostBackend:
+    chosen = device or _default_device()
     return cast(HostBackend, load(chosen if chosen in _HOST_DEVICES else "cpu"))
 
 
 def of(x: Array) -> Backend:
     """The backend that computes on an array: where it lies."""
     return host() if isinstance(x, np.ndarray) else load(f"cuda:{x.device.id}")
+
+
+def together(x: Array, y: Array) -> bool:
+    """Whether two arrays lie on one device."""
+    if type(x) is not type(y):
+        return False
+    return isinstance(x, np.ndarray) or bool(x.device.id == y.device.id)
 
 
 def is_device_array(x: object) -> bool:
