@@ -8,30 +8,6 @@
 namespace pg {
 namespace {
 
-// y[i] = root^(bit reversal of i in `bits` bits), i < 2^bits: doubling, one product an entry.
-void bit_reversed_powers(const Modulus &m, u64 root, unsigned bits, std::vector<u64> &y) {
-    y.assign((size_t)1 << bits, 1);
-    for (unsigned d = 0; d < bits; ++d) {
-        const u64 factor = pow_mod(m, root, (u64)1 << (bits - 1 - d));
-        const size_t count = (size_t)1 << d;
-        for (size_t i = 0; i < count; ++i) y[count + i] = mul_mod(m, y[i], factor);
-    }
-}
-
-template <class T>
-void fill_one(const Modulus &m, u64 root, bool negacyclic, size_t points, u64 scale, T *w, T *shoup) {
-    const unsigned bits = 63 - (unsigned)__builtin_clzll(points);
-    std::vector<u64> powers;
-    bit_reversed_powers(m, root, negacyclic ? bits : bits - 1, powers);
-    for (size_t node = 0; node < points; ++node) {
-        size_t level = node ? (size_t)1 << (63 - __builtin_clzll(node)) : 0;
-        u64 x = powers[node == 0 ? 0 : negacyclic ? node : node - level];
-        if (node < 2) x = mul_mod(m, x, scale);
-        w[node] = (T)x;
-        shoup[node] = (T)(shoup_quotient(m, x) >> (64 - 8 * sizeof(T)));
-    }
-}
-
 // exp(-2 pi i k / length): the angle brought to [0, pi/4], so that both parts keep all digits of long double.
 template <class T> void root_of_unity(size_t k, size_t length, T *w) {
     const long double PI = 3.14159265358979323846264338327950288L;
@@ -58,10 +34,33 @@ template <class T>
 void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup) {
     const Modulus m = make_modulus(q);
-    fill_one(m, root, negacyclic, points, 1, forward, forward_shoup);
-    // q is prime, so x^(q-2) = 1/x
-    fill_one(m, pow_mod(m, root, q - 2), negacyclic, points, pow_mod(m, reduce(m, points), q - 2), inverse,
-             inverse_shoup);
+    const auto set = [&m](size_t node, u64 x, T *w, T *shoup) {
+        w[node] = (T)x, shoup[node] = (T)(shoup_quotient(m, x) >> (64 - 8 * sizeof(T)));
+    };
+    set(0, 1, forward, forward_shoup);
+    if (!negacyclic) {
+        set(1, 1, forward, forward_shoup);
+        set(1, 1, inverse, inverse_shoup);
+    }
+    for (size_t level = 1; level < points; level *= 2) {
+        // The nodes of a level: cyclic ones begin with those of the level above. The others are a factor times
+        // as many nodes before; their inverses are their negatives, read backwards (docs/math.md).
+        const size_t count = negacyclic ? level : level / 2, source = level - count, first = 2 * level - count;
+        for (size_t i = level; i < first; ++i) {
+            forward[i] = forward[i - count], forward_shoup[i] = forward_shoup[i - count];
+            inverse[i] = inverse[i - count], inverse_shoup[i] = inverse_shoup[i - count];
+        }
+        const u64 factor = pow_mod(m, root, points / (2 * level));
+        for (size_t i = 0; i < count; ++i)
+            set(first + i, mul_mod(m, forward[source + i], factor), forward, forward_shoup);
+        for (size_t i = 0; i < count; ++i) {
+            inverse[first + i] = (T)(q - forward[2 * level - 1 - i]);
+            inverse_shoup[first + i] = (T)~forward_shoup[2 * level - 1 - i];
+        }
+    }
+    const u64 scale = pow_mod(m, reduce(m, points), q - 2);  // 1/points, since q is prime
+    set(0, scale, inverse, inverse_shoup);
+    set(1, mul_mod(m, inverse[1], scale), inverse, inverse_shoup);
 }
 template void fill_twiddles<u32>(u64, u64, bool, size_t, u32 *, u32 *, u32 *, u32 *);
 template void fill_twiddles<u64>(u64, u64, bool, size_t, u64 *, u64 *, u64 *, u64 *);

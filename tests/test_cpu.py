@@ -216,6 +216,32 @@ def test_tables_are_ready_in_time():
         assert time.process_time() - began < limit
 
 
+@pytest.mark.parametrize("bits", [12, 30, 31, 32, 50, 62, 63, 64])
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("points", [2, 4, 64])
+def test_tables_are_their_definition(points, kind, bits):
+    """Powers by node (docs/math.md) and their quotients, also in a wider word than the modulus needs."""
+    q = pg.ntt_primes(points, bits, kind=kind)[0]
+    root = root_of_unity(q, root_order(points, kind), "minimal")
+    levels = points.bit_length() - 1
+
+    def power(node):
+        width = levels if kind == "negacyclic" else levels - 1
+        index = node if kind == "negacyclic" else node - (1 << node.bit_length() - 1)
+        return int(f"{index:0{width}b}"[::-1], 2)
+
+    for word in (np.uint32, np.uint64)[bits > 32 :]:
+        forward, inverse = np.zeros((2, 2, points), word)
+        _cpu.fill_twiddles(q, root, kind == "negacyclic", forward, inverse)
+        scale = pow(points, -1, q)
+        expected = [1] + [pow(root, power(node), q) for node in range(1, points)]
+        inverted = [scale] + [pow(root, -power(node), q) for node in range(1, points)]
+        inverted[1] = inverted[1] * scale % q
+        for table, w in ((forward, expected), (inverse, inverted)):
+            assert table[0].tolist() == w
+            assert table[1].tolist() == [(x << 8 * table.itemsize) // q for x in w]
+
+
 def test_environment_chooses_instruction_set_and_threads():
     code = "import polygpu as pg, polygpu._cpu as c; pg.Ring(4, 17).random(); print(c.isa(), c.num_threads())"
     done = run_python(code, POLYGPU_CPU_ISA="portable", POLYGPU_NUM_THREADS="3")
