@@ -63,9 +63,11 @@ template <class R> struct ComplexButterfly {
     using Lanes = ComplexLanes<R>;
     using V = typename Lanes::V;
     using Twiddle = typename Lanes::Twiddle;
+    static constexpr bool NUMBERS = false;
+    static constexpr size_t PAIRS = 1, COLUMNS = 1;
     const Lanes lanes;
 
-    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         if constexpr (R::FUSED) {
             const auto two = R::splat(2);
             V s = Lanes::mul_add(y, w, x);
@@ -78,7 +80,7 @@ template <class R> struct ComplexButterfly {
         }
     }
     PG_INLINE V canonical(V x) const { return x; }
-    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = Lanes::sub(x, y);
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);
@@ -256,11 +258,11 @@ template <class T, class R> struct FftProductRow {
         if (operands == 2) split(b, z + row.digits * points);
         // A complex twiddle has no quotient, and its inverse is its conjugate: one table stands for all four.
         const Complex *w = row.twiddles;
-        const Row<Complex> r{nullptr, w, w, w, w, points, 1, row.block, row.stop};
+        const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, row.block, row.stop};
         const Transform transform(r, {});
         if (points > 1)
             for (unsigned i = 0; i < operands * row.digits && !stopped(row.stop); ++i)
-                transform.forward(z + i * points, z + i * points, points, 1);
+                transform.template forward<false>(z + i * points, z + i * points, points, 1);
         convolve_digits(z, a == b);
         if (points > 1)
             for (unsigned k = 0; k < row.sums && !stopped(row.stop); ++k)

@@ -62,6 +62,8 @@ struct Lanes32 {
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
     }
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V even = _mm256_srli_epi64(_mm256_mul_epu32(x, t.shoup), 32);
         V odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), t.shoup_odd);
@@ -145,6 +147,8 @@ struct Lanes64 {
         V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V x_high = upper(x), h = high_product(x, x_high, t.shoup, t.shoup_high);
         return sub(low_product(x, x_high, t.w, t.w_high), low_product(h, upper(h), q, q_high));
@@ -161,6 +165,57 @@ struct Lanes64 {
         V a = u, b = v;
         if constexpr (G == 2) u = _mm256_permute2x128_si256(a, b, 0x20), v = _mm256_permute2x128_si256(a, b, 0x31);
         else u = _mm256_unpacklo_epi64(a, b), v = _mm256_unpackhi_epi64(a, b);
+    }
+};
+
+// q < 2^50: pointwise on integers, transforms on doubles, in the bits of a vector.
+struct LanesFloat64 : Lanes64 {
+    struct Twiddle {
+        V w, ratio;  // |w| <= q/2, w / q
+    };
+    const __m256d modulus, inverse, exponent_q;
+    explicit LanesFloat64(const Modulus &m)
+        : Lanes64(m),
+          modulus(_mm256_set1_pd((double)m.q)),
+          inverse(_mm256_set1_pd(1 / (double)m.q)),
+          exponent_q(_mm256_set1_pd(4503599627370496.0 + (double)m.q)) {}
+
+    static PG_INLINE __m256d value(V x) { return _mm256_castsi256_pd(x); }
+    static PG_INLINE V bits(__m256d x) { return _mm256_castpd_si256(x); }
+    static PG_INLINE V sum(V x, V y) { return bits(_mm256_add_pd(value(x), value(y))); }
+    static PG_INLINE V difference(V x, V y) { return bits(_mm256_sub_pd(value(x), value(y))); }
+    // x < 2^52 are the low bits of 2^52 + x
+    static PG_INLINE V number(V x) {
+        const __m256d exponent = _mm256_set1_pd(4503599627370496.0);
+        return bits(_mm256_sub_pd(value(_mm256_or_si256(x, bits(exponent))), exponent));
+    }
+    PG_INLINE V residue(V x) const {  // of x in (-q, q), not -0
+        const __m256d exponent = _mm256_set1_pd(4503599627370496.0);
+        return _mm256_xor_si256(bits(_mm256_add_pd(value(x), _mm256_blendv_pd(exponent, exponent_q, value(x)))),
+                                bits(exponent));
+    }
+    // the integer nearest to x / q, give or take the error of x / q
+    static PG_INLINE __m256d rounded_product(__m256d x, __m256d y) {
+        const __m256d rounding = _mm256_set1_pd(ROUNDING);
+        return _mm256_sub_pd(_mm256_fmadd_pd(x, y, rounding), rounding);
+    }
+    PG_INLINE V nearest(V x) const {
+        return bits(_mm256_fnmadd_pd(rounded_product(value(x), inverse), modulus, value(x)));
+    }
+    PG_INLINE V mul_nearest(V x, const Twiddle &t) const {
+        const __m256d y = value(x), w = value(t.w), high = _mm256_mul_pd(y, w), low = _mm256_fmsub_pd(y, w, high);
+        return bits(_mm256_add_pd(_mm256_fnmadd_pd(rounded_product(y, value(t.ratio)), modulus, high), low));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        const V w = number(y);
+        return residue(mul_nearest(number(x), {w, bits(_mm256_mul_pd(value(w), inverse))}));
+    }
+
+    static PG_INLINE Twiddle broadcast(double w, double ratio) {
+        return {bits(_mm256_set1_pd(w)), bits(_mm256_set1_pd(ratio))};
+    }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const double *w, const double *ratio) {
+        return {Lanes64::expand<COUNT>((const T *)w), Lanes64::expand<COUNT>((const T *)ratio)};
     }
 };
 
@@ -273,7 +328,7 @@ const Isa isa_avx2{
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
     {},
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

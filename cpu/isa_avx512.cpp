@@ -89,6 +89,8 @@ struct Lanes32 {
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
     }
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V even = _mm512_srli_epi64(_mm512_mul_epu32(x, t.shoup), 32);
         V odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), t.shoup_odd);
@@ -171,7 +173,8 @@ struct Lanes64Base {
     }
 };
 
-// q < 2^50: lazy values stay below 2^52, of which the multiplier reads as many bits. Quotients have the scale 2^52.
+// q < 2^50: lazy values stay below 2^52, of which the multiplier reads as many bits; above them may be others.
+// Quotients have the scale 2^52.
 struct Lanes52 : Lanes64Base {
     struct Twiddle {
         V w, shoup;
@@ -194,10 +197,10 @@ struct Lanes52 : Lanes64Base {
     PG_INLINE V remainder(V x, V y, V quotient) const {
         return _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(zero(), x, y), quotient, minus_q);
     }
-    PG_INLINE V mul_low(V x, const Twiddle &t) const {
+    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         return remainder(x, t.w, _mm512_madd52hi_epu64(zero(), x, t.shoup));
     }
-    PG_INLINE V relax(V x) const {
+    PG_INLINE V relax(V x) const {  // of any x
         return _mm512_madd52lo_epu64(x, _mm512_madd52hi_epu64(zero(), x, inverse), minus_q);
     }
     PG_INLINE V masked(V x) const { return _mm512_and_si512(x, mask); }
@@ -232,6 +235,8 @@ struct Lanes64 : Lanes64Base {
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
     PG_INLINE V remainder(V low, V quotient) const { return sub(low, _mm512_mullo_epi64(quotient, q)); }
+    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         return remainder(_mm512_mullo_epi64(x, t.w), high_product(x, t.shoup, t.shoup_high));
     }
@@ -367,8 +372,8 @@ const Isa isa_avx512{
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
-    row_kernels<Low52<Lanes52, 64>, ScalarLanes<u64>>(),
-    row_kernels<Low52<Lanes52, 4>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

@@ -10,16 +10,21 @@ namespace pg {
 
 enum class Op { add, sub, neg, mul, mul_add };  // mul_add: a * b + c
 
+// By node of the heap of twiddles: w, floor(w * 2^bits(T) / q); for kernels on doubles w in [-q/2, q/2] and that / q.
+template <class T> struct Twiddles {
+    const T *w, *shoup;
+    const double *number = nullptr, *ratio = nullptr;
+};
+
 // The transform of one limb. Node i of the heap of twiddles (root 1, children 2i and 2i + 1) splits
 // X^2t - w^2 into X^t - w and X^t + w (docs/math.md, "The tree of factors").
 template <class T> struct Row {
     const Modulus *modulus;
-    const T *forward, *forward_shoup;  // w by node; floor(w * 2^bits(T) / q)
-    const T *inverse, *inverse_shoup;  // 1/w by node; entry 0 is 1/points and entry 1 carries that factor too
-    size_t degree;                     // coefficients
-    size_t base;                       // leaves are polynomials of degree < base; degree = base * points
-    size_t block;                      // coefficients that stay in the cache: above it the tree is walked depth first
-    const int *stop;                   // read with stopped(): the result is not wanted any more
+    Twiddles<T> forward, inverse;  // of the inverse 1/w; entry 0 is 1/points and entry 1 carries that factor too
+    size_t degree;                 // coefficients
+    size_t base;                   // leaves are polynomials of degree < base; degree = base * points
+    size_t block;                  // coefficients that stay in the cache: above it the tree is walked depth first
+    const int *stop;               // read with stopped(): the result is not wanted any more
 };
 
 template <class T> struct RowKernels {
@@ -29,6 +34,7 @@ template <class T> struct RowKernels {
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
+    bool numbers;
 };
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.

@@ -37,6 +37,8 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
     PG_INLINE T reduce_once(T x, T bound) const { return x >= bound ? x - bound : x; }
     PG_INLINE T add_mod(T x, T y) const { return reduce_once(x + y, q); }
     PG_INLINE T sub_mod(T x, T y) const { return x >= y ? x - y : x - y + q; }
+    PG_INLINE T relax(T x) const { return reduce_once(x, q2); }  // of [0, 4q)
+    static PG_INLINE T masked(T x) { return x; }
     PG_INLINE T mul_lazy(T x, const Twiddle &t) const {
         if constexpr (NARROW) return (T)(x * t.w - (T)((u64)x * t.shoup >> 32) * q);
         else return x * t.w - mul_hi(x, t.shoup) * q;
@@ -55,6 +57,13 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
         r = r >= two_q ? r - two_q : r;
         return (T)(r >= q ? r - q : r);
     }
+};
+
+// q < 2^58: 64q and more in a lane
+struct RoomyLanes : ScalarLanes<u64> {
+    const Twiddle one;
+    explicit RoomyLanes(const Modulus &modulus) : ScalarLanes(modulus), one{1, shoup_quotient(modulus, 1)} {}
+    PG_INLINE u64 relax(u64 x) const { return mul_lazy(x, one); }  // of any x
 };
 
 // any q up to 2^32 (u32) or 2^64 (u64)

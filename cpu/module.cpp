@@ -13,6 +13,7 @@
 #include <chrono>
 #include <complex>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -382,18 +383,29 @@ class Transform {
     size_t points() const { return points_; }
     size_t degree() const { return degree_; }
 
-    template <class T> Row<T> row(size_t limb, const Worker &worker) const {
+    template <class T> struct LimbRow : Row<T> {
+        const RowKernels<T> *kernels;
+    };
+    template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const {
+        const Modulus &m = limbs_.moduli()[limb];
+        const RowKernels<T> &fast = kernels<T>(m, degree_);
         const T *f = (const T *)forward_table_.data() + limb * 2 * points_,
                 *i = (const T *)inverse_table_.data() + limb * 2 * points_;
-        return {&limbs_.moduli()[limb], f, f + points_, i, i + points_, degree_, base_, block_, worker.stop};
+        Twiddles<T> forward{f, f + points_}, inverse{i, i + points_};
+        if (fast.numbers) {
+            const double *numbers = this->numbers() + limb * 4 * points_;
+            forward.number = numbers, forward.ratio = numbers + points_;
+            inverse.number = numbers + 2 * points_, inverse.ratio = numbers + 3 * points_;
+        }
+        return {{&m, forward, inverse, degree_, base_, block_, worker.stop}, &fast};
     }
-    template <class T> void forward_row(const T *x, T *y, const Row<T> &r) const {
+    template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const {
         if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
-        else kernels<T>(*r.modulus, degree_).forward(x, y, r);
+        else r.kernels->forward(x, y, r);
     }
-    template <class T> void inverse_row(const T *x, T *y, const Row<T> &r) const {
+    template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const {
         if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
-        else kernels<T>(*r.modulus, degree_).inverse(x, y, r);
+        else r.kernels->inverse(x, y, r);
     }
     template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const {
         const Modulus &m = *r.modulus;
@@ -419,10 +431,24 @@ class Transform {
     static constexpr size_t MAX_BASE = 8;
 
   private:
+    // (limbs, forward and inverse, w and w / q, points): made when an instruction set first needs them.
+    const double *numbers() const {
+        std::call_once(numbers_made_, [this] {
+            numbers_.resize(limbs_.rows() * 4 * points_);
+            double *to = numbers_.data();
+            for (size_t limb = 0; limb < limbs_.rows(); ++limb)
+                for (const auto *table : {&forward_table_, &inverse_table_}) {
+                    const u64 *w = (const u64 *)table->data() + limb * 2 * points_;
+                    fill_numbers(limbs_.moduli()[limb], w, points_, to, to + points_);
+                    to += 2 * points_;
+                }
+        });
+        return numbers_.data();
+    }
     // Leaf i is X^base - c: the two leaves below the twiddle w have c = w and c = -w.
     template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const {
         if (points_ == 1) return negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1);
-        const u64 w = r.forward[points_ / 2 + leaf / 2];
+        const u64 w = r.forward.w[points_ / 2 + leaf / 2];
         return leaf % 2 ? neg_mod(*r.modulus, w) : w;
     }
     template <class T, bool FORWARD> void run(const Array &x, const Out &out) const {
@@ -431,7 +457,7 @@ class Transform {
         require(from.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "transform: wrong degree");
         T *result = (T *)out.data();
         for_each_row(batch_of(out) * limbs, seconds_transform(degree_), [&](size_t i, const Worker &worker) {
-            const Row<T> r = row<T>(i % limbs, worker);
+            const LimbRow<T> r = row<T>(i % limbs, worker);
             if (FORWARD) forward_row(from.row(i), result + i * degree_, r);
             else inverse_row(from.row(i), result + i * degree_, r);
         });
@@ -443,7 +469,7 @@ class Transform {
         require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "transform: wrong degree");
         T *result = (T *)out.data();
         for_each_row(batch_of(out) * limbs, 4 * seconds_transform(n), [&](size_t i, const Worker &worker) {
-            const Row<T> r = row<T>(i % limbs, worker);
+            const LimbRow<T> r = row<T>(i % limbs, worker);
             const T *u = x.row(i), *v = y.row(i);
             T *to = result + i * n;
             if (TRANSFORMED) return multiply_leaves_row(u, v, to, r);
@@ -459,6 +485,8 @@ class Transform {
     size_t degree_, base_, points_, block_;
     bool negacyclic_;
     nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward_table_, inverse_table_;
+    mutable std::once_flag numbers_made_;
+    mutable std::vector<double> numbers_;
 };
 
 // Products modulo anything: exact over the integers modulo enough primes, then reduced.
@@ -573,7 +601,7 @@ class Auxiliary {
             spread(u, limb, left, worker);
             if (u != v) spread(v, limb, right, worker);
             for (size_t i = 0; i < k && !stopped(worker.stop); ++i) {
-                const Row<u64> r = transform_.row<u64>(i, worker);
+                const auto r = transform_.row<u64>(i, worker);
                 u64 *left_i = left + i * length, *right_i = right + i * length;
                 transform_.forward_row(left_i, left_i, r);
                 if (u != v) transform_.forward_row(right_i, right_i, r);

@@ -9,14 +9,13 @@
 //   broadcast(w, shoup)                  a Twiddle, the same in every lane
 //   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, each WIDTH / COUNT times
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
+//   relax(x)                             x mod q in [0, 2q), for the values that the lanes' butterflies leave
+//   masked(x)                            x without bits that no operation above reads: of a lane of 64 bits, some
+//                                        multipliers read the low 52
 //   mul(x, y)                            product of two residues, canonical
 //   exchange<G>(u, v)                    granules of G lanes: odd ones of u swap with even ones of v
 //   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
 //                                        once, or BACK from G up
-// and, where a multiplier reads the low 52 bits of a lane and values may have others set above them:
-//   mul_low(x, twiddle)                  as mul_lazy, in the low 52 bits
-//   relax(x)                             x mod q in [0, 2q), in the low 52 bits, for any x
-//   masked(x)                            the low 52 bits alone
 #pragma once
 #include "kernels.hpp"
 
@@ -33,67 +32,75 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
     }
 }
 
-// Butterflies. An inverse one that is not the LAST of its pass, or whose sum is one of products, may leave its sum
-// unreduced (docs/math.md, "Lazy ranges").
+// Butterflies. Some words reduce few of the sums of a pass of several stages: forward, in the FIRST, that of the value
+// which no stage of the pass multiplies; back, in the LAST, all of them or those whose terms are no PRODUCTS of the
+// pass (docs/math.md, "Lazy ranges").
+// PAIRS of vectors in the last stages, and COLUMNS of a pass, go side by side, stage by stage, so that one butterfly
+// does not wait for another: as many as were measured to be fastest.
 
-// With 4q in the lane's range.
-// Forward values stay in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
-template <class L> struct Lazy {
-    using Lanes = L;
-    using V = typename L::V;
-    using Twiddle = typename L::Twiddle;
-    const L lanes;
-    explicit Lazy(const Modulus &m) : lanes(m) {}
-
-    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
-        V u = lanes.reduce_once(x, lanes.q2), t = lanes.mul_lazy(y, w);
-        x = lanes.add(u, t);
-        y = lanes.add(lanes.sub(u, t), lanes.q2);
-    }
-    PG_INLINE V canonical(V x) const { return lanes.reduce_once(lanes.reduce_once(x, lanes.q2), lanes.q); }
-
-    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
-        V d = lanes.add(lanes.sub(x, y), lanes.q2);
-        x = lanes.reduce_once(lanes.add(x, y), lanes.q2);
-        y = lanes.mul_lazy(d, w);
-    }
-    // The root of the tree, with the factor 1/points, to canonical residues.
-    PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        V s = lanes.add(x, y), d = lanes.add(lanes.sub(x, y), lanes.q2);
-        x = lanes.reduce_once(lanes.mul_lazy(s, scale), lanes.q);
-        y = lanes.reduce_once(lanes.mul_lazy(d, w), lanes.q);
-    }
-};
-
-// Butterflies with ROOM q below 2^52, whose values lie in the low 52 bits of a lane (docs/math.md, "Lazy ranges").
-//   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q)
+// With ROOM q in the lane's range.
+//   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
 //   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q), of which the sums of a
 //              pass are reduced at its end
-template <class L, unsigned ROOM> struct Low52 {
+template <class L, unsigned ROOM = 4> struct Lazy {
     using Lanes = L;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
-    static constexpr bool ROOMY = ROOM >= 64;
+    static constexpr bool NUMBERS = false, ROOMY = ROOM >= 64;
+    static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
     const V above;  // a multiple of q that no value exceeds from which another is taken, in the inverse
-    explicit Low52(const Modulus &m) : lanes(m), above(L::splat((ROOMY ? 16 : 2) * m.q)) {}
+    explicit Lazy(const Modulus &m) : lanes(m), above(L::splat((typename L::T)((ROOMY ? 16 : 2) * m.q))) {}
 
-    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
-        V u = ROOMY ? x : lanes.relax(x), t = lanes.mul_low(y, w);
+    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+        V u = ROOMY ? x : lanes.relax(x), t = lanes.mul_lazy(y, w);
         x = lanes.add(u, t);
         y = lanes.sub(lanes.add(u, lanes.q2), t);
     }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(lanes.masked(lanes.relax(x)), lanes.q); }
 
-    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
-        x = ROOMY && !LAST ? s : lanes.relax(s);
-        y = lanes.mul_low(d, w);
+        x = ROOMY && (!LAST || PRODUCTS) ? s : lanes.relax(s);
+        y = lanes.mul_lazy(d, w);
     }
+    // The root of the tree, with the factor 1/points, to canonical residues.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
-        x = lanes.reduce_once(lanes.masked(lanes.mul_low(s, scale)), lanes.q);
-        y = lanes.reduce_once(lanes.masked(lanes.mul_low(d, w)), lanes.q);
+        x = lanes.reduce_once(lanes.masked(lanes.mul_lazy(s, scale)), lanes.q);
+        y = lanes.reduce_once(lanes.masked(lanes.mul_lazy(d, w)), lanes.q);
+    }
+};
+
+// Integers in doubles, q < 2^50, between passes too (docs/math.md, "Float64"). Lanes have for such numbers
+//   number(x) residue(x)          from a canonical residue, and to it from (-q, q)
+//   sum(x, y) difference(x, y)
+//   nearest(x)                    x mod q in [-q/2, q/2], give or take 1
+//   mul_nearest(x, twiddle)       x w mod q in (-q, q), for |x| <= 4q
+template <class L> struct Float64 {
+    using Lanes = L;
+    using V = typename L::V;
+    using Twiddle = typename L::Twiddle;
+    static constexpr bool NUMBERS = true;
+    static constexpr size_t PAIRS = 8, COLUMNS = 1;
+    const L lanes;
+    explicit Float64(const Modulus &m) : lanes(m) {}
+
+    PG_INLINE V enter(V x) const { return lanes.number(x); }
+    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+        V u = FIRST ? lanes.nearest(x) : x, t = lanes.mul_nearest(y, w);
+        x = lanes.sum(u, t), y = lanes.difference(u, t);
+    }
+    PG_INLINE V canonical(V x) const { return lanes.residue(lanes.nearest(x)); }
+    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+        V s = lanes.sum(x, y), d = lanes.difference(x, y);
+        x = LAST ? lanes.nearest(s) : s;
+        y = lanes.mul_nearest(d, w);
+    }
+    PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
+        V s = lanes.sum(x, y), d = lanes.difference(x, y);
+        x = lanes.residue(lanes.mul_nearest(s, scale));
+        y = lanes.residue(lanes.mul_nearest(d, w));
     }
 };
 
@@ -102,18 +109,20 @@ template <class L> struct Tight {
     using Lanes = L;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
+    static constexpr bool NUMBERS = false;
+    static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
     explicit Tight(const Modulus &m) : lanes(m) {}
 
     PG_INLINE V mul(V x, const Twiddle &w) const { return lanes.reduce_once(lanes.mul_lazy(x, w), lanes.q); }
-    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         V u = lanes.reduce_once(x, lanes.q), t = mul(y, w);
         x = lanes.add(u, t);
         y = lanes.add(lanes.sub(u, t), lanes.q);
     }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(x, lanes.q); }
 
-    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.add(lanes.sub(x, y), lanes.q);
         x = lanes.reduce_once(lanes.add(x, y), lanes.q);
         y = mul(d, w);
@@ -130,16 +139,18 @@ template <class L> struct Strict {
     using Lanes = L;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
+    static constexpr bool NUMBERS = false;
+    static constexpr size_t PAIRS = 1, COLUMNS = 1;
     const L lanes;
     explicit Strict(const Modulus &m) : lanes(m) {}
 
-    PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         V u = x, t = lanes.mul(y, w.w);
         x = lanes.add_mod(u, t);
         y = lanes.sub_mod(u, t);
     }
     PG_INLINE V canonical(V x) const { return x; }
-    template <bool LAST = true> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.sub_mod(x, y);
         x = lanes.add_mod(x, y);
         y = lanes.mul(d, w.w);
@@ -157,98 +168,137 @@ template <class B, bool ORDERED = true> struct Ntt {
     using T = typename L::T;
     using V = typename B::V;
     using Twiddle = typename B::Twiddle;
-    static constexpr size_t WIDTH = L::WIDTH;
+    static constexpr size_t WIDTH = L::WIDTH, PAIRS = B::PAIRS, COLUMNS = B::COLUMNS;
+    template <bool WIDE> static constexpr size_t TOGETHER = WIDE && PAIRS < 2 ? 2 : PAIRS;
 
-    const Row<T> &row;
+    const Row<T> row;  // a copy: no store through a pointer can change it
     const B b;
     const size_t tail;  // blocks of this length are finished in registers
 
     Ntt(const Row<T> &r, const B &butterfly) : row(r), b(butterfly), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
 
-    PG_INLINE Twiddle forward_twiddle(size_t node) const {
-        return b.lanes.broadcast(row.forward[node], row.forward_shoup[node]);
+    PG_INLINE Twiddle twiddle(const Twiddles<T> &of, size_t node) const {
+        if constexpr (B::NUMBERS) return b.lanes.broadcast(of.number[node], of.ratio[node]);
+        else return b.lanes.broadcast(of.w[node], of.shoup[node]);
     }
-    PG_INLINE Twiddle inverse_twiddle(size_t node) const {
-        return b.lanes.broadcast(row.inverse[node], row.inverse_shoup[node]);
+    PG_INLINE Twiddle forward_twiddle(size_t node) const { return twiddle(row.forward, node); }
+    PG_INLINE Twiddle inverse_twiddle(size_t node) const { return twiddle(row.inverse, node); }
+    // COUNT neighbouring nodes from `node` on
+    template <size_t COUNT> PG_INLINE Twiddle twiddles(const Twiddles<T> &of, size_t node) const {
+        if constexpr (B::NUMBERS) return b.lanes.template expand<COUNT>(of.number + node, of.ratio + node);
+        else return b.lanes.template expand<COUNT>(of.w + node, of.shoup + node);
     }
 
     // ---- forward: from the root of the tree to its leaves ----
 
+    // ROOT: the caller's residues, which become numbers.
+    template <bool ROOT> PG_INLINE V load(const T *x) const {
+        if constexpr (ROOT) return b.enter(L::load(x));
+        else return L::load(x);
+    }
     // One stage on one block: x holds the residue mod node's polynomial, y the two residues below it.
-    void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
+    template <bool ROOT> void forward_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
         const Twiddle w = forward_twiddle(node);
         for (size_t j = 0; j < h; j += WIDTH) {
-            V x0 = L::load(x + j), x1 = L::load(x + j + h);
+            V x0 = load<ROOT>(x + j), x1 = load<ROOT>(x + j + h);
             b.forward(x0, x1, w);
             L::store(y + j, x0), L::store(y + j + h, x1);
         }
     }
     // Two stages on one block.
-    void forward_radix4(const T *x, T *y, size_t length, size_t node) const {
+    template <bool ROOT> void forward_radix4(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 4;
         const Twiddle w = forward_twiddle(node), w0 = forward_twiddle(2 * node), w1 = forward_twiddle(2 * node + 1);
-        for (size_t j = 0; j < h; j += WIDTH) {
-            V x0 = L::load(x + j), x1 = L::load(x + j + h), x2 = L::load(x + j + 2 * h), x3 = L::load(x + j + 3 * h);
-            b.forward(x0, x2, w), b.forward(x1, x3, w);
-            b.forward(x0, x1, w0), b.forward(x2, x3, w1);
-            L::store(y + j, x0), L::store(y + j + h, x1), L::store(y + j + 2 * h, x2), L::store(y + j + 3 * h, x3);
+        for (size_t j = 0; j < h; j += COLUMNS * WIDTH) {
+            V v[4][COLUMNS];
+            for (size_t i = 0; i < 4; ++i)
+                for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = load<ROOT>(x + j + i * h + k * WIDTH);
+            for (size_t k = 0; k < COLUMNS; ++k) b.forward(v[0][k], v[2][k], w);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[1][k], v[3][k], w);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[0][k], v[1][k], w0);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[2][k], v[3][k], w1);
+            for (size_t i = 0; i < 4; ++i)
+                for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    // The stages inside a pair of vectors: granules of G coefficients, G = WIDTH/2 ... base.
-    template <size_t G> PG_INLINE void forward_granules(V &u, V &v, size_t node) const {
+    // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... base. COMPLETE: down to base 1.
+    template <size_t G, bool COMPLETE, size_t K>
+    PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
-            if constexpr (ORDERED && WIDTH > 1) exchange_all<L, 1, true>(u, v);
+            if constexpr (ORDERED && WIDTH > 1)
+                for (size_t k = 0; k < K; ++k) exchange_all<L, 1, true>(u[k], v[k]);
         } else {
-            if (G >= row.base) {
+            if (COMPLETE || G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
-                L::template exchange<G>(u, v);
-                b.forward(u, v,
-                          b.lanes.template expand<COUNT>(row.forward + node * COUNT, row.forward_shoup + node * COUNT));
-                forward_granules<G / 2>(u, v, node);
+                for (size_t k = 0; k < K; ++k) {
+                    L::template exchange<G>(u[k], v[k]);
+                    b.template forward<false>(u[k], v[k], twiddles<COUNT>(row.forward, (node + k) * COUNT));
+                }
+                forward_granules<G / 2, COMPLETE>(u, v, node);
             } else if constexpr (ORDERED && 2 * G < WIDTH) {
-                exchange_all<L, 2 * G, true>(u, v);
+                for (size_t k = 0; k < K; ++k) exchange_all<L, 2 * G, true>(u[k], v[k]);
             }
         }
     }
-    // The last stages of `count` blocks of `tail` coefficients, to canonical residues.
-    void forward_tail(const T *x, T *y, size_t count, size_t node) const {
-        const size_t pairs = count * tail / (2 * WIDTH);
-        for (size_t i = 0; i < pairs; ++i, x += 2 * WIDTH, y += 2 * WIDTH) {
-            V u = L::load(x), v = L::load(x + WIDTH);
-            if (row.base <= WIDTH) {
-                b.forward(u, v, forward_twiddle(node + i));
-                forward_granules<WIDTH / 2>(u, v, node + i);
+    // The last stages of blocks of `tail` coefficients, to canonical residues; WIDE: and the stage before them.
+    template <bool ROOT, bool WIDE, bool COMPLETE, size_t K>
+    void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
+        for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
+            V u[K], v[K];
+            for (size_t k = 0; k < K; ++k)
+                u[k] = load<ROOT>(x + 2 * k * WIDTH), v[k] = load<ROOT>(x + (2 * k + 1) * WIDTH);
+            if constexpr (WIDE)
+                for (size_t k = 0; k < K; k += 2) {
+                    const Twiddle w = forward_twiddle((node + i + k) / 2);
+                    b.template forward<false>(u[k], u[k + 1], w), b.template forward<false>(v[k], v[k + 1], w);
+                }
+            if (COMPLETE || row.base <= WIDTH) {
+                for (size_t k = 0; k < K; ++k) b.template forward<false>(u[k], v[k], forward_twiddle(node + i + k));
+                forward_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
             }
-            L::store(y, b.canonical(u)), L::store(y + WIDTH, b.canonical(v));
+            for (size_t k = 0; k < K; ++k)
+                L::store(y + 2 * k * WIDTH, b.canonical(u[k])), L::store(y + (2 * k + 1) * WIDTH, b.canonical(v[k]));
         }
     }
-    void forward(const T *x, T *y, size_t length, size_t node) const {
+    template <bool ROOT, bool WIDE> void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
+        if (pairs % PAIRS) forward_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
+        else if (row.base > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
+        else forward_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
+    }
+    // `count` blocks of `tail` or 2 tail coefficients
+    template <bool ROOT> void forward_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
+        if (length > tail && tail > 2 * WIDTH) {  // leaves are longer than a pair of vectors
+            for (size_t i = 0; i < count; ++i) forward_radix2<ROOT>(x + i * length, y + i * length, length, node + i);
+            return forward_tail<false>(y, y, length / 2, 2 * count, 2 * node);
+        }
+        const size_t pairs = count * length / (2 * WIDTH);
+        if (length > tail) forward_pairs<ROOT, true>(x, y, pairs, 2 * node);
+        else forward_pairs<ROOT, false>(x, y, pairs, node);
+    }
+    template <bool ROOT> void forward(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
             if (stopped(row.stop)) return;
-            forward_radix4(x, y, length, node);
-            for (size_t i = 0; i < 4; ++i) forward(y + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
+            forward_radix4<ROOT>(x, y, length, node);
+            for (size_t i = 0; i < 4; ++i)
+                forward<false>(y + i * length / 4, y + i * length / 4, length / 4, 4 * node + i);
             return;
         }
-        size_t count = 1;
-        while (length > tail) {
-            const size_t radix = length / 4 >= tail ? 4 : 2;
-            for (size_t i = 0; i < count; ++i) {
-                if (radix == 4) forward_radix4(x + i * length, y + i * length, length, node + i);
-                else forward_radix2(x + i * length, y + i * length, length, node + i);
-            }
-            x = y;
-            count *= radix, length /= radix, node *= radix;
-        }
-        forward_tail(x, y, count, node);
+        if (length < 4 * tail) return forward_tail<ROOT>(x, y, length, 1, node);
+        forward_radix4<ROOT>(x, y, length, node);
+        size_t count = 4, part = length / 4;
+        for (; part >= 4 * tail; count *= 4, part /= 4)
+            for (size_t i = 0; i < count; ++i)
+                forward_radix4<false>(y + i * part, y + i * part, part, node * count + i);
+        forward_tail<false>(y, y, part, count, node * count);
     }
 
     // ---- inverse: from the leaves to the root ----
 
-    template <bool ROOT, bool LAST = true>
+    template <bool ROOT, bool PRODUCTS = false>
     PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         if constexpr (ROOT) b.inverse_root(x, y, scale, w);
-        else b.template inverse<LAST>(x, y, w);
+        else b.template inverse<true, PRODUCTS>(x, y, w);
     }
     template <bool ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
@@ -263,39 +313,72 @@ template <class B, bool ORDERED = true> struct Ntt {
         const size_t h = length / 4;
         const Twiddle w = inverse_twiddle(node), w0 = inverse_twiddle(2 * node), w1 = inverse_twiddle(2 * node + 1);
         const Twiddle scale = inverse_twiddle(0);
-        for (size_t j = 0; j < h; j += WIDTH) {
-            V x0 = L::load(x + j), x1 = L::load(x + j + h), x2 = L::load(x + j + 2 * h), x3 = L::load(x + j + 3 * h);
-            b.template inverse<false>(x0, x1, w0), b.template inverse<false>(x2, x3, w1);
-            inverse_last<ROOT>(x0, x2, scale, w), inverse_last<ROOT, false>(x1, x3, scale, w);
-            L::store(y + j, x0), L::store(y + j + h, x1), L::store(y + j + 2 * h, x2), L::store(y + j + 3 * h, x3);
+        for (size_t j = 0; j < h; j += COLUMNS * WIDTH) {
+            V v[4][COLUMNS];
+            for (size_t i = 0; i < 4; ++i)
+                for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = L::load(x + j + i * h + k * WIDTH);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<false>(v[0][k], v[1][k], w0);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<false>(v[2][k], v[3][k], w1);
+            for (size_t k = 0; k < COLUMNS; ++k) inverse_last<ROOT>(v[0][k], v[2][k], scale, w);
+            for (size_t k = 0; k < COLUMNS; ++k) inverse_last<ROOT, true>(v[1][k], v[3][k], scale, w);
+            for (size_t i = 0; i < 4; ++i)
+                for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    template <size_t G> PG_INLINE void inverse_granules(V &u, V &v, size_t node) const {
+    template <size_t G, bool COMPLETE, size_t K>
+    PG_INLINE void inverse_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
-            if constexpr (ORDERED && WIDTH > 1) exchange_all<L, 1, false>(u, v);
+            if constexpr (ORDERED && WIDTH > 1)
+                for (size_t k = 0; k < K; ++k) exchange_all<L, 1, false>(u[k], v[k]);
         } else {
-            if (G >= row.base) {
+            if (COMPLETE || G >= row.base) {
                 constexpr size_t COUNT = WIDTH / G;
-                inverse_granules<G / 2>(u, v, node);
-                b.template inverse<false>(
-                    u, v, b.lanes.template expand<COUNT>(row.inverse + node * COUNT, row.inverse_shoup + node * COUNT));
-                L::template exchange<G>(u, v);
+                inverse_granules<G / 2, COMPLETE>(u, v, node);
+                for (size_t k = 0; k < K; ++k) {
+                    b.template inverse<false>(u[k], v[k], twiddles<COUNT>(row.inverse, (node + k) * COUNT));
+                    L::template exchange<G>(u[k], v[k]);
+                }
             } else if constexpr (ORDERED && 2 * G < WIDTH) {
-                exchange_all<L, 2 * G, false>(u, v);
+                for (size_t k = 0; k < K; ++k) exchange_all<L, 2 * G, false>(u[k], v[k]);
             }
         }
     }
-    template <bool ROOT> void inverse_tail(const T *x, T *y, size_t count, size_t node) const {
-        const size_t pairs = count * tail / (2 * WIDTH);
+    template <bool ROOT, bool WIDE, bool COMPLETE, size_t K>
+    void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         const Twiddle scale = inverse_twiddle(0);
-        for (size_t i = 0; i < pairs; ++i, x += 2 * WIDTH, y += 2 * WIDTH) {
-            V u = L::load(x), v = L::load(x + WIDTH);
-            if (row.base <= WIDTH) {
-                inverse_granules<WIDTH / 2>(u, v, node + i);
-                inverse_last<ROOT>(u, v, scale, inverse_twiddle(node + i));
+        for (size_t i = 0; i < pairs; i += K, x += 2 * K * WIDTH, y += 2 * K * WIDTH) {
+            V u[K], v[K];
+            for (size_t k = 0; k < K; ++k)
+                u[k] = load<B::NUMBERS>(x + 2 * k * WIDTH), v[k] = load<B::NUMBERS>(x + (2 * k + 1) * WIDTH);
+            if (COMPLETE || row.base <= WIDTH) {
+                inverse_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
+                for (size_t k = 0; k < K; ++k)
+                    inverse_last<ROOT && !WIDE>(u[k], v[k], scale, inverse_twiddle(node + i + k));
             }
-            L::store(y, u), L::store(y + WIDTH, v);
+            if constexpr (WIDE)
+                for (size_t k = 0; k < K; k += 2) {
+                    const Twiddle w = inverse_twiddle((node + i + k) / 2);
+                    if constexpr (ROOT) b.inverse_root(u[k], u[k + 1], scale, w);
+                    else b.template inverse<!COMPLETE>(u[k], u[k + 1], w);  // of values just reduced, if all stages ran
+                    inverse_last<ROOT, true>(v[k], v[k + 1], scale, w);
+                }
+            for (size_t k = 0; k < K; ++k) L::store(y + 2 * k * WIDTH, u[k]), L::store(y + (2 * k + 1) * WIDTH, v[k]);
         }
+    }
+    template <bool ROOT, bool WIDE> void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
+        if (pairs % PAIRS) inverse_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
+        else if (row.base > 1) inverse_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
+        else inverse_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
+    }
+    template <bool ROOT> void inverse_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {
+        if (length > tail && tail > 2 * WIDTH) {
+            inverse_tail<false>(x, y, length / 2, 2 * count, 2 * node);
+            for (size_t i = 0; i < count; ++i) inverse_radix2<ROOT>(y + i * length, y + i * length, length, node + i);
+            return;
+        }
+        const size_t pairs = count * length / (2 * WIDTH);
+        if (length > tail) inverse_pairs<ROOT, true>(x, y, pairs, 2 * node);
+        else inverse_pairs<ROOT, false>(x, y, pairs, node);
     }
     template <bool ROOT> void inverse(const T *x, T *y, size_t length, size_t node) const {
         if (length > row.block) {
@@ -305,31 +388,20 @@ template <class B, bool ORDERED = true> struct Ntt {
             inverse_radix4<ROOT>(y, y, length, node);
             return;
         }
-        size_t count = 1, part = length;
-        while (part > tail) {  // down to the blocks that the forward transform ends with
-            const size_t radix = part / 4 >= tail ? 4 : 2;
-            count *= radix, part /= radix, node *= radix;
-        }
-        if (count == 1) return inverse_tail<ROOT>(x, y, count, node);
-        inverse_tail<false>(x, y, count, node);
-        while (count > 1) {  // and the same passes back
-            const size_t radix = count >= 4 ? 4 : 2;
-            count /= radix, part *= radix, node /= radix;
-            for (size_t i = 0; i < count; ++i) {
-                T *z = y + i * part;
-                if (ROOT && count == 1)
-                    radix == 4 ? inverse_radix4<ROOT>(z, z, part, node) : inverse_radix2<ROOT>(z, z, part, node);
-                else
-                    radix == 4 ? inverse_radix4<false>(z, z, part, node + i)
-                               : inverse_radix2<false>(z, z, part, node + i);
-            }
-        }
+        size_t count = 1, part = length;  // down to the blocks that the forward transform ends with
+        for (; part >= 4 * tail; part /= 4) count *= 4;
+        if (count == 1) return inverse_tail<ROOT>(x, y, length, 1, node);
+        inverse_tail<false>(x, y, part, count, node * count);
+        for (count /= 4, part *= 4; count > 1; count /= 4, part *= 4)  // and the same passes back
+            for (size_t i = 0; i < count; ++i)
+                inverse_radix4<false>(y + i * part, y + i * part, part, node * count + i);
+        inverse_radix4<ROOT>(y, y, length, node);
     }
 };
 
 template <class B>
 void forward_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
-    Ntt<B>(row, B(*row.modulus)).forward(x, y, row.degree, 1);
+    Ntt<B>(row, B(*row.modulus)).template forward<B::NUMBERS>(x, y, row.degree, 1);
 }
 template <class B>
 void inverse_row(const typename B::Lanes::T *x, typename B::Lanes::T *y, const Row<typename B::Lanes::T> &row) {
@@ -363,7 +435,6 @@ void pointwise_loop(const typename L::T *a, const typename L::T *b, bool scalar,
     pointwise_range<OP>(L(m), a, b, scalar, c, y, 0, whole);
     if (whole < n) pointwise_range<OP>(Rest(m), a, b, scalar, c, y, whole, n);
 }
-// Rest: the one-lane version for what is left over at the end of a row.
 template <class L, class Rest>
 void pointwise_row(Op op, const typename L::T *a, const typename L::T *b, bool scalar, const typename L::T *c,
                    typename L::T *y, size_t n, const Modulus &m) {
@@ -381,8 +452,10 @@ void pointwise_row(Op op, const typename L::T *a, const typename L::T *b, bool s
     }
 }
 
+// Rest: the one-lane version for what is left over at the end of a row.
 template <class B, class Rest> constexpr RowKernels<typename B::Lanes::T> row_kernels() {
-    return {forward_row<B>, inverse_row<B>, pointwise_row<typename B::Lanes, Rest>, 2 * B::Lanes::WIDTH};
+    using L = typename B::Lanes;
+    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, 2 * L::WIDTH, B::NUMBERS};
 }
 
 }  // namespace

@@ -65,6 +65,13 @@ void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, 
 template void fill_twiddles<u32>(u64, u64, bool, size_t, u32 *, u32 *, u32 *, u32 *);
 template void fill_twiddles<u64>(u64, u64, bool, size_t, u64 *, u64 *, u64 *, u64 *);
 
+void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio) {
+    for (size_t i = 0; i < points; ++i) {
+        number[i] = w[i] > m.q / 2 ? -(double)(m.q - w[i]) : (double)w[i];
+        ratio[i] = number[i] / (double)m.q;
+    }
+}
+
 u64 smallest_generator(u64 q, u64 root, u64 order) {
     const Modulus m = make_modulus(q);
     const u64 square = mul_mod(m, root, root);

@@ -12,6 +12,9 @@ template <class T>
 void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);
 
+// Each w < q of a table as the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q; q < 2^50.
+void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);
+
 // The smallest generator of the group that `root` generates; its order is a power of two, at least 2.
 u64 smallest_generator(u64 q, u64 root, u64 order);
 
