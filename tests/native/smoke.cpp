@@ -1,27 +1,26 @@
-// The portable kernels without Python, for machines that are only cross-compiled for: transforms, products, products
-// of matrices and pointwise operations of every word against schoolbook, the complex FFT against its definition.
-// Prints what failed; exits 1 then.
-//   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_portable.cpp cpu/tables.cpp -o smoke && ./smoke
-#include <cmath>
-#include <complex>
+// The kernels without Python, of the instruction sets that are named (portable, where none is): transforms, products,
+// products of matrices and pointwise operations of every slot of Isa against their definitions modulo q, complex
+// transforms against theirs in long double. Prints what failed; exits 1 then.
+//   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
+// "plant-overrun" and "plant-shift" make the mistakes that a sanitizer must see.
+#include "cases.hpp"
+
 #include <cstdio>
 #include <limits>
-#include <vector>
-
-#include "kernels.hpp"
-#include "tables.hpp"
 
 using namespace pg;
 
 namespace {
 
-u64 state = 1;
-u64 random_below(const Modulus &m) {  // xorshift64*; the largest residue every fourth time
-    state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
-    u64 x = state * 2685821657736338717u;
-    return x % 4 == 0 ? m.last : reduce(m, x);
+std::vector<const Isa *> isas;
+bool all_right = true;
+
+void expect(bool right, const Isa *isa, const char *what, u64 q, size_t size) {
+    if (!right) std::printf("%s: wrong %s, modulus %llu, size %zu\n", isa->name, what, (unsigned long long)q, size);
+    all_right &= right;
 }
 
+// Modulo X^n + 1.
 template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std::vector<T> &b, const Modulus &m) {
     const size_t n = a.size();
     std::vector<T> c(n, 0);
@@ -33,153 +32,236 @@ template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std:
         }
     return c;
 }
-
-// psi: of order 2 * degree mod q
-template <class T> bool check(const RowKernels<T> &kernels, u64 q, u64 psi, size_t degree) {
-    const Modulus m = make_modulus(q);
-    std::vector<T> forward(2 * degree), inverse(2 * degree), a(degree), b(degree), x(degree), y(degree);
-    fill_twiddles<T>(q, psi, true, degree, forward.data(), forward.data() + degree, inverse.data(),
-                     inverse.data() + degree);
-    const int stop = 0;
-    const Row<T> row{&m, forward.data(), forward.data() + degree, inverse.data(), inverse.data() + degree, degree, 1,
-                     64, &stop};
-    for (T &v : a) v = (T)random_below(m);
-    for (T &v : b) v = (T)random_below(m);
-    const std::vector<T> expected = schoolbook(a, b, m);
-    kernels.forward(a.data(), x.data(), row);
-    kernels.forward(b.data(), y.data(), row);
-    kernels.pointwise(Op::mul, x.data(), y.data(), false, nullptr, x.data(), degree, m);
-    kernels.inverse(x.data(), x.data(), row);
-    const bool ok = x == expected;
-    if (!ok) std::printf("wrong product mod %llu, degree %zu\n", (unsigned long long)q, degree);
-    return ok;
+// The residues modulo the leaves.
+template <class T> std::vector<T> leaves(const TransformCase<T> &of, const std::vector<T> &x) {
+    const size_t base = of.row.base;
+    std::vector<T> y(x.size());
+    for (size_t leaf = 0; leaf < of.points; ++leaf) {
+        const u64 c = of.leaf_constant(leaf);
+        for (size_t i = 0; i < base; ++i) {
+            u64 sum = 0;
+            for (size_t j = of.points; j-- > 0;) sum = add_mod(of.m, mul_mod(of.m, sum, c), x[j * base + i]);
+            y[leaf * base + i] = (T)sum;
+        }
+    }
+    return y;
 }
-
-// The least element of order 2 * degree mod the prime q.
-u64 root(u64 q, u64 degree) {
-    const Modulus m = make_modulus(q);
-    for (u64 x = 2;; ++x) {
-        const u64 psi = pow_mod(m, x, (q - 1) / (2 * degree));
-        if (pow_mod(m, psi, degree) == q - 1) return psi;
+template <class T> void check_transform(const Slot<T> &slot, u64 q, size_t degree, size_t base, size_t block) {
+    TransformCase<T> of(q, degree, base, block);
+    const std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), expected = leaves(of, a);
+    const std::vector<T> product = base == 1 ? schoolbook(a, b, of.m) : std::vector<T>();
+    for (const Isa *isa : isas) {
+        const RowKernels<T> &kernels = isa->*slot.kernels;
+        if (!kernels.forward || degree < kernels.least_degree) continue;
+        std::vector<T> x(degree), y = a, z(degree);
+        kernels.forward(a.data(), x.data(), of.row), kernels.forward(y.data(), y.data(), of.row);
+        expect(x == expected && y == expected, isa, slot.name, q, degree);
+        kernels.inverse(x.data(), z.data(), of.row), kernels.inverse(y.data(), y.data(), of.row);
+        expect(z == a && y == a, isa, slot.name, q, degree);
+        if (base > 1) continue;
+        kernels.forward(b.data(), y.data(), of.row);
+        kernels.pointwise(Op::mul, x.data(), y.data(), false, nullptr, x.data(), degree, of.m);
+        kernels.inverse(x.data(), x.data(), of.row);
+        expect(x == product, isa, slot.name, q, degree);
     }
 }
 
-template <class T> bool check_fft(const FftKernels<T> &kernels, size_t points) {
-    const size_t rows = 3;
-    const Modulus range = make_modulus(2001);
-    std::vector<std::complex<T>> x(rows * points), y(x.size()), back(x.size());
-    for (auto &v : x) v = {(T)random_below(range) - 1000, (T)random_below(range) - 1000};
-    std::vector<T> scratch(fft_scratch(points));
-    const Fft<T> fft = make_fft<T>(points);
-    kernels.transform((const T *)x.data(), (T *)y.data(), rows, false, fft, scratch.data());
-    kernels.transform((const T *)y.data(), (T *)back.data(), rows, true, fft, scratch.data());
+u64 apply_one(const Modulus &m, Op op, u64 a, u64 b, u64 c) {
+    switch (op) {
+        case Op::add:
+            return add_mod(m, a, b);
+        case Op::sub:
+            return sub_mod(m, a, b);
+        case Op::neg:
+            return neg_mod(m, a);
+        case Op::mul:
+            return mul_mod(m, a, b);
+        default:
+            return add_mod(m, mul_mod(m, a, b), c);
+    }
+}
+template <class T> void check_pointwise(const Slot<T> &slot, u64 q, size_t n) {
+    const Modulus m = make_modulus(q);
+    for (Op op : {Op::add, Op::sub, Op::neg, Op::mul, Op::mul_add})
+        for (bool scalar : {false, true}) {
+            const std::vector<T> a = residues<T>(n, m), b = residues<T>(scalar ? 1 : n, m), c = residues<T>(n, m);
+            std::vector<T> expected(n);
+            for (size_t i = 0; i < n; ++i) expected[i] = (T)apply_one(m, op, a[i], b[scalar ? 0 : i], c[i]);
+            for (const Isa *isa : isas) {
+                const RowKernels<T> &kernels = isa->*slot.kernels;
+                if (!kernels.pointwise) continue;
+                std::vector<T> y(n), x = a, z = c;
+                kernels.pointwise(op, a.data(), b.data(), scalar, c.data(), y.data(), n, m);
+                kernels.pointwise(op, x.data(), b.data(), scalar, c.data(), x.data(), n, m);
+                kernels.pointwise(op, a.data(), b.data(), scalar, z.data(), z.data(), n, m);
+                expect(y == expected && x == expected && z == expected, isa, slot.name, q, n);
+            }
+        }
+}
 
-    using Exact = std::complex<long double>;
+using Exact = std::complex<long double>;
+std::vector<Exact> roots_of_unity(size_t points) {
     std::vector<Exact> roots(points);
     for (size_t k = 0; k < points; ++k) roots[k] = std::polar(1.0L, -2 * std::acos(-1.0L) * k / points);
-    long double error = 0, error_back = 0, size = 0;  // squares, of the transform and of its inverse
+    return roots;
+}
+// Of a long row, some values are compared; its inverse brings all of them back.
+template <class T> void check_fft(FftKernels<T> Isa::*slot, size_t points, size_t rows) {
+    FftCase<T> of(points, rows);
+    const std::vector<Exact> roots = roots_of_unity(points);
+    const size_t step = points > 256 ? points / 64 + 1 : 1;
+    std::vector<Exact> sums;
     for (size_t r = 0; r < rows; ++r)
-        for (size_t k = 0; k < points; ++k) {
+        for (size_t k = 0; k < points; k += step) {
             Exact sum = 0;
-            for (size_t j = 0; j < points; ++j) sum += Exact(x[r * points + j]) * roots[j * k % points];
-            error += std::norm(Exact(y[r * points + k]) - sum), size += std::norm(sum);
-            error_back += std::norm(back[r * points + k] - x[r * points + k]) * points;
+            for (size_t j = 0; j < points; ++j) sum += Exact(of.x[r * points + j]) * roots[j * k % points];
+            sums.push_back(sum);
         }
     const long double allowed = 2 * std::numeric_limits<T>::epsilon();
-    const bool ok = std::sqrt(error / size) < allowed && std::sqrt(error_back / size) < 2 * allowed;
-    if (!ok) std::printf("wrong complex FFT of %zu points, %zu bytes a value\n", points, 2 * sizeof(T));
-    return ok;
+    for (const Isa *isa : isas) {
+        std::vector<std::complex<T>> y = of.x, back(of.x.size());
+        of.run(isa->*slot, false, of.x, of.y), of.run(isa->*slot, false, y, y);
+        const bool in_place = y == of.y;
+        of.run(isa->*slot, true, of.y, back), of.run(isa->*slot, true, y, y);
+        long double error = 0, error_back = 0, size = 0, size_back = 0;  // squares
+        for (size_t i = 0, r = 0; r < rows; ++r)
+            for (size_t k = 0; k < points; k += step, ++i)
+                error += std::norm(Exact(of.y[r * points + k]) - sums[i]), size += std::norm(sums[i]);
+        for (size_t i = 0; i < back.size(); ++i)
+            error_back += std::norm(back[i] - of.x[i]), size_back += std::norm(of.x[i]);
+        expect(in_place && y == back && error <= allowed * allowed * size &&
+                   error_back <= 4 * allowed * allowed * size_back,
+               isa, "complex FFT", sizeof(T), points);
+    }
+}
+template <class T> void check_convolve64(FftKernels<T> Isa::*slot, size_t rows, bool shared) {
+    FftCase<T> a(64, rows), b(64, shared ? 1 : rows);
+    std::vector<Exact> expected(a.x.size());
+    for (size_t r = 0; r < rows; ++r)
+        for (size_t i = 0; i < 64; ++i)
+            for (size_t j = 0; j < 64; ++j)
+                expected[64 * r + (i + j) % 64] += Exact(a.x[64 * r + i]) * Exact(b.x[(shared ? 0 : 64 * r) + j]);
+    for (const Isa *isa : isas) {
+        const FftKernels<T> &kernels = isa->*slot;
+        if (shared) b.run(kernels, false, b.x, b.y);
+        else b.y = b.x;
+        std::vector<std::complex<T>> y = a.x;
+        kernels.convolve64((const T *)y.data(), (const T *)b.y.data(), shared, (T *)y.data(), rows, a.fft);
+        long double error = 0, size = 0;
+        for (size_t i = 0; i < y.size(); ++i)
+            error += std::norm(Exact(y[i]) - expected[i]), size += std::norm(Exact(y[i]));
+        const long double allowed = 4 * std::numeric_limits<T>::epsilon();
+        expect(error <= allowed * allowed * size, isa, "convolution", sizeof(T), rows);
+    }
 }
 
-// Digits of 16 bits; node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant).
-template <class T> bool check_product(const ProductKernels<T> &kernels, u64 q, size_t degree) {
-    const Modulus m = make_modulus(q);
-    const unsigned digits = sizeof(T) / 2, group = 2;
-    std::vector<double> constant(degree);
-    std::vector<Complex> twiddles(degree / 2, {1, 0}), scratch(digits * degree);
-    constant[1] = 0.25;
-    for (size_t k = 1; k < degree / 2; ++k) {
-        const double turn = constant[k] / 2;
-        constant[2 * k] = turn, constant[2 * k + 1] = turn + 0.5;
-        twiddles[k] = {std::cos(2 * M_PI * turn), std::sin(2 * M_PI * turn)};
+template <class T>
+void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t length, unsigned width) {
+    ProductCase of(q, degree, length, width);
+    std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), long_a = a, long_b = b;
+    long_a.resize(length), long_b.resize(length);
+    const std::vector<T> expected = schoolbook(long_a, long_b, of.m), square = schoolbook(long_a, long_a, of.m);
+    for (const Isa *isa : isas) {
+        const ProductKernels<T> &kernels = isa->*slot;
+        if (length < kernels.least_length) continue;
+        std::vector<T> y(length), in_place = long_a;
+        kernels.multiply(a.data(), b.data(), of.scratch.data(), y.data(), of.row);
+        kernels.multiply(in_place.data(), b.data(), of.scratch.data(), in_place.data(), of.row);
+        expect(y == expected && in_place == expected, isa, "product by digits", q, length);
+        std::vector<Complex>(of.row.digits * length / 2 * 2).swap(of.scratch);
+        kernels.multiply(a.data(), a.data(), of.scratch.data(), y.data(), of.row);
+        expect(y == square, isa, "square by digits", q, length);
     }
-    u64 weight[MAX_SUMS], shoup[MAX_SUMS];
-    for (unsigned i = 0; i < MAX_SUMS; ++i) {
-        weight[i] = pow_mod(m, reduce(m, 2), 16 * group * i);
-        shoup[i] = m.bits <= 62 ? shoup_quotient(m, weight[i]) : 0;
-    }
-    const bool power_of_two = (m.q & m.last) == 0;
-    const unsigned sums = power_of_two ? digits : 2 * digits - 1;
-    const int stop = 0;
-    const ProductRow row{&m, twiddles.data(), degree, degree, 64, digits, 16, sums, group, weight, shoup, &stop};
-    std::vector<T> a(degree), b(degree), x(degree);
-    for (T &v : a) v = (T)random_below(m);
-    for (T &v : b) v = (T)random_below(m);
-    kernels.multiply(a.data(), b.data(), scratch.data(), x.data(), row);
-    const bool ok = x == schoolbook(a, b, m);
-    if (!ok) std::printf("wrong product by digits mod %llu, degree %zu\n", (unsigned long long)q, degree);
-    return ok;
 }
 
-// A matrix by another modulo q, or of rows of `points` entries, point by point.
-template <class T> bool check_gemm(const GemmKernels<T> &kernels, u64 q, size_t points) {
-    const Modulus m = make_modulus(q);
-    const size_t rows = 5, inner = 300, columns = 7, row = points ? points : 1;
-    const int stop = 0;
-    std::vector<T> a(rows * inner * row), b(inner * columns * row), c(rows * columns * row), expected(c.size());
-    std::vector<u64> scratch(points ? gemm_points_scratch(rows, inner, columns) : GEMM_SCRATCH);
-    for (T &v : a) v = (T)random_below(m);
-    for (T &v : b) v = (T)random_below(m);
-    const auto step = [&](size_t entries) { return (ptrdiff_t)(entries * row); };
-    const MatrixProduct<T> product{&m,
-                                   rows,
-                                   inner,
-                                   columns,
-                                   {a.data(), step(inner), step(1)},
-                                   {b.data(), step(columns), step(1)},
-                                   {c.data(), step(columns), step(1)},
-                                   &stop};
-    if (points) kernels.multiply_points(product, points, scratch.data());
-    else kernels.multiply(product, scratch.data());
+template <class T>
+void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, size_t columns, size_t points) {
+    GemmCase<T> of(q, rows, inner, columns, points);
+    std::vector<T> expected(of.c.size());
     for (size_t i = 0; i < rows; ++i)
         for (size_t j = 0; j < columns; ++j)
-            for (size_t x = 0; x < row; ++x) {
+            for (size_t x = 0; x < of.entry; ++x) {
                 u64 sum = 0;
                 for (size_t t = 0; t < inner; ++t)
-                    sum = add_mod(m, sum, mul_mod(m, a[(i * inner + t) * row + x], b[(t * columns + j) * row + x]));
-                expected[(i * columns + j) * row + x] = (T)sum;
+                    sum = add_mod(of.m, sum,
+                                  mul_mod(of.m, reduce(of.m, of.a[(i * inner + t) * of.entry + x]),
+                                          of.b[(t * columns + j) * of.entry + x]));
+                expected[(i * columns + j) * of.entry + x] = (T)sum;
             }
-    const bool ok = c == expected;
-    if (!ok) std::printf("wrong product of matrices mod %llu, %zu points\n", (unsigned long long)q, points);
-    return ok;
+    for (const Isa *isa : isas) {
+        std::fill(of.c.begin(), of.c.end(), (T)-1);
+        of.run(isa->*slot);
+        expect(of.c == expected, isa, "product of matrices", q, points);
+    }
+}
+
+template <class T> void check_slot(const Slot<T> &slot) {
+    for (size_t degree : {2, 8, 16, 32, 64, 256, 512})
+        for (size_t base : {1, 2, 4, 8})
+            if (degree >= 2 * base)
+                for (size_t block : {(size_t)64, degree})
+                    if (block <= degree)
+                        check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 1024), degree, base,
+                                        block);
+    check_transform(slot, 12289, 512, 1, 64);
+    const u64 largest = slot.largest, half = largest ? largest / 2 + 1 : (u64)1 << 63;
+    for (u64 q : {(u64)2, (u64)3, (u64)4, half, largest - 1, largest})
+        for (size_t n : {1, 7, 8, 15, 16, 17, 37}) check_pointwise(slot, q, n);
+}
+template <class T> void check_ffts(FftKernels<T> Isa::*slot) {
+    for (size_t points = 1; points <= FFT_MAX_POINTS; points *= 2)
+        for (size_t rows : {1, 3, 9})
+            if (points * rows <= FFT_MAX_POINTS) check_fft(slot, points, rows);
+    for (size_t rows : {1, 3})
+        for (bool shared : {false, true}) check_convolve64(slot, rows, shared);
+}
+template <class T> void check_products(ProductKernels<T> Isa::*slot, std::vector<u64> moduli) {
+    for (u64 q : moduli) {
+        for (size_t length : {2, 4, 8, 16, 32, 64, 512}) check_product(slot, q, length, length, 16);
+        check_product(slot, q, 37, 128, 16), check_product(slot, q, 61, 128, 8 + sizeof(T) / 8);
+    }
+}
+template <class T> void check_gemms(GemmKernels<T> Isa::*slot, std::vector<u64> moduli) {
+    for (u64 q : moduli) {
+        for (size_t points : {1, 3, 8, 40})
+            check_gemm(slot, q, 5, 300, 7, points), check_gemm(slot, q, 10, 20, 9, points);
+        if (q > (u64)1 << 62 || q == 0) continue;
+        check_gemm(slot, q, 1, 1, 1, 0), check_gemm(slot, q, 5, 300, 7, 0), check_gemm(slot, q, 3, 257, 1, 0);
+        check_gemm(slot, q, 9, 520, GEMM_COLUMNS, 0);
+    }
+}
+
+void plant_overrun() {
+    TransformCase<u32> of(12289, 64, 1, 64);
+    const std::vector<u32> x = residues<u32>(64, of.m);
+    std::vector<u32> y(63);
+    isas.back()->q30.forward(x.data(), y.data(), of.row);
+}
+void plant_shift() {
+    Modulus m = make_modulus(12289);
+    m.bits = 80;
+    std::vector<u32> x = residues<u32>(1, m);
+    isa_portable.q30.pointwise(Op::mul, x.data(), x.data(), false, nullptr, x.data(), 1, m);
 }
 
 }  // namespace
 
-int main() {
-    bool ok = true;
-    for (size_t degree : {2, 8, 64, 256, 512}) {  // primes 1 mod 1024, just under each word's bound
-        ok &= check<u32>(isa_portable.q30, 1073738753, root(1073738753, degree), degree);
-        ok &= check<u32>(isa_portable.q31, 2147473409, root(2147473409, degree), degree);
-        ok &= check<u32>(isa_portable.q32, 4294957057, root(4294957057, degree), degree);
-        ok &= check<u64>(isa_portable.q62, 4611686018427366401, root(4611686018427366401, degree), degree);
-        ok &= check<u64>(isa_portable.q64, 18446744069414584321u, root(18446744069414584321u, degree), degree);
-    }
-    for (size_t points : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
-        ok &= check_fft<float>(isa_portable.fft_float, points);
-        ok &= check_fft<double>(isa_portable.fft_double, points);
-    }
-    for (size_t degree : {2, 4, 64, 512}) {
-        for (u64 q : {(u64)3, (u64)4294967291}) ok &= check_product<u32>(isa_portable.product32, q, degree);
-        ok &= check_product<u32>(isa_portable.product32, (u64)1 << 32, degree);
-        for (u64 q : {(u64)2305843009213693951, (u64)18446744073709551557u, (u64)0})  // 0: 2^64
-            ok &= check_product<u64>(isa_portable.product64, q, degree);
-    }
-    for (size_t points : {0, 1, 3, 40}) {
-        for (u64 q : {(u64)3, (u64)2147483647, (u64)4294967291}) ok &= check_gemm<u32>(isa_portable.gemm32, q, points);
-        for (u64 q : {(u64)2305843009213693951, (u64)1 << 62}) ok &= check_gemm<u64>(isa_portable.gemm64, q, points);
-    }
-    ok &= check_gemm<u64>(isa_portable.gemm64, 0, 40);
-    std::puts(ok ? "ok" : "failed");
-    return ok ? 0 : 1;
+int main(int count, char **names) {
+    const std::string last = names[count - 1];
+    for (int i = 1; i < count; ++i)
+        if (const Isa *isa = isa_of(names[i])) isas.push_back(isa);
+    if (isas.empty()) isas.push_back(&isa_portable);
+    if (last == "plant-overrun") plant_overrun();
+    else if (last == "plant-shift") plant_shift();
+    else if (count > 1 && isas.back() != isa_of(last)) return std::printf("no instruction set %s\n", last.c_str()), 2;
+    for_each_slot([](const auto &slot) { check_slot(slot); });
+    check_ffts(&Isa::fft_float), check_ffts(&Isa::fft_double);
+    check_products<u32>(&Isa::product32, {3, (u64)1 << 31, 4294967291, (u64)1 << 32});
+    check_products<u64>(&Isa::product64,
+                        {3, (u64)1 << 61, 4611686018427387847, 9223372036854775837u, 18446744073709551557u, 0});
+    check_gemms<u32>(&Isa::gemm32, {3, 2147483647, (u64)1 << 31, 4294967291, (u64)1 << 32});
+    check_gemms<u64>(&Isa::gemm64, {3, 4503599627370449, 4503599627370517, 4611686018427387847, (u64)1 << 62,
+                                    18446744073709551557u, 0});
+    std::puts(all_right ? "ok" : "failed");
+    return all_right ? 0 : 1;
 }

@@ -1,0 +1,351 @@
+"""Checks of the native core that no value shows: memory, threads, instruction sets, numbers of instructions.
+
+    python tests/core.py            all of them: about two minutes
+    python tests/core.py objects    wide instructions stay in the objects of their instruction sets
+    python tests/core.py kernels    the kernels (native/smoke.cpp) and the module under AddressSanitizer and
+                                    UndefinedBehaviorSanitizer
+    python tests/core.py threads    the module under ThreadSanitizer (native/threads.py)
+    python tests/core.py counts     instructions of every kernel, by valgrind, against native/budgets.txt
+    python tests/core.py counts --budget    writes that file
+
+They need g++, its sanitizers, cmake, ninja, nanobind and valgrind, and an installed polygpu. What cannot be
+run here is told, and does not fail. Exits with 1 where a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from polygpu import _cpu
+
+ROOT = Path(__file__).resolve().parents[1]
+NATIVE = ROOT / "tests" / "native"
+BUDGETS = NATIVE / "budgets.txt"
+SLACK = 0.05  # of a budget, above it and below
+CXX = os.environ.get("CXX", "g++")
+
+WIDE = ("isa_avx2", "isa_avx512")  # what only some machines can run
+KERNELS = ("isa_portable", *WIDE, "tables")
+# As far as compile times allow: a call for every access, and no check of every pointer.
+ADDRESS = (
+    "-O1 -g1 -fsanitize=address,undefined -fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"
+    " -fno-sanitize-recover=all --param asan-instrumentation-with-call-threshold=0"
+)
+THREAD = "-O1 -g1 -fsanitize=thread"
+
+
+class Failed(Exception):
+    """A check failed."""
+
+
+class Missing(Exception):
+    """What a check needs is not here."""
+
+
+def run(command: Sequence[object], **options: object) -> str:
+    """The output of a command that must end well."""
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, **options
+    )  # type: ignore[call-overload]
+    if done.returncode:
+        raise Failed(f"{shlex.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return str(done.stdout)
+
+
+def must_be_caught(command: Sequence[object], report: str, **options: object) -> None:
+    """A planted mistake, so that silence means something."""
+    try:
+        run(command, **options)
+    except Failed as failure:
+        if re.search(report, str(failure)):
+            print(f"planted and caught: {report}")
+            return
+        raise
+    raise Failed(f"planted, but not caught: {report}")
+
+
+@dataclass(frozen=True)
+class Core:
+    """The core as CMakeLists.txt builds it, and parts of it compiled with other options."""
+
+    folder: Path
+
+    @cached_property
+    def objects(self) -> dict[str, Path]:
+        """Of the library as it is shipped, by the name of the source."""
+        cmake_folder = run([sys.executable, "-m", "nanobind", "--cmake_dir"]).strip()
+        configure = [
+            "cmake",
+            "-S",
+            ROOT / "cpu",
+            "-B",
+            self.folder,
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Release",
+        ]
+        options = [f"-DCMAKE_CXX_COMPILER={CXX}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+        options += [f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={cmake_folder}"]
+        run([*configure, *options])
+        run(["cmake", "--build", self.folder])
+        return {path.name.partition(".")[0]: path for path in self.folder.glob("CMakeFiles/_cpu.dir/*.cpp.o")}
+
+    def compiled(self, names: Sequence[str], kind: str, flags: str) -> list[Path]:
+        """Objects of sources, compiled as for the library and then with `flags`."""
+        assert self.objects
+        to = self.folder / kind
+        to.mkdir(exist_ok=True)
+        commands = []
+        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
+            name = Path(entry["file"]).stem
+            if name in names:
+                words = shlex.split(entry["command"])
+                words[words.index("-o") + 1] = str(to / f"{name}.o")
+                commands.append([*words, *shlex.split(flags)])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda words: run(words, cwd=self.folder), commands))
+        return [to / f"{name}.o" for name in names]
+
+    def package(self, kind: str, objects: Sequence[Path], flags: str) -> Path:
+        """A folder with polygpu, its module linked from `objects`."""
+        folder = self.folder / f"{kind}-package"
+        shutil.copytree(
+            ROOT / "polygpu", folder / "polygpu", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+        )
+        (module,) = self.folder.glob("_cpu.*so")
+        library = self.folder / "libnanobind-static.a"
+        target = folder / "polygpu" / module.name
+        run([CXX, "-shared", *shlex.split(flags), *objects, library, "-pthread", "-o", target])
+        return folder
+
+    def program(self, source: str, objects: Sequence[Path], flags: str) -> Path:
+        """A program of native/, linked with `objects`."""
+        program = self.folder / Path(source).stem
+        run(
+            [
+                CXX,
+                "-std=c++17",
+                *shlex.split(flags),
+                "-I",
+                ROOT / "cpu",
+                NATIVE / source,
+                *objects,
+                "-o",
+                program,
+            ]
+        )
+        return program
+
+
+def runtime(sanitizer: str) -> str:
+    """What an interpreter that is not instrumented loads first."""
+    found = []
+    for name in (
+        f"lib{sanitizer}.so",
+        "libstdc++.so",
+    ):  # without the latter, exceptions cannot be intercepted
+        path = Path(run([CXX, f"-print-file-name={name}"]).strip())
+        if not path.is_absolute():
+            raise Missing(f"{name} of {CXX}")
+        found.append(str(path.resolve()))
+    return " ".join(found)
+
+
+def environment(package: Path, sanitizer: str, **options: str) -> dict[str, str]:
+    """For `python -S`, which imports polygpu from `package`, however else it is installed."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [str(package), *(path for path in sys.path if "site-packages" in path)]
+        ),
+        "PYTHONMALLOC": "malloc",
+        "POLYGPU_CACHE_DIR": str(package / "cache"),
+        "POLYGPU_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "1",
+        "LD_PRELOAD": runtime(sanitizer),
+        **options,
+    }
+
+
+def needs_gcc() -> None:
+    """The flags and the runtime are those of GCC."""
+    if "__clang__" in run([CXX, "-dM", "-E", "-x", "c++", os.devnull]):
+        raise Missing("the sanitizers of g++")
+
+
+# Legacy prefixes, then the first byte of VEX or EVEX coding, which has no other use in 64-bit mode.
+WIDE_CODING = re.compile(r"^(?:(?:26|2e|36|3e|64|65|66|67|f0|f2|f3) )*(?:c4|c5|62) ")
+
+
+def wide_instructions(disassembly: str) -> list[str]:
+    """Lines of `objdump --disassemble --wide --show-raw-insn` that only machines with AVX can run."""
+    lines = (line.split("\t") for line in disassembly.splitlines())
+    return ["\t".join(line) for line in lines if len(line) > 2 and WIDE_CODING.match(line[1])]
+
+
+def check_objects(core: Core) -> None:
+    """No wide instruction outside the objects of its set, and no function in them that the linker may share.
+
+    Of a template or an inline function with external linkage the linker keeps one copy, perhaps that of such
+    an object. Nor may they run anything when the library is loaded.
+    """
+    if platform.machine() != "x86_64":
+        raise Missing("x86-64")
+    disassemble = ["objdump", "--disassemble", "--wide", "--show-raw-insn"]
+    for name, path in core.objects.items():
+        found = wide_instructions(run([*disassemble, path]))
+        if name not in WIDE:
+            if found:
+                raise Failed(f"{name} contains {len(found)} wide instructions\n" + "\n".join(found[:5]))
+            continue
+        if not found:
+            raise Failed(f"{name} contains no wide instruction, or they are not recognised")
+        shared = run(
+            ["nm", "--demangle", "--defined-only", "--extern-only", "--format=posix", path]
+        ).splitlines()
+        if [line.split(" ")[0] for line in shared] != [f"pg::{name}"]:
+            raise Failed(f"{name} defines more than pg::{name} for others\n" + "\n".join(shared))
+        if ".init_array" in run(["objdump", "--section-headers", path]):
+            raise Failed(f"{name} runs code when the library is loaded")
+        print(f"{name}: {len(found)} wide instructions, all its own")
+    print("none in " + ", ".join(name for name in core.objects if name not in WIDE))
+
+
+def check_kernels(core: Core) -> None:
+    """Every instruction set of this machine, then the module, under the sanitizers of addresses and C++."""
+    needs_gcc()
+    objects = core.compiled([*KERNELS, "rows", "module"], "address", ADDRESS)
+    smoke = core.program("smoke.cpp", objects[: len(KERNELS)], ADDRESS)
+    isas = _cpu.supported_isas()
+    for isa in isas:
+        must_be_caught([smoke, isa, "plant-overrun"], "ERROR: AddressSanitizer")
+    must_be_caught([smoke, "plant-shift"], "runtime error: shift exponent")
+    print(f"{' '.join(isas)}: {run([smoke, *isas]).strip()}")
+    package = core.package("address", objects, ADDRESS)
+    # Plans and interned objects live until the interpreter ends.
+    settings = environment(package, "asan", ASAN_OPTIONS="detect_leaks=0")
+    python = [sys.executable, "-S", NATIVE / "threads.py"]
+    must_be_caught([*python, "plant-overrun"], "ERROR: AddressSanitizer", env=settings)
+    for isa in isas:
+        print(f"module, {isa}: {run(python, env={**settings, 'POLYGPU_CPU_ISA': isa})}", end="")
+
+
+def check_threads(core: Core) -> None:
+    """The module with the portable kernels: threads are handed the same rows on every instruction set."""
+    needs_gcc()
+    objects = core.compiled(["isa_portable", "tables", "rows", "module"], "thread", THREAD)
+    package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
+    reports = package / "reports"
+    reports.mkdir()
+    settings = environment(package, "tsan", POLYGPU_CPU_ISA="portable")
+    python = [sys.executable, "-S", NATIVE / "threads.py"]
+    must_be_caught([*python, "plant-race"], "WARNING: ThreadSanitizer: data race", env=settings)
+    settings["TSAN_OPTIONS"] = f"log_path={reports}/report"  # of the interpreters that it starts as well
+    print(run(python, env=settings), end="")
+    for report in reports.iterdir():
+        raise Failed(report.read_text())
+
+
+def counted(core: Core, isas: Sequence[str]) -> dict[str, float]:
+    """Instructions of each kernel, by its name and size, for a unit of its work (native/counts.cpp)."""
+    program = core.program("counts.cpp", [core.objects[name] for name in KERNELS], "-O1")
+    out = core.folder / "callgrind.out"
+    run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *isas])
+    counts = {}
+    for path in core.folder.glob("callgrind.out.*"):
+        found = re.search(r"Client Request: (.*) (\d+)\n(?:.*\n)*?totals: (\d+)", path.read_text())
+        assert found, path
+        counts[found[1]] = int(found[3]) / int(found[2])
+    return counts
+
+
+def compiler() -> str:
+    """What counts depend on."""
+    macros = dict(
+        line.split(" ", 2)[1:] for line in run([CXX, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
+    )
+    name = "clang" if "__clang__" in macros else "gcc"
+    version = macros["__clang_major__" if name == "clang" else "__GNUC__"]
+    return f"{name} {version}, {platform.machine()}"
+
+
+def check_counts(core: Core, write: bool = False) -> None:
+    """Every kernel within its budget, which is lowered by hand-free rewriting once a kernel needs less."""
+    if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
+        raise Missing("valgrind")
+    counts = counted(
+        core, [isa for isa in _cpu.supported_isas() if isa != "avx512"]
+    )  # valgrind knows no AVX-512
+    head, *lines = BUDGETS.read_text().splitlines() if BUDGETS.exists() else [""]
+    if write:
+        rows = [f"{name:36s} {value:9.3f}" for name, value in sorted(counts.items())]
+        BUDGETS.write_text("\n".join([f"# {compiler()}: instructions for a unit of work", *rows]) + "\n")
+        print(f"{len(rows)} budgets written")
+        return
+    budgets = {name.strip(): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    if not head.startswith(f"# {compiler()}:"):
+        raise Missing(f"the compiler of the budgets ({head[2:]}); this is {compiler()}")
+    above = [name for name in counts if counts[name] > budgets.get(name, 0) * (1 + SLACK)]
+    below = [name for name in counts if counts[name] < budgets.get(name, 0) * (1 - SLACK)]
+    for name in sorted(below):
+        print(f"{name}: {counts[name]:.3f}, budget {budgets[name]:.3f}: lower it")
+    if above:
+        rows = [f"{name}: {counts[name]:.3f}, budget {budgets.get(name, 0):.3f}" for name in sorted(above)]
+        raise Failed("more instructions than the budget\n" + "\n".join(rows))
+    gone = {name for name in budgets if name not in counts and name.split(" ")[0] in _cpu.supported_isas()}
+    if gone:
+        raise Failed("budgets without a kernel: " + ", ".join(sorted(gone)))
+    print(f"{len(counts)} kernels within their budgets")
+
+
+CHECKS: dict[str, Callable[[Core], None]] = {
+    "objects": check_objects,
+    "kernels": check_kernels,
+    "threads": check_threads,
+    "counts": check_counts,
+}
+
+
+def main() -> int:
+    """Run the checks that are named, or all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checks", nargs="*", choices=[*CHECKS, []], help="some, instead of all")
+    parser.add_argument("--budget", action="store_true", help="write the budgets of instructions")
+    options = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        core = Core(Path(folder))
+        for name in options.checks or CHECKS:
+            began = time.monotonic()
+            print(f"-- {name}", flush=True)
+            try:
+                if name == "counts":
+                    check_counts(core, options.budget)
+                else:
+                    CHECKS[name](core)
+            except Missing as missing:
+                print(f"SKIPPED: {missing} is not here")
+            except Failed as failure:
+                print(f"FAILED: {failure}")
+                failed = True
+            print(f"{time.monotonic() - began:.0f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
