@@ -6,7 +6,7 @@
                                     UndefinedBehaviorSanitizer
     python tests/core.py threads    the module under ThreadSanitizer (native/threads.py)
     python tests/core.py counts     instructions of every kernel, by valgrind, against native/budgets.txt
-    python tests/core.py counts --budget    writes that file
+    python tests/core.py --budget   writes that file
 
 They need g++, its sanitizers, cmake, ninja, nanobind and valgrind, and an installed polygpu. What cannot be
 run here is told, and does not fail. Exits with 1 where a check fails.
@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from polygpu import _cpu
 
@@ -57,17 +58,19 @@ class Missing(Exception):
     """What a check needs is not here."""
 
 
-def run(command: Sequence[object], **options: object) -> str:
+def run(command: Sequence[object], **options: Any) -> str:
     """The output of a command that must end well."""
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, **options
-    )  # type: ignore[call-overload]
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    except FileNotFoundError:
+        raise Missing(words[0]) from None
     if done.returncode:
-        raise Failed(f"{shlex.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        raise Failed(f"{shlex.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return str(done.stdout)
 
 
-def must_be_caught(command: Sequence[object], report: str, **options: object) -> None:
+def must_be_caught(command: Sequence[object], report: str, **options: Any) -> None:
     """A planted mistake, so that silence means something."""
     try:
         run(command, **options)
@@ -152,8 +155,20 @@ class Core:
         return program
 
 
+def compiler() -> str:
+    """What the number of instructions depends on."""
+    macros = dict(
+        line.split(" ", 2)[1:] for line in run([CXX, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
+    )
+    name = "clang" if "__clang__" in macros else "gcc"
+    version = macros["__clang_major__" if name == "clang" else "__GNUC__"]
+    return f"{name} {version}, {platform.machine()}"
+
+
 def runtime(sanitizer: str) -> str:
-    """What an interpreter that is not instrumented loads first."""
+    """What an interpreter that is not instrumented loads first. It is GCC's, as are the flags."""
+    if compiler().startswith("clang"):
+        raise Missing("g++")
     found = []
     for name in (
         f"lib{sanitizer}.so",
@@ -166,7 +181,7 @@ def runtime(sanitizer: str) -> str:
     return " ".join(found)
 
 
-def environment(package: Path, sanitizer: str, **options: str) -> dict[str, str]:
+def environment(package: Path, preload: str, **options: str) -> dict[str, str]:
     """For `python -S`, which imports polygpu from `package`, however else it is installed."""
     return {
         **os.environ,
@@ -177,15 +192,9 @@ def environment(package: Path, sanitizer: str, **options: str) -> dict[str, str]
         "POLYGPU_CACHE_DIR": str(package / "cache"),
         "POLYGPU_NUM_THREADS": "4",
         "OPENBLAS_NUM_THREADS": "1",
-        "LD_PRELOAD": runtime(sanitizer),
+        "LD_PRELOAD": preload,
         **options,
     }
-
-
-def needs_gcc() -> None:
-    """The flags and the runtime are those of GCC."""
-    if "__clang__" in run([CXX, "-dM", "-E", "-x", "c++", os.devnull]):
-        raise Missing("the sanitizers of g++")
 
 
 # Legacy prefixes, then the first byte of VEX or EVEX coding, which has no other use in 64-bit mode.
@@ -228,7 +237,7 @@ def check_objects(core: Core) -> None:
 
 def check_kernels(core: Core) -> None:
     """Every instruction set of this machine, then the module, under the sanitizers of addresses and C++."""
-    needs_gcc()
+    preload = runtime("asan")
     objects = core.compiled([*KERNELS, "rows", "module"], "address", ADDRESS)
     smoke = core.program("smoke.cpp", objects[: len(KERNELS)], ADDRESS)
     isas = _cpu.supported_isas()
@@ -238,7 +247,7 @@ def check_kernels(core: Core) -> None:
     print(f"{' '.join(isas)}: {run([smoke, *isas]).strip()}")
     package = core.package("address", objects, ADDRESS)
     # Plans and interned objects live until the interpreter ends.
-    settings = environment(package, "asan", ASAN_OPTIONS="detect_leaks=0")
+    settings = environment(package, preload, ASAN_OPTIONS="detect_leaks=0")
     python = [sys.executable, "-S", NATIVE / "threads.py"]
     must_be_caught([*python, "plant-overrun"], "ERROR: AddressSanitizer", env=settings)
     for isa in isas:
@@ -247,12 +256,12 @@ def check_kernels(core: Core) -> None:
 
 def check_threads(core: Core) -> None:
     """The module with the portable kernels: threads are handed the same rows on every instruction set."""
-    needs_gcc()
+    preload = runtime("tsan")
     objects = core.compiled(["isa_portable", "tables", "rows", "module"], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
     reports = package / "reports"
     reports.mkdir()
-    settings = environment(package, "tsan", POLYGPU_CPU_ISA="portable")
+    settings = environment(package, preload, POLYGPU_CPU_ISA="portable")
     python = [sys.executable, "-S", NATIVE / "threads.py"]
     must_be_caught([*python, "plant-race"], "WARNING: ThreadSanitizer: data race", env=settings)
     settings["TSAN_OPTIONS"] = f"log_path={reports}/report"  # of the interpreters that it starts as well
@@ -261,8 +270,11 @@ def check_threads(core: Core) -> None:
         raise Failed(report.read_text())
 
 
-def counted(core: Core, isas: Sequence[str]) -> dict[str, float]:
+def counted(core: Core) -> dict[str, float]:
     """Instructions of each kernel, by its name and size, for a unit of its work (native/counts.cpp)."""
+    if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
+        raise Missing("valgrind")
+    isas = [isa for isa in _cpu.supported_isas() if isa != "avx512"]  # which valgrind does not know
     program = core.program("counts.cpp", [core.objects[name] for name in KERNELS], "-O1")
     out = core.folder / "callgrind.out"
     run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *isas])
@@ -274,42 +286,34 @@ def counted(core: Core, isas: Sequence[str]) -> dict[str, float]:
     return counts
 
 
-def compiler() -> str:
-    """What counts depend on."""
-    macros = dict(
-        line.split(" ", 2)[1:] for line in run([CXX, "-dM", "-E", "-x", "c++", os.devnull]).splitlines()
-    )
-    name = "clang" if "__clang__" in macros else "gcc"
-    version = macros["__clang_major__" if name == "clang" else "__GNUC__"]
-    return f"{name} {version}, {platform.machine()}"
+def write_budgets(core: Core) -> None:
+    """What is counted now is what is allowed."""
+    rows = [f"{name:36s} {value:9.3f}" for name, value in sorted(counted(core).items())]
+    BUDGETS.write_text("\n".join([f"# {compiler()}: instructions for a unit of work", *rows]) + "\n")
+    print(f"{len(rows)} budgets written")
 
 
-def check_counts(core: Core, write: bool = False) -> None:
-    """Every kernel within its budget, which is lowered by hand-free rewriting once a kernel needs less."""
-    if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
-        raise Missing("valgrind")
-    counts = counted(
-        core, [isa for isa in _cpu.supported_isas() if isa != "avx512"]
-    )  # valgrind knows no AVX-512
-    head, *lines = BUDGETS.read_text().splitlines() if BUDGETS.exists() else [""]
-    if write:
-        rows = [f"{name:36s} {value:9.3f}" for name, value in sorted(counts.items())]
-        BUDGETS.write_text("\n".join([f"# {compiler()}: instructions for a unit of work", *rows]) + "\n")
-        print(f"{len(rows)} budgets written")
-        return
-    budgets = {name.strip(): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+def check_counts(core: Core) -> None:
+    """Every kernel within its budget; a budget that has become too wide is named."""
+    head, *lines = BUDGETS.read_text().splitlines()
     if not head.startswith(f"# {compiler()}:"):
-        raise Missing(f"the compiler of the budgets ({head[2:]}); this is {compiler()}")
-    above = [name for name in counts if counts[name] > budgets.get(name, 0) * (1 + SLACK)]
-    below = [name for name in counts if counts[name] < budgets.get(name, 0) * (1 - SLACK)]
-    for name in sorted(below):
-        print(f"{name}: {counts[name]:.3f}, budget {budgets[name]:.3f}: lower it")
+        raise Missing(f"what the budgets are of ({head[2:]}; this is {compiler()})")
+    counts = counted(core)
+    budgets = {name.strip(): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    budgets = {name: value for name, value in budgets.items() if name.split(" ")[0] in _cpu.supported_isas()}
+    if counts.keys() != budgets.keys():
+        raise Failed(
+            "kernels without a budget, or the other way: " + ", ".join(counts.keys() ^ budgets.keys())
+        )
+    above = []
+    for name, budget in budgets.items():
+        line = f"{name}: {counts[name]:.3f}, budget {budget:.3f}"
+        if counts[name] > budget * (1 + SLACK):
+            above.append(line)
+        elif counts[name] < budget * (1 - SLACK):
+            print(f"{line}: lower it")
     if above:
-        rows = [f"{name}: {counts[name]:.3f}, budget {budgets.get(name, 0):.3f}" for name in sorted(above)]
-        raise Failed("more instructions than the budget\n" + "\n".join(rows))
-    gone = {name for name in budgets if name not in counts and name.split(" ")[0] in _cpu.supported_isas()}
-    if gone:
-        raise Failed("budgets without a kernel: " + ", ".join(sorted(gone)))
+        raise Failed("more instructions than allowed\n" + "\n".join(above))
     print(f"{len(counts)} kernels within their budgets")
 
 
@@ -330,14 +334,14 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         core = Core(Path(folder))
+        if options.budget:
+            write_budgets(core)
+            return 0
         for name in options.checks or CHECKS:
             began = time.monotonic()
             print(f"-- {name}", flush=True)
             try:
-                if name == "counts":
-                    check_counts(core, options.budget)
-                else:
-                    CHECKS[name](core)
+                CHECKS[name](core)
             except Missing as missing:
                 print(f"SKIPPED: {missing} is not here")
             except Failed as failure:
