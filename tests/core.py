@@ -264,7 +264,7 @@ def check_threads(core: Core) -> None:
     settings = environment(package, preload, POLYGPU_CPU_ISA="portable")
     python = [sys.executable, "-S", NATIVE / "threads.py"]
     must_be_caught([*python, "plant-race"], "WARNING: ThreadSanitizer: data race", env=settings)
-    settings["TSAN_OPTIONS"] = f"log_path={reports}/report"  # of the interpreters that it starts as well
+    settings["TSAN_OPTIONS"] = f"log_path={reports}/report"  # those of the forked child as well
     print(run(python, env=settings), end="")
     for report in reports.iterdir():
         raise Failed(report.read_text())
