@@ -259,15 +259,10 @@ def check_threads(core: Core) -> None:
     preload = runtime("tsan")
     objects = core.compiled(["isa_portable", "tables", "rows", "module"], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
-    reports = package / "reports"
-    reports.mkdir()
-    settings = environment(package, preload, POLYGPU_CPU_ISA="portable")
+    settings = environment(package, preload, POLYGPU_CPU_ISA="portable", TSAN_OPTIONS="halt_on_error=1")
     python = [sys.executable, "-S", NATIVE / "threads.py"]
     must_be_caught([*python, "plant-race"], "WARNING: ThreadSanitizer: data race", env=settings)
-    settings["TSAN_OPTIONS"] = f"log_path={reports}/report"  # those of the forked child as well
     print(run(python, env=settings), end="")
-    for report in reports.iterdir():
-        raise Failed(report.read_text())
 
 
 def counted(core: Core) -> dict[str, float]:
@@ -297,14 +292,13 @@ def check_counts(core: Core) -> None:
     """Every kernel within its budget; a budget that has become too wide is named."""
     head, *lines = BUDGETS.read_text().splitlines()
     if not head.startswith(f"# {compiler()}:"):
-        raise Missing(f"what the budgets are of ({head[2:]}; this is {compiler()})")
+        raise Missing(f"the compiler of the budgets ({head[2:].partition(':')[0]}; this is {compiler()})")
     counts = counted(core)
     budgets = {name.strip(): float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
     budgets = {name: value for name, value in budgets.items() if name.split(" ")[0] in _cpu.supported_isas()}
     if counts.keys() != budgets.keys():
-        raise Failed(
-            "kernels without a budget, or the other way: " + ", ".join(counts.keys() ^ budgets.keys())
-        )
+        unpaired = ", ".join(sorted(counts.keys() ^ budgets.keys()))
+        raise Failed(f"kernels without a budget, or the other way: {unpaired}")
     above = []
     for name, budget in budgets.items():
         line = f"{name}: {counts[name]:.3f}, budget {budget:.3f}"
