@@ -4,7 +4,8 @@
 
 Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
 uniformly from [0, q), q prime; complex transforms on the same batch of rows, products of matrices on
-the same random residues. Which conversions a row includes: docs/performance.md.
+the same random residues. Which conversions a row includes: docs/performance.md. Last the goals of the
+core (goals.py) and their table.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 
-from .harness import RESULTS, Case, Row, measure, print_table, record
+from . import goals
+from .harness import RESULTS, Case, Row, measure, on_cores, print_table, record
 from .matrices import Product, multiply_integers
+from .polynomials import Residues, Workload, bit_reversal, folded, from_flint, to_flint
 from .report import KINDS
 
 DEGREES = (2**10, 2**12, 2**14, 2**16)
@@ -35,97 +38,7 @@ ROWS, POINTS = 1024, 64  # of a batch of complex transforms
 MATRICES = (128, 512, 1024)  # rows and columns
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
-PACKAGES = ("python-flint", "galois", "scipy")
-
-Residues = NDArray[np.uint64]
-Evaluations = NDArray[np.object_]
-
-
-@dataclass(frozen=True, eq=False)
-class Workload:
-    """Two polynomials of a ring, and what the definition says of them."""
-
-    n: int
-    bits: int
-
-    @cached_property
-    def ring(self) -> pg.Ring:
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, 1))
-
-    @cached_property
-    def q(self) -> int:
-        return self.ring.modulus
-
-    @cached_property
-    def psi(self) -> int:
-        """The root of X^N + 1 at whose powers the transform evaluates."""
-        assert self.ring.roots is not None
-        (psi,) = self.ring.roots
-        assert pow(psi, self.n, self.q) == self.q - 1
-        return psi
-
-    @cached_property
-    def a(self) -> Residues:
-        return np.random.default_rng(1).integers(self.q, size=self.n, dtype=np.uint64)
-
-    @cached_property
-    def b(self) -> Residues:
-        return np.random.default_rng(2).integers(self.q, size=self.n, dtype=np.uint64)
-
-    @cached_property
-    def a_evaluated(self) -> Evaluations:
-        return evaluations(self.a, self.psi, self.q)
-
-    @cached_property
-    def product_evaluated(self) -> Evaluations:
-        product: Evaluations = self.a_evaluated * evaluations(self.b, self.psi, self.q) % self.q
-        return product
-
-    def case(
-        self,
-        op: str,
-        library: str,
-        run: Callable[[], Any],
-        values: Callable[[Any], NDArray[Any]] = np.asarray,
-    ) -> Case:
-        params = {"n": self.n, "bits": self.bits, "limbs": 1, "batch": 1, "q": self.q}
-        verify = {
-            "product": self.is_product,
-            "ntt": self.is_transform,
-            "intt": self.is_input,
-        }[op]
-        return Case(op, library, params, run, verify, work=self.n, values=values)
-
-    def is_product(self, c: NDArray[Any]) -> bool:
-        """X^N + 1 has N roots mod q: right values at all of them leave no other c < q."""
-        return (
-            c.shape == (self.n,)
-            and int(c.max()) < self.q
-            and np.array_equal(evaluations(c, self.psi, self.q), self.product_evaluated)
-        )
-
-    def is_transform(self, values: NDArray[Any]) -> bool:
-        return np.array_equal(values, self.a_evaluated)
-
-    def is_input(self, values: NDArray[Any]) -> bool:
-        return np.array_equal(values, self.a)
-
-
-def evaluations(a: NDArray[Any], psi: int, q: int) -> Evaluations:
-    """a(psi^(2 br(k) + 1)) mod q for k = 0..N-1, br = bit reversal, psi^N = -1; in Python ints.
-
-    Remainders of a modulo X^m - psi^e, halving m: X^2m - psi^2e is the product of X^m - psi^e and
-    X^m - psi^(e+N), and the remainder modulo X - x is the value at x.
-    """
-    n = a.size
-    remainders, exponents = a.astype(object).reshape(1, n), [n]
-    while (m := remainders.shape[1] // 2) > 0:
-        x_to_m = np.array([pow(psi, e // 2, q) for e in exponents], dtype=object)
-        low, high = remainders[:, :m], remainders[:, m:] * x_to_m[:, None]
-        remainders = np.stack((low + high, low - high), axis=1).reshape(-1, m) % q
-        exponents = [half for e in exponents for half in (e // 2, e // 2 + n)]
-    values: Evaluations = remainders.ravel()
-    return values
+PACKAGES = ("python-flint", "galois", "numba", "scipy")
 
 
 def polygpu_cases(w: Workload) -> Iterator[Case]:
@@ -142,28 +55,18 @@ def polygpu_cases(w: Workload) -> Iterator[Case]:
 
 
 def flint_cases(w: Workload) -> Iterator[Case]:
-    """FLINT has no negacyclic product: the linear one, folded by two copies and a subtraction."""
-    from flint import nmod_poly
-
+    """The linear product, folded by two copies and a subtraction."""
     n, q = w.n, w.q
 
-    def product(a: nmod_poly, b: nmod_poly) -> nmod_poly:
-        c = a * b
-        return c.truncate(n) - c.right_shift(n)
+    def to_numpy(c: Any) -> Residues:
+        return from_flint(c, n)
 
-    def to_flint(a: Residues) -> nmod_poly:
-        return nmod_poly(a.tolist(), q)
-
-    def to_numpy(c: nmod_poly) -> Residues:
-        short = np.array([int(x) for x in c.coeffs()], dtype=np.uint64)
-        return np.pad(short, (0, n - short.size))  # FLINT drops leading zeros
-
-    a, b = to_flint(w.a), to_flint(w.b)
-    yield w.case("product", "python-flint", lambda: product(a, b), to_numpy)
+    a, b = to_flint(w.a, q), to_flint(w.b, q)
+    yield w.case("product", "python-flint", lambda: folded(a * b, n), to_numpy)
     yield w.case(
         "product",
         "python-flint, NumPy in and out",
-        lambda: to_numpy(product(to_flint(w.a), to_flint(w.b))),
+        lambda: to_numpy(folded(to_flint(w.a, q) * to_flint(w.b, q), n)),
     )
 
 
@@ -200,12 +103,115 @@ def galois_cases(w: Workload) -> Iterator[Case]:
     yield w.case("intt", "galois", lambda: inverse(evaluated))
 
 
-def bit_reversal(n: int) -> NDArray[np.intp]:
-    """br(k) for k = 0..n-1, n a power of two."""
-    order = np.zeros(1, dtype=np.intp)
-    while order.size < n:
-        order = np.concatenate((2 * order, 2 * order + 1))
-    return order
+def numba_cases(w: Workload) -> Iterator[Case]:
+    """What a user would write: transforms of radix 2 with Shoup's products, compiled."""
+    word = np.uint32 if w.q < 2**31 else np.uint64
+    forward, inverse, pointwise = compiled_transforms(word)
+    n, q, radix = w.n, w.q, 2 ** (8 * word().itemsize)
+
+    def table(factors: list[int]) -> NDArray[Any]:
+        """Factors and the quotients by which Shoup's products estimate theirs."""
+        return np.array([factors, [x * radix // q for x in factors]], dtype=word)
+
+    def powers(x: int) -> NDArray[Any]:
+        return table([pow(x, e, q) for e in bit_reversal(n).tolist()])
+
+    down, up = powers(w.psi), powers(pow(w.psi, -1, q))
+    by_n = table([pow(n, -1, q), radix * pow(n, -1, q) % q])  # pointwise products lack a factor `radix`
+    negative = word(pow(-q, -1, radix))
+    a, b = w.a.astype(word), w.b.astype(word)
+    evaluated = w.a_evaluated.astype(word)
+
+    def transform(x: NDArray[Any]) -> NDArray[Any]:
+        y = x.copy()
+        forward(y, down, q)
+        return y
+
+    def back(x: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+        y = x.copy()
+        inverse(y, up, scale, q)
+        return y
+
+    def product() -> NDArray[Any]:
+        c = transform(a)
+        pointwise(c, transform(b), q, negative)
+        inverse(c, up, by_n[:, 1], q)
+        return c
+
+    yield w.case("product", "numba", product)
+    yield w.case("ntt", "numba", lambda: transform(a))
+    yield w.case("intt", "numba", lambda: back(evaluated, by_n[:, 0]))
+
+
+@functools.cache
+def compiled_transforms(word: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+    """Forward and inverse transform and product by points, all in place, of arrays of one type.
+
+    uint32 takes q < 2^31, uint64 q < 2^63. Products by points leave out a factor 2^32 or 2^64.
+    """
+    from numba import njit
+
+    bits, half, low = np.uint64(8 * word().itemsize), np.uint64(32), np.uint64(2**32 - 1)
+    least = np.uint64(np.iinfo(word).max)
+
+    def high_of_32(x: Any, y: Any) -> Any:
+        return x * y >> half
+
+    def high_of_64(x: Any, y: Any) -> Any:
+        middle = (x >> half) * (y & low) + ((x & low) * (y & low) >> half)
+        other = (x & low) * (y >> half) + (middle & low)
+        return (x >> half) * (y >> half) + (middle >> half) + (other >> half)
+
+    high = njit(inline="always")(high_of_32 if bits == 32 else high_of_64)
+
+    @njit(inline="always")
+    def reduced(x: Any, q: Any) -> Any:
+        return x - q if x >= q else x
+
+    @njit(inline="always")
+    def times(x: Any, factor: Any, quotient: Any, q: Any) -> Any:
+        return reduced(x * factor - high(x, quotient) * q, q)
+
+    @njit
+    def forward(x: Any, table: Any, q: Any) -> None:
+        q = np.uint64(q)
+        nodes, size = 1, len(x) // 2
+        while size:
+            for node in range(nodes):
+                w, quotient = np.uint64(table[0, nodes + node]), np.uint64(table[1, nodes + node])
+                u, v = x[2 * node * size :][:size], x[(2 * node + 1) * size :][:size]
+                for j in range(size):
+                    s, t = np.uint64(u[j]), times(np.uint64(v[j]), w, quotient, q)
+                    u[j], v[j] = reduced(s + t, q), reduced(s - t + q, q)
+            nodes, size = 2 * nodes, size // 2
+
+    @njit
+    def inverse(x: Any, table: Any, scale: Any, q: Any) -> None:
+        q = np.uint64(q)
+        nodes, size = len(x) // 2, 1
+        while nodes:
+            for node in range(nodes):
+                w, quotient = np.uint64(table[0, nodes + node]), np.uint64(table[1, nodes + node])
+                u, v = x[2 * node * size :][:size], x[(2 * node + 1) * size :][:size]
+                for j in range(size):
+                    s, t = np.uint64(u[j]), np.uint64(v[j])
+                    u[j], v[j] = reduced(s + t, q), times(s - t + q, w, quotient, q)
+            nodes, size = nodes // 2, 2 * size
+        w, quotient = np.uint64(scale[0]), np.uint64(scale[1])
+        for j in range(len(x)):
+            x[j] = times(np.uint64(x[j]), w, quotient, q)
+
+    @njit
+    def pointwise(x: Any, y: Any, q: Any, negative: Any) -> None:
+        q, negative = np.uint64(q), np.uint64(negative)
+        for j in range(len(x)):
+            s, t = np.uint64(x[j]), np.uint64(y[j])
+            # Montgomery: a multiple of q makes the low word of the product vanish.
+            lower = s * t & least
+            multiple = lower * negative & least
+            x[j] = reduced(high(s, t) + high(multiple, q) + np.uint64(lower != 0), q)
+
+    return forward, inverse, pointwise
 
 
 def fft_cases(w: Workload) -> Iterator[Case]:
@@ -342,6 +348,7 @@ LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("polygpu", polygpu_cases),
     ("flint", flint_cases),
     ("galois", galois_cases),
+    ("numba", numba_cases),
     ("numpy", fft_cases),
 )
 BATCH_LIBRARIES: tuple[tuple[str, Callable[[Batch], Iterator[Case]]], ...] = (
@@ -376,26 +383,37 @@ def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
                 yield from of_square(square)
 
 
+def measured(quick: bool) -> Iterator[Row]:
+    """The rows of all cases, on one core, then those of the goals."""
+    for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
+        with on_cores(1):
+            row = measure(case, packages=PACKAGES)
+        yield row
+    yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
+
+
 def describe(row: Row) -> str:
+    params = " ".join(f"{name}={value}" for name, value in row.params.items())
     median, q1, q3 = (ns / 1000 for ns in (row.median, row.q1, row.q3))
-    return f"{median:.2f} us ({q1:.2f} - {q3:.2f}), digest {row.digest}"
+    return f"{row.op} {params} [{row.library}]: {median:.2f} us ({q1:.2f} - {q3:.2f}), digest {row.digest}"
 
 
 @pg.device("cpu")  # whatever the environment names
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}"
+        "--quick",
+        action="store_true",
+        help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}, goals once",
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
 
     rows = []
-    sizes = (QUICK, QUICK_MATRICES) if options.quick else (DEGREES, MATRICES)
-    for case in cases(*sizes):
-        rows.append(measure(case, packages=PACKAGES))
-        record(rows[-1], options.out)
-        print(f"{case}: {describe(rows[-1])}", flush=True)
+    for row in measured(options.quick):
+        rows.append(row)
+        record(row, options.out)
+        print(describe(row), flush=True)
     for table in (table for kind in KINDS.values() for table in kind.tables(rows)):
         print_table(table.title, table.header, table.body)
 

@@ -19,7 +19,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -287,6 +288,31 @@ def rows(directory: Path = RESULTS) -> list[Row]:
 
 
 # The machine and the software
+
+
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Run on the last `count` of the process's cores, with a thread of polygpu on each."""
+    polygpu.backends.backend()  # sets the number of threads, if nothing has run yet
+    allowed, threads = os.sched_getaffinity(0), _cpu.num_threads()
+    os.sched_setaffinity(0, sorted(allowed)[-count:])
+    _cpu.set_num_threads(count)
+    try:
+        yield
+    finally:
+        _cpu.set_num_threads(threads)
+        os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def instructions(isa: str) -> Iterator[None]:
+    """Compute with this instruction set."""
+    before = _cpu.isa()
+    _cpu.set_isa(isa)
+    try:
+        yield
+    finally:
+        _cpu.set_isa(before)
 
 
 def cpu_name() -> str:

@@ -19,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import goals as cpu_goals
 from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
-from .tables import Table, figure, power, unique
+from .tables import Goal, Table, figure, power, unique
 
 PAGES = (
     ROOT / "README.md",
@@ -148,19 +149,10 @@ class ExactKind:
         return " / ".join(ps(row) + "*" * int(row.params["auto"]) if row else "-" for row in methods)
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Time per coefficient, in ps, of a forward transform with a prime of some size."""
-
-    peer: float
-    peer_name: str
-    must: float | None = None
-    moonshot: float | None = None
-
-
 def goals(
     peers: Mapping[int, tuple[float, str]], targets: Mapping[int, tuple[float, float]]
 ) -> dict[int, Goal]:
+    """Of the time per coefficient, in ps, of a forward transform with a prime of some size."""
     return {2**k: Goal(*peers[k], *targets.get(k, (None, None))) for k in peers}
 
 
@@ -267,7 +259,7 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
                     ps_and_share(inverse),
                     ps(product),
                     f"{goal.must:g} / {goal.moonshot:g}" if goal and goal.must else "",
-                    f"{goal.peer:g} ({goal.peer_name})" if goal else "",
+                    goal.peer_text() if goal else "",
                 )
             )
         words = unique(str(r.params["word"]).split()[0] for (size, _, _), r in cells.items() if size == bits)
@@ -323,7 +315,7 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-AnyKind = Kind | BatchKind | ExactKind | GpuKind | StudyKind
+AnyKind = Kind | BatchKind | ExactKind | GpuKind | cpu_goals.GoalKind | StudyKind
 
 KINDS: dict[str, AnyKind] = {
     "cpu-product": Kind(
@@ -356,6 +348,7 @@ KINDS: dict[str, AnyKind] = {
     **transpose.KINDS,
     **ntt64.KINDS,
     **ntt256.KINDS,
+    **cpu_goals.KINDS,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -19,9 +19,42 @@ class Table:
         return "\n".join((f"**{self.title}**", "", *lines))
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What a figure is to reach, beside the best peer's; less is better unless `more` is."""
+
+    peer: float | None
+    peer_name: str
+    must: float | None = None
+    moonshot: float | None = None
+    peer_worst: float | None = None
+    """The peer's figure at its worst place, where there are several."""
+    more: bool = False
+
+    def best(self, values: Mapping[str, float]) -> str:
+        """The place of the best of several values."""
+        return (max if self.more else min)(values, key=values.__getitem__)
+
+    def worst(self, values: Mapping[str, float]) -> str:
+        return (min if self.more else max)(values, key=values.__getitem__)
+
+    def verdict(self, value: float) -> str:
+        """What the value reaches: moonshot, must or neither."""
+        for name, target in (("moonshot", self.moonshot), ("must", self.must)):
+            if target is not None and (value >= target if self.more else value <= target):
+                return name
+        return "missed"
+
+    def peer_text(self) -> str:
+        if self.peer is None:
+            return ""
+        to = f" to {figure(self.peer_worst)}" if self.peer_worst else ""
+        return f"{figure(self.peer)}{to} ({self.peer_name})"
+
+
 def figure(x: float) -> str:
     """Three significant digits, more where the integer part is longer."""
-    return f"{x:.{max(0, 2 - math.floor(math.log10(x)))}f}"
+    return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}" if x else "0"
 
 
 def power(n: int) -> str:

@@ -18,11 +18,15 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from benchmarks import cpu, gpu, harness, report
+from benchmarks import cpu, goals, gpu, harness, polynomials, report
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
+from benchmarks.tables import Goal
+from polygpu import _cpu
+from polygpu.backends.cpu import CpuBackend
 
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
+TINY = goals.Sizes((16,), (16,), pointwise=16, threaded=16, called=8, rings=(16,), passes=2)
 PAGE = """# Figures
 
 <!-- table: cpu-product -->
@@ -217,12 +221,12 @@ def test_report_refuses_an_unknown_table_and_one_without_end() -> None:
 
 @pytest.mark.parametrize("bits", cpu.PRIME_BITS)
 def test_the_oracle_is_the_definition(bits: int) -> None:
-    w = cpu.Workload(16, bits)
+    w = polynomials.Workload(16, bits)
     expected = [
         sum(int(x) * pow(w.psi, (2 * k + 1) * j, w.q) for j, x in enumerate(w.a)) % w.q
-        for k in cpu.bit_reversal(16).tolist()
+        for k in polynomials.bit_reversal(16).tolist()
     ]
-    assert cpu.evaluations(w.a, w.psi, w.q).tolist() == expected
+    assert polynomials.evaluations(w.a, w.psi, w.q).tolist() == expected
     right = product_by_definition(w.a, w.b, w.q)
     assert w.is_product(right)
     wrong = right.copy()
@@ -235,7 +239,7 @@ def test_the_oracle_is_the_definition(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", cpu.PRIME_BITS)
 def test_fft_splitting_is_exact_at_the_largest_coefficients(bits: int) -> None:
-    w = cpu.Workload(64, bits)
+    w = polynomials.Workload(64, bits)
     a = np.full(64, w.q - 1, dtype=np.uint64)
     for b in (a, w.b):
         expected = product_by_definition(a, b, w.q)
@@ -321,11 +325,14 @@ def test_libraries_agree_and_a_whole_run_works(
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
     monkeypatch.setattr(cpu, "QUICK_MATRICES", (24,))
-    monkeypatch.setattr(harness, "TOTAL_NS", 0)
-    monkeypatch.setattr(harness, "WARM_UP_NS", 0)
+    monkeypatch.setattr(goals, "QUICK", TINY)
+    hurry(monkeypatch)
     cpu.main(["--quick", "--out", str(tmp_path)])
     rows = harness.rows(tmp_path)
-    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt", "fft64", "matmul"}
+    ops = {"product", "ntt", "intt", "fft64", "matmul"} | set(goals.OPS) - {"nmod_poly.mul"}
+    assert {r.op for r in rows if r.library == "polygpu"} == ops
+    assert_goals_were_measured([r for r in rows if r.op in goals.OPS], cores=harness.cores())
+    rows = [r for r in rows if r.op not in goals.OPS]
     batches = [r for r in rows if r.op == "fft64"]
     assert {(r.library, r.params["dtype"]) for r in batches} >= {
         (library, dtype) for library in ("polygpu", "numpy.fft") for dtype in cpu.PRECISIONS
@@ -339,7 +346,25 @@ def test_libraries_agree_and_a_whole_run_works(
     assert {r.params["bits"] for r in rows} == set(cpu.PRIME_BITS)
     digests = {(r.op, r.params["bits"], r.digest) for r in rows}
     assert len(digests) == 3 * len(cpu.PRIME_BITS)  # one for each op and prime, in any library
-    assert "polygpu" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    (title,) = [i for i, line in enumerate(lines) if "Goals of one core" in line]
+    assert any(line.lstrip().startswith("NTT, 30-bit prime") for line in lines[title:])
+
+
+def assert_goals_were_measured(rows: list[Row], cores: int) -> None:
+    """All of them in each pass, where and how their rows say, with the same results everywhere."""
+    assert {r.params["run"] for r in rows} == {1, 2}
+    assert len({str(r.params) + r.op for r in rows}) == len(rows)
+    alone = [r for r in rows if r.op in ("forward", "inverse") and r.params["batch"] == 1]
+    assert {(r.params["isa"], r.params["bits"]) for r in alone} == {
+        (isa, bits) for isa, primes in goals.TRANSFORMS.items() for bits in primes
+        if isa in _cpu.supported_isas()
+    }  # fmt: skip
+    assert all(r.machine["isa"] == r.params["isa"] for r in rows)
+    assert all(r.machine["cores"] == r.params["threads"] for r in rows)
+    assert {r.params["threads"] for r in rows} == set(range(1, min(cores, goals.THREADS) + 1))
+    assert len({(r.op, r.params["bits"], r.digest) for r in alone}) == 2 * len(cpu.PRIME_BITS)
+    assert len({r.digest for r in rows if r.params["batch"] == goals.THREADED_ROWS}) == 1
 
 
 def test_absent_libraries_are_skipped_with_a_line(
@@ -349,8 +374,189 @@ def test_absent_libraries_are_skipped_with_a_line(
     monkeypatch.setattr(cpu, "LIBRARIES", (("no_such_module", cpu.flint_cases),))
     monkeypatch.setattr(cpu, "BATCH_LIBRARIES", ())
     monkeypatch.setattr(cpu, "SQUARE_LIBRARIES", ())
+    monkeypatch.setattr(goals, "measured", lambda sizes, packages: iter(()))
     cpu.main(["--quick", "--out", str(tmp_path)])
     assert "no_such_module: not installed, skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bits", cpu.PRIME_BITS)
+def test_numba_is_right_at_the_largest_coefficients(bits: int) -> None:
+    pytest.importorskip("numba")
+    w = polynomials.Workload(64, bits)
+    w.__dict__["a"] = np.full(64, w.q - 1, dtype=np.uint64)
+    for case in cpu.numba_cases(w):
+        assert case.verify(case.values(case.run())), case
+
+
+# ---- goals of the CPU core ----
+
+GOAL_PAGE = """# Figures
+
+<!-- table: cpu-goals -->
+<!-- end: cpu-goals -->
+
+<!-- table: cpu-summary -->
+<!-- end: cpu-summary -->
+"""
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time no longer than it takes to have a figure."""
+    monkeypatch.setattr(harness.WallClock, "warm_up_ns", 0)
+    monkeypatch.setattr(harness.WallClock, "total_ns", 0)
+    monkeypatch.setattr(harness, "SAMPLE_NS", 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "ops"),
+    [
+        ("ntt", {"forward", "Ring"}),
+        ("intt", {"inverse"}),
+        ("multiply", {"multiply", "Poly.mul"}),
+        ("pointwise", {"pointwise"}),
+    ],
+)
+@pytest.mark.parametrize("written", [True, False])
+def test_wrong_results_of_goals_are_refused(
+    method: str, ops: set[str], written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entry wrong in every row, or a call that leaves its output as it was."""
+    hurry(monkeypatch)
+    cases = list(goals.cases(TINY))
+    assert all(case.verify(case.values(case.run())) for case in cases)
+    right = getattr(CpuBackend, method)
+
+    def wrong(self: CpuBackend, *arguments: Any) -> None:
+        if written:
+            right(self, *arguments)
+            arguments[-1][..., 3] ^= 1
+
+    monkeypatch.setattr(CpuBackend, method, wrong)
+    cases = list(goals.cases(TINY))
+    assert {case.op for case in cases if not case.verify(case.values(case.run()))} == ops
+    assert {case.op for case in cases if case.op in ops} == ops
+    with pytest.raises(Unverified, match=rf"({'|'.join(ops)}) .*wrong"):
+        list(goals.measured(TINY, ()))
+
+
+def test_a_result_is_taken_once() -> None:
+    case = next(goals.cases(TINY))
+    assert case.verify(case.values(case.run()))
+    assert not case.verify(case.values(None))
+
+
+def test_what_a_case_is_measured_with_is_put_back() -> None:
+    pg.backends.load("cpu")
+    before = harness.cores(), _cpu.num_threads(), _cpu.isa()
+    with pytest.raises(ZeroDivisionError), harness.on_cores(1), harness.instructions("portable"):
+        assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == (1, 1, "portable")
+        raise ZeroDivisionError
+    assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == before
+
+
+def test_rings_are_made_without_what_was_kept() -> None:
+    first = pg.Ring(16, 97)
+    plan, limbs = first.transform, first.limbs
+    assert pg.Ring(16, 97).transform is plan
+    goals.forget_plans()
+    second = pg.Ring(16, 97)
+    assert second.transform is not plan and second.limbs is not limbs
+    assert first.transform is plan
+
+
+def test_goals_of_the_core_are_in_order() -> None:
+    assert len({line.work for line in goals.LINES}) == len(goals.LINES)
+    for line in goals.LINES:
+        goal, sign = line.goal, -1 if line.goal.more else 1
+        assert goal.must is not None and goal.verdict(goal.must * (1 + sign / 100)) == "missed"
+        assert goal.verdict(goal.must) == "must"
+        assert goal.peer is None or sign * goal.must <= sign * goal.peer
+        if goal.moonshot is not None:
+            assert sign * goal.moonshot < sign * goal.must
+            assert goal.verdict(goal.moonshot) == "moonshot"
+
+
+def test_a_goal_without_a_moonshot_and_one_of_more() -> None:
+    assert [Goal(3, "x", 2).verdict(v) for v in (2.1, 2, 0.1)] == ["missed", "must", "must"]
+    more = Goal(1, "x", 2, 3, more=True)
+    assert [more.verdict(v) for v in (1.9, 2, 2.9, 3)] == ["missed", "must", "must", "moonshot"]
+    values = {"a": 1.0, "b": 2.0}
+    assert (more.worst(values), more.best(values)) == ("a", "b")
+    assert (Goal(3, "x").worst(values), Goal(3, "x").best(values)) == ("b", "a")
+
+
+def goal_row(op: str, run: int, n: int, bits: int, ns: float, **params: int | str) -> Row:
+    """A row of a pass as if measured on some CPU at 4 GHz."""
+    own: dict[str, int | str] = {"n": n, "bits": bits, "limbs": 1, "batch": 1, "isa": "avx512", "threads": 1}
+    library = "python-flint" if op == "nmod_poly.mul" else "polygpu"
+    return row(op=op, library=library, params=own | params | {"run": run}, median=ns)
+
+
+def goal_lines(rows: list[Row]) -> dict[str, list[str]]:
+    """The cells of the table of goals by its first column."""
+    table = report.rewrite(GOAL_PAGE, rows).partition("<!-- end: cpu-goals -->")[0]
+    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
+    return {first: rest for first, *rest in cells}
+
+
+def test_goals_show_what_is_met_and_missed() -> None:
+    butterflies = 2**11 * 12  # of N = 2^12
+    cycles = {"forward": (0.70, 0.61, 0.55), "inverse": (0.52, 0.99, 0.40)}  # of three passes
+    rows = [
+        goal_row(op, run, 2**12, 46, value / 4 * butterflies)
+        for op, values in cycles.items()
+        for run, value in enumerate(values, 1)
+    ]
+    rows += [goal_row("forward", 1, 2**12, 60, 2.0 / 4 * butterflies)]
+    rows += [goal_row("Poly.mul", run, 2**12, 50, 1000 * us) for run, us in enumerate((15, 12, 13.9), 1)]
+    rows += [goal_row("nmod_poly.mul", run, 2**12, 50, 1e6) for run in (1, 2, 3)]
+    rows += [goal_row("forward", 1, 2**14, 50, ns, batch=64, threads=t) for t, ns in ((1, 950.0), (2, 500.0))]
+    rows += [goal_row("pointwise", 1, 2**12, 60, 8 * 2750.0, batch=8)]
+    rows += [goal_row("Poly.mul", 1, 2**8, 50, 4500), goal_row("multiply", 1, 2**8, 50, 128e3, batch=128)]
+    lines = goal_lines(rows)
+    assert set(lines) == {line.work for line in goals.LINES} | {"work", "---:"}
+    ntt = "NTT, {}, cycles a butterfly"
+    peer = "0.800 to 0.950 (HEXL)"
+    assert lines[ntt.format("46-bit prime")] == [peer, "0.62", "0.5", "0.610 (forward 2^12)", "0.520", "must"]
+    assert lines[ntt.format("60-bit prime")][2:] == ["1.5", "2.00 (forward 2^12)", "", "missed"]
+    assert lines[ntt.format("50-bit prime")][3:] == ["", "", ""]  # the batch of 64 rows is none of it
+    mul = "Poly.mul, N = 2^12, 50-bit prime, "
+    assert lines[mul + "us"] == ["17.1 (HEXL)", "14", "", "13.9", "", "must"]
+    assert lines[mul + "times as fast as python-flint"][3:] == ["71.9", "", "must"]
+    assert lines["two threads, 64 rows of N = 2^14, times as fast as one"][3:] == ["1.90", "", "moonshot"]
+    second_cache = "pointwise product in the second cache, N = 2^12, 60-bit prime, us"
+    assert lines[second_cache][3:] == ["2.75", "", "missed"]
+    assert lines["Poly.mul, N = 2^8, beyond the native time, us"][3:] == ["3.50", "", "must"]
+    text = report.rewrite(GOAL_PAGE, rows)
+    assert "Goals of one core, medians of 3 pass(es)" in text
+    assert f"| {ntt.format('46-bit prime')} | 0.520 to 0.610 | {peer} |" in text
+    assert f"| {mul}us | 13.9 | 17.1 (HEXL) |" in text and text.count("AVX2") == 2
+    assert "Nothing has been measured yet." in report.rewrite(GOAL_PAGE, [row(op="ntt")])
+    assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
+
+
+def test_goals_that_follow_from_two_rows() -> None:
+    rows = [goal_row("Ring", 1, 2**16, 50, 2e6), goal_row("forward", 1, 2**16, 50, 1e5)]
+    rows += [
+        goal_row("inverse", 1, n, bits, ns, isa=isa)
+        for n, bits, isa, ns in (
+            (2**12, 46, "avx512", 100.0),
+            (2**12, 46, "portable", 600.0),
+            (2**14, 50, "avx512", 400.0),
+            (2**14, 50, "portable", 3200.0),
+            (2**16, 50, "portable", 9e9),  # without the other
+        )
+    ]
+    ring = "Ring with its tables, N = 2^16, 50-bit prime, root given, ms"
+    portable = "NTT, portable, times the time with AVX-512 IFMA"
+    lines = goal_lines(rows)
+    assert lines[ring][3:] == ["1.90", "", "must"]
+    assert lines[portable][3:] == ["8.00 (inverse 2^14, 50 bits)", "6.00", "missed"]
+    assert goal_lines(rows[:1])[ring][3:] == ["", "", ""]
+    assert (
+        goal_lines(rows[:1])["Poly.mul, N = 2^16, 30-bit prime, times as fast as python-flint"][3:]
+        == [""] * 3
+    )
 
 
 # ---- the GPU's part that needs no GPU ----
@@ -467,9 +673,9 @@ def test_gpu_tables_follow_the_rows() -> None:
 
 
 def test_goals_are_in_order() -> None:
-    for bits, goals in report.GOALS.items():
-        assert bits in gpu.PRIME_BITS and set(goals) == set(gpu.DEGREES)
-        for goal in goals.values():
+    for bits, own in report.GOALS.items():
+        assert bits in gpu.PRIME_BITS and set(own) == set(gpu.DEGREES)
+        for goal in own.values():
             assert goal.must is None or goal.moonshot <= goal.must < goal.peer
 
 
@@ -531,7 +737,7 @@ def test_points_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch) -> 
     for p in w.points:
         assert p.x == w.ring.eval_points(p.limb)[p.k]
         assert p.value == s.transform.data[w.picked[p.row], p.limb, p.k]
-    assert [gpu.reverse_bits(k, 8) for k in range(8)] == cpu.bit_reversal(8).tolist()
+    assert [gpu.reverse_bits(k, 8) for k in range(8)] == polynomials.bit_reversal(8).tolist()
 
 
 def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
