@@ -34,6 +34,7 @@ POINTWISE_BITS = (50, 60)
 BITS = 50  # of the prime where there is only one
 ROWS_IN_L2 = 8  # of a pointwise product: 768 KiB in three arrays
 NATIVE_ROWS = 128
+COEFFICIENTS = 2**14  # of a call that transforms: 256 KiB in two arrays
 THREADS, THREADED_ROWS = 2, 64
 
 
@@ -115,10 +116,16 @@ def backend_case(
 
 
 def transform_cases(w: Workload, isa: str) -> Iterator[Case]:
-    cpu, transform = load("cpu"), w.ring.transform
-    x, values = multiples(w.a, 1, w), multiples(w.a_evaluated, 1, w)
-    yield backend_case(w, "forward", {"isa": isa}, partial(cpu.ntt, transform), [x], equal_to(values))
-    yield backend_case(w, "inverse", {"isa": isa}, partial(cpu.intt, transform), [values], equal_to(x))
+    cpu, transform, rows = load("cpu"), w.ring.transform, transformed_rows(w.n)
+    x, values = multiples(w.a, rows, w), multiples(w.a_evaluated, rows, w)
+    params = {"isa": isa, "batch": rows}
+    yield backend_case(w, "forward", params, partial(cpu.ntt, transform), [x], equal_to(values))
+    yield backend_case(w, "inverse", params, partial(cpu.intt, transform), [values], equal_to(x))
+
+
+def transformed_rows(n: int) -> int:
+    """In one call, whose own cost has a line of its own."""
+    return max(1, COEFFICIENTS // n)
 
 
 def multiples(x: NDArray[Any], count: int, w: Workload) -> NDArray[Any]:
@@ -153,7 +160,7 @@ def threaded_case(w: Workload, threads: int) -> Case:
     x, values = multiples(w.a, THREADED_ROWS, w), multiples(w.a_evaluated, THREADED_ROWS, w)
     params = {"batch": THREADED_ROWS, "threads": threads}
     return backend_case(
-        w, "forward", params, partial(load("cpu").ntt, w.ring.transform), [x], equal_to(values)
+        w, "batch forward", params, partial(load("cpu").ntt, w.ring.transform), [x], equal_to(values)
     )
 
 
@@ -217,14 +224,16 @@ def row_of(rows: Rows, op: str, **params: int | str) -> Row | None:
     return next((r for r in reversed(rows) if r.op == op and params.items() <= r.params.items()), None)
 
 
+def rows_of(row: Row) -> int:
+    return int(row.params["batch"])
+
+
 def transforms(rows: Rows, isa: str, primes: Sequence[int]) -> dict[tuple[str, int, int], Row]:
-    """Of one row, by op, size of the prime and N."""
+    """By op, size of the prime and N."""
     return {
         (row.op, int(row.params["bits"]), int(row.params["n"])): row
         for row in rows
-        if row.op in ("forward", "inverse")
-        and (row.params["isa"], row.params["batch"]) == (isa, 1)
-        and row.params["bits"] in primes
+        if row.op in ("forward", "inverse") and row.params["isa"] == isa and row.params["bits"] in primes
     }
 
 
@@ -233,7 +242,9 @@ def cycles(isa: str, bits: int) -> Values:
 
     def values(rows: Rows) -> dict[str, float]:
         return {
-            f"{op} {power(n)}": row.median * float(row.machine["clock_ghz"]) / (n / 2 * math.log2(n))
+            f"{op} {power(n)}": row.median
+            * float(row.machine["clock_ghz"])
+            / (rows_of(row) * n / 2 * math.log2(n))
             for (op, _, n), row in transforms(rows, isa, (bits,)).items()
         }
 
@@ -253,7 +264,7 @@ def us(op: str, **params: int | str) -> Values:
 
     def values(rows: Rows) -> dict[str, float]:
         row = row_of(rows, op, **params)
-        return {"": row.median / 1000 / int(row.params["batch"])} if row else {}
+        return {"": row.median / 1000 / rows_of(row)} if row else {}
 
     return values
 
@@ -274,7 +285,7 @@ def ring_ms(rows: Rows) -> dict[str, float]:
     if ring is None:
         return {}
     own = {name: ring.params[name] for name in ("n", "bits", "isa")}
-    first = row_of(rows, "forward", batch=1, **own)
+    first = row_of(rows, "forward", **own)
     return {"": (ring.median - first.median) / 1e6} if first else {}
 
 
@@ -293,7 +304,7 @@ def product(k: int, bits: int, own: Goal, beside_flint: tuple[float, float]) -> 
 
 
 # Peers: HEXL 1.2.5, tfhe-ntt 0.7.1 and FLINT 3.7-dev, each built from source and run on one core of an Intel
-# Xeon server with AVX-512 IFMA. Must and moonshot were set from these and from prototypes of the kernels.
+# Xeon server with AVX-512 IFMA.
 LINES = (
     ntt("30-bit prime, uint32", "avx512", 30, Goal(0.69, "tfhe-ntt", 0.60, 0.45), short=True),
     ntt("46-bit prime", "avx512", 46, Goal(0.80, "HEXL", 0.62, 0.50, peer_worst=0.95), short=True),
@@ -319,9 +330,7 @@ LINES = (
     Line(
         f"two threads, {THREADED_ROWS} rows of N = 2^14, times as fast as one",
         Goal(None, "", 1.7, 1.9, more=True),
-        both(
-            truediv, *(us("forward", n=2**14, batch=THREADED_ROWS, threads=count) for count in (1, THREADS))
-        ),
+        both(truediv, *(us("batch forward", n=2**14, threads=count) for count in (1, THREADS))),
     ),
     Line(
         "Poly.mul, N = 2^8, beyond the native time, us",
@@ -330,7 +339,7 @@ LINES = (
     ),
     Line("Ring with its tables, N = 2^16, 50-bit prime, root given, ms", Goal(16.5, "HEXL", 3, 1.5), ring_ms),
 )
-OPS = ("forward", "inverse", "Poly.mul", "nmod_poly.mul", "pointwise", "multiply", "Ring")
+OPS = ("forward", "inverse", "batch forward", "Poly.mul", "nmod_poly.mul", "pointwise", "multiply", "Ring")
 
 Medians = Sequence[tuple[Line, Mapping[str, float]]]
 
@@ -340,10 +349,12 @@ class GoalKind:
     """One table of goals: a line for each."""
 
     layout: Callable[[Medians, int], Table]
+    shown: Callable[[Row], bool] = lambda row: True
+    """Whether the table follows from a row, among others."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of `rows` that the table follows from."""
-        return [row for row in rows if row.op in OPS and row.machine["kind"] == "cpu"]
+        return [row for row in rows if row.op in OPS and row.machine["kind"] == "cpu" and self.shown(row)]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The table of the rows of one machine."""
@@ -373,6 +384,13 @@ def goal_table(medians: Medians, passes: int) -> Table:
     )
 
 
+def short(row: Row) -> bool:
+    """Whether lines of the short table need it."""
+    transform, isa = row.op in ("forward", "inverse"), row.params["isa"]
+    product = row.op in ("Poly.mul", "nmod_poly.mul")
+    return product or (transform and isa == "avx512")
+
+
 def goal_summary(medians: Medians, passes: int) -> Table:
     body = []
     for line, values in medians:
@@ -386,4 +404,4 @@ def goal_summary(medians: Medians, passes: int) -> Table:
     )
 
 
-KINDS = {"cpu-summary": GoalKind(goal_summary), "cpu-goals": GoalKind(goal_table)}
+KINDS = {"cpu-summary": GoalKind(goal_summary, short), "cpu-goals": GoalKind(goal_table)}
