@@ -70,9 +70,9 @@ template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree)
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m) { return kernels<T>(m, ~(size_t)0); }
 
 // Estimates for the number of threads only.
-double seconds_pointwise(size_t n) { return 1e-9 * (double)n; }
+double seconds_pointwise(size_t n) { return 0.3e-9 * (double)n; }
 double seconds_products(double count) { return 0.3e-9 * count; }
-double seconds_transform(size_t n) { return 0.5e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
+double seconds_transform(size_t n) { return 0.12e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
 
 // Axes `row` and `row + 1` of an array are those of a matrix.
 template <class T, class A> MatrixView<T> matrix_view(const A &x, size_t row) {

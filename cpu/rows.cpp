@@ -1,12 +1,14 @@
 #include "rows.hpp"
 
 #include <nanobind/nanobind.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -21,11 +23,12 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<int> threads_allowed{1};
 
-constexpr double THREAD_PAYS = 100e-6;  // seconds of work for which a thread is worth starting (about 30 us)
-constexpr double SHORT_CALL = 20e-6;    // seconds of work for which giving the GIL away does not pay
-constexpr double LONG_ROW = 50e-3;      // rows longer than this leave the calling thread free to answer signals
+constexpr double THREAD_PAYS = 50e-6;  // seconds of work for which a thread is worth waking (about 20 us)
+constexpr double SHORT_CALL = 20e-6;   // seconds of work for which giving the GIL away does not pay
+constexpr double LONG_ROW = 50e-3;     // rows longer than this leave the calling thread free to answer signals
 constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
-constexpr size_t SCRATCH_KEPT = 16u << 20;  // bytes a thread keeps between calls
+constexpr auto LAST_ROW = std::chrono::microseconds(30);  // falling asleep and waking takes as long
+constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes a thread keeps between calls
 
 struct Free {
     void operator()(void *p) const { std::free(p); }
@@ -73,10 +76,11 @@ struct Call {
     int stop = 0;
     std::mutex mutex;
     std::condition_variable finished;
-    int running = 0;
+    std::atomic<int> running{0};
     std::exception_ptr failure;
 
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
+    bool handed_out() const { return next >= rows || stopped(); }
     void request_stop() { __atomic_store_n(&stop, 1, __ATOMIC_RELAXED); }
 
     void work(bool answers_signals, bool &interrupted) {
@@ -97,6 +101,117 @@ struct Call {
         }
         scratch_of_thread.trim();
     }
+
+    void join() {
+        std::lock_guard<std::mutex> lock(mutex);
+        ++running;
+    }
+    void leave() {
+        std::lock_guard<std::mutex> lock(mutex);
+        --running;
+        finished.notify_one();
+    }
+};
+
+#ifdef __linux__
+int current_cpu() { return sched_getcpu(); }
+// To another of the caller's cores; from there it is free to go where the system will have it.
+void send_away(pthread_t thread, int cpu) {
+    cpu_set_t allowed;
+    if (pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) != 0) return;
+    cpu_set_t others = allowed;
+    CPU_CLR(cpu, &others);
+    if (pthread_setaffinity_np(thread, sizeof others, &others) == 0)
+        pthread_setaffinity_np(thread, sizeof allowed, &allowed);
+}
+#else
+int current_cpu() { return 0; }
+void send_away(pthread_t, int) {}
+#endif
+
+// Threads that wait for calls. They outlive them: a new thread may wait milliseconds for a core, a waiting one
+// microseconds.
+class Pool {
+  public:
+    // This process's: a child of fork() has none of its parent's threads, nor locks in a known state.
+    static Pool &get() {
+        static std::atomic<Pool *> pool{nullptr};
+        static const int registered = pthread_atfork(nullptr, nullptr, [] { pool = nullptr; });
+        (void)registered;
+        Pool *found = pool.load();
+        if (!found) {
+            auto made = std::make_unique<Pool>();
+            if (pool.compare_exchange_strong(found, made.get())) found = made.release();
+        }
+        return *found;  // never destroyed: its threads end with the process
+    }
+
+    // `wanted` threads may join the call until it is closed. False: there is no thread to be had.
+    bool open(Call &call, size_t wanted) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        offers_.push_back({&call, wanted});
+        size_t offered = 0;
+        for (const Offer &offer : offers_) offered += offer.wanted;
+        const int here = current_cpu();
+        while (threads_.size() - working_ < offered) {
+            threads_.push_back({{}, here});
+            try {
+                std::thread thread(&Pool::serve, this, std::ref(threads_.back()));
+                threads_.back().handle = thread.native_handle();
+                thread.detach();
+            } catch (const std::system_error &) {  // fewer do the work
+                threads_.pop_back();
+                break;
+            }
+        }
+        // On this core a thread would wait for its turn, milliseconds, even where others are idle.
+        for (Thread &thread : threads_)
+            if (thread.cpu == here) send_away(thread.handle, here), thread.cpu = ELSEWHERE;
+        if (threads_.empty()) offers_.pop_back();
+        const bool opened = !threads_.empty();
+        lock.unlock();
+        for (; opened && wanted > 0; --wanted) offered_.notify_one();
+        return opened;
+    }
+    void close(Call &call) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (size_t i = 0; i < offers_.size(); ++i)
+            if (offers_[i].call == &call) return void(offers_.erase(offers_.begin() + (ptrdiff_t)i));
+    }
+
+  private:
+    struct Offer {
+        Call *call;
+        size_t wanted;
+    };
+    static constexpr int ELSEWHERE = -1;
+    struct Thread {
+        pthread_t handle;
+        int cpu;  // where it waits for calls, or has begun
+    };
+    void serve(Thread &own) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (bool unused;;) {
+            own.cpu = current_cpu();
+            offered_.wait(lock, [this] { return !offers_.empty(); });
+            own.cpu = ELSEWHERE;
+            Call &call = *offers_.front().call;
+            if (--offers_.front().wanted == 0) offers_.erase(offers_.begin());
+            call.join();
+            ++working_;
+            lock.unlock();
+            call.work(false, unused);
+            lock.lock();
+            --working_;
+            call.leave();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable offered_;
+    std::vector<Offer> offers_;
+    std::deque<Thread> threads_;  // that never move
+    size_t working_ = 0;
 };
 
 }  // namespace
@@ -120,38 +235,24 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
     bool interrupted = false;
     {
         GilReleased released;
-        std::vector<std::thread> threads;
-        threads.reserve(workers - !caller_waits);
-        for (size_t k = caller_waits ? 0 : 1; k < workers; ++k) {
-            {
-                std::lock_guard<std::mutex> lock(call.mutex);
-                ++call.running;
-            }
-            try {
-                threads.emplace_back([&call] {
-                    bool unused;
-                    call.work(false, unused);
-                    std::lock_guard<std::mutex> lock(call.mutex);
-                    --call.running;
-                    call.finished.notify_one();
-                });
-            } catch (const std::system_error &) {  // no thread to be had: fewer do the work
-                std::lock_guard<std::mutex> lock(call.mutex);
-                --call.running;
-                break;
-            }
-        }
-        if (!caller_waits || threads.empty()) call.work(true, interrupted);
-        if (!threads.empty()) {
+        const auto wait_until = [&](const auto &done) {
             std::unique_lock<std::mutex> lock(call.mutex);
-            while (!call.finished.wait_for(lock, SIGNAL_PERIOD, [&call] { return call.running == 0; })) {
+            while (!call.finished.wait_for(lock, SIGNAL_PERIOD, done)) {
                 if (interrupted) continue;
                 lock.unlock();
                 if (signal_raised()) interrupted = true, call.request_stop();
                 lock.lock();
             }
-            lock.unlock();
-            for (auto &thread : threads) thread.join();
+        };
+        const size_t wanted = workers - !caller_waits;
+        const bool opened = wanted > 0 && Pool::get().open(call, wanted);
+        if (opened && caller_waits) wait_until([&] { return call.running == 0 && call.handed_out(); });
+        else call.work(true, interrupted);
+        if (opened) {
+            Pool::get().close(call);
+            for (const auto began = Clock::now(); call.running && Clock::now() - began < LAST_ROW;) {
+            }
+            wait_until([&] { return call.running == 0; });
         }
     }
     if (interrupted) throw nanobind::python_error();

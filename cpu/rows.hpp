@@ -15,7 +15,7 @@ struct Worker {
 // GIL held; releases it meanwhile, except for a few microseconds of work, and answers signals about every
 // 50 ms. Throws nanobind's python_error when a signal handler raised (the rows are then unspecified) and what
 // a body threw.
-// No thread outlives the call, so fork() is safe at any time.
+// Threads that helped wait for the next call; a child of fork() makes its own.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
 
 void set_num_threads(int count);

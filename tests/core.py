@@ -259,7 +259,8 @@ def check_threads(core: Core) -> None:
     preload = runtime("tsan")
     objects = core.compiled(["isa_portable", "tables", "rows", "module"], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
-    settings = environment(package, preload, POLYGPU_CPU_ISA="portable", TSAN_OPTIONS="halt_on_error=1")
+    options = "halt_on_error=1 die_after_fork=0"  # the child makes threads of its own
+    settings = environment(package, preload, POLYGPU_CPU_ISA="portable", TSAN_OPTIONS=options)
     python = [sys.executable, "-S", NATIVE / "threads.py"]
     must_be_caught([*python, "plant-race"], "WARNING: ThreadSanitizer: data race", env=settings)
     print(run(python, env=settings), end="")

@@ -513,7 +513,7 @@ def test_goals_show_what_is_met_and_missed() -> None:
     rows += [
         goal_row("batch forward", 1, 2**14, 50, ns, batch=64, threads=t) for t, ns in ((1, 950.0), (2, 500.0))
     ]
-    rows += [goal_row("pointwise", 1, 2**12, 60, 8 * 2750.0, batch=8)]
+    rows += [goal_row("pointwise", 1, 2**12, 60, 4 * 2750.0, batch=4)]
     rows += [goal_row("Poly.mul", 1, 2**8, 50, 4500), goal_row("multiply", 1, 2**8, 50, 128e3, batch=128)]
     lines = goal_lines(rows)
     assert set(lines) == {line.work for line in goals.LINES} | {"work", "---:"}

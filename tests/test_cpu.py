@@ -175,6 +175,25 @@ def test_calls_from_many_python_threads():
     assert found == expected * 4
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux lists threads there")
+def test_threads_are_made_once_and_wait():
+    done = run_python(
+        """
+        import os, polygpu as pg
+        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        counts = [len(os.listdir("/proc/self/task"))]
+        a = ring.random(64, seed=1)
+        for calls in (1, 200):
+            for _ in range(calls):
+                a.ntt()
+            counts.append(len(os.listdir("/proc/self/task")))
+        print([count - counts[0] for count in counts])
+        """,
+        POLYGPU_NUM_THREADS="4",
+    )
+    assert done.stdout.strip() == "[0, 3, 3]", done.stderr
+
+
 def test_fork_after_threads_were_used():
     done = run_python(
         """
