@@ -89,24 +89,47 @@ template <class Twiddle, int START> struct Twiddles {
     }
 };
 
-// Bounds of values after so many stages.
+// Whether a forward stage relaxes the values that it does not multiply, and the bound after so many stages. bound: of
+// what enters.
+template <class Bounds> constexpr __device__ bool relaxes(int bound) {
+    return bound + Bounds::multiplied(bound) > Bounds::LIMIT;
+}
 template <class Bounds> constexpr __device__ int forward_bound(int bound, int stages) {
-    for (; stages > 0; --stages)
-        bound = (bound + Bounds::GROWTH > Bounds::LIMIT ? Bounds::RELAXED : bound) + Bounds::GROWTH;
+    for (; stages > 0; --stages) bound = (relaxes<Bounds>(bound) ? Bounds::RELAXED : bound) + Bounds::multiplied(bound);
     return bound;
 }
-template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
-    for (; stages > 0; --stages) bound = Bounds::after_inverse(bound);
+// After so many inverse stages of a round values differ: bit i of a value's number in its group says whether the i-th
+// of them left a sum there, relaxed if it must be, or a product. Which sums the next stage relaxes: bit k of a mask,
+// for value k. The largest bound of all.
+template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages, int value) {
+    for (; stages > 0; --stages, value >>= 1) {
+        const int sum = 2 * bound > Bounds::LAZY_INVERSE ? Bounds::RELAXED : 2 * bound;
+        bound = value & 1 ? Bounds::multiplied(2 * bound) : sum;
+    }
     return bound;
+}
+template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
+    u32 mask = 0;
+    for (int value = 0; value < 1 << stages; ++value)
+        mask |= (u32)(2 * inverse_bound<Bounds>(bound, stages, value) > Bounds::LAZY_INVERSE) << value;
+    return mask;
+}
+template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
+    int largest = 0;
+    for (int value = 0; value < 1 << stages; ++value) {
+        const int one = inverse_bound<Bounds>(bound, stages, value);
+        largest = one > largest ? one : largest;
+    }
+    return largest;
 }
 
 // One stage of a round of RADIX stages on one group of 2^RADIX values, each WIDTH neighbours, and the stages after it.
-// The recursion is over compile-time stages, so that every value stays in a register. BOUND: of the values that enter
-// the stage (W::Bounds).
+// The recursion is over compile-time stages, so that every value stays in a register. BOUND (W::Bounds): of the values
+// that enter the stage, or backwards the round.
 template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
     static_assert(BOUND <= W::Bounds::LIMIT, "values have outgrown their word");
-    constexpr bool REDUCE = BOUND + W::Bounds::GROWTH > W::Bounds::LIMIT;
+    constexpr bool REDUCE = relaxes<typename W::Bounds>(BOUND);
     constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
 #pragma unroll
     for (int i = 0; i < 1 << STAGE; ++i) {
@@ -122,9 +145,10 @@ PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Ro
 template <class W, int RADIX, int WIDTH, bool ROOT, int BOUND, int STAGE = RADIX - 1, class Round>
 PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Round &twiddles,
                               const typename W::Twiddle &scale) {
-    static_assert(BOUND <= W::Bounds::LAZY_INVERSE, "values have outgrown their word");
-    constexpr int AFTER = inverse_bound<typename W::Bounds>(BOUND, 1);
-    constexpr int HALF = WIDTH << (RADIX - 1 - STAGE);
+    constexpr int DONE = RADIX - 1 - STAGE, HALF = WIDTH << DONE;
+    static_assert(inverse_bound<typename W::Bounds>(BOUND, DONE) <= W::Bounds::LAZY_INVERSE,
+                  "values have outgrown their word");
+    constexpr u32 RELAXED = relaxed_sums<typename W::Bounds>(BOUND, DONE);
 #pragma unroll
     for (int i = 0; i < 1 << STAGE; ++i) {
         const typename W::Twiddle t = twiddles[(1 << STAGE) + i];
@@ -132,10 +156,10 @@ PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Ro
         for (int k = 0; k < HALF; ++k) {
             auto &x = values[2 * HALF * i + k], &y = values[2 * HALF * i + k + HALF];
             if constexpr (ROOT && STAGE == 0) word.inverse_root(x, y, scale, t);
-            else word.inverse(x, y, t, AFTER < 2 * BOUND);
+            else word.inverse(x, y, t, RELAXED >> k / WIDTH & 1);
         }
     }
-    if constexpr (STAGE > 0) inverse_stages<W, RADIX, WIDTH, ROOT, AFTER, STAGE - 1>(word, values, twiddles, scale);
+    if constexpr (STAGE > 0) inverse_stages<W, RADIX, WIDTH, ROOT, BOUND, STAGE - 1>(word, values, twiddles, scale);
 }
 
 // The stages of a round on all values of a thread.

@@ -4,9 +4,9 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT, RELAXED ones;
-//                        forward stages add GROWTH and keep to LIMIT, the bound between passes too; inverse ones lead
-//                        from bound to bound (after_inverse), and keep to LAZY_INVERSE
+//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT of two, RELAXED
+//                        ones, and those up to a bound when `multiplied` by a twiddle; forward stages keep to LIMIT,
+//                        inverse ones to LAZY_INVERSE, the bounds between passes too
 //   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
 //                        PRODUCT_BLOCKS: of up to 256 threads that hold both operands of a product, 0: as the
 //                        compiler sees fit
@@ -25,18 +25,18 @@ PG_DEVICE u32 reduce_once_by(u32 x, u32 minus_bound) { return __viaddmin_u32(x, 
 
 // Of words whose values are always canonical.
 struct Canonical {
-    static constexpr int CANONICAL = 0, PRODUCT = 0, RELAXED = 0, GROWTH = 0, LIMIT = 0, LAZY_INVERSE = 0;
-    static constexpr __device__ int after_inverse(int bound) { return bound; }
+    static constexpr int CANONICAL = 0, PRODUCT = 0, RELAXED = 0, LIMIT = 0, LAZY_INVERSE = 0;
+    static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
 };
 // Forward values in [0, 4q), inverse values in [0, 2q); counted in q.
 struct FourTimes {
-    static constexpr int CANONICAL = 1, PRODUCT = 2, RELAXED = 2, GROWTH = 2, LIMIT = 4, LAZY_INVERSE = 2;
-    static constexpr __device__ int after_inverse(int) { return 2; }
+    static constexpr int CANONICAL = 1, PRODUCT = 2, RELAXED = 2, LIMIT = 4, LAZY_INVERSE = 2;
+    static constexpr __device__ int multiplied(int /*bound*/) { return 2; }
 };
 // Forward values in [0, 2q), inverse values in [0, q).
 struct Twice {
-    static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 1, GROWTH = 1, LIMIT = 2, LAZY_INVERSE = 1;
-    static constexpr __device__ int after_inverse(int) { return 1; }
+    static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 1, LIMIT = 2, LAZY_INVERSE = 1;
+    static constexpr __device__ int multiplied(int /*bound*/) { return 1; }
 };
 
 // q < 2^30: forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014.
@@ -160,8 +160,8 @@ struct Lazy64 {
 // of x times shoup is taken without the carry from the product of the low words, at most 1 too small. Bounds count q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
-        static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, GROWTH = 3, LIMIT = 15, LAZY_INVERSE = 6;
-        static constexpr __device__ int after_inverse(int bound) { return bound == 2 || bound == 3 ? 2 * bound : 3; }
+        static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, LIMIT = 15, LAZY_INVERSE = 6;
+        static constexpr __device__ int multiplied(int /*bound*/) { return 3; }
     };
     u64 q3, q6;
     u32 quotient;  // floor(2^64 / q), at least 16
@@ -190,19 +190,20 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
-// q < 2^50, centred integers in doubles, for cards with full-rate FP64. A product |x w| is taken exactly as h + l by
-// FMA; b is the nearest integer to h / q. Products are at most q/2 + 1 in size for |x| < 2^52, |w| <= q/2.
-// Bounds count halves of q. A product takes |x| <= 4q, so that |x w| / q <= 2^51 - 54, where ROUND leaves integers.
-// Forward, a stage adds q/2 (and 1, for which 2^52 - 4q has room); inverse, sums double.
+// q < 2^50, centred integers in doubles, for cards with full-rate FP64. A product x w is taken exactly as h + l by FMA;
+// b, near to h / q, leaves h + l - b q. Bounds count 2^44, RELAXED values are up to 2^49. A product takes |x| <= 2^52,
+// |w| < q/2, so that |x w / q| < 2^51 - 1, where ROUND leaves integers.
 struct Float64 {
     using Storage = u64;
     using Value = double;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
-        static constexpr int CANONICAL = 2, PRODUCT = 1, RELAXED = 1, GROWTH = 1, LIMIT = 8, LAZY_INVERSE = 4;
-        // Of both outputs, from that of both inputs: what a stage takes is at most 4, so that differences are at
-        // most 8.
-        static constexpr __device__ int after_inverse(int bound) { return bound <= 2 ? 2 * bound : 1; }
+        static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
+        // q/2, and what b is wrong by, times q: by rounding 1 / q, and by |l|, which is at most 2^47 = 8 too.
+        static constexpr __device__ int multiplied(int bound) {
+            const int part = (bound + 15) / 16;  // |x w| / 2^53
+            return 32 + part + (part < 8 ? part : 8);
+        }
     };
     struct alignas(8) Twiddle {
         double w;

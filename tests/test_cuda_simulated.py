@@ -1096,6 +1096,139 @@ def test_values_that_grow_in_every_stage(gpu, bits):
         np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
 
 
+BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies halfway between two doubles, nearly
+
+
+def product_of_doubles(x, w, q):
+    """What Float64::mul leaves of the integer x w, and the multiple of q that it takes away; exact."""
+    inverse, denominator = (1 / q).as_integer_ratio()
+    bias = 3 << 51
+    sum_of = int(float(x * w)) * inverse + bias * denominator
+    taken = Fraction(sum_of / denominator) - bias  # a quotient of integers is rounded once, as FMA rounds
+    return x * w - taken * q, taken
+
+
+class Largest:
+    """Coefficients whose transforms modulo q, in doubles of which none is relaxed, have the largest values.
+
+    1 / q is rounded: where it is too small, x w leaves products beyond q/2 if it is positive, beyond -q/2
+    if negative; where too large, the other way round.
+    """
+
+    def __init__(self, q, table, rng):
+        self.q, self.rng = q, rng
+        self.table = [int(w) - q if w > q // 2 else int(w) for w in table]
+        self.side = 1 if Fraction(1 / q) * q < 1 else -1
+
+    def best(self, parts, fitness):
+        """The best of some numbers below q / parts."""
+        return max(map(int, self.rng.integers(0, self.q // parts, 400)), key=fitness)
+
+    def sign_of_factor(self, sign, w):
+        """Of what, times w, leaves the largest products of a sign."""
+        return self.side * sign * (1 if w > 0 else -1)
+
+    def forward(self, stages, block, sign):
+        """2^stages coefficients, and the value of this sign that they make in a block after these stages."""
+        if stages == 0:
+            x = self.q - 1 if sign > 0 else 0
+            return [x], x
+        above, x = self.forward(stages - 1, block // 2, sign)
+        if block & 1:
+            sign = -sign
+        w = self.table[(1 << (stages - 1)) + block // 2]
+        factor = self.sign_of_factor(sign, w) if stages > 1 else 1
+        below, y = self.forward(stages - 1, block // 2, factor)
+        less = factor * self.best(4, lambda t: sign * product_of_doubles(y - factor * t, w, self.q)[0])
+        below[0] -= less
+        product = int(product_of_doubles(y - less, w, self.q)[0])
+        return [v for pair in zip(above, below, strict=True) for v in pair], x + (-1) ** (block & 1) * product
+
+    def inverse(self, node, sign):
+        """Four coefficients below a node, and the product of this sign that its stage makes of their sums."""
+        w, q = self.table[node], self.q
+        factor = self.sign_of_factor(sign, w)
+        less = self.best(4, lambda t: sign * product_of_doubles(factor * (2 * q - 2 - t), w, q)[0])
+        large, small = [q - 1 - less, q - 1], [0, 0]
+        product = int(product_of_doubles(factor * (2 * q - 2 - less), w, q)[0])
+        return (large + small if factor > 0 else small + large), product
+
+
+@needs_compiler
+def test_forward_products_beyond_half_of_q(gpu):
+    """In six stages they reach 2^52, beyond which doubles take half a quotient."""
+    ring = pg.Ring(128, BADLY_INVERTED)
+    make = Largest(BADLY_INVERTED, ring.transform.tables[0][0, 0], np.random.default_rng(1))
+    node = min(range(64, 128), key=make.table.__getitem__)
+    coefficients, y = make.forward(6, node - 64, 1)
+
+    def taken(less):
+        return product_of_doubles(y - less, make.table[node], make.q)[1]
+
+    less = make.best(64, lambda t: taken(t).denominator)
+    assert y - less > 1 << 52 and taken(less).denominator == 2
+    coefficients[0] -= less
+    row = np.zeros((1, 128), np.uint64)
+    row[0, 1::2] = coefficients
+    value = ring.from_residues(row)
+    same(value.to("cuda").ntt(), value.ntt())
+
+
+@needs_compiler
+def test_inverse_products_beyond_half_of_q(gpu):
+    """So do two sums of four products, whose difference is multiplied."""
+    ring = pg.Ring(256, BADLY_INVERTED)
+    make = Largest(BADLY_INVERTED, ring.transform.tables[1][0, 0], np.random.default_rng(1))
+    node = max(range(8, 16), key=lambda i: abs(make.table[i]))
+    w = make.table[node]
+    sign = -1 if w > 0 else 1
+
+    def drawn():
+        children = [make.inverse(8 * node + i, sign if i < 4 else -sign) for i in range(8)]
+        difference = sum(x for _, x in children[:4]) - sum(x for _, x in children[4:])
+        return product_of_doubles(difference, w, make.q)[1].denominator, difference, [x for x, _ in children]
+
+    halves, difference, coefficients = max((drawn() for _ in range(12)), key=lambda found: found[0])
+    assert abs(difference) > 1 << 52 and halves == 2
+    row = np.zeros((8, 8, 4), np.uint64)
+    row[node - 8] = coefficients
+    value = ring.from_residues(row.reshape(1, 256), domain="eval")
+    same(value.to("cuda").intt(), value.intt())
+
+
+MULTIPLIED = r"""
+#include "word.cuh"
+extern "C" __global__ void multiplied(const double *x, const double *w, double *y,
+                                      const Modulus *m, int *bounds) {
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = Float64(*m).mul(x[i], {w[i]});
+    if (i <= Float64::Bounds::LIMIT) bounds[i] = Float64::Bounds::multiplied((int)i);
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("q", [BADLY_INVERTED, 2**50 - 27, 2**49 + 69, 2**33 + 17])
+def test_bounds_of_products_in_doubles(gpu, q):
+    """They hold, and modulo the worst prime they are nearly reached."""
+    module = gpu.RawModule(code=MULTIPLIED, options=("-std=c++17", f"-I{backends.cuda_sources()}"))
+    multiplied, count = module.get_function("multiplied"), 1 << 14
+    rng = np.random.default_rng(q)
+    bounds = gpu.zeros((257,), np.int32)
+    for bound in (32, 64, 104, 128, 150, 200, 256):
+        x = (bound << 44) - rng.integers(0, 1 << 43, count)
+        w = rng.choice([-1, 1], count) * (q // 2 - rng.integers(0, q // 64, count))
+        y = gpu.zeros((count,), np.float64)
+        operands = [gpu.asarray(v.astype(np.float64)) for v in (x, w)]
+        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(cuda._constants((q,))), bounds))
+        y, most = y.get(), bounds.get()[bound]
+        assert not ((x.astype(object) * w - y.astype(np.int64)) % q).any()
+        reached = abs(y).max() / 2.0**44
+        assert reached <= most
+        if q == BADLY_INVERTED:
+            assert reached > most - 5
+
+
 @needs_compiler
 @pytest.mark.parametrize("n", [2, 64, 2**13])
 @pytest.mark.parametrize("bits", [30, 60])

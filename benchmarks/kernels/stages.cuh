@@ -35,7 +35,7 @@ PG_DEVICE void shared_stages(const W &word, typename W::Value *values, u32 threa
             typename W::Value &x = values[shared_place<SWIZZLED>(low)];
             typename W::Value &y = values[shared_place<SWIZZLED>(low + (1 << LOG_HALF))];
             typename W::Value a = x, b = y;
-            word.forward(a, b, t, BOUND + Bounds::GROWTH > Bounds::LIMIT);
+            word.forward(a, b, t, relaxes<Bounds>(BOUND));
             x = a, y = b;
         }
         shared_stages<W, LOG_POINTS, FIRST + 1, LAST, forward_bound<Bounds>(BOUND, 1), SWIZZLED, LOG_EACH>(
