@@ -199,7 +199,7 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // q/2, and what b is wrong by, times q: by rounding 1 / q, and by |l|, which is at most 2^47 = 8 too.
+        // q/2, and what the rounding of 1 / q and that of h, |l|, add to it; |l| is also at most 2^47: 8.
         static constexpr __device__ int multiplied(int bound) {
             const int part = (bound + 15) / 16;  // |x w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
@@ -248,6 +248,7 @@ struct Float64 {
     PG_DEVICE Storage finish(Value x) const { return canonical(x); }
     PG_DEVICE Value multiply(Value x, Value y) const { return mul(reduced(x), {reduced(y)}); }
 };
+static_assert(Float64::Bounds::PRODUCT == Float64::Bounds::multiplied(Float64::Bounds::RELAXED), "of relaxed values");
 
 PG_DEVICE u32 high_product(u32 x, u32 y) { return __umulhi(x, y); }
 PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
