@@ -171,14 +171,15 @@ struct Lanes64 {
 // q < 2^50: pointwise on integers, transforms on doubles, in the bits of a vector.
 struct LanesFloat64 : Lanes64 {
     struct Twiddle {
-        V w, ratio;  // |w| <= q/2, w / q
+        V w, ratio;  // w, |w| <= q/2 in a transform, and w / q
     };
+    static constexpr double EXPONENT = 4503599627370496;  // 2^52
     const __m256d modulus, inverse, exponent_q;
     explicit LanesFloat64(const Modulus &m)
         : Lanes64(m),
           modulus(_mm256_set1_pd((double)m.q)),
           inverse(_mm256_set1_pd(1 / (double)m.q)),
-          exponent_q(_mm256_set1_pd(4503599627370496.0 + (double)m.q)) {}
+          exponent_q(_mm256_set1_pd(EXPONENT + (double)m.q)) {}
 
     static PG_INLINE __m256d value(V x) { return _mm256_castsi256_pd(x); }
     static PG_INLINE V bits(__m256d x) { return _mm256_castpd_si256(x); }
@@ -186,15 +187,15 @@ struct LanesFloat64 : Lanes64 {
     static PG_INLINE V difference(V x, V y) { return bits(_mm256_sub_pd(value(x), value(y))); }
     // x < 2^52 are the low bits of 2^52 + x
     static PG_INLINE V number(V x) {
-        const __m256d exponent = _mm256_set1_pd(4503599627370496.0);
+        const __m256d exponent = _mm256_set1_pd(EXPONENT);
         return bits(_mm256_sub_pd(value(_mm256_or_si256(x, bits(exponent))), exponent));
     }
     PG_INLINE V residue(V x) const {  // of x in (-q, q), not -0
-        const __m256d exponent = _mm256_set1_pd(4503599627370496.0);
+        const __m256d exponent = _mm256_set1_pd(EXPONENT);
         return _mm256_xor_si256(bits(_mm256_add_pd(value(x), _mm256_blendv_pd(exponent, exponent_q, value(x)))),
                                 bits(exponent));
     }
-    // the integer nearest to x / q, give or take the error of x / q
+    // the integer nearest to x y
     static PG_INLINE __m256d rounded_product(__m256d x, __m256d y) {
         const __m256d rounding = _mm256_set1_pd(ROUNDING);
         return _mm256_sub_pd(_mm256_fmadd_pd(x, y, rounding), rounding);

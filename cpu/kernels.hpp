@@ -34,7 +34,7 @@ template <class T> struct RowKernels {
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
-    bool numbers;
+    bool numbers;         // of the twiddles are read, not w and shoup
 };
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.

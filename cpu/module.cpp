@@ -69,7 +69,7 @@ template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree)
 // Pointwise loops finish rows of any length themselves.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m) { return kernels<T>(m, ~(size_t)0); }
 
-// Estimates for the number of threads only.
+// Estimates, with AVX-512, for the number of threads and for whether the GIL is given away.
 double seconds_pointwise(size_t n) { return 0.3e-9 * (double)n; }
 double seconds_products(double count) { return 0.3e-9 * count; }
 double seconds_transform(size_t n) { return 0.12e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
@@ -99,6 +99,13 @@ class Limbs {
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
+    // times as long as with AVX-512, about: the slowest of the moduli
+    double slowness() const {
+        for (const Modulus &m : moduli_)
+            if (m.bits > (narrow_ ? 31 : 62)) return 25;  // a division for each product
+        const Isa *isa = current_isa.load(std::memory_order_relaxed);
+        return isa == &isa_portable ? 8 : isa == &isa_avx2 ? 3 : 1;
+    }
 
     void pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
         if (wide()) pointwise_wide((Op)op, a, b, out);
@@ -251,7 +258,7 @@ class Limbs {
                 "pointwise: lengths differ");
         const bool scalar = y.length() == 1 && n != 1;
         T *result = (T *)out.data();
-        for_each_row(batch_of(out) * limbs, seconds_pointwise(n), [&](size_t i, const Worker &) {
+        for_each_row(batch_of(out) * limbs, slowness() * seconds_pointwise(n), [&](size_t i, const Worker &) {
             const Modulus &m = moduli_[i % limbs];
             pointwise_kernels<T>(m).pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
         });
@@ -456,7 +463,8 @@ class Transform {
         const Operand<T> from(x, out, limbs);
         require(from.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "transform: wrong degree");
         T *result = (T *)out.data();
-        for_each_row(batch_of(out) * limbs, seconds_transform(degree_), [&](size_t i, const Worker &worker) {
+        const double seconds = limbs_.slowness() * seconds_transform(degree_);
+        for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
             const LimbRow<T> r = row<T>(i % limbs, worker);
             if (FORWARD) forward_row(from.row(i), result + i * degree_, r);
             else inverse_row(from.row(i), result + i * degree_, r);
@@ -468,7 +476,9 @@ class Transform {
         const Operand<T> x(a, out, limbs), y(b, out, limbs);
         require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "transform: wrong degree");
         T *result = (T *)out.data();
-        for_each_row(batch_of(out) * limbs, 4 * seconds_transform(n), [&](size_t i, const Worker &worker) {
+        const double leaves = base_ > 1 ? 5e-9 * (double)(n * base_) : limbs_.slowness() * seconds_pointwise(n);
+        const double seconds = leaves + (TRANSFORMED ? 0 : 3 * limbs_.slowness() * seconds_transform(n));
+        for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
             const LimbRow<T> r = row<T>(i % limbs, worker);
             const T *u = x.row(i), *v = y.row(i);
             T *to = result + i * n;
@@ -590,8 +600,8 @@ class Auxiliary {
         require(x.length() == degree_ && y.length() == degree_ && out.shape(out.ndim() - 1) == degree_,
                 "product: wrong degree");
         T *result = (T *)out.data();
-        const double seconds =
-            (double)k * (4 * seconds_transform(length) + 5e-9 * (double)(degree_ * (k + 2 * words())));
+        const double seconds = (double)k * (4 * transform_.limbs().slowness() * seconds_transform(length) +
+                                            5e-9 * (double)(degree_ * (k + 2 * words())));
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
             const size_t item = unit / limbs, limb = unit % limbs;
             const size_t offset = limbs_.wide() ? 0 : limb * degree_;

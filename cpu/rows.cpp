@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -113,20 +114,24 @@ struct Call {
     }
 };
 
+// Where threads may run. Where the system does not tell, all is one core.
 #ifdef __linux__
+using Cpus = cpu_set_t;
 int current_cpu() { return sched_getcpu(); }
-// To another of the caller's cores; from there it is free to go where the system will have it.
-void send_away(pthread_t thread, int cpu) {
-    cpu_set_t allowed;
-    if (pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) != 0) return;
-    cpu_set_t others = allowed;
-    CPU_CLR(cpu, &others);
-    if (pthread_setaffinity_np(thread, sizeof others, &others) == 0)
-        pthread_setaffinity_np(thread, sizeof allowed, &allowed);
+bool cpus_of_caller(Cpus &cpus) { return pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus) == 0; }
+bool equal(const Cpus &a, const Cpus &b) { return CPU_EQUAL(&a, &b); }
+Cpus without(Cpus cpus, int cpu) {
+    CPU_CLR((size_t)cpu, &cpus);
+    return cpus;
 }
+bool confine(pthread_t thread, const Cpus &to) { return pthread_setaffinity_np(thread, sizeof to, &to) == 0; }
 #else
+struct Cpus {};
 int current_cpu() { return 0; }
-void send_away(pthread_t, int) {}
+bool cpus_of_caller(Cpus &) { return false; }
+bool equal(const Cpus &, const Cpus &) { return true; }
+Cpus without(Cpus cpus, int) { return cpus; }
+bool confine(pthread_t, const Cpus &) { return false; }
 #endif
 
 // Threads that wait for calls. They outlive them: a new thread may wait milliseconds for a core, a waiting one
@@ -149,29 +154,21 @@ class Pool {
     // `wanted` threads may join the call until it is closed. False: there is no thread to be had.
     bool open(Call &call, size_t wanted) {
         std::unique_lock<std::mutex> lock(mutex_);
-        offers_.push_back({&call, wanted});
-        size_t offered = 0;
+        size_t offered = wanted;
         for (const Offer &offer : offers_) offered += offer.wanted;
+        const size_t most = std::max(1, threads_allowed.load() - 1);
         const int here = current_cpu();
-        while (threads_.size() - working_ < offered) {
-            threads_.push_back({{}, here});
-            try {
-                std::thread thread(&Pool::serve, this, std::ref(threads_.back()));
-                threads_.back().handle = thread.native_handle();
-                thread.detach();
-            } catch (const std::system_error &) {  // fewer do the work
-                threads_.pop_back();
-                break;
-            }
+        Cpus allowed{};
+        const bool known = cpus_of_caller(allowed);
+        while (threads_.size() < most && threads_.size() - working_ < offered && start(here, allowed)) {
         }
-        // On this core a thread would wait for its turn, milliseconds, even where others are idle.
         for (Thread &thread : threads_)
-            if (thread.cpu == here) send_away(thread.handle, here), thread.cpu = ELSEWHERE;
-        if (threads_.empty()) offers_.pop_back();
-        const bool opened = !threads_.empty();
+            if (known && thread.cpu != WORKING) place(thread, here, allowed);
+        if (threads_.empty()) return false;
+        offers_.push_back({&call, wanted});
         lock.unlock();
-        for (; opened && wanted > 0; --wanted) offered_.notify_one();
-        return opened;
+        for (; wanted > 0; --wanted) offered_.notify_one();
+        return true;
     }
     void close(Call &call) {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -184,17 +181,44 @@ class Pool {
         Call *call;
         size_t wanted;
     };
-    static constexpr int ELSEWHERE = -1;
+    static constexpr int WORKING = -1;
     struct Thread {
         pthread_t handle;
-        int cpu;  // where it waits for calls, or has begun
+        int cpu;  // where it fell asleep, or was made
+        Cpus allowed;
+        bool confined;  // to fewer than it is allowed
     };
+    // False: none is to be had.
+    bool start(int here, const Cpus &allowed) {
+        sigset_t all, before;  // signals are for the program's own threads
+        sigfillset(&all);
+        threads_.push_back({{}, here, allowed, false});
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        bool made = true;
+        try {
+            std::thread thread(&Pool::serve, this, std::ref(threads_.back()));
+            threads_.back().handle = thread.native_handle();
+            thread.detach();
+        } catch (const std::exception &) {
+            threads_.pop_back(), made = false;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        return made;
+    }
+    // On the caller's core a thread would wait for its turn, milliseconds, even where others are idle: it wakes on
+    // another, and is then free to go where the caller may.
+    void place(Thread &thread, int here, const Cpus &allowed) {
+        if (thread.cpu == here && confine(thread.handle, without(allowed, here))) thread.confined = true;
+        else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
+        thread.allowed = allowed;
+    }
     void serve(Thread &own) {
         std::unique_lock<std::mutex> lock(mutex_);
         for (bool unused;;) {
             own.cpu = current_cpu();
             offered_.wait(lock, [this] { return !offers_.empty(); });
-            own.cpu = ELSEWHERE;
+            own.cpu = WORKING;
+            if (own.confined) confine(own.handle, own.allowed), own.confined = false;
             Call &call = *offers_.front().call;
             if (--offers_.front().wanted == 0) offers_.erase(offers_.begin());
             call.join();

@@ -194,6 +194,25 @@ def test_threads_are_made_once_and_wait():
     assert done.stdout.strip() == "[0, 3, 3]", done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux lists threads there")
+def test_threads_take_no_signals():
+    """A program that waits for a signal in a thread of its own finds it there."""
+    done = run_python(
+        """
+        import os, signal, polygpu as pg
+        before = set(os.listdir("/proc/self/task"))
+        a = pg.Ring(4096, pg.ntt_primes(4096, 60)).random(64, seed=1)
+        a * a
+        for task in set(os.listdir("/proc/self/task")) - before:
+            with open(f"/proc/self/task/{task}/status") as file:
+                (blocked,) = (int(x.split()[1], 16) for x in file if x.startswith("SigBlk"))
+            print(all(blocked >> (s - 1) & 1 for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)))
+        """,
+        POLYGPU_NUM_THREADS="4",
+    )
+    assert done.stdout.split() == ["True"] * 3, done.stderr
+
+
 def test_fork_after_threads_were_used():
     done = run_python(
         """

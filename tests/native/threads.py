@@ -107,7 +107,7 @@ def check_fork() -> None:
 
 
 def check_interrupts() -> None:
-    """Of many short rows, and of few so long that the calling thread only waits."""
+    """Of many short rows, and of few so long that the calling thread only waits: for the sanitizer alone."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for n, batch in ((1024, 4000), (1 << 21, 2)):
         a = pg.Ring(n, pg.ntt_primes(n, 60)).random(batch, seed=1)
@@ -118,7 +118,7 @@ def check_interrupts() -> None:
                 a * a
         except KeyboardInterrupt:
             sender.join()
-            print(f"interrupted in a call of {batch} rows")
+            print(f"interrupted while products of {batch} rows were made")
 
 
 def plant_race() -> None:
