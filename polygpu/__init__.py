@@ -1,6 +1,20 @@
 """Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
 
 import importlib as _importlib
+import signal as _signal
+import sys as _sys
+
+# Ctrl-C ends the command line without a traceback while it is imported; cli.main takes interrupts again.
+# A program that imports polygpu keeps its handlers, and a job in the background ignores interrupts as before.
+if _sys.argv[:1] == ["-m"]:  # python -m, until the module is found; its name stands before its arguments
+    _program = "".join(_sys.orig_argv[-len(_sys.argv) :][:1]).removeprefix("-m")
+else:
+    _program = "".join(_sys.argv[:1]).rpartition("/")[2]
+if _program == "polygpu" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _interrupts_end = True
+else:
+    _interrupts_end = False
 
 try:
     _importlib.import_module("polygpu._cpu")

@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
+import signal
+import stat
 import sys
-import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from math import prod
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import numpy as np
 
-from . import __version__, fft, linalg
+from . import __version__, _interrupts_end, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
 from .errors import ParameterError, PolyGPUError
+from .plan import check_array
 from .ring import Method, Ring, debug
 from .roots import Kind, ntt_primes
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, 1 where a check failed, 2 for a wrong call."""
-    options = _parser().parse_args(arguments)
+    ours = (
+        _interrupts_end
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    )
+    if ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # polygpu/__init__.py took it away
+    name = "polygpu"
     try:
-        status: int = options.run(options)
-    except (PolyGPUError, OSError) as error:
-        print(f"polygpu {options.command}: {error}", file=sys.stderr)
-        return 2
+        try:
+            options = _parser().parse_args(arguments)
+            name = f"polygpu {options.command}"
+            status: int = options.run(options)
+        except SystemExit:  # of --help, --version and wrong calls
+            _flush(sys.stdout)
+            raise
+        _flush(sys.stdout)
     except KeyboardInterrupt:
-        return 130
+        status = 130
+    except (PolyGPUError, OSError, MemoryError) as error:
+        status = 2
+        with suppress(OSError):
+            print(f"{name}: {str(error) or 'not enough memory; take smaller batches'}", file=sys.stderr)
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left may wait for a reader
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            _flush(stream)
     return status
+
+
+def _flush(stream: TextIO | None) -> None:
+    """Write what is kept. Where that fails the rest is dropped, or Python would fail again at its exit."""
+    if stream is None:  # closed from the start
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     mul.add_argument("a", metavar="A.npy")
     mul.add_argument("b", metavar="B.npy")
-    mul.add_argument("-o", "--output", required=True, metavar="C.npy", help="written whole or not at all")
+    mul.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="C.npy",
+        help="a file is written whole or not at all; into a pipe or device, with the report on stderr",
+    )
     mul.add_argument("--n", type=int, required=True, help="degree of X^n ± 1")
     mul.add_argument("--q", type=int, required=True, action="append", help="a modulus; repeat for RNS limbs")
     mul.add_argument(
@@ -71,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+def _print_json(value: Any, file: TextIO | None = None) -> None:
+    print(json.dumps(value, indent=2), file=file)
 
 
 # ---- info ----
@@ -152,6 +197,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _mul(options: argparse.Namespace) -> int:
+    place, regular = _place(options.output)  # first, so that nobody waits for nothing
     ring = Ring(options.n, options.q, kind=options.kind)
     arrays = [_load(path) for path in (options.a, options.b)]
     began = time.perf_counter()
@@ -165,7 +211,13 @@ def _mul(options: argparse.Namespace) -> int:
         signed = ring.modulus <= 1 << 63
         result = product.to_bigints().astype(np.int64 if signed else np.uint64)
     seconds = time.perf_counter() - began
-    _save(options.output, result)
+    try:
+        _save(place, regular, result)
+    except OSError as error:
+        raise PolyGPUError(
+            f"{options.output}: not written ({error.strerror}); "
+            "give a file with room for it, or a pipe that is read to its end"
+        ) from None
     kind = "residues (*batch, rows, n)" if residues else "coefficients"
     facts = {
         "output": options.output,
@@ -173,51 +225,151 @@ def _mul(options: argparse.Namespace) -> int:
         "shape": list(result.shape),
         "seconds": seconds,
     }
+    report = sys.stdout if regular else sys.stderr  # not into the array
     if options.json:
-        _print_json(facts)
+        _print_json(facts, report)
     else:
-        print(f"{options.output}: {result.dtype} {kind}, shape {result.shape}, {seconds:.3g} s")
+        print(f"{options.output}: {result.dtype} {kind}, shape {result.shape}, {seconds:.3g} s", file=report)
     return 0
 
 
+_LONGEST_HEADER = 10000  # bytes; NumPy's own, for integers, have a few hundred
+
+
 def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
-    """An integer array of a .npy file; nothing in the file is executed."""
+    """An integer array of a .npy file; nothing in it is executed, no memory taken that it does not fill."""
+
+    def refused(reason: object) -> ParameterError:
+        return ParameterError(
+            f"{path}: not a whole .npy file of integers ({reason}); write one with numpy.save"
+        )
+
     try:
-        array = np.load(path, allow_pickle=False)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # not opened: that could wait for a writer
+            raise refused("a folder, pipe or device")
+        with open(path, "rb") as file:
+            head = io.BytesIO(file.read(_LONGEST_HEADER))
+            if head.getvalue().startswith((b"PK\3\4", b"PK\5\6")):
+                raise ParameterError(f"{path}: an archive of several arrays; write one array with numpy.save")
+            try:
+                shape, fortran_order, dtype = _header(head)
+            except Exception:  # nearly any, for a hostile header; NumPy's advice to trust it is kept back
+                raise refused("it has no header that NumPy reads") from None
+            if dtype.hasobject:
+                raise ParameterError(
+                    f"{path}: an array of Python objects is refused, loading one could run code; "
+                    "save ring(values).data with numpy.save and pass --residues"
+                )
+            if dtype.kind not in "iu":
+                raise ParameterError(
+                    f"{path}: dtype {dtype.name} must be ints; convert with x.astype(np.int64) or round "
+                    "yourself, nothing is rounded for you"
+                )
+            if not all(type(length) is int and length >= 0 for length in shape):  # True is an int too
+                raise refused("its shape has other than lengths")
+            count, held = prod(shape), os.fstat(file.fileno()).st_size - head.tell()
+            if count * dtype.itemsize > held:
+                raise refused(f"its header announces more than the {held} bytes that follow it")
+            check_array(count * dtype.itemsize)
+            file.seek(head.tell())
+            array = np.fromfile(file, dtype, count)
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file") from None
-    except (ValueError, EOFError, OSError) as error:
-        if str(error).startswith("Object arrays"):
-            raise ParameterError(
-                f"{path}: an array of Python objects is refused, loading one could run code; "
-                "save ring(values).data with numpy.save and pass --residues"
-            ) from None
-        raise ParameterError(
-            f"{path}: not a whole .npy file of integers ({str(error).splitlines()[0]}); "
-            "write one with numpy.save"
-        ) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ParameterError(f"{path}: an archive of several arrays; write one array with numpy.save")
-    return array
-
-
-def _save(path: str, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """Write to a neighbour and rename: a reader sees the old file or the whole new one."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".polygpu-", suffix=".npy")
+    except OSError as error:
+        raise refused(error.strerror or error) from None
     try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
+        return array.reshape(shape, order="F" if fortran_order else "C")
+    except (ValueError, OverflowError):  # too many axes, an empty one beside huge ones, a file cut meanwhile
+        raise refused("no array has its shape") from None
+
+
+def _header(head: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the order is Fortran's, and dtype; leaves `head` behind them."""
+    first, later = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
+    # A header of version 3.0 is one of 2.0 in another encoding; for integers it is all ASCII.
+    read = {(1, 0): first, (2, 0): later, (3, 0): later}[np.lib.format.read_magic(head)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers by Python 2, which are right, and of odd literals
+        return read(head)
+
+
+def _place(path: str) -> tuple[str | int, bool]:
+    """The name of the regular file that a path leads to, old or new, and True; else what to write through."""
+    try:
+        status = os.stat(path)  # follows links, also those in /proc to what has no name
+    except FileNotFoundError:
+        status = None  # a new file, maybe at the end of a link
+    except OSError as error:
+        raise ParameterError(
+            f"{path}: {error.strerror}; give a file in a folder that can be written"
+        ) from None
+    if status is not None:
+        if stat.S_ISDIR(status.st_mode):
+            raise ParameterError(f"{path}: a folder; give the name of a file in it")
+        with suppress(OSError):
+            if os.path.samestat(status, os.fstat(1)):
+                return 1, False  # by its number: a socket has no name, a file would be written from its start
+        if not os.access(path, os.W_OK):
+            raise ParameterError(f"{path}: may not be written; allow that with chmod, or give another file")
+        if not stat.S_ISREG(status.st_mode):
+            return path, False
+    name = path
+    while os.path.islink(name):  # loops have been refused above
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    if status is not None and not (os.path.exists(name) and os.path.samestat(status, os.stat(name))):
+        return path, False  # open in some process, and without a name since
+    folder, last = os.path.split(name)
+    if not last:
+        raise ParameterError(f"{path!r}: no name of a file; give one")
+    if not os.path.isdir(folder or "."):
+        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
+    if not os.access(folder or ".", os.W_OK | os.X_OK):
+        raise ParameterError(
+            f"{path}: its folder may not be written; allow that with chmod, or give another file"
+        )
+    return name, True
+
+
+_THROUGH = os.O_WRONLY | os.O_NOCTTY | os.O_TRUNC  # nothing is created where a pipe has gone meanwhile
+
+
+def _save(place: str | int, regular: bool, array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """Write a neighbour and rename it: a reader sees the old file or the whole new one. Or write through."""
+    if isinstance(place, int) or not regular:
+        handle = os.dup(place) if isinstance(place, int) else os.open(place, _THROUGH)
+        with open(handle, "wb", buffering=0):
+            _write(handle, array)
+        return
+    old = os.stat(place) if os.path.exists(place) else None
+    neighbour = os.path.join(os.path.dirname(place), f".polygpu-{os.urandom(8).hex()}")
+    # The old file may be private; a new one has what the umask leaves.
+    opener = partial(os.open, mode=0o600 if old else 0o666)
+    try:
+        with open(neighbour, "xb", buffering=0, opener=opener) as file:
+            _write(file.fileno(), array)
+            if old:
+                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
+                    with suppress(OSError):  # only root gives files away
+                        os.fchown(file.fileno(), *owner)
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: a new owner clears bits
+            os.fsync(file.fileno())
+        os.replace(neighbour, place)
     except BaseException:
-        os.unlink(name)
+        with suppress(OSError):
+            os.unlink(neighbour)
         raise
+
+
+def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """A .npy file from front to back, since NumPy would seek in a file of its own, and pipes cannot."""
+
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+
+    sink: Any = SimpleNamespace(write=write)
+    np.save(sink, array, allow_pickle=False)
 
 
 # ---- selftest ----

@@ -1,9 +1,20 @@
 """The command line: outputs, exit status, files, bad input."""
 
+import errno
+import io
 import json
 import os
+import select
+import signal
+import socket
+import stat
+import struct
 import subprocess
 import sys
+import tracemalloc
+import tty
+import warnings
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -25,6 +36,22 @@ def files(tmp_path):
 
 def call(*arguments):
     return main([str(a) for a in arguments])
+
+
+COMMANDS = {"module": [sys.executable, "-m", "polygpu"], "script": ["polygpu"]}
+
+
+def environment(**changes):
+    """The environment of a subprocess that finds the console script, and keeps output as Python does."""
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**inherited, "PATH": path, **{name: str(value) for name, value in changes.items()}}
+
+
+def run(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    """The console script in a process of its own, which never takes long."""
+    command = ["polygpu", *map(str, arguments)]
+    return subprocess.run(command, stdout=stdout, stderr=stderr, env=environment(), timeout=60)
 
 
 def test_info(capsys):
@@ -141,12 +168,9 @@ def test_selftest_sees_a_wrong_product(capsys, monkeypatch):
 
 
 def test_module_and_script_run(tmp_path):
-    for command in ([sys.executable, "-m", "polygpu"], ["polygpu"]):
+    for command in COMMANDS.values():
         done = subprocess.run(
-            [*command, "info"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
+            [*command, "info"], capture_output=True, text=True, env=environment(), timeout=60
         )
         assert done.returncode == 0 and "polygpu" in done.stdout, done.stderr
 
@@ -184,3 +208,553 @@ def test_mul_of_residues_takes_its_own_output(files, capsys):
     np.save(folder / "b.npy", np.full((2, 8), 2**64 - 1, np.uint64))
     assert call(*again, "--residues") == 2
     assert "is not a residue" in capsys.readouterr().err
+
+
+# ---- where the product goes ----
+
+
+@pytest.fixture
+def multiply(files):
+    """Calls `mul` on the two batches with an output; the bytes that a whole product has."""
+    a, b, folder = files
+    product = [multiply_integers(row, b.tolist(), 17, "negacyclic") for row in a.tolist()]
+    whole = io.BytesIO()
+    np.save(whole, np.array(product))
+
+    def arguments(out, *others):
+        return ["mul", folder / "a.npy", folder / "b.npy", "-o", out, "--n", 8, "--q", 17, *others]
+
+    return arguments, whole.getvalue(), folder
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def everything(descriptor):
+    """What can be read within a moment: an empty pipe or terminal does not make a test wait."""
+    text = b""
+    while select.select([descriptor], [], [], 0.2)[0] and (part := os.read(descriptor, 1 << 16)):
+        text += part
+    return text
+
+
+def test_mul_writes_through_a_pipe(multiply, capsys):
+    arguments, whole, folder = multiply
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # so that a writer need not wait
+    (folder / "link").symlink_to("pipe")
+    try:
+        for name in ("pipe", "link", f"/dev/fd/{reader}"):
+            assert call(*arguments(folder / name)) == 0
+            assert everything(reader) == whole
+            captured = capsys.readouterr()
+            assert captured.out == "" and "shape (3, 8)" in captured.err
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(os.lstat(folder / "pipe").st_mode) and (folder / "link").is_symlink()
+    assert names(folder) == ["a.npy", "b.npy", "link", "pipe"]
+
+
+def test_mul_writes_through_a_terminal(multiply, capsys):
+    arguments, whole, _ = multiply
+    here, there = os.openpty()
+    try:
+        tty.setraw(there)
+        assert call(*arguments(os.ttyname(there), "--json")) == 0
+        assert everything(here) == whole
+    finally:
+        os.close(here), os.close(there)
+    captured = capsys.readouterr()
+    assert captured.out == "" and json.loads(captured.err)["shape"] == [3, 8]
+
+
+def test_mul_leaves_a_device_a_device(multiply):
+    """On a node of its own: a wrong program would replace that of the machine."""
+    arguments, _, folder = multiply
+    try:
+        os.mknod(folder / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        os.close(os.open(folder / "null", os.O_WRONLY))
+    except OSError:
+        pytest.skip("no device nodes here")
+    for _ in range(2):
+        assert call(*arguments(folder / "null")) == 0
+        assert stat.S_ISCHR(os.lstat(folder / "null").st_mode)
+    assert names(folder) == ["a.npy", "b.npy", "null"]
+
+
+def test_mul_goes_on_after_a_part(multiply, monkeypatch):
+    arguments, whole, folder = multiply
+    write = os.write
+    monkeypatch.setattr("os.write", lambda file, data: write(file, data[:7]))
+    assert call(*arguments(folder / "c.npy")) == 0
+    assert (folder / "c.npy").read_bytes() == whole
+
+
+def stdout_of(folder):
+    """A link as /dev/stdout, of the test's own: a wrong program would replace that of the machine."""
+    (folder / "stdout").symlink_to("/proc/self/fd/1")
+    return folder / "stdout"
+
+
+def test_mul_to_stdout(multiply):
+    """Into a pipe, a socket and amid a file, with nothing of the report in between."""
+    arguments, whole, folder = multiply
+    command = arguments(stdout_of(folder))
+    done = run(*command)
+    assert (done.returncode, done.stdout) == (0, whole) and b"shape (3, 8)" in done.stderr
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(10)
+        assert run(*command, stdout=theirs).returncode == 0
+        assert ours.recv(1 << 16) == whole
+    with open(folder / "log", "wb", buffering=0) as log:
+        log.write(b"before")
+        assert run(*command, stdout=log).returncode == 0
+        log.write(b"after")
+    assert (folder / "log").read_bytes() == b"before" + whole + b"after"
+    assert names(folder) == ["a.npy", "b.npy", "log", "stdout"] and (folder / "stdout").is_symlink()
+
+
+def test_mul_writes_through_a_file_without_a_name(multiply):
+    arguments, whole, folder = multiply
+    with open(folder / "gone", "w+b") as file:
+        (folder / "gone").unlink()
+        file.write(bytes(1000))
+        file.seek(0)
+        assert call(*arguments(f"/dev/fd/{file.fileno()}")) == 0
+        assert file.read() == whole
+    assert names(folder) == ["a.npy", "b.npy"]
+
+
+@pytest.mark.parametrize("what", ["array", "report", "facts", "help", "full", "both"])
+def test_a_reader_that_has_gone_is_told(multiply, what):
+    """Also where Python writes at its very end what it has kept."""
+    arguments, _, folder = multiply
+    command = {
+        "array": arguments(stdout_of(folder)),
+        "report": arguments(folder / "c.npy"),
+        "help": ["--help"],
+    }
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed, open("/dev/full", "wb") as full:
+        out, err = full if what == "full" else closed, closed if what == "both" else subprocess.PIPE
+        done = run(*command.get(what, ["info"]), stdout=out, stderr=err)
+    assert done.returncode == 2
+    if what != "both":
+        reason = b"No space left on device" if what == "full" else b"Broken pipe"
+        assert reason in done.stderr and done.stderr.count(b"\n") == 1, done.stderr
+
+
+def test_mul_follows_links(multiply):
+    arguments, whole, folder = multiply
+    (folder / "deep").mkdir()
+    (folder / "deep" / "old.npy").write_bytes(b"before")
+    (folder / "deep" / "second").symlink_to("../deep/old.npy")
+    (folder / "first").symlink_to("deep/second")
+    (folder / "deep" / "dangling").symlink_to("new.npy")
+    (folder / "side").symlink_to(folder / "deep")
+    (folder / "new").symlink_to("side/dangling")
+    for link, target in (("first", "old.npy"), ("new", "new.npy")):
+        assert call(*arguments(folder / link)) == 0
+        assert (folder / "deep" / target).read_bytes() == whole
+        assert (folder / link).is_symlink()
+    assert names(folder / "deep") == ["dangling", "new.npy", "old.npy", "second"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666, 0o4751, 0o444])
+def test_mul_keeps_mode_and_owner(multiply, monkeypatch, mode):
+    arguments, whole, folder = multiply
+    out = folder / "c.npy"
+    out.touch()
+    user = 12345 if os.geteuid() == 0 else os.geteuid()
+    os.chown(out, user, user if os.geteuid() == 0 else -1)
+    out.chmod(mode)
+    before = out.stat()
+    monkeypatch.setattr("os.access", lambda path, mode: True)  # as root
+    assert call(*arguments(out)) == 0 and out.read_bytes() == whole
+    after = out.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_mul_is_private_before_it_is_whole(multiply, monkeypatch):
+    """Nobody reads in the neighbour what the mode of the old file hides."""
+    arguments, _, folder = multiply
+    (folder / "c.npy").touch(0o600)
+    (write, modes) = os.write, []
+
+    def look(file, data):
+        modes.append(stat.S_IMODE(os.fstat(file).st_mode))
+        return write(file, data)
+
+    monkeypatch.setattr("os.write", look)
+    assert call(*arguments(folder / "c.npy")) == 0
+    assert set(modes) == {0o600}
+
+
+def test_a_new_file_has_the_mode_of_the_process(multiply, monkeypatch):
+    """Threads share the umask: it is not changed even for a moment."""
+    arguments, _, folder = multiply
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.umask", lambda mask: pytest.fail("umask is changed"))
+            assert call(*arguments(folder / "c.npy")) == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(folder / "c.npy").st_mode) == 0o640
+
+
+def test_mul_is_on_the_disk_before_it_has_its_name(multiply, monkeypatch):
+    arguments, whole, folder = multiply
+    (folder / "c.npy").write_bytes(b"before")
+    fsync, replace, steps = os.fsync, os.replace, []
+
+    def synced(file):
+        steps.append(("fsync", os.fstat(file).st_size))
+        fsync(file)
+
+    def replaced(source, target):
+        steps.append(("replace", os.stat(source).st_size))
+        assert (folder / "c.npy").read_bytes() == b"before"
+        assert os.path.basename(source).startswith(".polygpu-")
+        replace(source, target)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.replace", replaced)
+    assert call(*arguments(folder / "c.npy")) == 0
+    assert steps == [("fsync", len(whole)), ("replace", len(whole))]
+
+
+@pytest.mark.parametrize("step", ["open", "write", "fchmod", "fsync", "replace"])
+@pytest.mark.parametrize(
+    "error, status", [(OSError(errno.ENOSPC, "No space left on device"), 2), (KeyboardInterrupt(), 130)]
+)
+def test_a_failing_write_leaves_nothing(multiply, monkeypatch, capsys, step, error, status):
+    arguments, _, folder = multiply
+    (folder / "c.npy").write_bytes(b"before")
+    before, real = names(folder), getattr(os, step)
+
+    def fail(*values, **others):
+        if step != "open":
+            raise error
+        opened = real(*values, **others)
+        if ".polygpu-" in str(values[0]):  # made, and nobody has been told yet
+            os.close(opened)
+            raise error
+        return opened
+
+    monkeypatch.setattr(f"os.{step}", fail)
+    assert call(*arguments(folder / "c.npy")) == status
+    assert names(folder) == before and (folder / "c.npy").read_bytes() == b"before"
+    text = capsys.readouterr().err
+    assert text == "" if status == 130 else ("No space left" in text and "c.npy" in text), text
+
+
+def test_mul_refuses_an_output_before_it_works(multiply, monkeypatch, capsys):
+    arguments, _, folder = multiply
+    (folder / "loop").symlink_to("pool")
+    (folder / "pool").symlink_to("loop")
+    (folder / "sub").mkdir()
+    (folder / "way").symlink_to("sub")
+    (folder / "lost").symlink_to("absent/c.npy")
+    (folder / "kept.npy").write_bytes(b"before")
+    locked = {str(folder / "kept.npy"), str(folder / "sub")}
+    access = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: str(path) not in locked and access(path, mode))
+    monkeypatch.setattr("polygpu.cli.np.load", lambda *a, **k: pytest.fail("a file is read"))
+    monkeypatch.setattr(pg.Poly, "__mul__", lambda *a: pytest.fail("the product is computed"))
+    before = names(folder)
+    for out, reason in {
+        folder / "sub": "a folder",
+        folder / "way": "a folder",
+        f"{folder}/new/": "no name",
+        "": "no name",
+        ".": "a folder",
+        folder / "absent" / "c.npy": "no folder",
+        folder / "absent" / ".." / "c.npy": "no folder",
+        folder / "lost": "no folder",
+        folder / "a.npy" / "c.npy": "Not a directory",
+        folder / "loop": "Too many levels of symbolic links",
+        folder / "kept.npy": "may not be written",
+        folder / "sub" / "c.npy": "may not be written",
+        folder / ("x" * 300): "File name too long",
+    }.items():
+        assert call(*arguments(out)) == 2
+        error = capsys.readouterr().err
+        assert reason in error and error.count("\n") == 1, error
+    assert names(folder) == before and (folder / "kept.npy").read_bytes() == b"before"
+
+
+# ---- what the operands are ----
+
+
+def npy(shape="(8,)", *, header=None, descr="'<i8'", version=(1, 0), data=bytes(64)):
+    """A .npy file whose header is written by hand."""
+    if header is None:
+        header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+    text = header if isinstance(header, bytes) else header.encode()
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(text))
+    return b"\x93NUMPY" + bytes(version) + size + text + data
+
+
+HOSTILE = {
+    "huge": {"shape": "(4000000000000,)"},
+    "huger": {"shape": f"({10**30},)"},
+    "beyond doubles": {"shape": f"({10**400},)"},
+    "huge, and empty": {"shape": f"(0, {10**30})"},
+    "too many digits": {"shape": f"({'9' * 5000},)"},
+    "one more than there is": {"shape": "(9,)"},
+    "overflowing": {"shape": f"({2**32}, {2**32})"},
+    "bool": {"shape": "(True,)"},
+    "negative": {"shape": "(-1,)"},
+    "negative twice": {"shape": "(-2, -4)"},
+    "no tuple": {"shape": "8"},
+    "list": {"shape": "[8]"},
+    "floats": {"shape": "(8.0,)"},
+    "too many axes": {"shape": "(" + "1," * 99 + "8)"},
+    "nested": {"shape": "(" * 4000 + "8" + ",)" * 4000},
+    "signs": {"shape": "-" * 9000 + "8"},
+    "sums": {"shape": "1+" * 4000 + "8"},
+    "open string": {"header": "{'descr': '''"},
+    "open bracket": {"header": "{'descr': ("},
+    "unhashable": {"header": "{[]: 1}"},
+    "mixed keys": {"header": "{1: 2, 'descr': 3}"},
+    "set": {"header": "{'descr', 'shape'}"},
+    "empty header": {"header": ""},
+    "null bytes": {"header": b"\0" * 64},
+    "bad indent": {"header": "  1\n 2"},
+    "bad escape": {"header": "{'\\d': 1}"},
+    "not UTF-8": {"header": b"{'descr': '\xff'}"},
+    "long": {"header": " " * 60000 + "{}"},
+    "objects": {"descr": "'|O'"},
+    "objects in fields": {"descr": "[('a', '|O')]"},
+    "fields": {"descr": "[('a\\nb', '<i8')]"},
+    "no bytes an item": {"descr": "'|V0'", "shape": f"({10**18},)"},
+    "huge items": {"descr": "'|V2147483647'"},
+    "subarrays": {"descr": "('<i8', (1000000, 1000000))"},
+    "bad dtype": {"descr": "'<i8,(('"},
+    "no dtype": {"descr": "()"},
+    "dates": {"descr": "'<M8[ns]'"},
+    "strings": {"descr": "'<U2'"},
+    "no data": {"data": b""},
+}
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_mul_survives_hostile_files(multiply, capsys, version, name):
+    """An error of one line and no large memory, whatever the header says; no advice to trust it more."""
+    arguments, _, folder = multiply
+    (folder / "a.npy").write_bytes(npy(**HOSTILE[name], version=version))
+    tracemalloc.start()
+    try:
+        assert call(*arguments(folder / "c.npy")) == 2
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    error = capsys.readouterr().err
+    assert str(folder / "a.npy") in error and error.count("\n") == 1 and len(error) < 400, error
+    assert not any(word in error for word in ("allow_pickle", "pickle", "max_header_size")), error
+    assert names(folder) == ["a.npy", "b.npy"]
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    {
+        "another version": (npy(version=(9, 9)), "header"),
+        "no header": (b"\x93NUMPY\x01\x00", "header"),
+        "half a magic": (b"\x93NU", "header"),
+        "header of 4 GiB": (b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", "header"),
+        "pickle": (b"\x80\x04K\x01.", "header"),
+        "broken archive": (b"PK\x03\x04junk", "archive"),
+        "empty archive": (b"PK\x05\x06" + bytes(18), "archive"),
+    }.values(),
+)
+def test_mul_refuses_what_is_no_array(multiply, capsys, content, reason):
+    arguments, _, folder = multiply
+    (folder / "a.npy").write_bytes(content)
+    tracemalloc.start()
+    try:
+        assert call(*arguments(folder / "c.npy")) == 2
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    error = capsys.readouterr().err
+    assert reason in error and error.count("\n") == 1 and "pickle" not in error, error
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_mul_reads_every_version(multiply, version):
+    """Also headers of Python 2, Fortran's order, other dtypes, and bytes after the array."""
+    arguments, whole, folder = multiply
+    a = np.load(folder / "a.npy")
+    files = {
+        npy("(3, 8)", data=a.tobytes(), version=version),
+        npy("(3, 8)", data=a.tobytes() + b"more", version=version),
+        npy("(3, 8)", descr="'>i2'", data=a.astype(">i2").tobytes(), version=version),
+        npy("(3L, 8L)", data=a.tobytes(), version=version),
+        npy(
+            header="{'descr': '|i1', 'fortran_order': True, 'shape': (3, 8)}",
+            data=a.astype(np.int8).T.tobytes(),
+            version=version,
+        ),
+    }
+    for content in files:
+        (folder / "a.npy").write_bytes(content)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert call(*arguments(folder / "c.npy")) == 0
+        assert (folder / "c.npy").read_bytes() == whole and not told
+    (folder / "a.npy").write_bytes(npy("(0, 8)", data=b"", version=version))
+    assert call(*arguments(folder / "c.npy")) == 0
+    assert np.load(folder / "c.npy").shape == (0, 8)
+
+
+def test_mul_refuses_pipes_and_devices_as_operands(multiply, capsys):
+    arguments, _, folder = multiply
+    (folder / "a.npy").unlink()
+    (folder / "a.npy").symlink_to("/dev/zero")
+    assert call(*arguments(folder / "c.npy")) == 2
+    assert "not a whole .npy file" in capsys.readouterr().err
+    (folder / "a.npy").unlink()
+    os.mkfifo(folder / "a.npy")
+    done = run(*arguments(folder / "c.npy"))  # nobody ever writes into it
+    assert done.returncode == 2 and b"not a whole .npy file" in done.stderr and b"pipe" in done.stderr
+
+
+def test_mul_refuses_files_beyond_the_memory(multiply, capsys):
+    arguments, _, folder = multiply
+    (folder / "a.npy").write_bytes(npy(f"({2**40},)"))
+    try:
+        os.truncate(folder / "a.npy", 2**43 + 4096)  # of holes
+    except OSError:
+        pytest.skip("no files of 8 TiB here")
+    assert call(*arguments(folder / "c.npy")) == 2
+    error = capsys.readouterr().err
+    assert "8.19e+03 GiB" in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("text", ["", "Unable to allocate 8 TiB"])
+def test_no_memory_is_an_error(multiply, monkeypatch, capsys, text):
+    arguments, _, folder = multiply
+
+    def fail(*_):
+        raise MemoryError(*[text] * bool(text))
+
+    monkeypatch.setattr(pg.Poly, "__mul__", fail)
+    assert call(*arguments(folder / "c.npy")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"polygpu mul: {text or 'not enough memory'}") and error.count("\n") == 1, error
+
+
+# ---- interrupts ----
+
+STUB = """
+import signal, time
+print(signal.getsignal(signal.SIGINT), flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def started(folder, module, command, *arguments, interrupts=signal.default_int_handler):
+    """A process that stands still while it imports a module, and what it says of its handler there."""
+    (folder / f"{module}.py").write_text(STUB)
+    before = signal.signal(signal.SIGINT, interrupts)  # a job in the background would hand down SIG_IGN
+    try:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(PYTHONPATH=folder),
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            assert select.select([process.stdout], [], [], 60)[0], "nothing is imported"
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("module", ["numpy", "argparse", "cupy"])
+def test_interrupted_imports_end_in_silence(tmp_path, command, module):
+    """Those of the package and of the command line; what a command imports is interrupted as its work is."""
+    with started(tmp_path, module, command, "info") as (process, _):
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+        assert (out, error) == ("", "")
+        assert process.returncode in ({130} if module == "cupy" else {130, -signal.SIGINT})
+
+
+def test_a_second_interrupt_ends_what_waits_for_a_reader(tmp_path):
+    """The first one ends the work; then the output is written, into a pipe that nobody empties."""
+    (tmp_path / "cupy.py").write_text("import os; os.write(2, b'ready'); raise ImportError")
+    reader, writer = os.pipe()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with open(reader, "rb"), open(writer, "wb", buffering=0) as full:
+        os.set_blocking(writer, False)
+        while full.write(bytes(1 << 16)):
+            pass
+        os.set_blocking(writer, True)
+        process = subprocess.Popen(
+            ["polygpu", "info"], stdout=full, stderr=subprocess.PIPE, env=environment(PYTHONPATH=tmp_path)
+        )
+        signal.signal(signal.SIGINT, before)
+        with process:
+            try:
+                assert process.stderr.read(5) == b"ready"
+                for _ in range(20):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(0.3)
+                        break
+                    process.send_signal(signal.SIGINT)
+                assert process.returncode in (130, -signal.SIGINT) and process.stderr.read() == b""
+            finally:
+                process.kill()
+
+
+@pytest.mark.parametrize("module", ["numpy", "cupy"])
+def test_ignored_interrupts_stay_ignored(tmp_path, module):
+    """As in a job that a shell started in the background."""
+    with started(tmp_path, module, COMMANDS["script"], "info", interrupts=signal.SIG_IGN) as (_, handler):
+        assert handler == str(signal.SIG_IGN)
+
+
+USER = "import sys; sys.argv.pop(); import polygpu.cli; sys.exit(polygpu.cli.main(['info']))"
+
+
+@pytest.mark.parametrize(
+    "module, command",
+    [
+        ("numpy", ["-c", "import polygpu", "polygpu"]),
+        ("numpy", ["-c", "import polygpu.cli  # https://example.org/polygpu"]),
+        ("numpy", ["-m", "user", "polygpu"]),
+        ("cupy", ["-c", USER, "-m", "polygpu"]),
+        ("cupy", ["-m", "user", "polygpu"]),
+        ("cupy", ["user.py", "-m", "polygpu"]),
+    ],
+)
+def test_a_library_leaves_handlers_alone(tmp_path, monkeypatch, module, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "user.py").write_text(USER)
+    with started(tmp_path, module, [sys.executable, *command]) as (process, handler):
+        assert "default_int_handler" in handler
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (130, -signal.SIGINT)
+
+
+def test_main_leaves_the_handlers_of_a_program_alone(capsys):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (signal.SIG_DFL, signal.SIG_IGN, lambda *_: None):
+            signal.signal(signal.SIGINT, handler)
+            assert call("info") == 0
+            assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
