@@ -147,7 +147,7 @@ class WallClock:
             "name": cpu_name(),
             "cores": cores(),
             "clock_ghz": round(_cpu.clock_ghz(), 3),
-            "clock_source": "dependent adds",
+            "clock_source": "dependent additions and rotations",
             "isa": _cpu.isa(),
         }
 

@@ -1,8 +1,13 @@
-// Arrays that Python passes, read through the buffer protocol: nanobind's ndarray takes four times as long.
+// Arrays that Python passes, read through the buffer protocol: nanobind's ndarray takes four times as long, and
+// reads strides that ctypes leaves out.
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <complex>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -12,23 +17,28 @@ inline void require(bool holds, const char *what) {
     if (!holds) throw nanobind::value_error(what);
 }
 
-// An array in host memory that stays where it is during a call; its dtype is the caller's to know.
+// An array of numbers in host memory, C-contiguous, that stays where it is during a call. Whoever reads it compares
+// its shape and the size of its numbers with what they expect.
 class Array {
   public:
-    static constexpr int ACCESS = PyBUF_STRIDES;
+    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
 
     Array() = default;
     Array(const Array &) = delete;
     ~Array() { PyBuffer_Release(&view_); }
     // False, and no Python error, where the object offers no such array.
     bool open(PyObject *object, int access) {
-        if (PyObject_GetBuffer(object, &view_, access) == 0) return true;
+        if (PyObject_GetBuffer(object, &view_, access) == 0) {
+            if (readable()) return true;
+            PyBuffer_Release(&view_);
+        }
         PyErr_Clear();
         return false;
     }
     explicit operator bool() const { return view_.obj; }  // not None
 
     const void *data() const { return view_.buf; }
+    nanobind::object owner() const { return nanobind::borrow(view_.obj); }
     size_t itemsize() const { return (size_t)view_.itemsize; }
     size_t size() const { return (size_t)view_.len / itemsize(); }
     size_t ndim() const { return (size_t)view_.ndim; }
@@ -37,16 +47,62 @@ class Array {
 
   protected:
     Py_buffer view_{};
+
+  private:
+    // Of 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
+    bool readable() const {
+        if (view_.itemsize != 4 && view_.itemsize != 8 && view_.itemsize != 16) return false;
+        if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
+        if (view_.ndim && !(view_.shape && view_.strides)) return false;
+        for (int i = 0; i < view_.ndim; ++i)
+            if (view_.strides[i] % view_.itemsize) return false;
+        return true;
+    }
 };
 
-// One that is written.
-class Out : public Array {
+// An array of which the kind of numbers is known, which takes a little longer.
+class Numbers : public Array {
   public:
-    static constexpr int ACCESS = PyBUF_STRIDES | PyBUF_WRITABLE;
+    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+    // Whether they are of this type, in the machine's order of bytes. Source: format characters of Python's struct.
+    template <class T> bool hold() const {
+        const char *formats = std::is_same_v<T, std::complex<float>>    ? "Zf"
+                              : std::is_same_v<T, std::complex<double>> ? "Zd"
+                              : std::is_signed_v<T>                     ? "ilq"
+                                                                        : "ILQ";
+        const char *format = view_.format ? view_.format : "B";
+        if (*formats == 'Z') return itemsize() == sizeof(T) && !std::strcmp(format, formats);
+        return itemsize() == sizeof(T) && *format && !format[1] && std::strchr(formats, *format);
+    }
+};
+
+// One that is written. It holds no references to objects, say, which words would overwrite.
+class Out : public Numbers {
+  public:
+    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT;
     void *data() const { return view_.buf; }
 };
 
-template <class A> size_t last(const A &x) { return x.shape(x.ndim() - 1); }
+// With any strides
+class StridedArray : public Array {
+  public:
+    static constexpr int ACCESS = PyBUF_STRIDES;
+};
+class StridedOut : public Out {
+  public:
+    static constexpr int ACCESS = PyBUF_STRIDES | PyBUF_WRITABLE | PyBUF_FORMAT;
+};
+
+template <class A> size_t last(const A &x) {
+    require(x.ndim() >= 1, "an array without axes");
+    return x.shape(x.ndim() - 1);
+}
+
+// Where a result begins, (*batch, rows, n)
+template <class T> T *result_of(const Out &out, size_t rows) {
+    require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
+    return (T *)out.data();
+}
 
 inline size_t batch_of(const Out &x) {
     size_t items = 1;

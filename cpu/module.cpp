@@ -3,8 +3,6 @@
 // Arrays are C-contiguous, (*batch, rows, degree): one row of residues a limb, or the words of one wide
 // modulus. Batch axes broadcast against those of the result.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/complex.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "array.hpp"
+#include "gil.hpp"
 #include "kernels.hpp"
 #include "rows.hpp"
 #include "tables.hpp"
@@ -28,10 +27,12 @@ namespace nb = nanobind;
 namespace pg {
 namespace {
 
-// Where the dtype is asked for
-using Numbers = nb::ndarray<nb::ro, nb::device::cpu>;
-using NumbersOut = nb::ndarray<nb::device::cpu>;
-template <class T> using Table = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+// A table in memory of Python's, which a plan keeps.
+struct Table {
+    explicit Table(const Array &x) : data(x.data()), owner(x.owner()) {}
+    const void *data;
+    nb::object owner;
+};
 
 // ---- instruction sets ----
 
@@ -83,15 +84,16 @@ template <class T, class A> MatrixView<T> matrix_view(const A &x, size_t row) {
 class Limbs {
   public:
     // moduli: (limbs, words) little-endian; several words: one wide modulus; words of 0 stand for 2^(64 words)
-    Limbs(Table<u64> moduli, int storage_bits) : narrow_(storage_bits == 32) {
-        require(moduli.ndim() == 2 && (storage_bits == 32 || storage_bits == 64),
+    Limbs(const Numbers &moduli, int storage_bits) : narrow_(storage_bits == 32) {
+        require(moduli.hold<u64>() && moduli.ndim() == 2 && moduli.size() && (storage_bits == 32 || storage_bits == 64),
                 "Limbs: moduli (limbs, words), 32 or 64 bits");
+        const u64 *q = (const u64 *)moduli.data();
         const size_t limbs = moduli.shape(0), words = moduli.shape(1);
         if (words > 1) {
             require(limbs == 1, "Limbs: a wide modulus stands alone");
-            wide_ = WideModulus(std::vector<u64>(moduli.data(), moduli.data() + words));
+            wide_ = WideModulus(std::vector<u64>(q, q + words));
         } else {
-            for (size_t i = 0; i < limbs; ++i) moduli_.push_back(make_modulus(moduli.data()[i]));
+            for (size_t i = 0; i < limbs; ++i) moduli_.push_back(make_modulus(q[i]));
         }
     }
     bool wide() const { return moduli_.empty(); }
@@ -114,25 +116,28 @@ class Limbs {
     }
 
     // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
-    void permute(const Array &x, Table<int64_t> index, const Out &out) const {
+    void permute(const Array &x, const Numbers &index, const Out &out) const {
         if (narrow_) permute_words<u32>(x, index, out);
         else permute_words<u64>(x, index, out);
     }
 
     // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
-    void reduce_integers(Numbers x, const Out &out) const {
-        const bool is_signed = x.dtype() == nb::dtype<int64_t>();
-        require(is_signed || x.dtype() == nb::dtype<u64>(), "reduce_integers: int64 or uint64");
+    void reduce_integers(const Numbers &x, const Out &out) const {
+        const bool is_signed = x.hold<int64_t>();
+        require(is_signed || x.hold<u64>(), "reduce_integers: int64 or uint64");
         if (narrow_) reduce_integers_to<u32>(x, is_signed, out);
         else reduce_integers_to<u64>(x, is_signed, out);
     }
 
     // out row `limb` (all rows of a wide modulus): numbers of k words, (items, degree, k), mod q
-    void reduce_words(Table<u64> words, size_t limb, const Out &out) const {
-        require(words.ndim() == 3, "reduce_words: (items, degree, words)");
+    void reduce_words(const Numbers &words, size_t limb, const Out &out) const {
+        require(words.hold<u64>() && words.ndim() == 3, "reduce_words: uint64 (items, degree, words)");
         const size_t n = words.shape(1), k = words.shape(2), r = rows();
+        if (narrow_) result_of<u32>(out, r);
+        else result_of<u64>(out, r);
+        require(limb < r && last(out) == n && batch_of(out) == words.shape(0), "reduce_words: lengths differ");
         for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &worker) {
-            const u64 *x = words.data() + item * n * k;
+            const u64 *x = (const u64 *)words.data() + item * n * k;
             if (wide()) {
                 std::vector<u64> value(r), scratch(r + 1);
                 u64 *y = (u64 *)out.data() + item * r * n;
@@ -162,7 +167,7 @@ class Limbs {
 
     // out (batch, m, p, rows, points) = a b by row and point, (batch, m, k, rows, points) and (batch, k, p, rows,
     // points); the first three axes have any steps
-    void matmul_points(const Array &a, const Array &b, const Out &out) const {
+    void matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const {
         require(!wide(), "matmul_points: moduli of at most 64 bits");
         narrow_ ? matmul_points_words<u32>(a, b, out) : matmul_points_words<u64>(a, b, out);
     }
@@ -181,7 +186,7 @@ class Limbs {
         for (const Array *x : {&a, &b})
             require(x->itemsize() == sizeof(T) && (x->shape(0) == batch || x->shape(0) == 1),
                     "matmul: wrong dtype or batch");
-        require(out.itemsize() == sizeof(T) && a.shape(1) == m && b.shape(1) == k && b.shape(2) == n,
+        require(out.hold<T>() && a.shape(1) == m && b.shape(1) == k && b.shape(2) == n,
                 "matmul: wrong dtype or shapes");
         if (batch * m * n == 0) return;
         if (b.shape(0) == 1 && a.shape(0) == batch) m *= batch, batch = 1;  // one tall matrix, and b is packed once
@@ -212,7 +217,8 @@ class Limbs {
             kernels.multiply(product, (u64 *)worker.scratch(GEMM_SCRATCH * sizeof(u64)));
         });
     }
-    template <class T> void matmul_points_words(const Array &a, const Array &b, const Out &out) const {
+    template <class T>
+    void matmul_points_words(const StridedArray &a, const StridedArray &b, const StridedOut &out) const {
         require(a.ndim() == 5 && b.ndim() == 5 && out.ndim() == 5, "matmul_points: (batch, m, n, rows, points)");
         const size_t batch = out.shape(0), m = out.shape(1), p = out.shape(2), k = a.shape(2), limbs = rows();
         const size_t points = out.shape(4);
@@ -224,6 +230,7 @@ class Limbs {
                 x.size() == 0 || ((points == 1 || x.stride(4) == 1) && (limbs == 1 || x.stride(3) == (int64_t)points)),
                 "matmul_points: rows and points must be dense");
         };
+        require(out.hold<T>(), "matmul_points: wrong dtype");
         check(a, m, k), check(b, k, p), check(out, m, p);
         if (out.size() == 0) return;
         const GemmKernels<T> &kernels = gemm_kernels<T>();
@@ -252,12 +259,12 @@ class Limbs {
 
     template <class T>
     void pointwise_words(Op op, const Array &a, const Array &b, const Array &c, const Out &out) const {
-        const size_t n = out.shape(out.ndim() - 1), limbs = rows();
+        const size_t n = last(out), limbs = rows();
+        T *const result = result_of<T>(out, limbs);
         const Operand<T> x(a, out, limbs), y(b ? b : a, out, limbs), z(c ? c : a, out, limbs);
         require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n,
                 "pointwise: lengths differ");
         const bool scalar = y.length() == 1 && n != 1;
-        T *result = (T *)out.data();
         for_each_row(batch_of(out) * limbs, slowness() * seconds_pointwise(n), [&](size_t i, const Worker &) {
             const Modulus &m = moduli_[i % limbs];
             pointwise_kernels<T>(m).pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
@@ -265,10 +272,10 @@ class Limbs {
     }
     void pointwise_wide(Op op, const Array &a, const Array &b, const Out &out) const {
         require(op == Op::add || op == Op::sub || op == Op::neg, "pointwise: a wide modulus adds and subtracts only");
-        const size_t n = out.shape(out.ndim() - 1), words = rows();
+        const size_t n = last(out), words = rows();
+        u64 *const result = result_of<u64>(out, words);
         const Operand<u64> x(a, out, words), y(b ? b : a, out, words);
         require(x.length() == n && y.length() == n, "pointwise: lengths differ");
-        u64 *result = (u64 *)out.data();
         for_each_row(batch_of(out), seconds_pointwise(4 * n * words), [&](size_t i, const Worker &worker) {
             const u64 *from_x = x.item(i), *from_y = y.item(i);
             u64 *to = result + i * n * words;
@@ -284,12 +291,12 @@ class Limbs {
             }
         });
     }
-    template <class T> void permute_words(const Array &x, const Table<int64_t> &index, const Out &out) const {
-        const size_t n = out.shape(out.ndim() - 1), r = rows();
+    template <class T> void permute_words(const Array &x, const Numbers &index, const Out &out) const {
+        const size_t n = last(out), r = rows();
+        T *const result = result_of<T>(out, r);
         const Operand<T> from(x, out, r);
-        require(from.length() == n && index.size() == n, "permute: lengths differ");
-        const int64_t *at = index.data();
-        T *result = (T *)out.data();
+        require(from.length() == n && index.size() == n && index.hold<int64_t>(), "permute: lengths or index differ");
+        const int64_t *at = (const int64_t *)index.data();
         for_each_row(batch_of(out), seconds_pointwise(2 * n * r), [&](size_t i, const Worker &) {
             const T *source = from.item(i);
             T *to = result + i * n * r;
@@ -313,10 +320,10 @@ class Limbs {
         });
     }
     template <class T> void reduce_integers_to(const Numbers &x, bool is_signed, const Out &out) const {
-        const size_t n = out.shape(out.ndim() - 1), count = last(x), r = rows();
-        require(count <= n, "reduce_integers: too many coefficients");
+        const size_t n = last(out), count = last(x), r = rows();
+        T *const result = result_of<T>(out, r);
+        require(count <= n && x.size() == batch_of(out) * count, "reduce_integers: lengths differ");
         const u64 *source = (const u64 *)x.data();
-        T *result = (T *)out.data();
         for_each_row(batch_of(out), 3e-9 * (double)(n * r), [&](size_t i, const Worker &) {
             const u64 *from = source + i * count;
             T *to = result + i * n * r;
@@ -354,9 +361,8 @@ class Limbs {
 class Transform {
   public:
     // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
-    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic,
-              nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward,
-              nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> inverse)
+    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic, const Array &forward,
+              const Array &inverse)
         : limbs_(limbs),
           degree_(degree),
           base_(base),
@@ -396,8 +402,8 @@ class Transform {
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const {
         const Modulus &m = limbs_.moduli()[limb];
         const RowKernels<T> &fast = kernels<T>(m, degree_);
-        const T *f = (const T *)forward_table_.data() + limb * 2 * points_,
-                *i = (const T *)inverse_table_.data() + limb * 2 * points_;
+        const T *f = (const T *)forward_table_.data + limb * 2 * points_,
+                *i = (const T *)inverse_table_.data + limb * 2 * points_;
         Twiddles<T> forward{f, f + points_}, inverse{i, i + points_};
         if (fast.numbers) {
             const double *numbers = this->numbers() + limb * 4 * points_;
@@ -445,7 +451,7 @@ class Transform {
             double *to = numbers_.data();
             for (size_t limb = 0; limb < limbs_.rows(); ++limb)
                 for (const auto *table : {&forward_table_, &inverse_table_}) {
-                    const u64 *w = (const u64 *)table->data() + limb * 2 * points_;
+                    const u64 *w = (const u64 *)table->data + limb * 2 * points_;
                     fill_numbers(limbs_.moduli()[limb], w, points_, to, to + points_);
                     to += 2 * points_;
                 }
@@ -460,9 +466,9 @@ class Transform {
     }
     template <class T, bool FORWARD> void run(const Array &x, const Out &out) const {
         const size_t limbs = limbs_.rows();
+        T *const result = result_of<T>(out, limbs);
         const Operand<T> from(x, out, limbs);
-        require(from.length() == degree_ && out.shape(out.ndim() - 1) == degree_, "transform: wrong degree");
-        T *result = (T *)out.data();
+        require(from.length() == degree_ && last(out) == degree_, "transform: wrong degree");
         const double seconds = limbs_.slowness() * seconds_transform(degree_);
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
             const LimbRow<T> r = row<T>(i % limbs, worker);
@@ -473,9 +479,9 @@ class Transform {
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const {
         require(base_ <= MAX_BASE, "transform: base polynomials are too long");
         const size_t limbs = limbs_.rows(), n = degree_;
+        T *const result = result_of<T>(out, limbs);
         const Operand<T> x(a, out, limbs), y(b, out, limbs);
-        require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "transform: wrong degree");
-        T *result = (T *)out.data();
+        require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
         const double leaves = base_ > 1 ? 5e-9 * (double)(n * base_) : limbs_.slowness() * seconds_pointwise(n);
         const double seconds = leaves + (TRANSFORMED ? 0 : 3 * limbs_.slowness() * seconds_transform(n));
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
@@ -494,7 +500,7 @@ class Transform {
     const Limbs &limbs_;  // kept alive by the binding
     size_t degree_, base_, points_, block_;
     bool negacyclic_;
-    nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> forward_table_, inverse_table_;
+    Table forward_table_, inverse_table_;
     mutable std::once_flag numbers_made_;
     mutable std::vector<double> numbers_;
 };
@@ -596,10 +602,9 @@ class Auxiliary {
     template <class T> void run(const Array &a, const Array &b, const Out &out) const {
         const size_t rows = limbs_.rows(), limbs = limbs_count(), length = transform_.degree(),
                      k = radix_.primes.size();
+        T *const result = result_of<T>(out, rows);
         const Operand<T> x(a, out, rows), y(b, out, rows);
-        require(x.length() == degree_ && y.length() == degree_ && out.shape(out.ndim() - 1) == degree_,
-                "product: wrong degree");
-        T *result = (T *)out.data();
+        require(x.length() == degree_ && y.length() == degree_ && last(out) == degree_, "product: wrong degree");
         const double seconds = (double)k * (4 * transform_.limbs().slowness() * seconds_transform(length) +
                                             5e-9 * (double)(degree_ * (k + 2 * words())));
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
@@ -660,7 +665,7 @@ class FftProduct {
     // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
     // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish.
     FftProduct(const Limbs &limbs, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
-               unsigned sums, nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu> table)
+               unsigned sums, const Numbers &table)
         : limbs_(limbs),
           degree_(degree),
           length_(length),
@@ -675,7 +680,7 @@ class FftProduct {
                 "FftProduct: length, a power of two, must be degree (negacyclic) or hold the linear product");
         require(digits >= 1 && digits <= MAX_DIGITS && width >= 2 && width <= 30 && sums >= 1 && sums <= 2 * digits - 1,
                 "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
-        require(table.shape(0) == length / 2, "FftProduct: length/2 twiddles");
+        require(table.hold<std::complex<double>>() && table.size() == length / 2, "FftProduct: length/2 twiddles");
         // A sum is at most digits * degree * 2^(2 width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
         // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
         const unsigned bound = 2 * width - 2 + 64 - (unsigned)__builtin_clzll((digits * degree - 1) | 1);
@@ -705,7 +710,7 @@ class FftProduct {
         unsigned sums = sums_;
         if ((m.q & m.last) == 0) sums = std::min(sums, (bits_below(m) + width_ - 1) / width_);
         return {&m,
-                (const Complex *)table_.data(),
+                (const Complex *)table_.data,
                 degree_,
                 length_,
                 BLOCK,
@@ -719,12 +724,12 @@ class FftProduct {
     }
     template <class T> void run(const Array &a, const Array &b, const Out &out) const {
         const size_t limbs = limbs_.rows(), n = degree_;
+        T *const result = result_of<T>(out, limbs);
         const Operand<T> x(a, out, limbs), y(b, out, limbs);
-        require(x.length() == n && y.length() == n && out.shape(out.ndim() - 1) == n, "product: wrong degree");
+        require(x.length() == n && y.length() == n && last(out) == n, "product: wrong degree");
         const ProductKernels<T> &fast = slot(*current_isa.load(std::memory_order_relaxed), T());
         const auto multiply_row = length_ >= fast.least_length ? fast.multiply : slot(isa_portable, T()).multiply;
         const size_t numbers = (size_t)digits_ * length_;
-        T *result = (T *)out.data();
         const double seconds = (double)(2 * digits_ + sums_) * 0.2 * seconds_transform(length_);
         for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
             const ProductRow r = row(i % limbs, worker);
@@ -746,34 +751,34 @@ class FftProduct {
     bool negacyclic_;
     unsigned digits_, width_, sums_, group_;
     std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
-    nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu> table_;
+    Table table_;
 };
 
-template <class T>
-void fill(u64 q, u64 root, bool negacyclic, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> forward,
-          nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> inverse) {
-    const size_t points = forward.shape(1);
-    require(points >= 2 && (points & (points - 1)) == 0 && forward.shape(0) == 2 && inverse.shape(0) == 2 &&
-                inverse.shape(1) == points,
+template <class T> void fill_words(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
+    const size_t points = last(forward);
+    require(points >= 2 && (points & (points - 1)) == 0 && last(inverse) == points && forward.size() == 2 * points &&
+                inverse.size() == 2 * points,
             "fill_twiddles: tables of (2, points), points a power of two");
-    nb::gil_scoped_release released;
-    fill_twiddles<T>(q, root, negacyclic, points, forward.data(), forward.data() + points, inverse.data(),
-                     inverse.data() + points);
+    T *const w = result_of<T>(forward, 2), *const v = result_of<T>(inverse, 2);
+    GilReleased released;
+    fill_twiddles<T>(q, root, negacyclic, points, w, w + points, v, v + points);
+}
+void fill(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
+    forward.hold<u32>() ? fill_words<u32>(q, root, negacyclic, forward, inverse)
+                        : fill_words<u64>(q, root, negacyclic, forward, inverse);
 }
 
 // ---- the complex FFT ----
 
-// A C-contiguous array (rows, points) of complex numbers with parts of type T
+// Rows of `points` complex numbers with parts of type T
 template <class T, class A> auto *complex_rows(const A &x, size_t rows, size_t points) {
-    require(x.ndim() == 2 && x.dtype() == nb::dtype<std::complex<T>>(), "fft: (rows, points) of one complex dtype");
+    require(x.ndim() == 2 && x.template hold<std::complex<T>>(), "fft: (rows, points) of one complex dtype");
     require(x.shape(0) == rows && x.shape(1) == points, "fft: shapes differ");
-    require(rows == 0 || ((points == 1 || x.stride(1) == 1) && (rows == 1 || x.stride(0) == (int64_t)points)),
-            "fft: arrays must be C-contiguous");
     return x.data();
 }
-template <class F> void dispatch_precision(const NumbersOut &out, const F &run) {
-    if (out.dtype() == nb::dtype<std::complex<float>>()) run(float());
-    else if (out.dtype() == nb::dtype<std::complex<double>>()) run(double());
+template <class F> void dispatch_precision(const Out &out, const F &run) {
+    if (out.hold<std::complex<float>>()) run(float());
+    else if (out.hold<std::complex<double>>()) run(double());
     else throw nb::value_error("fft: complex64 or complex128");
 }
 const FftKernels<float> &slot(const Isa &isa, float) { return isa.fft_float; }
@@ -786,7 +791,7 @@ template <class F> void for_rows_of(size_t rows, size_t points, double transform
                  [&](size_t i, const Worker &worker) { body(i * piece, std::min(piece, rows - i * piece), worker); });
 }
 
-void fft(const Numbers &x, const NumbersOut &out, bool inverse) {
+void fft(const Numbers &x, const Out &out, bool inverse) {
     dispatch_precision(out, [&](auto precision) {
         using T = decltype(precision);
         require(out.ndim() == 2, "fft: (rows, points)");
@@ -805,7 +810,7 @@ void fft(const Numbers &x, const NumbersOut &out, bool inverse) {
     });
 }
 
-void convolve64(const Numbers &a, const Numbers &b, const NumbersOut &out) {
+void convolve64(const Numbers &a, const Numbers &b, const Out &out) {
     dispatch_precision(out, [&](auto precision) {
         using T = decltype(precision);
         require(out.ndim() == 2 && b.ndim() == 2, "fft: (rows, points)");
@@ -824,22 +829,41 @@ void convolve64(const Numbers &a, const Numbers &b, const NumbersOut &out) {
     });
 }
 
-// Additions that wait for each other take one cycle: the clock while they run, in GHz.
+// The clock in GHz while steps run that wait for each other: an addition and a rotation, one cycle each. Of
+// registers: sums with constants are done by some processors before they are due, without a cycle of their own.
 double clock_ghz() {
-    constexpr long ROUNDS = 400'000, ADDS = 16;
+    constexpr long ROUNDS = 200'000, STEPS = 16;
     double best = 0;
     for (int attempt = 0; attempt < 5; ++attempt) {
         auto begin = std::chrono::steady_clock::now();
-        u64 x = 1;
+        u64 x = 1, y = 0x9e3779b97f4a7c15;
         for (long i = 0; i < ROUNDS; ++i)
-            for (long k = 0; k < ADDS; ++k) {
-                x += (u64)k | 1;
-                asm volatile("" : "+r"(x));
+            for (long k = 0; k < STEPS; ++k) {
+                asm volatile("" : "+r"(x), "+r"(y));  // nothing is known of them
+                x += y;
+                x = x << 7 | x >> 57;
             }
+        asm volatile("" : : "r"(x));
         double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
-        best = std::max(best, (double)(ROUNDS * ADDS) / ns);
+        best = std::max(best, (double)(2 * ROUNDS * STEPS) / ns);
     }
     return best;
+}
+
+// Memory that runs out is polygpu.errors.OutOfHostMemory in Python.
+void translate_bad_alloc(const std::exception_ptr &failure, void *) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::bad_alloc &error) {
+        const auto *sized = dynamic_cast<const OutOfMemory *>(&error);
+        const std::string need =
+            sized ? std::to_string((sized->bytes >> 20) + 1) + " MiB of scratch memory" : "more memory";
+        const nb::object type = nb::module_::import_("polygpu.errors").attr("OutOfHostMemory");
+        PyErr_SetString(type.ptr(), ("this call needs " + need +
+                                     ", and the system gives none (a limit of addresses, ulimit -v, counts too); "
+                                     "take smaller batches, or fewer threads")
+                                        .c_str());
+    }
 }
 
 }  // namespace
@@ -847,9 +871,10 @@ double clock_ghz() {
 
 NB_MODULE(_cpu, module) {
     using namespace pg;
+    nb::register_exception_translator(translate_bad_alloc);
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
     nb::class_<Limbs>(module, "Limbs")
-        .def(nb::init<Table<u64>, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
+        .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
         .def("pointwise", &Limbs::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
              nb::arg("out"))
         .def("permute", &Limbs::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
@@ -857,34 +882,30 @@ NB_MODULE(_cpu, module) {
         .def("reduce_words", &Limbs::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
         .def("matmul", &Limbs::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Limbs::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
-    using Tables = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
     nb::class_<Transform>(module, "Transform")
-        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, Tables, Tables>(), nb::keep_alive<1, 2>(),
-             nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"), nb::arg("negacyclic"),
-             nb::arg("forward"), nb::arg("inverse"))
+        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, const Array &, const Array &>(),
+             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
+             nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Limbs &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             nb::call_guard<nb::gil_scoped_release>(),  // many moduli take long
+             nb::call_guard<GilReleased>(),  // many moduli take long
              nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
-        .def(nb::init<const Limbs &, size_t, size_t, bool, unsigned, unsigned, unsigned,
-                      nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(),
+        .def(nb::init<const Limbs &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Numbers &>(),
              nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
              nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
-    module.def("fill_twiddles", &fill<u32>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
-               nb::arg("inverse"));
-    module.def("fill_twiddles", &fill<u64>, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
+    module.def("fill_twiddles", &fill, nb::arg("q"), nb::arg("root"), nb::arg("negacyclic"), nb::arg("forward"),
                nb::arg("inverse"));
     module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),
-               nb::call_guard<nb::gil_scoped_release>());
-    module.def("fft", &fft, nb::arg("x"), nb::arg("out").noconvert(), nb::arg("inverse"));
-    module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out").noconvert());
+               nb::call_guard<GilReleased>());
+    module.def("fft", &fft, nb::arg("x"), nb::arg("out"), nb::arg("inverse"));
+    module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     module.def("supported_isas", [] {
         std::vector<std::string> names;
         for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
@@ -905,5 +926,5 @@ NB_MODULE(_cpu, module) {
         nb::arg("name"));
     module.def("set_num_threads", &set_num_threads, nb::arg("count"));
     module.def("num_threads", &num_threads);
-    module.def("clock_ghz", &clock_ghz, nb::call_guard<nb::gil_scoped_release>());
+    module.def("clock_ghz", &clock_ghz, nb::call_guard<GilReleased>());
 }

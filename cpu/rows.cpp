@@ -3,19 +3,20 @@
 #include <nanobind/nanobind.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <vector>
+
+#include "gil.hpp"
 
 namespace pg {
 namespace {
@@ -31,38 +32,39 @@ constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
 constexpr auto LAST_ROW = std::chrono::microseconds(30);  // falling asleep and waking takes as long
 constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes a thread keeps between calls
 
-struct Free {
-    void operator()(void *p) const { std::free(p); }
-};
-struct Scratch {
-    std::unique_ptr<void, Free> memory;
-    size_t size = 0;
+// Straight from the system: what malloc takes back it keeps, and blocks of many sizes in turn leave gaps in its
+// heap that no later one fits.
+class Scratch {
+  public:
+    Scratch() = default;
+    Scratch(const Scratch &) = delete;
+    ~Scratch() { release(); }
     void *ensure(size_t bytes) {
-        if (bytes > size) {
-            memory.reset();
-            size = (bytes + 63) / 64 * 64;
-            memory.reset(std::aligned_alloc(64, size));
-            if (!memory) {
-                size = 0;
-                throw std::bad_alloc();
-            }
+        if (bytes > size_) {
+            release();
+            void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (memory == MAP_FAILED) throw OutOfMemory(bytes);
+            memory_ = memory, size_ = bytes;
         }
-        return memory.get();
+        return memory_;
     }
     void trim() {
-        if (size > SCRATCH_KEPT) memory.reset(), size = 0;
+        if (size_ > SCRATCH_KEPT) release();
     }
+
+  private:
+    void release() {
+        if (size_) munmap(memory_, size_);
+        size_ = 0;
+    }
+    void *memory_ = nullptr;
+    size_t size_ = 0;
 };
 thread_local Scratch scratch_of_thread;
 
-struct GilReleased {
-    PyThreadState *state = PyEval_SaveThread();
-    ~GilReleased() { PyEval_RestoreThread(state); }
-};
-
 // True when a handler raised: the Python error is then set.
 bool signal_raised() {
-    PyGILState_STATE state = PyGILState_Ensure();
+    PyGILState_STATE state = take_gil(PyGILState_Ensure);
     bool raised = PyErr_CheckSignals() != 0;
     PyGILState_Release(state);
     return raised;

@@ -2,13 +2,21 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <new>
 
 namespace pg {
+
+// The system has no memory for that many bytes.
+struct OutOfMemory : std::bad_alloc {
+    explicit OutOfMemory(size_t count) : bytes(count) {}
+    const char *what() const noexcept override { return "out of memory"; }
+    const size_t bytes;
+};
 
 // What a row of work sees of its call.
 struct Worker {
     const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
-    void *scratch(size_t bytes) const;  // 64-byte aligned, this thread's, valid until the next request
+    void *scratch(size_t bytes) const;  // page-aligned, this thread's, valid until the next request
 };
 
 // Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the

@@ -85,7 +85,7 @@ u64 smallest_generator(u64 q, u64 root, u64 order) {
 
 template <class T> Fft<T> make_fft(size_t points) {
     static std::once_flag made[FFT_LEVELS];
-    static std::vector<T> tables[FFT_LEVELS];
+    static auto *const tables = new std::vector<T>[FFT_LEVELS];  // never freed: threads may outlast the program's end
     Fft<T> fft{};
     fft.points = points;
     for (size_t length = points; length > 1; length /= fft_radix(length)) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import Any
 
@@ -9,22 +10,27 @@ import numpy as np
 
 from .backends import Array, Backend, is_device_array, of
 from .errors import CoefficientError, DeviceError, OutputError
-from .plan import check_array
+from .plan import check_array, no_memory
+from .roots import shown
 
 # ---- results ----
 
 
-def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array on a device.
+def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
+    """A new array on a device; of zeros if asked for.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
     """
-    if compute.xp is np:
-        check_array(prod(shape) * dtype.itemsize)
-        return np.empty(shape, dtype)
-    with compute.here():
-        return compute.xp.empty(shape, dtype)  # type: ignore[no-any-return]
+    size = prod(shape) * dtype.itemsize
+    if compute.xp is not np and size >> 62 == 0:  # beyond, no device is asked
+        with compute.here():
+            return (compute.xp.zeros if zero else compute.xp.empty)(shape, dtype)  # type: ignore[no-any-return]
+    check_array(size)
+    try:
+        return np.zeros(shape, dtype) if zero else np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # ValueError: NumPy, of an empty array with too long an axis
+        raise no_memory(size) from None
 
 
 def result(
@@ -35,6 +41,7 @@ def result(
         return empty(compute, shape, dtype)
     if not isinstance(out, np.ndarray) and not is_device_array(out):
         raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
+    check_unmasked(out, "out")
     if of(out).name != compute.name:
         raise DeviceError(f"out: on {of(out).name}, the operands are on {compute.name}")
     if out.shape != shape or out.dtype != dtype:
@@ -94,14 +101,24 @@ def holds_poly(x: object) -> bool:
     return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
 
 
+def check_unmasked(x: object, name: str) -> None:
+    """Raise CoefficientError for an array of NumPy's that declares some entries invalid."""
+    masked = sys.modules.get("numpy.ma")  # there is no such array before it is imported
+    if masked and isinstance(x, masked.MaskedArray):
+        raise CoefficientError(
+            f"{name}: a masked array, and there are no masked entries here; x.filled(0) or x.data is an array"
+        )
+
+
 def as_integers(x: object, name: str = "x") -> Array:
-    """int64, uint64 or object (Python ints) array of integers; anything else raises CoefficientError."""
+    """int64 or uint64 array in C order, or object array of Python ints; else raises CoefficientError."""
     if holds_poly(x):
         raise CoefficientError(
             f"{name}: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
         )
     if isinstance(x, (bytes, bytearray, memoryview)):
         raise CoefficientError(f"{name}: {type(x).__name__} {_EXACT}")
+    check_unmasked(x, name)
     if is_device_array(x):
         device_array: Any = x
         if device_array.dtype.kind not in "iu":
@@ -127,17 +144,17 @@ def as_integers(x: object, name: str = "x") -> Array:
             ) from None
     if array.dtype.kind in "iu":
         wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
-        return np.ascontiguousarray(array, dtype=wide_type) if array.ndim else array.astype(wide_type)
+        return np.require(array, wide_type, ["C", "A"])
     if array.dtype.kind != "O":
         raise CoefficientError(f"{name}: dtype {array.dtype} {_EXACT}")
     for value in array.flat:
         if isinstance(value, (list, tuple)):
             raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-            raise CoefficientError(f"{name}: {value!r} of type {type(value).__name__} {_EXACT}")
+            raise CoefficientError(f"{name}: {shown(value)} of type {type(value).__name__} {_EXACT}")
     if any(isinstance(value, np.integer) for value in array.flat):
         array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
     try:
-        return array.astype(np.int64)
+        return array.astype(np.int64, order="C")
     except OverflowError:
         return array

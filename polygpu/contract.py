@@ -290,10 +290,10 @@ def _prepare(term: _Term, poly: Poly, needed: set[Label], domain: Domain) -> Non
     """Sum over the axes that only this operand has, and bring it into the domain."""
     own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
-        term.data = Poly(poly.ring, term.data, poly.domain).sum(own).data
+        term.data = Poly._wrap(poly.ring, term.data, poly.domain).sum(own).data
         term.labels = [x for x in term.labels if x in needed]
     if poly.domain != domain:
-        term.data = Poly(poly.ring, contiguous(term.data), poly.domain).ntt().data
+        term.data = Poly._wrap(poly.ring, contiguous(term.data), poly.domain).ntt().data
 
 
 def _between(compute: Backend, left: _Term, right: _Term, needed: set[Label]) -> _Term:
@@ -370,7 +370,7 @@ def _add_products(
             out.data[...] = 0
         step = max(1, _CHUNK_BYTES // max(1, out.data.nbytes))
         for i in range(0, count, step):
-            x, y = (Poly(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
+            x, y = (Poly._wrap(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
             part = (x * y).sum(0).data
             if i:
                 compute.pointwise(ring.limbs, "add", out.data, part, None, out.data)

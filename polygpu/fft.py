@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import contiguous, result, spread
+from .arrays import check_unmasked, contiguous, result, spread
 from .backends import is_device_array, of
 from .errors import DeviceError, NotComplex, ParameterError
 
@@ -144,6 +144,7 @@ def _shape(x: Any, name: str) -> tuple[int, ...]:
             f"{name}: {type(x).__name__}, must be an array of complex64 or complex128; "
             "numpy.asarray(x, 'complex128') makes one"
         )
+    check_unmasked(x, name)
     if x.dtype not in (np.complex64, np.complex128) or not x.dtype.isnative:
         raise NotComplex(
             f"{name}: dtype {x.dtype}, must be complex64 or complex128; x.astype('complex128') makes it one"

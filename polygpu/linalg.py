@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import as_integers, contiguous, empty, holds_poly, overlap, result, spread
+from .arrays import as_integers, check_unmasked, contiguous, empty, holds_poly, overlap, result, spread
 from .backends import Array, is_device_array, of
 from .errors import CoefficientError, DeviceError, ParameterError
 from .plan import Limbs, limbs_of
@@ -94,6 +94,7 @@ def _words(x: Any, name: str, limbs: Limbs) -> Array:
     """The integers as words of the limbs' dtype: those given where they are such words, else reduced."""
     if holds_poly(x):
         raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
+    check_unmasked(x, name)
     is_array = isinstance(x, np.ndarray) or is_device_array(x)
     if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= limbs.dtype.itemsize:
         with of(x).here():

@@ -24,7 +24,7 @@ from .errors import (
 from .inverse import inverse_mod_prime, inverse_mod_two
 from .linalg import MAX_MODULUS
 from .plan import Permutation, Plan, automorphism, monomial_product, words_to_ints
-from .ring import Domain, Method, Ring, check_method
+from .ring import Domain, Method, Ring, check_method, debug
 from .rns import compose
 from .roots import integer, is_prime, shown
 
@@ -33,7 +33,9 @@ class Poly:
     """A batch of elements of a ring: `ring`, `data` and `domain`.
 
     `data` is a C-contiguous array (*batch, rows, n) of canonical residues; `shape` is the batch shape.
-    Make one with ring(integers), ring.from_residues(array), ring.random(...).
+    Make one with ring(integers), ring.from_residues(array), ring.random(...). Poly(ring, data, domain) shares
+    an array that needs no copy and refuses others, in constant time; inside `with polygpu.debug()` it looks
+    at the residues too.
 
     Operators return new values; `out=` is the one way to write in place. Operands of one domain give
     that domain, mixed ones "eval". Python ints are constants of the ring.
@@ -49,12 +51,25 @@ class Poly:
     __array_ufunc__ = None  # ndarray * poly comes to Poly.__rmul__
     __hash__ = None  # type: ignore[assignment]
 
+    _ring: Ring
+    _data: Array
+    _domain: Domain
+
     #: The operator @; contract.py, which stands above this module, sets it.
     _matmul: ClassVar[Callable[[Poly, Poly], Poly]]
 
     def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
-        """Wrap checked data; use the ring's constructors."""
-        self._ring, self._data, self._domain = ring, data, domain
+        if not isinstance(ring, Ring):
+            raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+        checked = ring.from_residues(data, domain, copy=False)
+        self._ring, self._data, self._domain = ring, checked._data, checked._domain
+
+    @staticmethod
+    def _wrap(ring: Ring, data: Array, domain: Domain) -> Poly:
+        """A value whose parts fit by construction: unchecked, for the library's own results."""
+        poly = Poly.__new__(Poly)
+        poly._ring, poly._data, poly._domain = ring, data, domain
+        return poly
 
     # ---- what it is ----
 
@@ -121,9 +136,8 @@ class Poly:
         return f"<table>{rows}</table>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._data, np.ndarray):
-            return Poly, (self._ring, self._data, self._domain)
-        return _from_device, (self._ring, self._backend.to_host(self._data), self._domain, self.device)
+        device = None if isinstance(self._data, np.ndarray) else self.device
+        return _unpickled, (self._ring, self._backend.to_host(self._data), self._domain, device)
 
     # ---- the batch ----
 
@@ -155,21 +169,23 @@ class Poly:
                 f"{error}; the batch shape is {self.shape}, coefficients are in poly.data"
             ) from None
         with self._backend.here():
-            return Poly(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
+            return Poly._wrap(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; one size may be -1. Shares the data."""
         sizes: Any = shape[0] if len(shape) == 1 else shape
         try:
             batch = np.empty(self.shape, np.bool_).reshape(sizes).shape
-        except (ValueError, TypeError):
-            raise ParameterError(f"shape: the batch shape {self.shape} does not reshape to {sizes}") from None
-        return Poly(self._ring, self._data.reshape(*batch, *self._data.shape[-2:]), self._domain)
+        except (ValueError, TypeError, OverflowError):
+            raise ParameterError(
+                f"shape: the batch shape {self.shape} does not reshape to {shown(sizes)}"
+            ) from None
+        return Poly._wrap(self._ring, self._data.reshape(*batch, *self._data.shape[-2:]), self._domain)
 
     def copy(self) -> Poly:
         """The same value in memory of its own."""
         with self._backend.here():
-            return Poly(self._ring, self._data.copy(), self._domain)
+            return Poly._wrap(self._ring, self._data.copy(), self._domain)
 
     def to(self, device: str | None = None) -> Poly:
         """The value on a device, by default the current one; itself where it already is there.
@@ -181,13 +197,13 @@ class Poly:
         if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
             return self
         data = target.from_host(self._backend.to_host(self._data))
-        return Poly(self._ring, data, self._domain)
+        return Poly._wrap(self._ring, data, self._domain)
 
     def cpu(self) -> Poly:
         """The value in host memory; waits for the GPU where it was there."""
         return self.to("cpu")
 
-    def sum(self, axis: int | tuple[int, ...] | None = None) -> Poly:
+    def sum(self, axis: int | tuple[int, ...] | None = None, out: Poly | None = None) -> Poly:
         """Sum over batch axes, all of them by default; an empty sum is zero.
 
         >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
@@ -199,7 +215,11 @@ class Poly:
         with self._backend.here():
             for a in wanted:
                 data = self._sum_first(self._backend.xp.moveaxis(data, a, 0))
-            return Poly(self._ring, data.copy() if data is self._data else data, self._domain)
+            if out is not None:
+                result_data(self._backend, data.shape, out, self)[...] = data
+            elif data is self._data:
+                data = data.copy()
+        return finish(self._ring, data, self._domain, out)
 
     def _sum_first(self, data: Array) -> Array:
         """Sum over the first axis by halves: log2 calls."""
@@ -429,7 +449,8 @@ class Poly:
         order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
         if math.gcd(integer(g, "g"), order) != 1:
             raise ParameterError(
-                f"g: {g} has a common factor with {order}; X -> X^g is an automorphism for g coprime to it"
+                f"g: {shown(g)} has a common factor with {order}; "
+                "X -> X^g is an automorphism for g coprime to it"
             )
         if self._domain == "eval" and ring.transform.base > 1:
             return self.intt().automorphism(g).ntt()
@@ -449,7 +470,7 @@ class Poly:
     def _permuted(self, permutation: Permutation) -> Poly:
         data = empty(self._backend, self._data.shape, self._data.dtype)
         self._backend.permute(self._ring.limbs, self._data, permutation, data)
-        return Poly(self._ring, data, self._domain)
+        return Poly._wrap(self._ring, data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
         """a(x) mod Q by Horner's rule: Python ints in an object array (*batch, *x.shape), or one int.
@@ -536,7 +557,7 @@ class Poly:
             y = y * y
             taken = np.array([e >> bit & 1 for e in exponents], np.bool_)
             rows = compute.from_host(np.resize(taken, ring.rows)[:, None])
-            y = y * Poly(ring, xp.where(rows, x._data, one._data), "eval")
+            y = y * Poly._wrap(ring, xp.where(rows, x._data, one._data), "eval")
         return y
 
     def _inverse_by_limbs(self) -> Poly:
@@ -548,7 +569,7 @@ class Poly:
             except NotInvertible as error:
                 raise NotInvertible(f"limb {i}: {error}") from None
             data[..., i : i + 1, :] = inverse.data
-        return Poly(self._ring, data, "coef")
+        return Poly._wrap(self._ring, data, "coef")
 
     # ---- integers ----
 
@@ -587,7 +608,7 @@ class Poly:
             roots = [_square_root(x) for x in squares.flat]
             value = np.array(roots, np.float64).reshape(squares.shape)
         else:
-            raise ParameterError(f"p: {p!r} must be 1, 2 or inf")
+            raise ParameterError(f"p: {shown(p)} must be 1, 2 or inf")
         return value if value.ndim else value.item()
 
     # ---- exchange ----
@@ -614,13 +635,17 @@ class Poly:
 Ring._element = Poly
 
 
-def _from_device(ring: Ring, data: Array, domain: Domain, device: str) -> Poly:
-    """Unpickle: on the device of the original where it answers, else, with a warning, on the host."""
+def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
+    """On the device of the original where it answers, else, with a warning, on the host."""
+    with debug():  # a pickle may come from anywhere: its residues are looked at
+        value = ring.from_residues(data, domain)
+    if device is None:
+        return value
     try:
-        return Poly(ring, data, domain).to(device)
+        return value.to(device)
     except DeviceError as error:
         warnings.warn(f"polygpu: a value of {device} stays on the host: {error}", stacklevel=2)
-        return Poly(ring, data, domain)
+        return value
 
 
 # ---- functions of several polynomials ----
@@ -689,7 +714,7 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
     with first._backend.here():
-        return Poly(first._ring, first._backend.xp.stack(arrays, at), first._domain)
+        return Poly._wrap(first._ring, first._backend.xp.stack(arrays, at), first._domain)
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
@@ -702,7 +727,7 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
     ):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
     with first._backend.here():
-        return Poly(first._ring, first._backend.xp.concatenate(arrays, at), first._domain)
+        return Poly._wrap(first._ring, first._backend.xp.concatenate(arrays, at), first._domain)
 
 
 def _joined(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
@@ -744,7 +769,7 @@ def checked_axis(axis: object, ndim: int) -> int:
     """The batch axis, counted from the left."""
     a = integer(axis, "axis")
     if not -ndim <= a < ndim:
-        raise ParameterError(f"axis: {a} is outside the {ndim} batch axes")
+        raise ParameterError(f"axis: {shown(a)} is outside the {ndim} batch axes")
     return a % ndim
 
 
@@ -792,7 +817,7 @@ def result_data(compute: Backend, shape: tuple[int, ...], out: Poly | None, *ope
 def finish(ring: Ring, data: Array, domain: Domain, out: Poly | None) -> Poly:
     """The result in the memory of result_data."""
     if out is None:
-        return Poly(ring, data, domain)
+        return Poly._wrap(ring, data, domain)
     out._domain = domain
     return out
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from .arrays import as_integers, empty
+from .arrays import as_integers, check_unmasked, empty
 from .backends import Array, backend, current_device, host, is_device_array, load, of
 from .errors import (
     BadRoot,
@@ -288,14 +288,15 @@ class Ring:
         if len(given) != len(self._moduli):
             raise BadRoot(f"root: {len(given)} roots for {len(self._moduli)} moduli; give one a modulus")
         if self.base_degree is None:
-            raise BadRoot(f"root: {root!r} means nothing here: {self._why_no_transform()}")
+            raise BadRoot(f"root: {shown(root)} means nothing here: {self._why_no_transform()}")
         order = root_order(self._n // self.base_degree, self._kind)
         for x, q in zip(given, self._moduli, strict=True):
             if not 0 < x < q:
-                raise BadRoot(f"root: {x} must be in [1, q) for q = {shown(q)}; reduce it mod q")
+                raise BadRoot(f"root: {shown(x)} must be in [1, q) for q = {shown(q)}; reduce it mod q")
             if not has_order(x, order, q):
                 raise BadRoot(
-                    f"root: {x} has not the order {order} mod {shown(q)}; root='minimal' finds one that does"
+                    f"root: {shown(x)} has not the order {order} mod {shown(q)}; "
+                    "root='minimal' finds one that does"
                 )
         return given
 
@@ -323,7 +324,7 @@ class Ring:
         if len(self._moduli) > 3:
             moduli = f"{moduli[:-1]}, ... {len(self._moduli)} moduli]"
         kind = "" if self._kind == "negacyclic" else ", kind='cyclic'"
-        root = "" if self._root == "minimal" else f", root={self._root!r}"
+        root = "" if self._root == "minimal" else f", root={shown(self._root)}"
         product = "" if self._product == "auto" else f", product={self._product!r}"
         return f"Ring({self._n}, {moduli}{kind}{root}{product})"
 
@@ -432,13 +433,13 @@ class Ring:
         if is_device_array(integers):
             data = empty(of(integers), shape, self.dtype)
             of(integers).reduce_integers(self.limbs, integers, data)
-            return self._element(self, data, "coef")
+            return self._element._wrap(self, data, "coef")
         data = empty(host(), shape, self.dtype)
         if integers.dtype == object:
             residues_of_ints(self.limbs, integers, data)
         else:
             of(data).reduce_integers(self.limbs, integers, data)
-        return self._element(self, backend().from_host(data), "coef")
+        return self._element._wrap(self, backend().from_host(data), "coef")
 
     def from_residues(self, data: Any, domain: Domain = "coef", *, copy: bool | None = None) -> Poly:
         """An element from its residues, sharing the array where it can.
@@ -459,8 +460,9 @@ class Ring:
         [-1, 0]
         """
         domain = self._checked_domain(domain)
-        is_array = isinstance(data, np.ndarray) and data.dtype != object
-        array = data if is_array or is_device_array(data) else as_integers(data, "data")
+        check_unmasked(data, "data")
+        is_array = isinstance(data, np.ndarray) or is_device_array(data)
+        array = as_integers(data, "data") if not is_array or data.dtype == object else data
         if array.ndim < 2 or array.shape[-2:] != (self.rows, self._n):
             raise ParameterError(
                 f"data: shape {array.shape} must end in (rows, n) = ({self.rows}, {self._n}); "
@@ -468,20 +470,28 @@ class Ring:
             )
         if array.dtype.kind not in "iuO":
             raise CoefficientError(f"data: dtype {array.dtype} must be an integer dtype, best {self.dtype}")
-        plain = array.dtype == self.dtype and array.flags.c_contiguous and array.dtype.isnative
-        if isinstance(array, np.ndarray):
-            plain = plain and array.flags.aligned and type(array) is np.ndarray
-        if not plain and copy is False:
+        flaw = self._flaw(data) if is_array else f"{type(data).__name__}, no array"
+        if flaw and copy is False:
             raise ParameterError(
-                f"data: only a copy can be C-contiguous {self.dtype}, and copy=False forbids one; "
-                "leave copy out, or convert the array"
+                f"data: {flaw}; with copy=False, as in Poly(ring, data, domain), it must be a C-contiguous, "
+                f"aligned array of {self.dtype}: ring.from_residues(data, domain) copies where it must"
             )
         if array.dtype != self.dtype or _debug.get():
             self._check_canonical(array)
-        if not plain or copy:
+        if flaw or copy:
             with of(array).here():
                 array = of(array).xp.array(array, dtype=self.dtype, order="C", copy=True)
-        return self._element(self, array, domain)
+        return self._element._wrap(self, array, domain)
+
+    def _flaw(self, array: Array) -> str | None:
+        """Why an element cannot hold the array as it is; None where it can."""
+        if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
+            return f"{type(array).__name__}, a subclass of ndarray"
+        if array.dtype != self.dtype:
+            return f"dtype {array.dtype}" + ("" if array.dtype.isnative else " in the other byte order")
+        if not array.flags.c_contiguous:
+            return f"not C-contiguous (strides {array.strides})"
+        return "not aligned" if of(array).address(array) % self.dtype.itemsize else None
 
     def _check_canonical(self, array: Array) -> None:
         """Raise NotCanonical for the first residue outside [0, q), the words of a wide one together."""
@@ -505,20 +515,18 @@ class Ring:
             )
 
     def _checked_domain(self, domain: object) -> Domain:
-        if domain == "coef":
-            return "coef"
+        if not isinstance(domain, str) or domain not in ("coef", "eval"):
+            raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
         if domain == "eval":
             if not self.has_eval:
                 raise NotNTTFriendly(self._why_no_transform())
             return "eval"
-        raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
+        return "coef"
 
     def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of zeros."""
         shape = (*_batch(batch), self.rows, self._n)
-        compute = backend()
-        with compute.here():
-            return self._element(self, compute.xp.zeros(shape, self.dtype), "coef")
+        return self._element._wrap(self, empty(backend(), shape, self.dtype, zero=True), "coef")
 
     def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of the ring's one."""
@@ -556,13 +564,13 @@ class Ring:
         True
         """
         if integer(start, "start") < 0:
-            raise ParameterError(f"start: {start} must be at least 0")
+            raise ParameterError(f"start: {shown(start)} must be at least 0")
         if start >> 48:
             raise ParameterError(f"start: {shown(start)} must be below 2**48")
         shape = _batch(batch)
         data = empty(host(), (*shape, self.rows, self._n), self.dtype)
         uniform(host(), self.limbs, self._n, shape, seed, start, data)
-        return self._element(self, backend().from_host(data), "coef")
+        return self._element._wrap(self, backend().from_host(data), "coef")
 
     # ---- the evaluation domain ----
 
@@ -576,7 +584,7 @@ class Ring:
         [2, 15, 8, 9]
         """
         if not 0 <= integer(limb, "limb") < len(self._moduli):
-            raise ParameterError(f"limb: {limb} must be in [0, {len(self._moduli)})")
+            raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(self._moduli)})")
         base = self.transform.base
         x = self.monomial(base).ntt() if base < self._n else self([1 if self._kind == "cyclic" else -1]).ntt()
         points = x.to_residue_ints() if self.limbs.wide else x.cpu().data[limb]
@@ -606,15 +614,15 @@ class Ring:
         >>> Ring.preset("ml-kem").roots
         (17,)
         """
+        if not isinstance(name, str) or name not in {**_SCHEMES, **_FIELDS}:
+            raise ParameterError(f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}")
         if name in _SCHEMES:
             degree, q = _SCHEMES[name]
             if n not in (None, degree):
-                raise ParameterError(f"n: {n} does not fit {name!r}, whose degree is {degree}")
+                raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {degree}")
             return cls(degree, q, product=product)
-        if name in _FIELDS:
-            degree = 1 << 16 if n is None else n
-            return cls(degree, _FIELDS[name], kind="cyclic", root="generator", product=product)
-        raise ParameterError(f"name: {name!r} must be one of {', '.join([*_SCHEMES, *_FIELDS])}")
+        degree = 1 << 16 if n is None else n
+        return cls(degree, _FIELDS[name], kind="cyclic", root="generator", product=product)
 
 
 _SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
@@ -652,7 +660,7 @@ def _batch(batch: object) -> tuple[int, ...]:
     shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     sizes = tuple(integer(size, "batch") for size in shape)
     if any(size < 0 for size in sizes):
-        raise ParameterError(f"batch: {batch!r} must not have negative sizes")
+        raise ParameterError(f"batch: {shown(batch)} must not have negative sizes")
     return sizes
 
 

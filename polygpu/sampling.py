@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from .backends import Array, HostBackend
-from .errors import NotAnInteger
+from .errors import NotAnInteger, ParameterError
 from .plan import Limbs
-from .roots import integer
+from .roots import integer, shown
 
 _CHUNK_WORDS = 1 << 20  # words of stream held at a time
 _BLOCK = 64  # bytes of a ChaCha20 block
 _COUNTED = 1 << 32  # blocks the library counts
+_STREAM = _BLOCK << 64  # bytes of a key's stream for a limb
 
 Seed = int | bytes | str | None
 
@@ -36,13 +37,20 @@ def key_of(seed: Seed) -> bytes:
     if seed is None:
         tagged = b"os:" + secrets.token_bytes(32)
     elif isinstance(seed, (bytes, str)):
-        tagged = b"str:" + seed.encode() if isinstance(seed, str) else b"bytes:" + seed
+        tagged = b"bytes:" + seed if isinstance(seed, bytes) else b"str:" + _utf8(seed)
     else:
         try:
             tagged = b"int:" + hex(integer(seed, "seed")).encode()
         except NotAnInteger:
-            raise NotAnInteger(f"seed: {seed!r} must be an int, bytes, str or None") from None
+            raise NotAnInteger(f"seed: {shown(seed)} must be an int, bytes, str or None") from None
     return hashlib.sha256(b"polygpu uniform 1" + tagged).digest()
+
+
+def _utf8(seed: str) -> bytes:
+    try:
+        return seed.encode()
+    except UnicodeEncodeError:
+        raise ParameterError(f"seed: {seed!r} has no UTF-8; give bytes or an int") from None
 
 
 def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
@@ -68,6 +76,11 @@ def uniform(
 ) -> None:
     """Fill out (*batch, rows, n) with residues uniform in [0, q), the polynomials start, start + 1, ..."""
     key, words, items = key_of(seed), limbs.words + 1, prod(batch)
+    last = _STREAM // (8 * words * n)
+    if start + items > last:
+        raise ParameterError(
+            f"start: {start} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
+        )
     flat = out.reshape(items, limbs.rows, n)
     step = max(1, _CHUNK_WORDS // (words * n))
     for limb in range(len(limbs.moduli)):

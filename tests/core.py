@@ -236,7 +236,10 @@ def check_objects(core: Core) -> None:
 
 
 def check_kernels(core: Core) -> None:
-    """Every instruction set of this machine, then the module, under the sanitizers of addresses and C++."""
+    """Every instruction set of this machine, then the module, under the sanitizers of addresses and C++.
+
+    The module is called from threads, then with arrays of every wrong kind.
+    """
     preload = runtime("asan")
     objects = core.compiled([*KERNELS, "rows", "module"], "address", ADDRESS)
     smoke = core.program("smoke.cpp", objects[: len(KERNELS)], ADDRESS)
@@ -252,6 +255,7 @@ def check_kernels(core: Core) -> None:
     must_be_caught([*python, "plant-overrun"], "ERROR: AddressSanitizer", env=settings)
     for isa in isas:
         print(f"module, {isa}: {run(python, env={**settings, 'POLYGPU_CPU_ISA': isa})}", end="")
+    print(run([sys.executable, "-S", ROOT / "tests" / "malformed.py"], env=settings), end="")
 
 
 def check_threads(core: Core) -> None:

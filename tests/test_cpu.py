@@ -231,6 +231,73 @@ def test_fork_after_threads_were_used():
     assert done.stdout.strip() == "0", done.stderr
 
 
+def test_the_memory_of_products_is_given_back():
+    """One ring after the other, each with scratch memory of another size."""
+    done = run_python(
+        """
+        import random
+        import polygpu as pg
+        def mebibytes():
+            return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+        source, n, before = random.Random(1), 2**18, mebibytes()
+        for i in range(60):
+            ring = pg.Ring(n, source.randrange(2**20, 2**62) | 1)
+            x = ring.random(seed=i)
+            x * x
+            x.mul_monomial(1)
+        print(mebibytes() - before)
+        """
+    )
+    assert done.returncode == 0 and int(done.stdout) < 110, done  # tables and results are half of it
+
+
+def test_the_clock_is_that_of_a_processor():
+    """No step that it counts is left out by processors that do some in advance."""
+    assert 0.3 < _cpu.clock_ghz() < 7
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "a * a",  # long rows, each on a thread that the caller waits for
+        "b + b",
+        "b.ntt()",
+        "pg.Ring(100, 2**20000 - 1).random(1) ** 2",  # makes a plan
+        "pg.fft.fft(z)",
+        "pg.linalg.matmul(m, m, 2**31 - 1)",
+        "_cpu.smallest_generator(q, root, 2**21)",
+        "_cpu.clock_ghz()",
+    ],
+)
+def test_a_program_ends_while_daemon_threads_compute(call, threads):
+    """They come back from their call when there is no interpreter any more."""
+    done = run_python(
+        f"""
+        import threading, time
+        import numpy as np
+        import polygpu as pg
+        from polygpu import _cpu
+        from polygpu.roots import root_of_unity
+        a = pg.Ring(65536, 2**64).random(8)
+        b = pg.Ring(4096, pg.ntt_primes(4096, 60)).random(256)
+        z = np.ones((4096, 256), np.complex64)
+        m = np.ones((512, 512), np.uint64)
+        q = pg.ntt_primes(2**20, 60)[0]
+        root = root_of_unity(q, 2**21, "minimal")
+        def forever():
+            while True:
+                {call}
+        for _ in range(3):
+            threading.Thread(target=forever, daemon=True).start()
+        time.sleep(0.3)
+        print("end")
+        """,
+        POLYGPU_NUM_THREADS=threads,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 @pytest.mark.parametrize(
     ("n", "batch", "modulus"),
     [(4096, 3000, 1152921504606830593), (1 << 22, 1, 1152921504589938689), (1 << 12, 1, "2**30000 + 3")],

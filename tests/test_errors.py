@@ -90,6 +90,159 @@ def test_no_error_class_is_missing() -> None:
     assert found == {*BUILT_IN, "PolyGPUError"}
 
 
+# ---- ints of any size: named by their ends, within what Python writes and memory holds ----
+
+DIGITS_6000 = 10**6000
+ENDS = ["0x", "19932 bits"]
+MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
+
+
+@cases(
+    {
+        "n": (lambda: Ring(DIGITS_6000, 17), pg.ParameterError, ["n: ", *ENDS, "2**62"]),
+        "n < 0": (lambda: Ring(-DIGITS_6000, 17), pg.ParameterError, ["n: -0x", "at least 1"]),
+        "n in a list": (lambda: Ring([DIGITS_6000], 17), pg.ParameterError, ["n: [", *ENDS, "int"]),
+        "q < 0": (lambda: Ring(4, -DIGITS_6000), pg.ParameterError, ["moduli: -0x"]),
+        "q in a list of lists": (lambda: Ring(4, [[DIGITS_6000]]), pg.ParameterError, ["moduli: [", *ENDS]),
+        "root": (lambda: Ring(4, 17, root=DIGITS_6000), pg.BadRoot, ["root: ", *ENDS, "[1, q)"]),
+        "root of order 1": (lambda: Ring(4, 2**30000 + 7, root=DIGITS_6000), pg.BadRoot, ["root: ", *ENDS]),
+        "roots": (lambda: Ring(4, 15, root=[DIGITS_6000]), pg.BadRoot, ["root: [", *ENDS, "15"]),
+        "g": (lambda: R([1]).automorphism(DIGITS_6000), pg.ParameterError, ["g: ", *ENDS, "coprime"]),
+        "limb": (lambda: RNS.eval_points(DIGITS_6000), pg.ParameterError, ["limb: ", *ENDS]),
+        "axis": (lambda: R.ones(2).sum(DIGITS_6000), pg.ParameterError, ["axis: ", *ENDS]),
+        "axis of a stack": (lambda: pg.stack([R.ones()], -DIGITS_6000), pg.ParameterError, ["axis: -0x"]),
+        "p": (lambda: R([1]).norm(DIGITS_6000), pg.ParameterError, ["p: ", *ENDS]),
+        "shape": (lambda: R.ones(2).reshape(DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
+        "shapes": (lambda: R.ones(2).reshape(DIGITS_6000, DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
+        "batch": (lambda: R.zeros(DIGITS_6000), pg.OutOfHostMemory, ["GiB", "available", "smaller batches"]),
+        "batch < 0": (lambda: R.ones(-DIGITS_6000), pg.ParameterError, ["batch: -0x", "negative"]),
+        "random batch": (lambda: R.random((2, DIGITS_6000)), pg.OutOfHostMemory, ["GiB", "available"]),
+        "empty batch": (lambda: R.zeros((0, DIGITS_6000)), pg.OutOfHostMemory, ["0 GiB", "available"]),
+        "start": (lambda: R.random(start=DIGITS_6000), pg.ParameterError, ["start: ", *ENDS, "2**48"]),
+        "start < 0": (lambda: R.random(start=-DIGITS_6000), pg.ParameterError, ["start: -0x"]),
+        "seed": (lambda: R.random(seed=[DIGITS_6000]), pg.ParameterError, ["seed: [", *ENDS]),
+        "bits": (lambda: ntt_primes(4, DIGITS_6000), pg.ParameterError, ["bits: ", *ENDS, "65536"]),
+        "count": (lambda: ntt_primes(4, 8, DIGITS_6000), pg.ParameterError, ["8", *ENDS]),
+        "count < 0": (lambda: ntt_primes(4, 8, -DIGITS_6000), pg.ParameterError, ["count: -0x"]),
+        "n of primes": (lambda: ntt_primes(DIGITS_6000, 8), pg.ParameterError, ["n: ", *ENDS]),
+        "preset's degree": (lambda: Ring.preset("ml-kem", DIGITS_6000), pg.ParameterError, ["n: ", *ENDS]),
+        "preset": (lambda: Ring.preset([]), pg.ParameterError, ["name: []", "ml-kem"]),
+        "preset of bytes": (lambda: Ring.preset(b"ml-kem"), pg.ParameterError, ["name: b'ml-kem'"]),
+        "preset in a list": (
+            lambda: Ring.preset(["ml-kem", DIGITS_6000]),
+            pg.ParameterError,
+            ["'ml-kem'", *ENDS],
+        ),
+        "q of a matrix product": (lambda: linalg.matmul([[1]], [[1]], DIGITS_6000), pg.ParameterError, ENDS),
+        "fraction": (
+            lambda: R([fractions.Fraction(DIGITS_6000, 3)]),
+            pg.CoefficientError,
+            ["Fraction", "must be ints"],
+        ),
+    }
+)
+def test_long_ints(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+@cases(
+    {
+        "zeros": (lambda: R.zeros(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "ones": (lambda: R.ones(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "random": (lambda: R.random(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "the largest degree": (lambda: Ring(2**62, 17).zeros(), pg.OutOfHostMemory, ["1.72e+10 GiB"]),
+        "a list": (lambda: Ring(2**62, 17)([1]), pg.OutOfHostMemory, ["1.72e+10 GiB"]),
+        "the degree beyond": (lambda: Ring(2**62 + 1, 17), pg.ParameterError, ["2**62"]),
+        "end of the stream": (
+            lambda: Ring(2**20, 17).random(start=2**48 - 1),
+            pg.ParameterError,
+            [f"start: {2**48 - 1}", str(2**20), str(2**46)],
+        ),
+        "seed without UTF-8": (
+            lambda: R.random(seed="\ud800"),
+            pg.ParameterError,
+            ["seed: '\\ud800'", "bytes"],
+        ),
+    }
+)
+def test_beyond_memory_and_streams(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+def test_the_last_polynomial_of_a_stream() -> None:
+    ring = Ring(2**20, 17)
+    assert ring.random(start=2**46 - 1, seed=1).data.max() == 16
+    check(lambda: ring.random(2, start=2**46 - 1), pg.ParameterError, ["2 polynomials"])
+
+
+@cases(
+    {
+        "coefficients": (lambda: R(MASKED), pg.CoefficientError, ["x: a masked array", "filled(0)"]),
+        "nothing masked": (lambda: R(np.ma.ones(4, int)), pg.CoefficientError, ["x: a masked array"]),
+        "residues": (lambda: R.from_residues(MASKED[None]), pg.CoefficientError, ["data: a masked array"]),
+        "matrix": (lambda: linalg.matmul(MASKED[None], MASKED, 17), pg.CoefficientError, ["A: a masked"]),
+        "complex": (
+            lambda: fft.fft(np.ma.ones((1, 4), complex)),
+            pg.CoefficientError,
+            ["x: a masked array"],
+        ),
+        "out": (
+            lambda: fft.fft(np.ones((1, 4), complex), out=np.ma.ones((1, 4), complex)),
+            pg.CoefficientError,
+            ["out: a masked array"],
+        ),
+    }
+)
+def test_masked_arrays(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+
+
+# ---- memory that the system refuses ----
+
+
+@pytest.mark.parametrize(
+    ("prepare", "call", "words"),
+    [
+        (
+            "r = pg.Ring(2**20, 2**64); a = r.random(seed=1); a * a",
+            "a * a",
+            ["MiB of scratch memory", "ulimit -v"],
+        ),
+        ("r = pg.Ring(2**17, 17); a = r.ones(4)", "pg.stack([a] * 16)", ["smaller batches"]),
+        ("r = pg.Ring(2**17, 17)", "r.zeros(2**6)", ["GiB", "available"]),
+        ("r = pg.Ring(2**17, 17)", "r.zeros(2**8)", ["0.125 GiB", "available"]),
+        ("r = pg.Ring(2**17, 17); a = r.ones(2**6)", "a + a", ["GiB", "available"]),
+        ("r = pg.Ring(2**17, 17); a = r.ones(2**6)", "a.copy()", ["smaller batches"]),
+    ],
+)
+def test_a_limit_of_addresses_counts(prepare: str, call: str, words: list[str]) -> None:
+    """The error is the library's, and what is small still works."""
+    code = f"""
+import resource
+import numpy as np
+import polygpu as pg
+{prepare}
+small = pg.Ring(8, 17).ones()
+assert small * small == small ** 2
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
+try:
+    {call}
+except pg.OutOfHostMemory as error:
+    print(error)
+assert small * small == small ** 2
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "POLYGPU_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert all(word in done.stdout for word in words) and done.stdout.count("\n") == 1, done.stdout
+
+
 # ---- the parameters of a ring ----
 
 HUGE = 2**200 + 1

@@ -376,8 +376,15 @@ def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: 
 def test_flows(
     bits: int, log_n: int, batch: int, limbs: int, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two passes in one launch: as in two launches, bit for bit, and some rows as on the host."""
+    """Two passes in one launch: as in two launches, bit for bit, and some rows as on the host.
+
+    Such a launch takes batches from four fifths of the cache on, counted in whole blocks (flow_lag). The
+    batches above are enough for 50 MiB, an H100's; a larger cache gets larger ones.
+    """
     n = 1 << log_n
+    backend: Any = load(GPU)
+    row_bytes = (4 if bits <= 32 else 8) << log_n
+    batch = max(batch, math.ceil((0.8 * backend.card.l2_bytes / row_bytes + 2) / limbs))
     if bits == 30 and log_n == 24:
         bits = 31
     try:

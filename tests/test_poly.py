@@ -283,6 +283,17 @@ def test_any_memory_layout(name: str, dtype: type, layout: str) -> None:
     assert R(view).data.tolist() == residues(R, view.astype(object))
 
 
+@pytest.mark.parametrize("size", [100, 2**80])
+@pytest.mark.parametrize("layout", ["transposed", "Fortran", "every other", "backwards", "broadcast"])
+@few_rings
+def test_any_memory_layout_of_python_ints(name: str, layout: str, size: int) -> None:
+    R = ring(name)
+    source = random.Random(1)
+    x = np.array([[source.randrange(-size, size) for _ in range(R.n)] for _ in range(3)], dtype=object)
+    view = LAYOUTS[layout](x)
+    assert R(view).data.tolist() == residues(R, view)
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (3, 0, 2)])
 @few_rings
 def test_missing_coefficients_are_zero_and_batches_may_be_empty(name: str, shape: tuple[int, ...]) -> None:
@@ -1374,6 +1385,28 @@ def test_sum(name: str, axis: Any) -> None:
     axes = range(3) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     expected = x.sum(axis=tuple(a % 3 for a in axes)) % R.modulus if axes != () else x
     check(R(x).sum(axis), expected)
+
+
+def test_sum_into_memory_that_is_given() -> None:
+    R = ring("RNS of 3 words")
+    a = R.random((2, 3), seed=1)
+    out = R.zeros(3).ntt()
+    assert a.sum(0, out=out) is out and out == a[0] + a[1] and out.domain == "coef"
+    single = R.zeros()
+    assert a.sum(out=single) is single and single == a.sum()
+    same = a.copy()
+    assert a.sum((), out=same) is same and same == a
+    with pytest.raises(pg.OutputError, match=r"batch shape \(3,\), the result has \(2,\)"):
+        a.sum(1, out=out)
+    with pytest.raises(pg.OutputError, match="overlaps"):
+        a.sum(0, out=a[0])
+
+
+def test_numpys_sum() -> None:
+    a = ring("RNS of 3 words").random((2, 3), seed=1)
+    assert np.sum(a) == a.sum() and np.sum(a, axis=1) == a.sum(1)
+    out = a[0].copy()
+    assert np.sum(a, 0, out=out) is out and out == a.sum(0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 1000])

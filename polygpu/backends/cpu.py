@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from .. import _cpu
-from ..errors import DeviceError, ParameterError
+from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..plan import AuxiliaryPlan, FftPlan, Limbs, NttPlan, Permutation, Plan, ints_to_words, words_to_ints
 from . import Array, Op
 from .reference import HostMemory
@@ -33,13 +34,29 @@ def configure() -> None:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
 
 
+class _Here:
+    """Turns NumPy's errors of memory into the library's."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, MemoryError) and not isinstance(error, OutOfHostMemory):
+            raise OutOfHostMemory(f"{error}; take smaller batches") from None
+
+
 class CpuBackend(HostMemory):
     """The native core behind the protocol."""
 
     name = "cpu"
+    _here = _Here()
 
     def __init__(self) -> None:
         configure()
+
+    def here(self) -> AbstractContextManager[Any]:
+        """See Backend."""
+        return self._here
 
     def _native_limbs(self, limbs: Limbs) -> _cpu.Limbs:
         native: _cpu.Limbs | None = limbs.handles.get("cpu")

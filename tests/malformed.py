@@ -1,0 +1,239 @@
+"""Arrays that no element of a ring can hold, and every function that meets them.
+
+`python malformed.py` gives them all to the constructors and to the native core, for a sanitizer to watch.
+There an error is an answer, and so is a meaningless value; a crash or an access beyond an array is none.
+tests/test_malformed.py asks for the errors.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+import polygpu as pg
+from polygpu import _cpu
+
+N = 8
+NARROW = pg.Ring(N, [97, 193])  # uint32
+WORDS = pg.Ring(N, pg.ntt_primes(N, 60, 2))  # uint64
+WIDE = pg.Ring(N, 2**100 + 7)  # uint64, a row for each word
+
+
+class Subclass(np.ndarray):
+    """As np.matrix or np.memmap is one."""
+
+
+class Interface:
+    """No array, but what shows the memory of one."""
+
+    def __init__(self, name: str, x: np.ndarray) -> None:
+        setattr(self, name, x.__array_interface__)
+        self.owner = x
+
+
+def moved(x: np.ndarray, offset: int) -> np.ndarray:
+    """The array, `offset` bytes from where its numbers may lie."""
+    buffer = np.zeros(x.nbytes + 64, np.uint8)
+    start = -buffer.__array_interface__["data"][0] % 64 + offset
+    return buffer[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+
+
+def malformed(good: np.ndarray) -> dict[str, Any]:
+    """By a name, what is not (*batch, rows, n) of the dtype of `good`, C-contiguous and aligned."""
+    rows, n = good.shape
+    word, size = good.dtype, good.dtype.itemsize
+    dtypes: list[Any] = [*np.typecodes["All"], "S4", "V4", "V8"]
+    dtypes += [word.newbyteorder(), np.dtypes.StringDType(), (word, (2,))]
+    dtypes += [[("x", "u4"), ("y", "u4")], [("x", word)], [("x", "O")]]
+    table: dict[str, Any] = {}
+    for dtype in dtypes:
+        x = np.zeros(good.shape, dtype)
+        if x.dtype != word or x.shape != good.shape:
+            table[f"dtype {dtype!r}"] = x
+    for shape in (
+        (),
+        (1,),
+        (n,),
+        (rows * n,),
+        (n, rows),
+        (rows - 1, n),
+        (rows + 1, n),
+        (rows, n - 1),
+        (rows, n + 1),
+    ):
+        table[f"shape {shape}"] = np.zeros(shape, word)
+    for shape in ((0,), (rows, 0), (0, n), (0, 0), (1, 0, n), (3, rows, 0), (rows, n, 1), (1,) * 64):
+        table[f"shape {shape}"] = np.zeros(shape, word)
+    long = np.zeros((2 * rows, 2 * n), word)
+    strided = {
+        "0 over rows": (0, size),
+        "0 over coefficients": (n * size, 0),
+        "0": (0, 0),
+        "2": (2 * n * size, 2 * size),
+        "of rows apart": (2 * n * size, size),
+        "Fortran": (size, rows * size),
+        "no multiple of a word": (n * size + 2, size),
+        "overlapping": (size, size),
+    }
+    for name, strides in strided.items():
+        table[f"strides {name}"] = as_strided(long, good.shape, strides)
+    table |= {
+        "Fortran order": np.asfortranarray(good),
+        "reversed coefficients": good[:, ::-1],
+        "reversed rows": good[::-1],
+        "transposed": good.T.copy().T,
+        "broadcast": np.broadcast_to(good[:1, :1], good.shape),
+        "broadcast batch": np.broadcast_to(good, (3, *good.shape)),
+        "every second of a batch": np.zeros((4, *good.shape), word)[::2],
+        "a field": np.zeros(good.shape, [("pad", "u1"), ("x", word)])["x"],
+    }
+    table |= {f"{offset} bytes off": moved(good, offset) for offset in (1, 2, size - 1)}
+    table |= {
+        "chararray": np.zeros(good.shape, "S4").view(np.char.chararray),
+        "subclass": good.copy().view(Subclass),
+        "recarray": good.copy().view(np.recarray),
+        "masked": np.ma.masked_array(good.copy(), good == 0),
+        "unmasked": np.ma.masked_array(good.copy()),
+    }
+    table |= {
+        "None": None,
+        "int": 3,
+        "float": 1.5,
+        "list": good.tolist(),
+        "text": "coefficients",
+        "bytes": good.tobytes(),
+        "bytearray": bytearray(good.tobytes()),
+        "memoryview": memoryview(good),
+        "array.array": array.array("Q", range(n)),
+        "ctypes": ((ctypes.c_uint64 * n) * rows)(),
+        "generator": (x for x in range(n)),
+        "ring": NARROW,
+        "poly": NARROW.ones(),
+        "scalar": good[0, 0],
+        "dtype": word,
+        "type": np.ndarray,
+        "interface of NumPy": Interface("__array_interface__", good),
+        "interface of CUDA": Interface("__cuda_array_interface__", good),
+    }
+    return table
+
+
+def elements(ring: pg.Ring) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each malformed array as the data of an element."""
+    for name, x in malformed(ring.ones().data).items():
+        yield name, lambda x=x: pg.Poly(ring, x, "coef")  # type: ignore[misc]
+
+
+def forged(ring: Any, data: Any, domain: Any) -> bytes:
+    """The pickle of an element with parts that its constructors refuse."""
+    make, _ = ring.ones().__reduce__()
+
+    class Forged:
+        def __reduce__(self) -> Any:
+            return make, (ring, data, domain, None)
+
+    return pickle.dumps(Forged())
+
+
+def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list[Any]]]:
+    """Functions of the core, with arguments that they take."""
+    a, b = (ring.random(seed=i).data for i in (1, 2))
+    out, q = np.empty_like(a), ring.modulus
+    from polygpu.backends.cpu import CpuBackend
+
+    backend = CpuBackend()
+    limbs = backend._native_limbs(ring.limbs)
+    for op in range(5):
+        if not (ring is WIDE and op > 2):
+            yield f"pointwise {op}", limbs.pointwise, [op, a, b, a, out]
+    yield "pointwise with a scalar", limbs.pointwise, [0 if ring is WIDE else 3, a, b, None, out]
+    index = np.arange(N)[::-1].copy()
+    yield "permute", lambda x, y: limbs.permute(x, index, y), [a, out]
+    yield "reduce_integers", limbs.reduce_integers, [np.arange(-4, 4), out]
+    yield "reduce_words", limbs.reduce_words, [np.ones((1, N, 3), np.uint64), 0, out]
+    if ring is not WIDE:
+        transform = backend._native(ring.transform)
+        yield "forward", transform.forward, [a, out]
+        yield "inverse", transform.inverse, [a, out]
+        yield "multiply", transform.multiply, [a, b, out]
+        yield "multiply_leaves", transform.multiply_leaves, [a, b, out]
+        fft = backend._native(ring.product_plan("fft"))
+        yield "by FFT", fft.multiply, [a, b, out]
+        x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))
+        yield "matmul_points", limbs.matmul_points, [x, y, z]
+        one = backend._native_limbs(pg.Ring(N, ring.moduli[0]).limbs)
+        x, y, z = (np.ones((1, 8, 8), v.dtype) for v in (a, b, out))
+        yield "matmul", one.matmul, [x, y, z]
+        forward, inverse = (np.zeros((2, N), a.dtype) for _ in range(2))
+        yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, True, forward, inverse]
+        yield "Transform", _cpu.Transform, [limbs, N, 1, 64, True, *ring.transform.tables]
+    auxiliary = backend._native(pg.Ring(7, q).product_plan("ntt"))
+    x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
+    if ring is WIDE:
+        yield "auxiliary primes", auxiliary.multiply, [x, y, z]
+    yield "Limbs", _cpu.Limbs, [np.array([[97], [193]], np.uint64), 64]
+    rows = np.ones((2, 64), np.complex64)
+    yield "fft", _cpu.fft, [rows, rows.copy(), False]
+    yield "convolve64", _cpu.convolve64, [rows, rows, rows.copy()]
+
+
+def attack(call: Callable[..., object], arguments: list[Any]) -> Iterator[tuple[str, str]]:
+    """Each array among the arguments replaced by each malformed one; what came of it."""
+    call(*arguments)
+    for place, good in enumerate(arguments):
+        if not isinstance(good, np.ndarray):
+            continue
+        shape = good.shape[-2:] if good.ndim > 1 else (1, *good.shape)
+        table = malformed(np.ones(shape, good.dtype if good.dtype.kind == "u" else np.uint64))
+        if good.ndim > 1:  # in its own shape too
+            table |= {
+                f"{name}, all axes": np.zeros(good.shape, name) for name in ("?", "f8", "O", "i8", "V8", "D")
+            }
+            table |= {"one axis more": good[None], "one less": good[0], "longer": np.repeat(good, 2, 0)}
+            table |= {"without the first": good[:0], "without the last": good[..., :0]}
+        for name, x in table.items():
+            taken = list(arguments)
+            taken[place] = x
+            try:
+                call(*taken)
+            except (TypeError, ValueError, BufferError) as error:
+                yield f"argument {place}, {name}", type(error).__name__
+            else:
+                yield f"argument {place}, {name}", "taken"
+
+
+def main() -> None:
+    """Everything, for a sanitizer."""
+    refused = 0
+    for ring in (NARROW, WORDS, WIDE):
+        for _, make in elements(ring):
+            try:
+                make()
+            except (pg.PolyGPUError, TypeError):
+                refused += 1
+        for domain in ("xyz", "", None, 0, b"coef", ["coef"], "EVAL", np.array(["coef"])):
+            try:
+                pg.Poly(ring, ring.ones().data, domain)  # type: ignore[arg-type]
+            except pg.PolyGPUError:
+                refused += 1
+    outcomes: dict[str, int] = {}
+    for ring in (NARROW, WORDS, WIDE):
+        for _, call, arguments in core_calls(ring):
+            for _, outcome in attack(call, arguments):
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    print(f"{refused} elements refused; calls of the core: {counted}")
+    # What was written over may not show before it is used again.
+    for ring, k in itertools.product((NARROW, WORDS, WIDE), (2, 3)):
+        assert ring([1, 1]) ** k == ring([1, 2, 1] if k == 2 else [1, 3, 3, 1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Arrays that are no residues: refused by constructors, pickles and `out`, and no harm to the native core."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import malformed
+import numpy as np
+import pytest
+
+import polygpu as pg
+
+RINGS = {"uint32": malformed.NARROW, "uint64": malformed.WORDS, "a wide modulus": malformed.WIDE}
+CASES = [(kind, name) for kind, ring in RINGS.items() for name in malformed.malformed(ring.ones().data)]
+
+
+def test_the_table_is_long():
+    assert len(CASES) >= 3 * 60
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_an_element_refuses(kind, name):
+    ring = RINGS[kind]
+    x = malformed.malformed(ring.ones().data)[name]
+    with pytest.raises(pg.PolyGPUError) as caught:
+        pg.Poly(ring, x, "coef")
+    message = str(caught.value)
+    assert message.startswith("data: ") and "\n" not in message and len(message) < 400
+
+
+@pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
+def test_an_element_shares_what_it_can_hold(ring):
+    data = np.stack([ring.random(seed=i).data for i in range(3)])
+    for x in (data, data[1], data[:0], data[::1], data.view()):
+        value = pg.Poly(ring, x, "coef")
+        assert value.data is x and value.domain == "coef" and value.ring is ring
+    data.flags.writeable = False
+    value = pg.Poly(ring, data, "coef")
+    assert (value + 1 - 1) == value
+    with pytest.raises(pg.OutputError, match="read-only"):
+        value.add(1, out=value)
+
+
+def test_values_are_looked_at_in_debug_alone():
+    data = np.full((2, 8), 200, np.uint32)
+    assert pg.Poly(malformed.NARROW, data, "coef").data is data
+    with pg.debug(), pytest.raises(pg.NotCanonical, match="200 at"):
+        pg.Poly(malformed.NARROW, data, "coef")
+
+
+@pytest.mark.parametrize(
+    "domain", ["xyz", "", None, 0, b"coef", ["coef"], "EVAL", np.array(["coef"]), np.nan]
+)
+def test_domains(domain):
+    ring = malformed.NARROW
+    with pytest.raises(pg.DomainError, match="'coef' or 'eval'"):
+        pg.Poly(ring, ring.ones().data, domain)
+    with pytest.raises(pg.DomainError, match="'coef' or 'eval'"):
+        pickle.loads(malformed.forged(ring, ring.ones().data, domain))
+
+
+def test_a_domain_that_the_ring_lacks():
+    with pytest.raises(pg.NotNTTFriendly):
+        pg.Poly(malformed.WIDE, malformed.WIDE.ones().data, "eval")
+
+
+@pytest.mark.parametrize("ring", [None, 17, "ring", pg.Ring, (8, 17)])
+def test_rings(ring):
+    with pytest.raises(pg.ParameterError, match=r"ring: .* must be a Ring"):
+        pg.Poly(ring, malformed.NARROW.ones().data, "coef")
+
+
+def test_pickles_are_looked_at():
+    ring = malformed.NARROW
+    for wrong, error in {
+        "values": (np.full((2, 8), 2**32 - 1, np.uint32), pg.NotCanonical),
+        "negative": (np.full((2, 8), -1, np.int32), pg.NotCanonical),
+        "float": (np.ones((2, 8), np.float32), pg.CoefficientError),
+        "object": (np.full((2, 8), None), pg.CoefficientError),
+        "0-d": (np.uint32(3), pg.ParameterError),
+        "shape": (np.ones((2, 7), np.uint32), pg.ParameterError),
+    }.values():
+        with pytest.raises(error):
+            pickle.loads(malformed.forged(ring, wrong, "coef"))
+    swapped = ring.random(seed=1)
+    again = pickle.loads(malformed.forged(ring, swapped.data.astype(">u4"), "coef"))
+    assert again == swapped and again.data.dtype == np.uint32
+
+
+def test_no_array_crashes_the_core():
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", Path(malformed.__file__)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and "calls of the core" in done.stdout, done.stderr
