@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu import _cpu, plan
+from polygpu import _cpu
 from polygpu.backends import load
+from polygpu.plans import cache as plan_cache
+from polygpu.plans.basis import limbs_of
 
 from .harness import Case, Row, cores, instructions, measure, on_cores
 from .polynomials import Workload, folded, from_flint, to_flint
@@ -198,9 +200,8 @@ def ring_case(w: Workload) -> Case:
 
 def forget_plans() -> None:
     """Empty what polygpu keeps between rings; a ring in use keeps its own."""
-    plan._plans.clear()
-    plan._recent.clear()
-    plan.limbs_of.cache_clear()
+    plan_cache.forget()
+    limbs_of.cache_clear()
 
 
 # The table

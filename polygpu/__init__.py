@@ -27,7 +27,6 @@ except ImportError as error:
 from . import fft as fft
 from . import linalg as linalg
 from .backends import device
-from .contract import dot, einsum, matmul
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -48,9 +47,10 @@ from .errors import (
     RingMismatch,
     TablesTooLarge,
 )
+from .exact.primes import is_prime, ntt_primes
+from .ops.einsum import dot, einsum, matmul
 from .poly import Poly, capture, concatenate, equal, fma, stack
 from .ring import Ring, debug
-from .roots import is_prime, ntt_primes
 
 __version__ = "0.1.0"
 

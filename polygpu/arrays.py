@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .backends import Array, Backend, is_device_array, of
+from .checks import shown
 from .errors import CoefficientError, DeviceError, OutputError
-from .plan import check_array, no_memory
-from .roots import shown
+from .memory import check_array, no_memory
 
 # ---- results ----
 

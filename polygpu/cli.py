@@ -25,10 +25,11 @@ import numpy as np
 from . import __version__, _interrupts_end, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
+from .checks import Kind
 from .errors import ParameterError, PolyGPUError
-from .plan import check_array
+from .exact.primes import ntt_primes
+from .memory import check_array
 from .ring import Method, Ring, debug
-from .roots import Kind, ntt_primes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,7 +130,7 @@ def _info(options: argparse.Namespace) -> int:
     from . import _cpu
     from .backends import backend, cuda_sources, current_device
     from .backends.cuda import absence, describe
-    from .roots import cache_file
+    from .exact.root_cache import cache_file
 
     backend()  # reads POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS
 

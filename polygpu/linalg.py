@@ -12,9 +12,9 @@ import numpy as np
 
 from .arrays import as_integers, check_unmasked, contiguous, empty, holds_poly, overlap, result, spread
 from .backends import Array, is_device_array, of
+from .checks import integer, shown
 from .errors import CoefficientError, DeviceError, ParameterError
-from .plan import Limbs, limbs_of
-from .roots import integer, shown
+from .plans.basis import Limbs, limbs_of
 
 MAX_MODULUS = 1 << 62
 

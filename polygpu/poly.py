@@ -12,6 +12,7 @@ import numpy as np
 
 from .arrays import check_writable, empty, holds_poly, overlap
 from .backends import Array, Backend, Op, checked_device, current_device, load, of, together
+from .checks import integer, shown
 from .errors import (
     CoefficientError,
     DeviceError,
@@ -21,12 +22,13 @@ from .errors import (
     ParameterError,
     RingMismatch,
 )
-from .inverse import inverse_mod_prime, inverse_mod_two
+from .exact.crt import compose, words_to_ints
+from .exact.inverse import inverse_mod_prime, inverse_mod_two
+from .exact.primes import is_prime
 from .linalg import MAX_MODULUS
-from .plan import Permutation, Plan, automorphism, monomial_product, words_to_ints
+from .plans.permutation import Permutation, automorphism, monomial_product
+from .plans.product import Plan
 from .ring import Domain, Method, Ring, check_method, debug
-from .rns import compose
-from .roots import integer, is_prime, shown
 
 
 class Poly:
@@ -578,7 +580,7 @@ class Poly:
 
         Cost: CRT in Python ints, about 0.2 us a coefficient and limb.
         """
-        return compose(self._ring.limbs, self._backend.to_host(self.intt()._data), centered)
+        return compose(self._ring.moduli, self._backend.to_host(self.intt()._data), centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
         """`data` as Python ints, an object array (*batch, limbs, n).

@@ -13,6 +13,7 @@ import numpy as np
 
 from .arrays import as_integers, check_unmasked, empty
 from .backends import Array, backend, current_device, host, is_device_array, load, of
+from .checks import Kind, check_kind, checked_degree, integer, shown
 from .errors import (
     BadRoot,
     CoefficientError,
@@ -22,31 +23,24 @@ from .errors import (
     ParameterError,
     TablesTooLarge,
 )
-from .plan import Limbs, NttPlan, Plan, bit_reversal, check_memory, limbs_of, plan_ntt, table_bytes
-from .product import (
+from .exact.crt import residues_of_ints
+from .exact.primes import is_prime, ntt_primes, root_order
+from .exact.roots import has_order, root_of_unity
+from .memory import check_memory
+from .ops.multiply import fft_pays
+from .ops.sampling import Seed, uniform
+from .plans.basis import Limbs, limbs_of
+from .plans.ntt import NttPlan, plan_ntt, table_bytes, transform_base
+from .plans.permutation import bit_reversal
+from .plans.product import (
     AUXILIARY_BITS,
+    Plan,
     auxiliary_bytes,
     auxiliary_size,
     coarsest_fft,
-    fft_pays,
     plan_auxiliary,
     plan_fft,
-    transform_base,
 )
-from .rns import residues_of_ints
-from .roots import (
-    Kind,
-    check_kind,
-    checked_degree,
-    has_order,
-    integer,
-    is_prime,
-    ntt_primes,
-    root_of_unity,
-    root_order,
-    shown,
-)
-from .sampling import Seed, uniform
 
 if TYPE_CHECKING:
     from .poly import Poly
@@ -436,7 +430,7 @@ class Ring:
             return self._element._wrap(self, data, "coef")
         data = empty(host(), shape, self.dtype)
         if integers.dtype == object:
-            residues_of_ints(self.limbs, integers, data)
+            residues_of_ints(self._moduli, integers, data)
         else:
             of(data).reduce_integers(self.limbs, integers, data)
         return self._element._wrap(self, backend().from_host(data), "coef")

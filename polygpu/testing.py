@@ -21,10 +21,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from .backends.reference import big_product
+from .checks import Kind
 from .errors import ParameterError
+from .exact.primes import ntt_primes
 from .poly import Poly
 from .ring import Ring
-from .roots import Kind, ntt_primes
 
 # Where an implementation changes its word or its lazy range, in bits of the modulus.
 WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)

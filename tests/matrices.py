@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from polygpu.plan import limbs_of
+from polygpu.plans.basis import limbs_of
 
 # "last": q - 1; "words": all bits 1; "half", "past half": the largest and the least of centred residues
 Values = Literal["random", "last", "words", "half", "past half"]

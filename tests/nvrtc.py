@@ -36,7 +36,10 @@ from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import CudaBackend
 from polygpu.backends.gemm import has_limbs
 from polygpu.backends.passes import Card
-from polygpu.plan import AuxiliaryPlan, FftPlan, NttPlan, automorphism, limbs_of
+from polygpu.plans.basis import limbs_of
+from polygpu.plans.ntt import NttPlan
+from polygpu.plans.permutation import automorphism
+from polygpu.plans.product import AuxiliaryPlan, FftPlan
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {

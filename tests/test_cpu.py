@@ -14,8 +14,10 @@ from interrupts import seconds_to_answer
 import polygpu as pg
 from polygpu import _cpu
 from polygpu.backends import backend
-from polygpu.plan import limbs_of, plan_ntt
-from polygpu.roots import root_of_unity, root_order
+from polygpu.exact.primes import root_order
+from polygpu.exact.roots import root_of_unity
+from polygpu.plans.basis import limbs_of
+from polygpu.plans.ntt import plan_ntt
 
 
 def run_python(code, **environment):

@@ -26,7 +26,7 @@ import test_fft
 from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 
 import polygpu as pg
-from polygpu import backends, fft, plan
+from polygpu import backends, fft
 from polygpu.backends import cuda
 from polygpu.backends.gemm import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
 from polygpu.backends.passes import (
@@ -38,8 +38,9 @@ from polygpu.backends.passes import (
     split_passes,
     word_of,
 )
-from polygpu.plan import limbs_of
-from polygpu.product import fft_error_bound, plan_fft
+from polygpu.plans import cache as plan_cache
+from polygpu.plans.basis import limbs_of
+from polygpu.plans.product import fft_error_bound, plan_fft
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
@@ -56,9 +57,8 @@ def _forget():
     """Backends, and plans with what backends keep there, belong to one simulation."""
     backends.load.cache_clear()
     backends._default_device.cache_clear()
-    plan._plans.clear()
-    plan._recent.clear()
-    plan.limbs_of.cache_clear()
+    plan_cache.forget()
+    limbs_of.cache_clear()
 
 
 @contextmanager
@@ -1608,8 +1608,7 @@ def test_a_graph_keeps_what_it_reads(gpu):
     backend._small.cache_clear()
     backend._large.cache_clear()
     del ring, x
-    plan._plans.clear()
-    plan._recent.clear()
+    plan_cache.forget()
     gc.collect()
     assert all(y() is not None for y in kept)
     junk = [gpu.full(64, 2**63, np.uint64) for _ in range(100)]

@@ -21,8 +21,10 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, linalg, ntt_primes, plan, product, roots
+from polygpu import Poly, Ring, fft, linalg, memory, ntt_primes
 from polygpu import errors as errors_module
+from polygpu.exact import roots
+from polygpu.plans import product
 
 R = Ring(4, 17)
 RNS = Ring(4, [17, 97, 193])
@@ -901,7 +903,7 @@ def test_products_by_fft(call: Any, cls: Any, words: Any) -> None:
 
 def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is no limit, precision is; nothing is allocated."""
-    monkeypatch.setattr(plan, "_available_memory", lambda: 1 << 80)
+    monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 80)
     check(Ring(2**40, 2**64, product="fft").product_plan, pg.PrecisionError, [f"n = {2**40}", "below 1/2"])
     check(Ring(2**60, 2, product="fft").product_plan, pg.PrecisionError, [f"n = {2**60}", "1 bits"])
 
@@ -914,12 +916,12 @@ def test_a_platform_without_long_doubles(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(product, "LONG_DOUBLE", False)
     ring = Ring(24, 2**32 - 17)
     check(functools.partial(ring.product_plan, "fft"), pg.PrecisionError, ["longdouble", "auxiliary primes"])
-    assert isinstance(ring.product_plan(), plan.AuxiliaryPlan)
+    assert isinstance(ring.product_plan(), product.AuxiliaryPlan)
 
 
 def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a core holds for a product counts, not the table alone; auxiliary primes count theirs."""
-    monkeypatch.setattr(plan, "_available_memory", lambda: 1 << 24)
+    monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 24)
     ring = Ring(2**18, 2**64)
     for method in ("auto", "fft", "ntt"):
         check(

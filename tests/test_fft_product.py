@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polygpu import _cpu
-from polygpu.plan import limbs_of
+from polygpu.plans.basis import limbs_of
 
 MODULI = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
 

@@ -13,7 +13,7 @@ from polygpu import Poly, Ring
 from polygpu.backends import cuda, gemm, load
 from polygpu.backends.passes import Card
 from polygpu.errors import OutOfDeviceMemory
-from polygpu.plan import limbs_of
+from polygpu.plans.basis import limbs_of
 
 METHODS = ("_matmul_limbs", "_matmul_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)

@@ -10,7 +10,7 @@ from interrupts import seconds_to_answer
 
 from polygpu import _cpu
 from polygpu.backends import load
-from polygpu.plan import limbs_of
+from polygpu.plans.basis import limbs_of
 
 # Around the bounds of one digit, of the 52-bit multiplier and of two digits, of words and of digits' widths.
 # Just above 2^63/3 and 2^63/5 the multiple of q that sums are folded by is smallest.

@@ -44,9 +44,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, ntt_primes, plan
+from polygpu import Poly, Ring, fft, ntt_primes
 from polygpu.backends import cuda, load
 from polygpu.backends.gemm import RESIDUE_DEPTH, has_limbs, matmul_method
+from polygpu.plans import cache as plan_cache
+from polygpu.plans.basis import limbs_of
 from polygpu.testing import polys, rings
 
 with warnings.catch_warnings():  # CuPy's own, at import
@@ -967,7 +969,7 @@ def test_products_at_points(moduli: tuple[int, ...], layout: matrices.Layout) ->
 @pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
 def test_a_large_product_of_integers(q: int) -> None:
     """Some rows of it, by Python integers."""
-    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    limbs, backend = limbs_of((q,)), load(GPU)
     dtype = limbs.dtype
     a, b = (
         np.random.default_rng(i).integers(0, 1 << 8 * dtype.itemsize, (1, 2050, 2049), dtype) for i in (1, 2)
@@ -987,12 +989,12 @@ ALIKE = (2, 3, 256, 2**31 - 1, 2**31, 2**32 - 5, 2**32, 2**50 - 27, 2**60 - 93, 
 
 def ways(q: int) -> list[str]:
     """The methods of the backend that multiply matrices modulo q."""
-    limbs = ["_matmul_limbs"] if has_limbs(q, plan.limbs_of((q,)).dtype.itemsize) else []
+    limbs = ["_matmul_limbs"] if has_limbs(q, limbs_of((q,)).dtype.itemsize) else []
     return ["_matmul_integer", *limbs, "_matmul_residues"]
 
 
 def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
-    dtype = plan.limbs_of((q,)).dtype
+    dtype = limbs_of((q,)).dtype
     top = np.iinfo(dtype).max
     return [
         np.random.default_rng([q, i]).integers(0, top, shape, dtype, endpoint=True)
@@ -1022,7 +1024,7 @@ def test_matrices_by_every_way(q: int) -> None:
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62])
 def test_matrices_beyond_65535_blocks(q: int) -> None:
     """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
-    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    limbs, backend = limbs_of((q,)), load(GPU)
     for batch, m, k, n in ((70000, 3, 5, 4), (1, 128 * 65535 + 5, 3, 2), (1, 2, 3, 32 * 65535 + 5)):
         a, b = words_of(q, (batch, m, k), (batch, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
@@ -1058,7 +1060,7 @@ LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), 
 @pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
 def test_large_matrices_by_every_way(q: int) -> None:
     """All the same, and so is what the card chooses; some rows by Python integers."""
-    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    limbs, backend = limbs_of((q,)), load(GPU)
     for left, right, m, k, n in LARGE:
         a, b = words_of(q, (left, m, k), (right, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
@@ -1077,7 +1079,7 @@ def test_large_matrices_by_every_way(q: int) -> None:
 def test_matrices_of_long_sums(q: int) -> None:
     """As many terms as one launch sums in 32 bits, and one more; the largest of them."""
     backend: Any = load(GPU)
-    limbs = plan.limbs_of((q,))
+    limbs = limbs_of((q,))
     values: tuple[matrices.Values, ...] = ("random", "words", "half")
     for method, longest in (
         ("_matmul_limbs", (1 << 15) // limbs.dtype.itemsize),
@@ -1095,7 +1097,7 @@ def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches, and rows of one matrix, whose sums do not fit at once; one call of cuBLAS, and many."""
     q = 2**60 - 93
     backend: Any = load(GPU)
-    limbs = plan.limbs_of((q,))
+    limbs = limbs_of((q,))
     for left, right, m, k, n in ((5, 5, 200, 700, 90), (1, 4, 1300, 130, 60), (3, 1, 140, 200, 70)):
         a, b = words_of(q, (left, m, k), (right, k, n))
         results = []
@@ -1158,7 +1160,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     x, backend = cupy.asarray(a), load(GPU)
     out = cupy.empty((1, 1024, 1024), x.dtype)
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
-        backend._matmul_residues(plan.limbs_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
+        backend._matmul_residues(limbs_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
     gc.collect()
     monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
     check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
@@ -1168,7 +1170,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("q", [2**31 - 1, 2**60 - 93])
 def test_matrices_on_streams(q: int) -> None:
     """Every way returns while the stream is busy, and reads what was queued there before."""
-    limbs, backend = plan.limbs_of((q,)), load(GPU)
+    limbs, backend = limbs_of((q,)), load(GPU)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         x, y, out = (cupy.zeros((1, 130, 130), limbs.dtype) for _ in range(3))
@@ -1882,8 +1884,7 @@ def test_tables_of_2_to_the_24() -> None:
     data = cupy.zeros((1, n), np.uint64)
     for q in ntt_primes(n, 60, 3):
         assert Ring(n, q).roots is not None
-        plan._plans.clear()
-        plan._recent.clear()
+        plan_cache.forget()
         cupy.cuda.Device().synchronize()
         began = time.perf_counter()
         x = Ring(n, q).from_residues(data)

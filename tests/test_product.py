@@ -18,8 +18,10 @@ import polygpu as pg
 from polygpu import Poly, Ring
 from polygpu.backends import load
 from polygpu.backends.cpu import CpuBackend
-from polygpu.plan import FftPlan, Limbs, NttPlan, unit_roots
-from polygpu.product import LEAST_LENGTH, MAX_DIGITS, fft_error_bound, plan_fft
+from polygpu.plans.basis import Limbs
+from polygpu.plans.fft import unit_roots
+from polygpu.plans.ntt import NttPlan
+from polygpu.plans.product import LEAST_LENGTH, MAX_DIGITS, FftPlan, fft_error_bound, plan_fft
 from polygpu.testing import kinds
 
 KINDS = ("negacyclic", "cyclic")

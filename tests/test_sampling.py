@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from polygpu.sampling import stream
+from polygpu.ops.sampling import stream
 
 
 def chacha20_block(key, counter, nonce):
@@ -83,7 +83,7 @@ def test_batch_split_start_and_device_change_nothing():
 def test_long_batches_are_cut_without_a_seam(monkeypatch):
     ring = pg.Ring(100, [2**61 - 1, 97])
     whole = ring.random(50, seed=9)
-    monkeypatch.setattr("polygpu.sampling._CHUNK_WORDS", 1000)
+    monkeypatch.setattr("polygpu.ops.sampling._CHUNK_WORDS", 1000)
     assert ring.random(50, seed=9) == whole
 
 

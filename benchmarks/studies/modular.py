@@ -22,7 +22,7 @@ from polygpu import linalg
 from polygpu.backends import load
 from polygpu.backends.gemm import coprimes, matmul_method
 from polygpu.backends.reference import big_product
-from polygpu.plan import limbs_of
+from polygpu.plans.basis import limbs_of
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from ..matrices import SAMPLED, Product, residues

@@ -16,7 +16,10 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
-from ..plan import FftPlan, Limbs, NttPlan, Permutation, Plan
+from ..plans.basis import Limbs
+from ..plans.ntt import NttPlan
+from ..plans.permutation import Permutation
+from ..plans.product import FftPlan, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]

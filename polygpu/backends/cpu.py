@@ -10,7 +10,11 @@ import numpy as np
 
 from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
-from ..plan import AuxiliaryPlan, FftPlan, Limbs, NttPlan, Permutation, Plan, ints_to_words, words_to_ints
+from ..exact.crt import ints_to_words, words_to_ints
+from ..plans.basis import Limbs
+from ..plans.ntt import NttPlan
+from ..plans.permutation import Permutation
+from ..plans.product import AuxiliaryPlan, FftPlan, Plan
 from . import Array, Op
 from .reference import HostMemory
 

@@ -23,7 +23,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
-from ..plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
+from ..plans.basis import Handles, Limbs
+from ..plans.fft import unit_roots
+from ..plans.ntt import NttPlan
+from ..plans.permutation import Permutation
+from ..plans.product import AuxiliaryPlan, FftPlan, Plan
 from . import Array, Op, cuda_sources, load
 from .gemm import (
     LIMBS_EDGE,

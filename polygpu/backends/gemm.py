@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..plan import Limbs
+from ..plans.basis import Limbs
 from . import Array
 from .passes import Card
 

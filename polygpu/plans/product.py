@@ -1,24 +1,23 @@
-"""How a ring multiplies: by its transform, complete or not, or exactly through auxiliary primes or an FFT."""
+"""Products of polynomials without a complete transform: through auxiliary primes, or an FFT, exactly."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .backends import Backend
-from .errors import ParameterError, PrecisionError, TablesTooLarge
-from .plan import (
-    AuxiliaryPlan,
-    FftPlan,
-    cached,
-    check_memory,
-    digit_width,
-    limbs_of,
-    plan_ntt,
-    residue_bits,
-)
-from .roots import Kind, is_prime, ntt_primes, root_order, shown, two_power_root
+from ..checks import Kind, shown
+from ..errors import ParameterError, PrecisionError
+from ..exact.primes import ntt_primes, root_order
+from ..exact.roots import two_power_root
+from ..memory import check_memory
+from .basis import Handles, Limbs, limbs_of
+from .cache import cached
+from .fft import unit_roots
+from .ntt import NttPlan, plan_ntt
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
@@ -28,18 +27,93 @@ MAX_DIGITS = 8  # of an operand of a product by FFT
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
 
-MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
+
+@dataclass(frozen=True, eq=False)
+class AuxiliaryPlan:
+    """An exact product modulo anything: over the integers by enough primes, then reduced."""
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    transform: NttPlan  # over the auxiliary primes
+    handles: Handles = field(default_factory=dict, repr=False)
 
 
-def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
-    """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
-    if n & (n - 1):
-        return None
-    for layers in range(min(MAX_SKIPPED_LAYERS, n.bit_length() - 1) + 1):
-        order = root_order(n >> layers, kind)
-        if all((q - 1) % order == 0 for q in moduli):
-            return 1 << layers if all(is_prime(q) for q in moduli) else None
-    return None
+@dataclass(frozen=True, eq=False)
+class FftPlan:
+    """An exact product modulo words, over the integers by transforms in doubles, then reduced.
+
+    Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
+    x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
+    by their weight, 2^(width (i + j)), and rounded: exactly, since no coefficient of a sum is wrong by more
+    than error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
+    """
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    length: int  # real numbers of a transform: the degree, or enough for the linear product
+    digits: int
+    error_bound: float
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def width(self) -> int:
+        """Bits of a digit."""
+        return self.split(self.digits)[0]
+
+    @property
+    def sums(self) -> int:
+        """Sums of products of digits that count modulo q."""
+        return self.split(self.digits)[1]
+
+    def split(self, digits: int) -> tuple[int, int]:
+        """Width and sums of so many digits."""
+        moduli = self.limbs.moduli
+        width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
+        if moduli == (1 << bits,):
+            sums = min(sums, -(-bits // width))  # the others vanish
+        return width, sums
+
+    def work(self, digits: int) -> int:
+        """Real numbers that a product with so many digits transforms."""
+        return (2 * digits + self.split(digits)[1]) * self.length
+
+    @property
+    def bytes(self) -> int:
+        """Of the table, and of what a core holds for a product."""
+        return (16 * self.digits + 16) * self.length
+
+    @property
+    def points(self) -> int:
+        """Complex numbers of a transform."""
+        return self.length // 2
+
+    @cached_property
+    def twiddles(self) -> NDArray[np.complex128]:
+        """w by node of the tree of factors of X^points - i (see unit_roots); entry 0 is 1."""
+        turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
+        while len(turns) < max(self.points, 2):
+            # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
+            below = turns[len(turns) // 2 :]
+            children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
+            turns = np.concatenate([2 * turns, children])
+        table = unit_roots(turns, 4 * len(turns))[: self.points]
+        table.setflags(write=False)
+        return table
+
+
+Plan = NttPlan | AuxiliaryPlan | FftPlan
+
+
+def residue_bits(moduli: tuple[int, ...]) -> int:
+    """The least b with centred residues of at most 2^(b - 1) in size."""
+    return max(max(moduli) - 1, 1).bit_length()
+
+
+def digit_width(moduli: tuple[int, ...], digits: int) -> int:
+    """Bits of each of so many digits of centred residues."""
+    return max(2, -(-residue_bits(moduli) // digits))
 
 
 def auxiliary_size(n: int, moduli: tuple[int, ...]) -> tuple[int, int]:
@@ -128,16 +202,3 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
         return plan
 
     return cached(("fft", n, moduli, kind), build)
-
-
-def fft_pays(n: int, moduli: tuple[int, ...], kind: Kind, compute: Backend) -> bool:
-    """Whether a product by FFT is possible, and faster on a device than without a complete transform."""
-    if limbs_of(moduli).wide:
-        return False
-    try:
-        plan = plan_fft(n, moduli, kind)
-    except (PrecisionError, TablesTooLarge):
-        return False
-    points, primes = auxiliary_size(n, moduli)
-    residues = points * primes if transform_base(n, moduli, kind) is None else n
-    return compute.prefers_fft(plan, residues)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from .arrays import contiguous, empty, overlap
-from .backends import Array, Backend
-from .errors import ParameterError
-from .poly import Poly, checked_axis, checked_poly, finish, result_data, result_shape
-from .ring import Domain, Ring
+from ..arrays import contiguous, empty, overlap
+from ..backends import Array, Backend
+from ..errors import ParameterError
+from ..poly import Poly, checked_axis, checked_poly, finish, result_data, result_shape
+from ..ring import Domain, Ring
 
 # An axis of an operand: a letter of einsum, or of axes that broadcast the place from the right, -1, -2, ...
 Label = str | int

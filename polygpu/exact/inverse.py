@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import NotInvertible
+from ..errors import NotInvertible
 
 
 def inverse_mod_prime(a: list[int], q: int, constant: int) -> list[int]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array, HostBackend
-from .errors import NotAnInteger, ParameterError
-from .plan import Limbs
-from .roots import integer, shown
+from ..backends import Array, HostBackend
+from ..checks import integer, shown
+from ..errors import NotAnInteger, ParameterError
+from ..plans.basis import Limbs
 
 _CHUNK_WORDS = 1 << 20  # words of stream held at a time
 _BLOCK = 64  # bytes of a ChaCha20 block

@@ -1,0 +1,1 @@
+"""Python integers only: primes, roots of unity, residues and their composition, inverses."""

@@ -1,0 +1,59 @@
+"""Python integers to residues and words, and back by the Chinese remainder theorem."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
+    """(*batch, words, n) little-endian words to Python ints (*batch, n)."""
+    count = words.shape[-2]
+    flat = np.ascontiguousarray(np.moveaxis(words, -2, -1)).astype("<u8").tobytes()
+    size = 8 * count
+    values = [int.from_bytes(flat[i : i + size], "little") for i in range(0, len(flat), size)]
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out.reshape(*words.shape[:-2], words.shape[-1])
+
+
+def ints_to_words(x: NDArray[np.object_], words: int) -> NDArray[np.uint64]:
+    """Non-negative Python ints (*batch, n) to little-endian uint64 (*batch, words, n)."""
+    flat = b"".join(int(v).to_bytes(8 * words, "little") for v in x.ravel())
+    array = np.frombuffer(flat, "<u8").reshape(*x.shape, words).astype(np.uint64)
+    return np.ascontiguousarray(np.moveaxis(array, -1, -2))
+
+
+def compose(moduli: tuple[int, ...], residues: NDArray[Any], centered: bool) -> NDArray[np.object_]:
+    """Python ints (*batch, n) in [0, Q), or in (-Q/2, Q/2], of residues (*batch, rows, n).
+
+    Cost: about 0.2 us a coefficient and limb. Source: Garner 1959, in its direct form.
+    """
+    modulus = prod(moduli)
+    if residues.shape[-2] > len(moduli):  # the words of one modulus above 2^64
+        value = words_to_ints(residues)
+    elif len(moduli) == 1:
+        value = residues[..., 0, :].astype(object)
+    else:
+        value = np.zeros((*residues.shape[:-2], residues.shape[-1]), dtype=object)
+        for i, q in enumerate(moduli):
+            rest = modulus // q
+            value += residues[..., i, :].astype(object) * (rest * pow(rest, -1, q) % modulus)
+        value %= modulus
+    if centered:
+        value = np.where(value > modulus // 2, value - modulus, value).astype(object)
+    return value
+
+
+def residues_of_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
+    """Reduce an object array of Python ints (*batch, count) into out (*batch, rows, n); the rest is 0."""
+    count = x.shape[-1]
+    out[..., count:] = 0
+    if out.shape[-2] > len(moduli):  # the words of one modulus above 2^64
+        out[..., :count] = ints_to_words(x % moduli[0], out.shape[-2])
+        return
+    for i, q in enumerate(moduli):
+        out[..., i, :count] = (x % q).astype(out.dtype)

@@ -1,0 +1,1 @@
+"""Operations: they check, choose, allocate and make one call of a backend."""

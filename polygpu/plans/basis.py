@@ -1,0 +1,40 @@
+"""The moduli of a ring and how residues are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+# What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
+Handles = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Limbs:
+    """The moduli of a ring and how residues are stored: arrays (*batch, rows, degree) of dtype."""
+
+    moduli: tuple[int, ...]
+    dtype: np.dtype[Any]
+    words: int  # words of one residue; more than 1 only for a single modulus above 2^64
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def rows(self) -> int:
+        """Length of the limb axis."""
+        return self.words if self.words > 1 else len(self.moduli)
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether one modulus is held in several words."""
+        return self.words > 1
+
+
+@lru_cache(maxsize=256)
+def limbs_of(moduli: tuple[int, ...]) -> Limbs:
+    """The limbs of the given moduli: uint32 where every q <= 2^32, else uint64."""
+    narrow = all(q <= 1 << 32 for q in moduli)
+    words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
+    return Limbs(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))

@@ -1,0 +1,33 @@
+"""Plans by their parameters."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+_P = TypeVar("_P")
+
+# Plans live while a ring uses them; the most recent ones also between rings.
+_plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+_recent: deque[Any] = deque(maxlen=8)
+_lock = threading.RLock()
+
+
+def cached(key: tuple[Any, ...], build: Callable[[], _P]) -> _P:
+    """The plan of this key, built once while it lives."""
+    with _lock:
+        plan: _P | None = _plans.get(key)
+        if plan is None:
+            plan = _plans[key] = build()
+            _recent.append(plan)
+        return plan
+
+
+def forget() -> None:
+    """Drop all plans; rings keep those that they have."""
+    with _lock:
+        _plans.clear()
+        _recent.clear()

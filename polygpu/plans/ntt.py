@@ -1,0 +1,113 @@
+"""Transforms modulo primes: which there are, and their tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _cpu
+from ..checks import Kind
+from ..exact.primes import is_prime, root_order
+from ..memory import check_memory
+from .basis import Handles, Limbs, limbs_of
+from .cache import cached
+
+# A block of this many bytes is transformed while it stays in a core's first cache.
+CACHE_BLOCK_BYTES = 1 << 15
+
+MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
+
+
+def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
+    """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
+    if n & (n - 1):
+        return None
+    for layers in range(min(MAX_SKIPPED_LAYERS, n.bit_length() - 1) + 1):
+        order = root_order(n >> layers, kind)
+        if all((q - 1) % order == 0 for q in moduli):
+            return 1 << layers if all(is_prime(q) for q in moduli) else None
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class NttPlan:
+    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients.
+
+    The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
+    (docs/math.md, "The tree of factors"). A limb's table is two rows, twiddles by node and their
+    Shoup quotients; the inverse table carries 1/points. For a wide modulus there is one row of
+    Python ints.
+    """
+
+    limbs: Limbs
+    degree: int
+    kind: Kind
+    base: int
+    roots: tuple[int, ...]
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def points(self) -> int:
+        """Leaves of the tree."""
+        return self.degree // self.base
+
+    @property
+    def block(self) -> int:
+        """Coefficients that a core transforms together; it walks longer rows depth first."""
+        return CACHE_BLOCK_BYTES // self.limbs.dtype.itemsize
+
+    @cached_property
+    def tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Forward and inverse table in host memory, (limbs, 2, points) each; made when first asked for."""
+        moduli, points = self.limbs.moduli, self.points
+        if self.limbs.wide:
+            forward, inverse = _wide_tables(moduli[0], self.roots[0], points, self.kind)
+        else:
+            forward = np.zeros((len(moduli), 2, points), self.limbs.dtype)
+            inverse = np.zeros_like(forward)
+            if points > 1:
+                for i, (q, root) in enumerate(zip(moduli, self.roots, strict=True)):
+                    _cpu.fill_twiddles(q, root, self.kind == "negacyclic", forward[i], inverse[i])
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        return forward, inverse
+
+
+def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tuple[int, ...]) -> NttPlan:
+    """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
+
+    def build() -> NttPlan:
+        check_memory(table_bytes(n, moduli, base), n, moduli)
+        return NttPlan(limbs_of(moduli), n, kind, base, roots)
+
+    return cached(("ntt", n, moduli, kind, base, roots), build)
+
+
+def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[Any], NDArray[Any]]:
+    def table(x: int, scale: int) -> NDArray[Any]:
+        bits = points.bit_length() - 1
+        powers = [1]
+        for level in reversed(range(bits if kind == "negacyclic" else max(bits - 1, 0))):
+            factor = pow(x, 1 << level, q)
+            powers += [p * factor % q for p in powers]
+        nodes = [
+            powers[node if kind == "negacyclic" else node - (1 << (node.bit_length() - 1))]
+            for node in range(1, points)
+        ]
+        row = np.array([1, *nodes], dtype=object)
+        row[:2] = row[:2] * scale % q
+        return row.reshape(1, 1, points)
+
+    return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
+
+
+def table_bytes(n: int, moduli: tuple[int, ...], base: int) -> int:
+    """Bytes of the twiddle tables of plan_ntt."""
+    limbs = limbs_of(moduli)
+    if limbs.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
+        return 2 * (n // base) * (36 + 9 * limbs.words)
+    return 4 * len(moduli) * (n // base) * limbs.dtype.itemsize
