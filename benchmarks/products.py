@@ -75,7 +75,7 @@ def cases(n: int, name: str, device: str) -> Iterator[Case]:
             op="exact product",
             library="polygpu",
             params=params,
-            run=partial(a.mul, b, out=out, method=method),  # type: ignore[arg-type]
+            run=partial(a.mul, b, out=out, product=method),  # type: ignore[arg-type]
             verify=lambda found: np.array_equal(found.astype(object), expected),
             work=batch * n,
             values=values,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .errors import NotAnInteger, ParameterError
 
 Kind = Literal["negacyclic", "cyclic"]
+Product = Literal["auto", "fft", "ntt"]
 
 MAX_DEGREE = 1 << 62  # so that indices and sizes in bytes are machine integers
 
@@ -54,3 +55,10 @@ def check_kind(kind: object) -> None:
     """Raise unless kind is one of the two."""
     if kind not in ("negacyclic", "cyclic"):
         raise ParameterError(f"kind: {kind!r} must be 'negacyclic' (mod X^n + 1) or 'cyclic' (mod X^n - 1)")
+
+
+def check_product(product: object) -> None:
+    """Raise ParameterError unless it is a way to multiply."""
+    ways = get_args(Product)
+    if not isinstance(product, str) or product not in ways:
+        raise ParameterError(f"product: {shown(product)} must be one of {', '.join(map(repr, ways))}")

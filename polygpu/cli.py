@@ -25,11 +25,11 @@ import numpy as np
 from . import __version__, _interrupts_end, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
-from .checks import Kind
+from .checks import Kind, Product
 from .errors import ParameterError, PolyGPUError
 from .exact.primes import ntt_primes
 from .memory import check_array
-from .ring import Method, Ring, debug
+from .ring import Ring, debug
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -452,9 +452,9 @@ def _check_rings(rings: list[Ring]) -> None:
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
             c, value = a * b, a.ntt() if ring.has_eval else None
             several = ring.base_degree != 1 and not ring.limbs.wide
-            methods: tuple[Method, ...] = ("ntt", "fft") if several else ()
-            for method in methods:
-                assert a.mul(b, method=method) == c, f"product by {method} in {ring!r}"
+            products: tuple[Product, ...] = ("ntt", "fft") if several else ()
+            for way in products:
+                assert a.mul(b, product=way) == c, f"product by {way} in {ring!r}"
             assert (a + b - b) == a and (-a + a) == 0, f"sum in {ring!r}"
             x, y = a.to_bigints().tolist(), b.to_bigints().tolist()
             if n <= 4096:

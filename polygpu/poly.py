@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from .arrays import check_writable, empty, holds_poly, overlap
+from .arrays import check_writable, empty, holds_poly
 from .backends import Array, Backend, Op, checked_device, current_device, load, of, together
-from .checks import integer, shown
+from .checks import Product, check_product, integer, shown
 from .errors import (
     CoefficientError,
     DeviceError,
@@ -25,10 +25,9 @@ from .errors import (
 from .exact.crt import compose, words_to_ints
 from .exact.inverse import inverse_mod_prime, inverse_mod_two
 from .exact.primes import is_prime
-from .linalg import MAX_MODULUS
+from .ops.multiply import multiply
 from .plans.permutation import Permutation, automorphism, monomial_product
-from .plans.product import Plan
-from .ring import Domain, Method, Ring, check_method, debug
+from .ring import Domain, Ring, debug
 
 
 class Poly:
@@ -304,7 +303,7 @@ class Poly:
         compute.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
         return finish(self._ring, data, self._domain, out)
 
-    def mul(self, other: Poly | int, out: Poly | None = None, *, method: Method = "auto") -> Poly:
+    def mul(self, other: Poly | int, out: Poly | None = None, *, product: Product = "auto") -> Poly:
         """Product in the ring: Poly.mul(a, b) is a * b, right for every degree and modulus.
 
         Coefficients give coefficients, in one call that holds a row in cache through all transforms;
@@ -315,44 +314,33 @@ class Poly:
             out: a Poly of the ring with the result's batch shape to write into; may be an operand.
                 Its domain becomes the result's: views of the same memory (out[0], out.reshape) keep
                 theirs and are no longer valid if that differs. An interrupted call leaves it undefined.
-            method: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring). An
-                int is a factor of each coefficient, whatever the method.
+            product: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring). An
+                int is a factor of each coefficient, however polynomials are multiplied.
 
         Raises:
             RingMismatch: the operands are of different rings.
             OutputError: `out` cannot take the result.
-            PrecisionError: method="fft", and the degree is too large for it to be exact.
-            DomainError: method="fft" with an evaluated Poly.
+            PrecisionError: product="fft", and the degree is too large for it to be exact.
+            DomainError: product="fft" with an evaluated Poly.
 
         Cost: three transforms a limb; ring.explain() says which. Many short polynomials times one are a
         product of matrices where that was measured to be faster.
         """
         if not isinstance(self, Poly) and isinstance(other, Poly):
-            return other.mul(self, out, method=method)  # Poly.mul(3, a)
-        check_method(method, "method")
+            return other.mul(self, out, product=product)  # Poly.mul(3, a)
+        check_product(product)
         ring = checked_poly(self, "a")._ring
         if not isinstance(other, Poly):
             if not ring.limbs.wide:
                 return self._scaled(integer(other, "operand"), out)
-            method = "auto"
+            product = "auto"
         b = self._operand(other)
         if self._domain == "eval" or b._domain == "eval":
-            if method == "fft":
-                raise DomainError("method: 'fft' multiplies coefficients; use intt() first, or leave it out")
+            if product == "fft":
+                raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
             return _product_of_leaves(self.ntt(), b.ntt(), out)
-        shape = result_shape(self, b)
-        compute = self._backend
-        plan = ring.product_plan(method, compute.name)
-        data = result_data(compute, shape, out, self, b)
-        many, one = (b, self) if self._data.size < b._data.size else (self, b)
-        if (
-            many._data.size != one._data.size
-            and method == ring.product == "auto"
-            and _as_matrices(plan, many, one, data)
-        ):
-            _multiply_by_matrix(many, one, data)
-        else:
-            compute.multiply(plan, self._data, b._data, data)
+        data = result_data(self._backend, result_shape(self, b), out, self, b)
+        multiply(ring, self._data, b._data, data, product)
         return finish(ring, data, "coef", out)
 
     def _scaled(self, factor: int, out: Poly | None) -> Poly:
@@ -831,33 +819,6 @@ def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
     data = result_data(compute, result_shape(a, b), out, a, b)
     compute.pointwise(ring.limbs, op, a._data, b._data, None, data)
     return finish(ring, data, a._domain, out)
-
-
-def _as_matrices(plan: Plan, many: Poly, one: Poly, data: Array) -> bool:
-    """Whether to multiply many polynomials by the matrix of one, into memory that holds neither."""
-    limbs, count, compute = plan.limbs, math.prod(many.shape), many._backend
-    possible = math.prod(one.shape) == 1 < count and limbs.rows == 1 and limbs.moduli[0] <= MAX_MODULUS
-    return possible and compute.prefers_matrix(plan, count) and not overlap(compute, many._data, data)
-
-
-def _multiply_by_matrix(many: Poly, one: Poly, data: Array) -> None:
-    """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
-    ring, compute, n = many._ring, many._backend, many._ring.n
-    below = (-one if ring.kind == "negacyclic" else one)._data
-    index = compute.constant(_toeplitz_index(n))
-    with compute.here():
-        matrix = compute.xp.concatenate([below.reshape(n), one._data.reshape(n)])[index]
-    rows, products = many._data.reshape(1, -1, n), data.reshape(1, -1, n)
-    compute.matmul(ring.limbs, rows, matrix.reshape(1, n, n), products)
-
-
-@lru_cache(maxsize=16)
-def _toeplitz_index(n: int) -> Array:
-    """Where coefficient j of X^k b stands in (X^n b, b), by (k, j)."""
-    k, j = np.ogrid[:n, :n]
-    index: Array = n + j - k
-    index.setflags(write=False)
-    return index
 
 
 def _product_of_leaves(a: Poly, b: Poly, out: Poly | None) -> Poly:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from .arrays import as_integers, check_unmasked, empty
-from .backends import Array, backend, current_device, host, is_device_array, load, of
-from .checks import Kind, check_kind, checked_degree, integer, shown
+from .backends import Array, backend, current_device, host, is_device_array, of
+from .checks import Kind, Product, check_kind, check_product, checked_degree, integer, shown
 from .errors import (
     BadRoot,
     CoefficientError,
@@ -27,7 +27,7 @@ from .exact.crt import residues_of_ints
 from .exact.primes import is_prime, ntt_primes, root_order
 from .exact.roots import has_order, root_of_unity
 from .memory import check_memory
-from .ops.multiply import fft_pays
+from .ops.multiply import choose, plan_product
 from .ops.sampling import Seed, uniform
 from .plans.basis import Limbs, limbs_of
 from .plans.ntt import NttPlan, plan_ntt, table_bytes, transform_base
@@ -38,8 +38,6 @@ from .plans.product import (
     auxiliary_bytes,
     auxiliary_size,
     coarsest_fft,
-    plan_auxiliary,
-    plan_fft,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
 
 Domain = Literal["coef", "eval"]
 RootRule = Literal["minimal", "generator"]
-Method = Literal["auto", "fft", "ntt"]
-METHODS = get_args(Method)
 
 _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 
@@ -106,7 +102,7 @@ class Ring:
     _kind: Kind
     _moduli: tuple[int, ...]
     _root: RootRule | tuple[int, ...]
-    _product: Method
+    _product: Product
 
     def __init__(
         self,
@@ -115,10 +111,10 @@ class Ring:
         *,
         kind: Kind = "negacyclic",
         root: RootRule | int | Sequence[int] = "minimal",
-        product: Method = "auto",
+        product: Product = "auto",
     ) -> None:
         check_kind(kind)
-        check_method(product, "product")
+        check_product(product)
         # Straight into __dict__, as cached_property writes: plain assignment is refused.
         parameters: dict[str, Any] = self.__dict__
         parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli), _product=product)
@@ -208,40 +204,28 @@ class Ring:
         return plan_ntt(self._n, self._moduli, self._kind, self.base_degree, self.roots)
 
     @property
-    def product(self) -> Method:
+    def product(self) -> Product:
         """How coefficients are multiplied: "auto", "fft" or "ntt"."""
         return self._product
 
-    def product_plan(self, method: Method = "auto", device: str | None = None) -> Plan:
+    def product_plan(self, product: Product = "auto", device: str | None = None) -> Plan:
         """The plan by which coefficients are multiplied on a device, by default the current one.
 
         Raises:
             PrecisionError, ParameterError: no FFT is proven to be exact.
             TablesTooLarge: what it needs does not fit in memory.
         """
-        check_method(method, "method")
         device = current_device() if device is None else device
-        plan = self._products.get((method, device))
+        plan = self._products.get((product, device))
         if plan is None:
-            plan = self._products[method, device] = self._plan_product(method, device)
+            check_product(product)
+            plan = plan_product(self, choose(self, product, device).way)
+            self._products[product, device] = plan
         return plan
 
     @cached_property
-    def _products(self) -> dict[tuple[Method, str], Plan]:
+    def _products(self) -> dict[tuple[Product, str], Plan]:
         return {}
-
-    def _plan_product(self, method: Method, device: str) -> Plan:
-        if self._by_fft(method, device):
-            return plan_fft(self._n, self._moduli, self._kind)
-        if self.has_eval and not self.limbs.wide:
-            return self.transform
-        return plan_auxiliary(self._n, self._moduli, self._kind)
-
-    def _by_fft(self, method: Method, device: str) -> bool:
-        method = self._product if method == "auto" else method
-        if method != "auto":
-            return method == "fft"
-        return self.base_degree != 1 and fft_pays(self._n, self._moduli, self._kind, load(device))
 
     @property
     def multiplies_evaluated(self) -> bool:
@@ -329,12 +313,13 @@ class Ring:
     def explain(self) -> str:
         """How this ring multiplies: path, word, root, tables and memory, as text.
 
-        >>> print(Ring(256, 3329).explain())
+        >>> print(Ring(256, 3329).explain())  # doctest: +ELLIPSIS
         Ring(256, 3329): Z_Q[X]/(X^256 + 1), Q of 12 bits
         storage   uint32, (*batch, 1, 256), 1.0 KiB a polynomial
         word      q < 2^30
         product   FFT of 128 complex points, 1 digit of 12 bits, error below 1.1e-05 by proof, 0.5 allowed
         eval      transform of 128 points, stopped 1 layer early: 128 leaves of 2 coefficients
+        because   estimates on cpu: FFT ... us, transform ... us
         root      17, of order 256
         tables    4.0 KiB
         """
@@ -345,10 +330,11 @@ class Ring:
             "word": self._word(),
         }
         tables = needed = 0 if base is None else table_bytes(n, self._moduli, base)
-        if self._by_fft("auto", current_device()):
+        choice = choose(self, "auto", current_device())
+        if choice.way == "fft":
             lines["product"], table, memory = self._explain_fft()
             tables, needed = tables + table, needed + memory
-        elif base is None or self.limbs.wide:
+        elif choice.way == "auxiliary":
             length, count = auxiliary_size(n, self._moduli)
             primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
             lines["product"] = f"{primes}, transforms of {length} points, CRT"
@@ -360,6 +346,7 @@ class Ring:
             )
             transform = f"transform of {points} points" + (early if layers else "")
             lines["eval" if "product" in lines else "product"] = transform
+        lines["because"] = choice.reason
         try:
             check_memory(needed, n, self._moduli)
             if base is None:
@@ -594,7 +581,7 @@ class Ring:
     # ---- named rings ----
 
     @classmethod
-    def preset(cls, name: str, n: int | None = None, *, product: Method = "auto") -> Ring:
+    def preset(cls, name: str, n: int | None = None, *, product: Product = "auto") -> Ring:
         """A ring of a standard, or of a field of proof systems.
 
         "ml-kem", "ml-dsa", "falcon-512", "falcon-1024"; cyclic, with the root of the field's
@@ -633,15 +620,9 @@ _FIELDS = {
 
 
 def _make_ring(
-    n: int, moduli: tuple[int, ...], kind: Kind, root: RootRule | tuple[int, ...], product: Method = "auto"
+    n: int, moduli: tuple[int, ...], kind: Kind, root: RootRule | tuple[int, ...], product: Product = "auto"
 ) -> Ring:
     return Ring(n, moduli, kind=kind, root=root, product=product)
-
-
-def check_method(method: object, name: str) -> None:
-    """Raise ParameterError unless it is a way to multiply."""
-    if not isinstance(method, str) or method not in METHODS:
-        raise ParameterError(f"{name}: {method!r} must be one of {', '.join(map(repr, METHODS))}")
 
 
 def _sequence(x: Any) -> tuple[Any, ...]:

@@ -40,6 +40,14 @@ def each_isa(request):
 
 
 @pytest.fixture
+def isa():
+    """Restores the instruction set."""
+    before = _cpu.isa()
+    yield _cpu.set_isa
+    _cpu.set_isa(before)
+
+
+@pytest.fixture
 def threads():
     """Restores the number of threads."""
     before = _cpu.num_threads()

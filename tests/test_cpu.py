@@ -31,14 +31,6 @@ def run_python(code, **environment):
     )
 
 
-@pytest.fixture
-def isa():
-    """Restores the instruction set."""
-    before = _cpu.isa()
-    yield _cpu.set_isa
-    _cpu.set_isa(before)
-
-
 # Bits of q, each word at its edge; 2 and 3 are the smallest moduli.
 MODULI = [2, 3, 4, 5, 257, 2**29, 2**30 - 35, 2**30, 2**31 - 1, 2**31, 2**32 - 5, 2**32]
 WIDE_MODULI = [

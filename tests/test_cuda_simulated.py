@@ -113,8 +113,8 @@ def check_ring(ring, batch=(3,)):
     same(-x, -a)
     same(x * 7, a * 7)
     for method in ("auto", "ntt"):
-        same(x.mul(y, method=method), a * b)
-        same(z.mul(z, method=method), top * top)
+        same(x.mul(y, product=method), a * b)
+        same(z.mul(z, product=method), top * top)
     same(x.mul_monomial(3), a.mul_monomial(3))
     g = 5 if ring.n % 5 else 7
     same(x.automorphism(g), a.automorphism(g))
@@ -406,10 +406,10 @@ def check_products_by_fft(ring, batches):
             minus_half,
         )
         x, y, z, w = (value.to("cuda") for value in (a, b, top, edge))
-        same(x.mul(y, method="fft"), a.mul(b, method="ntt"))
-        same(z.mul(z, method="fft"), top.mul(top, method="ntt"))
-        same(w.mul(w, method="fft"), edge.mul(edge, method="ntt"))
-        same(w.mul(x, method="fft"), edge.mul(a, method="ntt"))
+        same(x.mul(y, product="fft"), a.mul(b, product="ntt"))
+        same(z.mul(z, product="fft"), top.mul(top, product="ntt"))
+        same(w.mul(w, product="fft"), edge.mul(edge, product="ntt"))
+        same(w.mul(x, product="fft"), edge.mul(a, product="ntt"))
 
 
 @needs_compiler
@@ -490,10 +490,10 @@ def test_products_by_fft_in_chunks(gpu, n, monkeypatch):
     a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
     for units in (1, 4, 5, 18, 19):
         monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * unit)
-        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, method="ntt"))
+        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, product="ntt"))
         c = a.to("cuda")
         c.mul(c, out=c)
-        same(c, pg.Poly.mul(a, a, method="ntt"))
+        same(c, pg.Poly.mul(a, a, product="ntt"))
 
 
 @needs_compiler
@@ -503,10 +503,10 @@ def test_products_by_fft_in_place(gpu, n):
     a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
     for into in (0, 1):
         x = [a.to("cuda"), b.to("cuda")]
-        assert x[0].mul(x[1], out=x[into], method="fft") is x[into]
-        same(x[into], a.mul(b, method="ntt"))
+        assert x[0].mul(x[1], out=x[into], product="fft") is x[into]
+        same(x[into], a.mul(b, product="ntt"))
     x = a.to("cuda")
-    same(x.mul(x, out=x, method="fft"), a.mul(a, method="ntt"))
+    same(x.mul(x, out=x, product="fft"), a.mul(a, product="ntt"))
 
 
 @needs_compiler
@@ -521,7 +521,7 @@ def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
         ring = pg.Ring(100, 2**32, **options)
         a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
         names.clear()
-        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, method="ntt"))
+        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, product="ntt"))
         assert launched in names and len(names & {"fft_product", "crt_compose"}) == 1
         with pg.device("cuda"):
             assert ("FFT of 128 complex points" in ring.explain()) == (launched == "fft_product")
@@ -964,7 +964,7 @@ def multiply(*parameters, **options):
     a = ring.random((3,), seed=1)
     x = a.to("cuda")
     y = x.copy()
-    assert x.mul(y, out=x if IN_PLACE else None).cpu() == a.mul(a, method="ntt")
+    assert x.mul(y, out=x if IN_PLACE else None).cpu() == a.mul(a, product="ntt")
 
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2) as cupy:
     for n, inverse in ((64, False), (512, True)):
@@ -1358,7 +1358,7 @@ CONTRACTIONS = [
     ],
 )
 def test_sums_of_products_of_polynomials(gpu, ring):
-    """Views of every kind that contract.py gives to the kernels; results also in an operand."""
+    """Views of every kind that einsum.py gives to the kernels; results also in an operand."""
     ring = ring()
     for subscripts, shapes in CONTRACTIONS:
         polys = [ring.random(shape, seed=i) for i, shape in enumerate(shapes)]

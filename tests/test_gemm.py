@@ -278,7 +278,7 @@ def test_many_polynomials_times_one(monkeypatch, n, q):
         monkeypatch.setattr(cuda.CudaBackend, "prefers_matrix", lambda *_: used.append(1) or True)
         product = a.to("cuda") * b.to("cuda")
         assert used
-        np.testing.assert_array_equal(product.cpu().data, Poly.mul(a, b, method="ntt").data)
+        np.testing.assert_array_equal(product.cpu().data, Poly.mul(a, b, product="ntt").data)
 
 
 @needs_compiler

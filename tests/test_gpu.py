@@ -136,7 +136,7 @@ def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
         check(lambda x, y: x + y, x, y)
         check(lambda x, y: x - y, x, y)
         for method in ("auto", "ntt"):
-            check(partial(Poly.mul, method=method), x, y)
+            check(partial(Poly.mul, product=method), x, y)
     check(lambda x: -x, a)
     check(lambda x: x * (ring.modulus - 2), a)
     check(lambda x: x * x, a)
@@ -159,9 +159,9 @@ def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
 def check_methods(a: Poly, b: Poly) -> None:
     """Products by auxiliary primes and by FFT, which the card chooses between."""
     for x, y in ((a, b), (a, a)):
-        expected = x.mul(y, method="ntt")
+        expected = x.mul(y, product="ntt")
         for method in ("ntt", "fft"):
-            same(x.to(GPU).mul(y.to(GPU), method=method), expected)  # type: ignore[arg-type]
+            same(x.to(GPU).mul(y.to(GPU), product=method), expected)  # type: ignore[arg-type]
 
 
 def check_transform(ring: Ring, a: Poly) -> None:
@@ -691,8 +691,8 @@ def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.Monkey
     constant = edges(ring, (1,), 3)
     product, square = x * constant.to(GPU), x * x
     for row in {0, 1, batch // 2, batch - 2, batch - 1}:
-        same(product[row], x[row].cpu().mul(constant[0], method="ntt"))
-        same(square[row], x[row].cpu().mul(x[row].cpu(), method="ntt"))
+        same(product[row], x[row].cpu().mul(constant[0], product="ntt"))
+        same(square[row], x[row].cpu().mul(x[row].cpu(), product="ntt"))
 
 
 def test_products_by_fft_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -707,14 +707,14 @@ def test_products_by_fft_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
             )
             for left, right in (((2, 3), (3,)), ((2, 1), (1, 4))):
                 a, b = edges(ring, left, 1), edges(ring, right, 2)
-                same(a.to(GPU) * b.to(GPU), a.mul(b, method="ntt"))
+                same(a.to(GPU) * b.to(GPU), a.mul(b, product="ntt"))
 
 
 @settings(max_examples=40)
 @given(rings(max_degree=1024, max_bits=64), st.data())
 def test_drawn_products_by_fft(ring: Ring, data: st.DataObject) -> None:
     a, b = data.draw(polys(ring, domain="coef")), data.draw(polys(ring, batch=(), domain="coef"))
-    same(a.to(GPU).mul(b.to(GPU), method="fft"), a.mul(b, method="ntt"))
+    same(a.to(GPU).mul(b.to(GPU), product="fft"), a.mul(b, product="ntt"))
 
 
 # ---- Fourier transforms ----
@@ -1048,7 +1048,7 @@ def test_matrices_of_one_polynomial(n: int, q: int) -> None:
         many, one = ring.random((count,), seed=1), ring.random(seed=2)
         assert load(GPU).prefers_matrix(ring.product_plan(), count)
         product = many * one
-        assert product == one * many == pg.Poly.mul(many, one, method="ntt")
+        assert product == one * many == pg.Poly.mul(many, one, product="ntt")
         assert many[:5] * one == product[:5]
 
 
@@ -1355,7 +1355,7 @@ def test_long_sums_and_dots(name: str) -> None:
     check(pg.dot, a.ntt(), b.ntt())
 
 
-# Operands and results in every order of axes, broadcast, merged and copied (contract.py).
+# Operands and results in every order of axes, broadcast, merged and copied (einsum.py).
 EINSUMS: list[tuple[str, list[tuple[int, ...]]]] = [
     ("ij,jk->ik", [(5, 3), (3, 4)]),
     ("ij,kj->ki", [(5, 3), (4, 3)]),

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import Poly, Ring
+from polygpu import Poly, Ring, _cpu
 from polygpu.backends import load
 from polygpu.backends.cpu import CpuBackend
 from polygpu.plans.basis import Limbs
 from polygpu.plans.fft import unit_roots
 from polygpu.plans.ntt import NttPlan
-from polygpu.plans.product import LEAST_LENGTH, MAX_DIGITS, FftPlan, fft_error_bound, plan_fft
+from polygpu.plans.product import LEAST_LENGTH, MAX_DIGITS, AuxiliaryPlan, FftPlan, fft_error_bound, plan_fft
 from polygpu.testing import kinds
 
 KINDS = ("negacyclic", "cyclic")
@@ -81,7 +81,7 @@ def check_products(ring: Ring) -> None:
     """Squares of all rows, and each row with the next but one."""
     a = patterns(ring)
     for b in (a, a[np.arange(2, 10) % 8]):
-        product = a.mul(b, method="fft")
+        product = a.mul(b, product="fft")
         assert product.domain == "coef" and product.shape == (8,)
         assert product.data.tolist() == expected(a, b)
 
@@ -99,8 +99,8 @@ def test_products_are_exact(n: int, moduli: Any, kind: Any) -> None:
 def test_products_by_fft_are_those_by_ntt(n: int, moduli: Any, kind: Any) -> None:
     ring = Ring(n, moduli, kind=kind)
     a, b = ring.random((2, 3), seed=1), ring.random((3,), seed=2)
-    by_ntt = a.mul(b, method="ntt")
-    for product in (a.mul(b, method="fft"), Poly.mul(b, a, method="fft"), a * b):
+    by_ntt = a.mul(b, product="ntt")
+    for product in (a.mul(b, product="fft"), Poly.mul(b, a, product="fft"), a * b):
         assert product.shape == (2, 3) and np.array_equal(product.data, by_ntt.data)
 
 
@@ -144,7 +144,7 @@ def rings_and_rows(draw: st.DrawFn) -> tuple[Poly, Poly]:
 @given(rings_and_rows())
 def test_products_of_the_largest_are_exact(case: tuple[Poly, Poly]) -> None:
     a, b = case
-    assert [a.mul(b, method="fft").data.tolist()] == expected(a, b)
+    assert [a.mul(b, product="fft").data.tolist()] == expected(a, b)
 
 
 SHAPES = [
@@ -164,7 +164,7 @@ def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]
     ring = Ring(n, [2**64, 3, 2**61 - 1])
     a, b = ring.random(left, seed=1), ring.random(right, seed=2)
     kept = a.data.copy(), b.data.copy()
-    product = a.mul(b, method="fft")
+    product = a.mul(b, product="fft")
     shape = np.broadcast_shapes(left, right)
     x, y = (ring.from_residues(np.broadcast_to(v.data, (*shape, 3, n)).copy()) for v in (a, b))
     assert product.shape == shape
@@ -177,21 +177,21 @@ def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]
 def test_results_into_operands(n: int, moduli: Any) -> None:
     ring = Ring(n, moduli)
     a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
-    product, square = a.mul(b, method="ntt"), a.mul(a, method="ntt")
+    product, square = a.mul(b, product="ntt"), a.mul(a, product="ntt")
     out = ring.zeros(3)
-    assert a.mul(b, out, method="fft") is out and out == product
+    assert a.mul(b, out, product="fft") is out and out == product
     x, y = a.copy(), b.copy()
-    assert x.mul(y, x, method="fft") is x and x == product and y == b
+    assert x.mul(y, x, product="fft") is x and x == product and y == b
     x = a.copy()
-    assert x.mul(y, y, method="fft") is y and y == product and x == a
-    assert x.mul(x, x, method="fft") is x and x == square
+    assert x.mul(y, y, product="fft") is y and y == product and x == a
+    assert x.mul(x, x, product="fft") is x and x == square
 
 
 def test_integers_and_methods() -> None:
     ring = Ring(8, 2**40)
     a = ring.random(seed=1)
     for method in ("auto", "ntt", "fft"):
-        assert a.mul(3, method=method) == Poly.mul(3, a, method=method) == a + a + a  # type: ignore[arg-type]
+        assert a.mul(3, product=method) == Poly.mul(3, a, product=method) == a + a + a  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [1, 12, 64])
@@ -236,9 +236,9 @@ def test_many_times_one(matrices: list[tuple[int, ...]], kind: Any, q: int, n: i
 def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
     ring = Ring(16, 2**32)
     many, one = ring.random((3,), seed=1), ring.random(seed=2)
-    product = Poly.mul(many, one, method="ntt")
+    product = Poly.mul(many, one, product="ntt")
     for method in ("ntt", "fft"):
-        assert Poly.mul(many, one, method=method) == product
+        assert Poly.mul(many, one, product=method) == product
     assert (many * many).shape == (3,) and (one * one).shape == () and not matrices
     wide, two = (Ring(16, q) for q in (2**64, [3, 5]))
     assert (wide.random((3,), seed=1) * wide.random(seed=2)).shape == (3,) and not matrices
@@ -258,7 +258,7 @@ def test_short_and_many() -> None:
     assert not backend.prefers_matrix(Ring(64, 2**32).product_plan(), 2**20)
     assert not load("reference").prefers_matrix(plan, 2**20)
     many, one = ring.random((2**11,), seed=1), ring.random(seed=2)
-    assert many * one == Poly.mul(many, one, method="ntt")
+    assert many * one == Poly.mul(many, one, product="ntt")
 
 
 # ---- rings that multiply by FFT ----
@@ -277,7 +277,7 @@ def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
         (pg.fma(a, b, c), pg.fma(x, y, z)),
         (pg.dot(a, b), pg.dot(x, y)),
         (a * 5 - b, x * 5 - y),
-        (a.mul(b, method="ntt"), x * y),
+        (a.mul(b, product="ntt"), x * y),
     ):
         assert got.ring == own and np.array_equal(got.data, wanted.data)
     if own.has_eval:
@@ -339,6 +339,59 @@ def test_explain_tells_bound_and_split(ring: Ring, tables: int) -> None:
 
 def test_explain_tells_what_is_too_long() -> None:
     assert "product   none: " in Ring(2**28, 2**64, product="fft").explain()
+
+
+# ---- which way is taken ----
+
+
+def early(n: int, bits: int, kind: str) -> Ring:
+    """A ring whose transform stops one layer early."""
+    order = (2 * n if kind == "negacyclic" else n) // 2
+    q = next(q for q in pg.ntt_primes(order // 2, bits, 60) if (q - 1) % (2 * order))
+    return Ring(n, q, kind=kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ring", "plan"),
+    [
+        (Ring(4096, pg.ntt_primes(4096, 30)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, 62)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, 32)), FftPlan),  # its transform takes a division each
+        (Ring(4096, pg.ntt_primes(4096, 63)), FftPlan),
+        (Ring(4096, pg.ntt_primes(4096, 64)), FftPlan),
+        (Ring(4096, [*pg.ntt_primes(4096, 50, 3), *pg.ntt_primes(4096, 64)]), FftPlan),
+        (Ring(4096, pg.ntt_primes(4096, 64), product="ntt"), NttPlan),
+        (Ring(8, pg.ntt_primes(8, 64)), NttPlan),
+        (Ring.preset("ml-kem"), FftPlan),
+        (early(1024, 62, "cyclic"), NttPlan),
+        (Ring(1024, 2**64), FftPlan),
+        (Ring(1000, 3329), FftPlan),
+        (Ring(64, 2**65), AuxiliaryPlan),
+        (Ring(2**17, 2**64 - 59, kind="cyclic"), FftPlan),
+    ],
+    ids=lambda x: repr(x) if isinstance(x, Ring) else x.__name__,
+)
+def test_the_way_that_was_measured_to_be_fast(ring: Ring, plan: type, isa: Any) -> None:
+    for name in {"avx512", "avx2"} & set(_cpu.supported_isas()):
+        isa(name)
+        fresh = Ring(ring.n, ring.moduli, kind=ring.kind, product=ring.product)
+        assert isinstance(fresh.product_plan(), plan), name
+
+
+@pytest.mark.parametrize(
+    ("ring", "because"),
+    [
+        (Ring(64, 7681), r"estimates on cpu: FFT \S+ us, transform \S+ us"),
+        (Ring(64, 7681, product="ntt"), "as asked for"),
+        (Ring(64, 7681, product="fft"), "as asked for"),
+        (Ring(64, 15), r"estimates on cpu: FFT \S+ us, auxiliary primes \S+ us"),
+        (Ring(64, 2**65), r"the one way above 2\*\*64"),
+        (Ring(2**28, 2**64), "no FFT is proven to be exact and fits in memory"),
+    ],
+    ids=repr,
+)
+def test_explain_tells_why(ring: Ring, because: str) -> None:
+    assert re.search(rf"^because   {because}$", ring.explain(), re.MULTILINE)
 
 
 # ---- plans ----

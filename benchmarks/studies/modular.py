@@ -495,7 +495,7 @@ class SharedFactor:
         if way == "matrix":
             linalg.matmul(a.data[:, 0], self.matrix, self.ring.modulus, out=self.out.data[:, 0])
             return self.out
-        return a.mul(b, out=self.out, method=way)  # type: ignore[arg-type]
+        return a.mul(b, out=self.out, product=way)  # type: ignore[arg-type]
 
     def values(self, c: pg.Poly) -> NDArray[Any]:
         """The products of the distinct polynomials, and how many entries of the others differ from them."""

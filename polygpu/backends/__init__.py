@@ -17,9 +17,9 @@ import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
 from ..plans.basis import Limbs
-from ..plans.ntt import NttPlan
+from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import FftPlan, Plan
+from ..plans.product import AuxiliarySize, FftPlan, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -67,11 +67,8 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
-    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
-        """Whether the plan's products are faster than by an incomplete transform or by auxiliary primes.
-
-        residues: how many those work on for an operand and limb.
-        """
+    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+        """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Whether products of so many polynomials with one are faster by matmul than by the plan."""

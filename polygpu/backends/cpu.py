@@ -12,13 +12,17 @@ from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words, words_to_ints
 from ..plans.basis import Limbs
-from ..plans.ntt import NttPlan
+from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import AuxiliaryPlan, FftPlan, Plan
+from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
 from . import Array, Op
 from .reference import HostMemory
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+
+# Nanoseconds of a core by instruction set: a coefficient and layer of a transform, a real number of an FFT.
+_NS = {"avx512": (0.06, 1.45), "avx2": (0.12, 1.5), "portable": (0.8, 6.0)}
+_STRICT_NS = 2.5  # a coefficient and layer modulo a prime that no lazy butterfly serves: a division each
 
 
 def configure() -> None:
@@ -126,9 +130,18 @@ class CpuBackend(HostMemory):
         else:
             self._native(plan).inverse(x, out)
 
-    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
-        """See Backend; by measurement (docs/performance.md)."""
-        return _cpu.isa() != "portable" or plan.work(plan.digits) < 8 * residues
+    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+        """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
+        fast, fft = _NS[_cpu.isa()]
+        if isinstance(way, FftPlan):
+            return len(limbs.moduli) * fft * way.work(way.digits)
+        if isinstance(way, AuxiliarySize):
+            return len(limbs.moduli) * (30 + 20 * fast) * way.points * way.primes
+        lazy_bits = 31 if limbs.dtype == np.uint32 else 62
+        layer = sum(_STRICT_NS if q.bit_length() > lazy_bits else fast for q in limbs.moduli)
+        transforms = 3 * (way.points.bit_length() - 1) * layer
+        leaves = len(limbs.moduli) * (12 + 5.5 * way.base if way.base > 1 else 0.3)
+        return way.points * way.base * (transforms + leaves)
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""

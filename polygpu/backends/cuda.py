@@ -25,9 +25,9 @@ import numpy as np
 from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
 from ..plans.basis import Handles, Limbs
 from ..plans.fft import unit_roots
-from ..plans.ntt import NttPlan
+from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import AuxiliaryPlan, FftPlan, Plan
+from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
 from . import Array, Op, cuda_sources, load
 from .gemm import (
     LIMBS_EDGE,
@@ -473,11 +473,19 @@ class CudaBackend:
         """For kernels that repeat an operand over leading axes: other ways to broadcast take a copy."""
         return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)
 
-    def prefers_fft(self, plan: FftPlan, residues: int) -> bool:
-        """See Backend; by measurement (docs/performance.md), of one kernel and of passes."""
-        if fft_tile(plan, self.card) is None:
-            return plan.work(plan.digits) < 4 * residues
-        return plan.work(kernel_digits(plan)) < 10 * residues
+    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+        """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
+        if isinstance(way, FftPlan):
+            one_kernel = fft_tile(way, self.card) is not None
+            ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
+        elif isinstance(way, AuxiliarySize):
+            ps = 35.0 * way.points * way.primes
+        elif way.base > 1:
+            ps = 35.0 * way.points * way.base
+        else:
+            strict = word_of(limbs, self.card) == "Strict64" and way.points >= 256
+            ps = (90.0 if strict else 20.0) * way.points
+        return len(limbs.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/studies/gemm.md)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,13 @@ def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
         if all((q - 1) % order == 0 for q in moduli):
             return 1 << layers if all(is_prime(q) for q in moduli) else None
     return None
+
+
+class TransformSize(NamedTuple):
+    """A transform that has no tables yet."""
+
+    points: int
+    base: int
 
 
 @dataclass(frozen=True, eq=False)

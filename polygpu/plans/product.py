@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,15 +117,22 @@ def digit_width(moduli: tuple[int, ...], digits: int) -> int:
     return max(2, -(-residue_bits(moduli) // digits))
 
 
-def auxiliary_size(n: int, moduli: tuple[int, ...]) -> tuple[int, int]:
-    """Points of the auxiliary transform, and how many primes suffice.
+class AuxiliarySize(NamedTuple):
+    """Points of the auxiliary transform, and how many primes suffice."""
+
+    points: int
+    primes: int
+
+
+def auxiliary_size(n: int, moduli: tuple[int, ...]) -> AuxiliarySize:
+    """The least auxiliary transform, and the fewest primes.
 
     Their product exceeds 2 n (q/2)^2 for each q: a coefficient of the product of two centred
     operands, |x| <= q/2, is at most n (q/2)^2 in size (docs/math.md).
     """
     points = n if n & (n - 1) == 0 else 1 << (2 * n - 2).bit_length()
     bound = n * max(moduli) ** 2 // 2 + 1
-    return points, -(-bound.bit_length() // (AUXILIARY_BITS - 1))  # each prime exceeds 2^(bits - 1)
+    return AuxiliarySize(points, -(-bound.bit_length() // (AUXILIARY_BITS - 1)))  # each exceeds 2^(bits - 1)
 
 
 def auxiliary_bytes(n: int, moduli: tuple[int, ...]) -> int:

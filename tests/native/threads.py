@@ -51,7 +51,7 @@ def calls() -> Iterator[Callable[[], np.ndarray]]:
         for method in ("fft", "ntt"):
             a = ring.random((16,), seed=3)
             if not (method == "fft" and q > 2**64):
-                yield lambda a=a, method=method: a.mul(a + 1, method=method).data
+                yield lambda a=a, method=method: a.mul(a + 1, product=method).data
         integers = np.random.default_rng(1).integers(-(2**40), 2**40, (64, n))
         yield lambda ring=ring, integers=integers: ring(integers).data
         big = [[int(x) << 90 for x in row] for row in integers[:16]]
