@@ -359,7 +359,7 @@ def early(n: int, bits: int, kind: str) -> Ring:
         (Ring(4096, pg.ntt_primes(4096, 32)), FftPlan),  # its transform takes a division each
         (Ring(4096, pg.ntt_primes(4096, 63)), FftPlan),
         (Ring(4096, pg.ntt_primes(4096, 64)), FftPlan),
-        (Ring(4096, [*pg.ntt_primes(4096, 50, 3), *pg.ntt_primes(4096, 64)]), FftPlan),
+        (Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]), FftPlan),
         (Ring(4096, pg.ntt_primes(4096, 64), product="ntt"), NttPlan),
         (Ring(8, pg.ntt_primes(8, 64)), NttPlan),
         (Ring.preset("ml-kem"), FftPlan),
