@@ -34,8 +34,8 @@ from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import CudaBackend
-from polygpu.backends.gemm import has_limbs
-from polygpu.backends.passes import Card
+from polygpu.backends.cuda.matmul_tiles import has_limbs
+from polygpu.backends.cuda.tiles import Card
 from polygpu.plan import AuxiliaryPlan, FftPlan, NttPlan, automorphism, limbs_of
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.

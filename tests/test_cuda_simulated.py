@@ -28,8 +28,8 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft, plan
 from polygpu.backends import cuda
-from polygpu.backends.gemm import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
-from polygpu.backends.passes import (
+from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
+from polygpu.backends.cuda.tiles import (
     Card,
     Rows,
     fft_tile,

@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes, plan
 from polygpu.backends import cuda, load
-from polygpu.backends.gemm import RESIDUE_DEPTH, has_limbs, matmul_method
+from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_limbs, matmul_method
 from polygpu.testing import polys, rings
 
 with warnings.catch_warnings():  # CuPy's own, at import

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DeviceError, OutOfDeviceMemory, ParameterError
-from ..plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
-from . import Array, Op, cuda_sources, load
-from .gemm import (
+from ...errors import DeviceError, OutOfDeviceMemory, ParameterError
+from ...plan import AuxiliaryPlan, FftPlan, Handles, Limbs, NttPlan, Permutation, Plan, unit_roots
+from .. import Array, Op, cuda_sources, load
+from .matmul_tiles import (
     LIMBS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
@@ -47,7 +47,7 @@ from .gemm import (
     sum_of,
     weight_table,
 )
-from .passes import (
+from .tiles import (
     Card,
     Pass,
     Rows,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..plan import FftPlan, Limbs
+from ...plan import FftPlan, Limbs
 
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 
