@@ -184,7 +184,7 @@ def test_limbs_at_the_edges_of_words(q):
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**32, 2**62])
 def test_recorded_products_take_no_cublas(q, monkeypatch):
     """CuPy does not record it: by limbs where they work, else by integers."""
-    monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+    monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
     for name in (*METHODS, "_matmul_integer"):
         method = getattr(cuda.CudaBackend, name)
@@ -200,18 +200,18 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
             ([], "_matmul_limbs" if matmul_tiles.has_limbs(q, a.itemsize) else "_matmul_integer"),
         ):
             taken.clear()
-            token = cuda._recorded.set(recorded)
+            token = cuda.device.recording.set(recorded)
             try:
                 np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
             finally:
-                cuda._recorded.reset(token)
+                cuda.device.recording.reset(token)
             assert taken[0] == expected and "_matmul_residues" not in taken[1:]
 
 
 @needs_compiler
 @pytest.mark.parametrize("method", ["integer", "limbs", "residues"])
 def test_products_without_terms_or_results(method, monkeypatch):
-    monkeypatch.setattr(cuda, "matmul_method", lambda *args: method)
+    monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: method)
     with simulated():
         for shape in ((2, 2, 3, 0, 4), (1, 3, 0, 5, 4), (3, 1, 5, 4, 0), (0, 0, 3, 4, 5)):
             a, b = operands(97, shape, "words")
@@ -246,10 +246,10 @@ def test_residues_in_parts(monkeypatch):
     q = 2**60 - 93
     with simulated():
         for lone in (matmul_tiles.LONE_PRODUCT, 1):
-            monkeypatch.setattr(cuda, "LONE_PRODUCT", lone)
+            monkeypatch.setattr(cuda.matmul, "LONE_PRODUCT", lone)
             for size in (1 << 16, 1 << 10):
-                monkeypatch.setattr(cuda, "_SUM_BYTES", size)
-                monkeypatch.setattr(cuda, "RESIDUE_DEPTH", 64)
+                monkeypatch.setattr(cuda.matmul, "_SUM_BYTES", size)
+                monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", 64)
                 for shape in ((5, 5, 20, 70, 9), (1, 4, 130, 130, 6), (3, 1, 140, 20, 7)):
                     a, b = operands(q, shape, "words")
                     np.testing.assert_array_equal(multiply("_matmul_residues", q, a, b), product_of(a, b, q))
@@ -292,7 +292,7 @@ def test_residues_that_do_not_fit(monkeypatch, q):
 
     a, b = operands(q, (1, 1, 20, 30, 40), "words")
     with simulated():
-        monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+        monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
         monkeypatch.setattr(cuda.CudaBackend, "_matmul_residues", refuse)
         np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
 
