@@ -82,6 +82,12 @@ def test_imports_point_one_way():
     assert not wrong
 
 
+def test_others_import_the_cuda_backend_whole():
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent != PACKAGE / "backends" / "cuda":
+            assert not any(target.startswith("backends.cuda.") for target in imports_of(path)), path
+
+
 def test_ring_names_poly_for_types_only():
     tree = ast.parse((PACKAGE / "ring.py").read_text())
     guarded = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
