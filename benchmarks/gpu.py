@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu.backends import load
 from polygpu.backends.cuda import absence
-from polygpu.backends.passes import word_of
+from polygpu.backends.cuda.tiles import word_of
 from polygpu.backends.reference import evaluate, reverse_bits
 
 from .harness import RESULTS, Case, CudaEvents, Row, measure, print_table, record

@@ -7,7 +7,7 @@
 // 2008). Between rounds values go through shared memory; a thread ends with those places with which it began. So a
 // product of spectra meets its operands in registers, and an inverse transform starts where a forward one ends.
 //
-// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda.py).
+// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda/fft.py).
 #include "complex.cuh"
 
 template <class Real, int LOG_LENGTH> struct Fft {

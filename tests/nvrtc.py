@@ -34,8 +34,8 @@ from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import CudaBackend
-from polygpu.backends.gemm import has_limbs
-from polygpu.backends.passes import Card
+from polygpu.backends.cuda.matmul_tiles import has_limbs
+from polygpu.backends.cuda.tiles import Card
 from polygpu.plans.basis import limbs_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism

@@ -28,8 +28,8 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft
 from polygpu.backends import cuda
-from polygpu.backends.gemm import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
-from polygpu.backends.passes import (
+from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
+from polygpu.backends.cuda.tiles import (
     Card,
     Rows,
     fft_tile,
@@ -262,7 +262,7 @@ def pieces(*shapes):
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_three_passes(bits, monkeypatch):
     """What otherwise starts at 2^25 points, at 2^12: values stay lazy between passes."""
-    monkeypatch.setattr(cuda, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
+    monkeypatch.setattr(cuda.transform, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
     for kind, order in zip(KINDS, ("reverse", "random"), strict=True):
         with simulated(order=order, seed=bits):
             ring = pg.Ring(1 << 12, primes(1 << 12, bits, kind, count=2), kind=kind)
@@ -284,12 +284,12 @@ FLOWS = [
 def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
     """One launch, the second pass behind the first: by one unit or several, of whole rows or blocks."""
     stages, base = sum(p[0] for p in passes), 1 << passes[-1][1]
-    monkeypatch.setattr(cuda, "split_passes", pieces(*passes))
+    monkeypatch.setattr(cuda.transform, "split_passes", pieces(*passes))
     expressions = noted_kernels(monkeypatch)
     fitting = (q for q in primes(1 << stages, bits, count=80) if base == 1 or (q - 1) % (4 << stages))
     q, other = next(fitting), next(fitting)
     for lag in (1, 3):
-        monkeypatch.setattr(cuda, "flow_lag", lambda *_, lag=lag: lag)
+        monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_, lag=lag: lag)
         with simulated(order="random", seed=bits + lag, concurrent_blocks=concurrent_blocks):
             ring = pg.Ring(base << stages, [q, other])
             assert ring.transform.base == base
@@ -315,7 +315,7 @@ def test_incomplete_transforms(order):
 
 @needs_compiler
 def test_incomplete_transforms_of_two_passes(monkeypatch):
-    monkeypatch.setattr(cuda, "split_passes", pieces((3, 4, 1), (4, 1, 3)))
+    monkeypatch.setattr(cuda.transform, "split_passes", pieces((3, 4, 1), (4, 1, 3)))
     with simulated(order="random"):
         check_ring(pg.Ring.preset("ml-kem"), (3,))
 
@@ -364,7 +364,7 @@ def test_products_in_chunks(gpu, monkeypatch):
     row = 8 * len(transform.limbs.moduli) * transform.degree
     a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
     for rows in (1, 4, 5, 18, 19):
-        monkeypatch.setattr(cuda, "_CHUNK_BYTES", rows * row)
+        monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", rows * row)
         same(a.to("cuda") * b.to("cuda"), a * b)
         c = a.to("cuda")
         c.mul(c, out=c)
@@ -434,7 +434,7 @@ def test_products_by_fft(name, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in BY_FFT if "folded" in name or "n =" in name])
 def test_products_by_fft_in_passes(name, monkeypatch):
     n, moduli, kind = BY_FFT[name]
-    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     names = noted_kernels(monkeypatch)
     with simulated(order="random", seed=n, concurrent_blocks=3):
         check_products_by_fft(pg.Ring(n, moduli, kind=kind), [(2,)])
@@ -468,9 +468,9 @@ def test_products_by_fft_on_cards(card, monkeypatch):
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
     """Two and three passes over memory, of which two may flow."""
-    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
-    monkeypatch.setattr(cuda, "split_passes", pieces(*passes))
-    monkeypatch.setattr(cuda, "flow_lag", lambda *_: lag)
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda.multiply, "split_passes", pieces(*passes))
+    monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
     names = noted_kernels(monkeypatch)
     with simulated(order="random", seed=lag, concurrent_blocks=1 + lag):
         points = 1 << sum(p[0] for p in passes)
@@ -483,13 +483,13 @@ def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
 @pytest.mark.parametrize("n", [20, 64])
 def test_products_by_fft_in_chunks(gpu, n, monkeypatch):
     """Operands that broadcast, a few units at a time; results in place."""
-    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     ring = pg.Ring(n, [10**9, 10**9 + 7, 2**64 - 59], product="fft")
     found = ring.product_plan()
     unit = 16 * found.points * (2 * found.digits + found.sums)
     a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
     for units in (1, 4, 5, 18, 19):
-        monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * unit)
+        monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", units * unit)
         same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, product="ntt"))
         c = a.to("cuda")
         c.mul(c, out=c)
@@ -977,7 +977,7 @@ with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2) as cupy
     multiply(20, [3, 2**32 - 5], kind="cyclic")
     multiply(512, 2**64 - 59)
     if not IN_PLACE:
-        cuda.fft_tile = lambda *_: None
+        cuda.multiply.fft_tile = lambda *_: None
         multiply(20, [3, 2**32 - 5], kind="cyclic")
 """
 
@@ -1091,7 +1091,7 @@ def test_values_that_grow_in_every_stage(gpu, bits):
                 table[entry] = w[node], (w[node] << 8 * limbs.dtype.itemsize) // q
         x = gpu.asarray(np.array(row, limbs.dtype))
         sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(0), np.uint32(0)]
-        arguments = (x, x, gpu.asarray(cuda._constants((q,))), gpu.asarray(table), *sizes)
+        arguments = (x, x, gpu.asarray(cuda.launch._constants((q,))), gpu.asarray(table), *sizes)
         forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * limbs.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
 
@@ -1220,7 +1220,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
         w = rng.choice([-1, 1], count) * (q // 2 - rng.integers(0, q // 64, count))
         y = gpu.zeros((count,), np.float64)
         operands = [gpu.asarray(v.astype(np.float64)) for v in (x, w)]
-        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(cuda._constants((q,))), bounds))
+        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(cuda.launch._constants((q,))), bounds))
         y, most = y.get(), bounds.get()[bound]
         assert not ((x.astype(object) * w - y.astype(np.int64)) % q).any()
         reached = abs(y).max() / 2.0**44
@@ -1957,11 +1957,11 @@ def test_a_kernel_that_does_not_compile(gpu, tmp_path, monkeypatch, caplog):
     shutil.copytree(sources, tmp_path / "cuda")
     with open(tmp_path / "cuda" / "ntt.cu", "a") as file:
         file.write("\nnot CUDA\n")
-    monkeypatch.setattr(cuda, "cuda_sources", lambda: str(tmp_path / "cuda"))
+    monkeypatch.setattr(cuda.launch, "cuda_sources", lambda: str(tmp_path / "cuda"))
     with pytest.raises(pg.DeviceError, match=r"(?s)cuda:0: ntt_forward<Lazy32.*does not compile.*NVRTC"):
         x.ntt()
     same(x + x, a + a)
-    monkeypatch.setattr(cuda, "cuda_sources", lambda: sources)
+    monkeypatch.setattr(cuda.launch, "cuda_sources", lambda: sources)
     with caplog.at_level("INFO", "polygpu"):
         same(x.ntt(), a.ntt())
     assert re.search(r"cuda:0: ntt_forward<Lazy32, .*> in \d+\.\d\d s", caplog.text)

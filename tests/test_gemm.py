@@ -10,8 +10,9 @@ from cudasim import check
 from test_cuda_simulated import needs_compiler, simulated
 
 from polygpu import Poly, Ring
-from polygpu.backends import cuda, gemm, load
-from polygpu.backends.passes import Card
+from polygpu.backends import cuda, load
+from polygpu.backends.cuda import matmul_tiles
+from polygpu.backends.cuda.tiles import Card
 from polygpu.errors import OutOfDeviceMemory
 from polygpu.plans.basis import limbs_of
 
@@ -58,28 +59,28 @@ def multiply(method, q, a, b):
 
 
 def test_coprimes():
-    assert all(gcd(p, r) == 1 for p, r in combinations(gemm.COPRIMES, 2))
-    assert all(p > r for p, r in pairwise(gemm.COPRIMES)) and gemm.COPRIMES[0] == 256
+    assert all(gcd(p, r) == 1 for p, r in combinations(matmul_tiles.COPRIMES, 2))
+    assert all(p > r for p, r in pairwise(matmul_tiles.COPRIMES)) and matmul_tiles.COPRIMES[0] == 256
 
 
 @pytest.mark.parametrize("q", MODULI)
 @pytest.mark.parametrize("k", [1, 2, 64, 4096, 2**17, 2**31])
 def test_enough_coprimes(q, k):
     """They hold the largest sum with the margin that its quotient is rounded with, and one fewer do not."""
-    primes, largest = gemm.coprimes(q, k), k * (q // 2) ** 2
+    primes, largest = matmul_tiles.coprimes(q, k), k * (q // 2) ** 2
     assert Fraction(largest, prod(primes)) < Fraction(1, 2) - Fraction(1, 2**12)
     assert len(primes) == 1 or 2 * largest > prod(primes[:-1]) * Fraction(2047, 2048)
 
 
 def test_errors_of_shares():
     """y / p in units of 2^-26 is wrong, for all p together, by less than the margin of rounding."""
-    shares = [round((1 << 26) / p) for p in gemm.COPRIMES]
+    shares = [round((1 << 26) / p) for p in matmul_tiles.COPRIMES]
     wrong = sum(
         abs(Fraction(s, 1 << 26) - Fraction(1, p)) * (p - 1)
-        for s, p in zip(shares, gemm.COPRIMES, strict=True)
+        for s, p in zip(shares, matmul_tiles.COPRIMES, strict=True)
     )
     assert wrong < Fraction(1, 2**12)
-    assert sum(s * (p - 1) for s, p in zip(shares, gemm.COPRIMES, strict=True)) + 2**25 < 2**32
+    assert sum(s * (p - 1) for s, p in zip(shares, matmul_tiles.COPRIMES, strict=True)) + 2**25 < 2**32
 
 
 @pytest.mark.parametrize("word_bytes", [4, 8])
@@ -88,8 +89,8 @@ def test_residues_stay_in_their_words(word_bytes):
     width = 16 if word_bytes == 4 else 21
     digits, top = (1, 2**15) if word_bytes == 4 else (2, 2**19)
     for left in (True, False):
-        primes = gemm.COPRIMES
-        for row in gemm.residue_table(primes, word_bytes, left).astype(object):
+        primes = matmul_tiles.COPRIMES
+        for row in matmul_tiles.residue_table(primes, word_bytes, left).astype(object):
             p, inverse, offset, multiple = row[0], row[1], row[5], row[6]
             most = sum((2**width - 1) * w for w in row[2 : 2 + digits]) + top * row[2 + digits] + offset
             assert most < 2**32 and offset - top * row[2 + digits] >= 0
@@ -106,17 +107,17 @@ T4 = Card((7, 5), 64 << 10, 4 << 20, 40)
 
 def test_moduli_of_limbs():
     """Shoup's 2^8 x is below 2 q, or 2^8 x itself modulo 2^32; where 2 q is no word it can be too large."""
-    assert all(gemm.has_limbs(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
-    assert not any(gemm.has_limbs(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
-    assert all(gemm.has_limbs(q, 8) for q in (2**32 + 1, 2**62))
-    assert not any(gemm.has_limbs(q, 8) for q in (2**62 + 1, 2**64 - 59))
+    assert all(matmul_tiles.has_limbs(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
+    assert not any(matmul_tiles.has_limbs(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
+    assert all(matmul_tiles.has_limbs(q, 8) for q in (2**32 + 1, 2**62))
+    assert not any(matmul_tiles.has_limbs(q, 8) for q in (2**62 + 1, 2**64 - 59))
     q, x = 2**32 - 5, 2**32 - 1
     assert 256 * x - ((256 << 32) // q * x >> 32) * q >= 2**32
 
 
 def way(q, *shape, card=H100):
     """Of a product (batch, m, k, n)."""
-    return gemm.matmul_method(q, limbs_of((q,)).dtype.itemsize, *shape, card)
+    return matmul_tiles.matmul_method(q, limbs_of((q,)).dtype.itemsize, *shape, card)
 
 
 @pytest.mark.parametrize("card", [H100, T4], ids=["H100", "T4"])
@@ -183,7 +184,7 @@ def test_limbs_at_the_edges_of_words(q):
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**32, 2**62])
 def test_recorded_products_take_no_cublas(q, monkeypatch):
     """CuPy does not record it: by limbs where they work, else by integers."""
-    monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+    monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
     for name in (*METHODS, "_matmul_integer"):
         method = getattr(cuda.CudaBackend, name)
@@ -196,21 +197,21 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
         a, b = operands(q, (1, 1, 20, 70, 11), "words")
         for recorded, expected in (
             (None, "_matmul_residues"),
-            ([], "_matmul_limbs" if gemm.has_limbs(q, a.itemsize) else "_matmul_integer"),
+            ([], "_matmul_limbs" if matmul_tiles.has_limbs(q, a.itemsize) else "_matmul_integer"),
         ):
             taken.clear()
-            token = cuda._recorded.set(recorded)
+            token = cuda.device.recording.set(recorded)
             try:
                 np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
             finally:
-                cuda._recorded.reset(token)
+                cuda.device.recording.reset(token)
             assert taken[0] == expected and "_matmul_residues" not in taken[1:]
 
 
 @needs_compiler
 @pytest.mark.parametrize("method", ["integer", "limbs", "residues"])
 def test_products_without_terms_or_results(method, monkeypatch):
-    monkeypatch.setattr(cuda, "matmul_method", lambda *args: method)
+    monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: method)
     with simulated():
         for shape in ((2, 2, 3, 0, 4), (1, 3, 0, 5, 4), (3, 1, 5, 4, 0), (0, 0, 3, 4, 5)):
             a, b = operands(97, shape, "words")
@@ -234,7 +235,7 @@ def test_long_sums_of_residues(value):
     """Residues -128 modulo 256, as large as they get, as many as one call sums, and one more."""
     q = 2**31 - 1
     with simulated():
-        for k in (gemm.RESIDUE_DEPTH, gemm.RESIDUE_DEPTH + 1):
+        for k in (matmul_tiles.RESIDUE_DEPTH, matmul_tiles.RESIDUE_DEPTH + 1):
             a, b = np.full((1, 1, k), value, np.uint32), np.full((1, k, 1), value, np.uint32)
             assert multiply("_matmul_residues", q, a, b).item() == k * value**2 % q
 
@@ -244,11 +245,11 @@ def test_residues_in_parts(monkeypatch):
     """Batches, and rows of one matrix, whose sums do not fit at once; products in one call and in many."""
     q = 2**60 - 93
     with simulated():
-        for lone in (gemm.LONE_PRODUCT, 1):
-            monkeypatch.setattr(cuda, "LONE_PRODUCT", lone)
+        for lone in (matmul_tiles.LONE_PRODUCT, 1):
+            monkeypatch.setattr(cuda.matmul, "LONE_PRODUCT", lone)
             for size in (1 << 16, 1 << 10):
-                monkeypatch.setattr(cuda, "_SUM_BYTES", size)
-                monkeypatch.setattr(cuda, "RESIDUE_DEPTH", 64)
+                monkeypatch.setattr(cuda.matmul, "_SUM_BYTES", size)
+                monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", 64)
                 for shape in ((5, 5, 20, 70, 9), (1, 4, 130, 130, 6), (3, 1, 140, 20, 7)):
                     a, b = operands(q, shape, "words")
                     np.testing.assert_array_equal(multiply("_matmul_residues", q, a, b), product_of(a, b, q))
@@ -291,7 +292,7 @@ def test_residues_that_do_not_fit(monkeypatch, q):
 
     a, b = operands(q, (1, 1, 20, 30, 40), "words")
     with simulated():
-        monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+        monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
         monkeypatch.setattr(cuda.CudaBackend, "_matmul_residues", refuse)
         np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
 

@@ -46,7 +46,8 @@ from hypothesis import strategies as st
 import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes
 from polygpu.backends import cuda, load
-from polygpu.backends.gemm import RESIDUE_DEPTH, has_limbs, matmul_method
+from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_limbs, matmul_method
+from polygpu.backends.cuda.tiles import Card
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import limbs_of
 from polygpu.testing import polys, rings
@@ -336,7 +337,7 @@ def horner(poly: Poly, x: int) -> int:
 
 
 # Compute capability and shared memory of a block. Their launches run on any newer card.
-CARDS = {"T4": cuda.Card((7, 5), 64 << 10), "L40S": cuda.Card((8, 9), 99 << 10)}
+CARDS = {"T4": Card((7, 5), 64 << 10), "L40S": Card((8, 9), 99 << 10)}
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -399,7 +400,7 @@ def test_flows(
     found = {"ntt": x.ntt(), "intt": Poly(ring, x.data, "eval").intt()}
     assert names >= {"ntt_forward_flow", "ntt_inverse_flow"}
     names.clear()
-    monkeypatch.setattr(cuda, "flow_lag", lambda *_: 0)
+    monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: 0)
     assert x.ntt() == found["ntt"] and (Poly(ring, x.data, "eval").intt()) == found["intt"]
     assert found["ntt"].intt() == x
     assert not any("flow" in name for name in names)
@@ -531,7 +532,7 @@ def test_auxiliary_products(name: str) -> None:
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_auxiliary_products_in_parts(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch is multiplied a part at a time."""
-    monkeypatch.setattr(cuda, "_CHUNK_BYTES", units * 8 * 3 * 128)
+    monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", units * 8 * 3 * 128)
     for moduli in (2**64, [2**64, 3, 2**64 - 59], 10**9):
         ring = Ring(33, moduli, product="ntt")
         check(Poly.mul, draw(ring, (2, 3), 1), draw(ring, (3,), 2))
@@ -663,7 +664,7 @@ def test_products_by_fft(log_n: int, moduli: Any) -> None:
 @pytest.mark.parametrize("moduli", DIGITS, ids=str)
 @pytest.mark.parametrize("n", [20, 512, 1000, 2**13])
 def test_products_by_fft_in_passes(n: int, moduli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     names = noted_kernels(monkeypatch)
     check_products_by_fft(Ring(n, moduli, product="fft"), (2, 3))
     assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
@@ -683,7 +684,7 @@ def test_products_by_fft_on_smaller_cards(card: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("n", "q"), [(4096, 2**32), (2**13, 2**64), (2**16, 2**64 - 59)])
 def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More units than one part takes, and than multiprocessors: each as alone."""
-    monkeypatch.setattr(cuda, "_CHUNK_BYTES", 1 << 26)
+    monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 26)
     ring = Ring(n, q, product="fft")
     batch = (1 << 24) // n + 3
     with pg.device("cuda"):
@@ -697,13 +698,13 @@ def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.Monkey
 
 def test_products_by_fft_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch is multiplied a part at a time; operands broadcast."""
-    monkeypatch.setattr(cuda, "fft_tile", lambda *_: None)
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
     for moduli in (2**64, [2**64, 3, 2**64 - 59], 10**9):
         ring = Ring(33, moduli, product="fft")
         found: Any = ring.product_plan()
         for units in (1, 2, 5):
             monkeypatch.setattr(
-                cuda, "_CHUNK_BYTES", units * 16 * found.points * (2 * found.digits + found.sums)
+                cuda.multiply, "_CHUNK_BYTES", units * 16 * found.points * (2 * found.digits + found.sums)
             )
             for left, right in (((2, 3), (3,)), ((2, 1), (1, 4))):
                 a, b = edges(ring, left, 1), edges(ring, right, 2)
@@ -1106,9 +1107,9 @@ def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
             (1, 1 << 22, 192),
             (1 << 33, 1 << 18, 64),
         ):
-            monkeypatch.setattr(cuda, "LONE_PRODUCT", lone)
-            monkeypatch.setattr(cuda, "_SUM_BYTES", size)
-            monkeypatch.setattr(cuda, "RESIDUE_DEPTH", depth)
+            monkeypatch.setattr(cuda.matmul, "LONE_PRODUCT", lone)
+            monkeypatch.setattr(cuda.matmul, "_SUM_BYTES", size)
+            monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", depth)
             results.append(cupy.full((max(left, right), m, n), 1, limbs.dtype))
             backend._matmul_residues(limbs, cupy.asarray(a), cupy.asarray(b), results[-1])
             cupy.testing.assert_array_equal(results[-1], results[0])
@@ -1162,7 +1163,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
         backend._matmul_residues(limbs_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
     gc.collect()
-    monkeypatch.setattr(cuda, "matmul_method", lambda *args: "residues")
+    monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
     cupy.testing.assert_array_equal(x, a)
 

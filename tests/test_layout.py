@@ -23,9 +23,12 @@ LAYERS = [
     {"plans.basis", "plans.cache", "plans.fft", "plans.permutation"},
     {"plans.ntt"},
     {"plans.product"},
-    {"backends", "backends.passes"},
-    {"backends.gemm"},
-    {"backends.cpu", "backends.cuda"},
+    {"backends", "backends.cuda.tiles"},
+    {"backends.cpu", "backends.cuda.matmul_tiles", "backends.cuda.device"},
+    {"backends.cuda.launch"},
+    {f"backends.cuda.{name}" for name in ("elementwise", "transform", "matmul", "fft")},
+    {"backends.cuda.multiply"},
+    {"backends.cuda"},
     {"arrays"},
     {"ops.sampling", "fft", "linalg"},
     {"ops.multiply"},
@@ -84,6 +87,12 @@ def test_imports_point_one_way():
     assert not wrong
 
 
+def test_others_import_the_cuda_backend_whole():
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent != PACKAGE / "backends" / "cuda":
+            assert not any(target.startswith("backends.cuda.") for target in imports_of(path)), path
+
+
 @pytest.mark.parametrize(("file", "above"), [("ring.py", "poly"), ("ops/multiply.py", "ring")])
 def test_classes_above_are_named_for_types_only(file, above):
     tree = ast.parse((PACKAGE / file).read_text())
@@ -100,7 +109,7 @@ def test_reference_shares_nothing():
 
 def test_cupy_is_imported_nowhere_outside_its_backend():
     for path in PACKAGE.rglob("*.py"):
-        if path.name != "cuda.py":
+        if path != PACKAGE / "backends" / "cuda" / "device.py":
             assert not re.search(r"^\s*(import|from) cupy", path.read_text(), re.MULTILINE), path
 
 

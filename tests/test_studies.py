@@ -20,7 +20,7 @@ from benchmarks import harness, report
 from benchmarks.studies import __main__ as command
 from benchmarks.studies import fft64, gemm, kernel, modular, ncu
 from polygpu import backends
-from polygpu.backends.gemm import coprimes
+from polygpu.backends.cuda.matmul_tiles import coprimes
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"

@@ -220,7 +220,7 @@ def test_shapes_of_two_passes():
     for log_points in fourstep.LOG_POINTS:
         shapes = fourstep.shapes(log_points, nvrtc.CARDS[90])
         assert 12 <= len(shapes) == len(set(shapes)) <= 16
-        assert shapes[0] == backends.passes.split_passes(1 << log_points, 1, 8, nvrtc.CARDS[90])
+        assert shapes[0] == backends.cuda.tiles.split_passes(1 << log_points, 1, 8, nvrtc.CARDS[90])
         for columns, rows in shapes:
             assert columns.log_length + rows.log_length == log_points
             assert (columns.log_blocks, rows.log_blocks) == (0, columns.log_length)

@@ -16,8 +16,8 @@ from test_studies import H100, ORDERS, Clock, compiled, needs_compiler
 from benchmarks import harness, report
 from benchmarks.studies import kernel, ncu, ntt64, ntt256, runner, transforms
 from polygpu import backends
-from polygpu.backends.passes import Card as PassCard
-from polygpu.backends.passes import Pass, flow_lag, split_passes
+from polygpu.backends.cuda.tiles import Card as PassCard
+from polygpu.backends.cuda.tiles import Pass, flow_lag, split_passes
 from polygpu.backends.reference import reverse_bits
 
 STUDIES = {"ntt64": ntt64, "ntt256": ntt256}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu.backends import load
-from polygpu.backends.passes import Card, Pass, flow_lag, split_passes
+from polygpu.backends.cuda.tiles import Card, Pass, flow_lag, split_passes
 
 from .. import plots
 from ..harness import Row, Timer

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu import linalg
 from polygpu.backends import load
-from polygpu.backends.gemm import coprimes, matmul_method
+from polygpu.backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu.backends.reference import big_product
 from polygpu.plans.basis import limbs_of
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu.backends import load
-from polygpu.backends.passes import Pass
+from polygpu.backends.cuda.tiles import Pass
 
 from ..harness import Row, Timer
 from ..plots import Bar, bars

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu.backends import load
-from polygpu.backends.passes import Card, Pass, Rows, split_passes, word_bytes_of, word_of
+from polygpu.backends.cuda.tiles import Card, Pass, Rows, split_passes, word_bytes_of, word_of
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel

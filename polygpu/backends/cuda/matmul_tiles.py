@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from ..plans.basis import Limbs
-from . import Array
-from .passes import Card
+from ...plans.basis import Limbs
+from .. import Array
+from .tiles import Card
 
 # ---- on CUDA cores: cuda/matmul.cu ----
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..plans.basis import Limbs
-from ..plans.product import FftPlan
+from ...plans.basis import Limbs
+from ...plans.product import FftPlan
 
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 

@@ -1,0 +1,15 @@
+"""The CUDA backend: kernels of cuda/ compiled at run time, launched through CuPy on its current stream.
+
+Nothing here synchronises, and temporaries come from CuPy's pool. Other packages import what `__all__` names.
+"""
+
+from .device import absence, describe
+from .fft import Fft
+from .matmul import Matmul
+from .multiply import Multiply
+
+__all__ = ["CudaBackend", "absence", "describe"]
+
+
+class CudaBackend(Multiply, Matmul, Fft):
+    """The kernels behind the protocol, on one GPU."""

@@ -1,0 +1,257 @@
+"""The GPU through CuPy: finding it, arrays in and out, memory that outlives a call, recorded graphs.
+
+The one file that imports CuPy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ...errors import OutOfDeviceMemory
+from ...plans.basis import Handles
+from .. import Array
+from .tiles import Card
+
+_LEAST_CAPABILITY = (7, 5)
+_SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
+
+_log = logging.getLogger("polygpu")
+INSTALL = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
+
+
+def _cupy() -> Any:
+    """CuPy; it keeps compiled kernels on disk, or in memory where its folder cannot be made or written."""
+    if "cupy" not in sys.modules and find_spec("cupy") is not None:
+        folder = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            _log.info("compiled kernels are not kept: %s", error)
+            os.environ["CUPY_CACHE_DIR"] = tempfile.gettempdir()  # read when CuPy is imported
+            os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+    import cupy
+
+    return cupy
+
+
+def absence(index: int) -> str | None:
+    """Why GPU `index` cannot be used, and what to do; None where it answers."""
+    try:
+        cupy = _cupy()
+    except ImportError as error:
+        return f"CuPy cannot be imported ({error}); {INSTALL}"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"no GPU answers ({error}); check the driver with nvidia-smi, and that CuPy fits it: {INSTALL}"
+    if index >= count:
+        return f"there are {count} GPUs, numbered from 0"
+    capability = _card(cupy, index).capability
+    if capability < _LEAST_CAPABILITY:
+        return "its compute capability is {}.{}, kernels need 7.5 or more".format(*capability)
+    return None
+
+
+def _card(cupy: Any, index: int) -> Card:
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
+    capability = properties["major"], properties["minor"]
+    sizes = (properties[name] for name in ("sharedMemPerBlockOptin", "l2CacheSize", "multiProcessorCount"))
+    return Card(capability, *sizes)
+
+
+def describe() -> str:
+    """The GPUs that answer, with driver and CuPy."""
+    cupy = _cupy()
+    runtime = cupy.cuda.runtime
+    cards = []
+    for index in range(runtime.getDeviceCount()):
+        properties = runtime.getDeviceProperties(index)
+        memory = properties["totalGlobalMem"] / 2**30
+        cards.append(f"cuda:{index} {properties['name'].decode()}, {memory:.0f} GiB")
+    driver = runtime.driverGetVersion()
+    return f"{'; '.join(cards)}; CUDA {driver // 1000}.{driver % 1000 // 10}, CuPy {cupy.__version__}"
+
+
+# ---- memory that outlives a call ----
+
+# What the calls under a recording read, for the graph to keep.
+recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default=None)
+
+
+class _Shared:
+    """Arrays made once, on one stream, and read on any.
+
+    Other streams wait for their making. Before their memory, which goes back to the first stream's pool,
+    serves anything else, that stream waits for the others.
+    """
+
+    def __init__(self, value: Any, device: Any, stream: Any) -> None:
+        self._value, self._device, self._home = value, device, stream
+        self._made = stream.record()
+        self._streams = {stream.ptr: stream}
+
+    def on(self, stream: Any) -> Any:
+        """The value, for work on a stream."""
+        if stream.ptr not in self._streams:
+            stream.wait_event(self._made)
+            self._streams[stream.ptr] = stream
+        recorded = recording.get()
+        if recorded is not None:
+            recorded.append(self)
+        return self._value
+
+    def __del__(self) -> None:
+        if len(self._streams) > 1:
+            try:  # at the end of the process CUDA may be gone, and this module's names
+                with self._device:
+                    for stream in self._streams.values():
+                        self._home.wait_event(stream.record())
+            except Exception:
+                pass
+
+
+class _Identity:
+    """A key that is the object itself."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+
+class _Here:
+    """Enters a device; names it in errors of memory."""
+
+    def __init__(self, name: str, cupy: Any, device: Any) -> None:
+        self._name, self._device, self._error = name, device, cupy.cuda.memory.OutOfMemoryError
+
+    def __enter__(self) -> None:
+        self._device.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._device.__exit__(kind, error, trace)
+        if isinstance(error, self._error):
+            raise OutOfDeviceMemory(
+                f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
+                "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """Launches a recorded graph."""
+
+    here: Any
+    graph: Any
+    kept: tuple[Any, ...]  # all that the graph reads and writes
+    result: Any
+
+    def __call__(self) -> Any:
+        with self.here:
+            self.graph.launch()
+        return self.result
+
+
+# ---- the device ----
+
+
+class Device:
+    """One GPU: its card, arrays, constants, streams and graphs."""
+
+    def __init__(self, index: int) -> None:
+        cupy = self.xp = _cupy()
+        self.name = f"cuda:{index}"
+        self.card = _card(cupy, index)
+        self._index = index
+        self._device = cupy.cuda.Device(index)
+        self._here = _Here(self.name, cupy, self._device)
+
+    # ---- arrays ----
+
+    def to_host(self, x: Array) -> Array:
+        """See Backend; waits for the stream."""
+        return self.xp.asnumpy(x)  # type: ignore[no-any-return]
+
+    def from_host(self, x: Array) -> Array:
+        """See Backend."""
+        with self._here:
+            return self.xp.asarray(x)  # type: ignore[no-any-return]
+
+    def constant(self, x: Array) -> Array:
+        """See Backend: one copy a stream, small arrays known by their values, read-only ones by identity."""
+        if x.nbytes <= _SMALL_BYTES:
+            copy = self._small(self._stream().ptr, x.dtype.str, x.shape, x.tobytes())
+        elif x.flags.writeable:
+            return self.from_host(x)
+        else:
+            copy = self._large(self._stream().ptr, _Identity(x))
+        recorded = recording.get()
+        if recorded is not None:
+            recorded.append(copy)
+        return copy
+
+    @lru_cache(maxsize=1024)  # noqa: B019  (a backend lives as long as the process)
+    def _small(self, stream: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+        return self.from_host(np.frombuffer(data, dtype).reshape(shape))
+
+    @lru_cache(maxsize=32)  # noqa: B019
+    def _large(self, stream: int, array: _Identity) -> Array:
+        return self.from_host(array.value)
+
+    def _stream(self) -> Any:
+        return self.xp.cuda.get_current_stream(self._index)
+
+    def address(self, x: Array) -> int:
+        """See Backend."""
+        return int(x.data.ptr)  # type: ignore[attr-defined]
+
+    def here(self) -> AbstractContextManager[Any]:
+        """See Backend."""
+        return self._here
+
+    def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
+        """What a plan's handles hold for this device, made where they hold nothing."""
+        shared = handles.get(f"{self.name} {key}")
+        if shared is None:
+            with self._here:
+                made = _Shared(make(), self._device, self._stream())
+            shared = handles.setdefault(f"{self.name} {key}", made)  # another thread may have been faster
+        return shared.on(self._stream())
+
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+        """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
+        cuda = self.xp.cuda
+        with self._here:
+            pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
+            stream.wait_event(cuda.get_current_stream().record())
+            token = recording.set(recorded)
+            try:
+                with cuda.using_allocator(pool.malloc), stream:
+                    f()  # compiles kernels, makes tables, fills the pool
+                    stream.synchronize()
+                    # Other threads may allocate meanwhile.
+                    stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
+                    try:
+                        result = f()
+                    finally:
+                        graph = stream.end_capture()
+            finally:
+                recording.reset(token)
+        return _Replay(self._here, graph, (f, pool, stream, recorded), result)
