@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256)
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
 
-// Another order of each row (plan.py, Permutation): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
+// Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
 // k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier.
 template <class T, bool EVALUATED>
 __global__ void __launch_bounds__(256) permute(const T *x, T *y, const Modulus *moduli, u64 n, u64 order,

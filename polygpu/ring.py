@@ -538,7 +538,7 @@ class Ring:
             start: number of the first polynomial: a batch of 8 equals two of 4 with start 0 and 4.
 
         Cost: 8 (W + 1) bytes of stream a coefficient and limb, W words of a residue.
-        Source: sampling.py fixes the stream.
+        Source: ops/sampling.py fixes the stream.
 
         >>> R = Ring(4, 97)
         >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)

@@ -24,7 +24,7 @@ from .ntt import NttPlan, plan_ntt
 AUXILIARY_BITS = 50
 
 MAX_DIGITS = 8  # of an operand of a product by FFT
-# The twiddles of an FFT are rounded from a format with more digits (plan.py, unit_roots).
+# The twiddles of an FFT are rounded from a format with more digits (plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
 
