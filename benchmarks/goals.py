@@ -23,7 +23,7 @@ import polygpu as pg
 from polygpu import _cpu
 from polygpu.backends import load
 from polygpu.plans import cache as plan_cache
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 from .harness import Case, Row, cores, instructions, measure, on_cores
 from .polynomials import Workload, folded, from_flint, to_flint
@@ -163,7 +163,7 @@ def flint_case(w: Workload) -> Case:
 
 def pointwise_case(w: Workload) -> Case:
     a, b = multiples(w.a, ROWS_IN_L2, w), multiples(w.b, ROWS_IN_L2, w)
-    run = partial(load("cpu").pointwise, w.ring.limbs, "mul")
+    run = partial(load("cpu").pointwise, w.ring.basis, "mul")
     right = equal_to(a.astype(object) * b % w.q)
     return backend_case(w, "pointwise", {"batch": ROWS_IN_L2}, run, [a, b, None], right)
 
@@ -201,7 +201,7 @@ def ring_case(w: Workload) -> Case:
 def forget_plans() -> None:
     """Empty what polygpu keeps between rings; a ring in use keeps its own."""
     plan_cache.forget()
-    limbs_of.cache_clear()
+    basis_of.cache_clear()
 
 
 # The table

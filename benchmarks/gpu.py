@@ -221,7 +221,7 @@ class Workload:
         """The arithmetic: of 32-bit integers, of doubles or of 64-bit integers."""
         if self.ring.dtype == np.uint32:
             return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
-        return "f64" if word_of(self.ring.limbs, load(DEVICE).card) == "Float64" else "u64"  # type: ignore[attr-defined]
+        return "f64" if word_of(self.ring.basis, load(DEVICE).card) == "Float64" else "u64"  # type: ignore[attr-defined]
 
     # What is true of a result; values are `rows` of it. No residue may stand where one was not written.
 

@@ -451,7 +451,7 @@ def _check_rings(rings: list[Ring]) -> None:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
             c, value = a * b, a.ntt() if ring.has_eval else None
-            several = ring.base_degree != 1 and not ring.limbs.wide
+            several = ring.base_degree != 1 and not ring.basis.wide
             products: tuple[Product, ...] = ("ntt", "fft") if several else ()
             for way in products:
                 assert a.mul(b, product=way) == c, f"product by {way} in {ring!r}"
@@ -464,7 +464,7 @@ def _check_rings(rings: list[Ring]) -> None:
                 continue
             assert value.intt() == a, f"inverse transform in {ring!r}"
             assert (value * b.ntt()).intt() == c, f"convolution in {ring!r}"
-            if ring.base_degree == 1 and not ring.limbs.wide:
+            if ring.base_degree == 1 and not ring.basis.wide:
                 limb = len(ring.moduli) - 1
                 q, point = ring.moduli[limb], int(ring.eval_points(limb)[n - 1])
                 at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]

@@ -14,7 +14,7 @@ from .arrays import as_integers, check_unmasked, contiguous, empty, holds_poly, 
 from .backends import Array, is_device_array, of
 from .checks import integer, shown
 from .errors import CoefficientError, DeviceError, ParameterError
-from .plans.basis import Limbs, limbs_of
+from .plans.basis import Basis, basis_of
 
 MAX_MODULUS = 1 << 62
 
@@ -53,8 +53,8 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         raise ParameterError(
             f"q: {shown(modulus)} must be from 2 to 2**62; pg.matmul takes values of pg.Ring(1, q) for any q"
         )
-    limbs = limbs_of((modulus,))
-    left, right = (_words(x, name, limbs) for x, name in ((A, "A"), (B, "B")))
+    basis = basis_of((modulus,))
+    left, right = (_words(x, name, basis) for x, name in ((A, "A"), (B, "B")))
     compute = of(left)
     if of(right).name != compute.name:
         raise DeviceError(
@@ -75,40 +75,40 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
             f"A, B: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast; reshape one"
         ) from None
     shape = (*batch, *(m,) * (left.ndim > 1), *(n,) * (right.ndim > 1))
-    data = result(compute, shape, limbs.dtype, out, left, right)
+    data = result(compute, shape, basis.dtype, out, left, right)
     if not data.size:
         return data
     taken = out is not None and any(overlap(compute, x, data) for x in (left, right))
-    target = empty(compute, shape, limbs.dtype) if taken else data
+    target = empty(compute, shape, basis.dtype) if taken else data
     a, b = _batched(a, batch), _batched(b, batch)
     if len(b) == 1:
         a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # the rows of all
-    compute.matmul(limbs, a, b, target.reshape(max(len(a), len(b)), a.shape[1], n))
+    compute.matmul(basis, a, b, target.reshape(max(len(a), len(b)), a.shape[1], n))
     if taken:
         with compute.here():
             data[...] = target
     return data
 
 
-def _words(x: Any, name: str, limbs: Limbs) -> Array:
+def _words(x: Any, name: str, basis: Basis) -> Array:
     """The integers as words of the limbs' dtype: those given where they are such words, else reduced."""
     if holds_poly(x):
         raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
     check_unmasked(x, name)
     is_array = isinstance(x, np.ndarray) or is_device_array(x)
-    if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= limbs.dtype.itemsize:
+    if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= basis.dtype.itemsize:
         with of(x).here():
-            return contiguous(x.astype(limbs.dtype, copy=False))
+            return contiguous(x.astype(basis.dtype, copy=False))
     integers = as_integers(x, name)
     if not integers.ndim:
         raise ParameterError(f"{name}: a single number; give a matrix, or an array of one axis")
     if integers.dtype == object:
-        return (integers % limbs.moduli[0]).astype(limbs.dtype, order="C")
+        return (integers % basis.moduli[0]).astype(basis.dtype, order="C")
     integers = contiguous(integers)
-    words = empty(of(integers), integers.shape, limbs.dtype)
+    words = empty(of(integers), integers.shape, basis.dtype)
     if words.size:
         count = words.shape[-1]
-        of(words).reduce_integers(limbs, integers.reshape(-1, count), words.reshape(-1, 1, count))
+        of(words).reduce_integers(basis, integers.reshape(-1, count), words.reshape(-1, 1, count))
     return words
 
 

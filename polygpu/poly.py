@@ -131,7 +131,7 @@ class Poly:
         }
         if self._data.size:
             few = self._backend.to_host(self._data[(0,) * self.ndim][:, :6])
-            first = words_to_ints(few).tolist() if ring.limbs.wide else few[0].tolist()
+            first = words_to_ints(few).tolist() if ring.basis.wide else few[0].tolist()
             cells["first residues"] = ", ".join(map(shown, first)) + (", ..." if ring.n > 6 else "")
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
         return f"<table>{rows}</table>"
@@ -232,7 +232,7 @@ class Poly:
             half = len(data) // 2
             rest = data[2 * half :]
             total = xp.empty_like(data[:half])
-            self._backend.pointwise(self._ring.limbs, "add", data[:half], data[half : 2 * half], None, total)
+            self._backend.pointwise(self._ring.basis, "add", data[:half], data[half : 2 * half], None, total)
             data = xp.concatenate([total, rest]) if len(rest) else total
         first: Array = data[0].copy()
         return first
@@ -300,7 +300,7 @@ class Poly:
         """The negative."""
         compute = self._backend
         data = result_data(compute, self._data.shape, out, self)
-        compute.pointwise(self._ring.limbs, "neg", self._data, None, None, data)
+        compute.pointwise(self._ring.basis, "neg", self._data, None, None, data)
         return finish(self._ring, data, self._domain, out)
 
     def mul(self, other: Poly | int, out: Poly | None = None, *, product: Product = "auto") -> Poly:
@@ -331,7 +331,7 @@ class Poly:
         check_product(product)
         ring = checked_poly(self, "a")._ring
         if not isinstance(other, Poly):
-            if not ring.limbs.wide:
+            if not ring.basis.wide:
                 return self._scaled(integer(other, "operand"), out)
             product = "auto"
         b = self._operand(other)
@@ -348,7 +348,7 @@ class Poly:
         scalars = np.array([[factor % q] for q in ring.moduli], dtype=ring.dtype)
         compute = self._backend
         data = result_data(compute, self._data.shape, out, self)
-        compute.pointwise(ring.limbs, "mul", self._data, compute.constant(scalars), None, data)
+        compute.pointwise(ring.basis, "mul", self._data, compute.constant(scalars), None, data)
         return finish(ring, data, self._domain, out)
 
     def _operand(self, other: object) -> Poly:
@@ -459,7 +459,7 @@ class Poly:
 
     def _permuted(self, permutation: Permutation) -> Poly:
         data = empty(self._backend, self._data.shape, self._data.dtype)
-        self._backend.permute(self._ring.limbs, self._data, permutation, data)
+        self._backend.permute(self._ring.basis, self._data, permutation, data)
         return Poly._wrap(self._ring, data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
@@ -533,7 +533,7 @@ class Poly:
     def _fermat_inverse(self) -> Poly:
         """x^(q-2) of evaluated values, each limb with its own exponent."""
         ring, x, compute, xp = self._ring, self, self._backend, self._backend.xp
-        zero = ~x._data.any(axis=-2, keepdims=True) if ring.limbs.wide else x._data == 0
+        zero = ~x._data.any(axis=-2, keepdims=True) if ring.basis.wide else x._data == 0
         if zero.any():
             *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
             at = f" of limb {limb}" if len(ring.moduli) > 1 else ""
@@ -576,7 +576,7 @@ class Poly:
         Of one modulus above 2**64 (*batch, n): the numbers, not their words.
         """
         data = self._backend.to_host(self._data)
-        return words_to_ints(data) if self._ring.limbs.wide else data.astype(object)
+        return words_to_ints(data) if self._ring.basis.wide else data.astype(object)
 
     def norm(self, p: float = 2) -> Any:
         """Norm of the centred coefficients, a batch element: p = 1 or inf exact ints, p = 2 a float.
@@ -660,7 +660,7 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     x, y, z = a.ntt(), b.ntt(), c.ntt()
     compute = x._backend
     data = result_data(compute, result_shape(x, y, z), out, x, y, z)
-    compute.pointwise(ring.limbs, "mul_add", x._data, y._data, z._data, data)
+    compute.pointwise(ring.basis, "mul_add", x._data, y._data, z._data, data)
     return finish(ring, data, "eval", out)
 
 
@@ -817,7 +817,7 @@ def _pointwise(op: Op, a: Poly, b: Poly, out: Poly | None) -> Poly:
         a, b = a.ntt(), b.ntt()
     ring, compute = a._ring, a._backend
     data = result_data(compute, result_shape(a, b), out, a, b)
-    compute.pointwise(ring.limbs, op, a._data, b._data, None, data)
+    compute.pointwise(ring.basis, op, a._data, b._data, None, data)
     return finish(ring, data, a._domain, out)
 
 

@@ -29,7 +29,7 @@ from .exact.roots import has_order, root_of_unity
 from .memory import check_memory
 from .ops.multiply import choose, plan_product
 from .ops.sampling import Seed, uniform
-from .plans.basis import Limbs, limbs_of
+from .plans.basis import Basis, basis_of
 from .plans.ntt import NttPlan, plan_ntt, table_bytes, transform_base
 from .plans.permutation import bit_reversal
 from .plans.product import (
@@ -118,7 +118,7 @@ class Ring:
         # Straight into __dict__, as cached_property writes: plain assignment is refused.
         parameters: dict[str, Any] = self.__dict__
         parameters.update(_n=checked_degree(n), _kind=kind, _moduli=_checked_moduli(moduli), _product=product)
-        if product == "fft" and self.limbs.wide:
+        if product == "fft" and self.basis.wide:
             raise ParameterError(
                 f"product: 'fft' takes moduli up to 2**64, and q = {shown(self._moduli[0])}; leave it out"
             )
@@ -154,19 +154,19 @@ class Ring:
         return prod(self._moduli)
 
     @cached_property
-    def limbs(self) -> Limbs:
+    def basis(self) -> Basis:
         """Moduli and storage, as the backends see them."""
-        return limbs_of(self._moduli)
+        return basis_of(self._moduli)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint32 where every modulus is at most 2**32, else uint64."""
-        return self.limbs.dtype
+        return self.basis.dtype
 
     @property
     def rows(self) -> int:
         """Length of the limb axis: the number of moduli, or the words of one modulus above 2**64."""
-        return self.limbs.rows
+        return self.basis.rows
 
     @cached_property
     def base_degree(self) -> int | None:
@@ -230,7 +230,7 @@ class Ring:
     @property
     def multiplies_evaluated(self) -> bool:
         """Whether products go through the ring's own transform; a wide modulus takes auxiliary primes."""
-        return not self.limbs.wide and self.has_eval and self._product != "fft"
+        return not self.basis.wide and self.has_eval and self._product != "fft"
 
     def _why_no_transform(self) -> str:
         n, kind = self._n, self._kind
@@ -377,8 +377,8 @@ class Ring:
 
     def _word(self) -> str:
         """The bound of the kernels that serve the largest modulus; smaller limbs may do better."""
-        if self.limbs.wide:
-            return f"{self.limbs.words} words of 64 bits"
+        if self.basis.wide:
+            return f"{self.basis.words} words of 64 bits"
         limits = (30, 31) if self.dtype == np.uint32 else (50, 62)
         top = 32 if self.dtype == np.uint32 else 64
         bits = next((b for b in limits if max(self._moduli) < 1 << b), None)
@@ -413,13 +413,13 @@ class Ring:
         shape = (*integers.shape[:-1], self.rows, self._n)
         if is_device_array(integers):
             data = empty(of(integers), shape, self.dtype)
-            of(integers).reduce_integers(self.limbs, integers, data)
+            of(integers).reduce_integers(self.basis, integers, data)
             return self._element._wrap(self, data, "coef")
         data = empty(host(), shape, self.dtype)
         if integers.dtype == object:
             residues_of_ints(self._moduli, integers, data)
         else:
-            of(data).reduce_integers(self.limbs, integers, data)
+            of(data).reduce_integers(self.basis, integers, data)
         return self._element._wrap(self, backend().from_host(data), "coef")
 
     def from_residues(self, data: Any, domain: Domain = "coef", *, copy: bool | None = None) -> Poly:
@@ -477,7 +477,7 @@ class Ring:
     def _check_canonical(self, array: Array) -> None:
         """Raise NotCanonical for the first residue outside [0, q), the words of a wide one together."""
         values = of(array).to_host(array)
-        if self.limbs.wide:
+        if self.basis.wide:
             words = values.astype(object)
             values = np.zeros_like(words[..., :1, :])
             for w in range(self.rows):
@@ -513,7 +513,7 @@ class Ring:
         """A batch of the ring's one."""
         poly = self.zeros(batch)
         with of(poly.data).here():
-            poly.data[..., : 1 if self.limbs.wide else self.rows, 0] = 1
+            poly.data[..., : 1 if self.basis.wide else self.rows, 0] = 1
         return poly
 
     def monomial(self, k: int, coefficient: int = 1) -> Poly:
@@ -550,7 +550,7 @@ class Ring:
             raise ParameterError(f"start: {shown(start)} must be below 2**48")
         shape = _batch(batch)
         data = empty(host(), (*shape, self.rows, self._n), self.dtype)
-        uniform(host(), self.limbs, self._n, shape, seed, start, data)
+        uniform(host(), self.basis, self._n, shape, seed, start, data)
         return self._element._wrap(self, backend().from_host(data), "coef")
 
     # ---- the evaluation domain ----
@@ -568,7 +568,7 @@ class Ring:
             raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(self._moduli)})")
         base = self.transform.base
         x = self.monomial(base).ntt() if base < self._n else self([1 if self._kind == "cyclic" else -1]).ntt()
-        points = x.to_residue_ints() if self.limbs.wide else x.cpu().data[limb]
+        points = x.to_residue_ints() if self.basis.wide else x.cpu().data[limb]
         return points[..., ::base].copy()
 
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -149,15 +149,15 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     from polygpu.backends.cpu import CpuBackend
 
     backend = CpuBackend()
-    limbs = backend._native_limbs(ring.limbs)
+    basis = backend._native_basis(ring.basis)
     for op in range(5):
         if not (ring is WIDE and op > 2):
-            yield f"pointwise {op}", limbs.pointwise, [op, a, b, a, out]
-    yield "pointwise with a scalar", limbs.pointwise, [0 if ring is WIDE else 3, a, b, None, out]
+            yield f"pointwise {op}", basis.pointwise, [op, a, b, a, out]
+    yield "pointwise with a scalar", basis.pointwise, [0 if ring is WIDE else 3, a, b, None, out]
     index = np.arange(N)[::-1].copy()
-    yield "permute", lambda x, y: limbs.permute(x, index, y), [a, out]
-    yield "reduce_integers", limbs.reduce_integers, [np.arange(-4, 4), out]
-    yield "reduce_words", limbs.reduce_words, [np.ones((1, N, 3), np.uint64), 0, out]
+    yield "permute", lambda x, y: basis.permute(x, index, y), [a, out]
+    yield "reduce_integers", basis.reduce_integers, [np.arange(-4, 4), out]
+    yield "reduce_words", basis.reduce_words, [np.ones((1, N, 3), np.uint64), 0, out]
     if ring is not WIDE:
         transform = backend._native(ring.transform)
         yield "forward", transform.forward, [a, out]
@@ -167,13 +167,13 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))
-        yield "matmul_points", limbs.matmul_points, [x, y, z]
-        one = backend._native_limbs(pg.Ring(N, ring.moduli[0]).limbs)
+        yield "matmul_points", basis.matmul_points, [x, y, z]
+        one = backend._native_basis(pg.Ring(N, ring.moduli[0]).basis)
         x, y, z = (np.ones((1, 8, 8), v.dtype) for v in (a, b, out))
         yield "matmul", one.matmul, [x, y, z]
         forward, inverse = (np.zeros((2, N), a.dtype) for _ in range(2))
         yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, True, forward, inverse]
-        yield "Transform", _cpu.Transform, [limbs, N, 1, 64, True, *ring.transform.tables]
+        yield "Transform", _cpu.Transform, [basis, N, 1, 64, True, *ring.transform.tables]
     auxiliary = backend._native(pg.Ring(7, q).product_plan("ntt"))
     x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
     if ring is WIDE:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 # "last": q - 1; "words": all bits 1; "half", "past half": the largest and the least of centred residues
 Values = Literal["random", "last", "words", "half", "past half"]
@@ -52,8 +52,8 @@ def check_matmul(
 
     method: of the backend; "matmul", or one of the ways between which that chooses.
     """
-    limbs = limbs_of((q,))
-    bound = 1 << 8 * limbs.dtype.itemsize
+    basis = basis_of((q,))
+    bound = 1 << 8 * basis.dtype.itemsize
     a, b = (drawn(shape, bound, seed) for seed, shape in enumerate((a_shape, b_shape)))
     if values != "random":
         a[...] = b[...] = {"last": q - 1, "words": bound - 1, "half": q // 2, "past half": q // 2 + 1}[values]
@@ -61,10 +61,10 @@ def check_matmul(
     expected = np.zeros(shape, object)
     for k in range(a.shape[2]):
         expected += a[:, :, k, None] * b[:, k, None, :]
-    out = backend.xp.full(shape, 1, limbs.dtype)
-    x, y = (backend.from_host(operand.astype(limbs.dtype)) for operand in (a, b))
-    getattr(backend, method)(limbs, x, y, out)
-    np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(limbs.dtype))
+    out = backend.xp.full(shape, 1, basis.dtype)
+    x, y = (backend.from_host(operand.astype(basis.dtype)) for operand in (a, b))
+    getattr(backend, method)(basis, x, y, out)
+    np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(basis.dtype))
 
 
 def check_points(
@@ -76,31 +76,31 @@ def check_points(
 ) -> None:
     """One product of matrices of polynomials; sizes: batch, m, k, p, points."""
     batch, m, k, p, points = sizes
-    limbs, rows = limbs_of(moduli), len(moduli)
+    basis, rows = basis_of(moduli), len(moduli)
     shapes = (batch, m, k, rows, points), (batch, k, p, rows, points)
     q = np.array(moduli, object)[:, None]
     a, b = (drawn(shape, 1 << 64, seed) % q for seed, shape in enumerate(shapes))
     if values != "random":
         a[...] = b[...] = q - 1
-    x, y = (backend.from_host(operand.astype(limbs.dtype)) for operand in (a, b))
-    out = backend.xp.full((batch, m, p, rows, points), 1, limbs.dtype)
+    x, y = (backend.from_host(operand.astype(basis.dtype)) for operand in (a, b))
+    out = backend.xp.full((batch, m, p, rows, points), 1, basis.dtype)
     if layout == "transposed":
         axes = 2, 1, 0, 3, 4
         x, y = (
-            backend.from_host(np.ascontiguousarray(operand.transpose(axes).astype(limbs.dtype))).transpose(
+            backend.from_host(np.ascontiguousarray(operand.transpose(axes).astype(basis.dtype))).transpose(
                 axes
             )
             for operand in (a, b)
         )
-        out = backend.xp.full((p, batch, m, rows, points), 1, limbs.dtype).transpose(1, 2, 0, 3, 4)
+        out = backend.xp.full((p, batch, m, rows, points), 1, basis.dtype).transpose(1, 2, 0, 3, 4)
     elif layout == "broadcast":
         a, b = np.broadcast_to(a[:1], a.shape), np.broadcast_to(b[:, :, :1], b.shape)
         x, y = backend.xp.broadcast_to(x[:1], x.shape), backend.xp.broadcast_to(y[:, :, :1], y.shape)
     expected = np.zeros(out.shape, object)
     for i in range(k):
         expected += a[:, :, i, None] * b[:, i, None]
-    backend.matmul_points(limbs, x, y, out)
-    np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(limbs.dtype))
+    backend.matmul_points(basis, x, y, out)
+    np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(basis.dtype))
 
 
 def check_all_points(backend: Any, moduli: tuple[int, ...], layout: Layout) -> None:

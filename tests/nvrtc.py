@@ -36,7 +36,7 @@ from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import CudaBackend
 from polygpu.backends.cuda.matmul_tiles import has_limbs
 from polygpu.backends.cuda.tiles import Card
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
 from polygpu.plans.product import AuxiliaryPlan, FftPlan
@@ -173,30 +173,30 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         backend = CudaBackend(0)
     backend.address = lambda x: 0  # type: ignore[method-assign]
     for modulus in MODULI:
-        limbs = limbs_of((modulus,))
-        x = _array((1, 1, 64), limbs.dtype)
+        basis = basis_of((modulus,))
+        x = _array((1, 1, 64), basis.dtype)
         for op, n in product(("add", "sub", "neg", "mul", "mul_add"), (63, 64)):  # by entries, in chunks
-            entries = _array((1, 1, n), limbs.dtype)
-            backend.pointwise(limbs, op, entries, entries, entries, entries)  # type: ignore[arg-type]
+            entries = _array((1, 1, n), basis.dtype)
+            backend.pointwise(basis, op, entries, entries, entries, entries)  # type: ignore[arg-type]
         for evaluated in (False, True):
-            backend.permute(limbs, x, automorphism(64, "negacyclic", 3, evaluated), x)
-        backend.reduce_integers(limbs, _array((1, 64), np.int64), x)
-        auxiliary = NttPlan(limbs_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
-        backend.multiply(AuxiliaryPlan(limbs, 64, "negacyclic", auxiliary), x, x, x)
+            backend.permute(basis, x, automorphism(64, "negacyclic", 3, evaluated), x)
+        backend.reduce_integers(basis, _array((1, 64), np.int64), x)
+        auxiliary = NttPlan(basis_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
+        backend.multiply(AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), x, x, x)
         for size, base in transforms:
-            ntt = NttPlan(limbs, base << size, "negacyclic", base, (1,))
+            ntt = NttPlan(basis, base << size, "negacyclic", base, (1,))
             # Few rows; as many as fill the card; so many that two passes run in one launch.
             for batch in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
-                x = _array((batch, 1, base << size), limbs.dtype)
+                x = _array((batch, 1, base << size), basis.dtype)
                 backend.ntt(ntt, x, x)
                 backend.intt(ntt, x, x)
                 backend.multiply(ntt, x, x, x)
     for modulus, digits, (size, base) in product((MODULI[2], MODULI[-1]), (1, 2, 3, 5), transforms):
         if base == 1 and size >= 4:
-            limbs = limbs_of((modulus,))
+            basis = basis_of((modulus,))
             for degree in (1 << size, 2 << size):  # linear products, which are folded, and negacyclic ones
-                x = _array((1, 1, degree), limbs.dtype)
-                plan = FftPlan(limbs, degree, "negacyclic", 2 << size, digits, 0)
+                x = _array((1, 1, degree), basis.dtype)
+                plan = FftPlan(basis, degree, "negacyclic", 2 << size, digits, 0)
                 plan.__dict__["twiddles"] = _array((plan.points,), np.complex128)
                 backend.multiply(plan, x, x, x)
     for dtype, size in product((np.complex64, np.complex128), range(1, 13)):
@@ -206,15 +206,15 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
         if size == 6:
             backend.convolve(x, x, x)
     for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):  # one for each sum
-        limbs = limbs_of((modulus,))
+        basis = basis_of((modulus,))
 
-        def array(*shape: int, dtype: Any = limbs.dtype) -> Any:
+        def array(*shape: int, dtype: Any = basis.dtype) -> Any:
             return _array(shape, dtype)
 
         sizes = (1, 2, 4, 8)
         for rows, columns, points in (*product(sizes, sizes, (63, 64)), (16, 16, 64)):
             a, b = array(1 << 16, rows, 3, 1, points), array(1 << 16, 3, columns, 1, points)
-            backend.matmul_points(limbs, a, b, array(1 << 16, rows, columns, 1, points))
+            backend.matmul_points(basis, a, b, array(1 << 16, rows, columns, 1, points))
         if modulus > 1 << 62:
             continue
         for rows, columns, length in (
@@ -222,19 +222,19 @@ def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[K
             *product(sizes, (63, 64), (64,)),
         ):
             a, b = array(1 << 16, rows, length), array(1 << 16, length, columns)
-            backend._matmul_integer(limbs, a, b, array(1 << 16, rows, columns))
+            backend._matmul_integer(basis, a, b, array(1 << 16, rows, columns))
         for columns, length in product(sizes, (63, 64)):
             a, b = array(1, 64, length), array(1, length, columns)
-            backend._matmul_integer(limbs, a, b, array(1, 64, columns))
+            backend._matmul_integer(basis, a, b, array(1, 64, columns))
         for rows, length in product((64, 65), (1, 2, 4)):  # both blocks; copies of 4, 8 and 16 bytes
             a, b, out = array(1, rows, length), array(1, length, 64), array(1, rows, 64)
-            if has_limbs(modulus, limbs.dtype.itemsize):
-                backend._matmul_limbs(limbs, a, b, out)
-            backend._matmul_residues(limbs, a, b, out)
-        if has_limbs(modulus, limbs.dtype.itemsize):
+            if has_limbs(modulus, basis.dtype.itemsize):
+                backend._matmul_limbs(basis, a, b, out)
+            backend._matmul_residues(basis, a, b, out)
+        if has_limbs(modulus, basis.dtype.itemsize):
             for batch, m, n in ((1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24)):  # more than 65535 blocks
-                backend._matmul_limbs(limbs, array(batch, m, 4), array(batch, 4, n), array(batch, m, n))
-    limbs_of.cache_clear()  # their handles hold what no other backend shall find
+                backend._matmul_limbs(basis, array(batch, m, 4), array(batch, 4, n), array(batch, m, n))
+    basis_of.cache_clear()  # their handles hold what no other backend shall find
     # A kernel that is launched with several sizes of shared memory counts once, with the largest.
     largest: dict[str, Kernel] = {}
     for kernel in recorder.launches:

@@ -456,11 +456,11 @@ def test_what_a_case_is_measured_with_is_put_back() -> None:
 
 def test_rings_are_made_without_what_was_kept() -> None:
     first = pg.Ring(16, 97)
-    plan, limbs = first.transform, first.limbs
+    plan, basis = first.transform, first.basis
     assert pg.Ring(16, 97).transform is plan
     goals.forget_plans()
     second = pg.Ring(16, 97)
-    assert second.transform is not plan and second.limbs is not limbs
+    assert second.transform is not plan and second.basis is not basis
     assert first.transform is plan
 
 

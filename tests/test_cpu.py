@@ -16,7 +16,7 @@ from polygpu import _cpu
 from polygpu.backends import backend
 from polygpu.exact.primes import root_order
 from polygpu.exact.roots import root_of_unity
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 from polygpu.plans.ntt import plan_ntt
 
 
@@ -52,14 +52,14 @@ WIDE_MODULI = [
 @pytest.mark.parametrize("q", MODULI + WIDE_MODULI)
 @pytest.mark.parametrize("n", [1, 3, 8, 37, 64])
 def test_pointwise_equals_python_integers(q, n, isa):
-    limbs = limbs_of((q,))
+    basis = basis_of((q,))
     edges = [0, 1 % q, q - 1, q // 2, max(q - 2, 0)]
     for name in _cpu.supported_isas():
         isa(name)
         source = random.Random(n)
         rows = [[source.choice([*edges, source.randrange(q)]) for _ in range(n)] for _ in range(3)]
         rows[0][0] = rows[1][0] = rows[2][0] = q - 1
-        a, b, c = (np.array(row, dtype=limbs.dtype).reshape(1, n) for row in rows)
+        a, b, c = (np.array(row, dtype=basis.dtype).reshape(1, n) for row in rows)
         scalar = b[:, :1].copy()
         expected = {
             "add": [(x + y) % q for x, y, _ in zip(*rows, strict=True)],
@@ -70,10 +70,10 @@ def test_pointwise_equals_python_integers(q, n, isa):
         }
         for op, values in expected.items():
             out = np.empty_like(a)
-            backend().pointwise(limbs, op, a, None if op == "neg" else b, c if op == "mul_add" else None, out)
+            backend().pointwise(basis, op, a, None if op == "neg" else b, c if op == "mul_add" else None, out)
             assert out[0].tolist() == values, (name, op)
         out = np.empty_like(a)
-        backend().pointwise(limbs, "mul", a, scalar, None, out)
+        backend().pointwise(basis, "mul", a, scalar, None, out)
         assert out[0].tolist() == [x * rows[1][0] % q for x in rows[0]]
 
 
@@ -272,7 +272,7 @@ def test_a_program_ends_while_daemon_threads_compute(call, threads):
         import numpy as np
         import polygpu as pg
         from polygpu import _cpu
-        from polygpu.roots import root_of_unity
+        from polygpu.exact.roots import root_of_unity
         a = pg.Ring(65536, 2**64).random(8)
         b = pg.Ring(4096, pg.ntt_primes(4096, 60)).random(256)
         z = np.ones((4096, 256), np.complex64)

@@ -39,7 +39,7 @@ from polygpu.backends.cuda.tiles import (
     word_of,
 )
 from polygpu.plans import cache as plan_cache
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
 
 needs_compiler = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def _forget():
     backends.load.cache_clear()
     backends._default_device.cache_clear()
     plan_cache.forget()
-    limbs_of.cache_clear()
+    basis_of.cache_clear()
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def test_every_word(bits, order):
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
-            assert word_of(ring.limbs, backends.load("cuda:0").card) == WORDS[bits]
+            assert word_of(ring.basis, backends.load("cuda:0").card) == WORDS[bits]
             check_ring(ring)
 
 
@@ -361,7 +361,7 @@ def test_products_in_chunks(gpu, monkeypatch):
     """Operands that broadcast, a few rows at a time."""
     ring = pg.Ring(20, [10**9, 10**9 + 7, 2**64 - 59], product="ntt")
     transform = ring.product_plan().transform
-    row = 8 * len(transform.limbs.moduli) * transform.degree
+    row = 8 * len(transform.basis.moduli) * transform.degree
     a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
     for rows in (1, 4, 5, 18, 19):
         monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", rows * row)
@@ -562,7 +562,7 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     points = 1 << log_points
     compute, planned = backends.load("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
-    tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.limbs)
+    tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.basis)
     x = complex_rows((5, points), np.complex128)
     there = gpu.asarray(x)
     run = (Rows(5, 1, log_points, "Complex128", moduli), passes, tables, there, there)
@@ -794,7 +794,7 @@ def test_every_tile_of_products_of_integers(gpu, q, side):
     """Lengths and edges on both sides of the tile's."""
     backend, edge = with_idle_multiprocessors(gpu, 1), 16 * side
     for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
-        tile = integer_tile(sum_of(limbs_of((q,))), 2, edge, edge, backend.card)
+        tile = integer_tile(sum_of(basis_of((q,))), 2, edge, edge, backend.card)
         assert (tile.side, tile.grid) == (side, 2)
         check_integers(backend, q, (2, m, k), (2, k, n), "words")
     check_integers(backend, q, (2, edge, 16), (2, 16, edge))
@@ -820,7 +820,7 @@ def test_narrow_products_of_integers(gpu, q, multiprocessors):
 def test_long_sums_in_parts(gpu, q, m, n):
     backend = with_idle_multiprocessors(gpu, 5)
     for k in (1037, 1040):
-        assert part_of_sums(sum_of(limbs_of((q,))), 1, m, n, k, backend.card) < k
+        assert part_of_sums(sum_of(basis_of((q,))), 1, m, n, k, backend.card) < k
         check_integers(backend, q, (1, m, k), (1, k, n), "words")
         check_integers(backend, q, (1, m, k), (1, k, n))
 
@@ -841,7 +841,7 @@ def test_products_at_points(gpu, moduli, layout):
 )
 def test_products_at_points_in_stages(gpu, moduli, side, layout):
     """Sums on both sides of one stage and of all; rows, columns and points that end within a block."""
-    backend, limbs = with_idle_multiprocessors(gpu, 0), limbs_of(moduli)
+    backend, basis = with_idle_multiprocessors(gpu, 0), basis_of(moduli)
     for batch, m, k, p, points in (
         (1, 2 * side, 2, 2 * side, 32),
         (2, 2 * side - 1, 3, 2 * side, 20),
@@ -851,7 +851,7 @@ def test_products_at_points_in_stages(gpu, moduli, side, layout):
         (1, 2 * side, 12, 2 * side, 20),
         (1, 2 * side, 27, 2 * side - 1, 20),
     ):
-        tile = staged_tile(limbs, batch, m, p, k, points, backend.card)
+        tile = staged_tile(basis, batch, m, p, k, points, backend.card)
         assert tile is not None and tile.side == side
         for values in ("random", "last"):
             matrices.check_points(backend, moduli, (batch, m, k, p, points), values, layout)
@@ -859,10 +859,10 @@ def test_products_at_points_in_stages(gpu, moduli, side, layout):
 
 def dot(gpu, q, a, b):
     """A sum of products, by the device."""
-    limbs, k = limbs_of((q,)), len(a)
-    x, y = (gpu.asarray(np.array(values, limbs.dtype)) for values in (a, b))
-    out = gpu.zeros((1, 1, 1, 1, 1), limbs.dtype)
-    backends.load("cuda:0").matmul_points(limbs, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out)
+    basis, k = basis_of((q,)), len(a)
+    x, y = (gpu.asarray(np.array(values, basis.dtype)) for values in (a, b))
+    out = gpu.zeros((1, 1, 1, 1, 1), basis.dtype)
+    backends.load("cuda:0").matmul_points(basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out)
     return int(out.get().item())
 
 
@@ -883,12 +883,12 @@ def test_a_sum_that_wraps_when_its_words_are_joined(gpu):
 
 @needs_compiler
 def test_products_at_points_off_the_alignment_of_chunks(gpu):
-    backend, limbs = with_idle_multiprocessors(gpu, 0), limbs_of((17,))
+    backend, basis = with_idle_multiprocessors(gpu, 0), basis_of((17,))
     x = gpu.zeros((1 + 3 * 64,), np.uint32)
     x[1:] = gpu.asarray(np.arange(192, dtype=np.uint32) % 17)
     a = x[1:].reshape(1, 1, 3, 1, 64)
     b, out = a.reshape(1, 3, 1, 1, 64), gpu.zeros((1, 1, 1, 1, 64), np.uint32)
-    backend.matmul_points(limbs, a, b, out)
+    backend.matmul_points(basis, a, b, out)
     np.testing.assert_array_equal(out.get().ravel(), (a.get().astype(int) ** 2).sum(axis=2).ravel() % 17)
 
 
@@ -911,7 +911,7 @@ def test_tiles_of_products_of_integers():
 def test_tiles_of_products_at_points():
     """Large where there is work for all multiprocessors, small where not; all is covered."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
-    four, wide = (limbs_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
+    four, wide = (basis_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
     tile = points_tile(four, 1, 64, 64, 4096, True, card)
     assert (tile.rows, tile.columns, tile.width) == (8, 8, 1)
     assert tile.grid == 64 * 4 * 4096 // 128
@@ -931,8 +931,8 @@ def test_stages_of_products_at_points():
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
 
     def tile(bits, batch, rows, columns, points):
-        limbs = limbs_of(tuple(2**bits - 1 - 2 * i for i in range(4)))
-        found = staged_tile(limbs, batch, rows, columns, 64, points, card)
+        basis = basis_of(tuple(2**bits - 1 - 2 * i for i in range(4)))
+        found = staged_tile(basis, batch, rows, columns, 64, points, card)
         return found and (found.side, found.width, found.grid)
 
     assert tile(30, 1, 64, 64, 4096) == (8, 1, 4 * 4 * 512)
@@ -943,7 +943,7 @@ def test_stages_of_products_at_points():
     assert tile(32, 1, 64, 64, 4096) == (4, 2, 8 * 8 * 256)
     assert tile(60, 1, 64, 64, 1024) == tile(62, 1, 64, 64, 1024) == (4, 1, 8 * 8 * 128)
     assert tile(64, 1, 64, 64, 4096) is None
-    assert staged_tile(limbs_of((17,)), 1, 64, 64, 1, 1 << 20, card) is None
+    assert staged_tile(basis_of((17,)), 1, 64, 64, 1, 1 << 20, card) is None
     assert tile(30, 1000, 4, 64, 4096) is tile(60, 1000, 64, 1, 4096) is tile(30, 1000, 64, 64, 4) is None
 
 
@@ -1064,14 +1064,14 @@ def growing(q, log_length, stage, rng):
 def test_values_that_grow_in_every_stage(gpu, bits):
     """The bounds of lazy values, reached (60 bits: 12q of 15q): no transform's own twiddles come near."""
     card, (q,), log_length = Card((9, 0), 227 << 10), primes(64, bits), 12
-    limbs, word = limbs_of((q,)), WORDS[bits]
-    (one,) = split_passes(1 << log_length, 1, limbs.dtype.itemsize, card)
+    basis, word = basis_of((q,)), WORDS[bits]
+    (one,) = split_passes(1 << log_length, 1, basis.dtype.itemsize, card)
     entries = [0, 1]  # of a node: cuda/tile.cuh, Twiddles
     for node in range(2, 1 << log_length):
         depth = node.bit_length() - 1
         start = one.starts[depth]
         above, below = divmod(node - (1 << depth), 1 << (depth - start))
-        unit = 2 if depth > start and (limbs.dtype == np.uint32 or word == "Float64") else 1
+        unit = 2 if depth > start and (basis.dtype == np.uint32 or word == "Float64") else 1
         entries.append((1 << depth) + unit * ((below // unit << start) + above) + below % unit)
     module = gpu.RawModule(
         code=(Path(backends.cuda_sources()) / "ntt.cu").read_text(),
@@ -1083,17 +1083,17 @@ def test_values_that_grow_in_every_stage(gpu, bits):
     rng = np.random.default_rng(bits)
     for stage in (*range(3, log_length), 11, 11, 7, 7):
         w, row, expected = growing(q, log_length, stage, rng)
-        table = np.zeros((1 << log_length, 1 if word == "Float64" else 2), limbs.dtype)
+        table = np.zeros((1 << log_length, 1 if word == "Float64" else 2), basis.dtype)
         for node, entry in enumerate(entries):
             if word == "Float64":
                 table[entry] = np.float64(w[node] - q if w[node] > q // 2 else w[node]).view(np.uint64)
             else:
-                table[entry] = w[node], (w[node] << 8 * limbs.dtype.itemsize) // q
-        x = gpu.asarray(np.array(row, limbs.dtype))
+                table[entry] = w[node], (w[node] << 8 * basis.dtype.itemsize) // q
+        x = gpu.asarray(np.array(row, basis.dtype))
         sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(0), np.uint32(0)]
         arguments = (x, x, gpu.asarray(cuda.launch._constants((q,))), gpu.asarray(table), *sizes)
-        forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * limbs.dtype.itemsize)
-        np.testing.assert_array_equal(x.get(), expected.astype(limbs.dtype))
+        forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * basis.dtype.itemsize)
+        np.testing.assert_array_equal(x.get(), expected.astype(basis.dtype))
 
 
 BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies halfway between two doubles, nearly
@@ -1511,7 +1511,7 @@ SECOND = {
     "out": lambda x, y: x.mul(y, out=x.copy()),
     "nothing to do": lambda x, y: x.intt(out=y.copy()),
     "residues": lambda x, y: x.ring.from_residues(x.data, copy=True),
-    "integers": lambda x, y: x if x.ring.limbs.wide else x.ring(x.data[:, 0, :]),
+    "integers": lambda x, y: x if x.ring.basis.wide else x.ring(x.data[:, 0, :]),
 }
 SECOND_EVALUATED = {
     "transform": lambda x, y: x.ntt(),
@@ -1772,7 +1772,7 @@ def test_prefetch():
 )
 def test_words(moduli, capability, word):
     """The widest modulus decides, and whether the card is fast in doubles."""
-    assert word_of(limbs_of(tuple(moduli)), Card(capability, 64 << 10)) == word
+    assert word_of(basis_of(tuple(moduli)), Card(capability, 64 << 10)) == word
 
 
 NOTED = r"""

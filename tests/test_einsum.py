@@ -143,7 +143,7 @@ def test_largest_entries(name: str, each_isa: str) -> None:
     R = RINGS[name]
     largest = np.full((2, 9, R.n), R.modulus - 1, dtype=object)
     check(R(largest) @ R(largest.transpose(1, 0, 2)), by_numpy(R, lambda x, y: x @ y.T, largest, largest))
-    if R.base_degree == 1 and not R.limbs.wide:
+    if R.base_degree == 1 and not R.basis.wide:
         residues = np.broadcast_to(np.array(R.moduli, dtype=object)[:, None] - 1, (2, 9, R.rows, R.n))
         a = R.from_residues(residues.astype(R.dtype), "eval")
         # Nine times the square of -1, at each point.
@@ -357,9 +357,9 @@ def test_operands_are_not_copied(subscripts: str, monkeypatch: pytest.MonkeyPatc
     compute, calls = a._backend, []
     whole = type(compute).matmul_points
 
-    def spy(self: Any, limbs: Any, x: Any, y: Any, out: Any) -> None:
+    def spy(self: Any, basis: Any, x: Any, y: Any, out: Any) -> None:
         calls.append((x, y, out))
-        whole(self, limbs, x, y, out)
+        whole(self, basis, x, y, out)
 
     monkeypatch.setattr(type(compute), "matmul_points", spy)
     c = pg.einsum(subscripts, a, b)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polygpu import _cpu
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 MODULI = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
 
@@ -45,14 +45,14 @@ def digits_of(n, q):
 
 def native(n, kind, moduli, digits=None, width=None, sums=None):
     """The core's product for these moduli and the dtype of their arrays."""
-    limbs = limbs_of(moduli)
+    basis = basis_of(moduli)
     words = np.array([[q % 2**64] for q in moduli], np.uint64)
     if digits is None:
         digits, width = digits_of(n, max(moduli))
     in_place = kind == "negacyclic" and n > 1 and n & (n - 1) == 0
     length = n if in_place else max(2, 1 << (2 * n - 2).bit_length())
     core = _cpu.FftProduct(
-        _cpu.Limbs(words, 8 * limbs.dtype.itemsize),
+        _cpu.Limbs(words, 8 * basis.dtype.itemsize),
         n,
         length,
         kind == "negacyclic",
@@ -61,7 +61,7 @@ def native(n, kind, moduli, digits=None, width=None, sums=None):
         sums or 2 * digits - 1,
         twiddles(length // 2),
     )
-    return core, limbs.dtype
+    return core, basis.dtype
 
 
 def product(a, b, q, kind):
@@ -203,9 +203,9 @@ def test_threads_do_not_change_values(each_isa, threads):
 
 
 def test_arguments_are_checked():
-    limbs = _cpu.Limbs(np.array([[2**32]], np.uint64), 32)
+    basis = _cpu.Limbs(np.array([[2**32]], np.uint64), 32)
     wide = _cpu.Limbs(np.array([[1, 1]], np.uint64), 64)
-    good = {"limbs": limbs, "degree": 8, "length": 8, "negacyclic": True}
+    good = {"limbs": basis, "degree": 8, "length": 8, "negacyclic": True}
     good |= {"digits": 2, "width": 16, "sums": 3, "table": twiddles(4)}
     core = _cpu.FftProduct(**good)
     for wrong in (

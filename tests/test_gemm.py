@@ -14,7 +14,7 @@ from polygpu.backends import cuda, load
 from polygpu.backends.cuda import matmul_tiles
 from polygpu.backends.cuda.tiles import Card
 from polygpu.errors import OutOfDeviceMemory
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 METHODS = ("_matmul_limbs", "_matmul_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
@@ -33,7 +33,7 @@ def product_of(a, b, q):
 def operands(q, shape, kind, seed=0):
     """Words of all sizes, or those whose sums are largest: q - 1, and about q / 2 where words are centred."""
     left, right, m, k, n = shape
-    dtype, rng = limbs_of((q,)).dtype, np.random.default_rng(seed)
+    dtype, rng = basis_of((q,)).dtype, np.random.default_rng(seed)
     a, b = np.empty((left, m, k), dtype), np.empty((right, k, n), dtype)
     for x in (a, b):
         if kind == "words":
@@ -49,9 +49,9 @@ def operands(q, shape, kind, seed=0):
 
 
 def multiply(method, q, a, b):
-    compute, limbs = load("cuda:0"), limbs_of((q,))
-    out = compute.xp.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), limbs.dtype)
-    getattr(compute, method)(limbs, compute.from_host(a), compute.from_host(b), out)
+    compute, basis = load("cuda:0"), basis_of((q,))
+    out = compute.xp.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), basis.dtype)
+    getattr(compute, method)(basis, compute.from_host(a), compute.from_host(b), out)
     return out.get()
 
 
@@ -117,7 +117,7 @@ def test_moduli_of_limbs():
 
 def way(q, *shape, card=H100):
     """Of a product (batch, m, k, n)."""
-    return matmul_tiles.matmul_method(q, limbs_of((q,)).dtype.itemsize, *shape, card)
+    return matmul_tiles.matmul_method(q, basis_of((q,)).dtype.itemsize, *shape, card)
 
 
 @pytest.mark.parametrize("card", [H100, T4], ids=["H100", "T4"])
@@ -222,7 +222,7 @@ def test_products_without_terms_or_results(method, monkeypatch):
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62 - 57])
 def test_long_sums_of_limbs(q):
     """The sums of 32 bits of so many words are the largest, and go on in another call."""
-    longest = (1 << 15) // limbs_of((q,)).dtype.itemsize
+    longest = (1 << 15) // basis_of((q,)).dtype.itemsize
     with simulated():
         for k in (longest, longest + 1):
             a, b = operands(q, (1, 1, 2, k, 1), "all bits")

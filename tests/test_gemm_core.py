@@ -10,7 +10,7 @@ from interrupts import seconds_to_answer
 
 from polygpu import _cpu
 from polygpu.backends import load
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 # Around the bounds of one digit, of the 52-bit multiplier and of two digits, of words and of digits' widths.
 # Just above 2^63/3 and 2^63/5 the multiple of q that sums are folded by is smallest.
@@ -26,22 +26,22 @@ LONG_DEPTHS = [2047, 2049, 4095, 4096, 4097, 6200]
 
 
 def matmul(a, b, q):
-    limbs = limbs_of((q,))
-    out = np.full((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), 7, limbs.dtype)
-    load("cpu").matmul(limbs, a, b, out)
+    basis = basis_of((q,))
+    out = np.full((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), 7, basis.dtype)
+    load("cpu").matmul(basis, a, b, out)
     return out
 
 
 def matmul_points(a, b, moduli):
-    limbs = limbs_of(moduli)
-    out = np.full((*a.shape[:2], b.shape[2], *a.shape[3:]), 7, limbs.dtype)
-    load("cpu").matmul_points(limbs, a, b, out)
+    basis = basis_of(moduli)
+    out = np.full((*a.shape[:2], b.shape[2], *a.shape[3:]), 7, basis.dtype)
+    load("cpu").matmul_points(basis, a, b, out)
     return out
 
 
 def words(shape, q, seed=1):
     """Any words of the dtype of q, many of them at an edge."""
-    dtype = limbs_of((q,)).dtype
+    dtype = basis_of((q,)).dtype
     last = np.iinfo(dtype).max
     source = np.random.default_rng(seed)
     x = source.integers(0, last, shape, dtype=dtype, endpoint=True)
@@ -72,7 +72,7 @@ def largest_residues(q):
 
 @pytest.mark.parametrize("q", MODULI)
 def test_matmul_of_the_largest_entries(q, each_isa):
-    dtype = limbs_of((q,)).dtype
+    dtype = basis_of((q,)).dtype
     for value in (*largest_residues(q), int(np.iinfo(dtype).max)):
         for k in DEPTHS:
             for n in (1, 3):
@@ -82,7 +82,7 @@ def test_matmul_of_the_largest_entries(q, each_isa):
 
 @pytest.mark.parametrize("q", POINT_MODULI)
 def test_matmul_points_of_the_largest_residues(q, each_isa):
-    dtype = limbs_of((q,)).dtype
+    dtype = basis_of((q,)).dtype
     for value in largest_residues(q):
         for k in (*DEPTHS, *LONG_DEPTHS):
             for side in (1, 9):  # read where they lie, or gathered for tiles
@@ -134,7 +134,7 @@ def test_a_matrix_is_shared_by_a_batch(q, each_isa, threads):
 
 @pytest.mark.parametrize("q", [65537, 2**61 - 1])
 def test_empty_matrices(q, each_isa):
-    dtype = limbs_of((q,)).dtype
+    dtype = basis_of((q,)).dtype
     for m, k, n in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)):
         for batch in (0, 2):
             shape = (batch, m, n)
@@ -163,7 +163,7 @@ def in_steps(moduli, m, p, points):
     """Operands by what is done to their axes, and their products."""
     batch, k = 2, 4
     source = random.Random(3)
-    dtype = limbs_of(moduli).dtype
+    dtype = basis_of(moduli).dtype
 
     def entries(*shape):
         values = [
@@ -198,28 +198,28 @@ def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, thr
     a, b, expected = steps["dense"]
     whole = np.zeros((p, len(a), 2 * m, len(moduli), points), a.dtype)
     out = whole.transpose(1, 2, 0, 3, 4)[:, 1::2]
-    load("cpu").matmul_points(limbs_of(moduli), a, b, out)
+    load("cpu").matmul_points(basis_of(moduli), a, b, out)
     assert (out == expected).all() and not whole[:, :, ::2].any()
 
 
 @pytest.mark.parametrize("q", [97, 2**31 - 1, 2**32 - 5, 2**62])
 def test_the_reference_agrees(q):
-    limbs = limbs_of((q,))
+    basis = basis_of((q,))
     for a, b in ((words((2, 3, 5), q), words((1, 5, 4), q)), (words((1, 3, 5), q), words((2, 5, 4), q))):
-        out = np.empty((2, 3, 4), limbs.dtype)
-        load("reference").matmul(limbs, a, b, out)
+        out = np.empty((2, 3, 4), basis.dtype)
+        load("reference").matmul(basis, a, b, out)
         assert (out == matmul(a, b, q)).all()
     a, b = residues((2, 3, 5, 1, 6), q), residues((2, 5, 4, 1, 6), q)
-    out = np.empty((2, 3, 4, 1, 6), limbs.dtype)
-    load("reference").matmul_points(limbs, a, b, out)
+    out = np.empty((2, 3, 4, 1, 6), basis.dtype)
+    load("reference").matmul_points(basis, a, b, out)
     assert (out == matmul_points(a, b, (q,))).all()
 
 
 def test_what_does_not_fit_is_refused():
     a, b = np.ones((1, 2, 3), np.uint32), np.ones((1, 3, 4), np.uint32)
-    limbs = _cpu.Limbs(np.array([[17]], np.uint64), 32)
+    basis = _cpu.Limbs(np.array([[17]], np.uint64), 32)
     good = np.empty((1, 2, 4), np.uint32)
-    limbs.matmul(a, b, good)
+    basis.matmul(a, b, good)
     for left, right, out in (
         (a, b, np.empty((1, 2, 3), np.uint32)),
         (a, b, np.empty((2, 2, 4), np.uint64)),
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_refused():
         (np.repeat(a, 2, axis=0), b, good),
     ):
         with pytest.raises(ValueError, match="matmul"):
-            limbs.matmul(left, right, out)
+            basis.matmul(left, right, out)
     with pytest.raises(ValueError, match=r"2\^62"):
         big = np.ones((1, 1, 1), np.uint64)
         _cpu.Limbs(np.array([[2**62 + 1]], np.uint64), 64).matmul(big, big, big.copy())
@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused():
         (x, x, np.empty(x.shape, np.uint64)),
     ):
         with pytest.raises(ValueError, match="matmul_points"):
-            limbs.matmul_points(left, right, out)
+            basis.matmul_points(left, right, out)
 
 
 @pytest.mark.parametrize("call", ["matmul", "matmul_points"])
@@ -251,8 +251,8 @@ def test_interrupt_is_answered_in_a_long_product(call):
         import numpy as np
         from polygpu import _cpu
         _cpu.set_isa("portable")
-        limbs = _cpu.Limbs(np.array([[2**32 - 5]], np.uint64), 32)
+        basis = _cpu.Limbs(np.array([[2**32 - 5]], np.uint64), 32)
         a, b = (np.ones(shape, np.uint32) for shape in {shapes[call]})
         out = np.empty((*a.shape[:2], b.shape[2], *a.shape[3:]), np.uint32)
     """
-    assert seconds_to_answer(prepare, f"limbs.{call}(a, b, out)") < 1.2
+    assert seconds_to_answer(prepare, f"basis.{call}(a, b, out)") < 1.2

@@ -49,7 +49,7 @@ from polygpu.backends import cuda, load
 from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_limbs, matmul_method
 from polygpu.backends.cuda.tiles import Card
 from polygpu.plans import cache as plan_cache
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 from polygpu.testing import polys, rings
 
 with warnings.catch_warnings():  # CuPy's own, at import
@@ -86,7 +86,7 @@ def _room() -> Iterator[None]:
 
 def draw(ring: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> Poly:
     """On the host: uniform residues and many at the edges; the first polynomial of a batch is all Q - 1."""
-    if ring.limbs.wide:
+    if ring.basis.wide:
         source = random.Random(f"{ring!r} {batch} {seed}")
         edges = [0, 1, ring.modulus // 2, ring.modulus - 1]
         values = np.empty(math.prod(batch) * ring.n, dtype=object)
@@ -146,7 +146,7 @@ def check_ring(ring: Ring, batch: tuple[int, ...] = (3,)) -> None:
     check(lambda x: x.automorphism(g), a)
     check(lambda x: x.mul_monomial(-3), a)
     if not ring.has_eval:
-        if not ring.limbs.wide:
+        if not ring.basis.wide:
             check_methods(a, b)
         return
     check_transform(ring, a)
@@ -970,14 +970,14 @@ def test_products_at_points(moduli: tuple[int, ...], layout: matrices.Layout) ->
 @pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
 def test_a_large_product_of_integers(q: int) -> None:
     """Some rows of it, by Python integers."""
-    limbs, backend = limbs_of((q,)), load(GPU)
-    dtype = limbs.dtype
+    basis, backend = basis_of((q,)), load(GPU)
+    dtype = basis.dtype
     a, b = (
         np.random.default_rng(i).integers(0, 1 << 8 * dtype.itemsize, (1, 2050, 2049), dtype) for i in (1, 2)
     )
     b = b.reshape(1, 2049, 2050)
     out = cupy.empty((1, 2050, 2050), dtype)
-    backend.matmul(limbs, cupy.asarray(a), cupy.asarray(b), out)
+    backend.matmul(basis, cupy.asarray(a), cupy.asarray(b), out)
     for row in (0, 1027, 2049):
         expected = (a[0, row].astype(object) @ b[0].astype(object)) % q
         np.testing.assert_array_equal(out[0, row].get(), expected.astype(dtype))
@@ -990,12 +990,12 @@ ALIKE = (2, 3, 256, 2**31 - 1, 2**31, 2**32 - 5, 2**32, 2**50 - 27, 2**60 - 93, 
 
 def ways(q: int) -> list[str]:
     """The methods of the backend that multiply matrices modulo q."""
-    limbs = ["_matmul_limbs"] if has_limbs(q, limbs_of((q,)).dtype.itemsize) else []
-    return ["_matmul_integer", *limbs, "_matmul_residues"]
+    by_limbs = ["_matmul_limbs"] if has_limbs(q, basis_of((q,)).dtype.itemsize) else []
+    return ["_matmul_integer", *by_limbs, "_matmul_residues"]
 
 
 def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
-    dtype = limbs_of((q,)).dtype
+    dtype = basis_of((q,)).dtype
     top = np.iinfo(dtype).max
     return [
         np.random.default_rng([q, i]).integers(0, top, shape, dtype, endpoint=True)
@@ -1025,17 +1025,17 @@ def test_matrices_by_every_way(q: int) -> None:
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62])
 def test_matrices_beyond_65535_blocks(q: int) -> None:
     """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
-    limbs, backend = limbs_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), load(GPU)
     for batch, m, k, n in ((70000, 3, 5, 4), (1, 128 * 65535 + 5, 3, 2), (1, 2, 3, 32 * 65535 + 5)):
         a, b = words_of(q, (batch, m, k), (batch, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
         results = []
         for method in ways(q):
-            results.append(cupy.empty((batch, m, n), limbs.dtype))
-            getattr(backend, method)(limbs, x, y, results[-1])
+            results.append(cupy.empty((batch, m, n), basis.dtype))
+            getattr(backend, method)(basis, x, y, results[-1])
         for s, row in ((0, 0), (batch - 1, m - 1), (batch // 2, m // 2)):
             expected = a[s, row].astype(object) @ b[s].astype(object) % q
-            np.testing.assert_array_equal(results[0][s, row].get(), expected.astype(limbs.dtype))
+            np.testing.assert_array_equal(results[0][s, row].get(), expected.astype(basis.dtype))
         for other in results[1:]:
             cupy.testing.assert_array_equal(other, results[0])
 
@@ -1061,14 +1061,14 @@ LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), 
 @pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
 def test_large_matrices_by_every_way(q: int) -> None:
     """All the same, and so is what the card chooses; some rows by Python integers."""
-    limbs, backend = limbs_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), load(GPU)
     for left, right, m, k, n in LARGE:
         a, b = words_of(q, (left, m, k), (right, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
         results = []
         for method in ("matmul", *ways(q)):
-            results.append(cupy.full((max(left, right), m, n), q - 1, limbs.dtype))
-            getattr(backend, method)(limbs, x, y, results[-1])
+            results.append(cupy.full((max(left, right), m, n), q - 1, basis.dtype))
+            getattr(backend, method)(basis, x, y, results[-1])
         check_rows(q, a, b, results[0], [0, m // 2, m - 1])
         for other in results[1:]:
             cupy.testing.assert_array_equal(other, results[0])
@@ -1080,17 +1080,17 @@ def test_large_matrices_by_every_way(q: int) -> None:
 def test_matrices_of_long_sums(q: int) -> None:
     """As many terms as one launch sums in 32 bits, and one more; the largest of them."""
     backend: Any = load(GPU)
-    limbs = limbs_of((q,))
+    basis = basis_of((q,))
     values: tuple[matrices.Values, ...] = ("random", "words", "half")
     for method, longest in (
-        ("_matmul_limbs", (1 << 15) // limbs.dtype.itemsize),
+        ("_matmul_limbs", (1 << 15) // basis.dtype.itemsize),
         ("_matmul_residues", RESIDUE_DEPTH),
     ):
         for k, value in itertools.product((longest, longest + 1), values):
             matrices.check_matmul(backend, q, (1, 2, k), (1, k, 3), value, method)
     # -128 modulo 256 in both operands
-    x, out = cupy.full((1, 1, RESIDUE_DEPTH + 1), 128, limbs.dtype), cupy.empty((1, 1, 1), limbs.dtype)
-    backend._matmul_residues(limbs, x, x.reshape(1, -1, 1), out)
+    x, out = cupy.full((1, 1, RESIDUE_DEPTH + 1), 128, basis.dtype), cupy.empty((1, 1, 1), basis.dtype)
+    backend._matmul_residues(basis, x, x.reshape(1, -1, 1), out)
     assert out.item() == 128**2 * x.size % q
 
 
@@ -1098,7 +1098,7 @@ def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches, and rows of one matrix, whose sums do not fit at once; one call of cuBLAS, and many."""
     q = 2**60 - 93
     backend: Any = load(GPU)
-    limbs = limbs_of((q,))
+    basis = basis_of((q,))
     for left, right, m, k, n in ((5, 5, 200, 700, 90), (1, 4, 1300, 130, 60), (3, 1, 140, 200, 70)):
         a, b = words_of(q, (left, m, k), (right, k, n))
         results = []
@@ -1110,8 +1110,8 @@ def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(cuda.matmul, "LONE_PRODUCT", lone)
             monkeypatch.setattr(cuda.matmul, "_SUM_BYTES", size)
             monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", depth)
-            results.append(cupy.full((max(left, right), m, n), 1, limbs.dtype))
-            backend._matmul_residues(limbs, cupy.asarray(a), cupy.asarray(b), results[-1])
+            results.append(cupy.full((max(left, right), m, n), 1, basis.dtype))
+            backend._matmul_residues(basis, cupy.asarray(a), cupy.asarray(b), results[-1])
             cupy.testing.assert_array_equal(results[-1], results[0])
         check_rows(q, a, b, results[0], [0, m - 1])
 
@@ -1161,7 +1161,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     x, backend = cupy.asarray(a), load(GPU)
     out = cupy.empty((1, 1024, 1024), x.dtype)
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
-        backend._matmul_residues(limbs_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
+        backend._matmul_residues(basis_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
     gc.collect()
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
@@ -1171,12 +1171,12 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("q", [2**31 - 1, 2**60 - 93])
 def test_matrices_on_streams(q: int) -> None:
     """Every way returns while the stream is busy, and reads what was queued there before."""
-    limbs, backend = limbs_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), load(GPU)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        x, y, out = (cupy.zeros((1, 130, 130), limbs.dtype) for _ in range(3))
+        x, y, out = (cupy.zeros((1, 130, 130), basis.dtype) for _ in range(3))
         for method in ways(q):
-            multiply = partial(getattr(backend, method), limbs, x, y, out)
+            multiply = partial(getattr(backend, method), basis, x, y, out)
             x[...] = y[...] = 1
             multiply()  # kernels and tables exist
             stream.synchronize()
@@ -1397,7 +1397,7 @@ def test_a_matrix_product_in_an_operand_and_recorded(name: str) -> None:
     a, b = draw(ring, (3, 3), 1), draw(ring, (3, 3), 2)
     x, y = a.to(GPU), b.to(GPU)
     same(pg.matmul(x, y, out=x), a @ b)
-    if not ring.limbs.wide:  # those leave the GPU
+    if not ring.basis.wide:  # those leave the GPU
         replay = pg.capture(lambda x, y: x @ y, x, y)
         same(replay(), a @ b @ b)
         pg.matmul(y, y, out=x)

@@ -18,7 +18,7 @@ import polygpu as pg
 from polygpu import Poly, Ring, _cpu
 from polygpu.backends import load
 from polygpu.backends.cpu import CpuBackend
-from polygpu.plans.basis import Limbs
+from polygpu.plans.basis import Basis
 from polygpu.plans.fft import unit_roots
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.product import LEAST_LENGTH, MAX_DIGITS, AuxiliaryPlan, FftPlan, fft_error_bound, plan_fft
@@ -211,9 +211,9 @@ def matrices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     multiply = CpuBackend.matmul
 
-    def noted(self: CpuBackend, limbs: Limbs, a: Any, b: Any, out: Any) -> None:
+    def noted(self: CpuBackend, basis: Basis, a: Any, b: Any, out: Any) -> None:
         shapes.append(b.shape)
-        multiply(self, limbs, a, b, out)
+        multiply(self, basis, a, b, out)
 
     monkeypatch.setattr(CpuBackend, "matmul", noted)
     monkeypatch.setattr(CpuBackend, "prefers_matrix", lambda self, plan, count: True)

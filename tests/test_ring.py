@@ -376,7 +376,7 @@ def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
         transform = getattr(how, "transform", how)
         size = sum(table.nbytes for table in transform.tables)
         if found is not None:
-            primes = transform.limbs.moduli
+            primes = transform.basis.moduli
             assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
     assert f"tables    {size / 1024:.1f} KiB" in text
     assert f"{ring.zeros().data.nbytes / 1024:.1f} KiB a polynomial" in text

@@ -52,8 +52,8 @@ def test_values_follow_the_definition(moduli, seed, tagged):
     values = poly.to_residue_ints()
     for limb, q in enumerate(moduli):
         for i in range(3):
-            row = values[i] if ring.limbs.wide else values[i, limb]
-            expected = [expected_residue(tagged, q, ring.limbs.words, n, limb, 2 + i, j) for j in range(n)]
+            row = values[i] if ring.basis.wide else values[i, limb]
+            expected = [expected_residue(tagged, q, ring.basis.words, n, limb, 2 + i, j) for j in range(n)]
             assert row.tolist() == expected
 
 

@@ -179,7 +179,7 @@ def tables(log_n1: int, log_n2: int, device: int) -> Tables:
     step = pow(psi, 1 << log_low, q)
     backend: Any = load(DEVICE)
     return Tables(
-        backend._moduli(transforms.ring(n1 * n2).limbs),
+        backend._moduli(transforms.ring(n1 * n2).basis),
         cupy.asarray(transforms.node_twiddles(n1, psi=pow(psi, n2, q))),
         cupy.asarray(transforms.node_twiddles(n2, "cyclic", pow(psi, 2 * n1, q))),
         cupy.asarray(table_w(log_n1, log_n2)),

@@ -22,7 +22,7 @@ from polygpu import linalg
 from polygpu.backends import load
 from polygpu.backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu.backends.reference import big_product
-from polygpu.plans.basis import limbs_of
+from polygpu.plans.basis import basis_of
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from ..matrices import SAMPLED, Product, residues
@@ -146,11 +146,11 @@ class Problem:
     def method(self) -> str:
         """The way that linalg.matmul takes."""
         s, compute = self.shape, load(DEVICE)
-        size = limbs_of((self.q,)).dtype.itemsize
+        size = basis_of((self.q,)).dtype.itemsize
         return matmul_method(self.q, size, s.batch, s.m, s.k, s.n, compute.card)  # type: ignore[attr-defined]
 
     def case(self, op: str, way: str) -> Case:
-        limbs = limbs_of((self.q,))
+        limbs = basis_of((self.q,))
 
         def run() -> Any:
             a, b, c = self.arrays
@@ -186,7 +186,7 @@ class Problem:
 def products_of_bytes(way: str, q: int, k: int) -> int:
     """How many tensor cores make for one of words; 0 on CUDA cores."""
     if way == "limbs":
-        return int(limbs_of((q,)).dtype.itemsize ** 2)
+        return int(basis_of((q,)).dtype.itemsize ** 2)
     return len(coprimes(q, k)) if way == "residues" else 0
 
 
@@ -270,7 +270,7 @@ class PolyShape:
 
     @property
     def work(self) -> int:
-        return self.matrices.work * self.limbs * self.degree
+        return self.matrices.work * self.basis * self.degree
 
     @classmethod
     def of(cls, row: Row) -> PolyShape:
@@ -359,7 +359,7 @@ class PolyProblem:
 
     def run(self, way: str, out: pg.Poly) -> pg.Poly:
         if way == SUM:
-            limbs, compute = self.ring.limbs, load(DEVICE)
+            limbs, compute = self.ring.basis, load(DEVICE)
             for k, (x, y) in enumerate(zip(*self.terms, strict=True)):
                 c = out.data if k else None
                 compute.pointwise(limbs, "mul_add" if k else "mul", x, y, c, out.data)

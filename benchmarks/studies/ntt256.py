@@ -149,7 +149,7 @@ def constants(stage: Stage) -> tuple[Any, ...]:
     backend: Any = load(DEVICE)
     kind, psi = ("cyclic", rows_root()) if stage.name == ROWS else ("negacyclic", columns_root())
     table = cupy.asarray(transforms.node_twiddles(SIDE, kind, psi))
-    return backend._moduli(transforms.ring(SIDE).transform.limbs), table, cupy.asarray(factors())
+    return backend._moduli(transforms.ring(SIDE).transform.basis), table, cupy.asarray(factors())
 
 
 def alone(stage: Stage, batch: int) -> Entry:

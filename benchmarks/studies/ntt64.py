@@ -160,7 +160,7 @@ def constants() -> tuple[Any, Any]:
 
     backend: Any = load(DEVICE)
     table = cupy.asarray(transforms.node_twiddles(N))
-    return backend._moduli(transforms.ring(N).transform.limbs), table
+    return backend._moduli(transforms.ring(N).transform.basis), table
 
 
 def bytes_of(blocks: int) -> int:

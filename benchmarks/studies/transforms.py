@@ -98,7 +98,7 @@ def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> C
     backend: Any = load(DEVICE)
     plan: Any = ring(degree).transform
     tables = backend._tables(plan, tuple(passes))["forward"]
-    moduli, word = backend._moduli(plan.limbs), word_of(plan.limbs, backend.card)
+    moduli, word = backend._moduli(plan.basis), word_of(plan.basis, backend.card)
     done = tuple(passes if only is None else passes[only : only + 1])
 
     def run(x: Any, y: Any) -> None:

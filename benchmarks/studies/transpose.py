@@ -172,7 +172,7 @@ class Tables:
     @cached_property
     def modulus(self) -> Any:
         backend: Any = load(DEVICE)
-        return backend._moduli(transforms.ring(SIDE).limbs)
+        return backend._moduli(transforms.ring(SIDE).basis)
 
     @cached_property
     def own(self) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
-from ..plans.basis import Limbs
+from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliarySize, FftPlan, Plan
@@ -49,13 +49,13 @@ class Backend(Protocol):
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """What repeats f with its work recorded once; f itself where nothing is gained."""
 
-    def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
 
-    def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
+    def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """The entries of x in another order, some negated; out is not x."""
 
-    def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
+    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
@@ -67,7 +67,7 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
-    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
         """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
@@ -76,14 +76,14 @@ class Backend(Protocol):
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""
 
-    def matmul(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """Products of matrices modulo the one modulus of limbs, at most 2^62.
 
         (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
         canonical or not; out is canonical, C-contiguous and no operand.
         """
 
-    def matmul_points(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """Products of matrices, point by point.
 
         out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] b[s, k, j, r, x] mod q_r.
@@ -103,7 +103,7 @@ class Backend(Protocol):
 class HostBackend(Backend, Protocol):
     """A backend of NumPy arrays; random values are made on the host, whatever device they are for."""
 
-    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
+    def reduce_words(self, basis: Basis, words: Array, limb: int, out: Array) -> None:
         """Residues of numbers of k uint64 words (items, n, k) into row `limb` of (items, rows, n)."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words, words_to_ints
-from ..plans.basis import Limbs
+from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
@@ -66,14 +66,14 @@ class CpuBackend(HostMemory):
         """See Backend."""
         return self._here
 
-    def _native_limbs(self, limbs: Limbs) -> _cpu.Limbs:
-        native: _cpu.Limbs | None = limbs.handles.get("cpu")
+    def _native_basis(self, basis: Basis) -> _cpu.Limbs:
+        native: _cpu.Limbs | None = basis.handles.get("cpu")
         if native is None:
             # A modulus 2^(64 words) has no bit left: its words are 0.
-            moduli = np.array(limbs.moduli, dtype=object) % (1 << 64 * limbs.words)
-            words = np.ascontiguousarray(ints_to_words(moduli, limbs.words).T)
-            native = _cpu.Limbs(words, 8 * limbs.dtype.itemsize)
-            limbs.handles["cpu"] = native
+            moduli = np.array(basis.moduli, dtype=object) % (1 << 64 * basis.words)
+            words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
+            native = _cpu.Limbs(words, 8 * basis.dtype.itemsize)
+            basis.handles["cpu"] = native
         return native
 
     def _native(self, plan: Plan) -> Any:
@@ -84,63 +84,63 @@ class CpuBackend(HostMemory):
         return native
 
     def _make_native(self, plan: Plan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
-        limbs, degree, negacyclic = self._native_limbs(plan.limbs), plan.degree, plan.kind == "negacyclic"
+        basis, degree, negacyclic = self._native_basis(plan.basis), plan.degree, plan.kind == "negacyclic"
         if isinstance(plan, NttPlan):
-            return _cpu.Transform(limbs, degree, plan.base, plan.block, negacyclic, *plan.tables)
+            return _cpu.Transform(basis, degree, plan.base, plan.block, negacyclic, *plan.tables)
         if isinstance(plan, AuxiliaryPlan):
-            return _cpu.Auxiliary(limbs, self._native(plan.transform), degree, negacyclic)
+            return _cpu.Auxiliary(basis, self._native(plan.transform), degree, negacyclic)
         return _cpu.FftProduct(
-            limbs, degree, plan.length, negacyclic, plan.digits, plan.width, plan.sums, plan.twiddles
+            basis, degree, plan.length, negacyclic, plan.digits, plan.width, plan.sums, plan.twiddles
         )
 
-    def pointwise(self, limbs: Limbs, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend. A wide modulus multiplies in Python integers."""
-        if limbs.wide and op in ("mul", "mul_add"):
+        if basis.wide and op in ("mul", "mul_add"):
             assert b is not None
             value = words_to_ints(a) * words_to_ints(b)
             if c is not None:
                 value = value + words_to_ints(c)
-            out[...] = ints_to_words(value % limbs.moduli[0], limbs.words)
+            out[...] = ints_to_words(value % basis.moduli[0], basis.words)
             return
-        self._native_limbs(limbs).pointwise(_OPS[op], a, b, c, out)
+        self._native_basis(basis).pointwise(_OPS[op], a, b, c, out)
 
-    def permute(self, limbs: Limbs, x: Array, permutation: Permutation, out: Array) -> None:
+    def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).permute(x, permutation.index, out)
+        self._native_basis(basis).permute(x, permutation.index, out)
 
-    def reduce_integers(self, limbs: Limbs, x: Array, out: Array) -> None:
+    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).reduce_integers(x, out)
+        self._native_basis(basis).reduce_integers(x, out)
 
-    def reduce_words(self, limbs: Limbs, words: Array, limb: int, out: Array) -> None:
+    def reduce_words(self, basis: Basis, words: Array, limb: int, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).reduce_words(words, limb, out)
+        self._native_basis(basis).reduce_words(words, limb, out)
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
-            out[...] = ints_to_words(_wide_ntt(plan, words_to_ints(x)), plan.limbs.words)
+        if plan.basis.wide:
+            out[...] = ints_to_words(_wide_ntt(plan, words_to_ints(x)), plan.basis.words)
         else:
             self._native(plan).forward(x, out)
 
     def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
-            out[...] = ints_to_words(_wide_intt(plan, words_to_ints(x)), plan.limbs.words)
+        if plan.basis.wide:
+            out[...] = ints_to_words(_wide_intt(plan, words_to_ints(x)), plan.basis.words)
         else:
             self._native(plan).inverse(x, out)
 
-    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
         fast, fft = _NS[_cpu.isa()]
         if isinstance(way, FftPlan):
-            return len(limbs.moduli) * fft * way.work(way.digits)
+            return len(basis.moduli) * fft * way.work(way.digits)
         if isinstance(way, AuxiliarySize):
-            return len(limbs.moduli) * (30 + 20 * fast) * way.points * way.primes
-        lazy_bits = 31 if limbs.dtype == np.uint32 else 62
-        layer = sum(_STRICT_NS if q.bit_length() > lazy_bits else fast for q in limbs.moduli)
+            return len(basis.moduli) * (30 + 20 * fast) * way.points * way.primes
+        lazy_bits = 31 if basis.dtype == np.uint32 else 62
+        layer = sum(_STRICT_NS if q.bit_length() > lazy_bits else fast for q in basis.moduli)
         transforms = 3 * (way.points.bit_length() - 1) * layer
-        leaves = len(limbs.moduli) * (12 + 5.5 * way.base if way.base > 1 else 0.3)
+        leaves = len(basis.moduli) * (12 + 5.5 * way.base if way.base > 1 else 0.3)
         return way.points * way.base * (transforms + leaves)
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
@@ -153,19 +153,19 @@ class CpuBackend(HostMemory):
 
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
+        if plan.basis.wide:
             product = _wide_leaves(plan, words_to_ints(a), words_to_ints(b))
-            out[...] = ints_to_words(product, plan.limbs.words)
+            out[...] = ints_to_words(product, plan.basis.words)
         else:
             self._native(plan).multiply_leaves(a, b, out)
 
-    def matmul(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).matmul(a, b, out)
+        self._native_basis(basis).matmul(a, b, out)
 
-    def matmul_points(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        self._native_limbs(limbs).matmul_points(a, b, out)
+        self._native_basis(basis).matmul_points(a, b, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""
@@ -180,7 +180,7 @@ class CpuBackend(HostMemory):
 
 
 def _wide_ntt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.limbs.moduli[0], plan.tables[0][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0][0, 0], x.shape[:-1], plan.degree
     nodes = 1
     while nodes < plan.points:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -191,7 +191,7 @@ def _wide_ntt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_intt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.limbs.moduli[0], plan.tables[1][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[1][0, 0], x.shape[:-1], plan.degree
     nodes = plan.points // 2
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -203,7 +203,7 @@ def _wide_intt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
-    q, base = plan.limbs.moduli[0], plan.base
+    q, base = plan.basis.moduli[0], plan.base
     if plan.points > 1:
         w = plan.tables[0][0, 0, plan.points // 2 :]
         constants = np.stack([w, -w], axis=-1).reshape(-1, 1)

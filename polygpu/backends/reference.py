@@ -18,10 +18,10 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def to_ints(limbs: Any, x: Array) -> list[list[list[int]]]:
+def to_ints(basis: Any, x: Array) -> list[list[list[int]]]:
     """Residues (*batch, rows, n) as [item][modulus][coefficient]."""
     flat = x.reshape(-1, *x.shape[-2:]).tolist()
-    if limbs.words == 1:
+    if basis.words == 1:
         return flat  # type: ignore[no-any-return]
     return [
         [[sum(w << 64 * i for i, w in enumerate(column)) for column in zip(*item, strict=True)]]
@@ -29,11 +29,11 @@ def to_ints(limbs: Any, x: Array) -> list[list[list[int]]]:
     ]
 
 
-def write(limbs: Any, values: list[list[list[int]]], out: Array) -> None:
+def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
     """Store [item][modulus][coefficient] into out (*batch, rows, n)."""
-    if limbs.words > 1:
+    if basis.words > 1:
         mask = (1 << 64) - 1
-        values = [[[v >> 64 * i & mask for v in item[0]] for i in range(limbs.words)] for item in values]
+        values = [[[v >> 64 * i & mask for v in item[0]] for i in range(basis.words)] for item in values]
     out[...] = np.array(values, dtype=out.dtype).reshape(out.shape)
 
 
@@ -70,7 +70,7 @@ def reverse_bits(k: int, points: int) -> int:
 
 def leaf_constants(plan: Any, limb: int) -> list[int]:
     """c_k of the leaves X^base - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
-    q, root, points = plan.limbs.moduli[limb], plan.roots[limb], plan.degree // plan.base
+    q, root, points = plan.basis.moduli[limb], plan.roots[limb], plan.degree // plan.base
     exponents = (reverse_bits(k, points) for k in range(points))
     if plan.kind == "negacyclic":
         exponents = (2 * e + 1 for e in exponents)
@@ -126,14 +126,14 @@ class ReferenceBackend(HostMemory):
 
     name = "reference"
 
-    def pointwise(self, limbs: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    def pointwise(self, basis: Any, op: str, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """Entry by entry."""
         operands = []
         for x in (a, b, c):
             if x is None:
-                operands.append(to_ints(limbs, np.zeros_like(out)))
+                operands.append(to_ints(basis, np.zeros_like(out)))
             else:
-                operands.append(to_ints(limbs, np.broadcast_to(x, out.shape)))
+                operands.append(to_ints(basis, np.broadcast_to(x, out.shape)))
         result: Callable[[int, int, int], int] = {
             "add": lambda x, y, z: x + y,
             "sub": lambda x, y, z: x - y,
@@ -144,13 +144,13 @@ class ReferenceBackend(HostMemory):
         values = [
             [
                 [result(x, y, z) % q for x, y, z in zip(*rows, strict=True)]
-                for q, *rows in zip(limbs.moduli, *items, strict=True)
+                for q, *rows in zip(basis.moduli, *items, strict=True)
             ]
             for items in zip(*operands, strict=True)
         ]
-        write(limbs, values, out)
+        write(basis, values, out)
 
-    def permute(self, limbs: Any, x: Array, permutation: Any, out: Array) -> None:
+    def permute(self, basis: Any, x: Array, permutation: Any, out: Array) -> None:
         """Coefficients: X^n = -1 or 1. Values: a point's power is a point, and has an exponent."""
         n, order, multiplier = permutation.n, permutation.order, permutation.multiplier
         index = []
@@ -165,53 +165,53 @@ class ReferenceBackend(HostMemory):
         values = [
             [
                 [row[k] if k < n else -row[k - n] % q for k in index]
-                for q, row in zip(limbs.moduli, item, strict=True)
+                for q, row in zip(basis.moduli, item, strict=True)
             ]
-            for item in to_ints(limbs, np.broadcast_to(x, out.shape))
+            for item in to_ints(basis, np.broadcast_to(x, out.shape))
         ]
-        write(limbs, values, out)
+        write(basis, values, out)
 
-    def reduce_integers(self, limbs: Any, x: Array, out: Array) -> None:
+    def reduce_integers(self, basis: Any, x: Array, out: Array) -> None:
         """x mod q."""
         n = out.shape[-1]
         rows = x.reshape(prod(x.shape[:-1]), x.shape[-1]).tolist()
         write(
-            limbs,
-            [[[v % q for v in row] + [0] * (n - len(row)) for q in limbs.moduli] for row in rows],
+            basis,
+            [[[v % q for v in row] + [0] * (n - len(row)) for q in basis.moduli] for row in rows],
             out,
         )
 
-    def reduce_words(self, limbs: Any, words: Array, limb: int, out: Array) -> None:
+    def reduce_words(self, basis: Any, words: Array, limb: int, out: Array) -> None:
         """Sum of words[i] 2^(64 i), mod q."""
-        q = limbs.moduli[limb]
+        q = basis.moduli[limb]
         values = [[sum(w << 64 * i for i, w in enumerate(x)) % q for x in item] for item in words.tolist()]
-        if limbs.words > 1:
-            write(limbs, [[row] for row in values], out)
+        if basis.words > 1:
+            write(basis, [[row] for row in values], out)
         else:
             out[:, limb, :] = np.array(values, dtype=out.dtype)
 
     def ntt(self, plan: Any, x: Array, out: Array) -> None:
         """The residue modulo each leaf: coefficient r is the sum over i of a[i base + r] c^i."""
         values = []
-        for item in to_ints(plan.limbs, np.broadcast_to(x, out.shape)):
+        for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
             for limb, row in enumerate(item):
-                q, base = plan.limbs.moduli[limb], plan.base
+                q, base = plan.basis.moduli[limb], plan.base
                 residues = []
                 for c in leaf_constants(plan, limb):
                     for r in range(base):
                         residues.append(evaluate(row[r::base], c, q))
                 rows.append(residues)
             values.append(rows)
-        write(plan.limbs, values, out)
+        write(plan.basis, values, out)
 
     def intt(self, plan: Any, x: Array, out: Array) -> None:
         """a[i base + r] = 1/points times the sum over the leaves of residue r times c^-i."""
         values = []
-        for item in to_ints(plan.limbs, np.broadcast_to(x, out.shape)):
+        for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
             for limb, row in enumerate(item):
-                q, base = plan.limbs.moduli[limb], plan.base
+                q, base = plan.basis.moduli[limb], plan.base
                 points = plan.degree // base
                 inverses = [pow(c, -1, q) for c in leaf_constants(plan, limb)]
                 powers = [pow(points, -1, q)] * points
@@ -223,9 +223,9 @@ class ReferenceBackend(HostMemory):
                     powers = [p * c % q for p, c in zip(powers, inverses, strict=True)]
                 rows.append(coefficients)
             values.append(rows)
-        write(plan.limbs, values, out)
+        write(plan.basis, values, out)
 
-    def product_ns(self, limbs: Any, way: Any) -> float:
+    def product_ns(self, basis: Any, way: Any) -> float:
         """Every product is computed from its definition, whatever the plan."""
         return 1.0
 
@@ -236,44 +236,44 @@ class ReferenceBackend(HostMemory):
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook, mod X^n + 1 or X^n - 1."""
         constant = -1 if plan.kind == "negacyclic" else 1
-        x, y = (to_ints(plan.limbs, np.broadcast_to(v, out.shape)) for v in (a, b))
+        x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = [
-            [product(u, v, q, constant) for u, v, q in zip(left, right, plan.limbs.moduli, strict=True)]
+            [product(u, v, q, constant) for u, v, q in zip(left, right, plan.basis.moduli, strict=True)]
             for left, right in zip(x, y, strict=True)
         ]
-        write(plan.limbs, values, out)
+        write(plan.basis, values, out)
 
     def multiply_leaves(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook modulo each leaf."""
         base = plan.base
-        x, y = (to_ints(plan.limbs, np.broadcast_to(v, out.shape)) for v in (a, b))
+        x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = []
         for left, right in zip(x, y, strict=True):
             rows = []
             for limb, (u, v) in enumerate(zip(left, right, strict=True)):
-                q = plan.limbs.moduli[limb]
+                q = plan.basis.moduli[limb]
                 row: list[int] = []
                 for k, c in enumerate(leaf_constants(plan, limb)):
                     at = slice(k * base, (k + 1) * base)
                     row += product(u[at], v[at], q, c)
                 rows.append(row)
             values.append(rows)
-        write(plan.limbs, values, out)
+        write(plan.basis, values, out)
 
-    def matmul(self, limbs: Any, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Any, a: Array, b: Array, out: Array) -> None:
         """Rows by columns."""
-        q = limbs.moduli[0]
+        q = basis.moduli[0]
         shapes = ((out.shape[0], *x.shape[1:]) for x in (a, b))
         left, right = (np.broadcast_to(x, shape).tolist() for x, shape in zip((a, b), shapes, strict=True))
         for s, i, j in np.ndindex(out.shape):
             out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
 
-    def matmul_points(self, limbs: Any, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Any, a: Array, b: Array, out: Array) -> None:
         """Rows by columns, at each point."""
         left, right = a.tolist(), b.tolist()
         for s, i, j, r, x in np.ndindex(out.shape):
             terms = (u[r][x] * row[j][r][x] for u, row in zip(left[s][i], right[s], strict=True))
-            out[s, i, j, r, x] = sum(terms) % limbs.moduli[r]
+            out[s, i, j, r, x] = sum(terms) % basis.moduli[r]
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """The sum of x_j w^(jk), of rounded products."""

@@ -231,7 +231,7 @@ def _contract(polys: list[Poly], labels: list[list[Label]], output: list[Label],
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.base_degree == 1 and not ring.limbs.wide:
+        if domain == "eval" and ring.base_degree == 1 and not ring.basis.wide:
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, compute, domain, total, term, result)
@@ -333,7 +333,7 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
     with compute.here():
         a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
         c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
-        compute.matmul_points(ring.limbs, a, b, c)
+        compute.matmul_points(ring.basis, a, b, c)
         if not fits[2]:
             views[2][...] = c.reshape(views[2].shape)
 
@@ -373,6 +373,6 @@ def _add_products(
             x, y = (Poly._wrap(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
             part = (x * y).sum(0).data
             if i:
-                compute.pointwise(ring.limbs, "add", out.data, part, None, out.data)
+                compute.pointwise(ring.basis, "add", out.data, part, None, out.data)
             else:
                 out.data[...] = part

@@ -38,11 +38,11 @@ class Choice:
 def choose(ring: Ring, product: Product, device: str) -> Choice:
     """What is asked for, or the way for which the device's estimate is least. Makes no tables."""
     n, moduli, kind, base = ring.n, ring.moduli, ring.kind, ring.base_degree
-    exact: Way = "auxiliary" if base is None or ring.limbs.wide else "transform"
+    exact: Way = "auxiliary" if base is None or ring.basis.wide else "transform"
     asked = ring.product if product == "auto" else product
     if asked != "auto":
         return Choice("fft" if asked == "fft" else exact, "as asked for")
-    if ring.limbs.wide:
+    if ring.basis.wide:
         return Choice(exact, "the one way above 2**64")
     try:
         by_fft = coarsest_fft(n, moduli, kind)
@@ -50,11 +50,11 @@ def choose(ring: Ring, product: Product, device: str) -> Choice:
     except (PrecisionError, TablesTooLarge):
         return Choice(exact, "no FFT is proven to be exact and fits in memory")
     compute = load(device)
-    cost = compute.product_ns(ring.limbs, by_fft)
+    cost = compute.product_ns(ring.basis, by_fft)
     if base is None:
-        other = least = compute.product_ns(ring.limbs, auxiliary_size(n, moduli))
+        other = least = compute.product_ns(ring.basis, auxiliary_size(n, moduli))
     else:
-        other = compute.product_ns(ring.limbs, TransformSize(n // base, base))
+        other = compute.product_ns(ring.basis, TransformSize(n // base, base))
         least = _CLEARLY * other if base == 1 else other
     reason = f"estimates on {device}: FFT {_time(cost)}, {_NAMES[exact]} {_time(other)}"
     return Choice("fft" if cost < least else exact, reason)
@@ -95,8 +95,8 @@ def multiply(ring: Ring, a: Array, b: Array, out: Array, product: Product) -> No
 
 def _as_matrices(compute: Backend, plan: Plan, many: Array, one: Array, out: Array) -> bool:
     """Whether to multiply many polynomials by the matrix of one, into memory that holds neither."""
-    limbs, count = plan.limbs, prod(many.shape[:-2])
-    possible = prod(one.shape[:-2]) == 1 < count and limbs.rows == 1 and limbs.moduli[0] <= MAX_MODULUS
+    basis, count = plan.basis, prod(many.shape[:-2])
+    possible = prod(one.shape[:-2]) == 1 < count and basis.rows == 1 and basis.moduli[0] <= MAX_MODULUS
     return possible and compute.prefers_matrix(plan, count) and not overlap(compute, many, out)
 
 
@@ -107,9 +107,9 @@ def _multiply_by_matrix(compute: Backend, ring: Ring, many: Array, one: Array, o
     with compute.here():
         if ring.kind == "negacyclic":
             below = compute.xp.empty_like(one)
-            compute.pointwise(ring.limbs, "neg", one, None, None, below)
+            compute.pointwise(ring.basis, "neg", one, None, None, below)
         matrix = compute.xp.concatenate([below.reshape(n), one.reshape(n)])[index]
-    compute.matmul(ring.limbs, many.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))
+    compute.matmul(ring.basis, many.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))
 
 
 @lru_cache(maxsize=16)

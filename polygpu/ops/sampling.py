@@ -19,7 +19,7 @@ import numpy as np
 from ..backends import Array, HostBackend
 from ..checks import integer, shown
 from ..errors import NotAnInteger, ParameterError
-from ..plans.basis import Limbs
+from ..plans.basis import Basis
 
 _CHUNK_WORDS = 1 << 20  # words of stream held at a time
 _BLOCK = 64  # bytes of a ChaCha20 block
@@ -72,21 +72,21 @@ def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
 
 
 def uniform(
-    backend: HostBackend, limbs: Limbs, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
+    backend: HostBackend, basis: Basis, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
 ) -> None:
     """Fill out (*batch, rows, n) with residues uniform in [0, q), the polynomials start, start + 1, ..."""
-    key, words, items = key_of(seed), limbs.words + 1, prod(batch)
+    key, words, items = key_of(seed), basis.words + 1, prod(batch)
     last = _STREAM // (8 * words * n)
     if start + items > last:
         raise ParameterError(
             f"start: {start} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
         )
-    flat = out.reshape(items, limbs.rows, n)
+    flat = out.reshape(items, basis.rows, n)
     step = max(1, _CHUNK_WORDS // (words * n))
-    for limb in range(len(limbs.moduli)):
+    for limb in range(len(basis.moduli)):
         for first in range(0, items, step):
             count = min(step, items - first)
             size = 8 * words * n
             raw = stream(key, limb, size * (start + first), size * count)
             numbers = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
-            backend.reduce_words(limbs, numbers.reshape(count, n, words), limb, flat[first : first + count])
+            backend.reduce_words(basis, numbers.reshape(count, n, words), limb, flat[first : first + count])

@@ -13,7 +13,7 @@ Handles = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Limbs:
+class Basis:
     """The moduli of a ring and how residues are stored: arrays (*batch, rows, degree) of dtype."""
 
     moduli: tuple[int, ...]
@@ -33,8 +33,8 @@ class Limbs:
 
 
 @lru_cache(maxsize=256)
-def limbs_of(moduli: tuple[int, ...]) -> Limbs:
+def basis_of(moduli: tuple[int, ...]) -> Basis:
     """The limbs of the given moduli: uint32 where every q <= 2^32, else uint64."""
     narrow = all(q <= 1 << 32 for q in moduli)
     words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
-    return Limbs(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))
+    return Basis(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))

@@ -13,7 +13,7 @@ from .. import _cpu
 from ..checks import Kind
 from ..exact.primes import is_prime, root_order
 from ..memory import check_memory
-from .basis import Handles, Limbs, limbs_of
+from .basis import Basis, Handles, basis_of
 from .cache import cached
 
 # A block of this many bytes is transformed while it stays in a core's first cache.
@@ -50,7 +50,7 @@ class NttPlan:
     Python ints.
     """
 
-    limbs: Limbs
+    basis: Basis
     degree: int
     kind: Kind
     base: int
@@ -65,16 +65,16 @@ class NttPlan:
     @property
     def block(self) -> int:
         """Coefficients that a core transforms together; it walks longer rows depth first."""
-        return CACHE_BLOCK_BYTES // self.limbs.dtype.itemsize
+        return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
     @cached_property
     def tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Forward and inverse table in host memory, (limbs, 2, points) each; made when first asked for."""
-        moduli, points = self.limbs.moduli, self.points
-        if self.limbs.wide:
+        moduli, points = self.basis.moduli, self.points
+        if self.basis.wide:
             forward, inverse = _wide_tables(moduli[0], self.roots[0], points, self.kind)
         else:
-            forward = np.zeros((len(moduli), 2, points), self.limbs.dtype)
+            forward = np.zeros((len(moduli), 2, points), self.basis.dtype)
             inverse = np.zeros_like(forward)
             if points > 1:
                 for i, (q, root) in enumerate(zip(moduli, self.roots, strict=True)):
@@ -89,7 +89,7 @@ def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tupl
 
     def build() -> NttPlan:
         check_memory(table_bytes(n, moduli, base), n, moduli)
-        return NttPlan(limbs_of(moduli), n, kind, base, roots)
+        return NttPlan(basis_of(moduli), n, kind, base, roots)
 
     return cached(("ntt", n, moduli, kind, base, roots), build)
 
@@ -114,7 +114,7 @@ def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[An
 
 def table_bytes(n: int, moduli: tuple[int, ...], base: int) -> int:
     """Bytes of the twiddle tables of plan_ntt."""
-    limbs = limbs_of(moduli)
-    if limbs.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
-        return 2 * (n // base) * (36 + 9 * limbs.words)
-    return 4 * len(moduli) * (n // base) * limbs.dtype.itemsize
+    basis = basis_of(moduli)
+    if basis.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
+        return 2 * (n // base) * (36 + 9 * basis.words)
+    return 4 * len(moduli) * (n // base) * basis.dtype.itemsize

@@ -15,7 +15,7 @@ from ..errors import ParameterError, PrecisionError
 from ..exact.primes import ntt_primes, root_order
 from ..exact.roots import two_power_root
 from ..memory import check_memory
-from .basis import Handles, Limbs, limbs_of
+from .basis import Basis, Handles, basis_of
 from .cache import cached
 from .fft import unit_roots
 from .ntt import NttPlan, plan_ntt
@@ -33,7 +33,7 @@ LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and t
 class AuxiliaryPlan:
     """An exact product modulo anything: over the integers by enough primes, then reduced."""
 
-    limbs: Limbs
+    basis: Basis
     degree: int
     kind: Kind
     transform: NttPlan  # over the auxiliary primes
@@ -50,7 +50,7 @@ class FftPlan:
     than error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
     """
 
-    limbs: Limbs
+    basis: Basis
     degree: int
     kind: Kind
     length: int  # real numbers of a transform: the degree, or enough for the linear product
@@ -70,7 +70,7 @@ class FftPlan:
 
     def split(self, digits: int) -> tuple[int, int]:
         """Width and sums of so many digits."""
-        moduli = self.limbs.moduli
+        moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
             sums = min(sums, -(-bits // width))  # the others vanish
@@ -151,7 +151,7 @@ def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan
         primes = tuple(ntt_primes(points, AUXILIARY_BITS, count, own_kind))
         roots = tuple(two_power_root(p, root_order(points, own_kind)) for p in primes)
         transform = plan_ntt(points, primes, own_kind, 1, roots)
-        return AuxiliaryPlan(limbs_of(moduli), n, kind, transform)
+        return AuxiliaryPlan(basis_of(moduli), n, kind, transform)
 
     return cached(("auxiliary", n, moduli, kind), build)
 
@@ -172,7 +172,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
         PrecisionError: n is so large that even the shortest digits are not proven exact.
         ParameterError: a modulus above 2^64.
     """
-    if limbs_of(moduli).wide:
+    if basis_of(moduli).wide:
         raise ParameterError(
             f"q = {shown(moduli[0])} is above 2**64, where there is no product by FFT; "
             "auxiliary primes serve it: leave 'fft' out"
@@ -188,7 +188,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
         width = digit_width(moduli, digits)
         bound = fft_error_bound(n, length // 2, digits, width)
         if bound < Fraction(1, 2):
-            return FftPlan(limbs_of(moduli), n, kind, length, digits, float(bound))
+            return FftPlan(basis_of(moduli), n, kind, length, digits, float(bound))
     raise PrecisionError(
         f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "
         f"{width} bits may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are "

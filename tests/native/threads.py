@@ -124,14 +124,14 @@ def check_interrupts() -> None:
 def plant_race() -> None:
     """Two threads write one array, in calls so long that they overlap, and no lock orders them."""
     _cpu.set_isa("portable")
-    limbs = _cpu.Limbs(np.array([[17]], np.uint64), 64)
+    basis = _cpu.Limbs(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1024, 1, 4096), np.uint64) for _ in range(2))
     ready = Barrier(2)
 
     def write(_: int) -> None:
         for _ in range(5):
             ready.wait()
-            limbs.pointwise(0, x, x, None, out)
+            basis.pointwise(0, x, x, None, out)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, range(2)))
@@ -139,9 +139,9 @@ def plant_race() -> None:
 
 def plant_overrun() -> None:
     """An index beyond the end of a row."""
-    limbs = _cpu.Limbs(np.array([[17]], np.uint64), 64)
+    basis = _cpu.Limbs(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1, 1, 4096), np.uint64) for _ in range(2))
-    limbs.permute(x, np.full(4096, 2 * 4096, np.int64), out)
+    basis.permute(x, np.full(4096, 2 * 4096, np.int64), out)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DeviceError
-from ...plans.basis import Limbs
+from ...plans.basis import Basis
 from .. import Array, cuda_sources, load
 from .device import INSTALL, Device
 
@@ -75,9 +75,9 @@ def _layout(shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> Ar
     return table
 
 
-def ctype(limbs: Limbs) -> str:
+def ctype(basis: Basis) -> str:
     """The type of residues in memory, a template argument."""
-    return "u32" if limbs.dtype == np.uint32 else "u64"
+    return "u32" if basis.dtype == np.uint32 else "u64"
 
 
 def cbool(value: bool) -> str:
@@ -142,9 +142,9 @@ class Launcher(Device):
 
     # ---- operands ----
 
-    def _moduli(self, limbs: Limbs) -> Array:
+    def _moduli(self, basis: Basis) -> Array:
         moduli: Array = self._shared(
-            limbs.handles, "moduli", lambda: self.from_host(_constants(limbs.moduli))
+            basis.handles, "moduli", lambda: self.from_host(_constants(basis.moduli))
         )
         return moduli
 

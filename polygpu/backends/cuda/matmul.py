@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ...errors import OutOfDeviceMemory
-from ...plans.basis import Limbs
+from ...plans.basis import Basis
 from .. import Array
 from .device import recording
 from .launch import ALIGNMENT, THREADS, Launcher, cbool, ctype
@@ -42,9 +42,9 @@ _CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
 class Matmul(Launcher):
     """Kernels of matmul.cu and gemm.cu; cuBLAS."""
 
-    def matmul(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend. CuPy records no call of cuBLAS in a graph: products take another way there."""
-        (batch, m, n), k, (q,), size = out.shape, a.shape[2], limbs.moduli, limbs.dtype.itemsize
+        (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
             with self._here:
                 out[...] = 0
@@ -52,36 +52,36 @@ class Matmul(Launcher):
         method = matmul_method(q, size, batch, m, k, n, self.card)
         if method == "residues" and not self._stream().is_capturing() and recording.get() is None:
             try:
-                self._matmul_residues(limbs, a, b, out)
+                self._matmul_residues(basis, a, b, out)
                 return
             except OutOfDeviceMemory:  # the other ways need none
                 pass
         if method == "integer" or not has_limbs(q, size):
-            self._matmul_integer(limbs, a, b, out)
+            self._matmul_integer(basis, a, b, out)
         else:
-            self._matmul_limbs(limbs, a, b, out)
+            self._matmul_limbs(basis, a, b, out)
 
     # ---- on CUDA cores ----
 
-    def _matmul_integer(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By the integer arithmetic of CUDA cores. Few long sums are taken in parts."""
         (batch, rows, columns), length = out.shape, a.shape[2]
-        part = part_of_sums(sum_of(limbs), batch, rows, columns, length, self.card)
+        part = part_of_sums(sum_of(basis), batch, rows, columns, length, self.card)
         if part == length:
-            self._matmul_parts(limbs, a, b, out, part)
+            self._matmul_parts(basis, a, b, out, part)
             return
         parts = -(-length // part)
         with self._here:
             sums = self.xp.empty((parts, rows, columns), out.dtype)
             ones = self.xp.ones((1, 1, parts), out.dtype)
-        self._matmul_parts(limbs, a, b, sums, part)
-        self._matmul_integer(limbs, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
+        self._matmul_parts(basis, a, b, sums, part)
+        self._matmul_integer(basis, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
 
-    def _matmul_parts(self, limbs: Limbs, a: Array, b: Array, out: Array, part: int) -> None:
+    def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
         """The products; or, where a part is shorter than the sums, those of all parts of one product."""
         if out.size == 0:
             return
-        word, (batch, rows, columns), moduli = sum_of(limbs), out.shape, self._moduli(limbs)
+        word, (batch, rows, columns), moduli = sum_of(basis), out.shape, self._moduli(basis)
         length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
         if part < length:
             total, a_batch, b_batch = length, part, part * columns
@@ -103,9 +103,9 @@ class Matmul(Launcher):
             self._run("matmul.cu", expression, grid, THREADS, args)
         elif rows <= MOST_NARROW:
             chunks = columns % width == 0 and self._aligned(b, out)
-            tile = points_tile(limbs, batch, rows, 1, columns, chunks, self.card)
+            tile = points_tile(basis, batch, rows, 1, columns, chunks, self.card)
             steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
-            self._run_points(limbs, a, b, out, steps, (batch, rows, 1, total, part, columns), tile, True)
+            self._run_points(basis, a, b, out, steps, (batch, rows, 1, total, part, columns), tile, True)
         else:
             sizes = (a_batch, length, b_batch, rows, columns, total, part)
             args = [a, b, out, moduli, *map(np.uint64, sizes)]
@@ -114,7 +114,7 @@ class Matmul(Launcher):
                 "matmul.cu", f"matmul_integer<{word}, {of_integers.side}>", of_integers.grid, THREADS, args
             )
 
-    def matmul_points(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         if out.size == 0:
             return
@@ -125,21 +125,21 @@ class Matmul(Launcher):
         chunks = not any(size % ALIGNMENT for size in (points * item, *strides)) and self._aligned(*arrays)
         steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
         length = a.shape[2]
-        staged = chunks and staged_tile(limbs, batch, rows, columns, length, points, self.card)
+        staged = chunks and staged_tile(basis, batch, rows, columns, length, points, self.card)
         if staged:
-            args = [a, b, out, self._moduli(limbs), *map(np.int64, steps)]
-            args += map(np.uint64, (batch, rows, columns, points, limbs.rows * points))
+            args = [a, b, out, self._moduli(basis), *map(np.int64, steps)]
+            args += map(np.uint64, (batch, rows, columns, points, basis.rows * points))
             args.append(np.uint32(length))
-            expression = f"matmul_points_staged<{sum_of(limbs)}, {staged.side}, {staged.width}>"
+            expression = f"matmul_points_staged<{sum_of(basis)}, {staged.side}, {staged.width}>"
             self._run("matmul.cu", expression, staged.grid, 1 << LOG_POINTS_THREADS, args)
             return
-        tile = points_tile(limbs, batch, rows, columns, points, chunks, self.card)
+        tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
         sizes = (batch, rows, columns, batch * length, length, points)
-        self._run_points(limbs, a, b, out, steps, sizes, tile, False)
+        self._run_points(basis, a, b, out, steps, sizes, tile, False)
 
     def _run_points(
         self,
-        limbs: Limbs,
+        basis: Basis,
         a: Array,
         b: Array,
         out: Array,
@@ -148,32 +148,32 @@ class Matmul(Launcher):
         tile: PointsTile,
         integers: bool,
     ) -> None:
-        args = [a, b, out, self._moduli(limbs), *map(np.int64, steps), *map(np.uint64, sizes)]
-        args.append(np.uint64(limbs.rows * sizes[-1]))
+        args = [a, b, out, self._moduli(basis), *map(np.int64, steps), *map(np.uint64, sizes)]
+        args.append(np.uint64(basis.rows * sizes[-1]))
         args += map(np.uint32, (tile.log_lanes, tile.log_columns, tile.log_rows))
         shape = f"{tile.rows}, {tile.columns}, {tile.width}"
-        expression = f"matmul_points<{sum_of(limbs)}, {shape}, {cbool(integers)}>"
+        expression = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
         self._run("matmul.cu", expression, tile.grid, 1 << LOG_POINTS_THREADS, args)
 
     # ---- on tensor cores ----
 
-    def _matmul_limbs(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def _matmul_limbs(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By bytes of the words, where has_limbs."""
-        (batch, m, n), k, size = out.shape, a.shape[2], limbs.dtype.itemsize
+        (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
         stages, rows = limbs_stages(size, self.card), limbs_rows(m)
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
-        expression = f"gemm_limbs<{ctype(limbs)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
+        expression = f"gemm_limbs<{ctype(basis)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
         shared = limbs_shared(size, rows, self.card)
         grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
         steps = [np.uint64(x.shape[1] * x.shape[2] if len(x) > 1 else 0) for x in (a, b)]
         longest = (1 << 15) // size
         for first in range(0, k, longest):
-            operands = [a.reshape(-1)[first:], b.reshape(-1)[first * n :], out, self._moduli(limbs)]
+            operands = [a.reshape(-1)[first:], b.reshape(-1)[first * n :], out, self._moduli(basis)]
             sizes = [np.uint32(x) for x in (m, n, min(longest, k - first))]
             args = [*operands, *sizes, np.uint64(k), *steps, np.uint32(first > 0)]
             self._run("gemm.cu", expression, grid, rows, args, shared)
 
-    def _matmul_residues(self, limbs: Limbs, a: Array, b: Array, out: Array) -> None:
+    def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
         longest = RESIDUE_DEPTH
         for first in range(0, a.shape[2], longest):
@@ -182,14 +182,14 @@ class Matmul(Launcher):
                     self.xp.ascontiguousarray(x)
                     for x in (a[:, :, first : first + longest], b[:, first : first + longest])
                 )
-            self._add_residues(limbs, left, right, out, first > 0)
+            self._add_residues(basis, left, right, out, first > 0)
 
-    def _add_residues(self, limbs: Limbs, a: Array, b: Array, out: Array, add: bool) -> None:
-        (batch, m, n), k, (q,) = out.shape, a.shape[2], limbs.moduli
+    def _add_residues(self, basis: Basis, a: Array, b: Array, out: Array, add: bool) -> None:
+        (batch, m, n), k, (q,) = out.shape, a.shape[2], basis.moduli
         primes = coprimes(q, k)
         count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
-        moduli, weights = self._moduli(limbs), self.constant(weight_table(q, primes))
-        tables = [self.constant(residue_table(primes, limbs.dtype.itemsize, left)) for left in (True, False)]
+        moduli, weights = self._moduli(basis), self.constant(weight_table(q, primes))
+        tables = [self.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
         # Matrices, or rows of one, whose sums are held at a time.
         most = max(128, _SUM_BYTES // (4 * count * pitch))
         parts = -(-m // most)
@@ -200,29 +200,29 @@ class Matmul(Launcher):
                 size = min(matrices, batch - s)
                 if s == 0 or len(a) > 1:
                     left = self._residues(
-                        limbs, a[s : s + size, r : r + height], tables[0], height, depth, False
+                        basis, a[s : s + size, r : r + height], tables[0], height, depth, False
                     )
                 if s == r == 0 or len(b) > 1:
-                    right = self._residues(limbs, b[s : s + size], tables[1], pitch, depth, True)
+                    right = self._residues(basis, b[s : s + size], tables[1], pitch, depth, True)
                 with self._here:
                     sums = self.xp.empty((count, size, height, pitch), np.int32)
                 self._multiply_bytes(left, right, sums)
                 result = out[s : s + size, r : r + height]
                 args = [sums, result, moduli, tables[0], weights, np.uint32(count), np.uint64(size * height)]
                 args += [np.uint32(x) for x in (n, pitch, add)]
-                self._entrywise("gemm.cu", f"gemm_compose<{ctype(limbs)}>", sums[0].size // 4, args)
+                self._entrywise("gemm.cu", f"gemm_compose<{ctype(basis)}>", sums[0].size // 4, args)
 
     def _residues(
-        self, limbs: Limbs, x: Array, table: Array, rows: int, depth: int, transposed: bool
+        self, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
     ) -> Array:
         """Of (size, rows, k), or (size, k, rows), modulo each of a table: (count, size, rows, depth)."""
         count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
         with self._here:
             residues: Array = self.xp.empty((count, size, rows, depth), np.int8)
-        args = [x, residues, self._moduli(limbs), table, np.uint32(count), np.uint64(size)]
+        args = [x, residues, self._moduli(basis), table, np.uint32(count), np.uint64(size)]
         args += [np.uint32(v) for v in (x.shape[2] if transposed else rows, rows, k, depth)]
         groups = -(-rows // 8) * 8 if transposed else rows
-        expression = f"gemm_split<{ctype(limbs)}, {cbool(transposed)}>"
+        expression = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
         self._entrywise("gemm.cu", expression, size * groups * depth // 8, args)
         return residues
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...plans.basis import Limbs
+from ...plans.basis import Basis
 from .. import Array
 from .tiles import Card
 
@@ -20,10 +20,10 @@ MOST_NARROW = 8  # columns or rows of a narrow matrix
 _LEAST_PART = 128  # terms of a sum that is taken in parts
 
 
-def sum_of(limbs: Limbs) -> str:
+def sum_of(basis: Basis) -> str:
     """The sum of cuda/sum.cuh that serves all moduli."""
-    largest = max(limbs.moduli)
-    if limbs.dtype == np.uint64:
+    largest = max(basis.moduli)
+    if basis.dtype == np.uint64:
         return "Sum62" if largest <= 1 << 62 else "Sum64"
     return "Sum31" if largest < 1 << 31 else "Sum32"
 
@@ -42,18 +42,18 @@ class PointsTile:
 
 
 def points_tile(
-    limbs: Limbs, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
+    basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
 ) -> PointsTile:
     """The tile of products (batch, rows, columns) at so many points of each limb.
 
     chunks: whether a thread may move 16 bytes at once. Large tiles read less; where they would leave
     multiprocessors idle they are smaller.
     """
-    most = 8 if sum_of(limbs) == "Sum31" else 4
-    entries = limbs.rows * points
+    most = 8 if sum_of(basis) == "Sum31" else 4
+    entries = basis.rows * points
     while True:
         tile_rows, tile_columns = _side(rows, most), _side(columns, most)
-        width = 16 // limbs.dtype.itemsize if chunks else 1
+        width = 16 // basis.dtype.itemsize if chunks else 1
         width = max(1, min(width, 16 // (tile_rows * tile_columns)))
         row_tiles, column_tiles, lanes = (
             -(-rows // tile_rows),
@@ -92,12 +92,12 @@ class StagedTile:
 
 
 def staged_tile(
-    limbs: Limbs, batch: int, rows: int, columns: int, length: int, points: int, card: Card
+    basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
     """The tile of products (batch, rows, columns) of whole chunks; None where others serve better."""
     sides = {"Sum31": ((8, 1), (4, 2)), "Sum32": ((4, 2),), "Sum62": ((4, 1),)}
-    tiles, entries = [], limbs.rows * points
-    for side, width in sides.get(sum_of(limbs), ()):
+    tiles, entries = [], basis.rows * points
+    for side, width in sides.get(sum_of(basis), ()):
         tiles_of_axes = -(-rows // side), -(-columns // side)
         blocks = prod(-(-tiles // 2) for tiles in tiles_of_axes)
         tile = StagedTile(side, width, batch * blocks * -(-entries // (32 * width)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ParameterError
-from ...plans.basis import Limbs
+from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
 from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
 from .. import Array
@@ -33,7 +33,7 @@ _MAX_PRIMES = 6  # crt.cu
 class Multiply(Elementwise, Transform):
     """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and crt.cu."""
 
-    def product_ns(self, limbs: Limbs, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
         if isinstance(way, FftPlan):
             one_kernel = fft_tile(way, self.card) is not None
@@ -43,9 +43,9 @@ class Multiply(Elementwise, Transform):
         elif way.base > 1:
             ps = 35.0 * way.points * way.base
         else:
-            strict = word_of(limbs, self.card) == "Strict64" and way.points >= 256
+            strict = word_of(basis, self.card) == "Strict64" and way.points >= 256
             ps = (90.0 if strict else 20.0) * way.points
-        return len(limbs.moduli) * ps / 1000
+        return len(basis.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/studies/gemm.md)."""
@@ -54,7 +54,7 @@ class Multiply(Elementwise, Transform):
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
+        if plan.basis.wide:
             self._on_host("multiply", plan, a, b, out)
         elif isinstance(plan, AuxiliaryPlan):
             self._multiply_auxiliary(plan, a, b, out)
@@ -74,21 +74,21 @@ class Multiply(Elementwise, Transform):
 
     def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        limbs = plan.limbs
-        if limbs.wide:
+        basis = plan.basis
+        if basis.wide:
             self._on_host("multiply_leaves", plan, a, b, out)
         elif plan.base == 1:
-            self.pointwise(limbs, "mul", a, b, None, out)
+            self.pointwise(basis, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.
             with self._here:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             operands, layout, dense = self._spread(out.shape, a, b)
             tables = self._tables(plan, self._passes(plan, prod(out.shape[:-1])))
-            args: list[Any] = [*operands, out, tables["leaves"], self._moduli(limbs), layout]
-            args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(limbs.rows)]
+            args: list[Any] = [*operands, out, tables["leaves"], self._moduli(basis), layout]
+            args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(basis.rows)]
             args += [np.uint32(plan.base), dense]
-            self._entrywise("pointwise.cu", f"multiply_leaves<{ctype(limbs)}>", out.size, args)
+            self._entrywise("pointwise.cu", f"multiply_leaves<{ctype(basis)}>", out.size, args)
 
     # ---- in one kernel ----
 
@@ -97,7 +97,7 @@ class Multiply(Elementwise, Transform):
         passes = self._passes(plan)
         if plan.base > 1 or len(passes) != 1:
             return False
-        word_bytes = plan.limbs.dtype.itemsize
+        word_bytes = plan.basis.dtype.itemsize
         fits = 2 * passes[0].shared_values * word_bytes <= self.card.shared_bytes
         return fits and word_bytes << passes[0].log_values <= 128
 
@@ -108,10 +108,10 @@ class Multiply(Elementwise, Transform):
             passes = self._passes(plan)
         (passed,) = passes
         tables = self._tables(plan, passes)
-        word, log_degree = word_of(plan.limbs, self.card), plan.degree.bit_length() - 1
-        rows = Rows(count, len(plan.limbs.moduli), log_degree, word, self._moduli(plan.limbs))
+        word, log_degree = word_of(plan.basis, self.card), plan.degree.bit_length() - 1
+        rows = Rows(count, len(plan.basis.moduli), log_degree, word, self._moduli(plan.basis))
         grid, grid_y, args = self._pass(rows, passed, tables["forward"][passed])
-        shared = 2 * passed.shared_values * plan.limbs.dtype.itemsize
+        shared = 2 * passed.shared_values * plan.basis.dtype.itemsize
         a, b = (self._repeated(x, out.shape) for x in (a, b))
         args = [
             a,
@@ -121,7 +121,7 @@ class Multiply(Elementwise, Transform):
             tables["inverse"][passed],
             np.uint64(prod(a.shape[:-1])),
             np.uint64(prod(b.shape[:-1])),
-            np.uint32(prefetch_distance(passed, plan.limbs.dtype.itemsize, self.card)),
+            np.uint32(prefetch_distance(passed, plan.basis.dtype.itemsize, self.card)),
         ]
         expression = f"ntt_product<{word}, {passed.shape}>"
         self._run("ntt.cu", expression, grid, passed.threads, args, shared, grid_y)
@@ -136,19 +136,19 @@ class Multiply(Elementwise, Transform):
         digits = kernel_digits(plan)
         width, sums = plan.split(digits)
         fold = plan.length != plan.degree or plan.kind == "cyclic"
-        units, limbs = prod(out.shape[:-1]), plan.limbs
+        units, basis = prod(out.shape[:-1]), plan.basis
         operands = [self._repeated(x, out.shape) for x in (a, b)]
-        args = [*operands, out, self._moduli(limbs), self._fft_tables(plan, (tile,))[tile], np.uint64(units)]
+        args = [*operands, out, self._moduli(basis), self._fft_tables(plan, (tile,))[tile], np.uint64(units)]
         args += [np.uint64(prod(x.shape[:-1])) for x in operands]
-        args += [np.uint32(x) for x in (limbs.rows, plan.degree, width, sums, plan.kind == "negacyclic")]
-        expression = f"fft_product<{ctype(limbs)}, {tile.shape}, {digits}, {cbool(fold)}>"
+        args += [np.uint32(x) for x in (basis.rows, plan.degree, width, sums, plan.kind == "negacyclic")]
+        expression = f"fft_product<{ctype(basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
         shared = tile.shared_values * word_bytes_of("Complex128")
         grid = -(-units * 2 * digits >> tile.log_rows)
         self._run("fft_product.cu", expression, grid, tile.threads, args, shared)
 
     def _multiply_fft_in_passes(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
-        limbs, points, (width, sums) = plan.limbs, plan.points, plan.split(plan.digits)
-        moduli, log_points = self._moduli(limbs), points.bit_length() - 1
+        basis, points, (width, sums) = plan.basis, plan.points, plan.split(plan.digits)
+        moduli, log_points = self._moduli(basis), points.bit_length() - 1
         passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
         tables = self._fft_tables(plan, passes)
         units = prod(out.shape[:-1])
@@ -165,8 +165,8 @@ class Multiply(Elementwise, Transform):
                     y = self.xp.empty((size, plan.digits, points), np.complex128)
                 (source,), layout, dense = self._spread(out.shape, x)
                 args = [source, y, moduli, layout, *map(np.uint64, (plan.degree, points, size, first))]
-                args += [*map(np.uint32, (limbs.rows, plan.digits, width)), dense]
-                self._entrywise("fft_product.cu", f"fft_split<{ctype(limbs)}>", size * points, args)
+                args += [*map(np.uint32, (basis.rows, plan.digits, width)), dense]
+                self._entrywise("fft_product.cu", f"fft_split<{ctype(basis)}>", size * points, args)
                 self._run_passes(rows(plan.digits), passes, tables, y, y, "forward")
                 spectra.append(y)
             with self._here:
@@ -176,8 +176,8 @@ class Multiply(Elementwise, Transform):
             self._entrywise("fft_product.cu", "fft_multiply", size * points, args)
             self._run_passes(rows(sums), passes, tables, c, c, "inverse")
             args = [c, out, moduli, *map(np.uint64, (plan.degree, points, size, first))]
-            args += map(np.uint32, (limbs.rows, width, sums, plan.kind == "negacyclic"))
-            self._entrywise("fft_product.cu", f"fft_compose<{ctype(limbs)}>", size * plan.degree, args)
+            args += map(np.uint32, (basis.rows, width, sums, plan.kind == "negacyclic"))
+            self._entrywise("fft_product.cu", f"fft_compose<{ctype(basis)}>", size * plan.degree, args)
 
     def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> dict[Pass, Array]:
         """Twiddles by pass, in its order."""
@@ -198,33 +198,33 @@ class Multiply(Elementwise, Transform):
     # ---- through auxiliary primes ----
 
     def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
-        limbs, transform, n = plan.limbs, plan.transform, plan.degree
-        count, length = len(transform.limbs.moduli), transform.degree
+        basis, transform, n = plan.basis, plan.transform, plan.degree
+        count, length = len(transform.basis.moduli), transform.degree
         if count > _MAX_PRIMES:
             raise ParameterError(
                 f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
                 "multiply on the host with poly.cpu()"
             )
         constants = self._shared(
-            plan.handles, "digits", lambda: self.from_host(_mixed_radix(transform.limbs.moduli))
+            plan.handles, "digits", lambda: self.from_host(_mixed_radix(transform.basis.moduli))
         )
-        moduli, primes = self._moduli(limbs), self._moduli(transform.limbs)
+        moduli, primes = self._moduli(basis), self._moduli(transform.basis)
         spread = [self._spread(out.shape, x) for x in (a, b)]
         units, sizes = prod(out.shape[:-1]), [np.uint64(n), np.uint64(length)]
         step = max(1, _CHUNK_BYTES // (8 * count * length))
         for first in range(0, units, step):
             size = min(step, units - first)
-            where = [np.uint64(size), np.uint64(first), np.uint32(limbs.rows), np.uint32(count)]
+            where = [np.uint64(size), np.uint64(first), np.uint32(basis.rows), np.uint32(count)]
             residues = []
             for (x,), layout, dense in spread:
                 with self._here:
                     residues.append(self.xp.empty((size, count, length), np.uint64))
                 args: list[Any] = [x, residues[-1], moduli, primes, layout, *sizes, *where, dense]
-                self._entrywise("crt.cu", f"crt_spread<{ctype(limbs)}>", size * length, args)
+                self._entrywise("crt.cu", f"crt_spread<{ctype(basis)}>", size * length, args)
             self.multiply(transform, residues[0], residues[1], residues[0])
             args = [residues[0], out, moduli, primes, constants, *sizes, *where]
             args.append(np.uint32(plan.kind == "negacyclic"))
-            self._entrywise("crt.cu", f"crt_compose<{ctype(limbs)}>", size * n, args)
+            self._entrywise("crt.cu", f"crt_compose<{ctype(basis)}>", size * n, args)
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plans.basis import Limbs
+from ...plans.basis import Basis
 from ...plans.product import FftPlan
 
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
@@ -82,14 +82,14 @@ class Rows:
     moduli: Any
 
 
-def word_of(limbs: Limbs, card: Card) -> str:
+def word_of(basis: Basis, card: Card) -> str:
     """The word of cuda/word.cuh that serves all moduli of a ring on a card."""
-    largest = max(limbs.moduli)
-    if limbs.dtype == np.uint32:
+    largest = max(basis.moduli)
+    if basis.dtype == np.uint32:
         return "Lazy32" if largest < 1 << 30 else "Tight32" if largest < 1 << 31 else "Strict32"
     if largest < 1 << 50 and card.fast_doubles:
         return "Float64"
-    if largest < 1 << 60 and min(limbs.moduli) >= 1 << 40:
+    if largest < 1 << 60 and min(basis.moduli) >= 1 << 40:
         return "Lazy60"
     return "Lazy64" if largest < 1 << 62 else "Strict64"
 

@@ -20,14 +20,14 @@ class Transform(Launcher):
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
+        if plan.basis.wide:
             self._on_host("ntt", plan, x, out)
         else:
             self._transform(plan, x, out, "forward")
 
     def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.limbs.wide:
+        if plan.basis.wide:
             self._on_host("intt", plan, x, out)
         else:
             self._transform(plan, x, out, "inverse")
@@ -46,10 +46,10 @@ class Transform(Launcher):
                 out[...] = aligned
             return
         passes = self._passes(plan, rows)
-        tables, word = self._tables(plan, passes)[direction], word_of(plan.limbs, self.card)
-        log_degree, moduli = plan.degree.bit_length() - 1, self._moduli(plan.limbs)
+        tables, word = self._tables(plan, passes)[direction], word_of(plan.basis, self.card)
+        log_degree, moduli = plan.degree.bit_length() - 1, self._moduli(plan.basis)
         self._run_passes(
-            Rows(rows, len(plan.limbs.moduli), log_degree, word, moduli), passes, tables, x, out, direction
+            Rows(rows, len(plan.basis.moduli), log_degree, word, moduli), passes, tables, x, out, direction
         )
 
     def _passes(self, plan: NttPlan, rows: int | None = None) -> tuple[Pass, ...]:
@@ -57,7 +57,7 @@ class Transform(Launcher):
         if plan.points == 1:
             return ()
         few = rows is not None and rows * plan.degree < self.card.multiprocessors << 12
-        return split_passes(plan.points, plan.base, plan.limbs.dtype.itemsize, self.card, few)
+        return split_passes(plan.points, plan.base, plan.basis.dtype.itemsize, self.card, few)
 
     def _run_passes(
         self,
@@ -118,18 +118,18 @@ class Transform(Launcher):
 
     def _make_tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
         """Twiddles by direction and pass, and the constants of incomplete leaves, made on the device."""
-        limbs, points = plan.limbs, plan.points
-        word = word_of(limbs, self.card)
+        basis, points = plan.basis, plan.points
+        word = word_of(basis, self.card)
         bits = points.bit_length() - (1 if plan.kind == "negacyclic" else 2)
         size = 1 if word == "Float64" else 2  # entries of W::Twiddle
-        moduli = self._moduli(limbs)
+        moduli = self._moduli(basis)
         starts = [self.from_host(np.array(p.starts, np.uint32)) for p in passes]
-        rows = len(limbs.moduli)
+        rows = len(basis.moduli)
         tables: dict[str, Any] = {}
         for name, sign in (("forward", 1), ("inverse", -1)):
             factors = np.ones((rows, max(bits, 1)), np.uint64)
             scale = np.ones(rows, np.uint64)
-            for i, (q, root) in enumerate(zip(limbs.moduli, plan.roots, strict=True)):
+            for i, (q, root) in enumerate(zip(basis.moduli, plan.roots, strict=True)):
                 x = pow(root, sign, q)
                 for d in reversed(range(bits)):
                     factors[i, d], x = x, x * x % q
@@ -139,7 +139,7 @@ class Transform(Launcher):
             tables[name] = {}
             for p, starts_of_pass in zip(passes, starts, strict=True):
                 entries = 1 << (p.log_blocks + p.log_length)
-                table = tables[name][p] = self.xp.empty((rows, entries, size), limbs.dtype)
+                table = tables[name][p] = self.xp.empty((rows, entries, size), basis.dtype)
                 args = [table, moduli, *constants, starts_of_pass]
                 args += [np.uint32(x) for x in (p.log_blocks, p.log_length, bits, plan.kind == "negacyclic")]
                 self._entrywise("tables.cu", f"fill_twiddles<{word}>", entries, args, rows)
@@ -150,6 +150,6 @@ class Transform(Launcher):
             args += [np.uint32(last.log_blocks), np.uint32(last.log_length)]
             self._entrywise("tables.cu", f"fill_leaves<{word}>", points, args, rows)
         elif plan.base > 1:
-            leaves = [[q - 1 if plan.kind == "negacyclic" else 1] for q in limbs.moduli]
+            leaves = [[q - 1 if plan.kind == "negacyclic" else 1] for q in basis.moduli]
             tables["leaves"] = self.from_host(np.array(leaves, np.uint64))
         return tables
