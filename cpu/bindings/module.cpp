@@ -16,23 +16,17 @@
 #include <vector>
 
 #include "array.hpp"
+#include "buffer.hpp"
 #include "gil.hpp"
 #include "kernels.hpp"
-#include "rows.hpp"
 #include "tables.hpp"
+#include "threads.hpp"
 #include "wide.hpp"
 
 namespace nb = nanobind;
 
 namespace pg {
 namespace {
-
-// A table in memory of Python's, which a plan keeps.
-struct Table {
-    explicit Table(const Array &x) : data(x.data()), owner(x.owner()) {}
-    const void *data;
-    nb::object owner;
-};
 
 // ---- instruction sets ----
 
@@ -361,18 +355,18 @@ class Limbs {
 class Transform {
   public:
     // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
-    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic, const Array &forward,
-              const Array &inverse)
+    Transform(const Limbs &limbs, size_t degree, size_t base, size_t block, bool negacyclic,
+              const Lasting<Array> &forward, const Lasting<Array> &inverse)
         : limbs_(limbs),
           degree_(degree),
           base_(base),
           points_(degree / base),
           block_(block),
           negacyclic_(negacyclic),
-          forward_table_(forward),
-          inverse_table_(inverse) {
+          forward_table_(forward.memory),
+          inverse_table_(inverse.memory) {
         require(!limbs.wide(), "Transform: no transform modulo a wide modulus");
-        for (const auto *table : {&forward, &inverse})
+        for (const Array *table : {&forward.array, &inverse.array})
             require(table->ndim() == 3 && table->shape(0) == limbs.rows() && table->shape(1) == 2 &&
                         table->shape(2) == points_ && table->itemsize() == (limbs.narrow() ? 4 : 8),
                     "Transform: tables must be (limbs, 2, points) words");
@@ -402,8 +396,8 @@ class Transform {
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const {
         const Modulus &m = limbs_.moduli()[limb];
         const RowKernels<T> &fast = kernels<T>(m, degree_);
-        const T *f = (const T *)forward_table_.data + limb * 2 * points_,
-                *i = (const T *)inverse_table_.data + limb * 2 * points_;
+        const T *f = (const T *)forward_table_.get() + limb * 2 * points_,
+                *i = (const T *)inverse_table_.get() + limb * 2 * points_;
         Twiddles<T> forward{f, f + points_}, inverse{i, i + points_};
         if (fast.numbers) {
             const double *numbers = this->numbers() + limb * 4 * points_;
@@ -450,8 +444,8 @@ class Transform {
             numbers_.resize(limbs_.rows() * 4 * points_);
             double *to = numbers_.data();
             for (size_t limb = 0; limb < limbs_.rows(); ++limb)
-                for (const auto *table : {&forward_table_, &inverse_table_}) {
-                    const u64 *w = (const u64 *)table->data + limb * 2 * points_;
+                for (const Memory *table : {&forward_table_, &inverse_table_}) {
+                    const u64 *w = (const u64 *)table->get() + limb * 2 * points_;
                     fill_numbers(limbs_.moduli()[limb], w, points_, to, to + points_);
                     to += 2 * points_;
                 }
@@ -500,7 +494,7 @@ class Transform {
     const Limbs &limbs_;  // kept alive by the binding
     size_t degree_, base_, points_, block_;
     bool negacyclic_;
-    Table forward_table_, inverse_table_;
+    Memory forward_table_, inverse_table_;
     mutable std::once_flag numbers_made_;
     mutable std::vector<double> numbers_;
 };
@@ -665,7 +659,7 @@ class FftProduct {
     // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
     // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish.
     FftProduct(const Limbs &limbs, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
-               unsigned sums, const Numbers &table)
+               unsigned sums, const Lasting<Numbers> &table)
         : limbs_(limbs),
           degree_(degree),
           length_(length),
@@ -673,14 +667,15 @@ class FftProduct {
           digits_(digits),
           width_(width),
           sums_(sums),
-          table_(table) {
+          table_(table.memory) {
         require(!limbs.wide(), "FftProduct: moduli of at most 64 bits");
         require(length >= 2 && (length & (length - 1)) == 0 && degree >= 1 &&
                     ((negacyclic && length == degree) || length >= 2 * degree - 1),
                 "FftProduct: length, a power of two, must be degree (negacyclic) or hold the linear product");
         require(digits >= 1 && digits <= MAX_DIGITS && width >= 2 && width <= 30 && sums >= 1 && sums <= 2 * digits - 1,
                 "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
-        require(table.hold<std::complex<double>>() && table.size() == length / 2, "FftProduct: length/2 twiddles");
+        require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
+                "FftProduct: length/2 twiddles");
         // A sum is at most digits * degree * 2^(2 width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
         // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
         const unsigned bound = 2 * width - 2 + 64 - (unsigned)__builtin_clzll((digits * degree - 1) | 1);
@@ -710,7 +705,7 @@ class FftProduct {
         unsigned sums = sums_;
         if ((m.q & m.last) == 0) sums = std::min(sums, (bits_below(m) + width_ - 1) / width_);
         return {&m,
-                (const Complex *)table_.data,
+                (const Complex *)table_.get(),
                 degree_,
                 length_,
                 BLOCK,
@@ -751,7 +746,7 @@ class FftProduct {
     bool negacyclic_;
     unsigned digits_, width_, sums_, group_;
     std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
-    Table table_;
+    Memory table_;
 };
 
 template <class T> void fill_words(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
@@ -779,7 +774,7 @@ template <class T, class A> auto *complex_rows(const A &x, size_t rows, size_t p
 template <class F> void dispatch_precision(const Out &out, const F &run) {
     if (out.hold<std::complex<float>>()) run(float());
     else if (out.hold<std::complex<double>>()) run(double());
-    else throw nb::value_error("fft: complex64 or complex128");
+    else throw std::invalid_argument("fft: complex64 or complex128");
 }
 const FftKernels<float> &slot(const Isa &isa, float) { return isa.fft_float; }
 const FftKernels<double> &slot(const Isa &isa, double) { return isa.fft_double; }
@@ -872,6 +867,8 @@ void translate_bad_alloc(const std::exception_ptr &failure, void *) {
 NB_MODULE(_cpu, module) {
     using namespace pg;
     nb::register_exception_translator(translate_bad_alloc);
+    static const Python python;
+    set_caller(python);
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
     nb::class_<Limbs>(module, "Limbs")
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
@@ -883,7 +880,7 @@ NB_MODULE(_cpu, module) {
         .def("matmul", &Limbs::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Limbs::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Transform>(module, "Transform")
-        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, const Array &, const Array &>(),
+        .def(nb::init<const Limbs &, size_t, size_t, size_t, bool, const Lasting<Array> &, const Lasting<Array> &>(),
              nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
              nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
@@ -896,7 +893,7 @@ NB_MODULE(_cpu, module) {
              nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
-        .def(nb::init<const Limbs &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Numbers &>(),
+        .def(nb::init<const Limbs &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &>(),
              nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
              nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
@@ -921,7 +918,7 @@ NB_MODULE(_cpu, module) {
                     current_isa = isa;
                     return;
                 }
-            throw nb::value_error(("this CPU has no " + name).c_str());
+            throw std::invalid_argument("this CPU has no " + name);
         },
         nb::arg("name"));
     module.def("set_num_threads", &set_num_threads, nb::arg("count"));
