@@ -1,96 +1,86 @@
-// Arrays that Python passes, read through the buffer protocol: nanobind's ndarray takes four times as long, and
-// reads strides that ctypes leaves out.
+// Arrays of numbers that a call reads and writes: views, which own nothing (bindings/buffer.hpp makes them).
+//
+// C-contiguous unless their type says otherwise, (*batch, rows, degree): one row of residues a limb, or the words of
+// one wide modulus. Batch axes broadcast against those of the result.
 #pragma once
-#include <nanobind/nanobind.h>
-
-#include <algorithm>
-#include <complex>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
+#include <memory>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
+#include "modulus.hpp"
+
 namespace pg {
 
+// In Python a ValueError
 inline void require(bool holds, const char *what) {
-    if (!holds) throw nanobind::value_error(what);
+    if (!holds) throw std::invalid_argument(what);
 }
 
-// An array of numbers in host memory, C-contiguous, that stays where it is during a call. Whoever reads it compares
-// its shape and the size of its numbers with what they expect.
+enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, complex };
+
+// Where numbers lie and how. The caller's memory: shape and strides as well.
+struct Layout {
+    void *data;
+    size_t bytes, itemsize, ndim;      // of all numbers, of one: 4, 8 or 16
+    const ptrdiff_t *shape, *strides;  // strides in bytes
+    Kind kind;
+};
+
+// An array of numbers in host memory that stays where it is during a call. Whoever reads it compares its shape and the
+// size of its numbers with what they expect.
 class Array {
   public:
-    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
-
     Array() = default;
-    Array(const Array &) = delete;
-    ~Array() { PyBuffer_Release(&view_); }
-    // False, and no Python error, where the object offers no such array.
-    bool open(PyObject *object, int access) {
-        if (PyObject_GetBuffer(object, &view_, access) == 0) {
-            if (readable()) return true;
-            PyBuffer_Release(&view_);
-        }
-        PyErr_Clear();
-        return false;
-    }
-    explicit operator bool() const { return view_.obj; }  // not None
+    explicit Array(const Layout &layout) : layout_(layout) {}
+    explicit operator bool() const { return layout_.itemsize; }  // not None
 
-    const void *data() const { return view_.buf; }
-    nanobind::object owner() const { return nanobind::borrow(view_.obj); }
-    size_t itemsize() const { return (size_t)view_.itemsize; }
-    size_t size() const { return (size_t)view_.len / itemsize(); }
-    size_t ndim() const { return (size_t)view_.ndim; }
-    size_t shape(size_t axis) const { return (size_t)view_.shape[axis]; }
-    ptrdiff_t stride(size_t axis) const { return view_.strides[axis] / view_.itemsize; }  // in entries
+    const void *data() const { return layout_.data; }
+    size_t itemsize() const { return layout_.itemsize; }
+    size_t size() const { return layout_.bytes / layout_.itemsize; }
+    size_t ndim() const { return layout_.ndim; }
+    size_t shape(size_t axis) const { return (size_t)layout_.shape[axis]; }
+    ptrdiff_t stride(size_t axis) const { return layout_.strides[axis] / (ptrdiff_t)itemsize(); }  // in entries
 
   protected:
-    Py_buffer view_{};
-
-  private:
-    // Of 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
-    bool readable() const {
-        if (view_.itemsize != 4 && view_.itemsize != 8 && view_.itemsize != 16) return false;
-        if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
-        if (view_.ndim && !(view_.shape && view_.strides)) return false;
-        for (int i = 0; i < view_.ndim; ++i)
-            if (view_.strides[i] % view_.itemsize) return false;
-        return true;
-    }
+    Layout layout_{};
 };
 
 // An array of which the kind of numbers is known, which takes a little longer.
 class Numbers : public Array {
   public:
-    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
-    // Whether they are of this type, in the machine's order of bytes. Source: format characters of Python's struct.
+    using Array::Array;
     template <class T> bool hold() const {
-        const char *formats = std::is_same_v<T, std::complex<float>>    ? "Zf"
-                              : std::is_same_v<T, std::complex<double>> ? "Zd"
-                              : std::is_signed_v<T>                     ? "ilq"
-                                                                        : "ILQ";
-        const char *format = view_.format ? view_.format : "B";
-        if (*formats == 'Z') return itemsize() == sizeof(T) && !std::strcmp(format, formats);
-        return itemsize() == sizeof(T) && *format && !format[1] && std::strchr(formats, *format);
+        constexpr Kind kind = !std::is_integral_v<T> ? Kind::complex
+                              : std::is_signed_v<T>  ? Kind::signed_integer
+                                                     : Kind::unsigned_integer;
+        return itemsize() == sizeof(T) && layout_.kind == kind;
     }
 };
 
 // One that is written. It holds no references to objects, say, which words would overwrite.
 class Out : public Numbers {
   public:
-    static constexpr int ACCESS = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT;
-    void *data() const { return view_.buf; }
+    using Numbers::Numbers;
+    void *data() const { return layout_.data; }
 };
 
 // With any strides
 class StridedArray : public Array {
   public:
-    static constexpr int ACCESS = PyBUF_STRIDES;
+    using Array::Array;
 };
 class StridedOut : public Out {
   public:
-    static constexpr int ACCESS = PyBUF_STRIDES | PyBUF_WRITABLE | PyBUF_FORMAT;
+    using Out::Out;
+};
+
+// Memory that outlives the call which brought it.
+using Memory = std::shared_ptr<const void>;
+template <class A> struct Lasting {
+    A array;
+    Memory memory;  // the array's numbers
 };
 
 template <class A> size_t last(const A &x) {
@@ -113,20 +103,7 @@ inline size_t batch_of(const Out &x) {
 // An operand whose batch axes broadcast against those of the result.
 template <class T> class Operand {
   public:
-    Operand(const Array &x, const Out &out, size_t rows) : data_((const T *)x.data()), length_(last(x)), rows_(rows) {
-        require(x.ndim() >= 2 && x.ndim() <= out.ndim(), "operand: more axes than the result");
-        require(x.itemsize() == sizeof(T) && x.shape(x.ndim() - 2) == rows, "operand: wrong dtype or rows");
-        const size_t axes = out.ndim() - 2, missing = out.ndim() - x.ndim();
-        const auto size = [&](size_t axis) { return axis < missing ? 1 : x.shape(axis - missing); };
-        bool repeats = false;
-        for (size_t i = 0; i < axes; ++i) {
-            require(size(i) == 1 || size(i) == out.shape(i), "operand: batch axes do not broadcast");
-            repeats |= size(i) != out.shape(i);
-        }
-        if (!repeats) return;
-        size_t step = 1;
-        for (size_t i = axes; i-- > 0; step *= size(i)) axes_.push_back({out.shape(i), size(i) == 1 ? 0 : step});
-    }
+    Operand(const Array &x, const Out &out, size_t rows);
     size_t length() const { return length_; }
     const T *item(size_t index) const {
         size_t at = axes_.empty() ? index : 0;
@@ -146,18 +123,3 @@ template <class T> class Operand {
 };
 
 }  // namespace pg
-
-namespace nanobind::detail {
-
-template <class A> struct type_caster<A, enable_if_t<std::is_base_of_v<pg::Array, A>>> {
-    static constexpr auto Name = const_name("numpy.ndarray");
-    template <class> using Cast = A &;
-    template <class> static constexpr bool can_cast() { return true; }
-    bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
-        return source.is_none() || array.open(source.ptr(), A::ACCESS);
-    }
-    explicit operator A &() { return array; }
-    A array;
-};
-
-}  // namespace nanobind::detail

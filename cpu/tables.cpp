@@ -28,6 +28,15 @@ template <class T> std::vector<T> fft_table(size_t length) {
     return w;
 }
 
+template <class T> void fill_words(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
+    const size_t points = last(forward);
+    require(points >= 2 && (points & (points - 1)) == 0 && last(inverse) == points && forward.size() == 2 * points &&
+                inverse.size() == 2 * points,
+            "fill_twiddles: tables of (2, points), points a power of two");
+    T *const w = result_of<T>(forward, 2), *const v = result_of<T>(inverse, 2);
+    fill_twiddles<T>(q, root, negacyclic, points, w, w + points, v, v + points);
+}
+
 }  // namespace
 
 template <class T>
@@ -64,6 +73,11 @@ void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, 
 }
 template void fill_twiddles<u32>(u64, u64, bool, size_t, u32 *, u32 *, u32 *, u32 *);
 template void fill_twiddles<u64>(u64, u64, bool, size_t, u64 *, u64 *, u64 *, u64 *);
+
+void fill_twiddle_tables(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
+    forward.hold<u32>() ? fill_words<u32>(q, root, negacyclic, forward, inverse)
+                        : fill_words<u64>(q, root, negacyclic, forward, inverse);
+}
 
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio) {
     for (size_t i = 0; i < points; ++i) {

@@ -1,5 +1,6 @@
 // Tables of twiddles and searches for roots, in exact scalar arithmetic; twiddles of the complex FFT.
 #pragma once
+#include "array.hpp"
 #include "kernels.hpp"
 
 namespace pg {
@@ -11,6 +12,9 @@ namespace pg {
 template <class T>
 void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);
+
+// The same in arrays (2, points), of 32-bit or 64-bit words: twiddles, then their Shoup quotients.
+void fill_twiddle_tables(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse);
 
 // Each w < q of a table as the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q; q < 2^50.
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);

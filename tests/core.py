@@ -1,7 +1,8 @@
 """Checks of the native core that no value shows: memory, threads, instruction sets, numbers of instructions.
 
     python tests/core.py            all of them: about two minutes
-    python tests/core.py objects    wide instructions stay in the objects of their instruction sets
+    python tests/core.py objects    wide instructions stay in the objects of their instruction sets, Python in
+                                    the bindings
     python tests/core.py kernels    the kernels (native/smoke.cpp) and the module under AddressSanitizer and
                                     UndefinedBehaviorSanitizer
     python tests/core.py threads    the module under ThreadSanitizer (native/threads.py)
@@ -42,6 +43,7 @@ CXX = os.environ.get("CXX", "g++")
 
 WIDE = ("isa_avx2", "isa_avx512")  # what only some machines can run
 KERNELS = ("isa_portable", *WIDE, "tables")
+BINDINGS = ("module",)  # what knows of Python
 # As far as compile times allow: a call for every access, and no check of every pointer.
 ADDRESS = (
     "-O1 -g1 -fsanitize=address,undefined -fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"
@@ -106,7 +108,8 @@ class Core:
         options += [f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={cmake_folder}"]
         run([*configure, *options])
         run(["cmake", "--build", self.folder])
-        return {path.name.partition(".")[0]: path for path in self.folder.glob("CMakeFiles/_cpu.dir/*.cpp.o")}
+        found = self.folder.glob("CMakeFiles/_cpu.dir/**/*.cpp.o")
+        return {path.name.partition(".")[0]: path for path in found}
 
     def compiled(self, names: Sequence[str], kind: str, flags: str) -> list[Path]:
         """Objects of sources, compiled as for the library and then with `flags`."""
@@ -233,6 +236,14 @@ def check_objects(core: Core) -> None:
             raise Failed(f"{name} runs code when the library is loaded")
         print(f"{name}: {len(found)} wide instructions, all its own")
     print("none in " + ", ".join(name for name in core.objects if name not in WIDE))
+    check_layers(core)
+
+
+def check_layers(core: Core) -> None:
+    """The core asks nothing of Python: it links without the bindings."""
+    objects = [path for name, path in core.objects.items() if name not in BINDINGS]
+    run([CXX, "-shared", "-Wl,--no-undefined", *objects, "-pthread", "-o", core.folder / "layers.so"])
+    print("without " + ", ".join(BINDINGS) + ": nothing undefined")
 
 
 def check_kernels(core: Core) -> None:
@@ -241,7 +252,8 @@ def check_kernels(core: Core) -> None:
     The module is called from threads, then with arrays of every wrong kind.
     """
     preload = runtime("asan")
-    objects = core.compiled([*KERNELS, "rows", "module"], "address", ADDRESS)
+    others = [name for name in core.objects if name not in KERNELS]
+    objects = core.compiled([*KERNELS, *others], "address", ADDRESS)
     smoke = core.program("smoke.cpp", objects[: len(KERNELS)], ADDRESS)
     isas = _cpu.supported_isas()
     for isa in isas:
@@ -261,7 +273,7 @@ def check_kernels(core: Core) -> None:
 def check_threads(core: Core) -> None:
     """The module with the portable kernels: threads are handed the same rows on every instruction set."""
     preload = runtime("tsan")
-    objects = core.compiled(["isa_portable", "tables", "rows", "module"], "thread", THREAD)
+    objects = core.compiled([name for name in core.objects if name not in WIDE], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
     options = "halt_on_error=1 die_after_fork=0"  # the child makes threads of its own
     settings = environment(package, preload, POLYGPU_CPU_ISA="portable", TSAN_OPTIONS=options)

@@ -1,7 +1,9 @@
-// Python's global lock (GIL), given away for long work and taken back.
+// Python's global lock (GIL), given away for long work and taken back; Python's signals.
 #pragma once
-#include <Python.h>
+#include <nanobind/nanobind.h>
 #include <unistd.h>
+
+#include "threads.hpp"
 
 namespace pg {
 
@@ -28,6 +30,22 @@ class GilReleased {
 
   private:
     PyThreadState *state_;
+};
+
+// Where the core's calls come from.
+class Python final : public Caller {
+  public:
+    void without_lock(const std::function<void()> &work) const override {
+        GilReleased released;
+        work();
+    }
+    bool signal_raised() const override {
+        PyGILState_STATE state = take_gil(PyGILState_Ensure);
+        bool raised = PyErr_CheckSignals() != 0;
+        PyGILState_Release(state);
+        return raised;
+    }
+    void throw_raised() const override { throw nanobind::python_error(); }
 };
 
 }  // namespace pg

@@ -1,6 +1,5 @@
-#include "rows.hpp"
+#include "threads.hpp"
 
-#include <nanobind/nanobind.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,8 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "gil.hpp"
-
 namespace pg {
 namespace {
 
@@ -25,8 +22,12 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<int> threads_allowed{1};
 
+struct NoInterpreter final : Caller {};
+const NoInterpreter no_interpreter;
+const Caller *caller = &no_interpreter;
+
 constexpr double THREAD_PAYS = 50e-6;  // seconds of work for which a thread is worth waking (about 20 us)
-constexpr double SHORT_CALL = 20e-6;   // seconds of work for which giving the GIL away does not pay
+constexpr double SHORT_CALL = 20e-6;   // seconds of work for which giving the lock away does not pay
 constexpr double LONG_ROW = 50e-3;     // rows longer than this leave the calling thread free to answer signals
 constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
 constexpr auto LAST_ROW = std::chrono::microseconds(30);  // falling asleep and waking takes as long
@@ -62,14 +63,6 @@ class Scratch {
 };
 thread_local Scratch scratch_of_thread;
 
-// True when a handler raised: the Python error is then set.
-bool signal_raised() {
-    PyGILState_STATE state = take_gil(PyGILState_Ensure);
-    bool raised = PyErr_CheckSignals() != 0;
-    PyGILState_Release(state);
-    return raised;
-}
-
 struct Call {
     Call(size_t count, const std::function<void(size_t, const Worker &)> &work_on_row)
         : rows(count), body(work_on_row) {}
@@ -93,7 +86,7 @@ struct Call {
             for (size_t i; !stopped() && (i = next.fetch_add(1)) < rows;) {
                 body(i, worker);
                 if (answers_signals && i + 1 < rows && Clock::now() - checked > SIGNAL_PERIOD) {
-                    if (signal_raised()) interrupted = true, request_stop();
+                    if (caller->signal_raised()) interrupted = true, request_stop();
                     checked = Clock::now();
                 }
             }
@@ -244,6 +237,8 @@ class Pool {
 
 void *Worker::scratch(size_t bytes) const { return scratch_of_thread.ensure(bytes); }
 
+void set_caller(const Caller &calling) { caller = &calling; }
+
 void set_num_threads(int count) { threads_allowed = std::max(1, count); }
 int num_threads() { return threads_allowed; }
 
@@ -259,14 +254,13 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
     const bool caller_waits = seconds_per_row > LONG_ROW;
     Call call(rows, body);
     bool interrupted = false;
-    {
-        GilReleased released;
+    caller->without_lock([&] {
         const auto wait_until = [&](const auto &done) {
             std::unique_lock<std::mutex> lock(call.mutex);
             while (!call.finished.wait_for(lock, SIGNAL_PERIOD, done)) {
                 if (interrupted) continue;
                 lock.unlock();
-                if (signal_raised()) interrupted = true, call.request_stop();
+                if (caller->signal_raised()) interrupted = true, call.request_stop();
                 lock.lock();
             }
         };
@@ -280,8 +274,8 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
             }
             wait_until([&] { return call.running == 0; });
         }
-    }
-    if (interrupted) throw nanobind::python_error();
+    });
+    if (interrupted) caller->throw_raised();
     if (call.failure) std::rethrow_exception(call.failure);
 }
 

@@ -1,0 +1,48 @@
+// The moduli of a ring and how their residues are stored; what works on each residue, and products of matrices.
+#pragma once
+#include <vector>
+
+#include "array.hpp"
+#include "wide.hpp"
+
+namespace pg {
+
+class Basis {
+  public:
+    // moduli: (limbs, words) little-endian; several words: one wide modulus; words of 0 stand for 2^(64 words)
+    Basis(const Numbers &moduli, int storage_bits);
+
+    bool wide() const { return moduli_.empty(); }
+    bool narrow() const { return narrow_; }
+    size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
+    const std::vector<Modulus> &moduli() const { return moduli_; }
+    const WideModulus &wide_modulus() const { return wide_; }
+    // times as long as with AVX-512, about: the slowest of the moduli
+    double slowness() const;
+
+    // out = op(a, b, c), an Op of kernels.hpp; b and c may be none where it reads none
+    void pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const;
+
+    // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
+    void permute(const Array &x, const Numbers &index, const Out &out) const;
+
+    // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
+    void reduce_integers(const Numbers &x, const Out &out) const;
+
+    // out row `limb` (all rows of a wide modulus): numbers of k words, (items, degree, k), mod q
+    void reduce_words(const Numbers &words, size_t limb, const Out &out) const;
+
+    // out (batch, m, n) = a b of any words, (batch or 1, m, k) and (batch or 1, k, n)
+    void matmul(const Array &a, const Array &b, const Out &out) const;
+
+    // out (batch, m, p, rows, points) = a b by row and point, (batch, m, k, rows, points) and (batch, k, p, rows,
+    // points); the first three axes have any steps
+    void matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
+
+  private:
+    bool narrow_;                  // words of 32 bits, else of 64
+    std::vector<Modulus> moduli_;  // empty for a wide modulus
+    WideModulus wide_;
+};
+
+}  // namespace pg

@@ -1,0 +1,92 @@
+// Arrays that Python passes, read through the buffer protocol: nanobind's ndarray takes four times as long, and
+// reads strides that ctypes leaves out.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "array.hpp"
+
+namespace pg {
+
+// What an object must offer
+template <class A> constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
+template <> inline constexpr int ACCESS<Numbers> = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
+template <> inline constexpr int ACCESS<Out> = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT;
+template <> inline constexpr int ACCESS<StridedArray> = PyBUF_STRIDES;
+template <> inline constexpr int ACCESS<StridedOut> = PyBUF_STRIDES | PyBUF_WRITABLE | PyBUF_FORMAT;
+
+// An array of Python's for the time of a call. It stays where it is: shape and strides may lie in it.
+class Buffer {
+  public:
+    Buffer() = default;
+    Buffer(const Buffer &) = delete;
+    ~Buffer() { PyBuffer_Release(&view_); }
+    // False, and no Python error, where the object offers no such array.
+    bool open(PyObject *object, int access) {
+        if (PyObject_GetBuffer(object, &view_, access) == 0) {
+            if (readable()) return true;
+            PyBuffer_Release(&view_);
+        }
+        PyErr_Clear();
+        return false;
+    }
+    Layout layout() const {
+        return {view_.buf, (size_t)view_.len, (size_t)view_.itemsize, (size_t)view_.ndim, view_.shape, view_.strides,
+                kind()};
+    }
+    // Its numbers, which the object keeps after the call.
+    Memory memory() const {
+        const nanobind::object owner = nanobind::borrow(view_.obj);
+        return Memory(view_.buf, [owner](const void *) {});
+    }
+
+  private:
+    // Of 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
+    bool readable() const {
+        if (view_.itemsize != 4 && view_.itemsize != 8 && view_.itemsize != 16) return false;
+        if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
+        if (view_.ndim && !(view_.shape && view_.strides)) return false;
+        for (int i = 0; i < view_.ndim; ++i)
+            if (view_.strides[i] % view_.itemsize) return false;
+        return true;
+    }
+    // In the machine's order of bytes. Source: format characters of Python's struct. Without a format: bytes.
+    Kind kind() const {
+        const char *format = view_.format;
+        if (!format || !*format) return Kind::unknown;
+        if (!format[1]) {
+            if (std::strchr("ILQ", *format)) return Kind::unsigned_integer;
+            if (std::strchr("ilq", *format)) return Kind::signed_integer;
+        }
+        const char *complex = view_.itemsize == 8 ? "Zf" : "Zd";  // numbers of 16 bytes are no others
+        return std::strcmp(format, complex) ? Kind::unknown : Kind::complex;
+    }
+
+    Py_buffer view_{};
+};
+
+}  // namespace pg
+
+namespace nanobind::detail {
+
+template <class A> struct type_caster<A, enable_if_t<std::is_base_of_v<pg::Array, A>>> {
+    static constexpr auto Name = const_name("numpy.ndarray");
+    template <class> using Cast = A;
+    template <class> static constexpr bool can_cast() { return true; }
+    bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
+        return source.is_none() || buffer.open(source.ptr(), pg::ACCESS<A>);
+    }
+    explicit operator A() const { return A(buffer.layout()); }
+    pg::Buffer buffer;
+};
+
+template <class A> struct type_caster<pg::Lasting<A>> : type_caster<A> {
+    template <class> using Cast = pg::Lasting<A>;
+    explicit operator pg::Lasting<A>() const { return {A(this->buffer.layout()), this->buffer.memory()}; }
+};
+
+}  // namespace nanobind::detail

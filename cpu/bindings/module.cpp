@@ -1,0 +1,89 @@
+// The Python module polygpu._cpu: arrays in, arrays out; every argument was checked by backends/cpu.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <string>
+
+#include "basis.hpp"
+#include "buffer.hpp"
+#include "clock.hpp"
+#include "dispatch.hpp"
+#include "fourier.hpp"
+#include "gil.hpp"
+#include "multiply.hpp"
+#include "tables.hpp"
+#include "threads.hpp"
+#include "transform.hpp"
+
+namespace nb = nanobind;
+
+namespace pg {
+namespace {
+
+// Memory that runs out is polygpu.errors.OutOfHostMemory in Python.
+void translate_bad_alloc(const std::exception_ptr &failure, void *) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::bad_alloc &error) {
+        const auto *sized = dynamic_cast<const OutOfMemory *>(&error);
+        const std::string need =
+            sized ? std::to_string((sized->bytes >> 20) + 1) + " MiB of scratch memory" : "more memory";
+        const nb::object type = nb::module_::import_("polygpu.errors").attr("OutOfHostMemory");
+        PyErr_SetString(type.ptr(), ("this call needs " + need +
+                                     ", and the system gives none (a limit of addresses, ulimit -v, counts too); "
+                                     "take smaller batches, or fewer threads")
+                                        .c_str());
+    }
+}
+
+}  // namespace
+}  // namespace pg
+
+NB_MODULE(_cpu, module) {
+    using namespace pg;
+    nb::register_exception_translator(translate_bad_alloc);
+    static const Python python;
+    set_caller(python);
+    nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
+    nb::class_<Basis>(module, "Limbs")
+        .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
+        .def("pointwise", &Basis::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
+             nb::arg("out"))
+        .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
+        .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
+        .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
+        .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<Transform>(module, "Transform")
+        .def(nb::init<const Basis &, size_t, size_t, size_t, bool, const Lasting<Array> &, const Lasting<Array> &>(),
+             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
+             nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
+        .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
+        .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
+        .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<Auxiliary>(module, "Auxiliary")
+        .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+             nb::call_guard<GilReleased>(),  // many moduli take long
+             nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
+        .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<FftProduct>(module, "FftProduct")
+        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &>(),
+             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
+             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
+        .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("fill_twiddles", &fill_twiddle_tables, nb::call_guard<GilReleased>(), nb::arg("q"), nb::arg("root"),
+               nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
+    module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),
+               nb::call_guard<GilReleased>());
+    module.def("fft", &fft, nb::arg("x"), nb::arg("out"), nb::arg("inverse"));
+    module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("supported_isas", &supported_isas);
+    module.def("isa", &isa_in_use);
+    module.def("set_isa", &set_isa, nb::arg("name"));
+    module.def("set_num_threads", &set_num_threads, nb::arg("count"));
+    module.def("num_threads", &num_threads);
+    module.def("clock_ghz", &clock_ghz, nb::call_guard<GilReleased>());
+}

@@ -1,0 +1,97 @@
+#include "dispatch.hpp"
+
+#include <atomic>
+#include <stdexcept>
+
+namespace pg {
+namespace {
+
+bool supported(const Isa &isa) {
+    if (!isa.name) return false;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (&isa == &isa_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512ifma");
+    if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return &isa == &isa_portable;
+}
+
+const Isa *best_isa() {
+    for (const Isa *isa : {&isa_avx512, &isa_avx2})
+        if (supported(*isa)) return isa;
+    return &isa_portable;
+}
+std::atomic<const Isa *> current_isa{best_isa()};
+
+const Isa &current() { return *current_isa.load(std::memory_order_relaxed); }
+
+const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
+    return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
+}
+const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
+    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else the next serves as well
+    return m.bits <= 50 ? isa.q50 : m.bits <= 62 ? isa.q62 : isa.q64;
+}
+const ProductKernels<u32> &slot(const Isa &isa, u32) { return isa.product32; }
+const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
+
+}  // namespace
+
+std::vector<std::string> supported_isas() {
+    std::vector<std::string> names;
+    for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+        if (supported(*isa)) names.push_back(isa->name);
+    return names;
+}
+
+std::string isa_in_use() { return current_isa.load()->name; }
+
+void set_isa(const std::string &name) {
+    for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+        if (supported(*isa) && name == isa->name) {
+            current_isa = isa;
+            return;
+        }
+    throw std::invalid_argument("this CPU has no " + name);
+}
+
+template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree) {
+    const RowKernels<T> &fast = slot(current(), m, T());
+    return fast.forward && degree >= fast.least_degree ? fast : slot(isa_portable, m, T());
+}
+template const RowKernels<u32> &kernels(const Modulus &, size_t);
+template const RowKernels<u64> &kernels(const Modulus &, size_t);
+
+template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m) { return kernels<T>(m, ~(size_t)0); }
+template const RowKernels<u32> &pointwise_kernels(const Modulus &);
+template const RowKernels<u64> &pointwise_kernels(const Modulus &);
+
+template <class T> const ProductKernels<T> &product_kernels(size_t length) {
+    const ProductKernels<T> &fast = slot(current(), T());
+    return length >= fast.least_length ? fast : slot(isa_portable, T());
+}
+template const ProductKernels<u32> &product_kernels(size_t);
+template const ProductKernels<u64> &product_kernels(size_t);
+
+template <class T> const GemmKernels<T> &gemm_kernels() {
+    if constexpr (sizeof(T) == 4) return current().gemm32;
+    else return current().gemm64;
+}
+template const GemmKernels<u32> &gemm_kernels();
+template const GemmKernels<u64> &gemm_kernels();
+
+template <class T> const FftKernels<T> &fft_kernels() {
+    if constexpr (sizeof(T) == 4) return current().fft_float;
+    else return current().fft_double;
+}
+template const FftKernels<float> &fft_kernels();
+template const FftKernels<double> &fft_kernels();
+
+double isa_slowness() {
+    const Isa *isa = &current();
+    return isa == &isa_portable ? 8 : isa == &isa_avx2 ? 3 : 1;
+}
+
+}  // namespace pg

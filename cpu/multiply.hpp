@@ -1,0 +1,63 @@
+// Exact products of polynomials modulo anything, where the ring has no complete transform or another way is faster.
+#pragma once
+#include <vector>
+
+#include "transform.hpp"
+#include "wide.hpp"
+
+namespace pg {
+
+// Products modulo anything: exact over the integers modulo enough primes, then reduced.
+class Auxiliary {
+  public:
+    // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
+    // for the linear product, which is then folded. Basis and transform must outlive this.
+    Auxiliary(const Basis &basis, const Transform &transform, size_t degree, bool negacyclic);
+
+    void multiply(const Array &a, const Array &b, const Out &out) const;
+
+  private:
+    size_t limb_count() const { return basis_.wide() ? 1 : basis_.rows(); }
+    size_t words() const { return basis_.wide() ? basis_.rows() : 1; }  // of a residue
+    void compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const;
+    std::vector<u64> reduced_product(size_t limb) const;
+    template <class T> bool upper_half(size_t limb, const T *x, size_t stride) const;
+    template <class T> void spread(const T *x, size_t limb, u64 *y, const Worker &worker) const;
+    template <class T> void gather(const u64 *x, size_t limb, T *y, const Worker &worker) const;
+    void signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value, u64 *scratch) const;
+    void combine(size_t limb, u64 *x, const u64 *y, bool subtract) const;
+    template <class T> void run(const Array &a, const Array &b, const Out &out) const;
+
+    const Basis &basis_;
+    const Transform &transform_;
+    size_t degree_;
+    bool negacyclic_;
+    MixedRadix radix_;
+    std::vector<u64> q_mod_p_;        // [prime * limbs + limb]
+    std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
+};
+
+// Products over the integers by complex transforms of digits, then reduced.
+class FftProduct {
+  public:
+    // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
+    // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish.
+    // table: length/2 twiddles (kernels.hpp, ProductRow). The basis must outlive this.
+    FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
+               unsigned sums, const Lasting<Numbers> &table);
+
+    void multiply(const Array &a, const Array &b, const Out &out) const;
+
+  private:
+    ProductRow row(size_t limb, const Worker &worker) const;
+    template <class T> void run(const Array &a, const Array &b, const Out &out) const;
+
+    const Basis &basis_;
+    size_t degree_, length_;
+    bool negacyclic_;
+    unsigned digits_, width_, sums_, group_;
+    std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
+    Memory table_;
+};
+
+}  // namespace pg

@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "dispatch.hpp"
+#include "multiply.hpp"
+
+namespace pg {
+namespace {
+
+// x mod p of little-endian words at x[0], x[stride], ...
+template <class T> u64 residue(const Modulus &p, const T *x, size_t words, size_t stride) {
+    u64 r = 0;
+    for (size_t w = words; w-- > 0;) r = reduce(p, r, x[w * stride]);
+    return r;
+}
+
+}  // namespace
+
+Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degree, bool negacyclic)
+    : basis_(basis),
+      transform_(transform),
+      degree_(degree),
+      negacyclic_(negacyclic),
+      radix_(transform.basis().moduli()) {
+    require(!transform.basis().narrow(), "Auxiliary: 64-bit words");
+    require(transform.degree() == degree || transform.degree() >= 2 * degree - 1, "Auxiliary: transform too short");
+    for (const Modulus &p : radix_.primes) {
+        require(p.bits == radix_.primes[0].bits && p.bits <= 62, "Auxiliary: primes of one bit length, at most 62");
+        for (size_t i = 0; i < limb_count(); ++i) {
+            std::vector<u64> q = basis.wide() ? basis.wide_modulus().q : std::vector<u64>{basis.moduli()[i].q};
+            if (q.back() == 0) q.push_back(1);  // a power of 2^64
+            q_mod_p_.push_back(residue(p, q.data(), q.size(), 1));
+        }
+    }
+    for (size_t i = 0; i < limb_count(); ++i) {
+        std::vector<u64> product = reduced_product(i);
+        product_mod_q_.insert(product_mod_q_.end(), product.begin(), product.end());
+    }
+}
+
+// Horner's rule over mixed-radix digits, modulo limb `limb`; value, scratch: words() and words() + 1
+void Auxiliary::compose(const u64 *digits, size_t limb, u64 *value, u64 *scratch) const {
+    const size_t k = radix_.primes.size();
+    if (basis_.wide()) {
+        std::fill(value, value + words(), 0);
+        for (size_t i = k; i-- > 0;) basis_.wide_modulus().horner(value, radix_.primes[i].q, digits[i], scratch);
+    } else {
+        const Modulus &m = basis_.moduli()[limb];
+        u64 v = 0;
+        for (size_t i = k; i-- > 0;) {
+            u128 z = (u128)v * radix_.primes[i].q + digits[i];
+            v = m.q == 0 ? (u64)z : reduce(m, reduce(m, (u64)(z >> 64)), (u64)z);
+        }
+        *value = v;
+    }
+}
+
+// p_0 ... p_{k-1} mod q of one limb: (P - 1) + 1 through its digits p_i - 1
+std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
+    std::vector<u64> digits, value(words()), scratch(words() + 1), one(words(), 0);
+    for (const Modulus &p : radix_.primes) digits.push_back(p.q - 1);
+    compose(digits.data(), limb, value.data(), scratch.data());
+    one[0] = 1;
+    if (basis_.wide()) basis_.wide_modulus().add(value.data(), one.data());
+    else value[0] = add_mod(basis_.moduli()[limb], value[0], 1);
+    return value;
+}
+
+// Whether x > q/2, so that x - q is the smaller representative.
+template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t stride) const {
+    if (!basis_.wide()) return *x > basis_.moduli()[limb].last / 2;
+    const std::vector<u64> &q = basis_.wide_modulus().q;
+    const u64 above = basis_.wide_modulus().whole;  // the word beyond the last
+    for (size_t w = q.size(); w-- > 0;) {           // compare x with floor(q / 2)
+        const u64 half = q[w] >> 1 | (w + 1 < q.size() ? q[w + 1] : above) << 63;
+        if (x[w * stride] != half) return x[w * stride] > half;
+    }
+    return false;
+}
+
+// Centred residues of one polynomial modulo every prime, zero-padded to the transform's degree.
+template <class T> void Auxiliary::spread(const T *x, size_t limb, u64 *y, const Worker &worker) const {
+    const size_t length = transform_.degree(), k = radix_.primes.size();
+    std::vector<bool> upper(degree_);
+    for (size_t j = 0; j < degree_; ++j) upper[j] = upper_half(limb, x + j, degree_);
+    for (size_t i = 0; i < k && !stopped(worker.stop); ++i) {
+        const Modulus &p = radix_.primes[i];
+        const u64 q_mod_p = q_mod_p_[i * limb_count() + limb];
+        u64 *to = y + i * length;
+        for (size_t j = 0; j < degree_; ++j) {
+            const u64 r = residue(p, x + j, words(), degree_);
+            to[j] = upper[j] ? sub_mod(p, r, q_mod_p) : r;
+        }
+        std::fill(to + degree_, to + length, 0);
+    }
+}
+
+void Auxiliary::combine(size_t limb, u64 *x, const u64 *y, bool subtract) const {
+    if (basis_.wide()) subtract ? basis_.wide_modulus().sub(x, y) : basis_.wide_modulus().add(x, y);
+    else *x = subtract ? sub_mod(basis_.moduli()[limb], *x, *y) : add_mod(basis_.moduli()[limb], *x, *y);
+}
+
+void Auxiliary::signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value, u64 *scratch) const {
+    radix_.digits(x, transform_.degree(), digits);
+    compose(digits, limb, value, scratch);
+    if (radix_.negative(digits)) combine(limb, value, product_mod_q_.data() + limb * words(), true);
+}
+
+// Residues modulo the primes to residues modulo q; a linear product is folded by X^degree = -1 or 1.
+template <class T> void Auxiliary::gather(const u64 *x, size_t limb, T *y, const Worker &worker) const {
+    const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
+    const bool fold = length != degree_;
+    std::vector<u64> digits(k), value(n), folded(n), scratch(n + 1);
+    for (size_t j = 0; j < degree_ && !stopped(worker.stop); ++j) {
+        signed_value(x + j, limb, digits.data(), value.data(), scratch.data());
+        if (fold && j + 1 < degree_) {
+            signed_value(x + j + degree_, limb, digits.data(), folded.data(), scratch.data());
+            combine(limb, value.data(), folded.data(), negacyclic_);
+        }
+        for (size_t w = 0; w < n; ++w) y[w * degree_ + j] = (T)value[w];
+    }
+}
+
+template <class T> void Auxiliary::run(const Array &a, const Array &b, const Out &out) const {
+    const size_t rows = basis_.rows(), limbs = limb_count(), length = transform_.degree(), k = radix_.primes.size();
+    T *const result = result_of<T>(out, rows);
+    const Operand<T> x(a, out, rows), y(b, out, rows);
+    require(x.length() == degree_ && y.length() == degree_ && last(out) == degree_, "product: wrong degree");
+    const double seconds = (double)k * (4 * transform_.basis().slowness() * seconds_transform(length) +
+                                        5e-9 * (double)(degree_ * (k + 2 * words())));
+    for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
+        const size_t item = unit / limbs, limb = unit % limbs;
+        const size_t offset = basis_.wide() ? 0 : limb * degree_;
+        const T *u = x.item(item) + offset, *v = y.item(item) + offset;
+        u64 *left = (u64 *)worker.scratch((u == v ? 1 : 2) * k * length * sizeof(u64));
+        u64 *right = u == v ? left : left + k * length;
+        spread(u, limb, left, worker);
+        if (u != v) spread(v, limb, right, worker);
+        for (size_t i = 0; i < k && !stopped(worker.stop); ++i) {
+            u64 *left_i = left + i * length, *right_i = right + i * length;
+            transform_.multiply_row<u64>(left_i, right_i, left_i, right_i, left_i, i, worker);
+        }
+        gather(left, limb, result + item * rows * degree_ + offset, worker);
+    });
+}
+
+void Auxiliary::multiply(const Array &a, const Array &b, const Out &out) const {
+    basis_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+}
+
+}  // namespace pg

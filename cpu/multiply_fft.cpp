@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <complex>
+
+#include "dispatch.hpp"
+#include "multiply.hpp"
+
+namespace pg {
+namespace {
+
+constexpr size_t BLOCK = 2048;  // 32 KiB, for a core's first cache
+
+// bits of q - 1
+unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.last | 1); }
+
+}  // namespace
+
+FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits,
+                       unsigned width, unsigned sums, const Lasting<Numbers> &table)
+    : basis_(basis),
+      degree_(degree),
+      length_(length),
+      negacyclic_(negacyclic),
+      digits_(digits),
+      width_(width),
+      sums_(sums),
+      table_(table.memory) {
+    require(!basis.wide(), "FftProduct: moduli of at most 64 bits");
+    require(length >= 2 && (length & (length - 1)) == 0 && degree >= 1 &&
+                ((negacyclic && length == degree) || length >= 2 * degree - 1),
+            "FftProduct: length, a power of two, must be degree (negacyclic) or hold the linear product");
+    require(digits >= 1 && digits <= MAX_DIGITS && width >= 2 && width <= 30 && sums >= 1 && sums <= 2 * digits - 1,
+            "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
+    require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
+            "FftProduct: length/2 twiddles");
+    // A sum is at most digits * degree * 2^(2 width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
+    // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
+    const unsigned bound = 2 * width - 2 + 64 - (unsigned)__builtin_clzll((digits * degree - 1) | 1);
+    require(bound <= 51, "FftProduct: sums of products of digits beyond 2^51");
+    group_ = 1 + (60 - bound) / width;
+    for (const Modulus &m : basis.moduli()) {
+        require(digits * width >= bits_below(m), "FftProduct: the digits do not hold the modulus");
+        for (unsigned i = 0; i < MAX_SUMS; ++i) {
+            weights_.push_back(pow_mod(m, reduce(m, 2), i * group_ * width));
+            shoup_.push_back(m.bits <= 62 ? shoup_quotient(m, weights_.back()) : 0);
+        }
+    }
+}
+
+ProductRow FftProduct::row(size_t limb, const Worker &worker) const {
+    const Modulus &m = basis_.moduli()[limb];
+    unsigned sums = sums_;
+    if ((m.q & m.last) == 0) sums = std::min(sums, (bits_below(m) + width_ - 1) / width_);
+    return {&m,
+            (const Complex *)table_.get(),
+            degree_,
+            length_,
+            BLOCK,
+            digits_,
+            width_,
+            sums,
+            group_,
+            weights_.data() + limb * MAX_SUMS,
+            shoup_.data() + limb * MAX_SUMS,
+            worker.stop};
+}
+
+template <class T> void FftProduct::run(const Array &a, const Array &b, const Out &out) const {
+    const size_t limbs = basis_.rows(), n = degree_;
+    T *const result = result_of<T>(out, limbs);
+    const Operand<T> x(a, out, limbs), y(b, out, limbs);
+    require(x.length() == n && y.length() == n && last(out) == n, "product: wrong degree");
+    const auto multiply_row = product_kernels<T>(length_).multiply;
+    const size_t numbers = (size_t)digits_ * length_;
+    const double seconds = (double)(2 * digits_ + sums_) * 0.2 * seconds_transform(length_);
+    for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
+        const ProductRow r = row(i % limbs, worker);
+        T *to = result + i * n;
+        Complex *scratch = (Complex *)worker.scratch(numbers * sizeof(Complex) + length_ * sizeof(T));
+        if (length_ == n) return multiply_row(x.row(i), y.row(i), scratch, to, r);
+        T *linear = (T *)(scratch + numbers);
+        multiply_row(x.row(i), y.row(i), scratch, linear, r);
+        pointwise_kernels<T>(*r.modulus)
+            .pointwise(negacyclic_ ? Op::sub : Op::add, linear, linear + n, false, linear, to, n - 1, *r.modulus);
+        to[n - 1] = linear[n - 1];
+    });
+}
+
+void FftProduct::multiply(const Array &a, const Array &b, const Out &out) const {
+    basis_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+}
+
+}  // namespace pg

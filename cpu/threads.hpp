@@ -1,0 +1,48 @@
+// Work on many rows: threads, interruption, scratch memory. What the core asks of its caller.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <new>
+
+namespace pg {
+
+// The system has no memory for that many bytes.
+struct OutOfMemory : std::bad_alloc {
+    explicit OutOfMemory(size_t count) : bytes(count) {}
+    const char *what() const noexcept override { return "out of memory"; }
+    const size_t bytes;
+};
+
+// What a row of work sees of its call.
+struct Worker {
+    const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
+    void *scratch(size_t bytes) const;  // page-aligned, this thread's, valid until the next request
+};
+
+// Who calls the core. An interpreter has a lock, which its calls hold, and signals to answer; this one has neither.
+class Caller {
+  public:
+    // Runs the work while others may take the lock.
+    virtual void without_lock(const std::function<void()> &work) const { work(); }
+    // Answers signals; called without the lock. True when a handler raised.
+    virtual bool signal_raised() const { return false; }
+    // Throws what the handler raised; called with the lock, on the thread that answered.
+    virtual void throw_raised() const {}
+
+  protected:
+    ~Caller() = default;
+};
+
+// Before the first call; the object stays until the process ends.
+void set_caller(const Caller &caller);
+
+// Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the caller's
+// lock held; releases it meanwhile, except for a few microseconds of work, and answers signals about every
+// 50 ms. Throws what a signal handler raised (the rows are then unspecified) and what a body threw.
+// Threads that helped wait for the next call; a child of fork() makes its own.
+void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);
+
+void set_num_threads(int count);
+int num_threads();
+
+}  // namespace pg

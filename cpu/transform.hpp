@@ -1,0 +1,53 @@
+// The transform of all limbs of a ring, and products by it.
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "basis.hpp"
+#include "kernels.hpp"
+#include "threads.hpp"
+
+namespace pg {
+
+class Transform {
+  public:
+    // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
+    // The basis must outlive the transform.
+    Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
+              const Lasting<Array> &forward, const Lasting<Array> &inverse);
+
+    void forward(const Array &x, const Out &out) const;
+    void inverse(const Array &x, const Out &out) const;
+    // coefficients to coefficients: both transforms, the product, the inverse, row by row
+    void multiply(const Array &a, const Array &b, const Out &out) const;
+    // transformed operands, any base: products modulo the leaves
+    void multiply_leaves(const Array &a, const Array &b, const Out &out) const;
+
+    const Basis &basis() const { return basis_; }
+    size_t degree() const { return degree_; }
+
+    // One row modulo one limb: y = a b, of coefficients, through `left` and `right`, where the transformed operands
+    // go. Either may be the place of its operand; `right` stays untouched for a square, a = b; y may be any of them.
+    template <class T>
+    void multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const;
+
+  private:
+    template <class T> struct LimbRow;
+    template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
+    template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
+    template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
+    template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const;
+    template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
+    template <class T, bool FORWARD> void run(const Array &x, const Out &out) const;
+    template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
+    const double *numbers() const;
+
+    const Basis &basis_;
+    size_t degree_, base_, points_, block_;
+    bool negacyclic_;
+    Memory forward_table_, inverse_table_;
+    mutable std::once_flag numbers_made_;
+    mutable std::vector<double> numbers_;
+};
+
+}  // namespace pg
