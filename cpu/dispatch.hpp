@@ -7,8 +7,8 @@
 
 namespace pg {
 
-std::vector<std::string> supported_isas();  // of this CPU, the best first: that is the one in use
-std::string isa_in_use();
+std::vector<std::string> supported_isas();  // of this CPU, the best first
+std::string isa_in_use();                   // the best, until set_isa names another
 void set_isa(const std::string &name);
 
 // Each T is u32 or u64, the word that stores residues. A row too short for a kernel goes to the portable one.

@@ -38,7 +38,7 @@ class Buffer {
         return {view_.buf, (size_t)view_.len, (size_t)view_.itemsize, (size_t)view_.ndim, view_.shape, view_.strides,
                 kind()};
     }
-    // Its numbers, which the object keeps after the call.
+    // Its numbers, whose owner lives as long. The last copy is let go with the GIL held.
     Memory memory() const {
         const nanobind::object owner = nanobind::borrow(view_.obj);
         return Memory(view_.buf, [owner](const void *) {});
@@ -58,12 +58,10 @@ class Buffer {
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;
-        if (!format[1]) {
-            if (std::strchr("ILQ", *format)) return Kind::unsigned_integer;
-            if (std::strchr("ilq", *format)) return Kind::signed_integer;
-        }
-        const char *complex = view_.itemsize == 8 ? "Zf" : "Zd";  // numbers of 16 bytes are no others
-        return std::strcmp(format, complex) ? Kind::unknown : Kind::complex;
+        const char letter = format[1] ? '\0' : *format;
+        if (letter == 'I' || letter == 'L' || letter == 'Q') return Kind::unsigned_integer;
+        if (letter == 'i' || letter == 'l' || letter == 'q') return Kind::signed_integer;
+        return std::strcmp(format, view_.itemsize == 8 ? "Zf" : "Zd") ? Kind::unknown : Kind::complex;
     }
 
     Py_buffer view_{};
