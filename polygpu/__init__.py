@@ -1,7 +1,6 @@
 """Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
 
 import importlib as _importlib
-import signal as _signal
 import sys as _sys
 
 # Ctrl-C ends the command line without a traceback while it is imported; cli.main takes interrupts again.
@@ -10,9 +9,11 @@ if _sys.argv[:1] == ["-m"]:  # python -m, until the module is found; its name st
     _program = "".join(_sys.orig_argv[-len(_sys.argv) :][:1]).removeprefix("-m")
 else:
     _program = "".join(_sys.argv[:1]).rpartition("/")[2]
-if _program == "polygpu" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    _interrupts_end = True
+if _program == "polygpu":
+    _signal = _importlib.import_module("signal")
+    _interrupts_end = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if _interrupts_end:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 else:
     _interrupts_end = False
 

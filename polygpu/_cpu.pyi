@@ -1,4 +1,4 @@
-"""The native CPU core (cpu/module.cpp). Arrays are C-contiguous; batch axes broadcast to out's."""
+"""The native CPU core (cpu/bindings/module.cpp). Arrays are C-contiguous; batch axes broadcast to out's."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-class Limbs:
+class Basis:
     """Moduli: uint64 words (limbs, words), little-endian; a modulus 2**(64 words) has words of 0."""
 
     def __init__(self, moduli: Array, storage_bits: int) -> None: ...
@@ -22,7 +22,7 @@ class Transform:
 
     def __init__(
         self,
-        limbs: Limbs,
+        basis: Basis,
         degree: int,
         base: int,
         block: int,
@@ -38,7 +38,7 @@ class Transform:
 class Auxiliary:
     """Exact products modulo `limbs` through the primes of `transform`."""
 
-    def __init__(self, limbs: Limbs, transform: Transform, degree: int, negacyclic: bool) -> None: ...
+    def __init__(self, basis: Basis, transform: Transform, degree: int, negacyclic: bool) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
 
 class FftProduct:
@@ -49,7 +49,7 @@ class FftProduct:
 
     def __init__(
         self,
-        limbs: Limbs,
+        basis: Basis,
         degree: int,
         length: int,
         negacyclic: bool,

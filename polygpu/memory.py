@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 
 from .errors import OutOfHostMemory, TablesTooLarge
 
@@ -39,6 +38,8 @@ def _gib(size: int) -> str:
 
 def _available_memory() -> int:
     """Bytes the machine has left, or less where a container or a limit of this process allows less."""
+    import resource  # here: the import of polygpu is to be light
+
     page = os.sysconf("SC_PAGE_SIZE")
     limits = [os.sysconf("SC_PHYS_PAGES") * page]
     for path, key in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):

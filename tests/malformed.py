@@ -178,7 +178,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
     if ring is WIDE:
         yield "auxiliary primes", auxiliary.multiply, [x, y, z]
-    yield "Limbs", _cpu.Limbs, [np.array([[97], [193]], np.uint64), 64]
+    yield "Basis", _cpu.Basis, [np.array([[97], [193]], np.uint64), 64]
     rows = np.ones((2, 64), np.complex64)
     yield "fft", _cpu.fft, [rows, rows.copy(), False]
     yield "convolve64", _cpu.convolve64, [rows, rows, rows.copy()]

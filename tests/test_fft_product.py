@@ -52,7 +52,7 @@ def native(n, kind, moduli, digits=None, width=None, sums=None):
     in_place = kind == "negacyclic" and n > 1 and n & (n - 1) == 0
     length = n if in_place else max(2, 1 << (2 * n - 2).bit_length())
     core = _cpu.FftProduct(
-        _cpu.Limbs(words, 8 * basis.dtype.itemsize),
+        _cpu.Basis(words, 8 * basis.dtype.itemsize),
         n,
         length,
         kind == "negacyclic",
@@ -203,13 +203,13 @@ def test_threads_do_not_change_values(each_isa, threads):
 
 
 def test_arguments_are_checked():
-    basis = _cpu.Limbs(np.array([[2**32]], np.uint64), 32)
-    wide = _cpu.Limbs(np.array([[1, 1]], np.uint64), 64)
-    good = {"limbs": basis, "degree": 8, "length": 8, "negacyclic": True}
+    basis = _cpu.Basis(np.array([[2**32]], np.uint64), 32)
+    wide = _cpu.Basis(np.array([[1, 1]], np.uint64), 64)
+    good = {"basis": basis, "degree": 8, "length": 8, "negacyclic": True}
     good |= {"digits": 2, "width": 16, "sums": 3, "table": twiddles(4)}
     core = _cpu.FftProduct(**good)
     for wrong in (
-        {"limbs": wide},
+        {"basis": wide},
         {"degree": 0},
         {"negacyclic": False},
         {"degree": 5},

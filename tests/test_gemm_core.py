@@ -217,7 +217,7 @@ def test_the_reference_agrees(q):
 
 def test_what_does_not_fit_is_refused():
     a, b = np.ones((1, 2, 3), np.uint32), np.ones((1, 3, 4), np.uint32)
-    basis = _cpu.Limbs(np.array([[17]], np.uint64), 32)
+    basis = _cpu.Basis(np.array([[17]], np.uint64), 32)
     good = np.empty((1, 2, 4), np.uint32)
     basis.matmul(a, b, good)
     for left, right, out in (
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused():
             basis.matmul(left, right, out)
     with pytest.raises(ValueError, match=r"2\^62"):
         big = np.ones((1, 1, 1), np.uint64)
-        _cpu.Limbs(np.array([[2**62 + 1]], np.uint64), 64).matmul(big, big, big.copy())
+        _cpu.Basis(np.array([[2**62 + 1]], np.uint64), 64).matmul(big, big, big.copy())
     x = np.ones((1, 2, 2, 1, 8), np.uint32)
     for left, right, out in (
         (x, x, np.empty((1, 2, 2, 1, 7), np.uint32)),
@@ -251,7 +251,7 @@ def test_interrupt_is_answered_in_a_long_product(call):
         import numpy as np
         from polygpu import _cpu
         _cpu.set_isa("portable")
-        basis = _cpu.Limbs(np.array([[2**32 - 5]], np.uint64), 32)
+        basis = _cpu.Basis(np.array([[2**32 - 5]], np.uint64), 32)
         a, b = (np.ones(shape, np.uint32) for shape in {shapes[call]})
         out = np.empty((*a.shape[:2], b.shape[2], *a.shape[3:]), np.uint32)
     """

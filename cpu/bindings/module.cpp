@@ -47,7 +47,7 @@ NB_MODULE(_cpu, module) {
     static const Python python;
     set_caller(python);
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
-    nb::class_<Basis>(module, "Limbs")
+    nb::class_<Basis>(module, "Basis")
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
         .def("pointwise", &Basis::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
              nb::arg("out"))
@@ -58,7 +58,7 @@ NB_MODULE(_cpu, module) {
         .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Transform>(module, "Transform")
         .def(nb::init<const Basis &, size_t, size_t, size_t, bool, const Lasting<Array> &, const Lasting<Array> &>(),
-             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
+             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
              nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
@@ -67,11 +67,11 @@ NB_MODULE(_cpu, module) {
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // many moduli take long
-             nb::arg("limbs"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
+             nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
         .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &>(),
-             nb::keep_alive<1, 2>(), nb::arg("limbs"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
+             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
              nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     module.def("fill_twiddles", &fill_twiddle_tables, nb::call_guard<GilReleased>(), nb::arg("q"), nb::arg("root"),

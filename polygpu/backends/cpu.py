@@ -66,13 +66,13 @@ class CpuBackend(HostMemory):
         """See Backend."""
         return self._here
 
-    def _native_basis(self, basis: Basis) -> _cpu.Limbs:
-        native: _cpu.Limbs | None = basis.handles.get("cpu")
+    def _native_basis(self, basis: Basis) -> _cpu.Basis:
+        native: _cpu.Basis | None = basis.handles.get("cpu")
         if native is None:
             # A modulus 2^(64 words) has no bit left: its words are 0.
             moduli = np.array(basis.moduli, dtype=object) % (1 << 64 * basis.words)
             words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
-            native = _cpu.Limbs(words, 8 * basis.dtype.itemsize)
+            native = _cpu.Basis(words, 8 * basis.dtype.itemsize)
             basis.handles["cpu"] = native
         return native
 

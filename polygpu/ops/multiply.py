@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _CLEARLY = 0.8  # estimates are rough: a complete transform gives way to less th
 Way = Literal["transform", "fft", "auxiliary"]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """How coefficients of a ring are multiplied on a device, and why."""
 
     way: Way
@@ -83,11 +81,11 @@ def multiply(ring: Ring, a: Array, b: Array, out: Array, product: Product) -> No
     """out = a b of coefficients (*batch, rows, n), which broadcast to out's shape."""
     compute = of(a)
     plan = ring.product_plan(product, compute.name)
-    many, one = (b, a) if a.size < b.size else (a, b)
-    if product == ring.product == "auto" and _as_matrices(compute, plan, many, one, out):
-        _multiply_by_matrix(compute, ring, many, one, out)
-    else:
-        compute.multiply(plan, a, b, out)
+    if a.size != b.size and product == ring.product == "auto":
+        many, one = (b, a) if a.size < b.size else (a, b)
+        if _as_matrices(compute, plan, many, one, out):
+            return _multiply_by_matrix(compute, ring, many, one, out)
+    compute.multiply(plan, a, b, out)
 
 
 # ---- many short polynomials times one: a product of matrices ----

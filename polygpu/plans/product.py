@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,9 @@ from .basis import Basis, Handles, basis_of
 from .cache import cached
 from .fft import unit_roots
 from .ntt import NttPlan, plan_ntt
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
@@ -158,6 +160,8 @@ def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan
 
 def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
     """What no coefficient of a sum of products of digits exceeds in error (docs/math.md, equation 6)."""
+    from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
+
     u = Fraction(1, 1 << 53)
     stage = 1 + Fraction(17, 4) * u
     stages = points.bit_length() - 1
@@ -187,7 +191,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
     for digits in range(1, MAX_DIGITS + 1):
         width = digit_width(moduli, digits)
         bound = fft_error_bound(n, length // 2, digits, width)
-        if bound < Fraction(1, 2):
+        if 2 * bound < 1:
             return FftPlan(basis_of(moduli), n, kind, length, digits, float(bound))
     raise PrecisionError(
         f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "

@@ -124,7 +124,7 @@ def check_interrupts() -> None:
 def plant_race() -> None:
     """Two threads write one array, in calls so long that they overlap, and no lock orders them."""
     _cpu.set_isa("portable")
-    basis = _cpu.Limbs(np.array([[17]], np.uint64), 64)
+    basis = _cpu.Basis(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1024, 1, 4096), np.uint64) for _ in range(2))
     ready = Barrier(2)
 
@@ -139,7 +139,7 @@ def plant_race() -> None:
 
 def plant_overrun() -> None:
     """An index beyond the end of a row."""
-    basis = _cpu.Limbs(np.array([[17]], np.uint64), 64)
+    basis = _cpu.Basis(np.array([[17]], np.uint64), 64)
     x, out = (np.zeros((1, 1, 4096), np.uint64) for _ in range(2))
     basis.permute(x, np.full(4096, 2 * 4096, np.int64), out)
 
