@@ -8,7 +8,6 @@ from typing import Literal
 from .. import _cpu
 from ..checks import shown
 from ..errors import BadRoot
-from . import root_cache
 from .primes import is_prime
 
 _FACTOR_LIMIT = 1 << 20  # q - 1 of more than 64 bits is factored by primes below this, one more may be left
@@ -68,6 +67,8 @@ def _smallest_generator(q: int, root: int, order: int) -> int:
 @lru_cache(maxsize=1 << 12)  # for the other orders and the other rule of the same q
 def _primitive_root(q: int) -> int:
     """The least primitive root mod the prime q, by SymPy."""
+    from . import root_cache  # here: the import of polygpu is to be light
+
     known = root_cache.load(q)
     if known is not None and _is_least_primitive_root(*known, q):
         return known[0]

@@ -43,12 +43,12 @@ class BFV:
     n: int = 8192
     t: int = 65537
     bits: int = 54
-    basis: int = 4
+    limbs: int = 4
 
     @cached_property
     def ring(self) -> pg.Ring:
         """Ciphertexts, mod Q."""
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.basis))
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
 
     @cached_property
     def plain(self) -> pg.Ring:
@@ -76,7 +76,7 @@ class BFV:
         s = self._ternary(_derive(seed, "secret")).ntt()
         # gadget[i] = 1 mod q_i and 0 mod the others, so any c is the sum of (c mod q_i) gadget[i].
         gadget = [self.q // qi * pow(self.q // qi, -1, qi) for qi in self.ring.moduli]
-        relin = self._zero(s, _derive(seed, "relin"), (self.basis,))
+        relin = self._zero(s, _derive(seed, "relin"), (self.limbs,))
         relin = pg.stack([relin[0] + self.ring([[g] for g in gadget]) * s * s, relin[1]])
         return Keys(s, self._zero(s, _derive(seed, "public")), relin)
 

@@ -19,7 +19,7 @@ import polygpu as pg
 from polygpu.examples.bfv import BFV, Array
 
 # Q of 108 bits, where the HE standard allows 109; a record is 4096 words of 16 bits.
-SCHEME = BFV(n=4096, t=65537, bits=54, basis=2)
+SCHEME = BFV(n=4096, t=65537, bits=54, limbs=2)
 
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:

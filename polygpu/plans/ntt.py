@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _cpu
 from ..checks import Kind
@@ -15,6 +14,9 @@ from ..exact.primes import is_prime, root_order
 from ..memory import check_memory
 from .basis import Basis, Handles, basis_of
 from .cache import cached
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A block of this many bytes is transformed while it stays in a core's first cache.
 CACHE_BLOCK_BYTES = 1 << 15

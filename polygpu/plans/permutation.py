@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @lru_cache(maxsize=64)

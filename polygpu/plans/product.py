@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import Kind, shown
 from ..errors import ParameterError, PrecisionError
@@ -21,6 +20,8 @@ from .ntt import NttPlan, plan_ntt
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+    from numpy.typing import NDArray
 
 # Auxiliary primes stay below 2^50: within reach of the 52-bit multipliers of CPUs and the FP64 units of GPUs.
 AUXILIARY_BITS = 50
