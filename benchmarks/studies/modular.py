@@ -270,7 +270,7 @@ class PolyShape:
 
     @property
     def work(self) -> int:
-        return self.matrices.work * self.basis * self.degree
+        return self.matrices.work * self.limbs * self.degree
 
     @classmethod
     def of(cls, row: Row) -> PolyShape:
