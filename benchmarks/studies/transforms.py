@@ -16,6 +16,7 @@ from polygpu.backends.cuda.tiles import Card, Pass, Rows, split_passes, word_byt
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel
+from .kernel import Ready
 from .runner import DEVICE
 
 BITS = 60
@@ -67,6 +68,17 @@ def powers(x: int, count: int) -> NDArray[Any]:
     return found[:count]
 
 
+def pairs(residues: NDArray[Any]) -> NDArray[Any]:
+    """Of Shoup's product: (w, floor(w 2^64 / q))."""
+    return np.array([(w, (w << 64) // modulus()) for w in residues.tolist()], np.uint64)
+
+
+def split_powers(w: int, count: int, log_low: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Pairs of w^e for e < 2^log_low, and for the multiples of 2^log_low below count."""
+    step = pow(w, 1 << log_low, modulus())
+    return pairs(powers(w, 1 << log_low)), pairs(powers(step, count >> log_low))
+
+
 def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
     """Rows of x, natural order, to bit-reversed, on the CPU. psi: instead of the ring's own root."""
     degree = x.shape[-1]
@@ -76,37 +88,44 @@ def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = Non
 
 
 def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Pairs (w, floor(w 2^64 / q)) by node of the tree of factors; node 0, which is none, holds 1."""
-    q = modulus()
-    psi = root(degree, kind) if psi is None else psi
-    table = np.empty((degree, 2), np.uint64)
-    for node in range(degree):
-        stage = 1 << (node.bit_length() - 1) if node else 1
-        index = (
-            reverse_bits(node, degree) if kind == "negacyclic" else reverse_bits(node % stage, degree // 2)
+    """Pairs by node of the tree of factors; node 0, which is none, holds 1."""
+    of_psi = powers(root(degree, kind) if psi is None else psi, degree)
+    index = [0] * degree
+    for node in range(1, degree):
+        stage = 1 << (node.bit_length() - 1)
+        index[node] = (
+            reverse_bits(node, degree) if kind == "negacyclic" else reverse_bits(node - stage, degree // 2)
         )
-        w = pow(psi, index, q)
-        table[node] = w, (w << 64) // q
+    return pairs(of_psi[index])
+
+
+# ---- on the card ----
+
+
+def moduli() -> Any:
+    """The constants of q."""
+    backend: Any = load(DEVICE)
+    return backend._moduli(ring(1).basis)
+
+
+def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
+    import cupy
+
+    return tuple(map(cupy.asarray, tables))
+
+
+def round_twiddles(degree: int, one: Pass) -> Any:
+    """polygpu's own for the one pass of a transform, in the order of its rounds."""
+    backend: Any = load(DEVICE)
+    (table,) = backend._tables(ring(degree).transform, (one,))["forward"].values()
     return table
 
 
-def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> Callable[[Any, Any], object]:
-    """polygpu's forward transform of the rows of an array, in passes that are given.
-
-    only: the number of one of them, which is done alone, on residues and to residues.
-    """
+def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
+    """Those that polygpu takes for so many rows."""
     backend: Any = load(DEVICE)
-    plan: Any = ring(degree).transform
-    tables = backend._tables(plan, tuple(passes))["forward"]
-    moduli, word = backend._moduli(plan.basis), word_of(plan.basis, backend.card)
-    done = tuple(passes if only is None else passes[only : only + 1])
-
-    def run(x: Any, y: Any) -> None:
-        count = prod(x.shape) // degree
-        rows = Rows(count, 1, degree.bit_length() - 1, word, moduli)
-        backend._run_passes(rows, done, tables, x, y, "forward")
-
-    return run
+    passes: tuple[Pass, ...] = backend._passes(ring(degree).transform, count)
+    return passes
 
 
 def taken(points: int, few: bool = False) -> Pass:
@@ -115,9 +134,37 @@ def taken(points: int, few: bool = False) -> Pass:
     return one
 
 
-def facts_of_pass(degree: int, one: Pass, count: int) -> dict[str, float]:
-    """Of polygpu's kernel for transforms of one pass, once it has run."""
-    backend: Any = load(DEVICE)
-    function = next(f for name, f in backend._kernels.items() if f"ntt_forward<{WORD}, {one.shape}," in name)
-    blocks = -(-count * degree >> one.log_block_values)
-    return kernel.facts_of(function, blocks, one.threads, one.shared_values * word_bytes_of(WORD))
+def in_passes(
+    degree: int, count: int, passes: Sequence[Pass], only: int | None = None
+) -> Callable[[], Ready]:
+    """polygpu's forward transform of so many rows, in passes that are given.
+
+    only: the number of one of them, which is done alone, on residues and to residues.
+    """
+    done = tuple(passes if only is None else passes[only : only + 1])
+
+    def work() -> Ready:
+        import cupy
+
+        backend: Any = load(DEVICE)
+        plan: Any = ring(degree).transform
+        tables = backend._tables(plan, tuple(passes))["forward"]
+        constants, word = backend._moduli(plan.basis), word_of(plan.basis, backend.card)
+
+        def run(x: Any, y: Any) -> None:
+            rows = Rows(prod(x.shape) // degree, 1, degree.bit_length() - 1, word, constants)
+            backend._run_passes(rows, done, tables, x, y, "forward")
+
+        if len(done) > 1:
+            return Ready(run)
+        run(cupy.zeros(degree, np.uint64), cupy.empty(degree, np.uint64))  # which compiles it
+        (one,) = done
+        name = f"ntt_forward<{WORD}, {one.shape},"
+        function = next(f for kernel, f in backend._kernels.items() if name in kernel)
+        blocks, shared_bytes = (
+            -(-count * degree >> one.log_block_values),
+            one.shared_values * word_bytes_of(WORD),
+        )
+        return Ready(run, kernel.facts_of(function, blocks, one.threads, shared_bytes), "ntt_forward")
+
+    return work
