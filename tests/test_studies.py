@@ -56,7 +56,7 @@ def alone(part: str, n1: int, n2: int) -> list[Group]:
     for name, step in fourstep.steps(t).items():
         if step.part.startswith(part):
             modulus = Q if step.lazy else None
-            entry = Entry(name, [step.kernel], partial(getattr, t, step.gives), modulus=modulus)
+            entry = Entry(name, [step.work[0]], partial(getattr, t, step.gives), modulus=modulus)
             groups.append(Group("fourstep", {"n1": n1}, partial(getattr, t, step.takes), [entry]))
     return groups
 
@@ -242,7 +242,7 @@ def test_the_largest_residues(monkeypatch):
     t = Transforms(32, 1024, 1)
     largest = np.full((1, t.degree), Q - 1, np.uint64)
     with simulated_cuda() as cupy:
-        functions = kernel.compiled(step.kernel for step in fourstep.steps(t).values())
+        functions = kernel.compiled(step.work[0] for step in fourstep.steps(t).values())
         for name, step in fourstep.steps(t).items():
             given = Transforms(32, 1024, 1)
             given.__dict__[step.takes] = largest
@@ -251,7 +251,7 @@ def test_the_largest_residues(monkeypatch):
             if step.takes == "across":
                 given.__dict__["whole"] = rows_of_the_largest(t)
             y = cupy.empty_like(cupy.asarray(largest))
-            kernel.ready(step.kernel, functions).run(cupy.asarray(largest), y)
+            kernel.ready(step.work[0], functions).run(cupy.asarray(largest), y)
             got = y.get() % np.uint64(Q) if step.lazy else y.get()
             assert np.array_equal(got, getattr(given, step.gives)), name
 
@@ -301,12 +301,12 @@ few, many = Transforms(32, 1024, 1), Transforms(512, 32, 1)
 with simulated_cuda() as cupy:
     (ffts,) = fft64.groups((3,))
     wanted = [e for e in ffts.entries if e.kernels and loads.get(e.variant) == e.params["loads"]]
-    columns = [step.kernel for step in fourstep.steps(many).values() if step.part == "columns"]
+    columns = [step.work[0] for step in fourstep.steps(many).values() if step.part == "columns"]
     launch(
         (kernels_of(dataclasses.replace(ffts, entries=wanted)), (3, 64), np.complex64, np.complex64),
         (floats, (320, 320), "f4", "f4"),
         (halves, (320, 320), "f2", "f4"),
-        ([step.kernel for step in fourstep.steps(few).values()], few.degree, "u8", "u8"),
+        ([step.work[0] for step in fourstep.steps(few).values()], few.degree, "u8", "u8"),
         (columns, many.degree, "u8", "u8"),
         (kernels_of(*ntt64.groups((1,), (), ())), 2**8, "u8", "u8"),
         ([stage.kernel(1) for stage in ntt256.STAGES], 2**16, "u8", "u8"),
