@@ -21,6 +21,7 @@ from .errors import (
     NotCanonical,
     NotNTTFriendly,
     ParameterError,
+    RingMismatch,
     TablesTooLarge,
 )
 from .exact.crt import residues_of_ints
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 Domain = Literal["coef", "eval"]
 RootRule = Literal["minimal", "generator"]
+
+_KEPT = 128  # rings of some limbs, or joined ones, that a ring keeps
 
 _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 
@@ -277,6 +280,122 @@ class Ring:
                     "root='minimal' finds one that does"
                 )
         return given
+
+    # ---- limbs ----
+
+    def __getitem__(self, key: slice | Iterable[int]) -> Ring:
+        """The ring of some of the limbs, in the order given; it shares the tables of their primes.
+
+        Args:
+            key: a slice, or the numbers of the limbs: R[:k], R[a:b], R[[2, 0]].
+
+        Raises:
+            ParameterError: no limb, or one twice.
+            IndexError: no such limb.
+            BadRoot: the chosen limbs have a more complete transform, for which the given roots do not serve.
+
+        Cost: nothing of a transform; the same key gives the same object.
+
+        >>> R = Ring(8, [17, 97, 113])
+        >>> R[:2], R[[2, 0]].moduli
+        (Ring(8, [17, 97]), (113, 17))
+        """
+        chosen = self._chosen(key)
+        part = self._parts.get(chosen)
+        if part is None:
+            if chosen == tuple(range(len(self._moduli))):
+                return self
+            moduli = tuple(self._moduli[i] for i in chosen)
+            given = self._root if isinstance(self._root, str) else tuple(self._root[i] for i in chosen)
+            part = self._kept(self._parts, chosen, self._derived(moduli, given, self._product))
+        return part
+
+    __iter__ = None  # limbs are chosen by slices and lists alone
+
+    def _chosen(self, key: Any) -> tuple[int, ...]:
+        count = len(self._moduli)
+        if isinstance(key, slice):
+            chosen = tuple(range(count)[key])
+        elif isinstance(key, (str, bytes)) or not isinstance(key, Iterable):
+            raise ParameterError(
+                f"limbs: {shown(key)} must be a slice or a list of limbs: ring[:1], ring[[0]]"
+            )
+        else:
+            chosen = tuple(integer(i, "limbs") for i in key)
+            for i in chosen:
+                if not -count <= i < count:
+                    raise IndexError(f"limbs: {shown(i)} must be in [{-count}, {count}), there are {count}")
+            chosen = tuple(i % count for i in chosen)
+            if len(set(chosen)) < len(chosen):
+                raise ParameterError(f"limbs: {list(chosen)} has a limb twice; moduli must be coprime")
+        if not chosen:
+            raise ParameterError(f"limbs: none of {count} chosen; a ring has at least one")
+        return chosen
+
+    def join(self, other: Ring) -> Ring:
+        """The ring of this ring's limbs, then the other's; it shares the tables of their primes.
+
+        Raises:
+            RingMismatch: another degree or kind.
+            ParameterError: moduli with a common factor or above 2**64; two rules for products.
+            BadRoot: the joined ring's transform is less complete, and given roots do not serve it.
+
+        Cost: nothing of a transform; the same ring gives the same object.
+
+        >>> Ring(8, [17, 97]).join(Ring(8, 113))
+        Ring(8, [17, 97, 113])
+        """
+        if not isinstance(other, Ring):
+            raise ParameterError(f"other: {type(other).__name__}, must be a Ring")
+        joined = self._joined.get(other)
+        return self._kept(self._joined, other, self._join(other)) if joined is None else joined
+
+    def _join(self, other: Ring) -> Ring:
+        if (self._n, self._kind) != (other._n, other._kind):
+            raise RingMismatch(f"join: {self!r} and {other!r} differ in degree or kind")
+        if "auto" not in (self._product, other._product) and self._product != other._product:
+            raise ParameterError(
+                f"join: product={self._product!r} and product={other._product!r}; make one of them 'auto'"
+            )
+        moduli = _checked_moduli(self._moduli + other._moduli)
+        product = other._product if self._product == "auto" else self._product
+        if isinstance(self._root, str) and self._root == other._root:
+            return self._derived(moduli, self._root, product)
+        if transform_base(self._n, moduli, self._kind) is None:
+            return self._derived(moduli, "minimal", product)  # there roots mean nothing
+        if self.base_degree != other.base_degree:
+            raise BadRoot(
+                f"join: transforms of {self!r} and {other!r} end at leaves of {self.base_degree} and "
+                f"{other.base_degree} coefficients; roots given for one do not serve the other"
+            )
+        assert self.roots is not None and other.roots is not None
+        return self._derived(moduli, self.roots + other.roots, product)
+
+    def _derived(self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product) -> Ring:
+        """A ring of checked moduli, of this ring's degree and kind; given roots must fit."""
+        ring = Ring.__new__(Ring)
+        ring.__dict__.update(_n=self._n, _kind=self._kind, _moduli=moduli, _product=product, _root=root)
+        if not isinstance(root, str) and ring.base_degree != self.base_degree:
+            raise BadRoot(
+                f"root: given for leaves of {self.base_degree} coefficients, but the transform modulo "
+                f"{shown(list(moduli))} ends at {ring.base_degree}; Ring(n, moduli, root=...) takes others"
+            )
+        return ring
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, ...], Ring]:
+        return {}
+
+    @cached_property
+    def _joined(self) -> dict[Ring, Ring]:
+        return {}
+
+    @staticmethod
+    def _kept(known: dict[Any, Ring], key: Any, ring: Ring) -> Ring:
+        """The ring, found by its key from now on; the oldest of many is forgotten."""
+        while len(known) >= _KEPT:
+            known.pop(next(iter(known)), None)
+        return known.setdefault(key, ring)
 
     # ---- identity ----
 
