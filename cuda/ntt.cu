@@ -48,12 +48,11 @@ template <class W, class S> struct Address {
         first = (block << log_block) + (across << S::LOG_COLUMNS) + place.column;
         first += pass.skipped(row) << pass.log_degree;
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
-        twiddles = table(pass, pass.offset) + (node << S::LOG_LENGTH);
+        twiddles =
+            (const typename W::Twiddle *)((const char *)pass.table(limb) + pass.offset) + (node << S::LOG_LENGTH);
     }
-    // This limb's twiddles at an offset.
-    PG_DEVICE const typename W::Twiddle *table(const Pass &pass, u64 offset) const {
-        return (const typename W::Twiddle *)((const char *)pass.table(limb) + offset);
-    }
+    // The first value of the block of threads, whose values are neighbours: in memory, if it has one row.
+    PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
     // Value k of a round in an array; its neighbours are in the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
         const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
@@ -66,18 +65,14 @@ template <class W, class S> struct Address {
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-// Where they lie: a block of threads that has one row at a time is moved as a whole.
-template <class S> PG_DEVICE u64 start_of(const Pass &pass, u64 group, u64 first) {
-    const u64 start = group << S::LOG_BLOCK_VALUES;
-    return (S::ROWS == 1 ? pass.place(start) : start) + first;
-}
+// Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
 template <class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) { return S::ROWS == 1 ? at : pass.place(at); }
 
 template <class S, Use IN, class T>
-PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 group, T *values, void *shared) {
+PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 start, T *values, void *shared) {
     using Side = Chunks<S, T>;
     const Side side(shared);
-    const u64 first = start_of<S>(pass, group, side.first());
+    const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT] = {};
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
@@ -86,10 +81,10 @@ PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 group, T *value
     side.gather(chunks, values);
 }
 template <class S, Use OUT, class T>
-PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 group, const T *values, void *shared) {
+PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 start, const T *values, void *shared) {
     using Side = Chunks<S, T>;
     const Side side(shared);
-    const u64 first = start_of<S>(pass, group, side.first());
+    const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT];
     side.spread(values, chunks);
 #pragma unroll
@@ -142,7 +137,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     for (int k = 0; k < HELD; ++k) raw[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
     if constexpr (S::COLUMNS == 1) {
         await_other_warps<W>();
-        write_neighbours<S, OUT>(y, pass, group, raw, shared);
+        write_neighbours<S, OUT>(y, pass, at.start(group), raw, shared);
     } else {
         write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
     }
@@ -158,7 +153,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     if constexpr (S::COLUMNS == 1) {
-        read_neighbours<S, IN>(x, pass, group, raw, shared);
+        read_neighbours<S, IN>(x, pass, at.start(group), raw, shared);
         await_other_warps<W>();
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
@@ -327,7 +322,8 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
     __syncthreads();  // from here on values lie elsewhere in shared memory
-    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, at.table(p.pass, p.inverse_offset));
+    const char *const inverse = (const char *)at.twiddles + (p.inverse_offset - p.pass.offset);
+    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) left[k] = word.finish(values[k]);
     write_round<0, AGAIN>(p.y, at, place, left);

@@ -1730,12 +1730,12 @@ def test_tables_between_streams(gpu, monkeypatch):
     assert not waits
     with stream:
         x.ntt()
-        assert waits == [stream] * 2  # for the moduli and for the twiddles
+        assert waits == [stream] * 3  # for the moduli, for the prime's table, for what points to it
         x.ntt()
-        assert len(waits) == 2
-    tables = next(iter(ring.transform.handles.values()))
-    tables.__del__()
-    assert [y.ptr for y in waits[2:]] == [0, 0]
+        assert len(waits) == 3
+    (table,) = ring.transform.tables[0].handles.values()
+    table.__del__()
+    assert [y.ptr for y in waits[3:]] == [0, 0]
 
 
 @needs_compiler
