@@ -10,21 +10,26 @@
 #include "flow.cuh"
 #include "tile.cuh"
 
+constexpr int MAX_LIMBS = 64;  // of a launch
+struct Tables {
+    const char *of[MAX_LIMBS];  // by limb: the table of its prime (tables.cu)
+};
+
 struct Pass {
     const Modulus *moduli;  // by limb
-    const void *tables;     // pointers to the table of each limb's prime (tables.cu); of one limb: its table
     u64 offset;             // in a table, in bytes: of this pass, W::Twiddle by block and entry
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
     u32 limbs;              // neighbours that one word serves
-    u32 gap;                // rows of other limbs between the last one of a polynomial and the first of the next
-    u32 log_degree;         // values of a row: the points times the base of an incomplete transform
+    u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
+    u32 log_degree;  // values of a row: the points times the base of an incomplete transform
     u32 log_blocks;
 
-    PG_DEVICE const void *table(u32 limb) const { return limbs == 1 ? tables : ((const void *const *)tables)[limb]; }
-    // Rows of other limbs before a row.
-    PG_DEVICE u64 skipped(u32 row) const { return (u64)(limbs == 1 ? row : row / limbs) * gap; }
-    // Where in memory value `at` of the rows lies.
-    PG_DEVICE u64 place(u64 at) const { return gap ? at + (skipped((u32)(at >> log_degree)) << log_degree) : at; }
+    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
+    template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
+        if constexpr (!GROUPED) return at;
+        const u32 row = (u32)(at >> log_degree);
+        return at + ((u64)(limbs == 1 ? row : row / limbs) * gap << log_degree);
+    }
 };
 
 // Where a thread's transform lies in memory, and its twiddles.
@@ -35,7 +40,7 @@ template <class W, class S> struct Address {
     bool inside;
     const typename W::Twiddle *twiddles;
 
-    PG_DEVICE Address(const Pass &pass, const Place<S> &place, u64 group) {
+    PG_DEVICE Address(const Pass &pass, const Tables &tables, const Place<S> &place, u64 group) {
         u64 tile = group * S::ROWS + place.row;
         inside = S::ROWS == 1 || tile < pass.tiles;
         if (!inside) tile = 0;  // threads beyond the end keep the barriers company
@@ -45,11 +50,9 @@ template <class W, class S> struct Address {
         const u64 block = tile >> log_tiles, across = tile & ((1ull << log_tiles) - 1);
         const u32 row = (u32)(block >> pass.log_blocks);
         limb = pass.limbs == 1 ? 0 : row % pass.limbs;
-        first = (block << log_block) + (across << S::LOG_COLUMNS) + place.column;
-        first += pass.skipped(row) << pass.log_degree;
+        first = pass.place<W::GROUPED>(block << log_block) + (across << S::LOG_COLUMNS) + place.column;
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
-        twiddles =
-            (const typename W::Twiddle *)((const char *)pass.table(limb) + pass.offset) + (node << S::LOG_LENGTH);
+        twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
     // The first value of the block of threads, whose values are neighbours: in memory, if it has one row.
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
@@ -66,23 +69,28 @@ template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
 // Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
-template <class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) { return S::ROWS == 1 ? at : pass.place(at); }
+template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
+    constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
+    return pass.place<BETWEEN>(at);
+}
 
-template <class S, Use IN, class T>
-PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 start, T *values, void *shared) {
-    using Side = Chunks<S, T>;
+template <class W, class S, Use IN>
+PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u64 start, typename W::Storage *values,
+                               void *shared) {
+    using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
     const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT] = {};
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            chunks[k] = read<IN>((const typename Side::Chunk *)(x + place_of<S>(pass, first + k * Side::STEP)));
+            chunks[k] = read<IN>((const typename Side::Chunk *)(x + place_of<W, S>(pass, first + k * Side::STEP)));
     side.gather(chunks, values);
 }
-template <class S, Use OUT, class T>
-PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 start, const T *values, void *shared) {
-    using Side = Chunks<S, T>;
+template <class W, class S, Use OUT>
+PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 start, const typename W::Storage *values,
+                                void *shared) {
+    using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
     const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT];
@@ -90,7 +98,7 @@ PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 start, const T *valu
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            write<OUT>((typename Side::Chunk *)(y + place_of<S>(pass, first + k * Side::STEP)), chunks[k]);
+            write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, first + k * Side::STEP)), chunks[k]);
 }
 
 // Between rounds a warp has its part of shared memory in other places than here if values and residues differ in size.
@@ -121,11 +129,11 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
 // x may be y.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, Use IN, Use OUT>
-PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
-                             typename W::Value *shared) {
+PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
+                             const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
-    const Address<W, S> at(pass, place, group);
+    const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
@@ -137,7 +145,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     for (int k = 0; k < HELD; ++k) raw[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
     if constexpr (S::COLUMNS == 1) {
         await_other_warps<W>();
-        write_neighbours<S, OUT>(y, pass, at.start(group), raw, shared);
+        write_neighbours<W, S, OUT>(y, pass, at.start(group), raw, shared);
     } else {
         write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
     }
@@ -145,15 +153,15 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
 
 // The same backwards. LAZY_IN: not the first pass. ROOT: the last one. x may be y.
 template <class W, class S, bool LAZY_IN, bool ROOT, Use IN, Use OUT>
-PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
-                             typename W::Value *shared) {
+PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
+                             const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
-    const Address<W, S> at(pass, place, group);
+    const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     if constexpr (S::COLUMNS == 1) {
-        read_neighbours<S, IN>(x, pass, at.start(group), raw, shared);
+        read_neighbours<W, S, IN>(x, pass, at.start(group), raw, shared);
         await_other_warps<W>();
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
@@ -181,11 +189,12 @@ template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
 
 // Into the cache: the values in memory that the block `ahead` of this one will want, if they lie within so many rows.
 // Of a row with those of other limbs between, the first ones.
-template <class S, class T> PG_DEVICE void prefetch(const T *x, const Pass &pass, u64 rows, u32 ahead) {
+template <class W, class S>
+PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
-    const u64 first = pass.place(group_of<S>(pass, blockIdx.x + ahead) << S::LOG_BLOCK_VALUES);
+    const u64 first = pass.place<W::GROUPED>(group_of<S>(pass, blockIdx.x + ahead) << S::LOG_BLOCK_VALUES);
     if (first + (1ull << S::LOG_BLOCK_VALUES) <= rows << pass.log_degree)
-        prefetch_l2(x + first, sizeof(T) << S::LOG_BLOCK_VALUES);
+        prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
 
 // One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
@@ -200,20 +209,23 @@ template <class T> struct PassParameters {
     Pass pass;
     u64 rows;   // of x, those of other limbs too
     u32 ahead;  // blocks of threads, whose values are brought into the cache
+    Tables tables;
 };
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
-__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>)) ntt_forward(const PassParameters<typename W::Storage> p) {
+__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
+    ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    prefetch<S>(p.x, p.pass, p.rows, p.ahead);
-    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, group_of<S>(p.pass, blockIdx.x),
-                                                                     shared);
+    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
+                                                                     group_of<S>(p.pass, blockIdx.x), shared);
 }
 template <class W, class S, bool LAZY_IN, bool ROOT>
-__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>)) ntt_inverse(const PassParameters<typename W::Storage> p) {
+__global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
+    ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    prefetch<S>(p.x, p.pass, p.rows, p.ahead);
-    inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, group_of<S>(p.pass, blockIdx.x),
-                                                                 shared);
+    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
+                                                                 group_of<S>(p.pass, blockIdx.x), shared);
 }
 
 // The last two passes of a forward transform and the first two of an inverse one, as a flow; log_blocks is that of its
@@ -225,6 +237,7 @@ template <class T> struct FlowParameters {
     u64 rows_offset;  // in a table: of the rows
     u32 *progress;    // flow.cuh
     u32 lag;
+    Tables tables;
 };
 template <class COLUMNS, class ROWS> struct TwoPasses {
     static_assert(COLUMNS::THREADS == ROWS::THREADS, "one launch, one size of blocks");
@@ -252,7 +265,7 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
 };
 template <class W, class COLUMNS, class ROWS, bool LAZY_IN>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
-    ntt_forward_flow(const FlowParameters<typename W::Storage> p) {
+    ntt_forward_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_columns, two.log_rows};
@@ -260,17 +273,17 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_columns);
-        forward_tiles<W, COLUMNS, LAZY_IN, true, ONCE, AGAIN>(p.x, p.y, two.columns, group, shared);
+        forward_tiles<W, COLUMNS, LAZY_IN, true, ONCE, AGAIN>(p.x, p.y, two.columns, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_rows);
         await_first(flow, task);
-        forward_tiles<W, ROWS, true, false, AGAIN, ONCE>(p.y, p.y, two.rows, group, shared);
+        forward_tiles<W, ROWS, true, false, AGAIN, ONCE>(p.y, p.y, two.rows, p.tables, group, shared);
     }
 }
 template <class W, class COLUMNS, class ROWS, bool ROOT>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
-    ntt_inverse_flow(const FlowParameters<typename W::Storage> p) {
+    ntt_inverse_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_rows, two.log_columns};
@@ -278,12 +291,12 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_rows);
-        inverse_tiles<W, ROWS, false, false, ONCE, AGAIN>(p.x, p.y, two.rows, group, shared);
+        inverse_tiles<W, ROWS, false, false, ONCE, AGAIN>(p.x, p.y, two.rows, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_columns);
         await_first(flow, task);
-        inverse_tiles<W, COLUMNS, true, ROOT, AGAIN, ONCE>(p.y, p.y, two.columns, group, shared);
+        inverse_tiles<W, COLUMNS, true, ROOT, AGAIN, ONCE>(p.y, p.y, two.columns, p.tables, group, shared);
     }
 }
 
@@ -296,16 +309,17 @@ template <class T> struct ProductParameters {
     u64 inverse_offset;  // in a table
     u64 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts it over the leading batch axis
     u32 ahead;           // as PassParameters
+    Tables tables;
 };
 template <class W, class S>
 __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
-    ntt_product(const ProductParameters<typename W::Storage> p) {
+    ntt_product(const __grid_constant__ ProductParameters<typename W::Storage> p) {
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
-    prefetch<S>(p.a, p.pass, p.rows_a, p.ahead);
-    prefetch<S>(p.b, p.pass, p.rows_b, p.ahead);
+    prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
+    prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
     const Place<S> place;
-    const Address<W, S> at(p.pass, place, group_of<S>(p.pass, blockIdx.x));
+    const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
     const W word(p.pass.moduli[at.limb]);
     const u64 row = at.first / S::LENGTH;
     Address<W, S> from = at;

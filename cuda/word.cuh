@@ -4,6 +4,7 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
+//   GROUPED              whether the residues of other limbs lie between those of a word's limbs
 //   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT of two, RELAXED
 //                        ones, and those up to a bound when `multiplied` by a twiddle; forward stages keep to LIMIT,
 //                        inverse ones to LAZY_INVERSE, the bounds between passes too
@@ -43,6 +44,7 @@ struct Twice {
 struct Lazy32 {
     using Storage = u32;
     using Value = u32;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 4;
     struct alignas(8) Twiddle {
@@ -121,6 +123,7 @@ struct Tight32 : Lazy32 {
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(16) Twiddle {
@@ -194,6 +197,7 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
+    static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
@@ -253,6 +257,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
+    static constexpr bool GROUPED = false;
     using Bounds = Canonical;
     static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     struct alignas(2 * sizeof(T)) Twiddle {
@@ -293,8 +298,10 @@ template <class T> struct Strict {
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
-// A word whose residues lie in memory in a wider type: a 30-bit limb of a ring that has 64-bit ones too.
-template <class W, class T> struct Stored : W {
+// A word of some of a ring's limbs. Their residues lie among those of other limbs, in a type T that may be wider than
+// the word needs.
+template <class W, class T> struct Grouped : W {
+    static constexpr bool GROUPED = true;
     using Storage = T;
     using typename W::Value;
     using W::W;

@@ -100,6 +100,9 @@ def blank(struct: Struct, named: str = "") -> dict[str, Any]:
     }
 
 
+NO_TABLES = transform.packed_tables([])
+
+
 def entrywise_launches() -> Iterator[Launch]:
     """Of kernels that know the type of residues alone."""
     for modulus in (SMALL, LARGE):
@@ -124,18 +127,20 @@ def entrywise_launches() -> Iterator[Launch]:
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
-    words = {word_of(q, size, card): size for q, size in product(MODULI, (4, 8)) if q >> 8 * size == 0}
+    words = {word_of(q, size, card): size for q, size in product(MODULI, (8, 4)) if q >> 8 * size == 0}
+    words |= {f"Grouped<{word}, u{8 * size}>": size for word, size in words.items()}
+    words |= {f"Grouped<{word}, u64>": 8 for word in ("Lazy32", "Tight32")}
     for (word, word_bytes), (size, base) in product(words.items(), transforms):
         for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
             passes = transform.passes_over(count, 1 << size, base, word_bytes, card)
-            rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, 0)
+            rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction in ("forward", "inverse"):
                 yield from transform.transform_launches(rows, passes, (0,) * 9, direction, 0, 0, 0, card)
             for passed in passes:
                 values = blank(transform.FILL, "log_blocks log_length log_values")
                 yield transform.fill_launch(word, passed, 1, **values)
             for passed in multiply.product_passes(1 << size, base, word_bytes, card, count):
-                values = blank(multiply.PRODUCT, "pass inverse_offset ahead")
+                values = blank(multiply.PRODUCT, "pass inverse_offset ahead tables")
                 yield multiply.product_launch(rows, passed, (0, 0), card, **values)
 
 
@@ -158,7 +163,7 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
                 yield multiply.fft_product_launch(plan, tile, 1, **values)
                 continue
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
-                rows = Rows(count, 1, 0, size, "Complex128", 0, 0)
+                rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
                 yield from transform.transform_launches(rows, passes, (0,) * 9, direction, 0, 0, 0, card)
             sizes = "degree points units limbs count width sums negacyclic"
             yield multiply.fft_split_launch(plan, 1, **blank(multiply.FFT_SPLIT, sizes))
@@ -345,8 +350,7 @@ def _read_log(log: str) -> dict[str, Usage]:
 REGISTERS = 65536  # of a multiprocessor
 
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is the same for all:
-# their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow. That
-# was measured to be worth more than a few values in the first cache (docs/performance.md).
+# their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow.
 SPILLED = {
     ("fft_product", "u32"): 96,
     ("fft_product", "u64"): 80,

@@ -25,7 +25,7 @@ def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> L
     return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
 
 
-def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: Array) -> Launch:
+def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
     """Of a kernel on rows, whose name lacks the type and log2 of the length."""
     lanes = max(1, n // 8)
     threads = max(128, lanes)

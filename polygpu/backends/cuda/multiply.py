@@ -25,7 +25,16 @@ from .tiles import (
     word_bytes_of,
     word_of,
 )
-from .transform import PASS, Transform, blocks_ahead, packed_pass, passes_over, tiles_and_grid
+from .transform import (
+    PASS,
+    TABLES,
+    Transform,
+    blocks_ahead,
+    packed_pass,
+    packed_tables,
+    passes_over,
+    tiles_and_grid,
+)
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
@@ -45,6 +54,7 @@ PRODUCT = Struct(
     ("pass", PASS),
     ("inverse_offset rows_a rows_b", U64),
     ("ahead", U32),
+    ("tables", TABLES),
 )
 FFT_PRODUCT = Struct(
     "fft_product.cu",
@@ -126,6 +136,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
     """A product in one kernel; offsets of the forward and of the inverse pass in the primes' tables."""
     tiles, grid = tiles_and_grid(rows, passed, card)
     own = {"pass": packed_pass(rows, passed, offsets[0], tiles), "inverse_offset": offsets[1]}
+    own["tables"] = rows.tables
     parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
     shared = 2 * passed.shared_values * word_bytes_of(rows.word)
     kernel = f"ntt_product<{rows.word}, {passed.shape}>"
@@ -282,7 +293,7 @@ class Multiply(Elementwise, Transform):
     def _multiply_fft_in_passes(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
         moduli, points = self._moduli(plan.basis), plan.points
         passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
-        tables, offsets = self._fft_tables(plan, passes), table_offsets(passes, "Complex128")
+        tables, offsets = packed_tables([self._fft_tables(plan, passes)]), table_offsets(passes, "Complex128")
         units, log_points = prod(out.shape[:-1]), points.bit_length() - 1
         step = max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums)))
         for first in range(0, units, step):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from ...plans.basis import Basis
 from ...plans.product import FftPlan
 
+MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 
 
@@ -75,12 +76,12 @@ class Rows:
     gap: int  # rows of other limbs between the last one of a polynomial and the first of the next
     log_degree: int  # values of a row
     word: str
-    moduli: int  # addresses: of the group's moduli,
-    tables: int  # and of the pointers to its primes' tables; of one limb, of its table
+    moduli: int  # address of the group's
+    tables: bytes  # the C struct Tables
 
 
 class Group(NamedTuple):
-    """Neighbouring limbs that one word serves."""
+    """Neighbouring limbs that one word serves, at most MAX_LIMBS."""
 
     first: int
     limbs: int
@@ -89,10 +90,8 @@ class Group(NamedTuple):
 
 def word_of(q: int, storage_bytes: int, card: Card) -> str:
     """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
-    if storage_bytes == 4:
+    if q < 1 << 31 or storage_bytes == 4:
         return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
-    if q < 1 << 31:
-        return f"Stored<{word_of(q, 4, card)}, u64>"
     if q < 1 << 50 and card.fast_doubles:
         return "Float64"
     if 1 << 40 <= q < 1 << 60:
@@ -102,19 +101,20 @@ def word_of(q: int, storage_bytes: int, card: Card) -> str:
 
 def groups_of(basis: Basis, card: Card) -> tuple[Group, ...]:
     """The limbs of a ring by the words that serve them, in their order."""
-    groups: list[Group] = []
-    for i, q in enumerate(basis.moduli):
-        word = word_of(q, basis.dtype.itemsize, card)
-        if groups and groups[-1].word == word:
-            groups[-1] = groups[-1]._replace(limbs=groups[-1].limbs + 1)
-        else:
-            groups.append(Group(i, 1, word))
+    size = basis.dtype.itemsize
+    groups = []
+    for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
+        chosen = list(limbs)
+        for i in range(0, len(chosen), MAX_LIMBS):
+            groups.append(Group(chosen[i], len(chosen[i : i + MAX_LIMBS]), word))
+    if len(groups) > 1:
+        groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
     return tuple(groups)
 
 
 def arithmetic_of(word: str) -> str:
-    """The word without the type in which it lies in memory: words of one arithmetic share their tables."""
-    return word.removeprefix("Stored<").partition(",")[0]
+    """The word without where its residues lie: words of one arithmetic share their tables."""
+    return word.removeprefix("Grouped<").partition(",")[0]
 
 
 def twiddle_bytes_of(word: str) -> int:
@@ -134,7 +134,7 @@ def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
 
 def word_bytes_of(word: str) -> int:
     """Bytes of a value of a word in memory."""
-    return 16 if word == "Complex128" else 4 if word.endswith("32") else 8
+    return 16 if word == "Complex128" else 4 if word.endswith(("32", "u32>")) else 8
 
 
 @lru_cache(maxsize=256)
@@ -210,7 +210,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
     lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
-    if word in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
+    if arithmetic_of(word) in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
         return 0
     fits = (
         log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads

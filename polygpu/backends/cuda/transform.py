@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from .. import Array
 from .device import Shared
 from .launch import POINTER, U32, U64, Launch, Launcher, Struct, cbool, entrywise, modulus_constants
 from .tiles import (
+    MAX_LIMBS,
     Card,
     Group,
     Pass,
@@ -29,15 +30,22 @@ from .tiles import (
 
 _MAX_GRID_Y = 65535
 
+TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)))
 PASS = Struct(
     "ntt.cu",
     "Pass",
-    ("moduli tables", POINTER),
+    ("moduli", POINTER),
     ("offset tiles", U64),
     ("limbs gap log_degree log_blocks", U32),
 )
 ONE_PASS = Struct(
-    "ntt.cu", "PassParameters<u64>", ("x y", POINTER), ("pass", PASS), ("rows", U64), ("ahead", U32)
+    "ntt.cu",
+    "PassParameters<u64>",
+    ("x y", POINTER),
+    ("pass", PASS),
+    ("rows", U64),
+    ("ahead", U32),
+    ("tables", TABLES),
 )
 FLOW = Struct(
     "ntt.cu",
@@ -47,6 +55,7 @@ FLOW = Struct(
     ("rows_offset", U64),
     ("progress", POINTER),
     ("lag", U32),
+    ("tables", TABLES),
 )
 FILL = Struct(
     "tables.cu",
@@ -66,11 +75,18 @@ def passes_over(rows: int | None, points: int, base: int, word_bytes: int, card:
     return split_passes(points, base, word_bytes, card, few)
 
 
+def packed_tables(addresses: Iterable[int]) -> bytes:
+    """The C struct Tables, of so many limbs."""
+    of = np.zeros(MAX_LIMBS, np.uint64)
+    for i, address in enumerate(addresses):
+        of[i] = address
+    return TABLES(of=of.tobytes())
+
+
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int) -> bytes:
     """The C struct Pass."""
-    return PASS.packed(
+    return PASS(
         moduli=rows.moduli,
-        tables=rows.tables,
         offset=offset,
         tiles=tiles,
         limbs=rows.limbs,
@@ -145,13 +161,14 @@ def transform_launches(
             packed = packed_pass(rows, parts[0], own[0], tiles)
             ahead = blocks_ahead(rows, parts[0], card)
             count = rows.count + (rows.count // rows.limbs - 1) * rows.gap
-            parameters = ONE_PASS(**{"x": x, "y": y, "pass": packed, "rows": count, "ahead": ahead})
+            more = {"rows": count, "ahead": ahead, "tables": rows.tables}
+            parameters = ONE_PASS(**{"x": x, "y": y, "pass": packed}, **more)
         else:
             name, flags = f"ntt_{direction}_flow", [lazy_in if forward else root]
             packed = packed_pass(rows, parts[0], own[0], units)
             log_unit = rows.log_degree - parts[0].log_blocks
             grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
-            flow = {"rows_offset": own[1], "progress": progress, "lag": lag}
+            flow = {"rows_offset": own[1], "progress": progress, "lag": lag, "tables": rows.tables}
             parameters = FLOW(**{"x": x, "y": y, "pass": packed}, **flow)
         arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
         shared = max(p.shared_values for p in parts) * word_bytes_of(word)
@@ -173,9 +190,8 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
 class GroupTables(NamedTuple):
     """The tables of a group's primes for some passes, on a device."""
 
-    address: int  # of pointers to them; of one limb, of its table
+    packed: bytes  # the C struct Tables
     offsets: tuple[int, ...]  # table_offsets
-    pointers: Array | None
 
     def of(self, direction: str) -> tuple[int, ...]:
         """Where each pass of a direction begins."""
@@ -232,7 +248,7 @@ class Transform(Launcher):
         basis, log_degree = plan.basis, plan.degree.bit_length() - 1
         moduli = self._moduli(basis) + group.first * modulus_constants((2,)).nbytes
         gap = len(basis.moduli) - group.limbs
-        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.address)
+        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.packed)
         return rows, group.first * plan.degree * basis.dtype.itemsize
 
     def _run_passes(
@@ -254,12 +270,8 @@ class Transform(Launcher):
 
         def make() -> tuple[GroupTables, list[Shared]]:
             shared = self._prime_tables(primes, key, group.word, passes)
-            tables = [self.address(table.value) for table in shared]
-            offsets = table_offsets(passes, group.word)
-            if len(tables) == 1:
-                return GroupTables(tables[0], offsets, None), shared
-            pointers = self.from_host(np.array(tables, np.uint64))
-            return GroupTables(self.address(pointers), offsets, pointers), shared
+            packed = packed_tables(self.address(table.value) for table in shared)
+            return GroupTables(packed, table_offsets(passes, group.word)), shared
 
         made: GroupTables = self._composed(plan.handles, f"{key} {group.first}", make)
         return made
