@@ -233,9 +233,9 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
+    u32 *progress;    // flow.cuh
     Pass pass;        // its offset is that of the columns
     u64 rows_offset;  // in a table: of the rows
-    u32 *progress;    // flow.cuh
     u32 lag;
     Tables tables;
 };

@@ -127,15 +127,14 @@ def entrywise_launches() -> Iterator[Launch]:
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
-    words = {word_of(q, size, card): size for q, size in product(MODULI, (8, 4)) if q >> 8 * size == 0}
-    words |= {f"Grouped<{word}, u{8 * size}>": size for word, size in words.items()}
-    words |= {f"Grouped<{word}, u64>": 8 for word in ("Lazy32", "Tight32")}
+    words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
+    words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
     for (word, word_bytes), (size, base) in product(words.items(), transforms):
         for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
             passes = transform.passes_over(count, 1 << size, base, word_bytes, card)
             rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction in ("forward", "inverse"):
-                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, 0, 0, 0, card)
+                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
             for passed in passes:
                 values = blank(transform.FILL, "log_blocks log_length log_values")
                 yield transform.fill_launch(word, passed, 1, **values)
@@ -164,7 +163,7 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
                 continue
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
                 rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
-                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, 0, 0, 0, card)
+                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
             sizes = "degree points units limbs count width sums negacyclic"
             yield multiply.fft_split_launch(plan, 1, **blank(multiply.FFT_SPLIT, sizes))
             yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))

@@ -233,17 +233,17 @@ class Device:
 
     def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
         """What a plan's handles hold for this device, made where they hold nothing."""
-        return self._composed(handles, key, lambda: (make(), ()))
+        return self._kept(handles, key, lambda: (make(), ())).on(self._stream())
 
-    def _composed(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Any:
-        """The same of a value that points to others, which are its parts."""
+    def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
+        """The same for any stream, of a value that points to others, which are its parts."""
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
             with self._here:
                 made = self._share(*make())
             shared = handles.setdefault(key, made)  # another thread may have been faster
-        return shared.on(self._stream())
+        return shared  # type: ignore[no-any-return]
 
     def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
         return Shared(value, self._device, self._stream(), parts)

@@ -7,7 +7,21 @@ from typing import Any
 from ...plans.basis import Basis
 from ...plans.permutation import Permutation
 from .. import Array, Op
-from .launch import ALIGNMENT, LAYOUT, POINTER, U32, U64, Launch, Launcher, Struct, cbool, ctype, entrywise
+from .launch import (
+    ALIGNMENT,
+    LAYOUT,
+    MAX_AXES,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Record,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+)
 
 _FILE = "pointwise.cu"
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
@@ -63,13 +77,26 @@ class Elementwise(Launcher):
         if basis.wide:
             self._on_host("pointwise", basis, op, a, b, c, out)
             return
-        operands, where = self._spread(out.shape, a, a if b is None else b, a if c is None else c)
-        width, n, length = ALIGNMENT // out.dtype.itemsize, out.shape[-1], operands[1].shape[-1]
-        if n % width or not self._aligned(*(x for x in (*operands, out) if x.shape[-1] > 1)):
+        operands = [a, a if b is None else b, a if c is None else c]
+        if out.ndim - 2 > MAX_AXES:
+            operands = [self._broadcast(x, out.shape) for x in operands]
+        addresses = [self.address(x) for x in (*operands, out)]
+        n, length = out.shape[-1], operands[1].shape[-1]
+        width = ALIGNMENT // out.dtype.itemsize
+        moved = addresses if length > 1 else (addresses[0], *addresses[2:])  # a scalar is read alone
+        if n % width or any(at % ALIGNMENT for at in moved):
             width = 1
-        where |= dict(zip("abcy", map(self.address, (*operands, out)), strict=True))
-        where["moduli"] = self._moduli(basis)
-        self.launch(pointwise_launch(basis, op, width, out.size, n=n, b_length=length, **where))
+
+        def record() -> Record:
+            moduli, (_, where) = self._moduli_of(basis), self._spread(out.shape, *operands)
+            where |= dict.fromkeys("abcy", 0) | {"moduli": self.address(moduli.value)}
+            launch = pointwise_launch(basis, op, width, out.size, n=n, b_length=length, **where)
+            return Record((launch,), (moduli,))
+
+        key = (op, width, out.shape, *(x.shape for x in operands))
+        ready = self._recorded(basis.handles, key, record)
+        self._use(ready.used)
+        self.launch(ready.launches[0], *addresses)
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""

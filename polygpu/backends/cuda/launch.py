@@ -7,20 +7,23 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ...errors import DeviceError
-from ...plans.basis import Basis
+from ...plans.basis import Basis, Handles
 from .. import Array, cuda_sources, load
-from .device import INSTALL, Device
+from .device import INSTALL, Device, Shared
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
 ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
-_MAX_AXES = 6  # rows.cuh
+MAX_AXES = 6  # rows.cuh
+MODULUS_BYTES = 128  # modulus.cuh
+
+_RECORDS = 64  # of a plan that are kept
 
 _log = logging.getLogger("polygpu")
 
@@ -66,7 +69,7 @@ class Struct:
 
 POINTER = U64 = np.dtype(np.uint64)
 I64, U32 = np.dtype(np.int64), np.dtype(np.uint32)
-LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, _MAX_AXES)), ("step", (U64, (3, _MAX_AXES))))
+LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64, (3, MAX_AXES))))
 DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
 
 
@@ -81,6 +84,20 @@ class Launch(NamedTuple):
     shared: int = 0  # bytes of dynamic shared memory
 
 
+class Record(NamedTuple):
+    """Launches that are ready but for the addresses with which their parameters begin."""
+
+    launches: tuple[Launch, ...]
+    used: tuple[Shared, ...]  # what they read beside their operands
+    offset: int = 0  # bytes from the beginning of an operand to what the launches take of it
+    counters: int = 0  # words of zeros that a launch wants, whose address follows those of operands
+
+
+@lru_cache(maxsize=64)
+def _void(size: int) -> np.dtype[Any]:
+    return np.dtype((np.void, size))
+
+
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
     """A launch with one thread for each of so many entries, of each of so many rows."""
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
@@ -90,14 +107,14 @@ def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int
 def _layout(shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> bytes:
     """Batch shape and operands' steps in rows; shapes end in the limbs."""
     limbs, batch = shape[-1], shape[:-1]
-    table = np.zeros((4, _MAX_AXES), np.uint64)
+    table = np.zeros((4, MAX_AXES), np.uint64)
     table[0] = 1
-    table[0, _MAX_AXES - len(batch) :] = batch
+    table[0, MAX_AXES - len(batch) :] = batch
     for i, operand in enumerate(operands):
         step = limbs
         for axis, size in enumerate(reversed(operand[:-1])):
             if size != 1:
-                table[i + 1, _MAX_AXES - 1 - axis] = step
+                table[i + 1, MAX_AXES - 1 - axis] = step
             step *= size
     return table.tobytes()
 
@@ -116,7 +133,7 @@ def _digest() -> str:
 
 def modulus_constants(moduli: Sequence[int]) -> Array:
     """struct Modulus of cuda/modulus.cuh, one a row."""
-    table = np.zeros((len(moduli), 16), np.uint64)
+    table = np.zeros((len(moduli), MODULUS_BYTES // 8), np.uint64)
     for row, q in zip(table, moduli, strict=True):
         bits, shift = q.bit_length(), 64 - q.bit_length()
         row[0], row[1] = q % (1 << 64), q - 1
@@ -153,6 +170,7 @@ class Launcher(Device):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._kernels: dict[str, Any] = {}
+        self._records_key = f"{self.name} records"
 
     def _kernel(self, launch: Launch) -> Any:
         kernel = self._kernels.get(launch.kernel)
@@ -175,26 +193,54 @@ class Launcher(Device):
             _log.info("%s: %s in %.2f s", self.name, launch.kernel, time.perf_counter() - began)
         return kernel
 
-    def launch(self, launch: Launch) -> None:
-        """On the current stream; a grid without blocks is no launch."""
+    def launch(self, launch: Launch, *addresses: int) -> None:
+        """On the current stream, with other addresses at the beginning of its parameters.
+
+        A grid without blocks is no launch.
+        """
         if launch.grid[0] == 0:
             return
+        packed = launch.parameters
+        if addresses:
+            packed = struct.pack(f"<{len(addresses)}Q", *addresses) + packed[8 * len(addresses) :]
         with self._here:
             kernel = self._kernel(launch)
             if launch.shared > 48 << 10:
                 kernel.max_dynamic_shared_size_bytes = launch.shared
-            # Plain bytes: CuPy would describe a structured array field by field, which takes 20 us.
-            parameters = np.frombuffer(launch.parameters, np.uint8)
+            # One void of so many bytes: CuPy describes structured ones field by field, which takes 20 us.
+            parameters = np.frombuffer(packed, _void(len(packed)))
             kernel(launch.grid, (launch.threads,), (parameters,), shared_mem=launch.shared)
+
+    def _recorded(self, handles: Handles, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What a plan's handles have of records for this device and a key: the newest of them are kept."""
+        records = handles.get(self._records_key)
+        if records is None:
+            records = handles.setdefault(self._records_key, {})
+        key = (self.card, *key)
+        record = records.get(key)
+        if record is None:
+            record = make()
+            for old in list(records)[: max(0, len(records) - _RECORDS + 1)]:
+                records.pop(old, None)
+            records[key] = record
+        return record
+
+    def _use(self, used: Iterable[Shared]) -> None:
+        """Make the current stream wait for them, and a graph that is recorded keep them."""
+        stream = self._stream()
+        for shared in used:
+            shared.on(stream)
 
     # ---- operands ----
 
     def _moduli(self, basis: Basis) -> int:
         """The address of a basis's moduli on the device."""
-        moduli: Array = self._shared(
-            basis.handles, "moduli", lambda: self.from_host(modulus_constants(basis.moduli))
+        return self.address(self._moduli_of(basis).on(self._stream()))
+
+    def _moduli_of(self, basis: Basis) -> Shared:
+        return self._kept(
+            basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
         )
-        return self.address(moduli)
 
     def _aligned(self, *arrays: Array) -> bool:
         """Whether kernels may move their values in chunks."""
@@ -202,7 +248,7 @@ class Launcher(Device):
 
     def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[list[Array], dict[str, Any]]:
         """Operands of a result (*batch, rows, n) as kernels want them, and the fields layout and dense."""
-        if len(shape) - 2 > _MAX_AXES:
+        if len(shape) - 2 > MAX_AXES:
             operands = tuple(self._broadcast(x, shape) for x in operands)
         if all(x.shape[:-1] == shape[:-1] for x in operands):
             return list(operands), {"layout": DENSE, "dense": True}

@@ -13,7 +13,7 @@ from ...plans.ntt import NttPlan, TransformSize
 from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
 from .. import Array
 from .elementwise import Elementwise
-from .launch import LAYOUT, POINTER, U32, U64, Launch, Struct, cbool, ctype, entrywise
+from .launch import LAYOUT, POINTER, U32, U64, Launch, Record, Struct, cbool, ctype, entrywise
 from .tiles import (
     Card,
     Pass,
@@ -266,16 +266,24 @@ class Multiply(Elementwise, Transform):
     # ---- in one kernel ----
 
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        count, size = prod(out.shape[:-2]), plan.basis.dtype.itemsize
-        rows = count * len(plan.basis.moduli)
-        passes = product_passes(plan.points, plan.base, size, self.card, rows)
+        count = prod(out.shape[:-2])
         a, b = (self._repeated(x, out.shape) for x in (a, b))
         sizes = {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
+        key = ("product", count, *sizes.values())
+        for record in self._recorded(plan.handles, key, lambda: self._product_records(plan, count, **sizes)):
+            self._use(record.used)
+            self.launch(record.launches[0], *(self.address(x) + record.offset for x in (a, b, out)))
+
+    def _product_records(self, plan: NttPlan, count: int, **sizes: int) -> list[Record]:
+        """Of each group of limbs."""
+        rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
+        passes = product_passes(plan.points, plan.base, size, self.card, rows)
+        records = []
         for group in self._groups(plan):
-            tables = self._group_tables(plan, group, passes)
-            own, skipped = self._rows(plan, group, count, tables)
-            where = {name: self.address(x) + skipped for name, x in (("a", a), ("b", b), ("y", out))}
-            self.launch(product_launch(own, passes[0], tables.offsets, self.card, **where, **sizes))
+            own, offset, offsets, used = self._rows(plan, group, count, passes)
+            launch = product_launch(own, passes[0], offsets, self.card, **dict.fromkeys("aby", 0), **sizes)
+            records.append(Record((launch,), used, offset))
+        return records
 
     # ---- by FFT ----
 
@@ -301,7 +309,8 @@ class Multiply(Elementwise, Transform):
 
             def transform(x: Array, direction: str) -> None:
                 rows = Rows(prod(x.shape[:2]), 1, 0, log_points, "Complex128", moduli, tables)
-                self._run_passes(rows, passes, offsets, direction, self.address(x), self.address(x))
+                record = self._record(rows, passes, offsets, direction)
+                self._replay(record, self.address(x), self.address(x))
 
             spectra: list[Array] = []
             for x in (a,) if b is a else (a, b):

@@ -11,7 +11,19 @@ import numpy as np
 from ...plans.ntt import NttPlan, PrimeTables
 from .. import Array
 from .device import Shared
-from .launch import POINTER, U32, U64, Launch, Launcher, Struct, cbool, entrywise, modulus_constants
+from .launch import (
+    MODULUS_BYTES,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Record,
+    Struct,
+    cbool,
+    entrywise,
+    modulus_constants,
+)
 from .tiles import (
     MAX_LIMBS,
     Card,
@@ -50,10 +62,9 @@ ONE_PASS = Struct(
 FLOW = Struct(
     "ntt.cu",
     "FlowParameters<u64>",
-    ("x y", POINTER),
+    ("x y progress", POINTER),
     ("pass", PASS),
     ("rows_offset", U64),
-    ("progress", POINTER),
     ("lag", U32),
     ("tables", TABLES),
 )
@@ -131,18 +142,11 @@ def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
 
 
 def transform_launches(
-    rows: Rows,
-    passes: tuple[Pass, ...],
-    offsets: Sequence[int],
-    direction: str,
-    x: int,
-    y: int,
-    progress: int,
-    card: Card,
+    rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card
 ) -> list[Launch]:
-    """The launches of a transform, in their order.
+    """The launches of a transform, in their order: the first reads x, the others y; all write y.
 
-    offsets: of each pass in the primes' tables. progress: the address of 1 + units zeros, where passes flow.
+    offsets: of each pass in the primes' tables. A flow's third address is that of 1 + units zeros.
     """
     if rows.count == 0:
         return []
@@ -162,18 +166,17 @@ def transform_launches(
             ahead = blocks_ahead(rows, parts[0], card)
             count = rows.count + (rows.count // rows.limbs - 1) * rows.gap
             more = {"rows": count, "ahead": ahead, "tables": rows.tables}
-            parameters = ONE_PASS(**{"x": x, "y": y, "pass": packed}, **more)
+            parameters = ONE_PASS(**{"x": 0, "y": 0, "pass": packed}, **more)
         else:
             name, flags = f"ntt_{direction}_flow", [lazy_in if forward else root]
             packed = packed_pass(rows, parts[0], own[0], units)
             log_unit = rows.log_degree - parts[0].log_blocks
             grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
-            flow = {"rows_offset": own[1], "progress": progress, "lag": lag, "tables": rows.tables}
-            parameters = FLOW(**{"x": x, "y": y, "pass": packed}, **flow)
+            flow = {"rows_offset": own[1], "progress": 0, "lag": lag, "tables": rows.tables}
+            parameters = FLOW(**{"x": 0, "y": 0, "pass": packed}, **flow)
         arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
         shared = max(p.shared_values for p in parts) * word_bytes_of(word)
         launches.append(Launch("ntt.cu", f"{name}<{arguments}>", grid, parts[0].threads, parameters, shared))
-        x = y
     return launches
 
 
@@ -185,18 +188,6 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
 
 
 # ---- on a device ----
-
-
-class GroupTables(NamedTuple):
-    """The tables of a group's primes for some passes, on a device."""
-
-    packed: bytes  # the C struct Tables
-    offsets: tuple[int, ...]  # table_offsets
-
-    def of(self, direction: str) -> tuple[int, ...]:
-        """Where each pass of a direction begins."""
-        count = len(self.offsets) // 2
-        return self.offsets[:count] if direction == "forward" else self.offsets[count:-1]
 
 
 class Transform(Launcher):
@@ -229,13 +220,47 @@ class Transform(Launcher):
                 out[...] = aligned
             return
         count = prod(out.shape[:-2])
+        records = self._recorded(
+            plan.handles, (direction, count), lambda: self._transform_records(plan, direction, count)
+        )
+        for record in records:
+            self._replay(record, self.address(x) + record.offset, self.address(out) + record.offset)
+
+    def _transform_records(self, plan: NttPlan, direction: str, count: int) -> list[Record]:
+        """Of each group of limbs, the transforms of so many polynomials."""
         rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
         passes = passes_over(rows, plan.points, plan.base, size, self.card)
+        records = []
         for group in self._groups(plan):
-            tables = self._group_tables(plan, group, passes)
-            own, skipped = self._rows(plan, group, count, tables)
-            places = self.address(x) + skipped, self.address(out) + skipped
-            self._run_passes(own, passes, tables.of(direction), direction, *places)
+            own, offset, offsets, used = self._rows(plan, group, count, passes)
+            halves = {"forward": offsets[: len(passes)], "inverse": offsets[len(passes) : -1]}
+            records.append(self._record(own, passes, halves[direction], direction, used, offset))
+        return records
+
+    def _record(
+        self,
+        rows: Rows,
+        passes: tuple[Pass, ...],
+        offsets: Sequence[int],
+        direction: str,
+        used: tuple[Shared, ...] = (),
+        offset: int = 0,
+    ) -> Record:
+        units, lag = progress_of(rows, passes, self.card)
+        launches = transform_launches(rows, passes, offsets, direction, self.card)
+        return Record(tuple(launches), used, offset, 1 + units if lag else 0)
+
+    def _replay(self, record: Record, x: int, y: int) -> None:
+        """Transform what lies at x to y."""
+        self._use(record.used)
+        for launch in record.launches:
+            addresses = [x, y]
+            if "_flow<" in launch.kernel:
+                with self._here:
+                    counters = self.xp.zeros(record.counters, np.uint32)
+                addresses.append(self.address(counters))
+            self.launch(launch, *addresses)
+            x = y
 
     def _groups(self, plan: NttPlan) -> tuple[Group, ...]:
         groups: tuple[Group, ...] | None = plan.handles.get(f"{self.name} groups")
@@ -243,38 +268,31 @@ class Transform(Launcher):
             groups = plan.handles[f"{self.name} groups"] = groups_of(plan.basis, self.card)
         return groups
 
-    def _rows(self, plan: NttPlan, group: Group, count: int, tables: GroupTables) -> tuple[Rows, int]:
-        """The rows of a group in so many polynomials, and how many bytes lie before the first one."""
+    def _rows(
+        self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...]
+    ) -> tuple[Rows, int, tuple[int, ...], tuple[Shared, ...]]:
+        """The rows of a group in so many polynomials.
+
+        Also how many bytes lie before the first one, where the passes begin in the tables, what is used.
+        """
         basis, log_degree = plan.basis, plan.degree.bit_length() - 1
-        moduli = self._moduli(basis) + group.first * modulus_constants((2,)).nbytes
-        gap = len(basis.moduli) - group.limbs
-        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.packed)
-        return rows, group.first * plan.degree * basis.dtype.itemsize
+        shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
+        moduli = self.address(shared.value) + group.first * MODULUS_BYTES
+        gap, packed = len(basis.moduli) - group.limbs, tables.value
+        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, packed)
+        offset = group.first * plan.degree * basis.dtype.itemsize
+        return rows, offset, table_offsets(passes, group.word), (shared, tables)
 
-    def _run_passes(
-        self, rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, x: int, y: int
-    ) -> None:
-        units, lag = progress_of(rows, passes, self.card)
-        progress = 0
-        if lag:
-            with self._here:
-                counters = self.xp.zeros(1 + units, np.uint32)
-            progress = self.address(counters)
-        for launch in transform_launches(rows, passes, offsets, direction, x, y, progress, self.card):
-            self.launch(launch)
-
-    def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> GroupTables:
-        """Of the primes of a group; their tables are shared with the other plans that have them."""
+    def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
+        """The C struct Tables of a group, whose primes' tables are shared with other plans that have them."""
         key = f"tables {arithmetic_of(group.word)} {[p.shape for p in passes]}"
         primes = plan.tables[group.first : group.first + group.limbs]
 
-        def make() -> tuple[GroupTables, list[Shared]]:
+        def make() -> tuple[bytes, list[Shared]]:
             shared = self._prime_tables(primes, key, group.word, passes)
-            packed = packed_tables(self.address(table.value) for table in shared)
-            return GroupTables(packed, table_offsets(passes, group.word)), shared
+            return packed_tables(self.address(table.value) for table in shared), shared
 
-        made: GroupTables = self._composed(plan.handles, f"{key} {group.first}", make)
-        return made
+        return self._kept(plan.handles, f"{key} {group.first}", make)
 
     def _prime_tables(
         self, primes: Sequence[PrimeTables], key: str, word: str, passes: tuple[Pass, ...]
