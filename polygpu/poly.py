@@ -12,7 +12,7 @@ from .backends import Array, checked_device, current_device, load, of, together
 from .checks import Domain, Product, check_product, debug, integer, shown
 from .errors import CoefficientError, DeviceError, OutputError, ParameterError, RingMismatch
 from .exact.crt import compose, words_to_ints
-from .ops.batch import checked_axis, index, reshape
+from .ops.batch import index, reshape
 from .ops.einsum import matmul
 from .ops.elementwise import add_up, equal, negate, pointwise
 from .ops.integers import evaluate, from_integers, norm, residue_ints
@@ -182,9 +182,8 @@ class Poly:
         >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
         [9, 12]
         """
-        axes = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        batch = {checked_axis(a, self.ndim) for a in axes}
-        data = add_up(self._ring.basis, self._data, batch, None if out is None else self._memory(out))
+        memory = None if out is None else self._memory(out)
+        data = add_up(self._ring.basis, self._data, axis, memory)
         return self._result(data, self._domain, out)
 
     # ---- domains ----

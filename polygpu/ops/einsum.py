@@ -243,7 +243,7 @@ def _squeezed(compute: Backend, data: Array, labels: list[Label]) -> _Term:
 
 def _prepare(ring: Ring, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
     """Sum over the axes that only this operand has, and bring it into the domain."""
-    own = [i for i, x in enumerate(term.labels) if x not in needed]
+    own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
         term.data = add_up(ring.basis, term.data, own)
         term.labels = [x for x in term.labels if x in needed]
@@ -326,7 +326,7 @@ def _add_products(
         step = max(1, _CHUNK_BYTES // max(1, out.data.nbytes))
         for i in range(0, count, step):
             x, y = (contiguous(x[i : i + step]) for x in (a, b))
-            part = add_up(ring.basis, multiply(ring, x, y, domain), [0])
+            part = add_up(ring.basis, multiply(ring, x, y, domain), 0)
             if i:
                 compute.pointwise(ring.basis, "add", out.data, part, None, out.data)
             else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array, Backend, Op, of
 from ..plans.basis import Basis
-from .batch import result_array, result_shape
+from .batch import checked_axis, result_array, result_shape
 
 
 def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
@@ -37,12 +36,15 @@ def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Arra
     return data
 
 
-def add_up(basis: Basis, x: Array, axes: Iterable[int], out: Array | None = None) -> Array:
-    """The sum over batch axes, counted from the left; of none a copy, of empty ones zero."""
-    compute, total = of(x), x
+def add_up(
+    basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, out: Array | None = None
+) -> Array:
+    """The sum over batch axes, all of them by default; over none a copy, over empty ones zero."""
+    compute, total, ndim = of(x), x, x.ndim - 2
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     with compute.here():
-        for axis in sorted(axes, reverse=True):
-            total = _sum_first(compute, basis, compute.xp.moveaxis(total, axis, 0))
+        for i in sorted({checked_axis(a, ndim) for a in axes}, reverse=True):
+            total = _sum_first(compute, basis, compute.xp.moveaxis(total, i, 0))
         if out is not None:
             out = result_array(compute, total.shape, out, x)
             out[...] = total
