@@ -11,21 +11,53 @@ namespace {
 constexpr size_t MAX_BASE = 8;
 }
 
+PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
+    : modulus_(modulus), tables_{forward.memory, inverse.memory} {
+    require(forward.array.ndim() == 2, "PrimeTables: tables must be (2, points) words");
+    points_ = last(forward.array), word_bytes_ = forward.array.itemsize();
+    for (const Array *table : {&forward.array, &inverse.array})
+        require(table->ndim() == 2 && table->shape(0) == 2 && last(*table) == points_ &&
+                    table->itemsize() == word_bytes_ && (word_bytes_ == 4 || word_bytes_ == 8),
+                "PrimeTables: tables must be (2, points) words");
+}
+
+template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers) const {
+    const T *const w = (const T *)tables_[direction].get();
+    Twiddles<T> made{w, w + points_};
+    if (numbers) {
+        made.number = this->numbers() + direction * 2 * points_;
+        made.ratio = made.number + points_;
+    }
+    return made;
+}
+
+// (forward and inverse, w and w / q, points): made when an instruction set first needs them, of 64-bit words.
+const double *PrimeTables::numbers() const {
+    std::call_once(numbers_made_, [this] {
+        numbers_.resize(4 * points_);
+        const Modulus m = make_modulus(modulus_);
+        for (int i : {0, 1}) {
+            double *const to = &numbers_[i * 2 * points_];
+            fill_numbers(m, (const u64 *)tables_[i].get(), points_, to, to + points_);
+        }
+    });
+    return numbers_.data();
+}
+
 Transform::Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
-                     const Lasting<Array> &forward, const Lasting<Array> &inverse)
+                     const std::vector<const PrimeTables *> &tables)
     : basis_(basis),
       degree_(degree),
       base_(base),
-      points_(degree / base),
+      points_(base ? degree / base : 0),
       block_(block),
       negacyclic_(negacyclic),
-      forward_table_(forward.memory),
-      inverse_table_(inverse.memory) {
+      tables_(tables) {
     require(!basis.wide(), "Transform: no transform modulo a wide modulus");
-    for (const Array *table : {&forward.array, &inverse.array})
-        require(table->ndim() == 3 && table->shape(0) == basis.rows() && table->shape(1) == 2 &&
-                    table->shape(2) == points_ && table->itemsize() == (basis.narrow() ? 4 : 8),
-                "Transform: tables must be (limbs, 2, points) words");
+    require(tables.size() == basis.rows(), "Transform: one table a limb");
+    for (const PrimeTables *table : tables)
+        require(table && table->points() == points_ && table->word_bytes() == (basis.narrow() ? 4 : 8),
+                "Transform: tables of other points or words");
 }
 
 template <class T> struct Transform::LimbRow : Row<T> {
@@ -35,30 +67,9 @@ template <class T> struct Transform::LimbRow : Row<T> {
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {
     const Modulus &m = basis_.moduli()[limb];
     const RowKernels<T> &fast = kernels<T>(m, degree_);
-    const T *f = (const T *)forward_table_.get() + limb * 2 * points_,
-            *i = (const T *)inverse_table_.get() + limb * 2 * points_;
-    Twiddles<T> forward{f, f + points_}, inverse{i, i + points_};
-    if (fast.numbers) {
-        const double *numbers = this->numbers() + limb * 4 * points_;
-        forward.number = numbers, forward.ratio = numbers + points_;
-        inverse.number = numbers + 2 * points_, inverse.ratio = numbers + 3 * points_;
-    }
-    return {{&m, forward, inverse, degree_, base_, block_, worker.stop}, &fast};
-}
-
-// (limbs, forward and inverse, w and w / q, points): made when an instruction set first needs them.
-const double *Transform::numbers() const {
-    std::call_once(numbers_made_, [this] {
-        numbers_.resize(basis_.rows() * 4 * points_);
-        double *to = numbers_.data();
-        for (size_t limb = 0; limb < basis_.rows(); ++limb)
-            for (const Memory *table : {&forward_table_, &inverse_table_}) {
-                const u64 *w = (const u64 *)table->get() + limb * 2 * points_;
-                fill_numbers(basis_.moduli()[limb], w, points_, to, to + points_);
-                to += 2 * points_;
-            }
-    });
-    return numbers_.data();
+    const PrimeTables &tables = *tables_[limb];
+    return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, base_, block_, worker.stop},
+            &fast};
 }
 
 template <class T> void Transform::forward_row(const T *x, T *y, const LimbRow<T> &r) const {

@@ -17,8 +17,13 @@ class Basis:
     def matmul(self, a: Array, b: Array, out: Array) -> None: ...
     def matmul_points(self, a: Array, b: Array, out: Array) -> None: ...
 
+class PrimeTables:
+    """Twiddles and their Shoup quotients of one prime, (2, points) words by node."""
+
+    def __init__(self, modulus: int, forward: Array, inverse: Array) -> None: ...
+
 class Transform:
-    """One transform of all limbs; tables (limbs, 2, points)."""
+    """One transform of all limbs."""
 
     def __init__(
         self,
@@ -27,8 +32,7 @@ class Transform:
         base: int,
         block: int,
         negacyclic: bool,
-        forward: Array,
-        inverse: Array,
+        tables: tuple[PrimeTables, ...],
     ) -> None: ...
     def forward(self, x: Array, out: Array) -> None: ...
     def inverse(self, x: Array, out: Array) -> None: ...

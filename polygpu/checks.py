@@ -86,6 +86,25 @@ def checked_moduli(moduli: object) -> tuple[int, ...]:
     return values
 
 
+def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
+    """Return the numbers of the limbs that a key of a ring chooses, out of so many."""
+    if isinstance(key, slice):
+        chosen = tuple(range(count)[key])
+    elif isinstance(key, (str, bytes)) or not isinstance(key, Iterable):
+        raise ParameterError(f"limbs: {shown(key)} must be a slice or a list of limbs: ring[:1], ring[[0]]")
+    else:
+        chosen = tuple(integer(i, "limbs") for i in key)
+        for i in chosen:
+            if not -count <= i < count:
+                raise IndexError(f"limbs: {shown(i)} must be in [{-count}, {count}), there are {count}")
+        chosen = tuple(i % count for i in chosen)
+        if len(set(chosen)) < len(chosen):
+            raise ParameterError(f"limbs: {list(chosen)} has a limb twice; moduli must be coprime")
+    if not chosen:
+        raise ParameterError(f"limbs: none of {count} chosen; a ring has at least one")
+    return chosen
+
+
 def checked_batch(batch: object) -> tuple[int, ...]:
     """Return a batch shape, an int or several, as a tuple; raise ParameterError for negative sizes."""
     shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)

@@ -19,12 +19,13 @@ from .checks import (
     check_product,
     checked_batch,
     checked_degree,
+    checked_limbs,
     checked_moduli,
     integer,
     sequence,
     shown,
 )
-from .errors import BadRoot, DomainError, NotNTTFriendly, ParameterError
+from .errors import BadRoot, DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from .exact.primes import root_order
 from .exact.roots import has_order, root_of_unity
 from .memory import check_memory
@@ -39,6 +40,8 @@ from .plans.product import Plan
 from .poly import Poly
 
 RootRule = Literal["minimal", "generator"]
+
+_KEPT = 128  # rings of some limbs, or joined ones, that a ring keeps
 
 
 class Ring:
@@ -227,6 +230,102 @@ class Ring:
                     "root='minimal' finds one that does"
                 )
         return given
+
+    # ---- limbs ----
+
+    def __getitem__(self, key: slice | Iterable[int]) -> Ring:
+        """The ring of some of the limbs, in the order given; it shares the tables of their primes.
+
+        Args:
+            key: a slice, or the numbers of the limbs: R[:k], R[a:b], R[[2, 0]].
+
+        Raises:
+            ParameterError: no limb, or one twice.
+            IndexError: no such limb.
+            BadRoot: the chosen limbs have a more complete transform, for which the given roots do not serve.
+
+        Cost: nothing of a transform; the same key gives the same object.
+
+        >>> R = Ring(8, [17, 97, 113])
+        >>> R[:2], R[[2, 0]].moduli
+        (Ring(8, [17, 97]), (113, 17))
+        """
+        chosen = checked_limbs(key, len(self._moduli))
+        part = self._parts.get(chosen)
+        if part is None:
+            if chosen == tuple(range(len(self._moduli))):
+                return self
+            moduli = tuple(self._moduli[i] for i in chosen)
+            given = self._root if isinstance(self._root, str) else tuple(self._root[i] for i in chosen)
+            part = self._kept(self._parts, chosen, self._derived(moduli, given, self._product))
+        return part
+
+    __iter__ = None  # limbs are chosen by slices and lists alone
+
+    def join(self, other: Ring) -> Ring:
+        """The ring of this ring's limbs, then the other's; it shares the tables of their primes.
+
+        Raises:
+            RingMismatch: another degree or kind.
+            ParameterError: moduli with a common factor or above 2**64; two rules for products.
+            BadRoot: the joined ring's transform is less complete, and given roots do not serve it.
+
+        Cost: nothing of a transform; the same ring gives the same object.
+
+        >>> Ring(8, [17, 97]).join(Ring(8, 113))
+        Ring(8, [17, 97, 113])
+        """
+        if not isinstance(other, Ring):
+            raise ParameterError(f"other: {type(other).__name__}, must be a Ring")
+        joined = self._joined.get(other)
+        return self._kept(self._joined, other, self._join(other)) if joined is None else joined
+
+    def _join(self, other: Ring) -> Ring:
+        if (self._n, self._kind) != (other._n, other._kind):
+            raise RingMismatch(f"join: {self!r} and {other!r} differ in degree or kind")
+        if "auto" not in (self._product, other._product) and self._product != other._product:
+            raise ParameterError(
+                f"join: product={self._product!r} and product={other._product!r}; make one of them 'auto'"
+            )
+        moduli = checked_moduli(self._moduli + other._moduli)
+        product = other._product if self._product == "auto" else self._product
+        if isinstance(self._root, str) and self._root == other._root:
+            return self._derived(moduli, self._root, product)
+        if transform_base(self._n, moduli, self._kind) is None:
+            return self._derived(moduli, "minimal", product)  # there roots mean nothing
+        if self.base_degree != other.base_degree:
+            raise BadRoot(
+                f"join: transforms of {self!r} and {other!r} end at leaves of {self.base_degree} and "
+                f"{other.base_degree} coefficients; roots given for one do not serve the other"
+            )
+        assert self.roots is not None and other.roots is not None
+        return self._derived(moduli, self.roots + other.roots, product)
+
+    def _derived(self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product) -> Ring:
+        """A ring of checked moduli, of this ring's degree and kind; given roots must fit."""
+        ring = Ring.__new__(Ring)
+        ring.__dict__.update(_n=self._n, _kind=self._kind, _moduli=moduli, _product=product, _root=root)
+        if not isinstance(root, str) and ring.base_degree != self.base_degree:
+            raise BadRoot(
+                f"root: given for leaves of {self.base_degree} coefficients, but the transform modulo "
+                f"{shown(list(moduli))} ends at {ring.base_degree}; Ring(n, moduli, root=...) takes others"
+            )
+        return ring
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, ...], Ring]:
+        return {}
+
+    @cached_property
+    def _joined(self) -> dict[Ring, Ring]:
+        return {}
+
+    @staticmethod
+    def _kept(known: dict[Any, Ring], key: Any, ring: Ring) -> Ring:
+        """The ring, found by its key from now on; the oldest of many is forgotten."""
+        while len(known) >= _KEPT:
+            known.pop(next(iter(known)), None)
+        return known.setdefault(key, ring)
 
     # ---- identity ----
 

@@ -173,7 +173,8 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "matmul", one.matmul, [x, y, z]
         forward, inverse = (np.zeros((2, N), a.dtype) for _ in range(2))
         yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, True, forward, inverse]
-        yield "Transform", _cpu.Transform, [basis, N, 1, 64, True, *ring.transform.tables]
+        table = ring.transform.tables[0]
+        yield "PrimeTables", _cpu.PrimeTables, [table.modulus, table.forward, table.inverse]
     auxiliary = backend._native(pg.Ring(7, q).product_plan("ntt"))
     x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
     if ring is WIDE:

@@ -312,7 +312,7 @@ def test_tables_are_ready_in_time():
         primes = tuple(pg.ntt_primes(n, bits, count))
         roots = tuple(root_of_unity(q, 2 * n, "minimal") for q in primes)
         began = time.process_time()
-        assert plan_ntt(n, primes, "negacyclic", 1, roots).tables[0].shape == (count, 2, n)
+        assert all(t.forward.shape == (2, n) for t in plan_ntt(n, primes, "negacyclic", 1, roots).tables)
         assert time.process_time() - began < limit
 
 

@@ -22,7 +22,8 @@ import pytest
 import sympy
 
 import polygpu as pg
-from polygpu import Ring, is_prime, ntt_primes
+from polygpu import BadRoot, ParameterError, Ring, RingMismatch, is_prime, ntt_primes
+from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism, bit_reversal
 from polygpu.plans.product import AuxiliaryPlan, FftPlan
 
@@ -363,6 +364,10 @@ def test_explain_names_the_path(ring: Ring, parts: list[str]) -> None:
         assert part in text
 
 
+def _table_bytes(transform: NttPlan) -> int:
+    return sum(t.forward.nbytes + t.inverse.nbytes for t in transform.tables)
+
+
 @pytest.mark.parametrize("ring", [ring for ring, _ in EXPLAINED], ids=repr)
 def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
     text, how = ring.explain(), ring.product_plan()
@@ -371,10 +376,10 @@ def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
     if isinstance(how, FftPlan):
         digits = f"{how.digits} digit{'s' * (how.digits > 1)} of {how.width} bits"
         assert f"FFT of {how.points} complex points, {digits}, error below {how.error_bound:.2g}" in text
-        size = how.twiddles.nbytes + (sum(t.nbytes for t in ring.transform.tables) if ring.has_eval else 0)
+        size = how.twiddles.nbytes + (_table_bytes(ring.transform) if ring.has_eval else 0)
     else:
         transform = getattr(how, "transform", how)
-        size = sum(table.nbytes for table in transform.tables)
+        size = _table_bytes(transform)
         if found is not None:
             primes = transform.basis.moduli
             assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
@@ -463,8 +468,7 @@ def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
     entries times 1/points, and beside each entry stands its Shoup quotient."""
     ring = Ring(n, moduli, kind=kind)
     points, word = ring.transform.points, 8 * ring.dtype.itemsize
-    forward_table, inverse_table = ring.transform.tables
-    for i, q in enumerate(ring.moduli):
+    for i, (q, tables) in enumerate(zip(ring.moduli, ring.transform.tables, strict=True)):
         constants = [0] * points + [int(x) for x in ring.eval_points(i)]
         for node in reversed(range(1, points)):
             assert constants[2 * node + 1] == -constants[2 * node] % q
@@ -475,20 +479,21 @@ def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
         inverse = [pow(w, -1, q) * (scale if node < 2 else 1) % q for node, w in enumerate(forward)]
         if points == 1:
             continue  # nothing is transformed
-        assert forward_table[i][0].tolist() == forward
-        assert inverse_table[i][0].tolist() == inverse
+        assert tables.forward[0].tolist() == forward
+        assert tables.inverse[0].tolist() == inverse
         if ring.rows == len(ring.moduli):
-            assert forward_table[i][1].tolist() == [(w << word) // q for w in forward]
-            assert inverse_table[i][1].tolist() == [(w << word) // q for w in inverse]
+            assert tables.forward[1].tolist() == [(w << word) // q for w in forward]
+            assert tables.inverse[1].tolist() == [(w << word) // q for w in inverse]
 
 
 @pytest.mark.parametrize("ring", [Ring(16, 97), Ring(8, ntt_primes(8, 100)), Ring(256, 3329)], ids=repr)
 def test_tables_are_read_only(ring: Ring) -> None:
-    for array in (*ring.transform.tables, bit_reversal(16), ring.natural_order()):
+    (tables,) = ring.transform.tables
+    for array in (tables.forward, tables.inverse, bit_reversal(16), ring.natural_order()):
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
-    for name in ("tables", "base", "roots"):
+    for name in ("tables", "base", "degree"):
         with pytest.raises(AttributeError):
             setattr(ring.transform, name, None)
 
@@ -647,3 +652,151 @@ def test_large_ntt_primes(bits: int, kind: Any) -> None:
 def test_ntt_primes_takes_numpy_ints() -> None:
     primes = ntt_primes(np.int64(8), np.uint8(30), np.int32(2))
     assert primes == ntt_primes(8, 30, 2) and all(type(p) is int for p in primes)
+
+
+# ---- rings of some limbs, and joined ones ----
+
+CHAIN = ntt_primes(64, 30, 3) + ntt_primes(64, 50, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen"),
+    [
+        (slice(2), [0, 1]),
+        (slice(1, 4), [1, 2, 3]),
+        (slice(None, None, -2), [4, 2, 0]),
+        ([3, 0], [3, 0]),
+        ((-1,), [4]),
+        (np.array([1, 2]), [1, 2]),
+        (range(5), [0, 1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "parameters", [{}, {"kind": "cyclic", "root": "generator"}, {"product": "ntt"}], ids=str
+)
+def test_limbs_of_a_ring_are_the_ring_of_their_moduli(key: Any, chosen: Any, parameters: Any) -> None:
+    ring = Ring(64, CHAIN, **parameters)
+    part, moduli = ring[key], [CHAIN[i] for i in chosen]
+    same = Ring(64, moduli, **parameters)
+    assert part == same and hash(part) == hash(same) and repr(part) == repr(same)
+    assert (part.moduli, part.roots, part.base_degree) == (same.moduli, same.roots, same.base_degree)
+    assert part.dtype == same.dtype and part.product == same.product
+    assert ring[key] is part and pickle.loads(pickle.dumps(part)) == part
+    values = [[5, -7, 11], [0, 1 << 40, 3]]
+    assert (part(values) * part(values)) == same(values) ** 2
+
+
+def test_all_limbs_are_the_ring_itself() -> None:
+    ring, wide = Ring(64, CHAIN), Ring(8, 3**100)
+    assert ring[:] is ring and ring[list(range(5))] is ring and wide[:1] is wide
+
+
+def test_given_roots_go_with_their_limbs() -> None:
+    roots = [pow(r, 3, q) for r, q in zip(Ring(64, CHAIN).roots or (), CHAIN, strict=True)]
+    ring = Ring(64, CHAIN, root=roots)
+    assert ring[[4, 1]].roots == (roots[4], roots[1])
+    assert ring[:2].join(ring[2:]) == ring
+    assert ring[:2].join(Ring(64, CHAIN[2:])).roots == (*roots[:2], *(Ring(64, CHAIN[2:]).roots or ()))
+
+
+def test_leaves_of_a_part_are_its_own() -> None:
+    ring = Ring(8, [17, 41])  # X^8 + 1 splits in linear factors mod 17, in squares mod 41
+    assert (ring.base_degree, ring[:1].base_degree, ring[1:].base_degree) == (2, 1, 2)
+    given = Ring(8, [17, 41], root=ring.roots)
+    assert given[1:].roots == given.roots[1:]  # type: ignore[index]
+    with pytest.raises(BadRoot, match=r"leaves of 2 coefficients.*ends at 1"):
+        given[:1]
+    with pytest.raises(BadRoot, match="do not serve"):
+        given[1:].join(Ring(8, 17, root=3))
+    assert given[1:].join(Ring(8, 15)).roots is None  # without a transform roots mean nothing
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "text"),
+    [
+        (slice(0), ParameterError, "none of 5"),
+        ([], ParameterError, "none of 5"),
+        ([1, 1], ParameterError, "twice"),
+        ([0, -5], ParameterError, "twice"),
+        ([5], IndexError, "must be in"),
+        ([-6], IndexError, "must be in"),
+        (0, ParameterError, r"ring\[:1\]"),
+        ("ab", ParameterError, "slice"),
+        (None, ParameterError, "slice"),
+        ([1.0], ParameterError, "limbs"),
+        ([True], ParameterError, "limbs"),
+        ([[0, 1]], ParameterError, "limbs"),
+    ],
+    ids=str,
+)
+def test_limbs_that_cannot_be_chosen(key: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        Ring(64, CHAIN)[key]
+    with pytest.raises(TypeError):
+        iter(Ring(64, CHAIN))  # type: ignore[call-overload]
+
+
+def test_joined_rings() -> None:
+    ring, special = Ring(64, CHAIN[:3]), Ring(64, CHAIN[3:])
+    joined = ring.join(special)
+    assert joined == Ring(64, CHAIN) and ring.join(special) is joined
+    assert joined[:3] == ring and joined[3:] == special
+    assert Ring(64, CHAIN[:1], product="ntt").join(special).product == "ntt"
+    assert special.join(Ring(64, CHAIN[0], product="ntt")).product == "ntt"
+    assert ring.join(Ring(64, 15)).base_degree is None
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "text"),
+    [
+        (CHAIN[0], ParameterError, "must be a Ring"),
+        (Ring(32, CHAIN[3]), RingMismatch, "degree or kind"),
+        (Ring(64, CHAIN[3], kind="cyclic"), RingMismatch, "degree or kind"),
+        (Ring(64, CHAIN[:2]), ParameterError, "share the factor"),
+        (Ring(64, 3**100), ParameterError, "must stand alone"),
+        (Ring(64, CHAIN[3], product="fft"), ParameterError, "make one of them"),
+    ],
+    ids=str,
+)
+def test_rings_that_cannot_be_joined(other: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        Ring(64, CHAIN[:3], product="ntt").join(other)
+
+
+def test_tables_belong_to_primes() -> None:
+    """Parts, joined rings and rings made alone share them; only another word or leaf needs its own."""
+    ring = Ring(64, CHAIN)
+    tables = ring.transform.tables
+    assert ring[1:].transform.tables == tables[1:]  # they compare by identity
+    assert ring[:3][::-1].dtype == np.uint32 and ring[:3].transform.tables[0] is not tables[0]
+    assert Ring(64, CHAIN[4]).join(Ring(64, CHAIN[0])).transform.tables == (tables[4], tables[0])
+    assert Ring(64, CHAIN[4], kind="cyclic").transform.tables[0] is not tables[4]
+    assert Ring(64, CHAIN[4], root="generator").transform.tables[0].points == 64
+
+
+def test_a_part_of_a_ring_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table is made, and none is looked at: under 50 us for 30 limbs."""
+    moduli = ntt_primes(1 << 12, 50, 30)
+    ring = Ring(1 << 12, moduli)
+    (ring.random(seed=1) * 1).ntt()
+
+    def made(*_: Any) -> None:
+        raise AssertionError("a table was made")
+
+    seconds = []
+    monkeypatch.setattr("polygpu._cpu.fill_twiddles", made)
+    for k in range(1, 30):
+        began = time.perf_counter()
+        part = ring[:k]
+        seconds.append(time.perf_counter() - began)
+        assert part.random(seed=2).ntt().intt() == part.random(seed=2)
+    assert min(seconds) < 50e-6
+
+
+def test_many_parts_are_not_kept() -> None:
+    ring = Ring(4, ntt_primes(4, 20, 13))
+    parts = [weakref.ref(ring[list(pair)]) for pair in itertools.permutations(range(13), 2)]
+    gc.collect()
+    assert len(parts) == 156 and sum(part() is not None for part in parts) == 128
+    assert parts[-1]() is ring[[12, 11]]

@@ -56,10 +56,20 @@ NB_MODULE(_cpu, module) {
         .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<PrimeTables>(module, "PrimeTables")
+        .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
+             nb::arg("inverse"));
+    // tables: a tuple, which keeps what it holds
     nb::class_<Transform>(module, "Transform")
-        .def(nb::init<const Basis &, size_t, size_t, size_t, bool, const Lasting<Array> &, const Lasting<Array> &>(),
-             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
-             nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
+        .def(
+            "__init__",
+            [](Transform *self, const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
+               const nb::tuple &tables) {
+                new (self) Transform(basis, degree, base, block, negacyclic,
+                                     nb::cast<std::vector<const PrimeTables *>>(tables));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("base"),
+            nb::arg("block"), nb::arg("negacyclic"), nb::arg("tables"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))

@@ -12,7 +12,7 @@ from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words, words_to_ints
 from ..plans.basis import Basis
-from ..plans.ntt import NttPlan, TransformSize
+from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
 from . import Array, Op
@@ -76,6 +76,13 @@ class CpuBackend(HostMemory):
             basis.handles["cpu"] = native
         return native
 
+    def _native_tables(self, tables: PrimeTables) -> _cpu.PrimeTables:
+        native: _cpu.PrimeTables | None = tables.handles.get("cpu")
+        if native is None:
+            native = _cpu.PrimeTables(tables.modulus, tables.forward, tables.inverse)
+            tables.handles["cpu"] = native
+        return native
+
     def _native(self, plan: Plan) -> Any:
         """The core's object of a plan: Transform, Auxiliary or FftProduct."""
         native = plan.handles.get("cpu")
@@ -86,7 +93,8 @@ class CpuBackend(HostMemory):
     def _make_native(self, plan: Plan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
         basis, degree, negacyclic = self._native_basis(plan.basis), plan.degree, plan.kind == "negacyclic"
         if isinstance(plan, NttPlan):
-            return _cpu.Transform(basis, degree, plan.base, plan.block, negacyclic, *plan.tables)
+            tables = tuple(self._native_tables(table) for table in plan.tables)
+            return _cpu.Transform(basis, degree, plan.base, plan.block, negacyclic, tables)
         if isinstance(plan, AuxiliaryPlan):
             return _cpu.Auxiliary(basis, self._native(plan.transform), degree, negacyclic)
         return _cpu.FftProduct(
@@ -180,7 +188,7 @@ class CpuBackend(HostMemory):
 
 
 def _wide_ntt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[0][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].forward[0], x.shape[:-1], plan.degree
     nodes = 1
     while nodes < plan.points:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -191,7 +199,7 @@ def _wide_ntt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_intt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[1][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].inverse[0], x.shape[:-1], plan.degree
     nodes = plan.points // 2
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -205,7 +213,7 @@ def _wide_intt(plan: NttPlan, x: Array) -> Array:
 def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
     q, base = plan.basis.moduli[0], plan.base
     if plan.points > 1:
-        w = plan.tables[0][0, 0, plan.points // 2 :]
+        w = plan.tables[0].forward[0, plan.points // 2 :]
         constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
     else:
         constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)

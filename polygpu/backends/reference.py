@@ -70,7 +70,7 @@ def reverse_bits(k: int, points: int) -> int:
 
 def leaf_constants(plan: Any, limb: int) -> list[int]:
     """c_k of the leaves X^base - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
-    q, root, points = plan.basis.moduli[limb], plan.roots[limb], plan.degree // plan.base
+    q, root, points = plan.basis.moduli[limb], plan.tables[limb].root, plan.degree // plan.base
     exponents = (reverse_bits(k, points) for k in range(points))
     if plan.kind == "negacyclic":
         exponents = (2 * e + 1 for e in exponents)

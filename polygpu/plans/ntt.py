@@ -43,20 +43,53 @@ class TransformSize(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class NttPlan:
-    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients.
+class PrimeTables:
+    """The tables of one prime: made once, and shared by the transforms of all rings that have the prime.
 
     The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
-    (docs/math.md, "The tree of factors"). A limb's table is two rows, twiddles by node and their
-    Shoup quotients; the inverse table carries 1/points. For a wide modulus there is one row of
-    Python ints.
+    (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their Shoup quotients;
+    the inverse one carries 1/points. For a modulus above 2^64 there is one row of Python ints.
     """
+
+    modulus: int
+    root: int
+    points: int  # leaves of the tree
+    kind: Kind
+    dtype: np.dtype[Any]  # of residues in memory; object above 2^64
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def forward(self) -> NDArray[Any]:
+        """Of the forward transform, (2, points), in host memory; made when first asked for."""
+        return self._both[0]
+
+    @property
+    def inverse(self) -> NDArray[Any]:
+        """Of the inverse transform."""
+        return self._both[1]
+
+    @cached_property
+    def _both(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self.dtype == object:
+            forward, inverse = _wide_tables(self.modulus, self.root, self.points, self.kind)
+        else:
+            forward, inverse = (np.zeros((2, self.points), self.dtype) for _ in range(2))
+            if self.points > 1:
+                _cpu.fill_twiddles(self.modulus, self.root, self.kind == "negacyclic", forward, inverse)
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        return forward, inverse
+
+
+@dataclass(frozen=True, eq=False)
+class NttPlan:
+    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients."""
 
     basis: Basis
     degree: int
     kind: Kind
     base: int
-    roots: tuple[int, ...]
+    tables: tuple[PrimeTables, ...]  # of each limb
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
@@ -69,31 +102,26 @@ class NttPlan:
         """Coefficients that a core transforms together; it walks longer rows depth first."""
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
-    @cached_property
-    def tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Forward and inverse table in host memory, (limbs, 2, points) each; made when first asked for."""
-        moduli, points = self.basis.moduli, self.points
-        if self.basis.wide:
-            forward, inverse = _wide_tables(moduli[0], self.roots[0], points, self.kind)
-        else:
-            forward = np.zeros((len(moduli), 2, points), self.basis.dtype)
-            inverse = np.zeros_like(forward)
-            if points > 1:
-                for i, (q, root) in enumerate(zip(moduli, self.roots, strict=True)):
-                    _cpu.fill_twiddles(q, root, self.kind == "negacyclic", forward[i], inverse[i])
-        forward.setflags(write=False)
-        inverse.setflags(write=False)
-        return forward, inverse
-
 
 def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tuple[int, ...]) -> NttPlan:
     """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
 
     def build() -> NttPlan:
         check_memory(table_bytes(n, moduli, base), n, moduli)
-        return NttPlan(basis_of(moduli), n, kind, base, roots)
+        basis = basis_of(moduli)
+        dtype = np.dtype(object) if basis.wide else basis.dtype
+        tables = tuple(
+            prime_tables(q, root, n // base, kind, dtype) for q, root in zip(moduli, roots, strict=True)
+        )
+        return NttPlan(basis, n, kind, base, tables)
 
     return cached(("ntt", n, moduli, kind, base, roots), build)
+
+
+def prime_tables(q: int, root: int, points: int, kind: Kind, dtype: np.dtype[Any]) -> PrimeTables:
+    """The tables of a prime, from whichever ring has them."""
+    key = ("prime", q, root, points, kind, dtype)
+    return cached(key, lambda: PrimeTables(q, root, points, kind, dtype), recent=False)
 
 
 def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -109,7 +137,7 @@ def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[An
         ]
         row = np.array([1, *nodes], dtype=object)
         row[:2] = row[:2] * scale % q
-        return row.reshape(1, 1, points)
+        return row.reshape(1, points)
 
     return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
 

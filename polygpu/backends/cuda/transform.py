@@ -129,7 +129,7 @@ class Transform(Launcher):
         for name, sign in (("forward", 1), ("inverse", -1)):
             factors = np.ones((rows, max(bits, 1)), np.uint64)
             scale = np.ones(rows, np.uint64)
-            for i, (q, root) in enumerate(zip(basis.moduli, plan.roots, strict=True)):
+            for i, (q, root) in enumerate(zip(basis.moduli, (t.root for t in plan.tables), strict=True)):
                 x = pow(root, sign, q)
                 for d in reversed(range(bits)):
                     factors[i, d], x = x, x * x % q
