@@ -151,13 +151,13 @@ def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     """Join polynomials of one batch shape along a new batch axis."""
     first, arrays = _in_one_domain(polys)
-    return first._result(batch.stack(arrays, axis), first._domain, None)
+    return first._result(batch.stack(arrays, axis), first._domain)
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
     """Join polynomials along a batch axis that they have."""
     first, arrays = _in_one_domain(polys)
-    return first._result(batch.concatenate(arrays, axis), first._domain, None)
+    return first._result(batch.concatenate(arrays, axis), first._domain)
 
 
 def _in_one_domain(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:

@@ -147,17 +147,17 @@ class Poly:
 
         Residues and coefficients are reached through `data`.
         """
-        return Poly._wrap(self._ring, index(self._data, key), self._domain)
+        return self._result(index(self._data, key), self._domain)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; one size may be -1. Shares the data."""
         sizes = shape[0] if len(shape) == 1 else shape
-        return Poly._wrap(self._ring, reshape(self._data, sizes), self._domain)
+        return self._result(reshape(self._data, sizes), self._domain)
 
     def copy(self) -> Poly:
         """The same value in memory of its own."""
         with of(self._data).here():
-            return Poly._wrap(self._ring, self._data.copy(), self._domain)
+            return self._result(self._data.copy(), self._domain)
 
     def to(self, device: str | None = None) -> Poly:
         """The value on a device, by default the current one; itself where it already is there.
@@ -169,7 +169,7 @@ class Poly:
         if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
             return self
         data = target.from_host(of(self._data).to_host(self._data))
-        return Poly._wrap(self._ring, data, self._domain)
+        return self._result(data, self._domain)
 
     def cpu(self) -> Poly:
         """The value in host memory; waits for the GPU where it was there."""
@@ -312,10 +312,11 @@ class Poly:
             raise OutputError(f"out: of {out._ring!r}, the result is of {self._ring!r}")
         return out._data
 
-    def _result(self, data: Array, domain: Domain, out: Poly | None) -> Poly:
-        """A value of this ring, which is `out` where that was given and holds the data."""
+    def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
+        """A value of this ring, unchecked as by _wrap; it is `out` where that holds the data already."""
         if out is None:
-            return Poly._wrap(self._ring, data, domain)
+            out = Poly.__new__(Poly)
+            out._ring, out._data = self._ring, data
         out._domain = domain
         return out
 
@@ -359,7 +360,7 @@ class Poly:
         """Power by squaring, in the evaluation domain where there is one; a negative one inverts."""
         k = integer(exponent, "exponent")
         base = self.inverse() if k < 0 else self
-        return Poly._wrap(self._ring, power(self._ring, base._data, self._domain, abs(k)), self._domain)
+        return self._result(power(self._ring, base._data, self._domain, abs(k)), self._domain)
 
     def __eq__(self, other: object) -> bool:
         """Whether both are the same values: same ring, same batch shape, whatever the domains."""
@@ -390,7 +391,7 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3, 4]).automorphism(3).to_bigints(centered=True).tolist()
         [1, 4, -3, 2]
         """
-        return self._result(automorphism(self._ring, self._data, self._domain, g), self._domain, None)
+        return self._result(automorphism(self._ring, self._data, self._domain, g), self._domain)
 
     def mul_monomial(self, k: int) -> Poly:
         """X^k times the value, for any int k; keeps the domain. Cost: a rotation of coefficients.
@@ -399,7 +400,7 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial(-1).to_bigints(centered=True).tolist()
         [2, 3, 4, -1]
         """
-        return self._result(multiply_by_monomial(self._ring, self._data, self._domain, k), self._domain, None)
+        return self._result(multiply_by_monomial(self._ring, self._data, self._domain, k), self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
         """a(x) mod Q by Horner's rule: Python ints in an object array (*batch, *x.shape), or one int.
@@ -429,7 +430,7 @@ class Poly:
         """
         from .ops.inverse import inverse  # here: the import of polygpu is to be light
 
-        return self._result(inverse(self._ring, self._data, self._domain), self._domain, None)
+        return self._result(inverse(self._ring, self._data, self._domain), self._domain)
 
     # ---- integers ----
 
