@@ -128,39 +128,48 @@ template <class Real, int LOG_LENGTH> struct Fft {
 };
 
 // x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows / Fft::ROWS.
+template <class Real> struct FftParameters {
+    const Complex<Real> *x;
+    Complex<Real> *y;
+    const Complex<Real> *twiddles;
+    u64 rows;
+};
 template <class Real, int LOG_LENGTH, bool INVERSE>
-__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
-    fft(const Complex<Real> *x, Complex<Real> *y, const Complex<Real> *twiddles, u64 rows) {
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const FftParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    const F f(memory, twiddles);
+    const F f(memory, p.twiddles);
     const u64 row = F::row();
     Complex<Real> values[F::VALUES];
-    if constexpr (F::SHORT) f.load_together(x, rows, values);
-    else f.load(x, row, row < rows, values);
+    if constexpr (F::SHORT) f.load_together(p.x, p.rows, values);
+    else f.load(p.x, row, row < p.rows, values);
     if (INVERSE) f.inverse(values);
     else f.transform(values);
-    if constexpr (F::SHORT) f.store_together(y, rows, values);
-    else f.store(y, row, row < rows, values);
+    if constexpr (F::SHORT) f.store_together(p.y, p.rows, values);
+    else f.store(p.y, row, row < p.rows, values);
 }
 
 // y = the cyclic convolution of rows of a and b; b may be one row, for all of a (rows_b = 1). y may be a or b.
 // Launched as fft.
+template <class Real> struct ConvolveParameters {
+    const Complex<Real> *a, *b;
+    Complex<Real> *y;
+    const Complex<Real> *twiddles;
+    u64 rows, rows_b;
+};
 template <class Real, int LOG_LENGTH>
-__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
-    fft_convolve(const Complex<Real> *a, const Complex<Real> *b, Complex<Real> *y, const Complex<Real> *twiddles,
-                 u64 rows, u64 rows_b) {
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft_convolve(const ConvolveParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    const F f(memory, twiddles);
+    const F f(memory, p.twiddles);
     const u64 row = F::row();
     Complex<Real> left[F::VALUES], right[F::VALUES];
-    f.load(b, rows_b == 1 ? 0 : row, row < rows, right);
-    f.load(a, row, row < rows, left);
+    f.load(p.b, p.rows_b == 1 ? 0 : row, row < p.rows, right);
+    f.load(p.a, row, row < p.rows, left);
     f.transform(right);
     f.transform(left);
 #pragma unroll
     for (int k = 0; k < F::VALUES; ++k) left[k] = left[k] * right[k];
     f.inverse(left);
-    f.store(y, row, row < rows, left);
+    f.store(p.y, row, row < p.rows, left);
 }

@@ -14,7 +14,7 @@
 //                        must be relaxed now
 //   canonical            a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
-//   twiddle, residue     the table's entry of a residue, and back
+//   twiddle              the table's entry of a residue
 //   multiply             product of two forward values, as an inverse value
 #pragma once
 #include "ptx.cuh"
@@ -61,7 +61,6 @@ struct Lazy32 {
           barrett((u32)(m.barrett64 >> 31)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {(u32)w, (u32)(shoup_quotient(m, w) >> 32)}; }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umulhi(x, t.shoup) * minus_q; }  // [0, 2q)
@@ -133,7 +132,6 @@ struct Lazy64 {
         : q(modulus.q), minus_q(modulus.minus_q), q2(modulus.q2), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w, shoup_quotient(m, w)}; }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {  // [0, 2q)
@@ -215,9 +213,6 @@ struct Float64 {
     PG_DEVICE explicit Float64(const Modulus &m) : q((double)m.q), inverse_q(m.inverse), integer_q(m.q) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
-    static PG_DEVICE u64 residue(const Modulus &m, Twiddle t) {
-        return t.w < 0 ? m.q - (u64)__double2ll_rn(-t.w) : (u64)__double2ll_rn(t.w);
-    }
     static PG_DEVICE double integer(u64 x) {  // x < 2^52, through the bits of 2^52 + x
         return __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -EXPONENT);
     }
@@ -270,7 +265,6 @@ template <class T> struct Strict {
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
         return {(T)w, (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)))};
     }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {
@@ -298,3 +292,14 @@ template <class T> struct Strict {
 };
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
+
+// A word whose residues lie in memory in a wider type: a 30-bit limb of a ring that has 64-bit ones too.
+template <class W, class T> struct Stored : W {
+    using Storage = T;
+    using typename W::Value;
+    using W::W;
+    static PG_DEVICE Value load(T x, bool lazy) { return W::load((typename W::Storage)x, lazy); }
+    static PG_DEVICE T store_lazy(Value x) { return W::store_lazy(x); }
+    PG_DEVICE T canonical(Value x) const { return W::canonical(x); }
+    PG_DEVICE T finish(Value x) const { return W::finish(x); }
+};

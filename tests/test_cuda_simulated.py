@@ -28,16 +28,20 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft
 from polygpu.backends import cuda
+from polygpu.backends.cuda.launch import modulus_constants
 from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
 from polygpu.backends.cuda.tiles import (
     Card,
     Rows,
     fft_tile,
     flow_lag,
+    groups_of,
     prefetch_distance,
     split_passes,
+    table_offsets,
     word_of,
 )
+from polygpu.backends.cuda.transform import passes_over
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
@@ -89,9 +93,9 @@ def noted_kernels(monkeypatch):
     """The names of the kernels that are launched from now on, and what they are instances of."""
     expressions, kernel = set(), cuda.CudaBackend._kernel
 
-    def noted(self, file, expression):
-        expressions.update((expression, expression.partition("<")[0]))
-        return kernel(self, file, expression)
+    def noted(self, launch):
+        expressions.update((launch.kernel, launch.kernel.partition("<")[0]))
+        return kernel(self, launch)
 
     monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
     return expressions
@@ -153,7 +157,8 @@ def test_every_word(bits, order):
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
-            assert word_of(ring.basis, backends.load("cuda:0").card) == WORDS[bits]
+            (group,) = groups_of(ring.basis, backends.load("cuda:0").card)
+            assert group == (0, 1, WORDS[bits])
             check_ring(ring)
 
 
@@ -233,13 +238,13 @@ def test_long_rows(card, size, bits):
         backend = backends.load("cuda:0")
         ring = pg.Ring(1 << size, primes(1 << size, bits))
         a, b = ring.random(seed=1), ring.random(seed=2)
-        alone = backend._passes(ring.transform, 1)
+        alone = passes_over(1, ring.n, 1, ring.dtype.itemsize, backend.card)
         for _ in range(2):
             same(a.to("cuda").ntt(), a.ntt())
             same(a.ntt().to("cuda").intt(), a)
             same(a.to("cuda") * b.to("cuda"), a * b)
             backend.card = replace(backend.card, multiprocessors=1)  # which one row fills
-        assert backend._passes(ring.transform, 1) != alone
+        assert passes_over(1, ring.n, 1, ring.dtype.itemsize, backend.card) != alone
 
 
 def pieces(*shapes):
@@ -269,6 +274,80 @@ def test_three_passes(bits, monkeypatch):
             check_transform(ring)
             a, b = ring.random((3,), seed=1), largest(ring, ())
             same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+def chain(n, bits, kind="negacyclic"):
+    """A ring with limbs of so many bits."""
+    lists = {b: iter(primes(n, b, kind, bits.count(b))) for b in bits}
+    return pg.Ring(n, [next(lists[b]) for b in bits], kind=kind)
+
+
+MIXED = [(60, 50, 50, 60), (30, 62, 31, 31), (64, 50, 30), (50, 32, 60), (30, 31, 32)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", MIXED, ids=str)
+@pytest.mark.parametrize("n", [2, 16, 64, 512])
+def test_every_limb_in_its_own_word(n, bits):
+    """Groups of limbs, with rows of other limbs between: several rows a block, and ragged blocks."""
+    kind = KINDS[n > 16]
+    with simulated(order="random", seed=n):
+        ring = chain(n, bits, kind)
+        assert len(groups_of(ring.basis, backends.load("cuda:0").card)) > 1
+        for batch in ((), (3, 5)):
+            check_transform(ring, batch)
+            a, b = ring.random(batch, seed=1), largest(ring, batch[-1:])
+            for x, y in ((a, b), (b, a), (a, a)):
+                same(x.to("cuda") * y.to("cuda"), x * y)
+            same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [(60, 50, 30), (50, 62, 62)], ids=str)
+@pytest.mark.parametrize("lag", [0, 2])
+def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
+    """Also where columns of 30-bit limbs lie in 64 bits, and two passes flow."""
+    monkeypatch.setattr(cuda.transform, "split_passes", pieces((2, 5, 0), (5, 4, 0), (4, 0, 5)))
+    monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
+    monkeypatch.setattr(cuda.transform, "_MAX_GRID_Y", 65535 if lag else 0)
+    with simulated(order="random", seed=lag, concurrent_blocks=3):
+        ring = chain(1 << 11, bits)
+        check_transform(ring, (3,))
+        a, b = ring.random((2,), seed=1), largest(ring, ())
+        same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+def test_leaves_of_mixed_limbs(gpu):
+    q, other = 3329, next(q for q in primes(128, 50, count=50) if (q - 1) % 512)
+    ring = pg.Ring(256, [q, other])
+    assert ring.base_degree == 2
+    check_transform(ring, (3,))
+    a, b = ring.random((3,), seed=1), largest(ring, (2, 1))
+    same(a.to("cuda") * b.to("cuda"), a * b)
+    same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+
+
+@needs_compiler
+def test_rings_share_the_tables_of_primes(gpu):
+    """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
+    ring = chain(64, (50, 50, 60))
+    x = ring.random(seed=1)
+    kernels = backends.load("cuda:0")
+    same(x.to("cuda").ntt(), x.ntt())
+    made = kernels._make_tables
+    kernels._make_tables = None
+    try:
+        for part in (ring[:2], ring[[2, 0]], ring[2:].join(ring[:1]), ring[1:]):
+            x = part.random((2,), seed=2)
+            same(x.to("cuda").ntt(), x.ntt())
+            same(x.to("cuda") * x.to("cuda"), x * x)
+    finally:
+        kernels._make_tables = made
+    narrow, wide = chain(64, (30, 30)), chain(64, (30, 60))
+    for ring in (narrow, wide):
+        x = ring.random(seed=3)
+        same(x.to("cuda").ntt(), x.ntt())
 
 
 # Each with a word of 4 bytes, one of 8 and doubles, whose twiddles lie differently; each word in two or more.
@@ -563,15 +642,16 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     compute, planned = backends.load("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
     tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.basis)
+    offsets = table_offsets(passes, "Complex128")
     x = complex_rows((5, points), np.complex128)
     there = gpu.asarray(x)
-    run = (Rows(5, 1, log_points, "Complex128", moduli), passes, tables, there, there)
-    compute._run_passes(*run, "forward")
+    rows, at = Rows(5, 1, 0, log_points, "Complex128", moduli, tables), compute.address(there)
+    compute._run_passes(rows, passes, offsets, "forward", at, at)
     found, exact = gpu.asnumpy(there), np.array([transformed_exactly(row) for row in x])
     eps = (1 + 17 / 4 * 2.0**-53) ** log_points - 1
     wrong = np.linalg.norm(found - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > eps / 50)
-    compute._run_passes(*run, "inverse")
+    compute._run_passes(rows, passes, offsets, "inverse", at, at)
     exact = np.array([transformed_back_exactly(row) for row in found])
     wrong = np.abs(gpu.asnumpy(there) - exact).max(axis=-1) / np.abs(found).sum(axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > 0)
@@ -1059,6 +1139,13 @@ def growing(q, log_length, stage, rng):
     return w, row, x
 
 
+def starts(one):
+    """For each stage of a pass, the one at which its round starts; the first round takes the rest."""
+    first = (one.log_length - 1) % one.log_values + 1
+    later = range(first, one.log_length)
+    return [0] * first + [stage - (stage - first) % one.log_values for stage in later]
+
+
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_values_that_grow_in_every_stage(gpu, bits):
@@ -1069,7 +1156,7 @@ def test_values_that_grow_in_every_stage(gpu, bits):
     entries = [0, 1]  # of a node: cuda/tile.cuh, Twiddles
     for node in range(2, 1 << log_length):
         depth = node.bit_length() - 1
-        start = one.starts[depth]
+        start = starts(one)[depth]
         above, below = divmod(node - (1 << depth), 1 << (depth - start))
         unit = 2 if depth > start and (basis.dtype == np.uint32 or word == "Float64") else 1
         entries.append((1 << depth) + unit * ((below // unit << start) + above) + below % unit)
@@ -1090,10 +1177,18 @@ def test_values_that_grow_in_every_stage(gpu, bits):
             else:
                 table[entry] = w[node], (w[node] << 8 * basis.dtype.itemsize) // q
         x = gpu.asarray(np.array(row, basis.dtype))
-        sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(0), np.uint32(0)]
-        arguments = (x, x, gpu.asarray(cuda.launch._constants((q,))), gpu.asarray(table), *sizes)
-        forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * basis.dtype.itemsize)
+        parameters = one_pass(x, gpu.asarray(modulus_constants((q,))), gpu.asarray(table), 1, log_length)
+        forward((1,), (one.threads,), (parameters,), shared_mem=one.shared_values * basis.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(basis.dtype))
+
+
+def one_pass(x, moduli, table, tiles, log_degree):
+    """Parameters of a pass over rows of their own: the first stages, of one limb."""
+    pointers = {"moduli": moduli.data.ptr, "tables": table.data.ptr}
+    sizes = {"offset": 0, "tiles": tiles, "limbs": 1, "gap": 0, "log_degree": log_degree, "log_blocks": 0}
+    packed = cuda.transform.PASS.packed(**pointers, **sizes)
+    values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0}
+    return cuda.transform.ONE_PASS(**values)
 
 
 BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies halfway between two doubles, nearly
@@ -1220,7 +1315,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
         w = rng.choice([-1, 1], count) * (q // 2 - rng.integers(0, q // 64, count))
         y = gpu.zeros((count,), np.float64)
         operands = [gpu.asarray(v.astype(np.float64)) for v in (x, w)]
-        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(cuda.launch._constants((q,))), bounds))
+        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(modulus_constants((q,))), bounds))
         y, most = y.get(), bounds.get()[bound]
         assert not ((x.astype(object) * w - y.astype(np.int64)) % q).any()
         reached = abs(y).max() / 2.0**44
@@ -1635,12 +1730,12 @@ def test_tables_between_streams(gpu, monkeypatch):
     assert not waits
     with stream:
         x.ntt()
-        assert waits == [stream] * 2  # for the moduli and for the twiddles
+        assert waits == [stream] * 3  # for the moduli, for the prime's table, for what points to it
         x.ntt()
-        assert len(waits) == 2
-    tables = next(iter(ring.transform.handles.values()))
-    tables.__del__()
-    assert [y.ptr for y in waits[2:]] == [0, 0]
+        assert len(waits) == 3
+    (table,) = ring.transform.tables[0].handles.values()
+    table.__del__()
+    assert [y.ptr for y in waits[3:]] == [0, 0]
 
 
 @needs_compiler
@@ -1685,10 +1780,9 @@ def test_passes(card):
             assert one.threads << (one.log_values + one.log_width) == values
             assert one.shared_values >= values
             # Rounds: each stage belongs to one that starts at or above it, of at most log_values stages.
-            assert len(one.starts) == one.log_length
-            for i, start in enumerate(one.starts):
+            for i, start in enumerate(starts(one)):
                 assert 0 <= start <= i < start + one.log_values
-            rounds = sorted(set(one.starts))
+            rounds = sorted(set(starts(one)))
             assert len(rounds) == -(-one.log_length // one.log_values)
             assert all(later - sooner <= one.log_values for sooner, later in pairwise(rounds))
 
@@ -1746,33 +1840,50 @@ def test_prefetch():
 
 
 @pytest.mark.parametrize(
-    "moduli, capability, word",
+    "q, capability, word",
     [
-        ([2**30 - 35], (9, 0), "Lazy32"),
-        ([2**30 + 3], (9, 0), "Tight32"),
-        ([2**31 - 1], (7, 5), "Tight32"),
-        ([2**31 + 11], (9, 0), "Strict32"),
-        ([2**32], (9, 0), "Strict32"),
-        ([2**32 + 15], (9, 0), "Float64"),
-        ([2**50 - 27], (8, 0), "Float64"),
-        ([2**50 - 27], (8, 6), "Lazy60"),
-        ([2**50 - 27], (12, 0), "Lazy60"),
-        ([2**50 + 55], (9, 0), "Lazy60"),
-        ([2**60 - 93], (9, 0), "Lazy60"),
-        ([2**60 + 33], (9, 0), "Lazy64"),
-        ([2**40 - 87], (8, 6), "Lazy64"),
-        ([2**40 + 15], (8, 6), "Lazy60"),
-        ([2**40 - 87, 2**60 - 93], (9, 0), "Lazy64"),
-        ([2**62 - 57], (9, 0), "Lazy64"),
-        ([2**62 + 135], (9, 0), "Strict64"),
-        ([2**64], (10, 0), "Strict64"),
-        ([17, 2**62 + 135], (9, 0), "Strict64"),
-        ([17, 2**50 - 27], (9, 0), "Float64"),
+        (2**30 - 35, (9, 0), "Lazy32"),
+        (2**30 + 3, (9, 0), "Tight32"),
+        (2**31 - 1, (7, 5), "Tight32"),
+        (2**31 + 11, (9, 0), "Strict32"),
+        (2**32, (9, 0), "Strict32"),
+        (2**32 + 15, (9, 0), "Float64"),
+        (2**50 - 27, (8, 0), "Float64"),
+        (2**50 - 27, (8, 6), "Lazy60"),
+        (2**50 - 27, (12, 0), "Lazy60"),
+        (2**50 + 55, (9, 0), "Lazy60"),
+        (2**60 - 93, (9, 0), "Lazy60"),
+        (2**60 + 33, (9, 0), "Lazy64"),
+        (2**40 - 87, (8, 6), "Lazy64"),
+        (2**40 + 15, (8, 6), "Lazy60"),
+        (2**62 - 57, (9, 0), "Lazy64"),
+        (2**62 + 135, (9, 0), "Strict64"),
+        (2**64, (10, 0), "Strict64"),
     ],
 )
-def test_words(moduli, capability, word):
-    """The widest modulus decides, and whether the card is fast in doubles."""
-    assert word_of(basis_of(tuple(moduli)), Card(capability, 64 << 10)) == word
+def test_words(q, capability, word):
+    """The least word that serves a modulus, and whether the card is fast in doubles."""
+    card = Card(capability, 64 << 10)
+    assert word_of(q, 4 if q <= 1 << 32 else 8, card) == word
+    wider = {"Lazy32": "Stored<Lazy32, u64>", "Tight32": "Stored<Tight32, u64>", "Strict32": "Float64"}
+    assert word_of(q, 8, card) == wider.get(word, word)
+
+
+@pytest.mark.parametrize(
+    "bits, groups",
+    [
+        ((50, 50, 50), [(0, 3, "Float64")]),
+        ((60, 50, 50, 60, 60), [(0, 1, "Lazy60"), (1, 2, "Float64"), (3, 2, "Lazy60")]),
+        ((30, 31, 62), [(0, 1, "Stored<Lazy32, u64>"), (1, 1, "Stored<Tight32, u64>"), (2, 1, "Lazy64")]),
+        ((30, 30, 31, 32), [(0, 2, "Lazy32"), (2, 1, "Tight32"), (3, 1, "Strict32")]),
+        ((32, 50), [(0, 2, "Float64")]),
+        ((64, 30), [(0, 1, "Strict64"), (1, 1, "Stored<Lazy32, u64>")]),
+    ],
+)
+def test_groups(bits, groups):
+    """Neighbouring limbs with one word are one group."""
+    moduli = [primes(64, b, count=9)[i] for i, b in enumerate(bits)]
+    assert list(groups_of(basis_of(tuple(moduli)), Card((9, 0), 64 << 10))) == groups
 
 
 NOTED = r"""
@@ -1847,7 +1958,7 @@ def test_bank_conflicts(gpu, word_bytes):
     kernels = {}  # name expression: shape, words and bytes of an access of a thread for each of its exchanges
     for shape, one in shapes.items():
         values = 1 << (one.log_values + one.log_width)
-        exchanges = [(values, word_bytes << one.log_width)] * (len(set(one.starts)) - 1)
+        exchanges = [(values, word_bytes << one.log_width)] * (len(set(starts(one))) - 1)
         alone = one.log_columns == 0  # neighbours are spread over threads, in chunks
         chunks = [(values, min(16, values * word_bytes))] if alone else []
         kernels[f"ntt_forward<{word}, {shape}, false, false>"] = one, exchanges + chunks
@@ -1867,7 +1978,6 @@ def test_bank_conflicts(gpu, word_bytes):
     with ThreadPoolExecutor() as workers:
         list(workers.map(gpu.RawModule.compile, modules))
     module_of = {name: module for module in modules for name in module.name_expressions}
-    u32, u64 = np.uint32, np.uint64
     for expression, (one, exchanges) in kernels.items():
         module = module_of[expression]
         values, tiles = 1 << (one.log_values + one.log_width), 1 << one.log_rows
@@ -1878,16 +1988,15 @@ def test_bank_conflicts(gpu, word_bytes):
         module.get_function("start")((1,), (1,), (trace, counts, np.int32(most * word_bytes)))
         # The pass alone, over rows of its own: stages 0 to log_length - 1 of one limb.
         x = gpu.zeros((values * one.threads * word_bytes,), np.uint8)
-        moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((2 << one.log_length,), u64)
-        sizes = [u64(tiles), u32(1), u32(one.log_length + one.log_columns), u32(0)]
-        arguments = [x, x, moduli, twiddles, *sizes]
+        moduli, twiddles = gpu.zeros((16,), np.uint64), gpu.zeros((2 << one.log_length,), np.uint64)
+        parameters = one_pass(x, moduli, twiddles, tiles, one.log_length + one.log_columns)
         if "product" in expression:
-            arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles), u32(0)]
-        else:
-            arguments.append(u32(0))
+            at = dict.fromkeys("aby", x.data.ptr)
+            sizes = {"inverse_offset": 0, "rows_a": tiles, "rows_b": tiles, "ahead": 0}
+            parameters = cuda.multiply.PRODUCT(**at, **{"pass": parameters["pass"].tobytes()}, **sizes)
         kernel = module.get_function(expression)
         kernel.max_dynamic_shared_size_bytes = most * word_bytes
-        kernel((1,), (one.threads,), tuple(arguments), shared_mem=most * word_bytes)
+        kernel((1,), (one.threads,), (parameters,), shared_mem=most * word_bytes)
         assert (counts.get() == words).all(), expression
         accesses = trace.get()[:-1]
         assert (accesses % word_bytes == 0).all()

@@ -276,9 +276,9 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     backend: Any = load(GPU)
     kernel, names = backend._kernel, set[str]()
 
-    def noted(file: str, expression: str) -> Any:
-        names.add(expression.partition("<")[0])
-        return kernel(file, expression)
+    def noted(launch: Any) -> Any:
+        names.add(launch.kernel.partition("<")[0])
+        return kernel(launch)
 
     monkeypatch.setattr(backend, "_kernel", noted)
     return names

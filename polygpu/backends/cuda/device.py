@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -91,27 +91,32 @@ def describe() -> str:
 recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default=None)
 
 
-class _Shared:
+class Shared:
     """Arrays made once, on one stream, and read on any.
 
-    Other streams wait for their making. Before their memory, which goes back to the first stream's pool,
-    serves anything else, that stream waits for the others.
+    Other streams wait for their making, and for that of the parts which the arrays point to. Before their
+    memory, which goes back to the first stream's pool, serves anything else, that stream waits for the
+    others.
     """
 
-    def __init__(self, value: Any, device: Any, stream: Any) -> None:
-        self._value, self._device, self._home = value, device, stream
+    def __init__(self, value: Any, device: Any, stream: Any, parts: Sequence[Shared] = ()) -> None:
+        self.value, self._device, self._home, self._parts = value, device, stream, parts
+        for part in parts:
+            part.on(stream)
         self._made = stream.record()
         self._streams = {stream.ptr: stream}
 
     def on(self, stream: Any) -> Any:
         """The value, for work on a stream."""
         if stream.ptr not in self._streams:
+            for part in self._parts:
+                part.on(stream)
             stream.wait_event(self._made)
             self._streams[stream.ptr] = stream
         recorded = recording.get()
         if recorded is not None:
             recorded.append(self)
-        return self._value
+        return self.value
 
     def __del__(self) -> None:
         if len(self._streams) > 1:
@@ -228,12 +233,20 @@ class Device:
 
     def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
         """What a plan's handles hold for this device, made where they hold nothing."""
-        shared = handles.get(f"{self.name} {key}")
+        return self._composed(handles, key, lambda: (make(), ()))
+
+    def _composed(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Any:
+        """The same of a value that points to others, which are its parts."""
+        key = f"{self.name} {key}"
+        shared = handles.get(key)
         if shared is None:
             with self._here:
-                made = _Shared(make(), self._device, self._stream())
-            shared = handles.setdefault(f"{self.name} {key}", made)  # another thread may have been faster
+                made = self._share(*make())
+            shared = handles.setdefault(key, made)  # another thread may have been faster
         return shared.on(self._stream())
+
+    def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
+        return Shared(value, self._device, self._stream(), parts)
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""

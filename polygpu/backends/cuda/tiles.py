@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
-
-import numpy as np
+from itertools import accumulate
+from typing import NamedTuple
 
 from ...plans.basis import Basis
 from ...plans.product import FftPlan
@@ -57,13 +56,9 @@ class Pass:
         return self.log_length + self.log_columns + self.log_rows
 
     @property
-    def starts(self) -> list[int]:
-        """For each stage, the one at which its round starts; the first round takes the rest."""
-        first = (self.log_length - 1) % self.log_values + 1
-        rounds = [0] * first
-        while len(rounds) < self.log_length:
-            rounds += [len(rounds)] * self.log_values
-        return rounds
+    def entries(self) -> int:
+        """Twiddles of its stages."""
+        return 1 << (self.log_blocks + self.log_length)
 
     @property
     def shared_values(self) -> int:
@@ -73,25 +68,68 @@ class Pass:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the passes of a transform work on."""
+    """What the passes of a transform work on: the limbs of a group, of so many polynomials."""
 
-    count: int  # over all limbs
+    count: int
     limbs: int
+    gap: int  # rows of other limbs between the last one of a polynomial and the first of the next
     log_degree: int  # values of a row
     word: str
-    moduli: Any
+    moduli: int  # addresses: of the group's moduli,
+    tables: int  # and of the pointers to its primes' tables; of one limb, of its table
 
 
-def word_of(basis: Basis, card: Card) -> str:
-    """The word of cuda/word.cuh that serves all moduli of a ring on a card."""
-    largest = max(basis.moduli)
-    if basis.dtype == np.uint32:
-        return "Lazy32" if largest < 1 << 30 else "Tight32" if largest < 1 << 31 else "Strict32"
-    if largest < 1 << 50 and card.fast_doubles:
+class Group(NamedTuple):
+    """Neighbouring limbs that one word serves."""
+
+    first: int
+    limbs: int
+    word: str
+
+
+def word_of(q: int, storage_bytes: int, card: Card) -> str:
+    """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
+    if storage_bytes == 4:
+        return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
+    if q < 1 << 31:
+        return f"Stored<{word_of(q, 4, card)}, u64>"
+    if q < 1 << 50 and card.fast_doubles:
         return "Float64"
-    if largest < 1 << 60 and min(basis.moduli) >= 1 << 40:
+    if 1 << 40 <= q < 1 << 60:
         return "Lazy60"
-    return "Lazy64" if largest < 1 << 62 else "Strict64"
+    return "Lazy64" if q < 1 << 62 else "Strict64"
+
+
+def groups_of(basis: Basis, card: Card) -> tuple[Group, ...]:
+    """The limbs of a ring by the words that serve them, in their order."""
+    groups: list[Group] = []
+    for i, q in enumerate(basis.moduli):
+        word = word_of(q, basis.dtype.itemsize, card)
+        if groups and groups[-1].word == word:
+            groups[-1] = groups[-1]._replace(limbs=groups[-1].limbs + 1)
+        else:
+            groups.append(Group(i, 1, word))
+    return tuple(groups)
+
+
+def arithmetic_of(word: str) -> str:
+    """The word without the type in which it lies in memory: words of one arithmetic share their tables."""
+    return word.removeprefix("Stored<").partition(",")[0]
+
+
+def twiddle_bytes_of(word: str) -> int:
+    """Bytes of a twiddle in a table."""
+    arithmetic = arithmetic_of(word)
+    return 8 if arithmetic.endswith("32") or arithmetic == "Float64" else 16
+
+
+def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
+    """Where the twiddles of each pass begin in a prime's table, in bytes; and its size.
+
+    First all passes of the forward transform, then all of the inverse one.
+    """
+    sizes = [p.entries * twiddle_bytes_of(word) for p in passes] * 2
+    return tuple(accumulate(sizes, initial=0))
 
 
 def word_bytes_of(word: str) -> int:
