@@ -28,6 +28,7 @@ except ImportError as error:
 from . import fft as fft
 from . import linalg as linalg
 from .backends import device
+from .checks import debug
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -49,9 +50,9 @@ from .errors import (
     TablesTooLarge,
 )
 from .exact.primes import is_prime, ntt_primes
-from .ops.einsum import dot, einsum, matmul
-from .poly import Poly, capture, concatenate, equal, fma, stack
-from .ring import Ring, debug
+from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
+from .poly import Poly
+from .ring import Ring
 
 __version__ = "0.1.0"
 

@@ -25,11 +25,11 @@ import numpy as np
 from . import __version__, _interrupts_end, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
-from .checks import Kind, Product
+from .checks import Kind, Product, debug
 from .errors import ParameterError, PolyGPUError
 from .exact.primes import ntt_primes
 from .memory import check_array
-from .ring import Ring, debug
+from .ring import Ring
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -84,7 +84,7 @@ def gpu():
 def same(on_gpu, on_cpu):
     assert on_gpu.device.startswith("cuda:") and on_cpu.device == "cpu"
     assert on_gpu.domain == on_cpu.domain and on_gpu.shape == on_cpu.shape
-    got, expected = on_gpu._backend.to_host(on_gpu.data), on_cpu.data
+    got, expected = on_gpu.cpu().data, on_cpu.data
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
 
