@@ -84,7 +84,7 @@ template <class Twiddle, int START> struct Twiddles {
     const Twiddle *table;
     u32 b;
     PG_DEVICE Twiddle operator[](u32 entry) const {
-        if (entry == 1) return read<CONSTANT>((const Neighbours<Twiddle, 1> *)table + (1 << START) + b).values[0];
+        if (entry == 1) return table[(1 << START) + b];
         return read<CONSTANT>((const Unit *)table + (entry / SIZE << START) + b).values[entry % SIZE];
     }
 };
