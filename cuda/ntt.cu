@@ -307,7 +307,7 @@ template <class T> struct ProductParameters {
     T *y;
     Pass pass;           // its offset is that of the forward transform
     u64 inverse_offset;  // in a table
-    u64 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts it over the leading batch axis
+    u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts it over the leading batch axis
     u32 ahead;           // as PassParameters
     Tables tables;
 };
@@ -321,12 +321,12 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     const Place<S> place;
     const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
     const W word(p.pass.moduli[at.limb]);
-    const u64 row = at.first / S::LENGTH;
+    const u32 row = (u32)(at.first / S::LENGTH);
     Address<W, S> from = at;
     typename W::Storage left[S::VALUES], right[S::VALUES];
-    from.first = (row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;
+    from.first = (u64)(row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;
     read_round<0, AGAIN>(p.a, from, place, left);
-    from.first = (row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
+    from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
     read_round<0, AGAIN>(p.b, from, place, right);
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll

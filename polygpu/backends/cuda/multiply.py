@@ -52,8 +52,8 @@ PRODUCT = Struct(
     "ProductParameters<u64>",
     ("a b y", POINTER),
     ("pass", PASS),
-    ("inverse_offset rows_a rows_b", U64),
-    ("ahead", U32),
+    ("inverse_offset", U64),
+    ("rows_a rows_b ahead", U32),
     ("tables", TABLES),
 )
 FFT_PRODUCT = Struct(
