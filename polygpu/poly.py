@@ -29,6 +29,8 @@ from .ops.multiply import multiply
 from .plans.permutation import Permutation, automorphism, monomial_product
 from .ring import Domain, Ring, debug
 
+_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
+
 
 class Poly:
     """A batch of elements of a ring: `ring`, `data` and `domain`.
@@ -161,16 +163,24 @@ class Poly:
         Residues and coefficients are reached through `data`.
         """
         keys = key if isinstance(key, tuple) else (key,)
-        if not any(k is Ellipsis for k in keys):
+        kinds = set(map(type, keys))
+        if type(Ellipsis) not in kinds:
             keys = (*keys, Ellipsis)
+        at = (*keys, slice(None), slice(None))
         try:
-            data = self._data[(*keys, slice(None), slice(None))]
+            if kinds <= _OF_VIEWS:
+                data = self._data[at]
+            else:
+                with self._backend.here():
+                    data = self._data[at]
         except IndexError as error:
             raise IndexError(
                 f"{error}; the batch shape is {self.shape}, coefficients are in poly.data"
             ) from None
-        with self._backend.here():
-            return Poly._wrap(self._ring, self._backend.xp.ascontiguousarray(data), self._domain)
+        if not data.flags.c_contiguous:
+            with self._backend.here():
+                data = self._backend.xp.ascontiguousarray(data)
+        return Poly._wrap(self._ring, data, self._domain)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; one size may be -1. Shares the data."""
