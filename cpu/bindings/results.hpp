@@ -57,7 +57,7 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
     }
     void *block = bytes > limit ? nullptr : zero ? pool_allocate_zeros(bytes) : pool_allocate(bytes);
     if (!block) return nanobind::none();
-    Py_INCREF(descriptor);  // for the array
+    dtype.inc_ref();  // for the array
     PyObject *array =
         PyArray_NewFromDescr(&PyArray_Type, descriptor, (int)axes, lengths, nullptr, block, NPY_ARRAY_CARRAY, nullptr);
     if (!array) {  // the array too has no memory, or an axis of an empty one is too long
