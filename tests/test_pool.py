@@ -182,10 +182,12 @@ def test_results_can_be_resized(size):
         assert handler_name(x) == "polygpu" and address(x) % 64 == 0
 
 
-def test_wrong_dtypes_are_refused():
+def test_wrong_arguments_are_refused():
     for dtype in (np.dtype(object), np.dtype([("x", object)]), np.uint64, "u8", None):
         with pytest.raises(TypeError, match="dtype"):
             _cpu.empty((2,), dtype, False, 100)
+    with pytest.raises(TypeError, match="handler"):
+        _cpu.set_memory_handler(3)
     for shape in ((-1,), (1 << 70,), (1 << 40, 1 << 40), (0, 1 << 62, 1 << 62), (101,)):
         assert _cpu.empty(shape, np.dtype(np.uint8), False, 100) is None
 

@@ -22,7 +22,7 @@ inline PyDataMem_Handler results_handler{
      [](void *, void *block, size_t) { pool_free(block); }}};
 inline PyObject *results_capsule = nullptr;
 
-// For set_memory_handler. Loads NumPy; before anything else here.
+// For set_memory_handler. Finds NumPy's functions; before anything else here.
 inline nanobind::object make_results_handler() {
     if (PyArray_ImportNumPyAPI() < 0) throw nanobind::python_error();
     results_capsule = PyCapsule_New(&results_handler, "mem_handler", nullptr);
@@ -32,6 +32,7 @@ inline nanobind::object make_results_handler() {
 
 // NumPy's handler for new arrays of this context from now on; returns the one before.
 inline nanobind::object set_memory_handler(nanobind::handle handler) {
+    if (!PyCapsule_IsValid(handler.ptr(), "mem_handler")) throw nanobind::type_error("handler: must be one of NumPy's");
     PyObject *before = PyDataMem_SetHandler(handler.ptr());
     if (!before) throw nanobind::python_error();
     return nanobind::steal(before);
