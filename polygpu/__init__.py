@@ -17,6 +17,8 @@ if _program == "polygpu":
 else:
     _interrupts_end = False
 
+import numpy as _numpy  # noqa: F401  (before the core, whose import of it would hide interrupts)
+
 try:
     _importlib.import_module("polygpu._cpu")
 except ImportError as error:

@@ -76,6 +76,21 @@ def fft(x: Array, out: Array, inverse: bool) -> None:
 def convolve64(a: Array, b: Array, out: Array) -> None:
     """ifft(fft(a) * fft(b)) of rows of 64 points; b may be a single row; out may be a or b."""
 
+RESULTS: object
+"""NumPy's memory handler (NEP 49) of results: blocks that begin at a multiple of 64 bytes, used again."""
+
+def set_memory_handler(handler: object) -> object:
+    """Choose NumPy's handler for new arrays of this context; returns the one before, to be set again."""
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool, limit: int) -> Array | None:
+    """A new array of RESULTS, of zeros if asked for; None above `limit` bytes and without memory."""
+
+def pool_kept() -> int:
+    """Bytes kept for the next results: at most 64 MiB."""
+
+def pool_release() -> None:
+    """Give the memory that is kept for results back to the system."""
+
 def supported_isas() -> list[str]:
     """Instruction sets of this CPU, the best first."""
 

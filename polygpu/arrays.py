@@ -8,29 +8,34 @@ from typing import Any
 
 import numpy as np
 
+from . import _cpu
 from .backends import Array, Backend, is_device_array, of
 from .checks import shown
 from .errors import CoefficientError, DeviceError, OutputError
-from .memory import check_array, no_memory
+from .memory import SMALL_ARRAY, check_array, no_memory
 
 # ---- results ----
 
 
 def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """A new array on a device; of zeros if asked for.
+    """A new array on a device; of zeros if asked for. In host memory it begins at a multiple of 64 bytes.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
     """
+    if compute.xp is np:
+        array = _cpu.empty(shape, dtype, zero, SMALL_ARRAY)
+        if array is not None:
+            return array
     size = prod(shape) * dtype.itemsize
     if compute.xp is not np and size >> 62 == 0:  # beyond, no device is asked
         with compute.here():
             return (compute.xp.zeros if zero else compute.xp.empty)(shape, dtype)  # type: ignore[no-any-return]
     check_array(size)
-    try:
-        return np.zeros(shape, dtype) if zero else np.empty(shape, dtype)
-    except (MemoryError, ValueError):  # ValueError: NumPy, of an empty array with too long an axis
-        raise no_memory(size) from None
+    array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
+    if array is None:  # also of an empty array with too long an axis
+        raise no_memory(size)
+    return array
 
 
 def result(
@@ -65,6 +70,8 @@ def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
 
 def overlap(compute: Backend, a: Array, b: Array) -> bool:
     """Whether two arrays may share memory."""
+    if isinstance(a, np.ndarray):
+        return np.may_share_memory(a, b)
     with compute.here():
         return bool(compute.xp.may_share_memory(a, b))
 
@@ -74,6 +81,8 @@ def overlap(compute: Backend, a: Array, b: Array) -> bool:
 
 def contiguous(x: Any) -> Array:
     """The array in C order and aligned for its numbers; itself where it is."""
+    if type(x) is np.ndarray and x.flags.c_contiguous and x.flags.aligned:
+        return x
     compute = of(x)
     with compute.here():
         y: Array = compute.xp.ascontiguousarray(x)

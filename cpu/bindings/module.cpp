@@ -13,6 +13,8 @@
 #include "fourier.hpp"
 #include "gil.hpp"
 #include "multiply.hpp"
+#include "pool.hpp"
+#include "results.hpp"
 #include "tables.hpp"
 #include "threads.hpp"
 #include "transform.hpp"
@@ -46,6 +48,7 @@ NB_MODULE(_cpu, module) {
     nb::register_exception_translator(translate_bad_alloc);
     static const Python python;
     set_caller(python);
+    module.attr("RESULTS") = make_results_handler();
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
     nb::class_<Basis>(module, "Basis")
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
@@ -90,6 +93,10 @@ NB_MODULE(_cpu, module) {
                nb::call_guard<GilReleased>());
     module.def("fft", &fft, nb::arg("x"), nb::arg("out"), nb::arg("inverse"));
     module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("zero"), nb::arg("limit"));
+    module.def("set_memory_handler", &set_memory_handler, nb::arg("handler"));
+    module.def("pool_kept", &pool_kept);
+    module.def("pool_release", &pool_release);
     module.def("supported_isas", &supported_isas);
     module.def("isa", &isa_in_use);
     module.def("set_isa", &set_isa, nb::arg("name"));

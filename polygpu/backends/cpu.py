@@ -43,12 +43,15 @@ def configure() -> None:
 
 
 class _Here:
-    """Turns NumPy's errors of memory into the library's."""
+    """NumPy's new arrays lie where results do; its errors of memory become the library's."""
+
+    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        pass
+        self._before = _cpu.set_memory_handler(_cpu.RESULTS)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _cpu.set_memory_handler(self._before)
         if isinstance(error, MemoryError) and not isinstance(error, OutOfHostMemory):
             raise OutOfHostMemory(f"{error}; take smaller batches") from None
 
@@ -57,14 +60,13 @@ class CpuBackend(HostMemory):
     """The native core behind the protocol."""
 
     name = "cpu"
-    _here = _Here()
 
     def __init__(self) -> None:
         configure()
 
     def here(self) -> AbstractContextManager[Any]:
         """See Backend."""
-        return self._here
+        return _Here()
 
     def _native_basis(self, basis: Basis) -> _cpu.Basis:
         native: _cpu.Basis | None = basis.handles.get("cpu")

@@ -12,6 +12,9 @@ from ..backends import Array, Backend, of, together
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
 
+_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
+
+
 # ---- results ----
 
 
@@ -57,17 +60,25 @@ def checked_axis(axis: object, ndim: int) -> int:
 def index(x: Array, key: Any) -> Array:
     """The entries at a key of the batch axes, by NumPy's rules; a copy where they do not lie together."""
     keys = key if isinstance(key, tuple) else (key,)
-    if not any(k is Ellipsis for k in keys):
+    kinds = set(map(type, keys))
+    if type(Ellipsis) not in kinds:
         keys = (*keys, Ellipsis)
+    at = (*keys, slice(None), slice(None))
+    compute = of(x)
     try:
-        data = x[(*keys, slice(None), slice(None))]
+        if kinds <= _OF_VIEWS:
+            data = x[at]
+        else:
+            with compute.here():
+                data = x[at]
     except IndexError as error:
         raise IndexError(
             f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
         ) from None
-    compute = of(x)
-    with compute.here():
-        return compute.xp.ascontiguousarray(data)  # type: ignore[no-any-return]
+    if not data.flags.c_contiguous:
+        with compute.here():
+            data = compute.xp.ascontiguousarray(data)
+    return data  # type: ignore[no-any-return]
 
 
 def reshape(x: Array, sizes: Any) -> Array:
