@@ -376,9 +376,7 @@ def whole(variant: str, size: Size) -> Entry:
 
 
 def passes_of(size: Size) -> tuple[Pass, ...]:
-    backend: Any = load(DEVICE)
-    taken: tuple[Pass, ...] = backend._passes(transforms.ring(size.degree).transform, size.batch)
-    return taken
+    return transforms.passes_of(size.degree, size.batch)
 
 
 def launches_of(passes: Sequence[Pass], log_points: int, batch: int, card: Card) -> int:

@@ -182,8 +182,7 @@ def pipeline(variant: str, batch: int) -> Entry:
 
 def library(batch: int) -> Entry:
     """polygpu's transform in the passes that it takes for so many rows."""
-    backend: Any = load(DEVICE)
-    passes = backend._passes(transforms.ring(POINTS).transform, batch)
+    passes = transforms.passes_of(POINTS, batch)
     run = transforms.in_passes(POINTS, passes)
     return Entry(OWN, run, partial(array, WHOLE, batch), 16 * POINTS * batch, OWN)
 

@@ -129,9 +129,7 @@ def registers(variant: str, shared_bytes: int, blocks: int) -> Entry:
     function = kernels(cupy.cuda.Device().id)[REGISTERS]
     threads = 8 * HELD
     moduli, _ = constants()
-    backend: Any = load(DEVICE)
-    tables = backend._tables(transforms.ring(N).transform, (Pass(0, 6, 0, LOG_HELD, LOG_VALUES),))
-    (table,) = tables["forward"].values()  # polygpu's own, in the order of its rounds
+    table = transforms.table_of(N, Pass(0, 6, 0, LOG_HELD, LOG_VALUES))
 
     def run(x: Any, y: Any) -> None:
         function((blocks,), (threads,), (x, y, moduli, table), shared_mem=shared_bytes)

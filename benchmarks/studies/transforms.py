@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu.backends import load
-from polygpu.backends.cuda.tiles import Card, Pass, Rows, split_passes, word_bytes_of, word_of
+from polygpu.backends.cuda.tiles import Card, Pass, split_passes, word_bytes_of
+from polygpu.backends.cuda.transform import passes_over
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel
@@ -97,16 +98,33 @@ def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> C
     """
     backend: Any = load(DEVICE)
     plan: Any = ring(degree).transform
-    tables = backend._tables(plan, tuple(passes))["forward"]
-    moduli, word = backend._moduli(plan.basis), word_of(plan.basis, backend.card)
-    done = tuple(passes if only is None else passes[only : only + 1])
+    (group,) = backend._groups(plan)
+    chosen = slice(None) if only is None else slice(only, only + 1)
+
+    @cache
+    def record(count: int) -> Any:
+        rows, _, offsets, used = backend._rows(plan, group, count, tuple(passes))
+        own = offsets[: len(passes)][chosen]
+        return backend._record(rows, tuple(passes)[chosen], own, "forward", used)
 
     def run(x: Any, y: Any) -> None:
-        count = prod(x.shape) // degree
-        rows = Rows(count, 1, degree.bit_length() - 1, word, moduli)
-        backend._run_passes(rows, done, tables, x, y, "forward")
+        backend._replay(record(prod(x.shape) // degree), backend.address(x), backend.address(y))
 
     return run
+
+
+def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
+    """What polygpu takes for so many rows."""
+    return passes_over(count, degree, 1, WORD_BYTES, load(DEVICE).card)  # type: ignore[attr-defined]
+
+
+def table_of(degree: int, one: Pass) -> int:
+    """The address of polygpu's own twiddles of a pass that is the whole transform, in the order of its rounds."""
+    backend: Any = load(DEVICE)
+    plan: Any = ring(degree).transform
+    (group,) = backend._groups(plan)
+    packed: bytes = backend._group_tables(plan, group, (one,)).value
+    return int.from_bytes(packed[:8], "little")
 
 
 def taken(points: int, few: bool = False) -> Pass:
