@@ -259,6 +259,28 @@ def test_sizes_of_cyclic_rings(bits: int, log_n: int) -> None:
     _check_size(bits, log_n, "cyclic")
 
 
+@pytest.mark.parametrize(
+    "bits",
+    [(60, 50, 50, 60), (30, 62, 31, 31, 50), (64, 30, 50), (30, 31, 32), (30,) * 70 + (31,)],
+    ids=lambda bits: "-".join(map(str, bits[-5:])),
+)
+@pytest.mark.parametrize("log_n", [1, 6, 9, 12, 13, 16])
+def test_limbs_of_several_words(bits: tuple[int, ...], log_n: int) -> None:
+    """Each limb in its own word: groups of limbs among the rows of others, parts of the ring, joined rings."""
+    n = 1 << log_n
+    primes = {size: iter(ntt_primes(n, size, bits.count(size))) for size in set(bits)}
+    ring = Ring(n, [next(primes[size]) for size in bits])
+    batch = (5,) if n < 1 << 13 else (2,)
+    for part in (ring, ring[::-1], ring[1:], ring[1:].join(ring[:1])):
+        a, b = draw(part, batch, 1), draw(part, batch, 2)
+        check_transform(part, a)
+        check(Poly.mul, a, b)
+        check(Poly.mul, a, b[0])
+        with filled_card():
+            check(Poly.ntt, a)
+            check(Poly.intt, a.ntt())
+
+
 def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
     n = 1 << log_n
     ring = Ring(n, prime(n, bits, kind), kind=kind)

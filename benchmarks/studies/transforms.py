@@ -119,7 +119,7 @@ def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
 
 
 def table_of(degree: int, one: Pass) -> int:
-    """The address of polygpu's own twiddles of a pass that is the whole transform, in the order of its rounds."""
+    """The address of polygpu's twiddles of a pass that is the whole transform, in the order of its rounds."""
     backend: Any = load(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = backend._groups(plan)
