@@ -3,8 +3,8 @@
     python tests/core.py            all of them: about two minutes
     python tests/core.py objects    wide instructions stay in the objects of their instruction sets, Python in
                                     the bindings
-    python tests/core.py kernels    the kernels (native/smoke.cpp), memory of results (native/pool.cpp), the
-                                    module under AddressSanitizer and UndefinedBehaviorSanitizer
+    python tests/core.py kernels    the kernels (native/smoke.cpp), memory of results (native/pool.cpp) and
+                                    the module under AddressSanitizer and UndefinedBehaviorSanitizer
     python tests/core.py threads    that memory and the module (native/threads.py) under ThreadSanitizer
     python tests/core.py counts     instructions of every kernel, by valgrind, against native/budgets.txt
     python tests/core.py --budget   writes that file

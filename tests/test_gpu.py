@@ -18,7 +18,6 @@ The cases of SANITIZED, under each of CUDA's checkers:
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 import itertools
 import math
@@ -312,7 +311,7 @@ def filled_card(**changes: Any) -> Iterator[None]:
     """A card that few rows fill: they take the kernels of many."""
     backend: Any = load(GPU)
     card = backend.card
-    backend.card = dataclasses.replace(card, multiprocessors=1, **changes)
+    backend.card = replace(card, multiprocessors=1, **changes)
     try:
         yield
     finally:
@@ -951,7 +950,7 @@ def card_of(multiprocessors: int) -> Iterator[Any]:
     """The backend, as on a card so large: 0 for the largest tiles and sums in one part."""
     backend: Any = load(GPU)
     card = backend.card
-    backend.card = dataclasses.replace(card, multiprocessors=multiprocessors)
+    backend.card = replace(card, multiprocessors=multiprocessors)
     try:
         yield backend
     finally:
