@@ -8,7 +8,7 @@
 namespace pg {
 
 namespace {
-constexpr size_t MAX_BASE = 8;
+constexpr size_t MAX_LEAF_SIZE = 8;
 }
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
@@ -44,12 +44,12 @@ const double *PrimeTables::numbers() const {
     return numbers_.data();
 }
 
-Transform::Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
+Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
                      const std::vector<const PrimeTables *> &tables)
     : basis_(basis),
       degree_(degree),
-      base_(base),
-      points_(base ? degree / base : 0),
+      leaf_size_(leaf_size),
+      points_(leaf_size ? degree / leaf_size : 0),
       block_(block),
       negacyclic_(negacyclic),
       tables_(tables) {
@@ -68,7 +68,8 @@ template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worke
     const Modulus &m = basis_.moduli()[limb];
     const RowKernels<T> &fast = kernels<T>(m, degree_);
     const PrimeTables &tables = *tables_[limb];
-    return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, base_, block_, worker.stop},
+    return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, leaf_size_, block_,
+             worker.stop},
             &fast};
 }
 
@@ -82,31 +83,31 @@ template <class T> void Transform::inverse_row(const T *x, T *y, const LimbRow<T
     else r.kernels->inverse(x, y, r);
 }
 
-// Leaf i is X^base - c: the two leaves below the twiddle w have c = w and c = -w.
+// Leaf i is X^leaf_size - c: the two leaves below the twiddle w have c = w and c = -w.
 template <class T> u64 Transform::leaf_constant(const Row<T> &r, size_t leaf) const {
     if (points_ == 1) return negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1);
     const u64 w = r.forward.w[points_ / 2 + leaf / 2];
     return leaf % 2 ? neg_mod(*r.modulus, w) : w;
 }
 
-template <class T> void Transform::multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const {
+template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const {
     const Modulus &m = *r.modulus;
-    if (base_ == 1) {
+    if (leaf_size_ == 1) {
         pointwise_kernels<T>(m).pointwise(Op::mul, a, b, false, a, y, degree_, m);
         return;
     }
-    u64 product[MAX_BASE];
-    for (size_t leaf = 0; leaf < points_; ++leaf, a += base_, b += base_, y += base_) {
+    u64 product[MAX_LEAF_SIZE];
+    for (size_t leaf = 0; leaf < points_; ++leaf, a += leaf_size_, b += leaf_size_, y += leaf_size_) {
         const u64 constant = leaf_constant(r, leaf);
-        for (size_t k = 0; k < base_; ++k) {  // coefficient k of a * b mod X^base - constant
+        for (size_t k = 0; k < leaf_size_; ++k) {  // coefficient k of a * b mod X^leaf_size - constant
             u64 low = 0, high = 0;
-            for (size_t i = 0; i < base_; ++i) {
+            for (size_t i = 0; i < leaf_size_; ++i) {
                 u64 &sum = i <= k ? low : high;
-                sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + base_ - i) % base_]));
+                sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + leaf_size_ - i) % leaf_size_]));
             }
             product[k] = add_mod(m, low, mul_mod(m, high, constant));
         }
-        for (size_t k = 0; k < base_; ++k) y[k] = (T)product[k];
+        for (size_t k = 0; k < leaf_size_; ++k) y[k] = (T)product[k];
     }
 }
 
@@ -115,7 +116,7 @@ void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, si
     const LimbRow<T> r = row<T>(limb, worker);
     forward_row(a, left, r);
     if (a != b) forward_row(b, right, r);
-    multiply_leaves_row(left, a != b ? right : left, left, r);
+    multiply_eval_row(left, a != b ? right : left, left, r);
     inverse_row(left, y, r);
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
@@ -134,17 +135,17 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
 }
 
 template <class T, bool TRANSFORMED> void Transform::product(const Array &a, const Array &b, const Out &out) const {
-    require(base_ <= MAX_BASE, "transform: base polynomials are too long");
+    require(leaf_size_ <= MAX_LEAF_SIZE, "transform: leaf_size polynomials are too long");
     const size_t limbs = basis_.rows(), n = degree_;
     T *const result = result_of<T>(out, limbs);
     const Operand<T> x(a, out, limbs), y(b, out, limbs);
     require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
-    const double leaves = base_ > 1 ? 5e-9 * (double)(n * base_) : basis_.slowness() * seconds_pointwise(n);
+    const double leaves = leaf_size_ > 1 ? 5e-9 * (double)(n * leaf_size_) : basis_.slowness() * seconds_pointwise(n);
     const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.slowness() * seconds_transform(n));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const T *u = x.row(i), *v = y.row(i);
         T *to = result + i * n;
-        if (TRANSFORMED) return multiply_leaves_row(u, v, to, row<T>(i % limbs, worker));
+        if (TRANSFORMED) return multiply_eval_row(u, v, to, row<T>(i % limbs, worker));
         T *left = (T *)worker.scratch(2 * n * sizeof(T));
         multiply_row(u, v, left, left + n, to, i % limbs, worker);
     });
@@ -162,7 +163,7 @@ void Transform::multiply(const Array &a, const Array &b, const Out &out) const {
     basis_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out);
 }
 
-void Transform::multiply_leaves(const Array &a, const Array &b, const Out &out) const {
+void Transform::multiply_eval(const Array &a, const Array &b, const Out &out) const {
     basis_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out);
 }
 

@@ -35,15 +35,15 @@ class PrimeTables {
 class Transform {
   public:
     // tables: of each limb. They and the basis must outlive the transform.
-    Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
+    Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
               const std::vector<const PrimeTables *> &tables);
 
     void forward(const Array &x, const Out &out) const;
     void inverse(const Array &x, const Out &out) const;
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
     void multiply(const Array &a, const Array &b, const Out &out) const;
-    // transformed operands, any base: products modulo the leaves
-    void multiply_leaves(const Array &a, const Array &b, const Out &out) const;
+    // transformed operands, any leaf_size: products modulo the leaves
+    void multiply_eval(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
@@ -58,13 +58,13 @@ class Transform {
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
     template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
-    template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const;
+    template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
     template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
     template <class T, bool FORWARD> void run(const Array &x, const Out &out) const;
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;
-    size_t degree_, base_, points_, block_;
+    size_t degree_, leaf_size_, points_, block_;
     bool negacyclic_;
     std::vector<const PrimeTables *> tables_;
 };

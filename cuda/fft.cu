@@ -64,7 +64,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
                 x[r] = values[g + r * GROUPS];
-                if (P > 1 && r > 0) x[r] = x[r] * read<CONSTANT>(twiddles + r * P + i);
+                if (P > 1 && r > 0) x[r] = x[r] * read<READ_ONLY>(twiddles + r * P + i);
             }
             transform_few<LOG_R>(x);
 #pragma unroll
@@ -86,12 +86,12 @@ template <class Real, int LOG_LENGTH> struct Fft {
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            values[k] = inside ? read<AGAIN>(x + row * LENGTH + lane + k * LANES) : Value{0, 0};
+            values[k] = inside ? read<DEFAULT>(x + row * LENGTH + lane + k * LANES) : Value{0, 0};
     }
     PG_DEVICE void store(Value *y, u64 row, bool inside, const Value *values) const {
         if (inside)
 #pragma unroll
-            for (int k = 0; k < VALUES; ++k) write<AGAIN>(y + row * LENGTH + lane + k * LANES, values[k]);
+            for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
     // The same for SHORT rows: those of a warp, values that follow each other, move as one.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
@@ -99,7 +99,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            values[k] = start + k * WARP < rows * LENGTH ? read<AGAIN>(x + start + k * WARP) : Value{0, 0};
+            values[k] = start + k * WARP < rows * LENGTH ? read<DEFAULT>(x + start + k * WARP) : Value{0, 0};
 #pragma unroll
         for (int k = 0; k < VALUES; ++k) at(own + k * WARP) = values[k];
         __syncwarp();
@@ -115,7 +115,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            if (start + k * WARP < rows * LENGTH) write<AGAIN>(y + start + k * WARP, at(own + k * WARP));
+            if (start + k * WARP < rows * LENGTH) write<DEFAULT>(y + start + k * WARP, at(own + k * WARP));
     }
     // The transform backwards, with the factor 1 / LENGTH.
     PG_DEVICE void inverse(Value *values) const {

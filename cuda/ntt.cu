@@ -21,7 +21,7 @@ struct Pass {
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
     u32 limbs;              // neighbours that one word serves
     u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
-    u32 log_degree;  // values of a row: the points times the base of an incomplete transform
+    u32 log_degree;  // values of a row: the points times the size of a leaf
     u32 log_blocks;
 
     // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
@@ -74,7 +74,7 @@ template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
     return pass.place<BETWEEN>(at);
 }
 
-template <class W, class S, Use IN>
+template <class W, class S, CacheHint IN>
 PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u64 start, typename W::Storage *values,
                                void *shared) {
     using Side = Chunks<S, typename W::Storage>;
@@ -87,7 +87,7 @@ PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u
             chunks[k] = read<IN>((const typename Side::Chunk *)(x + place_of<W, S>(pass, first + k * Side::STEP)));
     side.gather(chunks, values);
 }
-template <class W, class S, Use OUT>
+template <class W, class S, CacheHint OUT>
 PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 start, const typename W::Storage *values,
                                 void *shared) {
     using Side = Chunks<S, typename W::Storage>;
@@ -107,7 +107,7 @@ template <class W> PG_DEVICE void await_other_warps() {
 }
 
 // The same for columns, and for values in the order of round ROUND.
-template <int ROUND, Use IN, class S, class W, class T>
+template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
     Item items[S::VALUES] = {};
@@ -117,7 +117,7 @@ PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &p
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) unpack(items[k], values + k * S::WIDTH);
 }
-template <int ROUND, Use OUT, class S, class W, class T>
+template <int ROUND, CacheHint OUT, class S, class W, class T>
 PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place, const T *values) {
     if (at.inside)
 #pragma unroll
@@ -128,7 +128,7 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
 
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
 // x may be y.
-template <class W, class S, bool LAZY_IN, bool LAZY_OUT, Use IN, Use OUT>
+template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
@@ -152,7 +152,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
 }
 
 // The same backwards. LAZY_IN: not the first pass. ROOT: the last one. x may be y.
-template <class W, class S, bool LAZY_IN, bool ROOT, Use IN, Use OUT>
+template <class W, class S, bool LAZY_IN, bool ROOT, CacheHint IN, CacheHint OUT>
 PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
@@ -199,7 +199,7 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows
 
 // One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
 template <class W, class S>
-constexpr Use TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? AGAIN : ONCE;
+constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
 // Blocks of threads that a multiprocessor is to hold: of 64-bit words one less where a thread has 32 values.
 template <class W, class S>
 constexpr int BLOCKS = (W::BLOCKS - (sizeof(typename W::Storage) == 8 && S::VALUES > 16)) * 256 / S::THREADS;
@@ -273,12 +273,12 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_columns);
-        forward_tiles<W, COLUMNS, LAZY_IN, true, ONCE, AGAIN>(p.x, p.y, two.columns, p.tables, group, shared);
+        forward_tiles<W, COLUMNS, LAZY_IN, true, STREAM, DEFAULT>(p.x, p.y, two.columns, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_rows);
         await_first(flow, task);
-        forward_tiles<W, ROWS, true, false, AGAIN, ONCE>(p.y, p.y, two.rows, p.tables, group, shared);
+        forward_tiles<W, ROWS, true, false, DEFAULT, STREAM>(p.y, p.y, two.rows, p.tables, group, shared);
     }
 }
 template <class W, class COLUMNS, class ROWS, bool ROOT>
@@ -291,12 +291,12 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_rows);
-        inverse_tiles<W, ROWS, false, false, ONCE, AGAIN>(p.x, p.y, two.rows, p.tables, group, shared);
+        inverse_tiles<W, ROWS, false, false, STREAM, DEFAULT>(p.x, p.y, two.rows, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_columns);
         await_first(flow, task);
-        inverse_tiles<W, COLUMNS, true, ROOT, AGAIN, ONCE>(p.y, p.y, two.columns, p.tables, group, shared);
+        inverse_tiles<W, COLUMNS, true, ROOT, DEFAULT, STREAM>(p.y, p.y, two.columns, p.tables, group, shared);
     }
 }
 
@@ -325,9 +325,9 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     Address<W, S> from = at;
     typename W::Storage left[S::VALUES], right[S::VALUES];
     from.first = (u64)(row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;
-    read_round<0, AGAIN>(p.a, from, place, left);
+    read_round<0, DEFAULT>(p.a, from, place, left);
     from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
-    read_round<0, AGAIN>(p.b, from, place, right);
+    read_round<0, DEFAULT>(p.b, from, place, right);
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k)
@@ -340,5 +340,5 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) left[k] = word.finish(values[k]);
-    write_round<0, AGAIN>(p.y, at, place, left);
+    write_round<0, DEFAULT>(p.y, at, place, left);
 }

@@ -41,18 +41,18 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
         row_c = p.layout.row(2, row, p.limbs);
     }
     const Modulus &m = p.moduli[rest(row, p.limbs)];
-    Item values = read<AGAIN>((const Item *)(p.a + row_a * p.n + j)), right = {}, added = {};
-    if (OP == MUL_ADD) added = read<AGAIN>((const Item *)(p.c + row_c * p.n + j));
+    Item values = read<DEFAULT>((const Item *)(p.a + row_a * p.n + j)), right = {}, added = {};
+    if (OP == MUL_ADD) added = read<DEFAULT>((const Item *)(p.c + row_c * p.n + j));
     if (OP != NEG) {
         if (p.b_length == 1)
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) right.values[i] = p.b[row_b];
-        else right = read<AGAIN>((const Item *)(p.b + row_b * p.n + j));
+        else right = read<DEFAULT>((const Item *)(p.b + row_b * p.n + j));
     }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i)
         values.values[i] = (T)apply<T, OP>(m, values.values[i], right.values[i], added.values[i]);
-    write<AGAIN>((Item *)(p.y + e), values);
+    write<DEFAULT>((Item *)(p.y + e), values);
 }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
@@ -82,28 +82,28 @@ template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permut
     p.y[e] = k < n ? x[k] : (T)neg_mod(p.moduli[rest(row, p.limbs)], x[k - n]);
 }
 
-// Products modulo the leaves X^base - constant. One thread a coefficient.
+// Products modulo the leaves X^leaf_size - constant. One thread a coefficient.
 template <class T> struct LeavesParameters {
     const T *a, *b;
     T *y;
     const u64 *const *constants;  // of each limb, by leaf
     const Modulus *moduli;
     u64 n, entries;
-    u32 limbs, base, dense;
+    u32 limbs, leaf_size, dense;
     Layout layout;  // of a and b
 };
-template <class T> __global__ void __launch_bounds__(256) multiply_leaves(const LeavesParameters<T> p) {
+template <class T> __global__ void __launch_bounds__(256) multiply_eval(const LeavesParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
-    const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.base, k = j % p.base;
+    const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.leaf_size, k = j % p.leaf_size;
     const u64 row_a = p.dense ? row : p.layout.row(0, row, p.limbs);
     const u64 row_b = p.dense ? row : p.layout.row(1, row, p.limbs);
     const u64 limb = rest(row, p.limbs);
     const Modulus &m = p.moduli[limb];
-    const T *u = p.a + row_a * n + leaf * p.base, *v = p.b + row_b * n + leaf * p.base;
+    const T *u = p.a + row_a * n + leaf * p.leaf_size, *v = p.b + row_b * n + leaf * p.leaf_size;
     u64 low = 0, high = 0;
-    for (u64 i = 0; i < p.base; ++i) {
-        const u64 product = mul_mod(m, u[i], v[(k + p.base - i) % p.base]);
+    for (u64 i = 0; i < p.leaf_size; ++i) {
+        const u64 product = mul_mod(m, u[i], v[(k + p.leaf_size - i) % p.leaf_size]);
         if (i <= k) low = add_mod(m, low, product);
         else high = add_mod(m, high, product);
     }

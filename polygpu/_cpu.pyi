@@ -29,7 +29,7 @@ class Transform:
         self,
         basis: Basis,
         degree: int,
-        base: int,
+        leaf_size: int,
         block: int,
         negacyclic: bool,
         tables: tuple[PrimeTables, ...],
@@ -37,7 +37,7 @@ class Transform:
     def forward(self, x: Array, out: Array) -> None: ...
     def inverse(self, x: Array, out: Array) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
-    def multiply_leaves(self, a: Array, b: Array, out: Array) -> None: ...
+    def multiply_eval(self, a: Array, b: Array, out: Array) -> None: ...
 
 class Auxiliary:
     """Exact products modulo `limbs` through the primes of `transform`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array, of
+from .backends import Array, backend_of
 from .errors import ParameterError
 from .ops import batch
 from .ops import einsum as sums
@@ -145,7 +145,7 @@ def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     polys = [x for x in args if isinstance(x, Poly)]
     if not polys:
         raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
-    return of(polys[0]._data).capture(partial(f, *args))
+    return backend_of(polys[0]._data).capture(partial(f, *args))
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:

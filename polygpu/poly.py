@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from .backends import Array, checked_device, current_device, load, of, together
+from .backends import Array, backend_of, checked_device, current_device, get_backend, same_device
 from .checks import Domain, Product, check_product, debug, integer, shown
 from .errors import CoefficientError, DeviceError, OutputError, ParameterError, RingMismatch
 from .exact.crt import compose, words_to_ints
@@ -94,7 +94,7 @@ class Poly:
     @property
     def device(self) -> str:
         """Where it lives and is computed on."""
-        return of(self._data).name
+        return backend_of(self._data).name
 
     def __repr__(self) -> str:
         ring = self._ring
@@ -117,7 +117,7 @@ class Poly:
             "device": self.device,
         }
         if self._data.size:
-            few = of(self._data).to_host(self._data[(0,) * self.ndim][:, :6])
+            few = backend_of(self._data).to_host(self._data[(0,) * self.ndim][:, :6])
             first = words_to_ints(few).tolist() if ring.basis.wide else few[0].tolist()
             cells["first residues"] = ", ".join(map(shown, first)) + (", ..." if ring.n > 6 else "")
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
@@ -125,7 +125,7 @@ class Poly:
 
     def __reduce__(self) -> tuple[Any, ...]:
         device = None if isinstance(self._data, np.ndarray) else self.device
-        return _unpickled, (self._ring, of(self._data).to_host(self._data), self._domain, device)
+        return _unpickled, (self._ring, backend_of(self._data).to_host(self._data), self._domain, device)
 
     # ---- the batch ----
 
@@ -156,7 +156,7 @@ class Poly:
 
     def copy(self) -> Poly:
         """The same value in memory of its own."""
-        with of(self._data).here():
+        with backend_of(self._data).device_scope():
             return self._result(self._data.copy(), self._domain)
 
     def to(self, device: str | None = None) -> Poly:
@@ -165,10 +165,10 @@ class Poly:
         Raises:
             BackendUnavailable: a GPU was asked for and none answers.
         """
-        target = load(current_device() if device is None else checked_device(device))
+        target = get_backend(current_device() if device is None else checked_device(device))
         if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
             return self
-        data = target.from_host(of(self._data).to_host(self._data))
+        data = target.from_host(backend_of(self._data).to_host(self._data))
         return self._result(data, self._domain)
 
     def cpu(self) -> Poly:
@@ -192,7 +192,7 @@ class Poly:
         """The value in the evaluation domain, in bit-reversed order; itself where it is there already.
 
         Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic); of an
-        incomplete transform, the residue modulo leaf k / base.
+        incomplete transform, the residue modulo leaf k / leaf_size.
 
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
@@ -293,13 +293,13 @@ class Poly:
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
                     "ring(poly.to_bigints(centered=True)) moves a value from one to another"
                 )
-            if not together(other._data, self._data):
+            if not same_device(other._data, self._data):
                 raise DeviceError(
                     f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
                 )
             return other
         ring, constant = self._ring, integer(other, "operand")
-        return Poly._wrap(ring, from_integers(ring.basis, ring.n, constant, of(self._data)), "coef")
+        return Poly._wrap(ring, from_integers(ring.basis, ring.n, constant, backend_of(self._data)), "coef")
 
     def _memory(self, out: Poly) -> Array:
         """The array of `out`, where it is a Poly of this ring."""
@@ -439,7 +439,7 @@ class Poly:
 
         Cost: CRT in Python ints, about 0.2 us a coefficient and limb.
         """
-        return compose(self._ring.moduli, of(self._data).to_host(self.intt()._data), centered)
+        return compose(self._ring.moduli, backend_of(self._data).to_host(self.intt()._data), centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
         """`data` as Python ints, an object array (*batch, limbs, n).

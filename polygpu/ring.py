@@ -34,7 +34,7 @@ from .ops.multiply import choose, plan_product
 from .ops.sampling import Seed, uniform
 from .ops.transform import eval_points
 from .plans.basis import Basis, basis_of
-from .plans.ntt import NttPlan, plan_ntt, table_bytes, transform_base
+from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.permutation import bit_reversal
 from .plans.product import Plan
 from .poly import Poly
@@ -143,25 +143,25 @@ class Ring:
         return self.basis.rows
 
     @cached_property
-    def base_degree(self) -> int | None:
+    def leaf_size(self) -> int | None:
         """Coefficients of a leaf of the transform: 1 complete, 2 for ML-KEM, None without a transform."""
-        return transform_base(self._n, self._moduli, self._kind)
+        return least_leaf_size(self._n, self._moduli, self._kind)
 
     @property
     def has_eval(self) -> bool:
         """Whether there is an evaluation domain, complete or not."""
-        return self.base_degree is not None
+        return self.leaf_size is not None
 
     @cached_property
     def roots(self) -> tuple[int, ...] | None:
-        """The root of unity of each limb: psi of order 2N or omega of order N, N = n / base_degree."""
-        if self.base_degree is None:
+        """The root of unity of each limb: psi of order 2N or omega of order N, N = n / leaf_size."""
+        if self.leaf_size is None:
             return None
         if isinstance(self._root, tuple):
             return self._root
         # The search for the smallest root takes as many steps as the tables have entries.
-        check_memory(table_bytes(self._n, self._moduli, self.base_degree), self._n, self._moduli)
-        order = root_order(self._n // self.base_degree, self._kind)
+        check_memory(table_bytes(self._n, self._moduli, self.leaf_size), self._n, self._moduli)
+        order = root_order(self._n // self.leaf_size, self._kind)
         return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
 
     @cached_property
@@ -172,10 +172,10 @@ class Ring:
             NotNTTFriendly: there is none.
             TablesTooLarge: its tables do not fit in memory.
         """
-        if self.base_degree is None:
+        if self.leaf_size is None:
             raise NotNTTFriendly(self._why_no_transform())
         assert self.roots is not None
-        return plan_ntt(self._n, self._moduli, self._kind, self.base_degree, self.roots)
+        return plan_ntt(self._n, self._moduli, self._kind, self.leaf_size, self.roots)
 
     @property
     def product(self) -> Product:
@@ -218,9 +218,9 @@ class Ring:
         given = tuple(integer(x, "root") for x in sequence(root))
         if len(given) != len(self._moduli):
             raise BadRoot(f"root: {len(given)} roots for {len(self._moduli)} moduli; give one a modulus")
-        if self.base_degree is None:
+        if self.leaf_size is None:
             raise BadRoot(f"root: {shown(root)} means nothing here: {self._why_no_transform()}")
-        order = root_order(self._n // self.base_degree, self._kind)
+        order = root_order(self._n // self.leaf_size, self._kind)
         for x, q in zip(given, self._moduli, strict=True):
             if not 0 < x < q:
                 raise BadRoot(f"root: {shown(x)} must be in [1, q) for q = {shown(q)}; reduce it mod q")
@@ -291,12 +291,12 @@ class Ring:
         product = other._product if self._product == "auto" else self._product
         if isinstance(self._root, str) and self._root == other._root:
             return self._derived(moduli, self._root, product)
-        if transform_base(self._n, moduli, self._kind) is None:
+        if least_leaf_size(self._n, moduli, self._kind) is None:
             return self._derived(moduli, "minimal", product)  # there roots mean nothing
-        if self.base_degree != other.base_degree:
+        if self.leaf_size != other.leaf_size:
             raise BadRoot(
-                f"join: transforms of {self!r} and {other!r} end at leaves of {self.base_degree} and "
-                f"{other.base_degree} coefficients; roots given for one do not serve the other"
+                f"join: transforms of {self!r} and {other!r} end at leaves of {self.leaf_size} and "
+                f"{other.leaf_size} coefficients; roots given for one do not serve the other"
             )
         assert self.roots is not None and other.roots is not None
         return self._derived(moduli, self.roots + other.roots, product)
@@ -305,10 +305,10 @@ class Ring:
         """A ring of checked moduli, of this ring's degree and kind; given roots must fit."""
         ring = Ring.__new__(Ring)
         ring.__dict__.update(_n=self._n, _kind=self._kind, _moduli=moduli, _product=product, _root=root)
-        if not isinstance(root, str) and ring.base_degree != self.base_degree:
+        if not isinstance(root, str) and ring.leaf_size != self.leaf_size:
             raise BadRoot(
-                f"root: given for leaves of {self.base_degree} coefficients, but the transform modulo "
-                f"{shown(list(moduli))} ends at {ring.base_degree}; Ring(n, moduli, root=...) takes others"
+                f"root: given for leaves of {self.leaf_size} coefficients, but the transform modulo "
+                f"{shown(list(moduli))} ends at {ring.leaf_size}; Ring(n, moduli, root=...) takes others"
             )
         return ring
 
@@ -472,7 +472,7 @@ class Ring:
         """The points of the evaluation domain: entry k of a transformed row is a(x_k).
 
         x_k = psi^(2 br(k) + 1) or omega^br(k). For an incomplete transform the constants c_k of its
-        leaves X^base - c_k. Python ints for a modulus above 2**64.
+        leaves X^leaf_size - c_k. Python ints for a modulus above 2**64.
 
         >>> Ring(4, 17).eval_points().tolist()
         [2, 15, 8, 9]

@@ -163,7 +163,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "forward", transform.forward, [a, out]
         yield "inverse", transform.inverse, [a, out]
         yield "multiply", transform.multiply, [a, b, out]
-        yield "multiply_leaves", transform.multiply_leaves, [a, b, out]
+        yield "multiply_eval", transform.multiply_eval, [a, b, out]
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))

@@ -37,7 +37,7 @@ from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word
 from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
-from polygpu.plans.product import AuxiliaryPlan, FftPlan
+from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -152,7 +152,7 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
         if base > 1 or size < 4:
             continue
         for degree in (1 << size, 2 << size):
-            plan = FftPlan(basis_of((modulus,)), degree, "negacyclic", 2 << size, digits, 0)
+            plan = FftProductPlan(basis_of((modulus,)), degree, "negacyclic", 2 << size, digits, 0)
             tile = fft_tile(plan, card)
             passes = (
                 split_passes(plan.points, 1, word_bytes_of("Complex128"), card) if tile is None else (tile,)

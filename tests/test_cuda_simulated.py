@@ -59,7 +59,7 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 
 def _forget():
     """Backends, and plans with what backends keep there, belong to one simulation."""
-    backends.load.cache_clear()
+    backends.get_backend.cache_clear()
     backends._default_device.cache_clear()
     plan_cache.forget()
     basis_of.cache_clear()
@@ -157,7 +157,7 @@ def test_every_word(bits, order):
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
-            (group,) = groups_of(ring.basis, backends.load("cuda:0").card)
+            (group,) = groups_of(ring.basis, backends.get_backend("cuda:0").card)
             assert group == (0, 1, WORDS[bits])
             check_ring(ring)
 
@@ -179,7 +179,7 @@ def test_every_size(gpu, size):
 @pytest.mark.parametrize("size", [7, 9, 11])
 def test_many_short_rows(gpu, size, monkeypatch):
     """So many that they fill a card, which has one multiprocessor: other tiles than those of few."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
     n, batch = 1 << size, (4096 >> size) + 1
@@ -199,7 +199,7 @@ def test_many_short_rows(gpu, size, monkeypatch):
 @needs_compiler
 def test_many_short_rows_of_leaves(gpu, monkeypatch):
     """Incomplete transforms, of many rows and of few, in turn."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     ring = pg.Ring.preset("ml-kem")
     for batch in (17, 2, 17):
@@ -235,7 +235,7 @@ def test_small_primes(gpu, q):
 def test_long_rows(card, size, bits):
     """As far as one pass goes on a card, and where a second one begins; a row alone, and as one of many."""
     with simulated(card, order="random", seed=1):
-        backend = backends.load("cuda:0")
+        backend = backends.get_backend("cuda:0")
         ring = pg.Ring(1 << size, primes(1 << size, bits))
         a, b = ring.random(seed=1), ring.random(seed=2)
         alone = passes_over(1, ring.n, 1, ring.dtype.itemsize, backend.card)
@@ -293,7 +293,7 @@ def test_every_limb_in_its_own_word(n, bits):
     kind = KINDS[n > 16]
     with simulated(order="random", seed=n):
         ring = chain(n, bits, kind)
-        assert len(groups_of(ring.basis, backends.load("cuda:0").card)) > 1
+        assert len(groups_of(ring.basis, backends.get_backend("cuda:0").card)) > 1
         for batch in ((), (3, 5)):
             check_transform(ring, batch)
             a, b = ring.random(batch, seed=1), largest(ring, batch[-1:])
@@ -320,7 +320,7 @@ def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
 @needs_compiler
 def test_more_limbs_than_a_launch_takes(gpu):
     ring = chain(16, (30,) * 70 + (31,))
-    groups = groups_of(ring.basis, backends.load("cuda:0").card)
+    groups = groups_of(ring.basis, backends.get_backend("cuda:0").card)
     assert [group.limbs for group in groups] == [64, 6, 1]
     check_transform(ring, (3,))
     a, b = ring.random((3,), seed=1), largest(ring, ())
@@ -331,7 +331,7 @@ def test_more_limbs_than_a_launch_takes(gpu):
 def test_leaves_of_mixed_limbs(gpu):
     q, other = 3329, next(q for q in primes(128, 50, count=50) if (q - 1) % 512)
     ring = pg.Ring(256, [q, other])
-    assert ring.base_degree == 2
+    assert ring.leaf_size == 2
     check_transform(ring, (3,))
     a, b = ring.random((3,), seed=1), largest(ring, (2, 1))
     same(a.to("cuda") * b.to("cuda"), a * b)
@@ -343,7 +343,7 @@ def test_rings_share_the_tables_of_primes(gpu):
     """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
     ring = chain(64, (50, 50, 60))
     x = ring.random(seed=1)
-    kernels = backends.load("cuda:0")
+    kernels = backends.get_backend("cuda:0")
     same(x.to("cuda").ntt(), x.ntt())
     made = kernels._make_tables
     kernels._make_tables = None
@@ -381,7 +381,7 @@ def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
         monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_, lag=lag: lag)
         with simulated(order="random", seed=bits + lag, concurrent_blocks=concurrent_blocks):
             ring = pg.Ring(base << stages, [q, other])
-            assert ring.transform.base == base
+            assert ring.transform.leaf_size == base
             check_transform(ring, (5,))
             a, b = ring.random((3,), seed=1), largest(ring, ())
             same(a.to("cuda") * b.to("cuda"), a * b)
@@ -394,11 +394,11 @@ def test_incomplete_transforms(order):
     """Leaves of 2, 4 and 8 coefficients; ML-KEM's are of 2."""
     with simulated(order=order):
         for ring in (pg.Ring.preset("ml-kem"), pg.Ring(512, 3329), pg.Ring(1024, 3329), pg.Ring(4, 3)):
-            assert ring.transform.base > 1
+            assert ring.transform.leaf_size > 1
             check_ring(ring, (2, 3))
         wide = [q for q in primes(64, 60, count=8) if (q - 1) % 256]
         ring = pg.Ring(128, wide[:2])
-        assert ring.transform.base == 2
+        assert ring.transform.leaf_size == 2
         check_ring(ring)
 
 
@@ -548,7 +548,7 @@ def test_products_by_fft_on_cards(card, monkeypatch):
     with simulated(card, order="random", seed=5):
         ring = pg.Ring(4096, 2**32)
         check_products_by_fft(ring, [(1,)])
-        whole = fft_tile(ring.product_plan("fft"), backends.load("cuda:0").card) is not None
+        whole = fft_tile(ring.product_plan("fft"), backends.get_backend("cuda:0").card) is not None
         assert whole == ("fft_product" in names) == (card == "h100")
 
 
@@ -649,7 +649,7 @@ def transformed_back_exactly(row):
 def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     """Forward in the 2-norm, inverse for each number by the sum of the sizes of all."""
     points = 1 << log_points
-    compute, planned = backends.load("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
+    compute, planned = backends.get_backend("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
     tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.basis)
     offsets = table_offsets(passes, "Complex128")
@@ -851,7 +851,7 @@ def test_ffts_stay_on_their_device():
 
 def with_idle_multiprocessors(gpu, count):
     """The backend on a card so large: tiles are small and sums in parts where there are many."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend.card = replace(backend.card, multiprocessors=count)
     return backend
 
@@ -953,7 +953,9 @@ def dot(gpu, q, a, b):
     basis, k = basis_of((q,)), len(a)
     x, y = (gpu.asarray(np.array(values, basis.dtype)) for values in (a, b))
     out = gpu.zeros((1, 1, 1, 1, 1), basis.dtype)
-    backends.load("cuda:0").matmul_points(basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out)
+    backends.get_backend("cuda:0").matmul_points(
+        basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out
+    )
     return int(out.get().item())
 
 
@@ -1079,7 +1081,7 @@ from matrices import check_matmul, check_points
 from polygpu import backends
 
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
 """
 OF_INTEGERS = """
     for q in (2**31 - 1, 2**32, 2**62):
@@ -1341,7 +1343,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
 def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     """Kernels move 16 bytes at once; arrays may begin at any word."""
     ring = pg.Ring(n, primes(n, bits))
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend.card = replace(backend.card, multiprocessors=2)  # blocks of threads enough to prefetch
 
     def off(values):
@@ -1710,7 +1712,7 @@ def test_a_graph_keeps_what_it_reads(gpu):
     expected = a * 12345 + a.automorphism(5) * a
     replay = pg.capture(lambda x: x * 12345 + x.automorphism(5) * x, x)
     kept = [weakref.ref(y) for y in (x, x.ring.transform)]
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend._small.cache_clear()
     backend._large.cache_clear()
     del ring, x
@@ -1751,7 +1753,7 @@ def test_tables_between_streams(gpu, monkeypatch):
 
 @needs_compiler
 def test_constants_belong_to_a_stream(gpu):
-    backend, stream = backends.load("cuda:0"), gpu.cuda.Stream(non_blocking=True)
+    backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
     small, large = np.arange(3), np.arange(10**4)
     large.setflags(write=False)
     for x in (small, large):

@@ -211,9 +211,9 @@ def test_users_arrays_are_numpys():
 
 def test_the_users_handler_comes_back():
     """Of NumPy's arrays inside polygpu's, and of a program that has chosen a handler itself."""
-    with host().here():
+    with host().device_scope():
         assert handler_name(np.empty(1)) == "polygpu"
-        with host().here():
+        with host().device_scope():
             pass
         assert handler_name(np.empty(1)) == "polygpu"
     assert handler_name(np.empty(1)) == USERS
@@ -224,7 +224,7 @@ def test_the_users_handler_comes_back():
     assert handler_name(np.empty(1)) == USERS
     seen = []
     thread = threading.Thread(target=lambda: seen.append(handler_name(np.empty(1))))
-    with host().here():
+    with host().device_scope():
         thread.start(), thread.join()
     assert seen == [USERS]
 

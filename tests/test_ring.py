@@ -25,7 +25,7 @@ import polygpu as pg
 from polygpu import BadRoot, ParameterError, Ring, RingMismatch, is_prime, ntt_primes
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism, bit_reversal
-from polygpu.plans.product import AuxiliaryPlan, FftPlan
+from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
@@ -188,7 +188,7 @@ def test_repr_and_latex_are_short() -> None:
 def test_presets_of_schemes(name: str, n: int, q: int, root: int, base: int) -> None:
     ring = Ring.preset(name)
     assert ring == Ring(n, q) == Ring.preset(name, n)
-    assert (ring.kind, ring.roots, ring.base_degree) == ("negacyclic", (root,), base)
+    assert (ring.kind, ring.roots, ring.leaf_size) == ("negacyclic", (root,), base)
     assert [x for x in range(1, root + 1) if pow(x, n // base, q) == q - 1] == [root]
 
 
@@ -200,7 +200,7 @@ def test_presets_of_schemes(name: str, n: int, q: int, root: int, base: int) -> 
 def test_presets_of_fields(name: str, q: int, generator: int, n: int | None) -> None:
     ring = Ring.preset(name, n)
     size = 2**16 if n is None else n
-    assert (ring.n, ring.moduli, ring.kind, ring.base_degree) == (size, (q,), "cyclic", 1)
+    assert (ring.n, ring.moduli, ring.kind, ring.leaf_size) == (size, (q,), "cyclic", 1)
     assert ring.roots == (pow(generator, (q - 1) // size, q),)
     assert generator == sympy.primitive_root(q)
 
@@ -246,7 +246,7 @@ def test_roots_of_an_rns_ring_are_those_of_its_limbs() -> None:
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
 def test_exactly_the_elements_of_the_right_order_are_roots(n: int, q: int, kind: Any) -> None:
-    base = Ring(n, q, kind=kind).base_degree
+    base = Ring(n, q, kind=kind).leaf_size
     if base is None:
         return
     order = root_order(n // base, kind)
@@ -291,19 +291,19 @@ def expected_base(n: int, moduli: tuple[int, ...], kind: str) -> int | None:
 
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 96])
-def test_base_degree_of_small_rings(n: int, kind: Any) -> None:
+def test_leaf_size_of_small_rings(n: int, kind: Any) -> None:
     for q in range(2, 200):
         ring = Ring(n, q, kind=kind)
         base = expected_base(n, (q,), kind)
-        assert (ring.base_degree, ring.has_eval) == (base, base is not None)
+        assert (ring.leaf_size, ring.has_eval) == (base, base is not None)
         assert (ring.roots is None) == (base is None)
 
 
 @KINDS
 @pytest.mark.parametrize("moduli", list(itertools.permutations([5, 17, 97, 41, 4], 2)), ids=str)
-def test_base_degree_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind: Any) -> None:
+def test_leaf_size_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind: Any) -> None:
     for n in (1, 2, 4, 8, 16, 32):
-        assert Ring(n, moduli, kind=kind).base_degree == expected_base(n, moduli, kind)
+        assert Ring(n, moduli, kind=kind).leaf_size == expected_base(n, moduli, kind)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,8 @@ def test_base_degree_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind
         (4, 2**89 - 1, "negacyclic", 4),
     ],
 )
-def test_base_degree_examples(n: int, q: int, kind: Any, base: int | None) -> None:
-    assert Ring(n, q, kind=kind).base_degree == base
+def test_leaf_size_examples(n: int, q: int, kind: Any, base: int | None) -> None:
+    assert Ring(n, q, kind=kind).leaf_size == base
 
 
 # ---- explain ----
@@ -373,7 +373,7 @@ def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
     text, how = ring.explain(), ring.product_plan()
     found = re.search(r"(\d+) auxiliary primes? of (\d+) bits, transforms of (\d+) points", text)
     assert (found is not None) == isinstance(how, AuxiliaryPlan)
-    if isinstance(how, FftPlan):
+    if isinstance(how, FftProductPlan):
         digits = f"{how.digits} digit{'s' * (how.digits > 1)} of {how.width} bits"
         assert f"FFT of {how.points} complex points, {digits}, error below {how.error_bound:.2g}" in text
         size = how.twiddles.nbytes + (_table_bytes(ring.transform) if ring.has_eval else 0)
@@ -410,7 +410,7 @@ def test_the_way_out_that_a_message_names_is_one(q: int, kind: Any) -> None:
         call = re.search(r"ntt_primes\(.*?\)", str(caught.value))
         assert call is not None
         for p in eval(call.group(), {"ntt_primes": ntt_primes}):
-            assert Ring(2**k, p, kind=kind).base_degree == 1
+            assert Ring(2**k, p, kind=kind).leaf_size == 1
 
 
 # ---- plans and tables ----
@@ -493,7 +493,7 @@ def test_tables_are_read_only(ring: Ring) -> None:
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
-    for name in ("tables", "base", "degree"):
+    for name in ("tables", "leaf_size", "degree"):
         with pytest.raises(AttributeError):
             setattr(ring.transform, name, None)
 
@@ -646,7 +646,7 @@ def test_large_ntt_primes(bits: int, kind: Any) -> None:
     assert between[0] % order == 1
     assert [p for p in reversed(between) if sympy.isprime(p)] == primes
     assert all(type(p) is int and p.bit_length() == bits for p in primes)
-    assert Ring(1024, primes[0], kind=kind).base_degree == 1
+    assert Ring(1024, primes[0], kind=kind).leaf_size == 1
 
 
 def test_ntt_primes_takes_numpy_ints() -> None:
@@ -680,7 +680,7 @@ def test_limbs_of_a_ring_are_the_ring_of_their_moduli(key: Any, chosen: Any, par
     part, moduli = ring[key], [CHAIN[i] for i in chosen]
     same = Ring(64, moduli, **parameters)
     assert part == same and hash(part) == hash(same) and repr(part) == repr(same)
-    assert (part.moduli, part.roots, part.base_degree) == (same.moduli, same.roots, same.base_degree)
+    assert (part.moduli, part.roots, part.leaf_size) == (same.moduli, same.roots, same.leaf_size)
     assert part.dtype == same.dtype and part.product == same.product
     assert ring[key] is part and pickle.loads(pickle.dumps(part)) == part
     values = [[5, -7, 11], [0, 1 << 40, 3]]
@@ -702,7 +702,7 @@ def test_given_roots_go_with_their_limbs() -> None:
 
 def test_leaves_of_a_part_are_its_own() -> None:
     ring = Ring(8, [17, 41])  # X^8 + 1 splits in linear factors mod 17, in squares mod 41
-    assert (ring.base_degree, ring[:1].base_degree, ring[1:].base_degree) == (2, 1, 2)
+    assert (ring.leaf_size, ring[:1].leaf_size, ring[1:].leaf_size) == (2, 1, 2)
     given = Ring(8, [17, 41], root=ring.roots)
     assert given[1:].roots == given.roots[1:]  # type: ignore[index]
     with pytest.raises(BadRoot, match=r"leaves of 2 coefficients.*ends at 1"):
@@ -744,7 +744,7 @@ def test_joined_rings() -> None:
     assert joined[:3] == ring and joined[3:] == special
     assert Ring(64, CHAIN[:1], product="ntt").join(special).product == "ntt"
     assert special.join(Ring(64, CHAIN[0], product="ntt")).product == "ntt"
-    assert ring.join(Ring(64, 15)).base_degree is None
+    assert ring.join(Ring(64, 15)).leaf_size is None
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ TOOLKIT_HEADERS = kernel.toolkit_headers
 def _own_headers(monkeypatch):
     """Kernels compiled under one simulation are not those of the next; mma.h is the simulator's."""
     monkeypatch.setattr(kernel, "toolkit_headers", lambda: ())
-    for cached in (fft64.kernels, gemm.kernels, backends.load):
+    for cached in (fft64.kernels, gemm.kernels, backends.get_backend):
         cached.cache_clear()
     yield
-    for cached in (fft64.kernels, gemm.kernels, backends.load):
+    for cached in (fft64.kernels, gemm.kernels, backends.get_backend):
         cached.cache_clear()
 
 

@@ -25,7 +25,7 @@ SIZES = (Size(5, 11, 2), Size(9, 10, 1), Size(5, 15, 1))
 @pytest.fixture(autouse=True)
 def _own_caches(monkeypatch):
     """What was made under one simulation is not that of the next."""
-    cached = (fourstep.values, fourstep.after, fourstep.tables, fourstep.kernels, backends.load)
+    cached = (fourstep.values, fourstep.after, fourstep.tables, fourstep.kernels, backends.get_backend)
     monkeypatch.setattr(kernel, "toolkit_headers", lambda: ())
     monkeypatch.setattr(fourstep, "SIZES", SIZES)
     for function in cached:

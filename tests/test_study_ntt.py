@@ -22,7 +22,7 @@ from polygpu.backends.reference import reverse_bits
 
 STUDIES = {"ntt64": ntt64, "ntt256": ntt256}
 CACHED = (
-    backends.load,
+    backends.get_backend,
     *(ntt64.kernels, ntt64.transformed_period),
     *(ntt256.kernels, ntt256.period, ntt256.own_rows),
 )
@@ -193,7 +193,7 @@ def test_the_four_steps():
     for k in (0, 54321):
         assert by_definition(values, k) == whole[reverse_bits(k, 2**16)]
     assert ntt256.array(ntt256.ROWS, 3).shape == (3, 256, 256)
-    for stage, before in ((ntt256.TRANSPOSE, ""), (ntt256.AGAIN, ntt256.COLUMNS)):
+    for stage, before in ((ntt256.TRANSPOSE, ""), (ntt256.DEFAULT, ntt256.COLUMNS)):
         assert np.array_equal(found[stage], found[before].transpose(0, 2, 1))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu import fft
-from polygpu.backends import load
+from polygpu.backends import get_backend
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from ..tables import Table, figure, power
@@ -137,7 +137,7 @@ def library(ffts: int) -> Launch:
 
     x = cupy.zeros((ffts, N), np.complex64)
     run(x, cupy.empty_like(x))
-    function = load(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
+    function = get_backend(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
     threads = 128
     held = threads * 8 // N  # FFTs of a block, in shared memory once
     facts = kernel.facts_of(function, -(-ffts // held), threads, 8 * N * held)
@@ -268,7 +268,7 @@ class Batch:
 
         # Small kernels run faster than Python calls them; large copies are slower in a graph.
         recorded = self.ffts < BATCHES[-1]
-        repeat = load(DEVICE).capture(run) if recorded else run
+        repeat = get_backend(DEVICE).capture(run) if recorded else run
         for _, y in self.sets:
             y.fill(np.nan)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.tiles import Card, Pass, flow_lag, split_passes
 
 from .. import plots
@@ -177,7 +177,7 @@ def tables(log_n1: int, log_n2: int, device: int) -> Tables:
     q, n1, n2 = transforms.modulus(), 1 << log_n1, 1 << log_n2
     psi, log_low = transforms.root(n1 * n2), low_bits(log_n1 + log_n2)
     step = pow(psi, 1 << log_low, q)
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     return Tables(
         backend._moduli(transforms.ring(n1 * n2).basis),
         cupy.asarray(transforms.node_twiddles(n1, psi=pow(psi, n2, q))),
@@ -392,7 +392,7 @@ def table_bytes(one: Pass) -> int:
 
 
 def library(size: Size) -> Entry:
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     passes, log_points = passes_of(size), size.log_n1 + size.log_n2
     moved_bytes = moved(size, len(passes), sum(map(table_bytes, passes)))
     facts = words(size, moved_bytes)
@@ -457,7 +457,7 @@ def steps(out: Path, timer: Timer | None = None) -> int:
 
 
 def in_other_passes(out: Path, timer: Timer | None = None) -> int:
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     made = [shape_group(log_points, backend.card) for log_points in LOG_POINTS]
     return runner.run(OP, made, out, timer)
 

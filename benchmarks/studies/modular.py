@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import linalg
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu.backends.reference import big_product
 from polygpu.plans.basis import basis_of
@@ -145,7 +145,7 @@ class Problem:
     @property
     def method(self) -> str:
         """The way that linalg.matmul takes."""
-        s, compute = self.shape, load(DEVICE)
+        s, compute = self.shape, get_backend(DEVICE)
         size = basis_of((self.q,)).dtype.itemsize
         return matmul_method(self.q, size, s.batch, s.m, s.k, s.n, compute.card)  # type: ignore[attr-defined]
 
@@ -156,7 +156,7 @@ class Problem:
             a, b, c = self.arrays
             if way == TAKEN:
                 return linalg.matmul(a, b, self.q, out=c)
-            getattr(load(DEVICE), f"_matmul_{way}")(limbs, a, b, c)
+            getattr(get_backend(DEVICE), f"_matmul_{way}")(limbs, a, b, c)
             return c
 
         params: dict[str, int | str] = {"q": self.modulus, **dataclasses.asdict(self.shape), "way": way}
@@ -213,7 +213,7 @@ class Bytes:
         return a, b, cupy.zeros((1, 1, self.n, self.n), np.int32)
 
     def run(self) -> Any:
-        load(DEVICE)._multiply_bytes(*self.arrays)  # type: ignore[attr-defined]
+        get_backend(DEVICE)._multiply_bytes(*self.arrays)  # type: ignore[attr-defined]
         return self.arrays[2]
 
     def values(self, c: Any) -> NDArray[Any]:
@@ -359,7 +359,7 @@ class PolyProblem:
 
     def run(self, way: str, out: pg.Poly) -> pg.Poly:
         if way == SUM:
-            limbs, compute = self.ring.basis, load(DEVICE)
+            limbs, compute = self.ring.basis, get_backend(DEVICE)
             for k, (x, y) in enumerate(zip(*self.terms, strict=True)):
                 c = out.data if k else None
                 compute.pointwise(limbs, "mul_add" if k else "mul", x, y, c, out.data)

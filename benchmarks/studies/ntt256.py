@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.reference import reverse_bits
 
 from ..harness import Row, Timer
@@ -146,7 +146,7 @@ def constants(stage: Stage) -> tuple[Any, ...]:
     """The modulus, the twiddles by node, and the factors of a matrix, on the card."""
     import cupy
 
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     kind, psi = ("cyclic", rows_root()) if stage.name == ROWS else ("negacyclic", columns_root())
     table = cupy.asarray(transforms.node_twiddles(SIDE, kind, psi))
     return backend._moduli(transforms.ring(SIDE).transform.basis), table, cupy.asarray(factors())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.tiles import Pass
 
 from ..harness import Row, Timer
@@ -156,7 +156,7 @@ def constants() -> tuple[Any, Any]:
     """The modulus and the twiddles by node, on the card."""
     import cupy
 
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     table = cupy.asarray(transforms.node_twiddles(N))
     return backend._moduli(transforms.ring(N).transform.basis), table
 

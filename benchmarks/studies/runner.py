@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from . import kernel, ncu
@@ -93,7 +93,7 @@ def case(group: Group, entry: Entry, sets: Sequence[tuple[Any, Any]]) -> Case:
     for _, y in sets:
         y.fill(np.uint64(POISON).astype(y.dtype))
     recorded = x.nbytes < RECORDED_BYTES
-    repeat = load(DEVICE).capture(run) if recorded else run
+    repeat = get_backend(DEVICE).capture(run) if recorded else run
 
     def verify(values: NDArray[Any]) -> bool:
         reduced = values if entry.modulus is None else values % np.uint64(entry.modulus)

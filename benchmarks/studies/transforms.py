@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.tiles import Card, Pass, split_passes, word_bytes_of
 from polygpu.backends.cuda.transform import passes_over
 from polygpu.backends.reference import reverse_bits
@@ -96,7 +96,7 @@ def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> C
 
     only: the number of one of them, which is done alone, on residues and to residues.
     """
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = backend._groups(plan)
     chosen = slice(None) if only is None else slice(only, only + 1)
@@ -115,12 +115,12 @@ def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> C
 
 def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
     """What polygpu takes for so many rows."""
-    return passes_over(count, degree, 1, WORD_BYTES, load(DEVICE).card)  # type: ignore[attr-defined]
+    return passes_over(count, degree, 1, WORD_BYTES, get_backend(DEVICE).card)  # type: ignore[attr-defined]
 
 
 def table_of(degree: int, one: Pass) -> int:
     """The address of polygpu's twiddles of a pass that is the whole transform, in the order of its rounds."""
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = backend._groups(plan)
     packed: bytes = backend._group_tables(plan, group, (one,)).value
@@ -135,7 +135,7 @@ def taken(points: int, few: bool = False) -> Pass:
 
 def facts_of_pass(degree: int, one: Pass, count: int) -> dict[str, float]:
     """Of polygpu's kernel for transforms of one pass, once it has run."""
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     function = next(f for name, f in backend._kernels.items() if f"ntt_forward<{WORD}, {one.shape}," in name)
     blocks = -(-count * degree >> one.log_block_values)
     return kernel.facts_of(function, blocks, one.threads, one.shared_values * word_bytes_of(WORD))

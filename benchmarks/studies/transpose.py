@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 
 from .. import plots
 from ..harness import Row, Timer
@@ -171,7 +171,7 @@ class Tables:
 
     @cached_property
     def modulus(self) -> Any:
-        backend: Any = load(DEVICE)
+        backend: Any = get_backend(DEVICE)
         return backend._moduli(transforms.ring(SIDE).basis)
 
     @cached_property

@@ -66,17 +66,17 @@ NB_MODULE(_cpu, module) {
     nb::class_<Transform>(module, "Transform")
         .def(
             "__init__",
-            [](Transform *self, const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
+            [](Transform *self, const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
                const nb::tuple &tables) {
-                new (self) Transform(basis, degree, base, block, negacyclic,
+                new (self) Transform(basis, degree, leaf_size, block, negacyclic,
                                      nb::cast<std::vector<const PrimeTables *>>(tables));
             },
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("base"),
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("leaf_size"),
             nb::arg("block"), nb::arg("negacyclic"), nb::arg("tables"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
-        .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+        .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // many moduli take long

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import check_writable, empty
-from ..backends import Array, Backend, of, together
+from ..backends import Array, Backend, backend_of, same_device
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
 
@@ -40,8 +40,8 @@ def result_array(compute: Backend, shape: tuple[int, ...], out: Array | None, *o
         return empty(compute, shape, operands[0].dtype)
     if out.shape != shape:
         raise OutputError(f"out: batch shape {out.shape[:-2]}, the result has {shape[:-2]}")
-    if not together(out, operands[0]):
-        raise OutputError(f"out: on {of(out).name}, the operands are on {compute.name}")
+    if not same_device(out, operands[0]):
+        raise OutputError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
     check_writable(compute, out, *operands)
     return out
 
@@ -64,19 +64,19 @@ def index(x: Array, key: Any) -> Array:
     if type(Ellipsis) not in kinds:
         keys = (*keys, Ellipsis)
     at = (*keys, slice(None), slice(None))
-    compute = of(x)
+    compute = backend_of(x)
     try:
         if kinds <= _OF_VIEWS:
             data = x[at]
         else:
-            with compute.here():
+            with compute.device_scope():
                 data = x[at]
     except IndexError as error:
         raise IndexError(
             f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
         ) from None
     if not data.flags.c_contiguous:
-        with compute.here():
+        with compute.device_scope():
             data = compute.xp.ascontiguousarray(data)
     return data  # type: ignore[no-any-return]
 
@@ -96,8 +96,8 @@ def stack(arrays: Sequence[Array], axis: object) -> Array:
     at = checked_axis(axis, arrays[0].ndim - 1)
     if any(x.shape != arrays[0].shape for x in arrays):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
-    compute = of(arrays[0])
-    with compute.here():
+    compute = backend_of(arrays[0])
+    with compute.device_scope():
         return compute.xp.stack(arrays, at)  # type: ignore[no-any-return]
 
 
@@ -110,8 +110,8 @@ def concatenate(arrays: Sequence[Array], axis: object) -> Array:
         for x in arrays
     ):
         raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
-    compute = of(first)
-    with compute.here():
+    compute = backend_of(first)
+    with compute.device_scope():
         return compute.xp.concatenate(arrays, at)  # type: ignore[no-any-return]
 
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..arrays import contiguous, empty, overlap
-from ..backends import Array, Backend, of
+from ..backends import Array, Backend, backend_of
 from ..checks import Domain
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
@@ -167,7 +167,7 @@ def _contract(
 ) -> tuple[Array, Domain]:
     """The sum of the products over all labels that the result has not."""
     sizes = _sizes(arrays, labels)
-    compute = of(arrays[0])
+    compute = backend_of(arrays[0])
     shape = (*(sizes[x] for x in output), ring.rows, ring.n)
     data = result_array(compute, shape, out, *arrays)
     evaluated = "eval" in domains
@@ -185,12 +185,12 @@ def _contract(
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.base_degree == 1 and not ring.basis.wide:
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, compute, domain, total, term, result)
         total = result
-    with compute.here():
+    with compute.device_scope():
         if total is not final:
             final.data[...] = total.axes(kept)
         if domain == "eval" and not evaluated:
@@ -233,7 +233,7 @@ def _squeezed(compute: Backend, data: Array, labels: list[Label]) -> _Term:
         while names.count(label) > 1:
             i = names.index(label)
             j = names.index(label, i + 1)
-            with compute.here():
+            with compute.device_scope():
                 data = xp.moveaxis(xp.diagonal(data, 0, i, j), -1, i)
             del names[j]
     long = [size != 1 for size in data.shape[: len(names)]]
@@ -285,7 +285,7 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
     else:
         views, groups, fits = choices[0]
     shapes = [(*(prod(sizes[x] for x in group) for group in three), *out.data.shape[-2:]) for three in groups]
-    with compute.here():
+    with compute.device_scope():
         a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
         c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
         compute.matmul_points(ring.basis, a, b, c)
@@ -318,7 +318,7 @@ def _add_products(
     """Products of polynomials, some at a time, summed into the result."""
     summed = [x for x in left.labels if x not in out.labels]
     count = prod(left.sizes[x] for x in summed)
-    with compute.here():
+    with compute.device_scope():
         a, b = (x.axes([*summed, *out.labels]) for x in (left, right))
         a, b = (x.reshape(count, *x.shape[len(summed) :]) for x in (a, b))
         if not count:

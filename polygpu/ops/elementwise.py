@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, Backend, Op, of
+from ..backends import Array, Backend, Op, backend_of
 from ..plans.basis import Basis
 from .batch import checked_axis, result_array, result_shape
 
 
 def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
     """a + b, a - b or a * b, residue by residue; batch axes broadcast."""
-    compute = of(a)
+    compute = backend_of(a)
     data = result_array(compute, result_shape(a, b), out, a, b)
     compute.pointwise(basis, op, a, b, None, data)
     return data
@@ -21,7 +21,7 @@ def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None
 
 def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
     """-x."""
-    compute = of(x)
+    compute = backend_of(x)
     data = result_array(compute, x.shape, out, x)
     compute.pointwise(basis, "neg", x, None, None, data)
     return data
@@ -29,7 +29,7 @@ def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
 
 def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Array:
     """x times an int; moduli of one word."""
-    compute = of(x)
+    compute = backend_of(x)
     scalars = np.array([[factor % q] for q in basis.moduli], dtype=basis.dtype)
     data = result_array(compute, x.shape, out, x)
     compute.pointwise(basis, "mul", x, compute.constant(scalars), None, data)
@@ -40,9 +40,9 @@ def add_up(
     basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, out: Array | None = None
 ) -> Array:
     """The sum over batch axes, all of them by default; over none a copy, over empty ones zero."""
-    compute, total, ndim = of(x), x, x.ndim - 2
+    compute, total, ndim = backend_of(x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    with compute.here():
+    with compute.device_scope():
         for i in sorted({checked_axis(a, ndim) for a in axes}, reverse=True):
             total = _sum_first(compute, basis, compute.xp.moveaxis(total, i, 0))
         if out is not None:
@@ -71,7 +71,7 @@ def _sum_first(compute: Backend, basis: Basis, x: Array) -> Array:
 def equal(a: Array, b: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Whether elements are equal, by batch element, of residues in one domain; in host memory."""
     result_shape(a, b)
-    compute = of(a)
-    with compute.here():
+    compute = backend_of(a)
+    with compute.device_scope():
         same = (a == b).all(axis=(-2, -1))
         return np.asarray(compute.to_host(same))

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 def explain(ring: Ring) -> str:
     """Path, word, root, tables and memory, as text; makes no tables."""
-    n, moduli, basis, base = ring.n, ring.moduli, ring.basis, ring.base_degree
+    n, moduli, basis, leaf_size = ring.n, ring.moduli, ring.basis, ring.leaf_size
     size = basis.rows * n * basis.dtype.itemsize
     sign = "+" if ring.kind == "negacyclic" else "-"
     lines = {
         "storage": f"{basis.dtype.name}, (*batch, {basis.rows}, {n}), {size / 1024:.1f} KiB a polynomial",
         "word": _word(basis),
     }
-    tables = needed = 0 if base is None else table_bytes(n, moduli, base)
+    tables = needed = 0 if leaf_size is None else table_bytes(n, moduli, leaf_size)
     way, reason = choose(ring, "auto", current_device())
     if way == "fft":
         lines["product"], table, memory = _explain_fft(n, moduli, ring.kind)
@@ -39,20 +39,22 @@ def explain(ring: Ring) -> str:
         primes = f"{count} auxiliary prime{'s' * (count > 1)} of {AUXILIARY_BITS} bits"
         lines["product"] = f"{primes}, transforms of {length} points, CRT"
         tables, needed = 4 * 8 * length * count, auxiliary_bytes(n, moduli)
-    if base is not None:
-        points, layers = n // base, base.bit_length() - 1
-        early = f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {base} coefficients"
+    if leaf_size is not None:
+        points, layers = n // leaf_size, leaf_size.bit_length() - 1
+        early = (
+            f", stopped {layers} layer{'s' * (layers > 1)} early: {points} leaves of {leaf_size} coefficients"
+        )
         transform = f"transform of {points} points" + (early if layers else "")
         lines["eval" if "product" in lines else "product"] = transform
     lines["because"] = reason
     try:
         check_memory(needed, n, moduli)
-        if base is None:
+        if leaf_size is None:
             lines["eval"] = f"none: {why_no_transform(n, moduli, ring.kind)}"
         else:
             assert ring.roots is not None
             shown_roots = ", ".join(map(shown, ring.roots[:3])) + ", ..." * (len(ring.roots) > 3)
-            lines["root"] = f"{shown_roots}, of order {root_order(n // base, ring.kind)}"
+            lines["root"] = f"{shown_roots}, of order {root_order(n // leaf_size, ring.kind)}"
         lines["tables"] = f"{tables / 1024:.1f} KiB"
     except TablesTooLarge as error:
         lines["tables"] = f"too large: {error}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import as_integers, check_unmasked, empty, holds_poly
-from ..backends import Array, Backend, host, is_device_array, of
+from ..backends import Array, Backend, backend_of, host, is_device_array
 from ..checks import debugging, integer, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
 from ..exact.crt import residues_of_ints, words_to_ints
@@ -29,8 +29,8 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Backend) -> Array:
         )
     shape = (*integers.shape[:-1], basis.rows, n)
     if is_device_array(integers):
-        data = empty(of(integers), shape, basis.dtype)
-        of(integers).reduce_integers(basis, integers, data)
+        data = empty(backend_of(integers), shape, basis.dtype)
+        backend_of(integers).reduce_integers(basis, integers, data)
         return data
     data = empty(host(), shape, basis.dtype)
     if integers.dtype == object:
@@ -43,7 +43,7 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Backend) -> Array:
 def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Backend) -> Array:
     """Residues of a batch of the ring's one, in coefficients."""
     data = empty(compute, (*batch, basis.rows, n), basis.dtype, zero=True)
-    with compute.here():
+    with compute.device_scope():
         data[..., : 1 if basis.wide else basis.rows, 0] = 1
     return data
 
@@ -69,8 +69,8 @@ def from_residues(basis: Basis, n: int, data: Any, copy: bool | None) -> Array:
     if array.dtype != basis.dtype or debugging():
         _check_canonical(basis, array)
     if flaw or copy:
-        with of(array).here():
-            array = of(array).xp.array(array, dtype=basis.dtype, order="C", copy=True)
+        with backend_of(array).device_scope():
+            array = backend_of(array).xp.array(array, dtype=basis.dtype, order="C", copy=True)
     return array
 
 
@@ -82,12 +82,12 @@ def _flaw(basis: Basis, array: Array) -> str | None:
         return f"dtype {array.dtype}" + ("" if array.dtype.isnative else " in the other byte order")
     if not array.flags.c_contiguous:
         return f"not C-contiguous (strides {array.strides})"
-    return "not aligned" if of(array).address(array) % basis.dtype.itemsize else None
+    return "not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
 
 
 def _check_canonical(basis: Basis, array: Array) -> None:
     """Raise NotCanonical for the first residue outside [0, q), the words of a wide one together."""
-    values = of(array).to_host(array)
+    values = backend_of(array).to_host(array)
     if basis.wide:
         words = values.astype(object)
         values = np.zeros_like(words[..., :1, :])
@@ -112,7 +112,7 @@ def _check_canonical(basis: Basis, array: Array) -> None:
 
 def residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Residues as Python ints (*batch, limbs, n); of one modulus above 2^64 (*batch, n), not their words."""
-    residues = of(data).to_host(data)
+    residues = backend_of(data).to_host(data)
     return words_to_ints(residues) if basis.wide else residues.astype(object)
 
 

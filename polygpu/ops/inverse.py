@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import empty
-from ..backends import Array, of
+from ..backends import Array, backend_of
 from ..checks import Domain, shown
 from ..errors import NotInvertible
 from ..exact.crt import compose
@@ -30,7 +30,7 @@ def inverse(ring: Ring, x: Array, domain: Domain) -> Array:
     Raises:
         NotInvertible: some element has none, or a modulus is neither prime nor a power of two.
     """
-    if ring.base_degree == 1:
+    if ring.leaf_size == 1:
         y = _inverse_evaluated(ring, to_domain(ring, x, domain, "eval"))
         return to_domain(ring, y, "eval", domain)
     by_moduli = _inverse_by_limbs if len(ring.moduli) > 1 else _inverse_of_coefficients
@@ -39,8 +39,8 @@ def inverse(ring: Ring, x: Array, domain: Domain) -> Array:
 
 def _inverse_evaluated(ring: Ring, x: Array) -> Array:
     """x^(q-2) of evaluated values, each limb with its own exponent."""
-    compute, xp = of(x), of(x).xp
-    with compute.here():
+    compute, xp = backend_of(x), backend_of(x).xp
+    with compute.device_scope():
         zero = ~x.any(axis=-2, keepdims=True) if ring.basis.wide else x == 0
         if zero.any():
             *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
@@ -61,24 +61,24 @@ def _inverse_evaluated(ring: Ring, x: Array) -> Array:
 
 def _inverse_by_limbs(ring: Ring, x: Array) -> Array:
     """The inverse in each limb's own ring, of which some may have a transform."""
-    compute = of(x)
+    compute = backend_of(x)
     data = empty(compute, x.shape, x.dtype)
     for i, q in enumerate(ring.moduli):
         limb = type(ring)(ring.n, q, kind=ring.kind, product=ring.product)
-        with compute.here():
+        with compute.device_scope():
             row = x[..., i : i + 1, :].astype(limb.dtype, order="C")
         try:
             y = inverse(limb, row, "coef")
         except NotInvertible as error:
             raise NotInvertible(f"limb {i}: {error}") from None
-        with compute.here():
+        with compute.device_scope():
             data[..., i : i + 1, :] = y
     return data
 
 
 def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
     """Modulo one prime by the extended Euclid, modulo a power of two by Hensel lifting."""
-    basis, n, q, compute = ring.basis, ring.n, ring.modulus, of(x)
+    basis, n, q, compute = ring.basis, ring.n, ring.modulus, backend_of(x)
     constant = -1 if ring.kind == "negacyclic" else 1
     if is_prime(q):
         invert: Callable[[list[int]], list[int]] = partial(inverse_mod_prime, q=q, constant=constant)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..arrays import overlap
-from ..backends import Array, Backend, load, of
+from ..backends import Array, Backend, backend_of, get_backend
 from ..checks import Domain, Product
 from ..errors import DomainError, PrecisionError, TablesTooLarge
 from ..linalg import MAX_MODULUS
@@ -35,8 +35,8 @@ def choose(ring: Ring, product: Product, device: str) -> tuple[Way, str]:
 
     What is asked for, or the way for which the device's estimate is least.
     """
-    n, moduli, kind, base = ring.n, ring.moduli, ring.kind, ring.base_degree
-    exact: Way = "auxiliary" if base is None or ring.basis.wide else "transform"
+    n, moduli, kind, leaf_size = ring.n, ring.moduli, ring.kind, ring.leaf_size
+    exact: Way = "auxiliary" if leaf_size is None or ring.basis.wide else "transform"
     asked = ring.product if product == "auto" else product
     if asked != "auto":
         return "fft" if asked == "fft" else exact, "as asked for"
@@ -47,13 +47,13 @@ def choose(ring: Ring, product: Product, device: str) -> tuple[Way, str]:
         check_memory(by_fft.bytes, n, moduli)
     except (PrecisionError, TablesTooLarge):
         return exact, "no FFT is proven to be exact and fits in memory"
-    compute = load(device)
+    compute = get_backend(device)
     cost = compute.product_ns(ring.basis, by_fft)
-    if base is None:
+    if leaf_size is None:
         other = least = compute.product_ns(ring.basis, auxiliary_size(n, moduli))
     else:
-        other = compute.product_ns(ring.basis, TransformSize(n // base, base))
-        least = _CLEARLY * other if base == 1 else other
+        other = compute.product_ns(ring.basis, TransformSize(n // leaf_size, leaf_size))
+        least = _CLEARLY * other if leaf_size == 1 else other
     reason = f"estimates on {device}: FFT {_time(cost)}, {_NAMES[exact]} {_time(other)}"
     return "fft" if cost < least else exact, reason
 
@@ -86,12 +86,12 @@ def multiply(
         DomainError: evaluated operands, and product="fft".
         PrecisionError, ParameterError, TablesTooLarge: as Ring.product_plan.
     """
-    compute = of(a)
+    compute = backend_of(a)
     if domain == "eval" and product == "fft":
         raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
     data = result_array(compute, result_shape(a, b), out, a, b)
     if domain == "eval":
-        compute.multiply_leaves(ring.transform, a, b, data)
+        compute.multiply_eval(ring.transform, a, b, data)
         return data
     plan = ring.product_plan(product, compute.name)
     if a.size != b.size and product == ring.product == "auto":
@@ -107,14 +107,14 @@ def multiply_by_int(ring: Ring, x: Array, domain: Domain, factor: int, out: Arra
     """A factor times elements, in their domain."""
     if not ring.basis.wide:
         return scale(ring.basis, x, factor, out)
-    constant = from_integers(ring.basis, ring.n, factor, of(x))
+    constant = from_integers(ring.basis, ring.n, factor, backend_of(x))
     return multiply(ring, x, to_domain(ring, constant, "coef", domain), domain, "auto", out)
 
 
 def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: Array | None = None) -> Array:
     """a b + c of elements in one domain, in that domain; one pass where a product is one of each residue."""
-    compute, shape = of(a), result_shape(a, b, c)
-    if domain == "eval" and ring.transform.base == 1:
+    compute, shape = backend_of(a), result_shape(a, b, c)
+    if domain == "eval" and ring.transform.leaf_size == 1:
         data = result_array(compute, shape, out, a, b, c)
         compute.pointwise(ring.basis, "mul_add", a, b, c, data)
         return data
@@ -125,12 +125,12 @@ def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: 
 
 def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
     """x^exponent in x's domain, exponent >= 0, by squaring; evaluated in between where that is shorter."""
-    compute = of(x)
+    compute = backend_of(x)
     if exponent == 0:
         one = ones(ring.basis, ring.n, x.shape[:-2], compute)
         return to_domain(ring, one, "coef", domain)
     if exponent == 1:
-        with compute.here():
+        with compute.device_scope():
             return x.copy()
     if domain == "coef" and ring.multiplies_evaluated:
         evaluated = power(ring, to_domain(ring, x, "coef", "eval"), "eval", exponent)
@@ -157,7 +157,7 @@ def _multiply_by_matrix(compute: Backend, ring: Ring, many: Array, one: Array, o
     """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
     n, below = ring.n, one
     index = compute.constant(_toeplitz_index(n))
-    with compute.here():
+    with compute.device_scope():
         if ring.kind == "negacyclic":
             below = compute.xp.empty_like(one)
             compute.pointwise(ring.basis, "neg", one, None, None, below)

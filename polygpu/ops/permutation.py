@@ -6,7 +6,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from ..arrays import empty
-from ..backends import Array, of
+from ..backends import Array, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import ParameterError
 from ..plans.basis import Basis
@@ -27,7 +27,7 @@ def automorphism(ring: Ring, x: Array, domain: Domain, g: int) -> Array:
         raise ParameterError(
             f"g: {shown(g)} has a common factor with {order}; X -> X^g is an automorphism for g coprime to it"
         )
-    if domain == "eval" and ring.transform.base > 1:  # leaves of several coefficients do not just move
+    if domain == "eval" and ring.transform.leaf_size > 1:  # leaves of several coefficients do not just move
         value = automorphism(ring, to_domain(ring, x, "eval", "coef"), "coef", g)
         return to_domain(ring, value, "coef", "eval")
     return _permuted(ring.basis, x, automorphism_order(ring.n, ring.kind, g, domain == "eval"))
@@ -38,13 +38,13 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: int) -> Array:
     turn = monomial_product(ring.n, ring.kind, integer(k, "k"))
     if domain == "coef":
         return _permuted(ring.basis, x, turn)
-    one = from_integers(ring.basis, ring.n, 1, of(x))
+    one = from_integers(ring.basis, ring.n, 1, backend_of(x))
     monomial = to_domain(ring, _permuted(ring.basis, one, turn), "coef", "eval")
     return multiply(ring, x, monomial, "eval")
 
 
 def _permuted(basis: Basis, x: Array, permutation: Permutation) -> Array:
-    compute = of(x)
+    compute = backend_of(x)
     data = empty(compute, x.shape, x.dtype)
     compute.permute(basis, x, permutation, data)
     return data

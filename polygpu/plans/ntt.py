@@ -24,7 +24,7 @@ CACHE_BLOCK_BYTES = 1 << 15
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
-def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
+def least_leaf_size(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
     """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
     if n & (n - 1):
         return None
@@ -39,7 +39,7 @@ class TransformSize(NamedTuple):
     """A transform that has no tables yet."""
 
     points: int
-    base: int
+    leaf_size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,19 +83,19 @@ class PrimeTables:
 
 @dataclass(frozen=True, eq=False)
 class NttPlan:
-    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients."""
+    """A transform modulo each limb, complete (leaf_size 1) or stopped early, where leaves have more coefficients."""
 
     basis: Basis
     degree: int
     kind: Kind
-    base: int
+    leaf_size: int
     tables: tuple[PrimeTables, ...]  # of each limb
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def points(self) -> int:
         """Leaves of the tree."""
-        return self.degree // self.base
+        return self.degree // self.leaf_size
 
     @property
     def block(self) -> int:
@@ -103,19 +103,19 @@ class NttPlan:
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
 
-def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tuple[int, ...]) -> NttPlan:
-    """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
+def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, leaf_size: int, roots: tuple[int, ...]) -> NttPlan:
+    """The plan of a transform with the given roots, one a modulus, of order root_order(n // leaf_size)."""
 
     def build() -> NttPlan:
-        check_memory(table_bytes(n, moduli, base), n, moduli)
+        check_memory(table_bytes(n, moduli, leaf_size), n, moduli)
         basis = basis_of(moduli)
         dtype = np.dtype(object) if basis.wide else basis.dtype
         tables = tuple(
-            prime_tables(q, root, n // base, kind, dtype) for q, root in zip(moduli, roots, strict=True)
+            prime_tables(q, root, n // leaf_size, kind, dtype) for q, root in zip(moduli, roots, strict=True)
         )
-        return NttPlan(basis, n, kind, base, tables)
+        return NttPlan(basis, n, kind, leaf_size, tables)
 
-    return cached(("ntt", n, moduli, kind, base, roots), build)
+    return cached(("ntt", n, moduli, kind, leaf_size, roots), build)
 
 
 def prime_tables(q: int, root: int, points: int, kind: Kind, dtype: np.dtype[Any]) -> PrimeTables:
@@ -142,9 +142,9 @@ def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[An
     return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
 
 
-def table_bytes(n: int, moduli: tuple[int, ...], base: int) -> int:
+def table_bytes(n: int, moduli: tuple[int, ...], leaf_size: int) -> int:
     """Bytes of the twiddle tables of plan_ntt."""
     basis = basis_of(moduli)
     if basis.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
-        return 2 * (n // base) * (36 + 9 * basis.words)
-    return 4 * len(moduli) * (n // base) * basis.dtype.itemsize
+        return 2 * (n // leaf_size) * (36 + 9 * basis.words)
+    return 4 * len(moduli) * (n // leaf_size) * basis.dtype.itemsize

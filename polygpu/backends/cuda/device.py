@@ -141,7 +141,7 @@ class _Identity:
         return isinstance(other, _Identity) and self.value is other.value
 
 
-class _Here:
+class _Scope:
     """Enters a device; names it in errors of memory."""
 
     def __init__(self, name: str, cupy: Any, device: Any) -> None:
@@ -186,7 +186,7 @@ class Device:
         self.card = _card(cupy, index)
         self._index = index
         self._device = cupy.cuda.Device(index)
-        self._here = _Here(self.name, cupy, self._device)
+        self._scope = _Scope(self.name, cupy, self._device)
 
     # ---- arrays ----
 
@@ -196,7 +196,7 @@ class Device:
 
     def from_host(self, x: Array) -> Array:
         """See Backend."""
-        with self._here:
+        with self._scope:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def constant(self, x: Array) -> Array:
@@ -227,9 +227,9 @@ class Device:
         """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
 
-    def here(self) -> AbstractContextManager[Any]:
+    def device_scope(self) -> AbstractContextManager[Any]:
         """See Backend."""
-        return self._here
+        return self._scope
 
     def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
         """What a plan's handles hold for this device, made where they hold nothing."""
@@ -240,7 +240,7 @@ class Device:
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
-            with self._here:
+            with self._scope:
                 made = self._share(*make())
             shared = handles.setdefault(key, made)  # another thread may have been faster
         return shared  # type: ignore[no-any-return]
@@ -251,7 +251,7 @@ class Device:
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
-        with self._here:
+        with self._scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)
@@ -267,4 +267,4 @@ class Device:
                         graph = stream.end_capture()
             finally:
                 recording.reset(token)
-        return _Replay(self._here, graph, (f, pool, stream, recorded), result)
+        return _Replay(self._scope, graph, (f, pool, stream, recorded), result)

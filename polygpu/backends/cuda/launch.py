@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
-from .. import Array, cuda_sources, load
+from .. import Array, cuda_sources, get_backend
 from .device import INSTALL, Device, Shared
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
@@ -203,7 +203,7 @@ class Launcher(Device):
         packed = launch.parameters
         if addresses:
             packed = struct.pack(f"<{len(addresses)}Q", *addresses) + packed[8 * len(addresses) :]
-        with self._here:
+        with self._scope:
             kernel = self._kernel(launch)
             if launch.shared > 48 << 10:
                 kernel.max_dynamic_shared_size_bytes = launch.shared
@@ -259,7 +259,7 @@ class Launcher(Device):
         """A copy in the full shape; the operand itself where it has that."""
         if x.shape == shape:
             return x
-        with self._here:
+        with self._scope:
             return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
 
     def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
@@ -271,5 +271,5 @@ class Launcher(Device):
         *operands, out = args
         host = [self.to_host(x) if isinstance(x, self.xp.ndarray) else x for x in operands]
         result = np.empty(out.shape, out.dtype)
-        getattr(load("cpu"), method)(*host, result)
+        getattr(get_backend("cpu"), method)(*host, result)
         out.set(result)

@@ -54,7 +54,7 @@ _CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
 
 _STEPS = "a_batch a_row a_column b_batch b_row b_column out_batch out_row out_column"
 POINTS = Struct(
-    "matmul.cu",
+    "matmul_scalar.cu",
     "PointsParameters<u64>",
     ("a b out moduli", POINTER),
     (_STEPS, I64),
@@ -62,7 +62,7 @@ POINTS = Struct(
     ("log_lanes log_columns log_rows", U32),
 )
 STAGED = Struct(
-    "matmul.cu",
+    "matmul_scalar.cu",
     "StagedParameters<u64>",
     ("a b out moduli", POINTER),
     (_STEPS, I64),
@@ -70,34 +70,34 @@ STAGED = Struct(
     ("length", U32),
 )
 INTEGER = Struct(
-    "matmul.cu",
+    "matmul_scalar.cu",
     "IntegerParameters<u64>",
     ("a b out moduli", POINTER),
     ("a_batch a_row b_batch rows columns total length", U64),
 )
 NARROW = Struct(
-    "matmul.cu",
+    "matmul_scalar.cu",
     "NarrowParameters<u64>",
     ("a b out moduli", POINTER),
     ("a_batch b_batch pitch rows columns total length", U64),
     ("log_lanes", U32),
 )
 LIMBS = Struct(
-    "gemm.cu",
+    "matmul_tensor.cu",
     "LimbsParameters<u64>",
     ("left right out moduli", POINTER),
     ("left_stride left_step right_step", U64),
     ("m n k add", U32),
 )
 SPLIT = Struct(
-    "gemm.cu",
+    "matmul_tensor.cu",
     "SplitParameters<u64>",
     ("x out moduli residues", POINTER),
     ("matrices", U64),
     ("count width rows k depth", U32),
 )
 COMPOSE = Struct(
-    "gemm.cu",
+    "matmul_tensor.cu",
     "ComposeParameters<u64>",
     ("sums out moduli residues weights", POINTER),
     ("rows", U64),
@@ -115,7 +115,7 @@ def narrow_launch(
     log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
     parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
     kernel = f"matmul_narrow<{sum_of(basis)}, {1 << (columns - 1).bit_length()}, {width}>"
-    return Launch("matmul.cu", kernel, (grid, 1), THREADS, parameters)
+    return Launch("matmul_scalar.cu", kernel, (grid, 1), THREADS, parameters)
 
 
 def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card, **values: int) -> Launch:
@@ -123,7 +123,7 @@ def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card
     tile = integer_tile(sum_of(basis), batch, rows, columns, card)
     parameters = INTEGER(rows=rows, columns=columns, **values)
     kernel = f"matmul_integer<{sum_of(basis)}, {tile.side}>"
-    return Launch("matmul.cu", kernel, (tile.grid, 1), THREADS, parameters)
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), THREADS, parameters)
 
 
 def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
@@ -132,14 +132,14 @@ def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int)
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
     shape = f"{tile.rows}, {tile.columns}, {tile.width}"
     kernel = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
-    return Launch("matmul.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
 
 
 def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
     """Matrices at each point, through shared memory."""
     parameters = STAGED(entries=basis.rows * values["points"], **values)
     kernel = f"matmul_points_staged<{sum_of(basis)}, {tile.side}, {tile.width}>"
-    return Launch("matmul.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
 
 
 def limbs_launch(basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int) -> Launch:
@@ -149,7 +149,7 @@ def limbs_launch(basis: Basis, batch: int, m: int, n: int, aligned: int, card: C
     kernel = f"gemm_limbs<{ctype(basis)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
     grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
     return Launch(
-        "gemm.cu", kernel, (grid, 1), rows, LIMBS(m=m, n=n, **values), limbs_shared(size, rows, card)
+        "matmul_tensor.cu", kernel, (grid, 1), rows, LIMBS(m=m, n=n, **values), limbs_shared(size, rows, card)
     )
 
 
@@ -160,26 +160,26 @@ def split_launch(
     groups = -(-rows // 8) * 8 if transposed else rows
     parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
     kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
-    return entrywise("gemm.cu", kernel, matrices * groups * depth // 8, parameters)
+    return entrywise("matmul_tensor.cu", kernel, matrices * groups * depth // 8, parameters)
 
 
 def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> Launch:
     """Words of the sums modulo small numbers."""
     parameters = COMPOSE(rows=rows, pitch=pitch, **values)
-    return entrywise("gemm.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
+    return entrywise("matmul_tensor.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
 
 
 # ---- on a device ----
 
 
 class Matmul(Launcher):
-    """Kernels of matmul.cu and gemm.cu; cuBLAS."""
+    """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend. CuPy records no call of cuBLAS in a graph: products take another way there."""
         (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
-            with self._here:
+            with self._scope:
                 out[...] = 0
             return
         method = matmul_method(q, size, batch, m, k, n, self.card)
@@ -204,7 +204,7 @@ class Matmul(Launcher):
             self._matmul_parts(basis, a, b, out, part)
             return
         parts = -(-length // part)
-        with self._here:
+        with self._scope:
             sums = self.xp.empty((parts, rows, columns), out.dtype)
             ones = self.xp.ones((1, 1, parts), out.dtype)
         self._matmul_parts(basis, a, b, sums, part)
@@ -224,7 +224,7 @@ class Matmul(Launcher):
         sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
         if columns <= MOST_NARROW:
             if columns > 1:
-                with self._here:
+                with self._scope:
                     b = self.xp.ascontiguousarray(b.swapaxes(1, 2))
             if part < length:
                 sizes["b_batch"] = part
@@ -291,7 +291,7 @@ class Matmul(Launcher):
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
         longest = RESIDUE_DEPTH
         for first in range(0, a.shape[2], longest):
-            with self._here:
+            with self._scope:
                 left, right = (
                     self.xp.ascontiguousarray(x)
                     for x in (a[:, :, first : first + longest], b[:, first : first + longest])
@@ -318,7 +318,7 @@ class Matmul(Launcher):
                     )
                 if s == r == 0 or len(b) > 1:
                     right = self._residues(basis, b[s : s + size], tables[1], pitch, depth, True)
-                with self._here:
+                with self._scope:
                     sums = self.xp.empty((count, size, height, pitch), np.int32)
                 self._multiply_bytes(left, right, sums)
                 result = out[s : s + size, r : r + height]
@@ -332,7 +332,7 @@ class Matmul(Launcher):
     ) -> Array:
         """Of (size, rows, k), or (size, k, rows), modulo each of a table: (count, size, rows, depth)."""
         count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
-        with self._here:
+        with self._scope:
             residues: Array = self.xp.empty((count, size, rows, depth), np.int8)
         where = {"x": self.address(x), "out": self.address(residues), "residues": self.address(table)}
         where |= {"moduli": self._moduli(basis), "count": count, "k": k}
@@ -347,7 +347,7 @@ class Matmul(Launcher):
         left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
         one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
         together = left_step and right_step and m * n * k < LONE_PRODUCT
-        with self._here:
+        with self._scope:
             handle = self.xp.cuda.device.get_cublas_handle()
             for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
                 # By columns: the transpose of sums is right times the transpose of left.

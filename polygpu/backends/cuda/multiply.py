@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ParameterError
 from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
-from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
+from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from .. import Array
 from .elementwise import Elementwise
 from .launch import LAYOUT, POINTER, U32, U64, Launch, Record, Struct, cbool, ctype, entrywise
@@ -44,7 +44,7 @@ LEAVES = Struct(
     "LeavesParameters<u64>",
     ("a b y constants moduli", POINTER),
     ("n entries", U64),
-    ("limbs base dense", U32),
+    ("limbs leaf_size dense", U32),
     ("layout", LAYOUT),
 )
 PRODUCT = Struct(
@@ -114,21 +114,23 @@ COMPOSE = Struct(
 
 def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
     """Products modulo the leaves of an incomplete transform."""
-    parameters = LEAVES(n=plan.degree, entries=entries, limbs=plan.basis.rows, base=plan.base, **values)
-    return entrywise("pointwise.cu", f"multiply_leaves<{ctype(plan.basis)}>", entries, parameters)
+    parameters = LEAVES(
+        n=plan.degree, entries=entries, limbs=plan.basis.rows, leaf_size=plan.leaf_size, **values
+    )
+    return entrywise("pointwise.cu", f"multiply_eval<{ctype(plan.basis)}>", entries, parameters)
 
 
 def product_passes(
-    points: int, base: int, word_bytes: int, card: Card, rows: int | None = None
+    points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
     """The one pass of a product in one kernel; none where both operands do not fit one block of threads."""
-    passes = passes_over(None, points, base, word_bytes, card) if points > 1 else ()
-    if base > 1 or len(passes) != 1:
+    passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
+    if leaf_size > 1 or len(passes) != 1:
         return ()
     fits = 2 * passes[0].shared_values * word_bytes <= card.shared_bytes
     if not fits or word_bytes << passes[0].log_values > 128:
         return ()
-    of_few = passes_over(rows, points, base, word_bytes, card)
+    of_few = passes_over(rows, points, leaf_size, word_bytes, card)
     return of_few if len(of_few) == 1 else passes  # one kernel is sooner done than two passes thrice
 
 
@@ -143,7 +145,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
     return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared)
 
 
-def fft_product_launch(plan: FftPlan, tile: Pass, units: int, **values: int) -> Launch:
+def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
     """A product by FFT in one kernel."""
     digits, negacyclic = kernel_digits(plan), plan.kind == "negacyclic"
     width, sums = plan.split(digits)
@@ -156,20 +158,20 @@ def fft_product_launch(plan: FftPlan, tile: Pass, units: int, **values: int) -> 
     return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared)
 
 
-def fft_split_launch(plan: FftPlan, units: int, **values: Any) -> Launch:
+def fft_split_launch(plan: FftProductPlan, units: int, **values: Any) -> Launch:
     """The digits of an operand."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     parameters = FFT_SPLIT(count=plan.digits, width=plan.width, **sizes, **values)
     return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
 
 
-def fft_multiply_launch(plan: FftPlan, units: int, **values: int) -> Launch:
+def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
     """The sums of products of transformed digits."""
     sizes = {"points": plan.points, "units": units, "count": plan.digits, "sums": plan.sums}
     return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
 
 
-def fft_compose_launch(plan: FftPlan, units: int, **values: int) -> Launch:
+def fft_compose_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
     """Residues of the sums."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "negacyclic": plan.kind == "negacyclic"}
@@ -206,15 +208,15 @@ def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
 class Multiply(Elementwise, Transform):
     """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and crt.cu."""
 
-    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
-        if isinstance(way, FftPlan):
+        if isinstance(way, FftProductPlan):
             one_kernel = fft_tile(way, self.card) is not None
             ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
         elif isinstance(way, AuxiliarySize):
             ps = 35.0 * way.points * way.primes
-        elif way.base > 1:
-            ps = 35.0 * way.points * way.base
+        elif way.leaf_size > 1:
+            ps = 35.0 * way.points * way.leaf_size
         else:
             size = basis.dtype.itemsize
             slow = sum(word_of(q, size, self.card) == "Strict64" for q in basis.moduli)
@@ -224,7 +226,7 @@ class Multiply(Elementwise, Transform):
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/studies/gemm.md)."""
-        complete = isinstance(plan, NttPlan) and plan.base == 1
+        complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
         return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -233,30 +235,30 @@ class Multiply(Elementwise, Transform):
             self._on_host("multiply", plan, a, b, out)
         elif isinstance(plan, AuxiliaryPlan):
             self._multiply_auxiliary(plan, a, b, out)
-        elif isinstance(plan, FftPlan):
+        elif isinstance(plan, FftProductPlan):
             self._multiply_fft(plan, a, b, out)
-        elif product_passes(plan.points, plan.base, plan.basis.dtype.itemsize, self.card):
+        elif product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card):
             self._multiply_fused(plan, a, b, out)
         else:
-            with self._here:
+            with self._scope:
                 x = self.xp.empty(a.shape, a.dtype)
                 y = x if b is a else self.xp.empty(b.shape, b.dtype)
             self.ntt(plan, a, x)
             if b is not a:
                 self.ntt(plan, b, y)
-            self.multiply_leaves(plan, x, y, out)
+            self.multiply_eval(plan, x, y, out)
             self.intt(plan, out, out)
 
-    def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         basis = plan.basis
         if basis.wide:
-            self._on_host("multiply_leaves", plan, a, b, out)
-        elif plan.base == 1:
+            self._on_host("multiply_eval", plan, a, b, out)
+        elif plan.leaf_size == 1:
             self.pointwise(basis, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.
-            with self._here:
+            with self._scope:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
             operands, where = self._spread(out.shape, a, b)
             where |= dict(zip("aby", map(self.address, (*operands, out)), strict=True))
@@ -277,7 +279,7 @@ class Multiply(Elementwise, Transform):
     def _product_records(self, plan: NttPlan, count: int, **sizes: int) -> list[Record]:
         """Of each group of limbs."""
         rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
-        passes = product_passes(plan.points, plan.base, size, self.card, rows)
+        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows)
         records = []
         for group in self._groups(plan):
             own, offset, offsets, used = self._rows(plan, group, count, passes)
@@ -287,7 +289,7 @@ class Multiply(Elementwise, Transform):
 
     # ---- by FFT ----
 
-    def _multiply_fft(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
+    def _multiply_fft(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
         tile = fft_tile(plan, self.card)
         if tile is None:
             self._multiply_fft_in_passes(plan, a, b, out)
@@ -298,7 +300,7 @@ class Multiply(Elementwise, Transform):
         where |= {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
         self.launch(fft_product_launch(plan, tile, prod(out.shape[:-1]), **where))
 
-    def _multiply_fft_in_passes(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
+    def _multiply_fft_in_passes(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
         moduli, points = self._moduli(plan.basis), plan.points
         passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
         tables, offsets = packed_tables([self._fft_tables(plan, passes)]), table_offsets(passes, "Complex128")
@@ -314,14 +316,14 @@ class Multiply(Elementwise, Transform):
 
             spectra: list[Array] = []
             for x in (a,) if b is a else (a, b):
-                with self._here:
+                with self._scope:
                     y = self.xp.empty((size, plan.digits, points), np.complex128)
                 (source,), where = self._spread(out.shape, x)
                 where |= {"x": self.address(source), "y": self.address(y), "moduli": moduli}
                 self.launch(fft_split_launch(plan, size, first_unit=first, **where))
                 transform(y, "forward")
                 spectra.append(y)
-            with self._here:
+            with self._scope:
                 c = self.xp.empty((size, plan.sums, points), np.complex128)
             where = dict(zip("aby", map(self.address, (spectra[0], spectra[-1], c)), strict=True))
             self.launch(fft_multiply_launch(plan, size, **where))
@@ -329,7 +331,7 @@ class Multiply(Elementwise, Transform):
             where = {"x": self.address(c), "y": self.address(out), "moduli": moduli}
             self.launch(fft_compose_launch(plan, size, first_unit=first, **where))
 
-    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> int:
+    def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> int:
         """The address of the twiddles of each pass, in its order, at table_offsets."""
 
         def make() -> Array:
@@ -363,7 +365,7 @@ class Multiply(Elementwise, Transform):
             common["first_unit"] = first
             residues = []
             for x in (a, b):
-                with self._here:
+                with self._scope:
                     residues.append(self.xp.empty((size, count, length), np.uint64))
                 (source,), where = self._spread(out.shape, x)
                 where |= {"x": self.address(source), "y": self.address(residues[-1])}

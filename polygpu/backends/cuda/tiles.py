@@ -8,7 +8,7 @@ from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from ...plans.basis import Basis
-from ...plans.product import FftPlan
+from ...plans.product import FftProductPlan
 
 MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
@@ -138,7 +138,9 @@ def word_bytes_of(word: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool = False) -> tuple[Pass, ...]:
+def split_passes(
+    points: int, leaf_size: int, word_bytes: int, card: Card, few: bool = False
+) -> tuple[Pass, ...]:
     """The passes of a forward transform, in their order; the inverse runs them backwards.
 
     few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
@@ -146,7 +148,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
 
     How many values a thread holds, and how many threads a block has: by measurement (docs/performance.md).
     """
-    log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
+    log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
@@ -166,7 +168,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
                 return made
         return None
 
-    if few and base == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
+    if few and leaf_size == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
@@ -218,12 +220,12 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
 
 
-def kernel_digits(plan: FftPlan) -> int:
+def kernel_digits(plan: FftProductPlan) -> int:
     """Digits in the kernel of a whole product: a power of two. More are shorter: errors are smaller."""
     return 1 << (plan.digits - 1).bit_length()
 
 
-def fft_tile(plan: FftPlan, card: Card) -> Pass | None:
+def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
     """The tile of a product by FFT in one kernel; None if it is too large."""
     digits = kernel_digits(plan)
     log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()

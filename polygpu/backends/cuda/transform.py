@@ -80,10 +80,12 @@ FILL = Struct(
 # ---- launches, pure functions of sizes, addresses and the card ----
 
 
-def passes_over(rows: int | None, points: int, base: int, word_bytes: int, card: Card) -> tuple[Pass, ...]:
+def passes_over(
+    rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
+) -> tuple[Pass, ...]:
     """The passes over so many rows; over many where none is given."""
-    few = rows is not None and rows * points * base < card.multiprocessors << 12
-    return split_passes(points, base, word_bytes, card, few)
+    few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
+    return split_passes(points, leaf_size, word_bytes, card, few)
 
 
 def packed_tables(addresses: Iterable[int]) -> bytes:
@@ -209,14 +211,14 @@ class Transform(Launcher):
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         if plan.points == 1:
-            with self._here:
+            with self._scope:
                 out[...] = x
             return
         if not self._aligned(x, out):
-            with self._here:
+            with self._scope:
                 aligned = x.copy()
             self._transform(plan, aligned, aligned, direction)
-            with self._here:
+            with self._scope:
                 out[...] = aligned
             return
         count = prod(out.shape[:-2])
@@ -229,7 +231,7 @@ class Transform(Launcher):
     def _transform_records(self, plan: NttPlan, direction: str, count: int) -> list[Record]:
         """Of each group of limbs, the transforms of so many polynomials."""
         rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
-        passes = passes_over(rows, plan.points, plan.base, size, self.card)
+        passes = passes_over(rows, plan.points, plan.leaf_size, size, self.card)
         records = []
         for group in self._groups(plan):
             own, offset, offsets, used = self._rows(plan, group, count, passes)
@@ -256,7 +258,7 @@ class Transform(Launcher):
         for launch in record.launches:
             addresses = [x, y]
             if "_flow<" in launch.kernel:
-                with self._here:
+                with self._scope:
                     counters = self.xp.zeros(record.counters, np.uint32)
                 addresses.append(self.address(counters))
             self.launch(launch, *addresses)
@@ -332,7 +334,7 @@ class Transform(Launcher):
         return tables
 
     def _leaves(self, plan: NttPlan) -> int:
-        """The address of pointers to the constants c of the leaves X^base - c of each limb."""
+        """The address of pointers to the constants c of the leaves X^leaf_size - c of each limb."""
 
         def constants(prime: PrimeTables) -> Array:
             q = prime.modulus

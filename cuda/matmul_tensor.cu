@@ -6,7 +6,7 @@
 //
 // By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
 // Chinese remainder theorem.
-#include "gemm.cuh"
+#include "matmul_tensor.cuh"
 
 // ---- by limbs ----
 
@@ -237,7 +237,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
         if (first + i >= p.k || row >= p.width) return 0;
         const u64 from =
             TRANSPOSED ? (matrix * p.k + first + i) * p.width + row : (matrix * p.rows + row) * p.k + first + i;
-        const u64 r = reduce(modulus, read<CONSTANT>(p.x + from));
+        const u64 r = reduce(modulus, read<READ_ONLY>(p.x + from));
         return (i64)(r > modulus.q / 2 ? r - modulus.q : r);
     };
     const Digits<W> digits[WORDS] = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
@@ -253,7 +253,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
             for (int e = 0; e < 4; ++e) r[e] = digits[4 * i + e].modulo(residue);
             bytes[i] = join_bytes(r) ^ 0x80808080;
         }
-        write<AGAIN>((Neighbours<u32, WORDS / 4> *)out, pack<WORDS / 4>(bytes));
+        write<DEFAULT>((Neighbours<u32, WORDS / 4> *)out, pack<WORDS / 4>(bytes));
     }
 }
 
@@ -289,7 +289,7 @@ template <class W> __global__ void __launch_bounds__(256) gemm_compose(const Com
         const Residue residue = p.residues[j];
         const Weight weight = p.weights[j];
         u32 x[4];
-        unpack<4>(read<ONCE>((const Neighbours<u32, 4> *)sums), x);
+        unpack<4>(read<STREAM>((const Neighbours<u32, 4> *)sums), x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 y = residue.reduce(x[i] + residue.multiple);

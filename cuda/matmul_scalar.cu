@@ -100,10 +100,10 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
 #pragma unroll
         for (int i = 0; i < TM; ++i)
             if constexpr (INTEGERS) x[i] = repeated<WIDTH>(residue(m, __ldg(a + i * p.a_row)));
-            else x[i] = read<CONSTANT>((const Item *)(a + i * p.a_row));
+            else x[i] = read<READ_ONLY>((const Item *)(a + i * p.a_row));
 #pragma unroll
         for (int j = 0; j < TP; ++j) {
-            y[j] = read<CONSTANT>((const Item *)(b + j * p.b_column));
+            y[j] = read<READ_ONLY>((const Item *)(b + j * p.b_column));
             if constexpr (INTEGERS) y[j] = residues(m, y[j]);
         }
         a += p.a_column, b += p.b_row;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
 #pragma unroll
         for (int j = 0; j < TP; ++j)
             if (row + i >= row_tile * TM && column + j >= column_tile * TP)
-                write<AGAIN>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
+                write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
 // How operands wait in shared memory: those of STEPS steps of k, of which DEPTH come together, EDGE rows of a and EDGE
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
 #pragma unroll
         for (int j = 0; j < TILE; ++j)
             if (i < own_rows && j < own_columns)
-                write<AGAIN>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
+                write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
 // A block of 16 x 16 threads with TILE x TILE sums each, which walks along k in steps of DEPTH.
@@ -344,10 +344,10 @@ __global__ void __launch_bounds__(NARROW_THREADS) matmul_narrow(const NarrowPara
         Item x[ROWS], y[N];
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
-            x[i] = residues(m, read<CONSTANT>((const Item *)(a + min(row + i, p.rows - 1) * p.pitch + k)));
+            x[i] = residues(m, read<READ_ONLY>((const Item *)(a + min(row + i, p.rows - 1) * p.pitch + k)));
 #pragma unroll
         for (int j = 0; j < N; ++j)
-            y[j] = residues(m, read<CONSTANT>((const Item *)(b + min((u64)j, p.columns - 1) * p.pitch + k)));
+            y[j] = residues(m, read<READ_ONLY>((const Item *)(b + min((u64)j, p.columns - 1) * p.pitch + k)));
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w) {
 #pragma unroll
