@@ -1,4 +1,4 @@
-"""Products of matrices by tensor cores: constants, and the kernels of cuda/matmul_tensor.cu under the simulator."""
+"""Products of matrices by tensor cores: constants, and cuda/matmul_tensor.cu under the simulator."""
 
 from fractions import Fraction
 from itertools import combinations, pairwise, product

@@ -47,7 +47,7 @@ def natural_order(ring: Ring, x: Array) -> Array:
 
 
 def eval_points(ring: Ring, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """The point of each entry of a limb, or the constant c of each leaf X^leaf_size - c: X^leaf_size, transformed."""
+    """The point of each entry of a limb, or the constant c of each leaf X^m - c: X^m, transformed."""
     if not 0 <= integer(limb, "limb") < len(ring.moduli):
         raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(ring.moduli)})")
     basis, n, leaf_size = ring.basis, ring.n, ring.transform.leaf_size

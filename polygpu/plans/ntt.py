@@ -83,7 +83,7 @@ class PrimeTables:
 
 @dataclass(frozen=True, eq=False)
 class NttPlan:
-    """A transform modulo each limb, complete (leaf_size 1) or stopped early, where leaves have more coefficients."""
+    """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients."""
 
     basis: Basis
     degree: int
