@@ -265,9 +265,15 @@ def test_sizes_of_cyclic_rings(bits: int, log_n: int) -> None:
     ids=lambda bits: "-".join(map(str, bits[-5:])),
 )
 @pytest.mark.parametrize("log_n", [1, 6, 9, 12, 13, 16])
-def test_limbs_of_several_words(bits: tuple[int, ...], log_n: int) -> None:
+@pytest.mark.parametrize("doubles", ["fast", "slow"])
+def test_limbs_of_several_words(
+    bits: tuple[int, ...], log_n: int, doubles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each limb in its own word: groups of limbs among the rows of others, parts of a ring, joined rings."""
     n = 1 << log_n
+    backend: Any = get_backend(GPU)
+    if doubles == "slow":  # small limbs take 32-bit integers in 64-bit memory
+        monkeypatch.setattr(backend, "card", replace(backend.card, capability=(8, 9)))
     primes = {size: iter(ntt_primes(n, size, bits.count(size))) for size in set(bits)}
     ring = Ring(n, [next(primes[size]) for size in bits])
     batch = (5,) if n < 1 << 13 else (2,)

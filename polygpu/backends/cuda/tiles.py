@@ -90,10 +90,10 @@ class Group(NamedTuple):
 
 def word_of(q: int, storage_bytes: int, card: Card) -> str:
     """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
+    if q < 1 << 50 and card.fast_doubles and storage_bytes == 8:
+        return "Float64"  # of small moduli too: one group more costs what 32-bit integers gain
     if q < 1 << 31 or storage_bytes == 4:
         return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
-    if q < 1 << 50 and card.fast_doubles:
-        return "Float64"
     if 1 << 40 <= q < 1 << 60:
         return "Lazy60"
     return "Lazy64" if q < 1 << 62 else "Strict64"
