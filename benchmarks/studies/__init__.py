@@ -1,8 +1,8 @@
 """Comparisons of kernels that answer one question each, with their page in docs/studies/.
 
-A study is a module with `main(out)`, which measures and writes rows. It may have `launches()`, which yields
-what a profiler is to count, `tune(out)`, which measures what later runs choose from, and `PARTS` by name, of
-which main does one after the other.
+A study is a module with PARTS by name, whose tasks become rows one after the other, and KINDS, the tables of
+these rows, by name. It may have `groups()`, whose kernels a profiler counts, `tune`, a part that measures
+what others choose from, and FIGURES, by their places in docs/.
 """
 
 STUDIES = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from polygpu.backends.cuda import absence
 
 from ..harness import RESULTS
-from . import STUDIES, ncu
+from . import STUDIES, ncu, runner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,20 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: {question}")
         return 0
     study = importlib.import_module(f".{options.study}", __package__)
+    parts = study.PARTS
     if options.tune and not hasattr(study, "tune"):
         parser.error(f"{options.study} has nothing to tune")
-    parts = getattr(study, "PARTS", {})
     if options.part is not None and options.part not in parts:
-        parser.error(f"{options.study} has no part {options.part!r}; its parts: {', '.join(parts) or 'none'}")
+        parser.error(f"{options.study} has no part {options.part!r}; its parts: {', '.join(parts)}")
     if (reason := absence(0)) is not None:
         print(f"cuda:0: {reason}")
         return 1
     if options.counted:
-        ncu.expose(study.launches())
+        ncu.expose(runner.launches(study.groups()))
         return 0
-    if options.part is not None:
-        return 1 if parts[options.part](options.out, None) else 0
-    return int((study.tune if options.tune else study.main)(options.out))
+    chosen = [study.tune] if options.tune else [parts[options.part]] if options.part else parts.values()
+    return runner.run(chosen, options.out)
 
 
 if __name__ == "__main__":

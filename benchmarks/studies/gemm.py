@@ -9,21 +9,22 @@ templates over the shapes of tiles, of which a tuner takes one for each card and
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
+from ..harness import Case, CudaEvents, Row, Timer
 from ..harness import rows as read_rows
 from ..tables import Table, figure
-from . import kernel, modular
-from .page import StudyKind, optional
+from . import modular, page, runner
+from .kernel import Kernel, Ready
+from .page import Rows, StudyKind, number, table, texts
+from .runner import Entry, Figures, Group, Part, Task
 
 SIZES = (1024, 2048, 4096)
 FULL = 1024  # the largest size of which all entries are verified
@@ -36,12 +37,10 @@ COARSE = 1e-3  # relative L2 error of a product of halves or tf32; one term left
 
 OP, SHAPE_OP = "gemm", "gemm shape"
 
-# ---- what is launched ----
-
 
 @dataclass(frozen=True)
-class Kernel:
-    """An instance of a kernel of benchmarks/kernels, and its blocks."""
+class Product:
+    """A kernel of benchmarks/kernels for matrices of any size that its tile divides."""
 
     variant: str
     file: str
@@ -55,24 +54,28 @@ class Kernel:
     """As exact as sums of floats are."""
     shape: str = ""
 
+    def kernel(self, n: int) -> Kernel:
+        grid, size = (n // self.tile[1], n // self.tile[0]), lambda: (np.int32(n),)
+        return Kernel(self.file, self.expression, grid, (self.threads,), size, self.dynamic_bytes)
 
-def shared(variant: str, stages: int, rows: int, columns: int) -> Kernel:
+
+def shared(variant: str, stages: int, rows: int, columns: int) -> Product:
     expression = f"gemm_shared<32, {stages}, {rows}, {columns}>"
-    return Kernel(variant, "gemm.cu", expression, (64, 64), 64 * 64 // (rows * columns))
+    return Product(variant, "gemm.cu", expression, (64, 64), 64 * 64 // (rows * columns))
 
 
 STEPS = (
-    Kernel("naive", "gemm.cu", "gemm_naive", (16, 16), 256),
+    Product("naive", "gemm.cu", "gemm_naive", (16, 16), 256),
     shared("shared tiles", 1, 4, 1),
     shared("double buffer", 2, 4, 1),
     shared("8 x 4 entries", 2, 8, 4),
-    Kernel("WMMA", "gemm_wmma.cu", "gemm_wmma", (64, 64), 128, dtype="float16", exact=False),
+    Product("WMMA", "gemm_wmma.cu", "gemm_wmma", (64, 64), 128, dtype="float16", exact=False),
 )
 
 
-def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Kernel:
+def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
     """Tiles of m x n x k, a thread has rows x columns entries."""
-    return Kernel(
+    return Product(
         "pipeline",
         "gemm.cu",
         f"gemm_pipelined<Pipelined<{m}, {n}, {k}, {rows}, {columns}, {stages}>>",
@@ -83,10 +86,10 @@ def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> K
     )
 
 
-def tensor(operand: str, m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Kernel:
+def tensor(operand: str, m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
     """Tiles of m x n x k, a warp has rows x columns entries."""
     halves = operand == "Halves"
-    return Kernel(
+    return Product(
         "mma.sync" if halves else "mma.sync, split",
         "gemm_tensor.cu",
         f"gemm_tensor<Tensor<{operand}, {m}, {n}, {k}, {rows}, {columns}, {stages}>>",
@@ -120,45 +123,8 @@ SHAPES = (
     tensor("Floats", 128, 64, 32, 64, 32, 3),
     tensor("Floats", 64, 64, 32, 32, 32, 3),
 )
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A variant, ready for matrices of one size."""
-
-    variant: str
-    library: str
-    run: Callable[[Any, Any, Any], object]
-    """From a and b to c, the product."""
-    dtype: str
-    """Of a and b; c is float32."""
-    exact: bool
-    shape: str = ""
-    facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-
-@cache
-def kernels(file: str, variant: str, device: int) -> dict[str, Any]:
-    """All shapes of a variant: what a card lacks for one is no hindrance to another."""
-    return kernel.load(file, [k.expression for k in (*STEPS, *SHAPES) if k.variant == variant])
-
-
-def own(k: Kernel, n: int) -> Launch:
-    import cupy
-
-    if n % k.tile[0] or n % k.tile[1]:
-        raise ValueError(f"{n} is no multiple of the tile's {k.tile[0]} and {k.tile[1]}")
-    function = kernels(k.file, k.variant, cupy.cuda.Device().id)[k.expression]
-    if k.dynamic_bytes:
-        function.max_dynamic_shared_size_bytes = k.dynamic_bytes
-    grid = n // k.tile[1], n // k.tile[0]
-
-    def run(a: Any, b: Any, c: Any) -> None:
-        function(grid, (k.threads,), (a, b, c, np.int32(n)), shared_mem=k.dynamic_bytes)
-
-    facts = kernel.facts_of(function, grid[0] * grid[1], k.threads, k.dynamic_bytes)
-    return Launch(k.variant, "study", run, k.dtype, k.exact, k.shape, facts)
-
+VARIANTS = tuple(dict.fromkeys(k.variant for k in (*STEPS, *SHAPES)))
+TUNED = tuple(dict.fromkeys(k.variant for k in SHAPES))
 
 # By cuBLAS: the operands' dtype and CUDA's number of it, and of the kind of computation (cublas_api.h).
 CUBLAS = {
@@ -168,11 +134,11 @@ CUBLAS = {
 }
 
 
-def cublas(variant: str, n: int) -> Launch:
+def cublas(variant: str, n: int) -> Ready:
     from cupy.cuda import cublas as blas
     from cupy.cuda.device import get_cublas_handle
 
-    dtype, operand, computation = CUBLAS[variant]
+    _, operand, computation = CUBLAS[variant]
     handle = get_cublas_handle()
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
@@ -180,84 +146,76 @@ def cublas(variant: str, n: int) -> Launch:
         # To cuBLAS, columns come first: it computes the transpose, from b and a.
         left, right = (b.data.ptr, operand, n), (a.data.ptr, operand, n)
         out = (c.data.ptr, 0, n, computation, blas.CUBLAS_GEMM_DEFAULT)
-        scale = one.ctypes.data, zero.ctypes.data
-        blas.gemmEx(
-            handle, blas.CUBLAS_OP_N, blas.CUBLAS_OP_N, n, n, n, scale[0], *left, *right, scale[1], *out
-        )
+        plain, scale = blas.CUBLAS_OP_N, (one.ctypes.data, zero.ctypes.data)
+        blas.gemmEx(handle, plain, plain, n, n, n, scale[0], *left, *right, scale[1], *out)
 
-    return Launch(variant, "cuBLAS", run, dtype, exact=variant == "FP32")
+    return Ready(run)
 
 
 # ---- what is true of a result ----
 
 
+@lru_cache(1)
+def matrices(n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+    """Normal random a and b; places of entries that are verified, and those of the product in double."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
+    if n <= FULL:
+        return a, b, np.arange(n * n), (a.astype(np.float64) @ b.astype(np.float64)).ravel()
+    places = rng.choice(n * n, SAMPLED, replace=False)
+    rows, columns = a[places // n].astype(np.float64), b[:, places % n].astype(np.float64)
+    return a, b, places, np.einsum("ik,ki->i", rows, columns)
+
+
+def bounds(n: int, exact: bool) -> tuple[float, float]:
+    """Of the errors: of a sum of n floats in some order, or of products of rounded numbers."""
+    return 2.0**-24 * n**0.5 if exact else COARSE, TOLERANCE
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Normal random matrices of one size, and entries of their product."""
+class Products(Group):
+    """Of the random matrices, or of those rounded to halves."""
 
-    n: int
-    operands: Mapping[str, tuple[Any, Any]]
-    """a and b by dtype: floats, and those rounded to halves."""
-    c: Any
-    entries: Any
-    """Those that are verified, as places in c."""
-    expected: NDArray[np.float64]
-    """Of the product of the floats, at the entries."""
+    dtype: str
+    copied = False
 
-    @classmethod
-    def make(cls, n: int) -> Problem:
+    @property
+    def n(self) -> int:
+        return int(self.params["n"])
+
+    def sets(self, l2_bytes: int) -> list[tuple[Any, ...]]:
         import cupy
 
-        rng = np.random.default_rng(n)
-        a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
-        if n <= FULL:
-            entries = np.arange(n * n)
-            expected = (a.astype(np.float64) @ b.astype(np.float64)).ravel()
-        else:
-            entries = rng.choice(n * n, SAMPLED, replace=False)
-            rows, columns = a[entries // n].astype(np.float64), b[:, entries % n].astype(np.float64)
-            expected = np.einsum("ik,ki->i", rows, columns)
-        operands = {
-            dtype: (cupy.asarray(a.astype(dtype)), cupy.asarray(b.astype(dtype)))
-            for dtype in ("float32", "float16")
+        a, b, *_ = matrices(self.n)
+        operands = (cupy.asarray(x.astype(self.dtype)) for x in (a, b))
+        return [(*operands, cupy.empty((self.n, self.n), np.float32))]
+
+    def values(self, y: Any) -> NDArray[Any]:
+        import cupy
+
+        return super().values(y.ravel().take(cupy.asarray(matrices(self.n)[2])))
+
+    def whole(self, y: Any) -> bool:
+        return bool(abs(y).max() < np.inf)
+
+    def tasks(self, plan: Any, timer: Timer) -> Iterator[Task]:
+        for case, figures in super().tasks(plan, timer):
+            yield Task(case, partial(self.with_mean, case, figures, timer))
+
+    def with_mean(self, case: Case, figures: Any, timer: Timer, row: Row, done: Mapping[str, Row]) -> Figures:
+        """That of the note beside our median."""
+        mean = timer.elapsed(case.run, RUNS) / RUNS
+        return {**figures(row, done), "ms_mean": round(mean / 1e6, 5)}
+
+    def rates(self, entry: Entry, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
+        tflops = 2e-3 * self.n**3 / row.median
+        bytes_ = self.n**2 * (2 * np.dtype(self.dtype).itemsize + 4)
+        return {
+            "ms_median": round(row.median / 1e6, 5),
+            "tflops": round(tflops, 3),
+            "gbps": round(bytes_ / row.median, 2),
+            "peak_share": round(tflops / peak_tflops(), 4),
         }
-        return cls(n, operands, cupy.empty((n, n), np.float32), cupy.asarray(entries), expected)
-
-    def values(self, c: Any) -> NDArray[Any]:
-        """The entries that are verified, in host memory."""
-        import cupy
-
-        return np.asarray(cupy.asnumpy(c.ravel().take(self.entries)))
-
-    def bound(self, exact: bool) -> float:
-        """Of the relative L2 error: a sum of n floats in some order, or of products of rounded numbers."""
-        return 2.0**-24 * self.n**0.5 if exact else COARSE
-
-    def right(self, launch: Launch, values: NDArray[Any]) -> bool:
-        l2, most = errors(values, self.expected)
-        return l2 < self.bound(launch.exact) and most < TOLERANCE and bool(abs(self.c).max() < np.inf)
-
-    def case(self, launch: Launch, op: str = OP) -> Case:
-        a, b = self.operands[launch.dtype]
-
-        def run() -> Any:
-            launch.run(a, b, self.c)
-            return self.c
-
-        self.c.fill(np.nan)
-        params: dict[str, int | str] = {"variant": launch.variant, "n": self.n}
-        params |= {"shape": launch.shape} if op == SHAPE_OP else {}
-        return Case(op, launch.library, params, run, partial(self.right, launch), self.n**2, self.values)
-
-
-def errors(values: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-    """Relative L2, and the largest by the root mean square of what is expected."""
-    off = np.abs(values - expected)
-    rms = np.sqrt(np.mean(expected**2))
-    return float(np.sqrt(np.mean(off**2)) / rms), float(off.max() / rms)
-
-
-# ---- the run ----
 
 
 def peak_tflops() -> float:
@@ -270,57 +228,24 @@ def peak_tflops() -> float:
     return 2e-12 * lanes * device.attributes["MultiProcessorCount"] * hertz
 
 
-def with_figures(row: Row, launch: Launch, problem: Problem, timer: Timer, case: Case) -> Row:
-    """The row and what the tables show."""
-    n = problem.n
-    bytes_ = n * n * (2 * np.dtype(launch.dtype).itemsize + 4)
-    l2, most = errors(problem.values(problem.c), problem.expected)
-    tflops = 2e-3 * n**3 / row.median
-    figures = dict(launch.facts) | {
-        "ms_mean": round(timer.elapsed(case.run, RUNS) / RUNS / 1e6, 5),
-        "ms_median": round(row.median / 1e6, 5),
-        "tflops": round(tflops, 3),
-        "gbps": round(bytes_ / row.median, 2),
-        "peak_share": round(tflops / peak_tflops(), 4),
-        "error_l2": l2,
-        "error_max": most,
-    }
-    return dataclasses.replace(row, figures=figures)
+# ---- the run ----
 
 
-def measured(problem: Problem, launch: Launch, timer: Timer, out: Path, op: str = OP) -> Row:
-    """The recorded row of a launch."""
-    case = problem.case(launch, op)
-    row = with_figures(measure(case, timer), launch, problem, timer, case)
-    record(row, out)
-    p, f = row.params, row.figures
-    shape = f" ({launch.shape})" if launch.shape else ""
-    print(
-        f"{p['n']}, {row.library} {p['variant']}{shape}: {f['ms_median']:.3f} ms, "
-        f"{f['tflops']:.2f} TFLOPS, error {f['error_l2']:.1e}",
-        flush=True,
-    )
-    return row
+def groups(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str] = ()) -> list[Group]:
+    """Kernels and peers in cuBLAS, by the type of their operands."""
+    own: dict[str, list[Entry]] = {"float32": [], "float16": []}
+    right = lambda: matrices(n)[3]  # noqa: E731
+    for k in chosen:
+        params = {"shape": k.shape} if op == SHAPE_OP else {}
+        entry = Entry(k.variant, [k.kernel(n)], right, params=params, bounds=bounds(n, k.exact))
+        own[k.dtype].append(entry)
+    for variant in peers:
+        work, exact = partial(cublas, variant, n), variant == "FP32"
+        own[CUBLAS[variant][0]].append(Entry(variant, work, right, library="cuBLAS", bounds=bounds(n, exact)))
+    return [Products(op, {"n": n}, lambda: matrices(n)[0], entries, dtype) for dtype, entries in own.items()]
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def tuned(problem: Problem, timer: Timer, out: Path) -> int:
-    """Measures every shape; how many failed."""
-    failures = 0
-    prepared = ((f"{problem.n}, {k.variant} ({k.shape})", partial(own, k, problem.n)) for k in SHAPES)
-    for launch in kernel.made(prepared, say):
-        try:
-            measured(problem, launch, timer, out, SHAPE_OP)
-        except Exception as error:
-            failures += 1
-            say(f"{problem.n}, {launch.variant} ({launch.shape}): FAILED, {error}")
-    return failures
-
-
-def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Kernel | None:
+def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Product | None:
     """The shape that a card's newest rows are in favour of; None where nothing was measured."""
     times = {
         str(row.params["shape"]): row.median
@@ -333,73 +258,39 @@ def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Kernel | Non
     return next((k for k in known if times[k.shape] * (1 - TIE) <= best), None)
 
 
-def tune(out: Path, timer: Timer | None = None) -> int:
+def tune(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
     """Measures the shapes anew, on which later runs base their choice."""
     timer = timer or CudaEvents()
-    failures = 0
     for n in SIZES:
-        failures += tuned(Problem.make(n), timer, out)
-        release()
-    return 1 if failures else 0
+        yield from runner.tasks_of(groups(n, SHAPES, SHAPE_OP), timer)
 
 
-def ladder(out: Path, timer: Timer | None = None) -> int:
-    """Every step at every size, and cuBLAS; how many failed."""
+def ladder(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """Every step at every size, and cuBLAS."""
     timer = timer or CudaEvents()
     card = str(timer.machine()["name"])
-    variants = list(dict.fromkeys(k.variant for k in SHAPES))
-    failures = 0
     for n in SIZES:
-        problem = Problem.make(n)
-        if not all(choice(read_rows(out), card, n, variant) for variant in variants):
-            failures += tuned(problem, timer, out)
+        if not all(choice(read_rows(out), card, n, variant) for variant in TUNED):
+            yield from runner.tasks_of(groups(n, SHAPES, SHAPE_OP), timer)
         rows = read_rows(out)
-        chosen = [k for variant in variants if (k := choice(rows, card, n, variant)) is not None]
-        prepared: list[tuple[str, Callable[[], Launch]]]
-        prepared = [(f"{n}, {k.variant}", partial(own, k, n)) for k in (*STEPS, *chosen)]
-        prepared += [(f"{n}, cuBLAS {variant}", partial(cublas, variant, n)) for variant in CUBLAS]
-        for launch in kernel.made(prepared, say):
-            try:
-                measured(problem, launch, timer, out)
-            except Exception as error:
-                failures += 1
-                say(f"{n}, {launch.library} {launch.variant}: FAILED, {error}")
-        del problem
-        release()
-    return failures
+        chosen = [k for variant in TUNED if (k := choice(rows, card, n, variant)) is not None]
+        yield from runner.tasks_of(groups(n, (*STEPS, *chosen), peers=CUBLAS), timer)
 
 
-PARTS = {"ladder": ladder, **modular.PARTS}
+PARTS: dict[str, Part] = {"ladder": ladder, **modular.PARTS}
 
 
-def main(out: Path, timer: Timer | None = None) -> int:
-    return 1 if sum(part(out, timer) for part in PARTS.values()) else 0
+# ---- the page ----
 
 
-# ---- the page's tables ----
-
-
-@dataclass(frozen=True)
-class Noted:
-    """A line of the note's table, of an RTX 2080 Ti."""
-
-    n: int
-    name: str
-    ms: float
-    tflops: float
-    """In the column GFLOPS/s."""
-    gbps: float
-    operand_bytes: int
-    variant: str
-    """That it is here."""
-
-
+# The note's table, of an RTX 2080 Ti: N, kernel, ms, TFLOPS (in the column GFLOPS/s), GB/s; then the bytes of
+# an operand, and the variant that it is here.
 NOTE = (
-    Noted(1024, "Shared-memory", 0.77, 2.78, 16.3, 4, "8 x 4 entries"),
-    Noted(2048, "Shared-memory", 3.43, 5.01, 14.7, 4, "8 x 4 entries"),
-    Noted(2048, "Tensor Core (FP16)", 3.35, 5.12, 10.0, 2, "WMMA"),
-    Noted(4096, "Shared-memory", 21.23, 6.47, 9.48, 4, "8 x 4 entries"),
-    Noted(4096, "Tensor Core (FP16)", 18.18, 7.56, 7.38, 2, "WMMA"),
+    (1024, "Shared-memory", 0.77, 2.78, 16.3, 4, "8 x 4 entries"),
+    (2048, "Shared-memory", 3.43, 5.01, 14.7, 4, "8 x 4 entries"),
+    (2048, "Tensor Core (FP16)", 3.35, 5.12, 10.0, 2, "WMMA"),
+    (4096, "Shared-memory", 21.23, 6.47, 9.48, 4, "8 x 4 entries"),
+    (4096, "Tensor Core (FP16)", 18.18, 7.56, 7.38, 2, "WMMA"),
 )
 NOTE_PEAK_TFLOPS = 68 * 64 * 2 * 2.1e9 / 1e12
 
@@ -407,143 +298,90 @@ NOTE_PEAK_TFLOPS = 68 * 64 * 2 * 2.1e9 / 1e12
 PEERS = {"8 x 4 entries": ("pipeline", "FP32"), "WMMA": ("mma.sync", "FP16")}
 OPERANDS = {"mma.sync": "FP16", "WMMA": "FP16"} | {name: name for name in CUBLAS}  # else FP32
 
-Cells = Mapping[tuple[str, int], Row]  # by variant and size
+
+def named(row: Row) -> str:
+    return f"{'cuBLAS ' * (row.library == 'cuBLAS')}{row.params['variant']}"
 
 
-def cell(row: Row) -> tuple[str, int]:
-    return str(row.params["variant"]), int(row.params["n"])
-
-
-def note_table(cells: Cells) -> Iterator[Table]:
+def note_table(rows: Rows) -> Iterator[Table]:
     """The note's figures worked out again, and the same kernels on this card."""
+    columns = (
+        'N | kernel | note: ms | note: "GFLOPS/s" | TFLOPS from its ms | note: GB/s | GB/s from its ms | '
+        "of its FP32 peak | here: ms | here: TFLOPS | last step: TFLOPS | cuBLAS: TFLOPS"
+    )
     body = []
-    for noted in NOTE:
-        n, seconds = noted.n, noted.ms / 1000
-        tflops = 2e-12 * n**3 / seconds
-        step, (last, peer) = noted.variant, PEERS[noted.variant]
-        found = [cells.get((variant, n)) for variant in (step, last, peer)]
+    for n, name, ms, noted_tflops, noted_gbps, operand_bytes, variant in NOTE:
+        tflops, gbps = 2e-9 * n**3 / ms, n * n * (2 * operand_bytes + 4) / ms / 1e6
+        found = rows.where(n=n)
+        both = (
+            text
+            for x in (variant, *PEERS[variant])
+            for text in texts(found.one(variant=x), "TFLOPS = tflops")
+        )
+        line = (
+            str(n),
+            name,
+            f"{ms:g}",
+            f"{noted_tflops:g}",
+            f"{tflops:.2f}",
+            f"{noted_gbps:g}",
+            figure(gbps),
+        )
         body.append(
             (
-                str(n),
-                noted.name,
-                f"{noted.ms:g}",
-                f"{noted.tflops:g}",
-                f"{tflops:.2f}",
-                f"{noted.gbps:g}",
-                figure(n * n * (2 * noted.operand_bytes + 4) / seconds / 1e9),
+                *line,
                 f"{tflops / NOTE_PEAK_TFLOPS:.0%}",
-                figure(found[0].figures["ms_mean"]) if found[0] else "",
-                *("" if row is None else figure(row.figures["tflops"]) for row in found),
+                *texts(found.one(variant=variant), "ms = ms_mean"),
+                *both,
             )
         )
-    yield Table(
-        "The note's table, its figures from its times, and this card",
-        (
-            "N",
-            "kernel",
-            "note: ms",
-            'note: "GFLOPS/s"',
-            "TFLOPS from its ms",
-            "note: GB/s",
-            "GB/s from its ms",
-            "of its FP32 peak",
-            "here: ms",
-            "here: TFLOPS",
-            "last step: TFLOPS",
-            "cuBLAS: TFLOPS",
-        ),
-        tuple(body),
-    )
+    title = "The note's table, its figures from its times, and this card"
+    yield Table(title, page.heads(columns), tuple(body))
 
 
-def ladder_table(cells: Cells) -> Iterator[Table]:
+def ladder_table(rows: Rows) -> Iterator[Table]:
     """A table for each size, in the order of the steps."""
-    order = [*(k.variant for k in (*STEPS, *SHAPES)), *CUBLAS]
-    for n in sorted({n for _, n in cells}):
-        body = []
-        for variant in dict.fromkeys(order):
-            row = cells.get((variant, n))
-            if row is None:
-                continue
-            f, peer = row.figures, cells.get((OPERANDS.get(variant, "FP32"), n))
-            body.append(
-                (
-                    f"cuBLAS {variant}" if row.library == "cuBLAS" else variant,
-                    f"{f['ms_mean']:.4g}",
-                    f"{f['ms_median']:.4g}",
-                    figure(f["tflops"]),
-                    figure(f["gbps"]),
-                    f"{f['peak_share']:.0%}",
-                    f"{f['tflops'] / peer.figures['tflops']:.0%}" if peer else "",
-                    optional(f, "blocks", "{:.0f}"),
-                    optional(f, "threads", "{:.0f}"),
-                    optional(f, "registers", "{:.0f}"),
-                    f"{f['shared_bytes'] / 1024:.1f}" if "shared_bytes" in f else "",
-                    optional(f, "occupancy", "{:.0%}"),
-                )
-            )
-        yield Table(
-            f"N = {n}",
-            (
-                "kernel",
-                "ms, mean of 10",
-                "ms, median",
-                "TFLOPS",
-                "GB/s",
-                "of FP32 peak",
-                "of cuBLAS",
-                "blocks",
-                "threads",
-                "registers",
-                "shared KB",
-                "occupancy",
-            ),
-            tuple(body),
+    columns = (
+        "kernel = named | ms, mean of 10 = ms_mean .4g | ms, median = ms_median .4g | TFLOPS = tflops | "
+        "GB/s = gbps | of FP32 peak = peak_share .0% | of cuBLAS = of_cublas | blocks | threads | "
+        "registers | shared KB | occupancy"
+    )
+    for n in rows.values("n"):
+        found = rows.where(n=n)
+
+        def of_cublas(row: Row, found: Rows = found) -> str:
+            peer = found.one(variant=OPERANDS.get(str(row.params["variant"]), "FP32"))
+            return number(row.figures["tflops"] / peer.figures["tflops"], ".0%") if peer else ""
+
+        yield table(
+            f"N = {n}", columns, found.variants((*VARIANTS, *CUBLAS)), named=named, of_cublas=of_cublas
         )
 
 
-def accuracy_table(cells: Cells) -> Iterator[Table]:
+def accuracy_table(rows: Rows) -> Iterator[Table]:
     """Errors of the largest size that was verified in full."""
-    body = []
-    for (variant, n), row in cells.items():
-        if n == FULL:
-            f = row.figures
-            name = f"cuBLAS {variant}" if row.library == "cuBLAS" else variant
-            body.append((name, f"{f['error_l2']:.2e}", f"{f['error_max']:.2e}"))
-    if body:
-        yield Table(
-            f"Errors against sums in double, normal random matrices, N = {FULL}",
-            ("kernel", "relative L2", "largest, by the root mean square of the result"),
-            tuple(sorted(body, key=lambda line: float(line[1]))),
-        )
+    title = f"Errors against sums in double, normal random matrices, N = {FULL}"
+    if found := rows.where(n=FULL):
+        yield page.accuracy_table(title, "kernel = named", found, named=named)
 
 
-def shape_cell(row: Row) -> tuple[str, str, int]:
-    return str(row.params["variant"]), str(row.params["shape"]), int(row.params["n"])
-
-
-def shape_table(cells: Mapping[tuple[str, str, int], Row]) -> Iterator[Table]:
+def shape_table(rows: Rows) -> Iterator[Table]:
     """TFLOPS of every shape; that which the tuner takes is marked."""
-    sizes = sorted({n for _, _, n in cells})
-    rows = list(cells.values())
-    card = str(rows[0].machine["name"])
-    chosen = {(k.variant, n): choice(rows, card, n, k.variant) for k in SHAPES for n in sizes}
+    sizes, card = rows.values("n"), str(rows[0].machine["name"])
     body = []
     for k in SHAPES:
-        found = [cells.get((k.variant, k.shape, n)) for n in sizes]
-        texts = [
-            figure(row.figures["tflops"]) + "*" * (chosen[k.variant, n] == k) if row else ""
-            for n, row in zip(sizes, found, strict=True)
-        ]
-        if any(texts):
-            body.append((k.variant, k.shape, *texts))
+        line = []
+        for n in sizes:
+            (tflops,) = texts(rows.one(variant=k.variant, shape=k.shape, n=n), "TFLOPS = tflops")
+            line.append(tflops + "*" * (choice(rows, card, n, k.variant) == k))
+        body += [(k.variant, k.shape, *line)] if any(line) else []
     yield Table("TFLOPS by shape (* taken)", ("kernel", "tile", *(f"N = {n}" for n in sizes)), tuple(body))
 
 
 KINDS = {
-    "gemm-note": StudyKind(note_table, OP, cell),
-    "gemm-ladder": StudyKind(ladder_table, OP, cell),
-    "gemm-shapes": StudyKind(shape_table, SHAPE_OP, shape_cell),
-    "gemm-accuracy": StudyKind(accuracy_table, OP, cell),
+    "gemm-note": StudyKind(note_table, OP),
+    "gemm-ladder": StudyKind(ladder_table, OP),
+    "gemm-shapes": StudyKind(shape_table, SHAPE_OP),
+    "gemm-accuracy": StudyKind(accuracy_table, OP),
     **modular.KINDS,
 }

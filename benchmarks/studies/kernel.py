@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from numpy.typing import NDArray
 
 from polygpu.backends import cuda_sources
 
@@ -16,7 +19,42 @@ from ..harness import ROOT
 
 KERNELS = ROOT / "benchmarks" / "kernels"
 
-Launch = TypeVar("Launch")
+
+@dataclass(frozen=True)
+class Kernel:
+    """An instance of a template, and how it is launched."""
+
+    file: str
+    expression: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Callable[[], tuple[Any, ...]] = tuple
+    """Behind the arrays; made on the card."""
+    dynamic_bytes: int = 0
+    in_place: bool = False
+    """May write where it reads."""
+    resident: bool = False
+    """Has no more blocks than the card holds at once: they go on to further work."""
+
+    @property
+    def template(self) -> str:
+        return self.expression.partition("<")[0]
+
+    @property
+    def threads(self) -> int:
+        return math.prod(self.block)
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """What can be run."""
+
+    run: Callable[..., object]
+    """From arrays on the card to the last of them."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Of the kernel and its blocks."""
+    kernel: str | None = None
+    """Part of its name in a profile; None: not one kernel."""
 
 
 def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
@@ -39,6 +77,58 @@ def toolkit_headers() -> tuple[Path, ...]:
     homes += sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*"))  # of NVRTC's own version
     folders = [home / "include" for home in (*homes, Path("/usr/local/cuda"))]
     return tuple(f for f in folders if (f / "mma.h").exists() and (f / "crt" / "mma.h").exists())[:1]
+
+
+def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
+    """Functions by expression, those of a file at once; an exception stands for what does not compile."""
+    files: dict[str, dict[str, None]] = {}
+    for kernel in kernels:
+        files.setdefault(kernel.file, {})[kernel.expression] = None
+    found: dict[str, Any] = {}
+    for file, expressions in files.items():
+        try:
+            found |= load(file, tuple(expressions))
+        except Exception:
+            for one in expressions:  # what a card lacks for one is no hindrance to the others
+                try:
+                    found |= load(file, (one,))
+                except Exception as error:
+                    found[one] = error
+    return found
+
+
+def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
+    """With its arguments on the card; raises what the compiler said."""
+    function, dynamic_bytes, grid = functions[kernel.expression], kernel.dynamic_bytes, kernel.grid
+    if isinstance(function, Exception):
+        raise function
+    if dynamic_bytes > function.max_dynamic_shared_size_bytes:
+        function.max_dynamic_shared_size_bytes = dynamic_bytes
+    if kernel.resident:
+        grid = (min(grid[0], resident_blocks(kernel, function)),)
+    arguments = kernel.arguments()
+
+    def run(*arrays: Any) -> None:
+        function(grid, kernel.block, (*arrays, *arguments), shared_mem=dynamic_bytes)
+
+    return Ready(run, facts_of(function, math.prod(grid), kernel.threads, dynamic_bytes), kernel.template)
+
+
+def in_a_row(kernels: Sequence[Kernel], runs: Sequence[Ready], x: Callable[[], NDArray[Any]]) -> Ready:
+    """One after the other, to y; by an array of their own where one may not write where it reads."""
+    import cupy
+
+    aside = [False]  # whether to y or elsewhere, from the end
+    for kernel in reversed(kernels[1:]):
+        aside.append(aside[-1] if kernel.in_place else not aside[-1])
+    scratch = cupy.empty(x().shape, x().dtype) if any(aside) else None
+
+    def run(x: Any, y: Any) -> None:
+        for one, elsewhere in zip(runs, reversed(aside), strict=True):
+            one.run(x, target := scratch if elsewhere else y)
+            x = target
+
+    return Ready(run)
 
 
 @dataclass(frozen=True)
@@ -90,6 +180,15 @@ class Multiprocessor:
         return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
 
 
+def resident_blocks(kernel: Kernel, function: Any) -> int:
+    """Those that CuPy's current card holds at once."""
+    import cupy
+
+    shared = function.shared_size_bytes + kernel.dynamic_bytes
+    held = Multiprocessor.of_device().resident(kernel.threads, function.num_regs, shared)
+    return held * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
 def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
     """What the compiler gave a kernel, and what becomes of it on this card."""
     card = Multiprocessor.of_device()
@@ -102,15 +201,3 @@ def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -
         "spilled_bytes": function.local_size_bytes,
         "occupancy": round(card.occupancy(threads, function.num_regs, shared), 4),
     }
-
-
-def made(prepared: Iterable[tuple[str, Callable[[], Launch]]], say: Callable[[str], object]) -> list[Launch]:
-    """The launches that can be made here, of (name, what makes it)."""
-    found: list[Launch] = []
-    for name, make in prepared:
-        try:
-            found.append(make())
-        except Exception as error:  # a library or a header is missing, a kernel does not compile
-            text = str(error).strip().splitlines() or [""]
-            say(f"{name}: skipped, {type(error).__name__}: {text[0]}")
-    return found

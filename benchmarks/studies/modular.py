@@ -7,9 +7,8 @@ the CPU core's products; products of polynomials are compared in full.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,14 @@ from polygpu.backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu.backends.reference import big_product
 from polygpu.plans.basis import basis_of
 
-from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
-from ..matrices import SAMPLED, Product, residues
-from ..tables import Table, figure
-from .page import StudyKind
+from .. import harness
+from ..harness import Case, CudaEvents, Row, Timer
+from ..matrices import Product, residues
+from ..tables import Table
+from . import page
+from .page import Rows, StudyKind, quotient, table, texts
+from .runner import DEVICE, Figures, Part, Task
 
-DEVICE = "cuda:0"
 REST_S = 0.05  # before a row that draws little; the largest squares have the whole rest
 
 MODULI = {
@@ -53,26 +54,10 @@ GOALS = {("2^31 - 1", 4096): (25, 35), ("2^31 - 1", 8192): (30, 42), ("2^60 - 93
 
 SQUARE_OP, SHAPE_OP, POINTS_OP, TOEPLITZ_OP = "matmul", "matmul shape", "matmul points", "toeplitz"
 
-Figures = Callable[[float], Mapping[str, float]]
-"""What the tables show, of a median in ns."""
 
-
-def recorded(case: Case, figures: Figures, timer: Timer, out: Path) -> bool:
-    """Whether the case's row could be measured."""
-    name = f"{case.op}: {', '.join(map(str, case.params.values()))}"
-    try:
-        row = measure(case, timer)
-    except Exception as error:
-        print(f"{name}: FAILED, {type(error).__name__}: {error}", flush=True)
-        return False
-    row = dataclasses.replace(row, figures={"ms_median": round(row.median / 1e6, 5), **figures(row.median)})
-    record(row, out)
-    print(f"{name}: {row.figures['ms_median']:.4g} ms", flush=True)
-    return True
-
-
-def failures(cases: Iterable[tuple[Case, Figures]], timer: Timer, out: Path) -> int:
-    return sum(not recorded(case, figures, timer, out) for case, figures in cases)
+def task(case: Case, figures: Callable[[float], Figures]) -> Task:
+    """figures: what the tables show, of a median in ns."""
+    return Task(case, lambda row, _: {"ms_median": round(row.median / 1e6, 5), **figures(row.median)})
 
 
 def spoil(c: Any) -> None:
@@ -80,7 +65,7 @@ def spoil(c: Any) -> None:
     c.fill(np.iinfo(c.dtype).max)
 
 
-def rate_of(work: int, ns: float) -> Mapping[str, float]:
+def rate_of(work: int, ns: float) -> Figures:
     """Products of words, 10^12 a second."""
     return {"tmodmul": round(work / ns / 1000, 4)}
 
@@ -103,8 +88,8 @@ class Shape:
         return self.batch * self.m * self.k * self.n
 
     @classmethod
-    def of(cls, row: Row) -> Shape:
-        return cls(*(int(row.params[name]) for name in ("batch", "m", "k", "n")))
+    def of(cls, row: Row) -> Any:
+        return cls(*(int(row.params[field.name]) for field in fields(cls)))
 
     def __str__(self) -> str:
         return f"{self.batch} of " * (self.batch > 1) + f"{self.m} x {self.k} by {self.k} x {self.n}"
@@ -145,33 +130,23 @@ class Problem:
     @property
     def method(self) -> str:
         """The way that linalg.matmul takes."""
-        s, compute = self.shape, get_backend(DEVICE)
+        s, backend = self.shape, get_backend(DEVICE)
         size = basis_of((self.q,)).dtype.itemsize
-        return matmul_method(self.q, size, s.batch, s.m, s.k, s.n, compute.card)  # type: ignore[attr-defined]
+        return matmul_method(self.q, size, s.batch, s.m, s.k, s.n, backend.card)  # type: ignore[attr-defined]
 
-    def case(self, op: str, way: str) -> Case:
-        limbs = basis_of((self.q,))
-
-        def run() -> Any:
-            a, b, c = self.arrays
-            if way == TAKEN:
-                return linalg.matmul(a, b, self.q, out=c)
-            getattr(get_backend(DEVICE), f"_matmul_{way}")(limbs, a, b, c)
-            return c
-
-        params: dict[str, int | str] = {"q": self.modulus, **dataclasses.asdict(self.shape), "way": way}
-        s = self.shape
-        return Case(op, "polygpu", params, run, self.holds, s.batch * s.m * s.n, self.values)
+    def run(self, way: str) -> Any:
+        a, b, c = self.arrays
+        if way == TAKEN:
+            return linalg.matmul(a, b, self.q, out=c)
+        getattr(get_backend(DEVICE), f"_matmul_{way}")(basis_of((self.q,)), a, b, c)
+        return c
 
     def values(self, c: Any) -> NDArray[Any]:
         found = self.product.values(c.get())
         spoil(c)
         return found
 
-    def holds(self, values: NDArray[Any]) -> bool:
-        return self.product.holds(values)
-
-    def figures(self, way: str, ns: float) -> Mapping[str, float]:
+    def figures(self, way: str, ns: float) -> Figures:
         taken = self.method
         way = taken if way == TAKEN else way
         figures = {**rate_of(self.shape.work, ns), "taken": float(way == taken)}
@@ -179,8 +154,13 @@ class Problem:
             figures["int8_tops"] = round(2 * of_bytes * self.shape.work / ns / 1000, 2)
         return figures
 
-    def cases(self, op: str, ways: Iterable[str]) -> Iterator[tuple[Case, Figures]]:
-        return ((self.case(op, way), partial(self.figures, way)) for way in ways)
+    def tasks(self, op: str, ways: Iterable[str]) -> Iterator[Task]:
+        s = self.shape
+        for way in ways:
+            params = {"q": self.modulus, **asdict(s), "way": way}
+            run, right, work = partial(self.run, way), self.product.holds, s.batch * s.m * s.n
+            case = Case(op, "polygpu", params, run, right, work, self.values)
+            yield task(case, partial(self.figures, way))
 
 
 def products_of_bytes(way: str, q: int, k: int) -> int:
@@ -190,108 +170,76 @@ def products_of_bytes(way: str, q: int, k: int) -> int:
     return len(coprimes(q, k)) if way == "residues" else 0
 
 
-@dataclass(frozen=True, eq=False)
-class Bytes:
-    """Square matrices of signed bytes, multiplied by cuBLAS alone as residues are."""
+def of_bytes(n: int) -> Iterator[Task]:
+    """Square matrices of signed bytes, multiplied by cuBLAS alone as residues are; sums are below 2^31."""
+    import cupy
 
-    n: int
+    rng = np.random.default_rng(n)
+    operands = [rng.integers(-128, 128, (1, n, n), np.int8) for _ in range(2)]
+    words = (x.astype(np.int32).view(np.uint32) for x in operands)
+    product = Product(2**32, *words, partial(linalg.matmul, q=2**32))
+    left, right = operands[0], np.ascontiguousarray(operands[1].swapaxes(1, 2))  # cuBLAS reads columns
+    arrays = cupy.asarray(left[None]), cupy.asarray(right[None]), cupy.zeros((1, 1, n, n), np.int32)
 
-    @cached_property
-    def product(self) -> Product:
-        """The same modulo 2^32: sums are below 2^31."""
-        rng = np.random.default_rng(self.n)
-        a, b = (rng.integers(-128, 128, (1, self.n, self.n), np.int8).astype(np.int32) for _ in range(2))
-        return Product(2**32, a.view(np.uint32), b.view(np.uint32), partial(linalg.matmul, q=2**32))
+    def run() -> Any:
+        get_backend(DEVICE)._multiply_bytes(*arrays)  # type: ignore[attr-defined]
+        return arrays[2]
 
-    @cached_property
-    def arrays(self) -> tuple[Any, Any, Any]:
-        """The left operand, the transposed right one and the sums on the device."""
-        import cupy
+    def values(c: Any) -> NDArray[Any]:
+        return product.values(c.get().view(np.uint32))
 
-        operands = self.product.a, self.product.b.swapaxes(1, 2)
-        a, b = (cupy.asarray(np.ascontiguousarray(x.astype(np.int8))[None]) for x in operands)
-        return a, b, cupy.zeros((1, 1, self.n, self.n), np.int32)
-
-    def run(self) -> Any:
-        get_backend(DEVICE)._multiply_bytes(*self.arrays)  # type: ignore[attr-defined]
-        return self.arrays[2]
-
-    def values(self, c: Any) -> NDArray[Any]:
-        return self.product.values(c.get().view(np.uint32))
-
-    def holds(self, values: NDArray[Any]) -> bool:
-        return self.product.holds(values)
-
-    def cases(self) -> Iterator[tuple[Case, Figures]]:
-        n = self.n
-        params: dict[str, int | str] = {**dataclasses.asdict(Shape(1, n, n, n)), "way": CUBLAS}
-        yield Case(SQUARE_OP, "cuBLAS", params, self.run, self.holds, n * n, self.values), self.figures
-
-    def figures(self, ns: float) -> Mapping[str, float]:
-        return {"int8_tops": round(2 * self.n**3 / ns / 1000, 2)}
+    params = {**asdict(Shape(1, n, n, n)), "way": CUBLAS}
+    case = Case(SQUARE_OP, "cuBLAS", params, run, product.holds, n * n, values)
+    yield task(case, lambda ns: {"int8_tops": round(2 * n**3 / ns / 1000, 2)})
 
 
-def squares(out: Path, timer: Timer | None = None) -> int:
-    """Each way at each size; how many failed."""
-    failed = 0
+def squares(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """Each way at each size."""
     for n in SIZES:
-        rested = timer or (CudaEvents() if n >= LARGE else CudaEvents(REST_S))
+        rested = timer or CudaEvents(harness.REST_S if n >= LARGE else REST_S)
         ways = (*(() if n >= LONG else ("integer", "limbs")), "residues", TAKEN)
         for modulus in SQUARE_MODULI:
-            failed += failures(Problem(modulus, Shape(1, n, n, n)).cases(SQUARE_OP, ways), rested, out)
-            release()
+            yield Problem(modulus, Shape(1, n, n, n)).tasks(SQUARE_OP, ways), rested
         if n >= LARGE:
-            failed += failures(Bytes(n).cases(), rested, out)
-            release()
-    return failed
+            yield of_bytes(n), rested
 
 
-def shapes(out: Path, timer: Timer | None = None) -> int:
-    """Each way, for batches and for matrices that are no squares; how many failed."""
-    timer, failed = timer or CudaEvents(REST_S), 0
+def shapes(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """Each way, for batches and for matrices that are no squares."""
+    timer = timer or CudaEvents(REST_S)
     for modulus in SHAPE_MODULI:
         for shape in SHAPES:
-            failed += failures(Problem(modulus, shape).cases(SHAPE_OP, WAYS), timer, out)
-            release()
-    return failed
+            yield Problem(modulus, shape).tasks(SHAPE_OP, WAYS), timer
 
 
 # ---- matrices of polynomials ----
 
 
 @dataclass(frozen=True)
-class PolyShape:
-    """Matrices (batch, m, k) by (batch, k, n) of polynomials; a dot product has m = n = 1."""
+class PolyShape(Shape):
+    """Of polynomials, so many limbs of so many bits; a dot product has m = n = 1."""
 
-    matrices: Shape
     degree: int
     limbs: int
     bits: int
 
     @property
     def work(self) -> int:
-        return self.matrices.work * self.limbs * self.degree
-
-    @classmethod
-    def of(cls, row: Row) -> PolyShape:
-        return cls(Shape.of(row), *(int(row.params[name]) for name in ("degree", "limbs", "bits")))
+        return super().work * self.limbs * self.degree
 
     def __str__(self) -> str:
-        s = self.matrices
-        if s.m == s.n == 1:
-            return f"{s.batch} dot products of {s.k}"
-        return str(s)
+        return f"{self.batch} dot products of {self.k}" if self.m == self.n == 1 else super().__str__()
 
 
 POLY_SHAPES = (
-    PolyShape(Shape(1, 64, 64, 64), 4096, 4, 30),
-    PolyShape(Shape(16, 16, 16, 16), 4096, 4, 30),
-    PolyShape(Shape(256, 4, 4, 4), 4096, 4, 30),
-    PolyShape(Shape(8, 16, 16, 16), 4096, 4, 60),
-    PolyShape(Shape(64, 1, 64, 1), 4096, 4, 30),
+    PolyShape(1, 64, 64, 64, 4096, 4, 30),
+    PolyShape(16, 16, 16, 16, 4096, 4, 30),
+    PolyShape(256, 4, 4, 4, 4096, 4, 30),
+    PolyShape(8, 16, 16, 16, 4096, 4, 60),
+    PolyShape(64, 1, 64, 1, 4096, 4, 30),
 )
 POLY_MUSTS = {POLY_SHAPES[0]: 5}  # how many times as fast as the sum of products it is to be
-EVALUATED, COEFFICIENTS, SUM = "evaluated", "coefficients", "sum of products"
+POLY_WAYS = EVALUATED, COEFFICIENTS, SUM = "evaluated", "coefficients", "sum of products"
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,29 +254,40 @@ class PolyProblem:
         return pg.Ring(s.degree, pg.ntt_primes(s.degree, s.bits, s.limbs))
 
     @cached_property
-    def host(self) -> tuple[pg.Poly, pg.Poly, pg.Poly]:
-        """Evaluated operands, and a column by which the whole product is multiplied."""
-        s, ring = self.shape.matrices, self.ring
-        rng = np.random.default_rng(s.work)
-        made = []
-        for batch in ((s.batch, s.m, s.k), (s.batch, s.k, s.n), (s.n, 1)):
-            data = np.empty((*batch, ring.rows, ring.n), ring.dtype)
-            for row, q in enumerate(ring.moduli):
-                data[..., row, :] = residues(rng, q, (*batch, ring.n))
-            made.append(ring.from_residues(data, domain="eval"))
-        a, b, column = made
-        return a, b, column
+    def host(self) -> list[pg.Poly]:
+        """The operands, evaluated."""
+        s, ring, made = self.shape, self.ring, []
+        rng = np.random.default_rng(s.batch * s.m * s.k * s.n)
+        for batch in ((s.batch, s.m, s.k), (s.batch, s.k, s.n)):
+            rows = [residues(rng, q, (*batch, ring.n)).astype(ring.dtype) for q in ring.moduli]
+            made.append(ring.from_residues(np.stack(rows, axis=-2), domain="eval"))
+        return made
 
     @cached_property
-    def evaluated(self) -> tuple[pg.Poly, pg.Poly]:
+    def products(self) -> list[Product]:
+        """Of each limb: matrices of residues, one at each point."""
+        limbs = zip(self.ring.moduli, *map(self.points, self.host), strict=True)
+        return [Product(q, a, b, partial(linalg.matmul, q=q)) for q, a, b in limbs]
+
+    def points(self, poly: pg.Poly) -> list[NDArray[Any]]:
+        by_limb = poly.cpu().ntt().data.transpose(3, 0, 4, 1, 2)
+        return [np.ascontiguousarray(limb).reshape(-1, *limb.shape[2:]) for limb in by_limb]
+
+    def values(self, c: pg.Poly) -> NDArray[Any]:
+        return np.concatenate([p.values(x) for p, x in zip(self.products, self.points(c), strict=True)])
+
+    def right(self, values: NDArray[Any]) -> bool:
+        found = np.split(values, self.shape.limbs)
+        return all(product.holds(x) for product, x in zip(self.products, found, strict=True))
+
+    @cached_property
+    def evaluated(self) -> list[pg.Poly]:
         """The operands on the device."""
-        a, b, _ = self.host
-        return a.to(DEVICE), b.to(DEVICE)
+        return [x.to(DEVICE) for x in self.host]
 
     @cached_property
-    def coefficients(self) -> tuple[pg.Poly, pg.Poly]:
-        a, b = self.evaluated
-        return a.intt(), b.intt()
+    def coefficients(self) -> list[pg.Poly]:
+        return [x.intt() for x in self.evaluated]
 
     @cached_property
     def terms(self) -> tuple[Any, Any]:
@@ -339,84 +298,40 @@ class PolyProblem:
         a, b = a[:, :, None].transpose(3, 0, 1, 2, 4, 5), b[:, None].transpose(2, 0, 1, 3, 4, 5)
         return cupy.ascontiguousarray(a), cupy.ascontiguousarray(b)
 
-    @cached_property
-    def places(self) -> tuple[NDArray[np.intp], ...]:
-        """Of the residues that are looked at one by one."""
-        s = self.shape.matrices
-        shape = (s.batch, s.m, s.n, self.ring.rows, self.ring.n)
-        return np.unravel_index(np.random.default_rng(1).integers(int(np.prod(shape)), size=SAMPLED), shape)
-
-    @cached_property
-    def expected(self) -> tuple[NDArray[Any], pg.Poly]:
-        """Residues by Python integers, and A (B x)."""
-        a, b, column = self.host
-        batch, i, j, row, x = self.places
-        moduli = np.array(self.ring.moduli, object)[row]
-        left, right = (
-            data.astype(object) for data in (a.data[batch, i, :, row, x], b.data[batch, :, j, row, x])
-        )
-        return (left * right).sum(1) % moduli, a @ (b @ column)
-
     def run(self, way: str, out: pg.Poly) -> pg.Poly:
         if way == SUM:
-            limbs, compute = self.ring.basis, get_backend(DEVICE)
+            basis, backend = self.ring.basis, get_backend(DEVICE)
             for k, (x, y) in enumerate(zip(*self.terms, strict=True)):
                 c = out.data if k else None
-                compute.pointwise(limbs, "mul_add" if k else "mul", x, y, c, out.data)
+                backend.pointwise(basis, "mul_add" if k else "mul", x, y, c, out.data)
             return out
         a, b = self.evaluated if way == EVALUATED else self.coefficients
-        s = self.shape.matrices
-        if s.m == s.n == 1:
+        if self.shape.m == self.shape.n == 1:
             pg.dot(a[:, 0], b[:, :, 0], out=out[:, 0, 0])
             return out
         return pg.matmul(a, b, out=out)
 
-    def case(self, way: str) -> Case:
+    def task(self, way: str) -> Task:
         s, ring = self.shape, self.ring
-        domain: Any = "coef" if way == COEFFICIENTS else "eval"
+        shape = (s.batch, s.m, s.n, ring.rows, ring.n)
 
         @cache
         def out() -> pg.Poly:
             import cupy
 
-            shape = (s.matrices.batch, s.matrices.m, s.matrices.n, ring.rows, ring.n)
+            domain: Any = "coef" if way == COEFFICIENTS else "eval"
             return ring.from_residues(cupy.zeros(shape, ring.dtype), domain=domain, copy=False)
 
-        def values(c: pg.Poly) -> NDArray[Any]:
-            """The largest residue of each limb, those at the places, C x."""
-            host = c.cpu().ntt()
-            most = host.data.max((0, 1, 2, 4))
-            image = (host @ self.host[2]).data.ravel()
-            return np.concatenate([np.asarray(x, np.uint64) for x in (most, host.data[self.places], image)])
-
-        def verify(values: NDArray[Any]) -> bool:
-            most, found = values[: ring.rows], values[ring.rows :]
-            entries, image = self.expected
-            below = all(int(x) < q for x, q in zip(most, ring.moduli, strict=True))
-            return (
-                below
-                and np.array_equal(found[:SAMPLED], entries)
-                and np.array_equal(found[SAMPLED:], image.data.ravel())
-            )
-
-        params: dict[str, int | str] = dataclasses.asdict(s.matrices)
-        params |= {"degree": s.degree, "limbs": s.limbs, "bits": s.bits, "way": way}
-        work = s.matrices.batch * s.matrices.m * s.matrices.n * s.degree * s.limbs
-        return Case(POINTS_OP, "polygpu", params, lambda: self.run(way, out()), verify, work, values)
-
-    def cases(self) -> Iterator[tuple[Case, Figures]]:
-        for way in (EVALUATED, COEFFICIENTS, SUM):
-            yield self.case(way), partial(rate_of, self.shape.work)
+        run, params = lambda: self.run(way, out()), {**asdict(s), "way": way}
+        case = Case(POINTS_OP, "polygpu", params, run, self.right, int(np.prod(shape)), self.values)
+        return task(case, partial(rate_of, s.work))
 
 
-def polynomials(out: Path, timer: Timer | None = None) -> int:
-    """Matrices of polynomials in either domain, and the same sums point by point; how many failed."""
-    timer, failed = timer or CudaEvents(REST_S), 0
+def polynomials(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """Matrices of polynomials in either domain, and the same sums point by point."""
     for shape in POLY_SHAPES:
         with pg.device("cpu"):
-            failed += failures(PolyProblem(shape).cases(), timer, out)
-        release()
-    return failed
+            yield map(PolyProblem(shape).task, POLY_WAYS), timer or CudaEvents(REST_S)
 
 
 # ---- many polynomials by one: Toeplitz matrices ----
@@ -434,10 +349,6 @@ def toeplitz(b: NDArray[Any], q: int) -> NDArray[Any]:
     i, j = np.indices((n, n))
     entries = b.astype(np.uint64)[(j - i) % n]
     return np.where(j >= i, entries, (q - entries) % q).astype(b.dtype)
-
-
-def ps_of(coefficients: int, ns: float) -> Mapping[str, float]:
-    return {"ps": round(1000 * ns / coefficients, 3)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,9 +397,10 @@ class SharedFactor:
 
     @cached_property
     def expected(self) -> NDArray[Any]:
-        """Of the distinct polynomials, by Python integers."""
+        """Of the distinct polynomials, by Python integers; no others differ."""
         few, b = (x.to_bigints().tolist() for x in self.host)
-        return np.array([big_product(a, b, self.ring.modulus, -1) for a in few], self.ring.dtype)
+        products = np.array([big_product(a, b, self.ring.modulus, -1) for a in few], np.uint64)
+        return np.append(products, np.uint64(0))
 
     def run(self, way: str) -> pg.Poly:
         a, b = self.operands
@@ -506,188 +418,119 @@ class SharedFactor:
         spoil(products)
         return found
 
-    def holds(self, values: NDArray[Any]) -> bool:
-        return np.array_equal(values, np.append(self.expected.astype(np.uint64), np.uint64(0)))
+    def right(self, values: NDArray[Any]) -> bool:
+        return np.array_equal(values, self.expected)
 
-    def cases(self) -> Iterator[tuple[Case, Figures]]:
-        for way in TOEPLITZ_WAYS:
-            params: dict[str, int | str] = {"q": self.modulus, "degree": self.degree, "batch": self.batch}
-            params["way"] = way
-            work, run = self.batch * self.degree, partial(self.run, way)
-            yield (
-                Case(TOEPLITZ_OP, "polygpu", params, run, self.holds, work, self.values),
-                partial(ps_of, work),
-            )
+    def task(self, way: str) -> Task:
+        params: dict[str, int | str] = {"q": self.modulus, "degree": self.degree, "batch": self.batch}
+        work, run = self.batch * self.degree, partial(self.run, way)
+        case = Case(TOEPLITZ_OP, "polygpu", {**params, "way": way}, run, self.right, work, self.values)
+        return task(case, lambda ns: {"ps": round(1000 * ns / work, 3)})
 
 
-def shared_factors(out: Path, timer: Timer | None = None) -> int:
-    """Products by transforms and by matrices; how many failed."""
-    timer, failed = timer or CudaEvents(REST_S), 0
+def shared_factors(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """Products by transforms and by matrices."""
+    timer = timer or CudaEvents(REST_S)
     for modulus in TOEPLITZ_MODULI:
         for degree in DEGREES:
             with pg.device("cpu"):
-                failed += failures(SharedFactor(modulus, degree).cases(), timer, out)
-            release()
-    return failed
+                yield map(SharedFactor(modulus, degree).task, TOEPLITZ_WAYS), timer
 
 
-PARTS: Mapping[str, Callable[[Path, Timer | None], int]] = {
+PARTS: dict[str, Part] = {
     "squares": squares,
     "shapes": shapes,
     "polynomials": polynomials,
     "toeplitz": shared_factors,
 }
 
-# ---- the page's tables ----
+# ---- the page ----
 
 
-def ms(row: Row | None) -> str:
-    return figure(row.median / 1e6) if row else ""
-
-
-def rate(row: Row | None) -> str:
-    return figure(row.figures["tmodmul"]) if row else ""
-
-
-def goal_text(goal: tuple[float, float] | None) -> str:
-    return f"{goal[0]:g} / {goal[1]:g}" if goal else ""
-
-
-Squares = Mapping[tuple[str, int, str], Row]  # by modulus, size and way
-
-
-def square_cell(row: Row) -> tuple[str, int, str]:
-    return str(row.params.get("q", "")), int(row.params["n"]), str(row.params["way"])
-
-
-def square_table(cells: Squares) -> Iterator[Table]:
+def square_table(rows: Rows) -> Iterator[Table]:
     """A table for each modulus, cuBLAS beside it."""
-    for modulus in (x for x in MODULI if any(q == x for q, _, _ in cells)):
-        own = {(n, way): row for (q, n, way), row in cells.items() if q == modulus}
-        best = max(
-            (row.figures["tmodmul"] for (_, way), row in own.items() if way == "integer"), default=None
-        )
-        body = []
-        for n in sorted({n for n, _ in own}):
-            for way in (*WAYS, TAKEN, CUBLAS):
-                row = cells.get(("", n, CUBLAS)) if way == CUBLAS else own.get((n, way))
-                if row is None:
-                    continue
-                f = row.figures
-                body.append(
-                    (
-                        str(n),
-                        way + taken_by(own, n) if way == TAKEN else way,
-                        ms(row),
-                        "" if way == CUBLAS else rate(row),
-                        figure(f["int8_tops"]) if "int8_tops" in f else "",
-                        f"{figure(f['tmodmul'] / best)}x" if best and "tmodmul" in f else "",
-                        goal_text(GOALS.get((modulus, n))) if way == TAKEN else "",
-                    )
-                )
-        yield Table(
-            f"q = {modulus}, N x N by N x N",
-            ("N", "way", "ms", "Tmodmul/s", "int8 TOPS", "of CUDA cores' best", "must / moonshot"),
-            tuple(body),
-        )
+    columns = (
+        "N = $n | way = way | ms | Tmodmul/s = tmodmul | int8 TOPS = int8_tops | "
+        "of CUDA cores' best = of_best | must / moonshot = goal"
+    )
+    for modulus in (x for x in MODULI if rows.where(q=x)):
+        own = rows.where(q=modulus)
+        best = max((row.figures["tmodmul"] for row in own.where(way="integer")), default=None)
+        ways = ((n, way) for n in own.values("n") for way in (*WAYS, TAKEN, CUBLAS))
+        found = (rows.one(n=n, way=way, q=None if way == CUBLAS else modulus) for n, way in ways)
+
+        def way(row: Row, own: Rows = own) -> str:
+            found = (
+                x for x in own.where(n=row.params["n"]) if x.params["way"] in WAYS and x.figures["taken"]
+            )
+            taken = next(found, None) if row.params["way"] == TAKEN else None
+            return f"{row.params['way']}" + (f" ({taken.params['way']})" if taken else "")
+
+        def of_best(row: Row, best: float | None = best) -> str:
+            text = quotient(row.figures.get("tmodmul"), best)
+            return text + "x" * bool(text)
+
+        def goal(row: Row, modulus: str = modulus) -> str:
+            found = GOALS.get((modulus, int(row.params["n"]))) if row.params["way"] == TAKEN else None
+            return f"{found[0]:g} / {found[1]:g}" if found else ""
+
+        title = f"q = {modulus}, N x N by N x N"
+        yield table(title, columns, (row for row in found if row), way=way, of_best=of_best, goal=goal)
 
 
-def taken_by(own: Mapping[tuple[int, str], Row], n: int) -> str:
-    taken = [way for way in WAYS if (n, way) in own and own[n, way].figures["taken"]]
-    return f" ({taken[0]})" if taken else ""
-
-
-def shape_cell(row: Row) -> tuple[str, Shape, str]:
-    return str(row.params["q"]), Shape.of(row), str(row.params["way"])
-
-
-def shape_table(cells: Mapping[tuple[str, Shape, str], Row]) -> Iterator[Table]:
+def shape_table(rows: Rows) -> Iterator[Table]:
     """A line for each shape and modulus."""
     body = []
-    for shape in dict.fromkeys(shape for _, shape, _ in cells):
-        for modulus in dict.fromkeys(q for q, s, _ in cells if s == shape):
-            own = {way: row for way in WAYS if (row := cells.get((modulus, shape, way)))}
+    for shape in dict.fromkeys(map(Shape.of, rows)):
+        found = rows.where(**asdict(shape))
+        for modulus in dict.fromkeys(str(row.params["q"]) for row in found):
+            own = {way: row for way in WAYS if (row := found.one(q=modulus, way=way))}
             fastest = min(own, key=lambda way: own[way].median)
-            taken = next((way for way, row in own.items() if row.figures["taken"]), None)
-            body.append(
-                (
-                    str(shape),
-                    modulus,
-                    *(ms(own.get(way)) for way in WAYS),
-                    rate(own[fastest]),
-                    fastest,
-                    taken or "",
-                    f"{own[taken].median / own[fastest].median:.2f}" if taken else "",
-                )
-            )
-    yield Table(
-        "Other shapes: ms by each way",
-        ("shape", "q", *WAYS, "best: Tmodmul/s", "fastest", "taken", "taken: time by the fastest's"),
-        tuple(body),
+            taken = next((way for way, row in own.items() if row.figures["taken"]), "")
+            by_fastest = quotient(page.median(own.get(taken)), own[fastest].median, ".2f")
+            times = (text for way in WAYS for text in texts(own.get(way), "ms"))
+            best = texts(own[fastest], "Tmodmul/s = tmodmul")
+            body.append((str(shape), modulus, *times, *best, fastest, taken, by_fastest))
+    names = ("shape", "q", *WAYS, "best: Tmodmul/s", "fastest", "taken", "taken: time by the fastest's")
+    yield Table("Other shapes: ms by each way", names, tuple(body))
+
+
+def points_table(rows: Rows) -> Iterator[Table]:
+    columns = (
+        f"product | N, limbs | {EVALUATED} | {COEFFICIENTS} | sum of pointwise products | "
+        "evaluated: Tmodmul/s | times as fast as the sum | must"
     )
-
-
-def points_cell(row: Row) -> tuple[PolyShape, str]:
-    return PolyShape.of(row), str(row.params["way"])
-
-
-def points_table(cells: Mapping[tuple[PolyShape, str], Row]) -> Iterator[Table]:
     body = []
-    for shape in dict.fromkeys(shape for shape, _ in cells):
-        evaluated, coefficients, summed = (cells.get((shape, way)) for way in (EVALUATED, COEFFICIENTS, SUM))
-        times = figure(summed.median / evaluated.median) + "x" if summed and evaluated else ""
-        body.append(
-            (
-                str(shape),
-                f"{shape.degree}, {shape.limbs} of {shape.bits} bits",
-                ms(evaluated),
-                ms(coefficients),
-                ms(summed),
-                rate(evaluated),
-                times,
-                f"{POLY_MUSTS[shape]:g}x" if shape in POLY_MUSTS else "",
-            )
+    for shape in dict.fromkeys(map(PolyShape.of, rows)):
+        own = Rows(row for row in rows if PolyShape.of(row) == shape)
+        evaluated, _, summed = found = [own.one(way=way) for way in POLY_WAYS]
+        ms = (text for row in found for text in texts(row, "ms"))
+        times, must = quotient(page.median(summed), page.median(evaluated)), POLY_MUSTS.get(shape)
+        line = (
+            *texts(evaluated, "Tmodmul/s = tmodmul"),
+            times + "x" * bool(times),
+            f"{must:g}x" if must else "",
         )
-    yield Table(
-        "Matrices of polynomials, ms",
-        (
-            "product",
-            "N, limbs",
-            EVALUATED,
-            COEFFICIENTS,
-            "sum of pointwise products",
-            "evaluated: Tmodmul/s",
-            "times as fast as the sum",
-            "must",
-        ),
-        tuple(body),
-    )
+        body.append((str(shape), f"{shape.degree}, {shape.limbs} of {shape.bits} bits", *ms, *line))
+    yield Table("Matrices of polynomials, ms", page.heads(columns), tuple(body))
 
 
-def toeplitz_cell(row: Row) -> tuple[str, int, str]:
-    return str(row.params["q"]), int(row.params["degree"]), str(row.params["way"])
-
-
-def toeplitz_table(cells: Mapping[tuple[str, int, str], Row]) -> Iterator[Table]:
+def toeplitz_table(rows: Rows) -> Iterator[Table]:
     """A table for each modulus."""
-    for modulus in (x for x in TOEPLITZ_MODULI if any(q == x for q, _, _ in cells)):
+    for modulus in (x for x in TOEPLITZ_MODULI if rows.where(q=x)):
         body = []
-        for degree in sorted({n for q, n, _ in cells if q == modulus}):
-            own = {way: row for way in TOEPLITZ_WAYS if (row := cells.get((modulus, degree, way)))}
-            texts = [figure(own[way].figures["ps"]) if way in own else "" for way in TOEPLITZ_WAYS]
-            ways = [way for way in own if way != "auto"]
-            fastest = min(ways, key=lambda way: own[way].figures["ps"], default="")
-            body.append((str(degree), *texts, fastest))
-        yield Table(
-            f"q: {modulus}, ps per coefficient",
-            ("N", *TOEPLITZ_WAYS[:-1], "Poly.mul", "fastest"),
-            tuple(body),
-        )
+        for degree in rows.where(q=modulus).values("degree"):
+            found = {way: rows.one(q=modulus, degree=degree, way=way) for way in TOEPLITZ_WAYS}
+            ps = {way: row.figures["ps"] for way, row in found.items() if row and way != "auto"}
+            line = (text for row in found.values() for text in texts(row, "ps = ps"))
+            body.append((str(degree), *line, min(ps, key=ps.__getitem__, default="")))
+        names = ("N", *TOEPLITZ_WAYS[:-1], "Poly.mul", "fastest")
+        yield Table(f"q: {modulus}, ps per coefficient", names, tuple(body))
 
 
 KINDS = {
-    "modular-squares": StudyKind(square_table, SQUARE_OP, square_cell),
-    "modular-shapes": StudyKind(shape_table, SHAPE_OP, shape_cell),
-    "modular-polynomials": StudyKind(points_table, POINTS_OP, points_cell),
-    "modular-toeplitz": StudyKind(toeplitz_table, TOEPLITZ_OP, toeplitz_cell),
+    "modular-squares": StudyKind(square_table, SQUARE_OP),
+    "modular-shapes": StudyKind(shape_table, SHAPE_OP),
+    "modular-polynomials": StudyKind(points_table, POINTS_OP),
+    "modular-toeplitz": StudyKind(toeplitz_table, TOEPLITZ_OP),
 }

@@ -14,23 +14,9 @@ from pathlib import Path
 from ..harness import ROOT
 
 STALLS = (  # why a warp waits, in the tool's words
-    "barrier",
-    "branch_resolving",
-    "dispatch_stall",
-    "drain",
-    "imc_miss",
-    "lg_throttle",
-    "long_scoreboard",
-    "math_pipe_throttle",
-    "membar",
-    "mio_throttle",
-    "misc",
-    "no_instruction",
-    "not_selected",
-    "short_scoreboard",
-    "sleeping",
-    "tex_throttle",
-    "wait",
+    *("barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
+    *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected"),
+    *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
 )
 LIMITS = ("registers", "shared_mem", "warps", "blocks")  # of the blocks that a multiprocessor holds
 STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"

@@ -1,4 +1,4 @@
-"""Kernels on arrays of integers: verified, timed beside a copy of the same bytes, counted by the profiler."""
+"""Variants beside each other: verified, timed beside a copy of the same bytes, counted by the profiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,153 +17,242 @@ from polygpu.backends import get_backend
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from . import kernel, ncu
+from .kernel import Kernel, Ready
 
 DEVICE = "cuda:0"
-POISON = 0xA5A5A5A5A5A5A5A5  # what a result holds before it is written; no residue
+POISON = 0xA5A5A5A5A5A5A5A5  # what integers hold before they are written; no residue
 RECORDED_BYTES = 2**25  # smaller arrays are worked on in a graph: kernels run faster than Python calls them
 MOST_SETS = 256
+
+Figures = Mapping[str, float]
+Params = Mapping[str, int | str]
+
+
+class Task(NamedTuple):
+    """What becomes a row."""
+
+    case: Case
+    figures: Callable[[Row, Mapping[str, Row]], Figures]
+    """Of its row, beside those before it, by variant."""
+
+
+Part = Callable[[Path, Timer | None], Iterator[tuple[Iterable[Task], Timer]]]
+"""Of a study: tasks that share arrays, and their clock. The path is that of the results."""
+
+
+def run(parts: Iterable[Part], out: Path, timer: Timer | None = None) -> int:
+    """Measure all tasks and keep their rows; 1 if one of them was wrong."""
+    failures = 0
+    for part in parts:
+        for tasks, clock in part(out, timer):
+            failures += measured(tasks, clock, out)
+            release()
+    return 1 if failures else 0
+
+
+def measured(tasks: Iterable[Task], timer: Timer, out: Path) -> int:
+    """How many failed."""
+    failures, done = 0, dict[str, Row]()
+    for case, figures in tasks:
+        try:
+            row = measure(case, timer)
+            row = dataclasses.replace(row, figures=dict(figures(row, done)))
+        except Exception as error:
+            failures += 1
+            say(f"{case}: FAILED, {type(error).__name__}: {error}")
+            continue
+        record(row, out)
+        done[str(row.params.get("variant"))] = row
+        say(f"{case}: " + ", ".join(f"{name} {value:.4g}" for name, value in row.figures.items()))
+    return failures
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+# ---- variants that read the same arrays ----
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A kernel, or several in a row, ready to run."""
+    """A variant: what runs, and what must come out."""
 
     variant: str
-    run: Callable[[Any, Any], object]
-    """From x to y, arrays on the card."""
+    work: Sequence[Kernel] | Callable[[], Ready]
+    """A kernel, several in a row, or what makes ready something else."""
     expected: Callable[[], NDArray[Any]]
-    """What y must be, in host memory: POISON where it is not written."""
-    moved_bytes: int
-    """The least that it moves through the card's memory."""
+    """What y must be, in host memory, or a period of it: POISON where it is not written."""
+    moved_bytes: int | None = None
+    """The least that it moves through the card's memory; None: what a copy does."""
     library: str = "study"
-    kernel: str | None = None
-    """Part of its name in a profile; None: not one kernel."""
-    facts: Mapping[str, float] = field(default_factory=dict)
-    """Of the kernel and its blocks."""
-    params: Mapping[str, int | str] = field(default_factory=dict)
+    facts: Figures = field(default_factory=dict)
+    """Beside those of a kernel."""
+    params: Params = field(default_factory=dict)
     """Of its row, beside the group's."""
     modulus: int | None = None
     """Of y, which may be lazy; None: y is what is expected itself."""
+    bounds: tuple[float, float] | None = None
+    """Of the errors of floats; None: y is exact."""
+    op: str = ""
+    """Of its row, where it is not the group's."""
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        return () if callable(self.work) else self.work
+
+    def ready(self, functions: Mapping[str, Any], x: Callable[[], NDArray[Any]]) -> Ready:
+        if callable(self.work):
+            return self.work()
+        runs = [kernel.ready(one, functions) for one in self.work]
+        return runs[0] if len(runs) == 1 else kernel.in_a_row(self.work, runs, x)
+
+    def right(self, values: NDArray[Any]) -> bool:
+        expected = np.resize(self.expected(), values.shape)
+        if self.bounds is not None:
+            return all(
+                error < bound for error, bound in zip(errors(values, expected), self.bounds, strict=True)
+            )
+        return np.array_equal(values if self.modulus is None else values % np.uint64(self.modulus), expected)
+
+
+Plan = list[tuple[Entry, Ready]]
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Entries that read the same array x, and write another of its size. The first is the copy."""
+    """Entries that read the same array x and write another of its size, after a copy that does."""
 
     op: str
-    params: Mapping[str, int | str]
+    params: Params
     x: Callable[[], NDArray[Any]]
-    entries: Sequence[tuple[str, Callable[[], Entry]]]
-    """Names, for messages, and what makes them."""
+    entries: Sequence[Entry]
+    copied: ClassVar[bool] = True
 
-    def made(self, say: Callable[[str], object]) -> list[Entry]:
-        """A copy, and the entries that can be made here."""
-        own = ((f"{self}, {name}", make) for name, make in self.entries)
-        return [copy(self.x), *kernel.made(own, say)]
+    def sets(self, l2_bytes: int) -> list[tuple[Any, ...]]:
+        """x, and room for a result, on the card, so many times over that no cache holds them."""
+        import cupy
 
-    def __str__(self) -> str:
-        return " ".join((self.op, *(f"{k}={v}" for k, v in self.params.items())))
+        x = cupy.asarray(self.x())
+        count = min(MOST_SETS, max(1, math.ceil(4 * l2_bytes / (2 * x.nbytes))))
+        return [(x.copy() if i else x, cupy.empty_like(x)) for i in range(count)]
+
+    def values(self, y: Any) -> NDArray[Any]:
+        """What is looked at in host memory."""
+        import cupy
+
+        return np.asarray(cupy.asnumpy(y))
+
+    def whole(self, y: Any) -> bool:
+        """Whether the rest of y agrees with what is looked at."""
+        return True
+
+    def tasks(self, plan: Iterable[tuple[Entry, Ready, Figures]], timer: Timer) -> Iterator[Task]:
+        sets = self.sets(int(timer.machine()["l2_bytes"]))
+        for entry, ready, counters in plan:
+            facts = {**ready.facts, **entry.facts, **counters}
+            yield Task(self.case(entry, ready, sets), partial(self.figures, entry, facts, sets[0][-1]))
+
+    def case(self, entry: Entry, ready: Ready, sets: Sequence[tuple[Any, ...]]) -> Case:
+        """The entry on all sets, one after the other."""
+        import cupy
+
+        def run() -> Any:
+            for arrays in sets:
+                ready.run(*arrays)
+            return first
+
+        first, *others = (arrays[-1] for arrays in sets)
+        for y in (first, *others):
+            y.fill(np.nan if y.dtype.kind in "fc" else np.uint64(POISON).astype(y.dtype))
+
+        def verify(values: NDArray[Any]) -> bool:
+            same = all(bool(cupy.array_equal(y, first)) for y in others)
+            return same and self.whole(first) and entry.right(values)
+
+        repeat, launch = run, {}
+        if self.copied:
+            recorded = first.nbytes < RECORDED_BYTES
+            repeat = get_backend(DEVICE).capture(run) if recorded else run
+            launch = {"launch": f"CUDA graph of {len(sets)}" if recorded else "plain"}
+        params = {**self.params, "variant": entry.variant, **entry.params, **launch}
+        return Case(
+            entry.op or self.op, entry.library, params, repeat, verify, first.size, self.values, len(sets)
+        )
+
+    def figures(self, entry: Entry, facts: Figures, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
+        found = {**self.rates(entry, y, row, done), **facts}
+        if entry.bounds is not None:
+            values = self.values(y)
+            found["error_l2"], found["error_max"] = errors(values, np.resize(entry.expected(), values.shape))
+        return found
+
+    def rates(self, entry: Entry, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
+        """Beside the copy."""
+        copied = row if entry.variant == "copy" else done["copy"]
+        moved_bytes = 2 * y.nbytes if entry.moved_bytes is None else entry.moved_bytes
+        copy_gbps, gbps = 2 * y.nbytes / copied.median, moved_bytes / row.median
+        return {
+            "us_median": round(row.median / 1000, 3),
+            "gbps": round(gbps, 1),
+            "copy_gbps": round(copy_gbps, 1),
+            "copy_share": round(gbps / copy_gbps, 4),
+        }
 
 
-def copy(x: Callable[[], NDArray[Any]]) -> Entry:
+def errors(values: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+    """Relative L2, and the largest by the root mean square of what is expected."""
+    off = np.abs(values - expected)
+    rms = np.sqrt(np.mean(np.abs(expected) ** 2))
+    return float(np.sqrt(np.mean(off**2)) / rms), float(off.max() / rms)
+
+
+def copy() -> Ready:
     import cupy
 
-    return Entry("copy", lambda x, y: cupy.copyto(y, x), x, 2 * x().nbytes, library="CuPy")
+    return Ready(lambda x, y: cupy.copyto(y, x))
 
 
-def sets_of(x: Any, l2_bytes: int) -> list[tuple[Any, Any]]:
-    """x, of the host or the card, and room for a result, so many times over that no cache holds them."""
-    import cupy
-
-    first = cupy.asarray(x)
-    copies = min(MOST_SETS, max(1, math.ceil(4 * l2_bytes / (2 * x.nbytes))))
-    return [(first if i == 0 else first.copy(), cupy.empty_like(first)) for i in range(copies)]
-
-
-def case(group: Group, entry: Entry, sets: Sequence[tuple[Any, Any]]) -> Case:
-    """The entry on all sets, one after the other."""
-    import cupy
-
-    def run() -> Any:
-        for x, y in sets:
-            entry.run(x, y)
-        return sets[0][1]
-
-    x, first = sets[0]
-    for _, y in sets:
-        y.fill(np.uint64(POISON).astype(y.dtype))
-    recorded = x.nbytes < RECORDED_BYTES
-    repeat = get_backend(DEVICE).capture(run) if recorded else run
-
-    def verify(values: NDArray[Any]) -> bool:
-        reduced = values if entry.modulus is None else values % np.uint64(entry.modulus)
-        right = np.array_equal(reduced, entry.expected().reshape(values.shape))
-        return right and all(bool(cupy.array_equal(y, first)) for _, y in sets[1:])
-
-    params: dict[str, int | str] = {**group.params, "variant": entry.variant, **entry.params}
-    params |= {"launch": f"CUDA graph of {len(sets)}" if recorded else "plain"}
-    return Case(group.op, entry.library, params, repeat, verify, x.size, cupy.asnumpy, len(sets))
-
-
-def launches(groups: Iterable[Group]) -> Iterator[Callable[[], object]]:
-    """Every single kernel, for a profiler."""
-    import cupy
-
+def plans(groups: Sequence[Group]) -> list[tuple[Group, Plan]]:
+    """The entries that can be made ready here, a copy first."""
+    functions = kernel.compiled(one for group in groups for entry in group.entries for one in entry.kernels)
+    found: list[tuple[Group, Plan]] = []
     for group in groups:
-        x = cupy.asarray(group.x())
-        y = cupy.empty_like(x)
-        for entry in group.made(print):
-            if entry.kernel is not None:
-                yield partial(entry.run, x, y)
-
-
-def run(study: str, groups: Sequence[Group], out: Path, timer: Timer | None = None) -> int:
-    """Measure all entries and keep their rows; 1 if one of them was wrong."""
-    timer = timer or CudaEvents()
-    l2_bytes = int(timer.machine()["l2_bytes"])
-    plans = [(group, group.made(lambda line: print(line, flush=True))) for group in groups]
-    kernels = [entry for _, plan in plans for entry in plan if entry.kernel is not None]
-    counted: dict[Entry, ncu.Counted] = {}
-    try:
-        if kernels:
-            counted = dict(zip(kernels, ncu.count(study, [e.kernel or "" for e in kernels]), strict=True))
-    except ncu.Uncounted as error:
-        print(f"no counters: {error}", flush=True)
-    failures = 0
-    for group, plan in plans:
-        sets = sets_of(group.x(), l2_bytes)
-        copied: Row | None = None
-        for entry in plan:
+        plan: Plan = []
+        copies = [Entry("copy", copy, group.x, library="CuPy")] if group.copied else []
+        for entry in (*copies, *group.entries):
             try:
-                row = measure(case(group, entry, sets), timer)
-                copied = copied or row
-                figures = times(row, entry.moved_bytes, copied, 2 * sets[0][0].nbytes) | dict(entry.facts)
-                if entry in counted:
-                    figures |= ncu.figures(counted[entry])
-                row = dataclasses.replace(row, figures=figures)
-                record(row, out)
-                print(describe(row), flush=True)
-            except Exception as error:
-                failures += 1
-                print(f"{group}, {entry.variant} {dict(entry.params)}: FAILED, {error}", flush=True)
-                if copied is None:
-                    break  # the copy, beside which the others stand
-        del sets
-        release()
-    return 1 if failures else 0
+                plan.append((entry, entry.ready(functions, group.x)))
+            except Exception as error:  # a library or a header is missing, a kernel does not compile
+                text = str(error).strip().splitlines() or [""]
+                say(f"{group.op} {group.params}, {entry.variant}: skipped, {type(error).__name__}: {text[0]}")
+        found.append((group, plan))
+    return found
 
 
-def times(row: Row, moved_bytes: int, copied: Row, copied_bytes: int) -> dict[str, float]:
-    """Of a row, beside a copy."""
-    copy_gbps, gbps = copied_bytes / copied.median, moved_bytes / row.median
-    return {
-        "us_median": round(row.median / 1000, 3),
-        "gbps": round(gbps, 1),
-        "copy_gbps": round(copy_gbps, 1),
-        "copy_share": round(gbps / copy_gbps, 4),
-    }
+def launches(groups: Sequence[Group]) -> Iterator[Callable[[], object]]:
+    """Every single kernel, for a profiler."""
+    for group, plan in plans(groups):
+        (arrays,) = group.sets(0)
+        yield from (partial(ready.run, *arrays) for _, ready in plan if ready.kernel is not None)
 
 
-def describe(row: Row) -> str:
-    what = " ".join(f"{k}={v}" for k, v in row.params.items())
-    return f"{row.op} {what}: " + ", ".join(f"{name} {value:.4g}" for name, value in row.figures.items())
+def tasks_of(
+    groups: Sequence[Group], timer: Timer, study: str = ""
+) -> Iterator[tuple[Iterable[Task], Timer]]:
+    """study: of which a profiler counts the kernels; a child process launches the same groups."""
+    made = plans(groups)
+    kernels = [ready for _, plan in made for _, ready in plan if ready.kernel is not None]
+    seen: dict[Ready, Figures] = {}
+    try:
+        if kernels and study:
+            counters = ncu.count(study, [ready.kernel or "" for ready in kernels])
+            seen = dict(zip(kernels, map(ncu.figures, counters), strict=True))
+    except ncu.Uncounted as error:
+        say(f"no counters: {error}")
+    for group, plan in made:
+        yield group.tasks(((entry, ready, seen.get(ready, {})) for entry, ready in plan), timer), timer
+
+
+def counted(study: str, groups: Callable[[], Sequence[Group]]) -> Part:
+    return lambda out, timer: tasks_of(groups(), timer or CudaEvents(), study)

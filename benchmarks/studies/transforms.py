@@ -17,6 +17,7 @@ from polygpu.backends.cuda.transform import passes_over
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel
+from .kernel import Ready
 from .runner import DEVICE
 
 BITS = 60
@@ -68,6 +69,17 @@ def powers(x: int, count: int) -> NDArray[Any]:
     return found[:count]
 
 
+def pairs(residues: NDArray[Any]) -> NDArray[Any]:
+    """Of Shoup's product: (w, floor(w 2^64 / q))."""
+    return np.array([(w, (w << 64) // modulus()) for w in residues.tolist()], np.uint64)
+
+
+def split_powers(w: int, count: int, log_low: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Pairs of w^e for e < 2^log_low, and for the multiples of 2^log_low below count."""
+    step = pow(w, 1 << log_low, modulus())
+    return pairs(powers(w, 1 << log_low)), pairs(powers(step, count >> log_low))
+
+
 def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
     """Rows of x, natural order, to bit-reversed, on the CPU. psi: instead of the ring's own root."""
     degree = x.shape[-1]
@@ -77,54 +89,45 @@ def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = Non
 
 
 def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Pairs (w, floor(w 2^64 / q)) by node of the tree of factors; node 0, which is none, holds 1."""
-    q = modulus()
-    psi = root(degree, kind) if psi is None else psi
-    table = np.empty((degree, 2), np.uint64)
-    for node in range(degree):
-        stage = 1 << (node.bit_length() - 1) if node else 1
-        index = (
-            reverse_bits(node, degree) if kind == "negacyclic" else reverse_bits(node % stage, degree // 2)
+    """Pairs by node of the tree of factors; node 0, which is none, holds 1."""
+    of_psi = powers(root(degree, kind) if psi is None else psi, degree)
+    index = [0] * degree
+    for node in range(1, degree):
+        stage = 1 << (node.bit_length() - 1)
+        index[node] = (
+            reverse_bits(node, degree) if kind == "negacyclic" else reverse_bits(node - stage, degree // 2)
         )
-        w = pow(psi, index, q)
-        table[node] = w, (w << 64) // q
-    return table
+    return pairs(of_psi[index])
 
 
-def in_passes(degree: int, passes: Sequence[Pass], only: int | None = None) -> Callable[[Any, Any], object]:
-    """polygpu's forward transform of the rows of an array, in passes that are given.
+# ---- on the card ----
 
-    only: the number of one of them, which is done alone, on residues and to residues.
-    """
+
+def moduli() -> Any:
+    """The constants of q."""
     backend: Any = get_backend(DEVICE)
-    plan: Any = ring(degree).transform
-    (group,) = backend._groups(plan)
-    chosen = slice(None) if only is None else slice(only, only + 1)
-
-    @cache
-    def record(count: int) -> Any:
-        rows, _, offsets, used = backend._rows(plan, group, count, tuple(passes))
-        own = offsets[: len(passes)][chosen]
-        return backend._record(rows, tuple(passes)[chosen], own, "forward", used)
-
-    def run(x: Any, y: Any) -> None:
-        backend._replay(record(prod(x.shape) // degree), backend.address(x), backend.address(y))
-
-    return run
+    return backend._moduli(ring(1).basis)
 
 
-def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
-    """What polygpu takes for so many rows."""
-    return passes_over(count, degree, 1, WORD_BYTES, get_backend(DEVICE).card)  # type: ignore[attr-defined]
+def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
+    import cupy
+
+    return tuple(map(cupy.asarray, tables))
 
 
-def table_of(degree: int, one: Pass) -> int:
-    """The address of polygpu's twiddles of a pass that is the whole transform, in the order of its rounds."""
+def round_twiddles(degree: int, one: Pass) -> int:
+    """The address of polygpu's own for the one pass of a transform, in the order of its rounds."""
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = backend._groups(plan)
     packed: bytes = backend._group_tables(plan, group, (one,)).value
     return int.from_bytes(packed[:8], "little")
+
+
+def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
+    """Those that polygpu takes for so many rows."""
+    card: Card = get_backend(DEVICE).card  # type: ignore[attr-defined]
+    return passes_over(count, degree, 1, WORD_BYTES, card)
 
 
 def taken(points: int, few: bool = False) -> Pass:
@@ -133,9 +136,41 @@ def taken(points: int, few: bool = False) -> Pass:
     return one
 
 
-def facts_of_pass(degree: int, one: Pass, count: int) -> dict[str, float]:
-    """Of polygpu's kernel for transforms of one pass, once it has run."""
-    backend: Any = get_backend(DEVICE)
-    function = next(f for name, f in backend._kernels.items() if f"ntt_forward<{WORD}, {one.shape}," in name)
-    blocks = -(-count * degree >> one.log_block_values)
-    return kernel.facts_of(function, blocks, one.threads, one.shared_values * word_bytes_of(WORD))
+def in_passes(
+    degree: int, count: int, passes: Sequence[Pass], only: int | None = None
+) -> Callable[[], Ready]:
+    """polygpu's forward transform of so many rows, in passes that are given.
+
+    only: the number of one of them, which is done alone, on residues and to residues.
+    """
+    chosen = slice(None) if only is None else slice(only, only + 1)
+    done = tuple(passes)[chosen]
+
+    def work() -> Ready:
+        import cupy
+
+        backend: Any = get_backend(DEVICE)
+        plan: Any = ring(degree).transform
+        (group,) = backend._groups(plan)
+
+        @cache
+        def record(rows_count: int) -> Any:
+            rows, _, offsets, used = backend._rows(plan, group, rows_count, tuple(passes))
+            return backend._record(rows, done, offsets[: len(passes)][chosen], "forward", used)
+
+        def run(x: Any, y: Any) -> None:
+            backend._replay(record(prod(x.shape) // degree), backend.address(x), backend.address(y))
+
+        if len(done) > 1:
+            return Ready(run)
+        run(cupy.zeros(degree, np.uint64), cupy.empty(degree, np.uint64))  # which compiles it
+        (one,) = done
+        name = f"ntt_forward<{WORD}, {one.shape},"
+        function = next(f for kernel, f in backend._kernels.items() if name in kernel)
+        blocks, shared_bytes = (
+            -(-count * degree >> one.log_block_values),
+            one.shared_values * word_bytes_of(WORD),
+        )
+        return Ready(run, kernel.facts_of(function, blocks, one.threads, shared_bytes), "ntt_forward")
+
+    return work

@@ -1,0 +1,449 @@
+"""Tables and figures of the studies follow the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from test_benchmarks import row as row_of_the_cpu
+from test_studies import H100
+
+from benchmarks import harness, report
+from benchmarks.studies import STUDIES, fft64, fourstep, gemm, modular, ntt64, ntt256, transpose
+from benchmarks.studies.transpose import MANY, ONE, WITH, WITHOUT
+
+MODULES = {"fft64": fft64, "fourstep": fourstep, "gemm": gemm, "ntt64": ntt64, "ntt256": ntt256}
+MODULES |= {"transpose": transpose}
+OTHER = row_of_the_cpu(op="ntt")
+MACHINE = {
+    "kind": "gpu",
+    "name": "A Card, 80 GB",
+    "l2_bytes": 2_000,
+    "driver": "580",
+    "cuda": "13.0",
+    "cupy": "14.0",
+}
+
+
+def row(
+    op: str, us: float, work: int = 8, library: str = "study", figures: Any = None, **params: Any
+) -> harness.Row:
+    """As if measured."""
+    found = {"us_median": us, "gbps": 1000.0, "copy_share": 0.5, "copy_gbps": 2900.0, **(figures or {})}
+    median = 1000 * us
+    return dataclasses.replace(
+        OTHER, op=op, library=library, params=params, work=work, median=median, machine=MACHINE, figures=found
+    )
+
+
+def fft64_rows() -> list[harness.Row]:
+    def own(
+        variant: str, us: float, ffts: int = 10_000, loads: str = "", op: str = "fft64", **f: float
+    ) -> harness.Row:
+        library = {"D": "polygpu", "fused": "polygpu", "cuFFT": "cuFFT", "copy": "CuPy"}.get(variant, "study")
+        params = {"variant": variant, "ffts": ffts} | ({"loads": loads} if loads else {})
+        return row(op, us, 64 * ffts, library, f, **params)
+
+    facts = {"blocks": 157, "loop_turns": 24, "shared_bytes": 33792, "registers": 23}
+    return [
+        own("A", 20, loads="coalesced", **facts, instructions_per_thread=310, bank_conflicts=20_000),
+        own("A", 40, loads="literal", **facts),
+        own("B", 8, loads="coalesced", blocks=625, registers=22, error_l2=1e-7, error_max=5e-7),
+        own("B", 40, loads="literal"),
+        own("cuFFT", 6, cufft_ratio=1.0, error_l2=9e-8, error_max=4e-7),
+        own("copy", 5.5),
+        own("fused", 500, 2**20, fft64.ONE, "convolve64", times_separate=2.5, error_l2=2e-7),
+        own("D", 300, 2**20, cufft_ratio=1.02, occupancy=0.5, achieved_occupancy=0.47),
+    ]
+
+
+FFT64_LINES = (
+    "| A | blocks | 157 | 157 | 157 | yes |",
+    "| A | shared memory, KB | 33 | 33 | 33 | yes |",
+    "| A | registers a thread | 40 | 23 | 23 | no |",
+    "| A | instructions a thread | 200 or 396 | 310 |  | yes, ? |",
+    "| B | registers a thread | 20 | 22 |  | yes, ? |",
+    "| C | loop turns a thread | 12 |  |  |  |",
+    "| B | times as fast as A, 10,000 FFTs | 2 to 3 | 2.50 | 1.00 | yes, no |",
+    "| B | times as fast as A, 2^20 FFTs | 2 to 3 |  |  |  |",
+    "| copy |  | 5.50",  # the fastest first
+    "| cuFFT |  | 6.00",
+    "| B | coalesced | 8.00",
+    "| A | coalesced | 20.0 | 1000 | 50% |  | 157 |  | 24 | 33.0 | 23 |  |  | 310 |  | 2.0 |",
+    "| D |  | 300 | 1000 | 50% | 1.02 |  |  |  |  |  | 50% | 47% |  |  |  |",
+    "| one filter | polygpu, fused | 500 | 7.45 | 74% | 2.50x | 2.00e-07 |",
+    "| cuFFT | 9.00e-08 | 4.00e-07 |",
+)
+
+
+def fourstep_rows() -> list[harness.Row]:
+    """The k-th step takes k microseconds, from 1; whole ones take half of the sum."""
+
+    def of_size(batch: int) -> list[harness.Row]:
+        size, points = {"n1": 32, "n2": 4096, "batch": batch, "takes": "x"}, batch * 2**17
+        facts = {"blocks": 8, "threads": 256, "registers": 40, "shared_bytes": 4096, "occupancy": 0.75}
+        facts |= {
+            "achieved_occupancy": 0.5,
+            "bank_conflicts": points / 100,
+            "load_sectors": 320.0,
+            "load_requests": 40.0,
+        }
+        facts |= {"thread_instructions": points * 30.0, "stall_wait": 1.0, "stall_barrier": 2.25}
+        facts |= {"stall_long_scoreboard": 8.0, "stall_imc_miss": 0.5, "words_a_point": 2.0, "gbps": 100.0}
+        times = {
+            name: i + 1 for i, name in enumerate((*fourstep.PARTS_OF, "D, pass 1 of 2", "D, pass 2 of 2"))
+        }
+        rows = [
+            row("fourstep", us, points, figures=facts, **size, variant=name) for name, us in times.items()
+        ]
+        for variant, names in fourstep.VARIANTS.items():
+            f = {"words_a_point": 2.0 * len(names), "launches": len(names)}
+            rows.append(
+                row(
+                    "fourstep",
+                    sum(times[name] for name in names) / 2,
+                    points,
+                    figures=f,
+                    **size,
+                    variant=variant,
+                )
+            )
+        return rows
+
+    size, f = {"n1": 32, "n2": 4096, "batch": 1, "takes": "x"}, {"words_a_point": 4.0, "launches": 1}
+    passes, threads = {"n": 2**16, "batch": 128}, {"column_threads": 256, "row_threads": 512}
+    rows = [*of_size(64), *of_size(1), row("fourstep", 8.5, 2**17, "polygpu", f, **size, variant="D")]
+    rows.append(row("fourstep passes", 9, 2**23, "CuPy", **passes, variant="copy"))
+    for us, columns, own, taken in ((20, "2^4 x 16", "2^12", 1), (10, "2^8 x 4", "2^8", 0)):
+        f, shape = threads | {"taken": taken, "launches": 2 - taken}, {"columns": columns, "rows": own}
+        rows.append(row("fourstep passes", us, 2**23, "polygpu", f, **passes, variant="passes", **shape))
+    return rows
+
+
+FOURSTEP_LINES = (
+    "**2^17 = 32 x 4096 points, one transform**",
+    "| transpose | A | 1.00 | 7.63 | 2.00 | 100 | 50% |",
+    "| rows across, times W | A, B | 3.00 | 22.9 | 2.00 | 100 | 50% |",
+    "| rows within | A, B, C | 4.00 | 30.5 | 2.00 | 100 | 50% |",
+    "| D, pass 2 of 2 | D | 9.00 | 68.7 | 2.00 | 100 | 50% |",
+    "**2^17 = 32 x 4096 points, 64 transforms**",
+    "| A | 4 | 10.0 | 5.00 | 38.1 | 8.00 | 50% | 12% | 0.59 |",
+    "| D | 1 | 17.0 | 8.50 | 64.8 | 4.00 | 50% | 25% | 1.00 |",
+    "| rows within | 8 | 256 | 40 | 4.0 | 75% | 50% | 10.0 | 8.0 |  | 30.0 "
+    "| long scoreboard 8.0, barrier 2.2, wait 1.0 |",
+    "| 2^8 x 4 | 2^8 | 256 / 512 | 2 | 10.0 | 1.19 | 50% | 0.50 |  |",  # the fastest first
+    "| 2^4 x 16 | 2^12 | 256 / 512 | 1 | 20.0 | 2.38 | 50% | 1.00 | yes |",
+)
+
+
+def transpose_rows() -> list[harness.Row]:
+    def own(
+        variant: str, us: float, share: float, n: int = 2**24, f: Any = None, **params: Any
+    ) -> harness.Row:
+        return row(
+            "transpose", us, n, figures={"copy_share": share, **(f or {})}, n=n, variant=variant, **params
+        )
+
+    facts = {"blocks": 512, "threads": 256, "registers": 40, "shared_bytes": 33280, "occupancy": 0.75}
+    facts |= {f"calculated_limit_{name}": limit for name, limit in H100.limits(256, 40, 33280).items()}
+    counted = {"load_sectors": 8e6, "load_requests": 1e6, "store_sectors": 4e6, "store_requests": 5e5}
+    counted |= {"bank_conflicts": 2**23, "dram_read_bytes": 300.0, "least_read_bytes": 200.0}
+    counted |= {"dram_write_bytes": 99.0, "least_written_bytes": 100.0, "theoretical_occupancy": 0.75}
+    counted |= {"achieved_occupancy": 0.7, "warp_latency_cycles": 200.0, "stall_long_scoreboard": 76.0}
+    counted |= {"stall_barrier": 50.0, "stall_lg_throttle": 30.0, "stall_wait": 10.0, "limit_registers": 6.0}
+    counted |= {"limit_shared_mem": 5.0, "carved_shared_bytes": 196.0 * 1024, **facts}
+    pairs, twiddled = "64 x 64, 256 threads", facts | {"registers": 76, "warp_instructions": 2.0**25}
+    return [
+        own("copy", 90, 1.0),
+        own("Transpose Batch", 3.25, 0.6, 2**17, conflicts=WITH),
+        own("Transpose Batch", 2.5, 0.8, 2**17, conflicts=WITHOUT),
+        own("Transpose Batch", 120, 0.75, conflicts=WITH),
+        own("small_transpose_4096_W", 150, 0.9, f=counted, conflicts=WITHOUT),
+        own(pairs, 95, 0.95, f=facts, of=ONE, twiddles=WITHOUT, tiles=8),
+        own(pairs, 104.5, 0.86, f=twiddled, of=ONE, twiddles=WITH, tiles=8),
+        own(pairs, 96, 0.94, f=facts, of=MANY, twiddles=WITHOUT, tiles=1),
+    ]
+
+
+TRANSPOSE_LINES = (
+    "| Transpose Batch | 8.53 | 3.25 | 60% | 6.50 | 2.50 | 80% | 660 | 120 | 75% | 700 |  |  |",
+    "| small_transpose_4096_W | 9.89 |  |  | 9.09 |  |  | 970 |  |  | 970 | 150 | 90% |",
+    "| small_transpose_4096_v3 |  |  |  |  |  |  |  |  |  | 650 |  |  |",
+    "| Transpose Batch | 1.31 | 1.30 | 0.943 |  |",
+    "| Transpose Batch, with conflicts | 75% |  |  |  |  |  |  |  |  |  |  |",
+    "| small_transpose_4096_W, without conflicts | 90% | 8.0 | 8.0 | 0.50 | 1.50 | 0.99 | 75% | 70% "
+    "| 200.0 | 38% | barrier 25%, lg_throttle 15% |",
+    "| small_transpose_4096_W, without conflicts | 256 | 40 | 32.5 | 6 (6) | 6 (5) | 8 | 32 "
+    "| registers, shared | 196 | 5 | 75% | 75% |",
+    f"| 64 x 64, 256 threads, {ONE}, without twiddles | 256 | 40 |",
+    "**Pairs of words, 2^24 words, one matrix**",
+    "| 64 x 64, 256 threads | 8 | 512 | 76 | 32.5 | 75% | 64.0 | 95.0 | 95% | 104 | 86% | +10% |",
+    "**Pairs of words, 2^24 words, matrices of 64 x 64**",
+    "| 64 x 64, 256 threads | 1 |  |  |  |  |  | 96.0 | 94% |  |  |  |",
+)
+
+
+def ntt64_rows() -> list[harness.Row]:
+    def own(us: float, variant: str, blocks: int = 512, **f: float) -> harness.Row:
+        return row(
+            "ntt64", us, 256 * blocks, figures=f, blocks=blocks, transforms=4 * blocks, variant=variant
+        )
+
+    def shape(us: float, values: int, threads: int) -> harness.Row:
+        f = {"registers": 80, "shared_bytes": 34816, "occupancy": 0.375}
+        params = {"transforms": 262144, "values": values, "threads": threads, "variant": "polygpu"}
+        return row("ntt64 shape", us, 2**24, figures=f, **params)
+
+    facts = {"threads": 32, "registers": 64, "shared_bytes": 9984, "occupancy": 0.3281}
+    stalled = {"stall_wait": 1.04, "stall_math_pipe_throttle": 2.5, "stall_drain": 0, "stall_barrier": 0.5}
+    stalled["stall_sleeping"] = 0.4
+    return [
+        own(10, ntt64.CONFLICTS, achieved_occupancy=0.7, occupancy=1, bank_conflicts=2048 * 32),
+        own(8, ntt64.WHOLE, theoretical_occupancy=0.99, occupancy=1, bank_conflicts=0, **stalled),
+        own(4, ntt64.SHARED),
+        own(200, ntt64.WHOLE, 65536),
+        own(100, ntt64.BUTTERFLIES, 65536),
+        own(90, "copy", 65536),
+        own(6, ntt64.THIRD, **facts, store_sectors=320, store_requests=10, bank_conflicts=2048 * 4),
+        own(5, f"{ntt64.OWN}, 256 a block", threads=256, shared_bytes=18432),
+        shape(150, 16, 256),
+        shape(100, 8, 64),
+        row("ntt64 shape", 90, 2**24, "CuPy", transforms=262144, variant="copy"),
+    ]
+
+
+NTT64_LINES = (
+    "| time, us | the note | 3.39 | 3.52 | 11.1 | 10.1 | 856 | 825 |",
+    "| time, us | here |  |  | 10.0 | 8.00 |  | 200 |",
+    "| time by that with conflicts | the note |  | 1.04 |  | 0.92 |  | 0.96 |",
+    "| time by that with conflicts | here |  |  |  | 0.80 |  |  |",
+    "| achieved occupancy | the note | 8.28% | 8.23% | 72.70% | 71.82% | 94.64% | 95.28% |",
+    "| achieved occupancy | here |  |  | 70.00% |  |  |  |",
+    "| theoretical occupancy | here |  |  | 100% | 99% |  |  |",
+    "| bank conflicts a transform | here |  |  | 32.0 | 0.0 |  |  |",
+    "| stalls, cycles an instruction | here |  |  |  | math pipe throttle 2.5, wait 1.0, barrier 0.5 |",
+    f"| {ntt64.GLOBAL} | 65536 x 4 | 825 |  |  | 200 |  |  |",
+    f"| {ntt64.BUTTERFLIES} | 65536 x 4 | 825 | 650 | 79% | 200 | 100 | 50% |",
+    f"| {ntt64.SHARED} | 512 x 4 | 10.1 | 1.92 | 19% | 8.00 | 4.00 | 50% |",
+    "| conflicts | the note |  |  |  | 33.33% |  | 13.4 |  |  | 21.99% |  |  |  |  |",
+    "| conflicts, more shared memory | here | 32 | 9.75 | 64 | 33% |  | 6.00 |  |  |  |  | 4.0 |  | 32.0",
+    "| polygpu, 256 a block | here | 256 | 18.00 |  |  |  | 5.00 |",
+    "| 8 | 64* | 100 | 5.96 | 50% | 80 | 34.00 | 38% |",
+    "| 16 | 256 | 150 |",
+)
+
+
+def ntt256_rows() -> list[harness.Row]:
+    def own(us: float, stage: str, variant: str, batch: int = 1, **f: float) -> harness.Row:
+        return row("ntt256", us, 2**16 * batch, figures=f, stage=stage, batch=batch, variant=variant)
+
+    facts = {"blocks": 64, "threads": 512, "registers": 32, "shared_bytes": 8320, "occupancy": 1}
+    return [
+        own(2, "transpose", "16 x 16 tiles"),
+        own(3, "columns", "1 a block, transposed by value"),
+        own(5, "rows", "1 a block"),
+        own(4, "columns", "4 a block", **facts, store_sectors=80, store_requests=10, bank_conflicts=512),
+        own(2.5, "second transpose", "16 x 16 tiles"),
+        own(6, "rows", "4 a block"),
+        own(9, "whole", "original"),
+        own(4.5, "whole", "polygpu"),
+        own(100, "whole", "original", 256),
+    ]
+
+
+NTT256_LINES = (
+    "| original | 3.97 + 9.63 + 12.1 | 25.7 | 1.00 | 2.00 + 3.00 + 5.00 | 10.0 | 1.00 | 9.00 | 2.00 |",
+    "| 4 a block, separate | 4.06 + 11.5 + 4.19 + 13.2 | 33.0 | 1.28 | 2.00 + 4.00 + 2.50 + 6.00 | 14.5",
+    "| 4 a block, fused | 3.90 + 14.1 + 13.0 | 31.0 | 1.21 | 2.00 + ? + 6.00 |  |  |  |  |  |",
+    "| polygpu |  |  |  |  |  |  | 4.50 | 1.00 | 50% |",
+    "**256 transforms of 2^16**",
+    "| original |  |  |  | 100 |  | 50% |",
+    "| columns | 4 a block | 4.00 | 50% | 64 | 512 | 8.1 | 32 | 100% |  |  | 2.0 |  | 8.0 |",
+)
+
+
+def gemm_rows() -> list[harness.Row]:
+    def own(variant: str, us: float, n: int, shape: str = "", **f: float) -> harness.Row:
+        tflops = 2e-6 * n**3 / us
+        found = {"ms_mean": us / 900, "ms_median": us / 1000, "tflops": tflops, "gbps": 12e-3 * n**2 / us}
+        found |= {"peak_share": tflops / 50, "error_l2": 3e-7, "error_max": 2e-6} | f
+        params = {"variant": variant, "n": n} | ({"shape": shape} if shape else {})
+        library = "cuBLAS" if variant in gemm.CUBLAS else "study"
+        return row("gemm shape" if shape else "gemm", us, n * n, library, found, **params)
+
+    def product(op: str, q: str, sizes: tuple[int, ...], way: str, ms: float, **f: float) -> harness.Row:
+        batch, m, k, n = sizes
+        rate = {"tmodmul": batch * m * k * n / ms / 1e9} if q else {}
+        params = ({"q": q} if q else {}) | {"batch": batch, "m": m, "k": k, "n": n, "way": way}
+        return row(op, 1000 * ms, batch * m * n, "polygpu", rate | f, **params)
+
+    def points(ms: float, rate: float, way: str, m: int = 64) -> harness.Row:
+        sizes = {"batch": 1, "m": m, "k": 64, "n": m, "degree": 4096, "limbs": 4, "bits": 30}
+        return row("matmul points", 1000 * ms, 8, "polygpu", {"tmodmul": rate}, **sizes, way=way)
+
+    def toeplitz(q: str, way: str, ps: float) -> harness.Row:
+        return row("toeplitz", 1000, 8, "polygpu", {"ps": ps}, q=q, degree=64, batch=1000, way=way)
+
+    first, second = FIRST_SHAPES
+    facts = {"blocks": 64, "threads": 256, "registers": 128, "shared_bytes": 33792, "occupancy": 0.25}
+    large, thin, small = (1, 4096, 4096, 4096), (1, 64, 4096, 4096), "2^31 - 1"
+    return [
+        own("FP32", 50, 1024),
+        own("TF32", 10, 1024, error_l2=3e-4),
+        own("8 x 4 entries", 200, 1024),
+        own("pipeline", 80, 1024, **facts),
+        own("WMMA", 400, 2048, error_l2=3e-4, error_max=1e-3),
+        own("FP16", 25, 2048),
+        own("mma.sync", 50, 2048),
+        own("pipeline", 82, 1024, first),
+        own("pipeline", 80, 1024, second),
+        own("pipeline", 500, 2048, first),
+        own("pipeline", 400, 2048, second),
+        product("matmul", small, (1, 1024, 1024, 1024), "integer", 0.25, taken=0),
+        product("matmul", small, large, "integer", 20, taken=0),
+        product("matmul", small, large, "residues", 2, taken=1, int8_tops=619.0),
+        product("matmul", small, large, "matmul", 2.1, taken=1, int8_tops=589.0),
+        product("matmul", "2^60 - 93", large, "matmul", 6.5, taken=1),
+        product("matmul", "", large, modular.CUBLAS, 0.1, int8_tops=1374.0),
+        product("matmul shape", "2^60 - 93", thin, "integer", 2, taken=0),
+        product("matmul shape", "2^60 - 93", thin, "residues", 1, taken=0),
+        product("matmul shape", "2^60 - 93", thin, "limbs", 1.3, taken=1),
+        product("matmul shape", small, thin, "integer", 2, taken=1),
+        points(1, 4.3, modular.EVALUATED),
+        points(12, 0.4, modular.SUM),
+        points(3, 1.4, modular.EVALUATED, m=1),
+        *(
+            toeplitz(small, way, ps)
+            for way, ps in (("ntt", 90.0), ("fft", 24.0), ("matrix", 10.6), ("auto", 10.7))
+        ),
+        toeplitz("2^32", "fft", 30.0),
+    ]
+
+
+FIRST_SHAPES = [k.shape for k in gemm.SHAPES if k.variant == "pipeline"][:2]
+GEMM_LINES = (
+    "| 1024 | Shared-memory | 0.77 | 2.78 | 2.79 | 16.3 | 16.3 | 15% | 0.222 | 10.7 | 26.8 | 42.9 |",
+    "| 2048 | Shared-memory | 3.43 | 5.01 | 5.01 | 14.7 | 14.7 | 27% |  |  |  |  |",
+    "| 2048 | Tensor Core (FP16) | 3.35 | 5.12 | 5.13 | 10 | 10.0 | 28% | 0.444 | 42.9 | 344 | 687 |",
+    "| 4096 | Shared-memory | 21.23 | 6.47 | 6.47 | 9.48 | 9.48 | 35% |  |  |  |  |",
+    "| 4096 | Tensor Core (FP16) | 18.18 | 7.56 | 7.56 | 7.38 | 7.38 | 41% |  |  |  |  |",
+    "| 8 x 4 entries | 0.2222",
+    "| pipeline | 0.08889 | 0.08 | 26.8 | 157 | 54% | 62% | 64 | 256 | 128 | 33.0 | 25% |",
+    "| cuBLAS TF32 | 0.01111 | 0.01 | 215 | 1258 | 429% | 100% |  |  |  |  |  |",
+    "| mma.sync | 0.05556 | 0.05 | 344 | 1007 | 687% | 50% |  |  |  |  |  |",
+    f"| pipeline | {FIRST_SHAPES[0]} | 26.2 | 34.4 |",
+    f"| pipeline | {FIRST_SHAPES[1]} | 26.8* | 42.9* |",
+    "| cuBLAS TF32 | 3.00e-04 | 2.00e-06 |",
+    "**q = 2^31 - 1, N x N by N x N**",
+    "| 4096 | integer | 20.0 | 3.44 |  | 0.800x |  |",
+    "| 4096 | residues | 2.00 | 34.4 | 619 | 8.00x |  |",
+    "| 4096 | matmul (residues) | 2.10 | 32.7 | 589 | 7.62x | 25 / 35 |",
+    "| 4096 | cuBLAS int8 | 0.100 |  | 1374 |  |  |",
+    "**q = 2^60 - 93, N x N by N x N**",
+    "| 4096 | matmul | 6.50 | 10.6 |  |  | 10 / 20 |",
+    "| 64 x 4096 by 4096 x 4096 | 2^60 - 93 | 2.00 | 1.30 | 1.00 | 1.07 | residues | limbs | 1.30 |",
+    "| 64 x 4096 by 4096 x 4096 | 2^31 - 1 | 2.00 |  |  | 0.537 | integer | integer | 1.00 |",
+    "| 64 x 64 by 64 x 64 | 4096, 4 of 30 bits | 1.00 |  | 12.0 | 4.30 | 12.0x | 5x |",
+    "| 1 dot products of 64 | 4096, 4 of 30 bits | 3.00 |  |  | 1.40 |  |  |",
+    "| 64 |  | 30.0 |  |  | fft |",  # in the order of the study
+    "| 64 | 90.0 | 24.0 | 10.6 | 10.7 | matrix |",
+)
+PAGES = {
+    "fft64": (fft64_rows, FFT64_LINES),
+    "fourstep": (fourstep_rows, FOURSTEP_LINES),
+    "gemm": (gemm_rows, GEMM_LINES),
+    "ntt64": (ntt64_rows, NTT64_LINES),
+    "ntt256": (ntt256_rows, NTT256_LINES),
+    "transpose": (transpose_rows, TRANSPOSE_LINES),
+}
+
+
+@pytest.mark.parametrize("study", PAGES)
+def test_the_page_follows_the_rows(study):
+    """Lines of the tables, in the page's order."""
+    make, lines = PAGES[study]
+    kinds, rows, path = MODULES[study].KINDS, make(), harness.ROOT / "docs" / "studies" / f"{study}.md"
+    names = re.findall("<!-- table: (.*) -->", path.read_text())
+    assert sorted(names) == sorted(kinds) and path in report.PAGES
+    page = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in names)
+    text, at = report.rewrite(page, [*rows, OTHER]), 0
+    for line in lines:
+        assert line in text[at:], line
+        at = text.index(line, at)
+    assert report.rewrite(text, rows) == text
+    assert text.count("A Card, 80 GB, ") == len(kinds) and "Nothing has been measured" not in text
+    assert report.rewrite(page, [OTHER]).count("Nothing has been measured yet.") == len(kinds)
+
+
+FIGURES = {
+    "fourstep": (
+        *("2^17 = 32 x 4096 points, one transform", "A", "76.3, whole 38.1", "D", "129.7, whole 64.8"),
+        *("2^17 = 32 x 4096 points, 64 transforms", "C"),
+    ),
+    "transpose": (
+        *("The note's kernels, bank conflicts", "Transpose Batch, with", "75%", f"Pairs of words, {ONE}"),
+        *("64 x 64, 256 threads, 8 a block, twiddles", "86%", f"Pairs of words, {MANY}", "copy"),
+    ),
+    "ntt64": ("the note", "825 us", "here", "without butterflies", "100 us", "whole"),
+    "ntt64-shapes": ("8 values a thread", "64 threads a block (taken)", "50%", "16 values a thread", "copy"),
+    "ntt256": (
+        "the note",
+        "original",
+        "25.7",
+        "here",
+        "4 a block, separate",
+        "14.5",
+        "polygpu, whole",
+        "4.50",
+    ),
+    "ntt256-batch": (),  # whose stages have no rows
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figure_follows_the_rows(name):
+    """Its words, in their order."""
+    study, words = name.partition("-")[0], FIGURES[name]
+    kind, draw = MODULES[study].FIGURES[f"studies/{name}.svg"]
+    assert report.FIGURES[f"studies/{name}.svg"] == (kind, draw)
+    assert f"]({name}.svg)" in (harness.ROOT / "docs" / "studies" / f"{study}.md").read_text()
+    svg = report.drawn(kind, draw, PAGES[study][0]())
+    assert (svg is None) == (not words) and report.drawn(kind, draw, []) is None
+    found = iter(
+        node.text for node in ElementTree.fromstring(svg or "<svg/>").iter("{http://www.w3.org/2000/svg}text")
+    )
+    assert all(word in found for word in words)
+
+
+def test_what_a_figure_leaves_out():
+    """Wholes without one of their steps, or without a row; other sizes."""
+    kind, draw = fourstep.FIGURES["studies/fourstep.svg"]
+    rows = fourstep_rows()
+    assert report.drawn(kind, draw, rows).count(", whole") == 7  # no D of the batch
+    rows = [r for r in rows if r.params["variant"] != "columns in place" or r.params["batch"] > 1]
+    assert report.drawn(kind, draw, rows).count(", whole") == 6  # no B
+    kind, draw = transpose.FIGURES["studies/transpose.svg"]
+    assert "60%" not in report.drawn(kind, draw, transpose_rows())
+
+
+def test_held():
+    """Within a quarter of one of the values, or of the range."""
+    assert fft64.held(30, "40") and fft64.held(50, "40") and not fft64.held(29.9, "40")
+    assert fft64.held(1.5, "2 to 3") and fft64.held(3.75, "2 to 3") and not fft64.held(1.4, "2 to 3")
+    assert fft64.held(0, "0") and not fft64.held(1, "0")
+    assert fft64.held(396, "200 or 396") and not fft64.held(50.1, "40") and not fft64.held(270, "200 or 396")
+
+
+def test_blocks_in_what_is_carved():
+    facts = {"threads": 1024, "registers": 18, "shared_bytes": 16384, "carved_shared_bytes": 64 * 1024}
+    assert transpose.blocks_in_carved(row("transpose", 1, figures=facts)) == "3"
+    facts |= {"shared_bytes": 32768, "carved_shared_bytes": 132 * 1024}
+    assert transpose.blocks_in_carved(row("transpose", 1, figures=facts)) == "4"
+
+
+def test_every_study_has_its_page():
+    pages = {path.stem for path in report.PAGES if path.parent == harness.ROOT / "docs" / "studies"}
+    assert pages == set(STUDIES) == set(MODULES) == set(PAGES)
