@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu.backends import get_backend
-from polygpu.backends.cuda.tiles import Card, Pass, split_passes, word_bytes_of
+from polygpu.backends.cuda.tiles import Card, Pass, groups_of, split_passes, word_bytes_of
 from polygpu.backends.cuda.transform import passes_over
 from polygpu.backends.reference import reverse_bits
 
@@ -119,7 +119,7 @@ def round_twiddles(degree: int, one: Pass) -> int:
     """The address of polygpu's own for the one pass of a transform, in the order of its rounds."""
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
-    (group,) = backend._groups(plan)
+    (group,) = groups_of(plan.basis, backend.card)
     packed: bytes = backend._group_tables(plan, group, (one,)).value
     return int.from_bytes(packed[:8], "little")
 
@@ -151,7 +151,7 @@ def in_passes(
 
         backend: Any = get_backend(DEVICE)
         plan: Any = ring(degree).transform
-        (group,) = backend._groups(plan)
+        (group,) = groups_of(plan.basis, backend.card)
 
         @cache
         def record(rows_count: int) -> Any:

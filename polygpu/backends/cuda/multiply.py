@@ -19,6 +19,7 @@ from .tiles import (
     Pass,
     Rows,
     fft_tile,
+    groups_of,
     kernel_digits,
     split_passes,
     table_offsets,
@@ -281,7 +282,7 @@ class Multiply(Elementwise, Transform):
         rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
         passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows)
         records = []
-        for group in self._groups(plan):
+        for group in groups_of(plan.basis, self.card):
             own, offset, offsets, used = self._rows(plan, group, count, passes)
             launch = product_launch(own, passes[0], offsets, self.card, **dict.fromkeys("aby", 0), **sizes)
             records.append(Record((launch,), used, offset))

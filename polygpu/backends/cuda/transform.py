@@ -233,7 +233,7 @@ class Transform(Launcher):
         rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
         passes = passes_over(rows, plan.points, plan.leaf_size, size, self.card)
         records = []
-        for group in self._groups(plan):
+        for group in groups_of(plan.basis, self.card):
             own, offset, offsets, used = self._rows(plan, group, count, passes)
             halves = {"forward": offsets[: len(passes)], "inverse": offsets[len(passes) : -1]}
             records.append(self._record(own, passes, halves[direction], direction, used, offset))
@@ -264,12 +264,6 @@ class Transform(Launcher):
             self.launch(launch, *addresses)
             x = y
 
-    def _groups(self, plan: NttPlan) -> tuple[Group, ...]:
-        groups: tuple[Group, ...] | None = plan.handles.get(f"{self.name} groups")
-        if groups is None:
-            groups = plan.handles[f"{self.name} groups"] = groups_of(plan.basis, self.card)
-        return groups
-
     def _rows(
         self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...]
     ) -> tuple[Rows, int, tuple[int, ...], tuple[Shared, ...]]:
@@ -294,7 +288,7 @@ class Transform(Launcher):
             shared = self._prime_tables(primes, key, group.word, passes)
             return packed_tables(self.address(table.value) for table in shared), shared
 
-        return self._kept(plan.handles, f"{key} {group.first}", make)
+        return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
 
     def _prime_tables(
         self, primes: Sequence[PrimeTables], key: str, word: str, passes: tuple[Pass, ...]
