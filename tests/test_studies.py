@@ -18,6 +18,7 @@ from cudasim import check, simulated_cuda
 from test_benchmarks import Card
 
 from benchmarks import harness
+from benchmarks.matrices import Product
 from benchmarks.studies import __main__ as command
 from benchmarks.studies import (
     fft64,
@@ -56,7 +57,7 @@ def alone(part: str, n1: int, n2: int) -> list[Group]:
     for name, step in fourstep.steps(t).items():
         if step.part.startswith(part):
             modulus = Q if step.lazy else None
-            entry = Entry(name, [step.kernel], partial(getattr, t, step.gives), modulus=modulus)
+            entry = Entry(name, [step.work[0]], partial(getattr, t, step.gives), modulus=modulus)
             groups.append(Group("fourstep", {"n1": n1}, partial(getattr, t, step.takes), [entry]))
     return groups
 
@@ -242,7 +243,7 @@ def test_the_largest_residues(monkeypatch):
     t = Transforms(32, 1024, 1)
     largest = np.full((1, t.degree), Q - 1, np.uint64)
     with simulated_cuda() as cupy:
-        functions = kernel.compiled(step.kernel for step in fourstep.steps(t).values())
+        functions = kernel.compiled(step.work[0] for step in fourstep.steps(t).values())
         for name, step in fourstep.steps(t).items():
             given = Transforms(32, 1024, 1)
             given.__dict__[step.takes] = largest
@@ -251,7 +252,7 @@ def test_the_largest_residues(monkeypatch):
             if step.takes == "across":
                 given.__dict__["whole"] = rows_of_the_largest(t)
             y = cupy.empty_like(cupy.asarray(largest))
-            kernel.ready(step.kernel, functions).run(cupy.asarray(largest), y)
+            kernel.ready(step.work[0], functions).run(cupy.asarray(largest), y)
             got = y.get() % np.uint64(Q) if step.lazy else y.get()
             assert np.array_equal(got, getattr(given, step.gives)), name
 
@@ -301,12 +302,12 @@ few, many = Transforms(32, 1024, 1), Transforms(512, 32, 1)
 with simulated_cuda() as cupy:
     (ffts,) = fft64.groups((3,))
     wanted = [e for e in ffts.entries if e.kernels and loads.get(e.variant) == e.params["loads"]]
-    columns = [step.kernel for step in fourstep.steps(many).values() if step.part == "columns"]
+    columns = [step.work[0] for step in fourstep.steps(many).values() if step.part == "columns"]
     launch(
         (kernels_of(dataclasses.replace(ffts, entries=wanted)), (3, 64), np.complex64, np.complex64),
         (floats, (320, 320), "f4", "f4"),
         (halves, (320, 320), "f2", "f4"),
-        ([step.kernel for step in fourstep.steps(few).values()], few.degree, "u8", "u8"),
+        ([step.work[0] for step in fourstep.steps(few).values()], few.degree, "u8", "u8"),
         (columns, many.degree, "u8", "u8"),
         (kernels_of(*ntt64.groups((1,), (), ())), 2**8, "u8", "u8"),
         ([stage.kernel(1) for stage in ntt256.STAGES], 2**16, "u8", "u8"),
@@ -331,7 +332,7 @@ with simulated_cuda() as cupy, tempfile.TemporaryDirectory() as folder:
     launch(
         ([drawn], (16, 64), np.complex64, np.complex64),
         ([pipelined.kernel(128)], (128, 128), "f4", "f4"),
-        ([fourstep.steps(t)["columns in place"].kernel], t.degree, "u8", "u8"),
+        ([fourstep.steps(t)["columns in place"].work[0]], t.degree, "u8", "u8"),
         (kernels_of(*transpose.groups((((32, 128), (64, 64)),)))[-4:-3], 2**12, "u8", "u8"),
     )
 """
@@ -933,16 +934,11 @@ def test_wrong_products_are_not_timed(n, monkeypatch):
 @pytest.fixture
 def small_modular(monkeypatch, quick):
     """Some sizes of each part."""
-    for name, value in {
-        "SIZES": (24, 64, 96),
-        "LARGE": 64,
-        "LONG": 96,
-        "SQUARE_MODULI": ("2^31 - 1", "2^60 - 93"),
-        "SHAPES": (modular.Shape(3, 8, 8, 8), modular.Shape(1, 1, 40, 24)),
-        "POLY_SHAPES": (modular.PolyShape(2, 3, 4, 2, 16, 2, 30), modular.PolyShape(5, 1, 6, 1, 16, 2, 60)),
-        "DEGREES": (16,),
-        "BATCH_BYTES": 1 << 11,
-    }.items():
+    sizes = {"SIZES": (24, 64, 96), "LARGE": 64, "LONG": 96, "SQUARE_MODULI": ("2^31 - 1", "2^60 - 93")}
+    sizes |= {"SHAPES": ((3, 8, 8, 8), (1, 1, 40, 24)), "DEGREES": (16,), "BATCH_BYTES": 1 << 11}
+    sizes |= {"TOEPLITZ_MODULI": ("60-bit NTT prime", "2^31 - 1")}
+    sizes |= {"POLY_SHAPES": ((2, 3, 4, 2, 16, 2, 30), (5, 1, 6, 1, 16, 2, 60))}
+    for name, value in sizes.items():
         monkeypatch.setattr(modular, name, value)
 
 
@@ -952,100 +948,93 @@ def test_a_run_of_modular_products(small_modular, tmp_path, capsys):
     with simulated_cuda():
         assert runner.run(modular.PARTS.values(), tmp_path, Clock()) == 0
     assert "FAILED" not in capsys.readouterr().out
-    rows = harness.rows(tmp_path)
-    assert all(r.verified and r.figures["ms_median"] == 0.001 for r in rows)
-    squares, others, points, factors = (
+    rows, every = harness.rows(tmp_path), ["integer", "limbs", "residues", "matmul"] * 2
+    squares, shapes, points, factors = (
         [r for r in rows if r.op == op] for op in ("matmul", "matmul shape", "matmul points", "toeplitz")
     )
-    all_ways = ["integer", "limbs", "residues", "matmul"] * 2
-    large = [*all_ways, modular.CUBLAS, *2 * ["residues", "matmul"], modular.CUBLAS]
-    assert [r.params["way"] for r in squares] == [*all_ways, *large]
+    assert all(r.verified and r.figures["ms_median"] == 0.001 for r in rows)
+    large = [*every, modular.CUBLAS, *2 * ["residues", "matmul"], modular.CUBLAS]
+    assert [r.params["way"] for r in squares] == [*every, *large]
     for r in squares:
         n, way, f, q = int(r.params["n"]), str(r.params["way"]), r.figures, r.params.get("q")
-        assert r.work == n * n and ("q" in r.params) == (way != modular.CUBLAS)
         of_bytes = {"limbs": 64, "residues": len(coprimes(2**60 - 93, n)), modular.CUBLAS: 1}.get(way, 0)
-        if q is not None:
-            assert f["tmodmul"] == pytest.approx(n**3 / 1e6, abs=1e-4) and f["taken"] == (
-                way in ("integer", "matmul")
-            )
-        if q != "2^31 - 1" and of_bytes:
-            assert f["int8_tops"] == pytest.approx(2 * of_bytes * n**3 / 1e6, abs=0.01)
-        assert ("int8_tops" in f) == (of_bytes > 0)  # what is taken is integer at these sizes
-    ways = [(q, s, way) for q in modular.SHAPE_MODULI for s in modular.SHAPES for way in modular.WAYS]
-    assert [(r.params["q"], modular.Shape.of(r), r.params["way"]) for r in others] == ways
-    poly_ways = [(s, way) for s in modular.POLY_SHAPES for way in modular.POLY_WAYS]
-    assert [(modular.PolyShape.of(r), r.params["way"]) for r in points] == poly_ways
+        assert r.work == n * n and (q is None) == (way == modular.CUBLAS)
+        assert q == "2^31 - 1" or f.get("int8_tops", 0) == pytest.approx(2 * of_bytes * n**3 / 1e6, abs=0.01)
+        if q is not None:  # what is taken is integer at these sizes
+            assert f["tmodmul"] == pytest.approx(n**3 / 1e6, abs=1e-4)
+            assert f["taken"] == (way in ("integer", "matmul")) and ("int8_tops" in f) == (of_bytes > 0)
+    seen = [(r.params["q"], modular.shape_of(r), r.params["way"]) for r in shapes]
+    assert seen == [(q, s, way) for q in modular.SHAPE_MODULI for s in modular.SHAPES for way in modular.WAYS]
+    seen = [(modular.shape_of(r), r.params["way"]) for r in points]
+    assert seen == [(s, way) for s in modular.POLY_SHAPES for way in modular.POLY_WAYS]
     assert points[0].work == 2 * 3 * 2 * 16 * 2
     assert points[0].figures["tmodmul"] == pytest.approx(2 * 3 * 4 * 2 * 16 * 2 / 1e6, abs=1e-4)
-    by_one = [(q, 16, way) for q in modular.TOEPLITZ_MODULI for way in modular.TOEPLITZ_WAYS]
-    assert [(r.params["q"], r.params["degree"], r.params["way"]) for r in factors] == by_one
+    seen = [(r.params["q"], r.params["degree"], r.params["way"]) for r in factors]
+    assert seen == [(q, 16, way) for q in modular.TOEPLITZ_MODULI for way in modular.TOEPLITZ_WAYS]
     assert {(r.params["batch"], r.figures["ps"]) for r in factors} == {(32, 1953.125), (16, 3906.25)}
 
 
-def verdicts(case: harness.Case, *found: Any) -> list[bool]:
-    """Whether each result is taken for right."""
-    return [case.verify(case.values(c)) for c in found]
+def taken_for_right(case: harness.Case, c: Any) -> bool:
+    return case.verify(case.values(c))
 
 
 @needs_compiler
-def test_wrong_modular_products_are_not_timed(small_modular):
-    """One entry off where no entry is looked at, one not canonical, and those of the way before."""
-    with simulated_cuda() as cupy:
-        for q, shape in (
-            ("2^31 - 1", (2, 9, 12, 10)),
-            ("2^60 - 93", (1, 1, 40, 24)),
-            ("2^31 - 1", (1, 40, 16, 1)),
-        ):
-            problem = modular.Problem(q, modular.Shape(*shape))
-            ((case, _),) = problem.tasks(modular.SQUARE_OP, [modular.TAKEN])
-            right, product = case.run().get(), problem.product
-            assert np.array_equal(right, product.a.astype(object) @ product.b.astype(object) % problem.q)
-            seen = set(zip(*(x.tolist() for x in product.places), strict=True))
-            at = next((i for i in np.ndindex(right.shape) if i not in seen), (0, 0, 0))
-            off, above = right.copy(), right.copy()
-            off[at] = (int(off[at]) + 1) % problem.q
-            above[at] = right[at] + right.dtype.type(problem.q)
-            assert verdicts(case, *map(cupy.asarray, (right, off, above))) == [True, False, False]
-            assert verdicts(case, case.run(), problem.arrays[2]) == [True, False]
-        ((case, _),) = modular.of_bytes(16)
+@pytest.mark.parametrize(
+    ("q", "shape"),
+    [("2^31 - 1", (2, 9, 12, 10)), ("2^60 - 93", (1, 1, 40, 24)), ("2^31 - 1", (1, 40, 16, 1))],
+)
+def test_wrong_modular_products_are_not_timed(q, shape):
+    """One entry off where no entry is looked at, one not canonical, and the result of the way before."""
+    with simulated_cuda():
+        ((case, _),) = modular.products(modular.SQUARE_OP, q, shape, [modular.TAKEN])
+        product = Product.random(modular.MODULI[q], *shape, lambda *_: None)
+        exact = product.a.astype(object) @ product.b.astype(object) % product.q
+        places = set(zip(*(x.tolist() for x in product.places), strict=True))
+        at = next((i for i in np.ndindex(exact.shape) if i not in places), (0, 0, 0))
+        value = int(exact[at])
+        for wrong in (value, (value + 1) % product.q, value + product.q):
+            c = case.run()
+            assert np.array_equal(c.get(), exact)
+            c[at] = wrong
+            assert taken_for_right(case, c) == (wrong == value)
+            assert not taken_for_right(case, c)  # which was read
+
+
+@needs_compiler
+def test_wrong_sums_of_bytes_are_not_timed():
+    with simulated_cuda():
+        ((case, _),) = modular.products_of_bytes(16)
         c = case.run()
-        assert verdicts(case, c) == [True]
+        assert taken_for_right(case, c)
         c[0, 0, 3, 5] += 1
-        assert verdicts(case, c) == [False]
+        assert not taken_for_right(case, c)
 
 
 @needs_compiler
-def test_wrong_matrices_of_polynomials_are_not_timed(small_modular):
+def test_wrong_matrices_of_polynomials_are_not_timed():
     """A residue off, and one that is not canonical; transforms reduce."""
     with simulated_cuda():
-        problem = modular.PolyProblem(modular.POLY_SHAPES[0])
-        for way in modular.POLY_WAYS:
-            case, _ = problem.task(way)
-            c, at, q = case.run(), (1, 2, 1, 1, 9), problem.ring.moduli[1]
-            value = int(c.data[at].get())
-            for wrong, taken in (
-                (value, True),
-                ((value + 1) % q, False),
-                (value + q, way == modular.COEFFICIENTS),
-            ):
+        for case, _ in modular.poly_products((2, 3, 4, 2, 16, 2, 30)):
+            c, at = case.run(), (1, 2, 1, 1, 9)
+            value, q = int(c.data[at].get()), c.ring.moduli[1]
+            reduces = case.params["way"] == modular.COEFFICIENTS
+            for wrong, right in ((value, True), ((value + 1) % q, False), (value + q, reduces)):
                 c.data[at] = wrong
-                assert verdicts(case, c) == [taken], (way, wrong)
+                assert taken_for_right(case, c) == right, (case, wrong)
 
 
 @needs_compiler
 @pytest.mark.parametrize("modulus", ["30-bit NTT prime", "2^60 - 93"])
 def test_wrong_products_by_one_factor_are_not_timed(modulus, small_modular):
+    """An entry off, of the distinct polynomials or of another; the result of the way before."""
     with simulated_cuda():
-        w = modular.SharedFactor(modulus, 16)
-        for case, _ in map(w.task, modular.TOEPLITZ_WAYS):
-            assert verdicts(case, case.run(), w.out) == [
-                True,
-                False,
-            ]  # out was read, and is no other's result
-            for at in ((0, 0, 3), (w.batch - 1, 0, 15)):
+        for case, _ in modular.products_by_one(modulus, 16):
+            c = case.run()
+            assert taken_for_right(case, c) and not taken_for_right(case, c)
+            for at in ((0, 0, 3), (len(c) - 1, 0, 15)):
                 c = case.run()
-                c.data[at] = (int(c.data[at].get()) + 1) % w.ring.modulus
-                assert verdicts(case, c) == [False]
+                c.data[at] = (int(c.data[at].get()) + 1) % c.ring.modulus
+                assert not taken_for_right(case, c)
 
 
 # ---- the command ----

@@ -33,6 +33,7 @@ OP, CONVOLUTION_OP = "fft64", "convolve64"
 
 COALESCED, LITERAL = "coalesced", "literal"  # loads
 EACH, ONE = "a filter a row", "one filter"  # of convolutions
+SEPARATE = {EACH: "four calls", ONE: "three calls"}  # of cuFFT
 
 # Kernels in stages: FFTs of a block, threads of an FFT, whether loops are unrolled.
 STAGES = {
@@ -102,7 +103,7 @@ class Batch(Group):
     def figures(self, entry: Entry, facts: Figures, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
         found = dict(super().figures(entry, facts, y, row, done))
         if row.op == CONVOLUTION_OP:
-            separate = done.get({EACH: "four calls", ONE: "three calls"}[str(row.params["loads"])])
+            separate = done.get(SEPARATE[str(row.params["loads"])])
             return found | ({"times_separate": round(separate.median / row.median, 3)} if separate else {})
         if "cuFFT" in done:
             found["cufft_ratio"] = round(row.median / done["cuFFT"].median, 4)
@@ -118,24 +119,19 @@ class Batch(Group):
 
 
 def entries(ffts: int) -> Iterator[Entry]:
-    def own(variant: str, launched: Kernel, loads: str, loop_turns: int) -> Entry:
-        facts, params = {"loop_turns": loop_turns}, {"loads": loads}
-        return Entry(variant, [launched], exact_period, facts=facts, params=params, bounds=BOUNDS)
-
-    count = lambda: (np.int32(ffts),)  # noqa: E731
-    yield Entry("cuFFT", partial(cufft, ffts), exact_period, library="cuFFT", bounds=BOUNDS)
+    own, count = partial(Entry, expected=exact_period, bounds=BOUNDS), lambda: (np.int32(ffts),)
+    yield own("cuFFT", partial(cufft, ffts), library="cuFFT")
     for variant, (held, lanes, unrolled) in STAGES.items():
         loop_turns = 0 if unrolled == "true" or lanes == N else 6 * N // lanes  # of a thread, over its points
-        for loads in (COALESCED, LITERAL):
-            name = f"fft64_stages<{held}, {lanes}, {unrolled}, {str(loads == COALESCED).lower()}, true>"
-            launched = Kernel("fft64.cu", name, (-(-ffts // held),), (held, lanes), count)
-            yield own(variant, launched, loads, loop_turns)
+        for loads, coalesced in ((COALESCED, "true"), (LITERAL, "false")):
+            name, grid = f"fft64_stages<{held}, {lanes}, {unrolled}, {coalesced}, true>", (-(-ffts // held),)
+            kernels = [Kernel("fft64.cu", name, grid, (held, lanes), count)]
+            yield own(variant, kernels, facts={"loop_turns": loop_turns}, params={"loads": loads})
     for variant, operand in TENSOR.items():
         name, grid = f"fft64_tensor<{operand}>", (-(-ffts // TENSOR_FFTS),)
-        launched = Kernel("fft64_tensor.cu", name, grid, (256,), count, resident=True)
-        yield own(variant, launched, COALESCED, 0)
-    params = {"loads": COALESCED}
-    yield Entry("D", partial(library, ffts), exact_period, library="polygpu", params=params, bounds=BOUNDS)
+        kernels = [Kernel("fft64_tensor.cu", name, grid, (256,), count, resident=True)]
+        yield own(variant, kernels, facts={"loop_turns": 0}, params={"loads": COALESCED})
+    yield own("D", partial(library, ffts), library="polygpu", params={"loads": COALESCED})
 
 
 def library(ffts: int) -> Ready:
@@ -190,16 +186,13 @@ def convolutions(ffts: int) -> Iterator[Entry]:
     def fused(loads: str) -> Ready:
         return Ready(lambda x, y: fft.convolve64(x, filters(loads), out=y))
 
-    for library, variants, work, factor in (
-        ("cuFFT", ("four calls", "three calls"), separate, N),  # its inverse leaves out the factor 1/N
-        ("polygpu", ("fused", "fused"), fused, 1),
-    ):
-        for variant, loads in zip(variants, (EACH, ONE), strict=True):
-            right, params = partial(exact_convolutions, loads, factor), {"loads": loads}
-            ready = partial(work, loads)
-            yield Entry(
-                variant, ready, right, library=library, params=params, bounds=BOUNDS, op=CONVOLUTION_OP
-            )
+    own = partial(Entry, bounds=BOUNDS, op=CONVOLUTION_OP)
+    for loads, variant in SEPARATE.items():  # cuFFT's inverse leaves out the factor 1/N
+        right, params = partial(exact_convolutions, loads, N), {"loads": loads}
+        yield own(variant, partial(separate, loads), right, library="cuFFT", params=params)
+    for loads in SEPARATE:
+        right, params = partial(exact_convolutions, loads, 1), {"loads": loads}
+        yield own("fused", partial(fused, loads), right, library="polygpu", params=params)
 
 
 def groups(batches: Sequence[int] = BATCHES) -> list[Group]:

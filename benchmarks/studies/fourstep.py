@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from .. import plots
 from ..harness import Row
 from ..tables import Table, power
 from . import page, runner, transforms
-from .kernel import Kernel
+from .kernel import Kernel, Ready
 from .page import Rows, StudyKind, number, quotient, table
 from .runner import DEVICE, Entry, Group
 from .transforms import WORD, WORD_BYTES, in_passes, modulus, on_card
@@ -72,7 +72,7 @@ class Transforms:
     @cached_property
     def columns(self) -> NDArray[Any]:
         """Transforms of the columns, in place."""
-        return self.after(self.n1)
+        return self.after(int(log2(self.n1)))
 
     @cached_property
     def w(self) -> NDArray[Any]:
@@ -92,16 +92,21 @@ class Transforms:
         omega = pow(self.psi, 2 * self.n1 * PART, modulus())
         return swapped(transforms.transformed(parts, "cyclic", omega)).reshape(self.x.shape)
 
-    @cached_property
-    def whole(self) -> NDArray[Any]:
-        return self.after(self.degree)
-
-    def after(self, blocks: int) -> NDArray[Any]:
-        """The first stages of whole transforms: transforms of so many values that are far apart."""
-        stride = self.degree // blocks
-        values = swapped(self.x.reshape(self.batch, blocks, stride))
+    def after(self, stages: int) -> NDArray[Any]:
+        """The first stages of whole transforms: transforms of values that are far apart."""
+        stride = self.degree >> stages
+        values = swapped(self.x.reshape(self.batch, 1 << stages, stride))
         done = transforms.transformed(values, psi=pow(self.psi, stride, modulus()))
         return swapped(done).reshape(self.x.shape)
+
+    def value(self, name: str) -> NDArray[Any]:
+        """By its name: that of a property, or "8 stages"."""
+        found = self.after(int(name.split()[0])) if name.endswith(" stages") else getattr(self, name)
+        return np.asarray(found)
+
+    @cached_property
+    def whole(self) -> NDArray[Any]:
+        return self.after(int(log2(self.degree)))
 
     @cached_property
     def of_columns(self) -> tuple[Any, ...]:
@@ -132,55 +137,48 @@ SIZES = tuple(
 # ---- what is launched ----
 
 
-@dataclass(frozen=True)
-class Step:
-    """One kernel of a transform."""
+class Step(NamedTuple):
+    """One kernel of a transform: by names of Transforms, what it takes and gives."""
 
-    part: str
-    """Of the transform, in the figure."""
+    part: str  # of the transform, in the figure
     takes: str
     gives: str
-    """Of Transforms."""
-    kernel: Kernel
-    entries: int = 0
-    """Of the tables that it reads, in pairs of words."""
+    work: Sequence[Kernel] | Callable[[], Ready]
+    entries: int  # of the tables that it reads, in pairs of words
     lazy: bool = False
 
 
 def steps(t: Transforms) -> dict[str, Step]:
-    """By name, in the order of the page."""
+    """The study's kernels by name, in the order of the page."""
     log_n1, log_n2, points, values = int(log2(t.n1)), int(log2(t.n2)), t.batch * t.degree, t.n1 * NEIGHBOURS
     each = max(1, values // 2 // THREADS)  # butterflies of a thread in a stage
 
-    def launched(
-        name: str, values: int, threads: int, arguments: Callable[[], Any], dynamic_bytes: int = 0
-    ) -> Kernel:
+    def launched(name: str, values: int, threads: int, arguments: Any, shared_bytes: int = 0) -> list[Kernel]:
         """values: of a block of threads."""
         grid, in_place = (points // values,), "in_turn" not in name
-        return Kernel("fourstep.cu", name, grid, (threads,), arguments, dynamic_bytes, in_place)
+        return [Kernel("fourstep.cu", name, grid, (threads,), arguments, shared_bytes, in_place)]
 
-    def columns(product: str) -> Kernel:
+    def columns(product: str) -> list[Kernel]:
         name = f"columns_in_place<{WORD}, {log_n1}, {int(log2(NEIGHBOURS))}, {int(log2(each))}, {product}>"
         return launched(name, values, values // 2 // each, lambda: t.of_columns, WORD_BYTES * values)
 
-    def across(table: str) -> Kernel:
+    def across(table: str) -> list[Kernel]:
         return launched(f"rows_across<{WORD}, {log_n2}, {table}>", PART, PART // 2, lambda: t.of_rows)
 
     sides, grid = (np.uint32(t.n1), np.uint32(t.n2)), (t.n2 // TILE, t.n1 // TILE, t.batch)
-    turn = Kernel("transpose.cu", "transpose_batch<true>", grid, (TILE, TILE), lambda: sides)
+    turn = [Kernel("transpose.cu", "transpose_batch<true>", grid, (TILE, TILE), lambda: sides)]
     turned = launched(f"columns_in_turn<{WORD}, {log_n1}>", TURNED, TURNED // 2, lambda: t.of_columns[:3])
     within = launched(f"rows_within<{WORD}, {log_n2}>", PART, PART // 2, lambda: t.of_rows[:2])
-    powers, parts = (1 << t.log_low) + (2 * t.degree >> t.log_low), t.n2 // PART
+    powers, parts, w = (1 << t.log_low) + (2 * t.degree >> t.log_low), t.n2 // PART, t.degree // 2
+    rows = "rows across"
     return {
-        "transpose": Step("transpose", "x", "turned", turn),
+        "transpose": Step("transpose", "x", "turned", turn, 0),
         "columns, stored as columns": Step("columns", "turned", "columns", turned, t.n1),
-        "rows across, times W": Step(
-            "rows across", "columns", "across", across("true"), parts + t.degree // 2, True
-        ),
+        "rows across, times W": Step(rows, "columns", "across", across("true"), parts + w, lazy=True),
         "rows within": Step("rows within", "across", "whole", within, t.n2),
         "columns in place": Step("columns", "x", "columns", columns("false"), t.n1),
         "columns in place, times w": Step("columns", "x", "weighted", columns("true"), t.n1 + powers),
-        "rows across": Step("rows across", "weighted", "across", across("false"), parts, True),
+        "rows across": Step(rows, "weighted", "across", across("false"), parts, lazy=True),
     }
 
 
@@ -194,11 +192,12 @@ WHOLES = (*VARIANTS, LIBRARY)
 PARTS_OF = {name: step.part for name, step in steps(SIZES[0]).items()}
 
 
-def launches_of(passes: Sequence[Pass], log_points: float, batch: int) -> int:
-    """Of several passes: the last two may share one."""
-    backend: Any = get_backend(DEVICE)
-    units = batch << passes[-2].log_blocks
-    return len(passes) - bool(flow_lag(passes[-2], passes[-1], int(log_points), units, WORD, backend.card))
+def pass_name(number: int, count: int) -> str:
+    return f"{LIBRARY}, pass {number + 1} of {count}"
+
+
+def entries_of(one: Pass) -> int:
+    return 1 << (one.log_blocks + one.log_length)
 
 
 def moved(points: int, passes: int, entries: int) -> int:
@@ -206,53 +205,41 @@ def moved(points: int, passes: int, entries: int) -> int:
     return 2 * WORD_BYTES * (points * passes + entries)
 
 
-def entries_of(passes: Sequence[Pass]) -> int:
-    return sum(1 << (one.log_blocks + one.log_length) for one in passes)
-
-
-def pass_name(number: int, count: int) -> str:
-    return f"{LIBRARY}, pass {number + 1} of {count}"
+def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
+    """Of several passes: the last two may share one."""
+    backend: Any = get_backend(DEVICE)
+    units = batch << passes[-2].log_blocks
+    return len(passes) - bool(flow_lag(passes[-2], passes[-1], int(log2(degree)), units, WORD, backend.card))
 
 
 def groups_of(t: Transforms) -> Iterator[Group]:
     """Steps, passes and whole transforms, by what they take."""
     own, passes, points = steps(t), transforms.passes_of(t.degree, t.batch), t.batch * t.degree
+    for i, one in enumerate(passes):
+        takes, gives = (f"{x} stages" for x in (one.log_blocks, one.log_blocks + one.log_length))
+        work = in_passes(t.degree, t.batch, passes, i)
+        own[pass_name(i, len(passes))] = Step("", takes if i else "x", gives, work, entries_of(one))
 
-    def entry(
-        variant: str, work: Any, count: int, entries: int, right: Any, launches: int = 0, **more: Any
-    ) -> Entry:
-        moved_bytes = moved(points, count, entries)
-        facts = {"words_a_point": round(moved_bytes / WORD_BYTES / points, 3)} | (
-            {"launches": launches} if launches else {}
-        )
-        return Entry(variant, work, right, moved_bytes, facts=facts, **more)
-
-    def of_steps(variant: str, *names: str) -> Entry:
+    def entry(variant: str, names: Sequence[str], work: Any, **facts: int) -> Entry:
         done = [own[name] for name in names]
-        work, entries, right = (
-            [s.kernel for s in done],
-            sum(s.entries for s in done),
-            partial(getattr, t, done[-1].gives),
+        moved_bytes = moved(points, len(done), sum(step.entries for step in done))
+        words = {"words_a_point": round(moved_bytes / WORD_BYTES / points, 3)}
+        library, lazy = "polygpu" if variant.startswith(LIBRARY) else "study", done[-1].lazy
+        right = partial(t.value, done[-1].gives)
+        return Entry(
+            variant, work, right, moved_bytes, library, words | facts, modulus=modulus() if lazy else None
         )
-        launches, lazy = len(done) * (variant in VARIANTS), modulus() if done[-1].lazy else None
-        return entry(variant, work, len(done), entries, right, launches, modulus=lazy)
 
-    def of_passes(variant: str, first: int | None) -> Entry:
-        done = passes if first is None else passes[first : first + 1]
-        work = in_passes(t.degree, t.batch, passes, first)
-        right = partial(t.after, entries_of(done[-1:]))
-        launches = launches_of(passes, log2(t.degree), t.batch) if first is None else 0
-        return entry(variant, work, len(done), entries_of(done), right, launches, library="polygpu")
-
-    wholes = [of_steps(variant, *names) for variant, names in VARIANTS.items()]
-    first, *others = (of_passes(pass_name(i, len(passes)), i) for i in range(len(passes)))
+    wholes = []
+    for variant, names in VARIANTS.items():
+        kernels = [one for name in names for one in own[name].work]
+        wholes.append(entry(variant, names, kernels, launches=len(names)))
+    launches, names = launches_of(passes, t.degree, t.batch), list(own)[-len(passes) :]
+    wholes.append(entry(LIBRARY, names, in_passes(t.degree, t.batch, passes), launches=launches))
     for takes in dict.fromkeys(step.takes for step in own.values()):
-        single = [of_steps(name, name) for name, step in own.items() if step.takes == takes]
-        more = [*wholes, of_passes(LIBRARY, None), first] if takes == "x" else []
-        yield Group(OP, {**asdict(t), "takes": takes}, partial(getattr, t, takes), [*single, *more])
-    for one, own_entry in zip(passes[1:], others, strict=True):
-        takes, x = f"{one.log_blocks} stages", partial(t.after, 1 << one.log_blocks)
-        yield Group(OP, {**asdict(t), "takes": takes}, x, [own_entry])
+        single = [entry(name, [name], step.work) for name, step in own.items() if step.takes == takes]
+        more = wholes if takes == "x" else []
+        yield Group(OP, {**asdict(t), "takes": takes}, partial(t.value, takes), [*single, *more])
 
 
 def groups(sizes: Sequence[Transforms] = SIZES) -> list[Group]:
@@ -297,11 +284,11 @@ def shape_group(log_points: int, batch_bytes: int = BATCH_BYTES) -> Group:
     right = cache(lambda: transforms.transformed(x))
 
     def entry(passes: tuple[Pass, ...]) -> Entry:
-        facts = {"taken": int(passes == found[0]), "launches": launches_of(passes, log_points, batch)}
+        facts = {"taken": int(passes == found[0]), "launches": launches_of(passes, degree, batch)}
         facts |= {"column_threads": passes[0].threads, "row_threads": passes[-1].threads}
         params = {"columns": described(passes[0]), "rows": described(passes[-1])}
-        work, moved_bytes = in_passes(degree, batch, passes), moved(x.size, len(passes), entries_of(passes))
-        return Entry("passes", work, right, moved_bytes, "polygpu", facts, params)
+        moved_bytes = moved(x.size, len(passes), sum(map(entries_of, passes)))
+        return Entry("passes", in_passes(degree, batch, passes), right, moved_bytes, "polygpu", facts, params)
 
     return Group(PASSES_OP, {"n": degree, "batch": batch}, lambda: x, list(map(entry, found)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..tables import Table, figure
 from . import modular, page, runner
 from .kernel import Kernel, Ready
 from .page import Rows, StudyKind, number, table, texts
-from .runner import Entry, Figures, Group, Part, Task
+from .runner import Entry, Figures, Group, Part, Task, Tasks
 
 SIZES = (1024, 2048, 4096)
 FULL = 1024  # the largest size of which all entries are verified
@@ -45,13 +46,11 @@ class Product:
     variant: str
     file: str
     expression: str
-    tile: tuple[int, int]
-    """Rows and columns of the result that a block computes."""
+    tile: tuple[int, int]  # rows and columns of the result that a block computes
     threads: int
     dynamic_bytes: int = 0
     dtype: str = "float32"
-    exact: bool = True
-    """As exact as sums of floats are."""
+    exact: bool = True  # as sums of floats are
     shape: str = ""
 
     def kernel(self, n: int) -> Kernel:
@@ -64,6 +63,23 @@ def shared(variant: str, stages: int, rows: int, columns: int) -> Product:
     return Product(variant, "gemm.cu", expression, (64, 64), 64 * 64 // (rows * columns))
 
 
+def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
+    """Tiles of m x n x k, a thread has rows x columns entries."""
+    expression = f"gemm_pipelined<Pipelined<{m}, {n}, {k}, {rows}, {columns}, {stages}>>"
+    shape = f"{m}x{n}x{k}, {rows}x{columns} a thread, {stages} stages"
+    threads, bytes_ = m // rows * (n // columns), 4 * stages * k * (m + 4 + n)
+    return Product("pipeline", "gemm.cu", expression, (m, n), threads, bytes_, shape=shape)
+
+
+def tensor(operand: str, m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
+    """Tiles of m x n x k, a warp has rows x columns entries."""
+    expression = f"gemm_tensor<Tensor<{operand}, {m}, {n}, {k}, {rows}, {columns}, {stages}>>"
+    shape, halves = f"{m}x{n}x{k}, {rows}x{columns} a warp, {stages} stages", operand == "Halves"
+    variant, dtype = ("mma.sync", "float16") if halves else ("mma.sync, split", "float32")
+    threads, bytes_ = 32 * (m // rows) * (n // columns), (2 if halves else 4) * stages * k * (m + n)
+    return Product(variant, "gemm_tensor.cu", expression, (m, n), threads, bytes_, dtype, not halves, shape)
+
+
 STEPS = (
     Product("naive", "gemm.cu", "gemm_naive", (16, 16), 256),
     shared("shared tiles", 1, 4, 1),
@@ -71,57 +87,21 @@ STEPS = (
     shared("8 x 4 entries", 2, 8, 4),
     Product("WMMA", "gemm_wmma.cu", "gemm_wmma", (64, 64), 128, dtype="float16", exact=False),
 )
-
-
-def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
-    """Tiles of m x n x k, a thread has rows x columns entries."""
-    return Product(
-        "pipeline",
-        "gemm.cu",
-        f"gemm_pipelined<Pipelined<{m}, {n}, {k}, {rows}, {columns}, {stages}>>",
-        (m, n),
-        m // rows * (n // columns),
-        4 * stages * k * (m + 4 + n),
-        shape=f"{m}x{n}x{k}, {rows}x{columns} a thread, {stages} stages",
-    )
-
-
-def tensor(operand: str, m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
-    """Tiles of m x n x k, a warp has rows x columns entries."""
-    halves = operand == "Halves"
-    return Product(
-        "mma.sync" if halves else "mma.sync, split",
-        "gemm_tensor.cu",
-        f"gemm_tensor<Tensor<{operand}, {m}, {n}, {k}, {rows}, {columns}, {stages}>>",
-        (m, n),
-        32 * (m // rows) * (n // columns),
-        (2 if halves else 4) * stages * k * (m + n),
-        dtype="float16" if halves else "float32",
-        exact=not halves,
-        shape=f"{m}x{n}x{k}, {rows}x{columns} a warp, {stages} stages",
-    )
-
-
 # What the tuner chooses from; ties go to the first.
 SHAPES = (
-    pipelined(128, 256, 16, 8, 16, 3),
-    pipelined(128, 128, 16, 8, 16, 4),
-    pipelined(256, 128, 16, 16, 8, 3),
-    pipelined(128, 128, 16, 8, 8, 4),
-    pipelined(128, 128, 32, 8, 8, 3),
-    pipelined(64, 128, 16, 8, 8, 4),
+    *(
+        pipelined(128, 256, 16, 8, 16, 3),
+        pipelined(128, 128, 16, 8, 16, 4),
+        pipelined(256, 128, 16, 16, 8, 3),
+    ),
+    *(pipelined(128, 128, 16, 8, 8, 4), pipelined(128, 128, 32, 8, 8, 3), pipelined(64, 128, 16, 8, 8, 4)),
     pipelined(64, 64, 32, 8, 4, 3),
-    tensor("Halves", 256, 128, 64, 64, 64, 3),
-    tensor("Halves", 128, 256, 64, 64, 64, 3),
-    tensor("Halves", 128, 256, 32, 64, 64, 4),
-    tensor("Halves", 128, 128, 64, 64, 64, 3),
-    tensor("Halves", 128, 128, 64, 64, 32, 3),
-    tensor("Halves", 128, 64, 64, 64, 32, 3),
+    *(tensor("Halves", 256, 128, 64, 64, 64, 3), tensor("Halves", 128, 256, 64, 64, 64, 3)),
+    *(tensor("Halves", 128, 256, 32, 64, 64, 4), tensor("Halves", 128, 128, 64, 64, 64, 3)),
+    *(tensor("Halves", 128, 128, 64, 64, 32, 3), tensor("Halves", 128, 64, 64, 64, 32, 3)),
     tensor("Halves", 64, 64, 64, 32, 32, 4),
-    tensor("Floats", 128, 128, 32, 64, 32, 3),
-    tensor("Floats", 128, 128, 16, 64, 32, 4),
-    tensor("Floats", 128, 64, 32, 64, 32, 3),
-    tensor("Floats", 64, 64, 32, 32, 32, 3),
+    *(tensor("Floats", 128, 128, 32, 64, 32, 3), tensor("Floats", 128, 128, 16, 64, 32, 4)),
+    *(tensor("Floats", 128, 64, 32, 64, 32, 3), tensor("Floats", 64, 64, 32, 32, 32, 3)),
 )
 VARIANTS = tuple(dict.fromkeys(k.variant for k in (*STEPS, *SHAPES)))
 TUNED = tuple(dict.fromkeys(k.variant for k in SHAPES))
@@ -208,14 +188,9 @@ class Products(Group):
         return {**figures(row, done), "ms_mean": round(mean / 1e6, 5)}
 
     def rates(self, entry: Entry, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
-        tflops = 2e-3 * self.n**3 / row.median
-        bytes_ = self.n**2 * (2 * np.dtype(self.dtype).itemsize + 4)
-        return {
-            "ms_median": round(row.median / 1e6, 5),
-            "tflops": round(tflops, 3),
-            "gbps": round(bytes_ / row.median, 2),
-            "peak_share": round(tflops / peak_tflops(), 4),
-        }
+        tflops, bytes_ = 2e-3 * self.n**3 / row.median, self.n**2 * (2 * np.dtype(self.dtype).itemsize + 4)
+        rates = {"ms_median": round(row.median / 1e6, 5), "tflops": round(tflops, 3)}
+        return rates | {"gbps": round(bytes_ / row.median, 2), "peak_share": round(tflops / peak_tflops(), 4)}
 
 
 def peak_tflops() -> float:
@@ -224,8 +199,7 @@ def peak_tflops() -> float:
 
     device = cupy.cuda.Device()
     lanes = 64 if device.compute_capability in ("75", "80") else 128  # of a multiprocessor
-    hertz = 1000 * device.attributes["ClockRate"]
-    return 2e-12 * lanes * device.attributes["MultiProcessorCount"] * hertz
+    return 2e-9 * lanes * device.attributes["MultiProcessorCount"] * device.attributes["ClockRate"]
 
 
 # ---- the run ----
@@ -258,14 +232,14 @@ def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Product | No
     return next((k for k in known if times[k.shape] * (1 - TIE) <= best), None)
 
 
-def tune(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+def tune(out: Path, timer: Timer | None) -> Iterator[Tasks]:
     """Measures the shapes anew, on which later runs base their choice."""
     timer = timer or CudaEvents()
     for n in SIZES:
         yield from runner.tasks_of(groups(n, SHAPES, SHAPE_OP), timer)
 
 
-def ladder(out: Path, timer: Timer | None) -> Iterator[tuple[Iterable[Task], Timer]]:
+def ladder(out: Path, timer: Timer | None) -> Iterator[Tasks]:
     """Every step at every size, and cuBLAS."""
     timer = timer or CudaEvents()
     card = str(timer.machine()["name"])
@@ -312,29 +286,11 @@ def note_table(rows: Rows) -> Iterator[Table]:
     body = []
     for n, name, ms, noted_tflops, noted_gbps, operand_bytes, variant in NOTE:
         tflops, gbps = 2e-9 * n**3 / ms, n * n * (2 * operand_bytes + 4) / ms / 1e6
-        found = rows.where(n=n)
-        both = (
-            text
-            for x in (variant, *PEERS[variant])
-            for text in texts(found.one(variant=x), "TFLOPS = tflops")
-        )
-        line = (
-            str(n),
-            name,
-            f"{ms:g}",
-            f"{noted_tflops:g}",
-            f"{tflops:.2f}",
-            f"{noted_gbps:g}",
-            figure(gbps),
-        )
-        body.append(
-            (
-                *line,
-                f"{tflops / NOTE_PEAK_TFLOPS:.0%}",
-                *texts(found.one(variant=variant), "ms = ms_mean"),
-                *both,
-            )
-        )
+        of_peak, found = f"{tflops / NOTE_PEAK_TFLOPS:.0%}", rows.where(n=n)
+        noted = f"{ms:g}", f"{noted_tflops:g}", f"{tflops:.2f}", f"{noted_gbps:g}", figure(gbps), of_peak
+        here = texts(found.one(variant=variant), "ms = ms_mean")
+        both = (texts(found.one(variant=x), "TFLOPS = tflops") for x in (variant, *PEERS[variant]))
+        body.append((str(n), name, *noted, *here, *chain.from_iterable(both)))
     title = "The note's table, its figures from its times, and this card"
     yield Table(title, page.heads(columns), tuple(body))
 

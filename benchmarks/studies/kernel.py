@@ -28,13 +28,10 @@ class Kernel:
     expression: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: Callable[[], tuple[Any, ...]] = tuple
-    """Behind the arrays; made on the card."""
+    arguments: Callable[[], tuple[Any, ...]] = tuple  # behind the arrays; made on the card
     dynamic_bytes: int = 0
-    in_place: bool = False
-    """May write where it reads."""
-    resident: bool = False
-    """Has no more blocks than the card holds at once: they go on to further work."""
+    in_place: bool = False  # may write where it reads
+    resident: bool = False  # has no more blocks than the card holds at once: they go on to further work
 
     @property
     def template(self) -> str:
@@ -47,14 +44,11 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """What can be run."""
+    """What can be run: from arrays on the card to the last of them."""
 
     run: Callable[..., object]
-    """From arrays on the card to the last of them."""
-    facts: Mapping[str, float] = field(default_factory=dict)
-    """Of the kernel and its blocks."""
-    kernel: str | None = None
-    """Part of its name in a profile; None: not one kernel."""
+    facts: Mapping[str, float] = field(default_factory=dict)  # of the kernel and its blocks
+    kernel: str | None = None  # part of its name in a profile; None: not one kernel
 
 
 def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
@@ -99,19 +93,21 @@ def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
 
 def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
     """With its arguments on the card; raises what the compiler said."""
-    function, dynamic_bytes, grid = functions[kernel.expression], kernel.dynamic_bytes, kernel.grid
+    function, dynamic_bytes, blocks = functions[kernel.expression], kernel.dynamic_bytes, kernel.grid
     if isinstance(function, Exception):
         raise function
     if dynamic_bytes > function.max_dynamic_shared_size_bytes:
         function.max_dynamic_shared_size_bytes = dynamic_bytes
+    facts = facts_of(function, math.prod(blocks), kernel.threads, dynamic_bytes)
     if kernel.resident:
-        grid = (min(grid[0], resident_blocks(kernel, function)),)
+        blocks = (min(blocks[0], resident_blocks(facts)),)
+        facts["blocks"] = blocks[0]
     arguments = kernel.arguments()
 
     def run(*arrays: Any) -> None:
-        function(grid, kernel.block, (*arrays, *arguments), shared_mem=dynamic_bytes)
+        function(blocks, kernel.block, (*arrays, *arguments), shared_mem=dynamic_bytes)
 
-    return Ready(run, facts_of(function, math.prod(grid), kernel.threads, dynamic_bytes), kernel.template)
+    return Ready(run, facts, kernel.template)
 
 
 def in_a_row(kernels: Sequence[Kernel], runs: Sequence[Ready], x: Callable[[], NDArray[Any]]) -> Ready:
@@ -139,8 +135,7 @@ class Multiprocessor:
     blocks: int
     registers: int
     shared_bytes: int
-    reserved_bytes: int = 1024
-    """Of shared memory, for each block."""
+    reserved_bytes: int = 1024  # of shared memory, for each block
 
     @classmethod
     def of_device(cls) -> Multiprocessor:
@@ -148,13 +143,9 @@ class Multiprocessor:
         import cupy
 
         a = cupy.cuda.Device().attributes
-        return cls(
-            warps=a["MaxThreadsPerMultiProcessor"] // 32,
-            blocks=a["MaxBlocksPerMultiprocessor"],
-            registers=a["MaxRegistersPerMultiprocessor"],
-            shared_bytes=a["MaxSharedMemoryPerMultiprocessor"],
-            reserved_bytes=a["ReservedSharedMemoryPerBlock"],
-        )
+        blocks, registers = a["MaxBlocksPerMultiprocessor"], a["MaxRegistersPerMultiprocessor"]
+        shared, reserved = a["MaxSharedMemoryPerMultiprocessor"], a["ReservedSharedMemoryPerBlock"]
+        return cls(a["MaxThreadsPerMultiProcessor"] // 32, blocks, registers, shared, reserved)
 
     def limits(self, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
         """How many blocks of so many threads, registers a thread and bytes there is room for, by what.
@@ -180,24 +171,22 @@ class Multiprocessor:
         return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
 
 
-def resident_blocks(kernel: Kernel, function: Any) -> int:
+def block_of(facts: Mapping[str, float]) -> tuple[int, int, int]:
+    """Its threads, their registers and its shared memory."""
+    return int(facts["threads"]), int(facts["registers"]), int(facts["shared_bytes"])
+
+
+def resident_blocks(facts: Mapping[str, float]) -> int:
     """Those that CuPy's current card holds at once."""
     import cupy
 
-    shared = function.shared_size_bytes + kernel.dynamic_bytes
-    held = Multiprocessor.of_device().resident(kernel.threads, function.num_regs, shared)
-    return held * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    count = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    return Multiprocessor.of_device().resident(*block_of(facts)) * count
 
 
 def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
     """What the compiler gave a kernel, and what becomes of it on this card."""
-    card = Multiprocessor.of_device()
-    shared = function.shared_size_bytes + dynamic_bytes
-    return {
-        "blocks": blocks,
-        "threads": threads,
-        "registers": function.num_regs,
-        "shared_bytes": shared,
-        "spilled_bytes": function.local_size_bytes,
-        "occupancy": round(card.occupancy(threads, function.num_regs, shared), 4),
-    }
+    facts = {"blocks": blocks, "threads": threads, "registers": function.num_regs}
+    facts |= {"shared_bytes": function.shared_size_bytes + dynamic_bytes}
+    facts |= {"spilled_bytes": function.local_size_bytes}
+    return facts | {"occupancy": round(Multiprocessor.of_device().occupancy(*block_of(facts)), 4)}

@@ -118,11 +118,8 @@ def group(stage: str, batch: int) -> Group:
         entries.append(Entry(own.variant, [own.kernel(batch)], partial(after, own.leaves), moved_bytes))
     if stage == COLUMNS:  # polygpu's kernel, as for few rows or for many
         for one in (transforms.taken(SIDE, few) for few in (False, True)):
-            variant, work = (
-                f"{OWN}, {1 << one.log_values} values a thread",
-                in_passes(SIDE, SIDE * batch, [one]),
-            )
-            entries.append(Entry(variant, work, own_rows, library=OWN))
+            work, values = in_passes(SIDE, SIDE * batch, [one]), 1 << one.log_values
+            entries.append(Entry(f"{OWN}, {values} values a thread", work, own_rows, library=OWN))
     if stage == WHOLE:
         for variant, stages in PIPELINES.items():
             entries.append(Entry(variant, [one.kernel(batch) for one in stages], partial(after, WHOLE)))

@@ -29,15 +29,14 @@ Params = Mapping[str, int | str]
 
 
 class Task(NamedTuple):
-    """What becomes a row."""
+    """What becomes a row; its figures, beside the rows before it by variant."""
 
     case: Case
     figures: Callable[[Row, Mapping[str, Row]], Figures]
-    """Of its row, beside those before it, by variant."""
 
 
-Part = Callable[[Path, Timer | None], Iterator[tuple[Iterable[Task], Timer]]]
-"""Of a study: tasks that share arrays, and their clock. The path is that of the results."""
+Tasks = tuple[Iterable[Task], Timer]  # that share arrays, and their clock
+Part = Callable[[Path, Timer | None], Iterator[Tasks]]  # of a study; the path is that of the results
 
 
 def run(parts: Iterable[Part], out: Path, timer: Timer | None = None) -> int:
@@ -76,26 +75,20 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A variant: what runs, and what must come out."""
+    """A variant: what runs, a kernel, several in a row or something else, and what must come out."""
 
     variant: str
     work: Sequence[Kernel] | Callable[[], Ready]
-    """A kernel, several in a row, or what makes ready something else."""
-    expected: Callable[[], NDArray[Any]]
-    """What y must be, in host memory, or a period of it: POISON where it is not written."""
-    moved_bytes: int | None = None
-    """The least that it moves through the card's memory; None: what a copy does."""
+    expected: Callable[
+        [], NDArray[Any]
+    ]  # y in host memory, or a period of it: POISON where it is not written
+    moved_bytes: int | None = None  # the least through the card's memory; None: what a copy moves
     library: str = "study"
-    facts: Figures = field(default_factory=dict)
-    """Beside those of a kernel."""
-    params: Params = field(default_factory=dict)
-    """Of its row, beside the group's."""
-    modulus: int | None = None
-    """Of y, which may be lazy; None: y is what is expected itself."""
-    bounds: tuple[float, float] | None = None
-    """Of the errors of floats; None: y is exact."""
-    op: str = ""
-    """Of its row, where it is not the group's."""
+    facts: Figures = field(default_factory=dict)  # beside those of a kernel
+    params: Params = field(default_factory=dict)  # of its row, beside the group's
+    modulus: int | None = None  # of y, which may be lazy; None: y is what is expected itself
+    bounds: tuple[float, float] | None = None  # of the errors of floats; None: y is exact
+    op: str = ""  # of its row, where it is not the group's
 
     @property
     def kernels(self) -> Sequence[Kernel]:
@@ -110,9 +103,7 @@ class Entry:
     def right(self, values: NDArray[Any]) -> bool:
         expected = np.resize(self.expected(), values.shape)
         if self.bounds is not None:
-            return all(
-                error < bound for error, bound in zip(errors(values, expected), self.bounds, strict=True)
-            )
+            return bool(np.all(np.array(errors(values, expected)) < self.bounds))
         return np.array_equal(values if self.modulus is None else values % np.uint64(self.modulus), expected)
 
 
@@ -175,10 +166,8 @@ class Group:
             recorded = first.nbytes < RECORDED_BYTES
             repeat = get_backend(DEVICE).capture(run) if recorded else run
             launch = {"launch": f"CUDA graph of {len(sets)}" if recorded else "plain"}
-        params = {**self.params, "variant": entry.variant, **entry.params, **launch}
-        return Case(
-            entry.op or self.op, entry.library, params, repeat, verify, first.size, self.values, len(sets)
-        )
+        op, params = entry.op or self.op, {**self.params, "variant": entry.variant, **entry.params, **launch}
+        return Case(op, entry.library, params, repeat, verify, first.size, self.values, len(sets))
 
     def figures(self, entry: Entry, facts: Figures, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
         found = {**self.rates(entry, y, row, done), **facts}
@@ -237,9 +226,7 @@ def launches(groups: Sequence[Group]) -> Iterator[Callable[[], object]]:
         yield from (partial(ready.run, *arrays) for _, ready in plan if ready.kernel is not None)
 
 
-def tasks_of(
-    groups: Sequence[Group], timer: Timer, study: str = ""
-) -> Iterator[tuple[Iterable[Task], Timer]]:
+def tasks_of(groups: Sequence[Group], timer: Timer, study: str = "") -> Iterator[Tasks]:
     """study: of which a profiler counts the kernels; a child process launches the same groups."""
     made = plans(groups)
     kernels = [ready for _, plan in made for _, ready in plan if ready.kernel is not None]

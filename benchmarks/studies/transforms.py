@@ -167,10 +167,7 @@ def in_passes(
         (one,) = done
         name = f"ntt_forward<{WORD}, {one.shape},"
         function = next(f for kernel, f in backend._kernels.items() if name in kernel)
-        blocks, shared_bytes = (
-            -(-count * degree >> one.log_block_values),
-            one.shared_values * word_bytes_of(WORD),
-        )
-        return Ready(run, kernel.facts_of(function, blocks, one.threads, shared_bytes), "ntt_forward")
+        blocks, shared = -(-count * degree >> one.log_block_values), one.shared_values * word_bytes_of(WORD)
+        return Ready(run, kernel.facts_of(function, blocks, one.threads, shared), "ntt_forward")
 
     return work

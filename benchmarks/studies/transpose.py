@@ -91,15 +91,16 @@ def halves(n: int) -> tuple[int, NDArray[Any], NDArray[Any]]:
 
 
 class Transposes(Group):
-    """Rows that say how many blocks a multiprocessor has room for by each limit."""
+    """Rows that say what must be moved, and how many blocks a multiprocessor has room for by each limit."""
 
     def figures(self, entry: Entry, facts: Figures, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
-        found = dict(super().figures(entry, facts, y, row, done))
-        if "registers" in found:
-            block = (int(found[name]) for name in ("threads", "registers", "shared_bytes"))
-            limits = kernel.Multiprocessor.of_device().limits(*block)
-            found |= {f"calculated_limit_{name}": limit for name, limit in limits.items()}
-        return found
+        found = super().figures(entry, facts, y, row, done)
+        if not entry.kernels:
+            return found
+        read = (entry.moved_bytes or 2 * y.nbytes) - y.nbytes
+        limits = kernel.Multiprocessor.of_device().limits(*kernel.block_of(found))
+        by_limit = {f"calculated_limit_{name}": limit for name, limit in limits.items()}
+        return {**found, "least_read_bytes": read, "least_written_bytes": y.nbytes, **by_limit}
 
 
 def scalars(*values: int) -> tuple[Any, ...]:
@@ -112,65 +113,47 @@ def factors_and_modulus(sides: Sides) -> tuple[Any, ...]:
 
 def powers_and_modulus(rows: int, columns: int, tiles: int) -> tuple[Any, ...]:
     log_low, *tables = halves(rows * columns)
-    return (
-        *scalars(rows, columns, tiles),
-        *transforms.on_card(*tables),
-        np.uint32(log_low),
-        transforms.moduli(),
-    )
+    sizes, of_low = scalars(rows, columns, tiles), np.uint32(log_low)
+    return *sizes, *transforms.on_card(*tables), of_low, transforms.moduli()
 
 
 def entries(batch: Sides, square: Sides) -> Iterator[Entry]:
-    n = square[0] * square[1]
-
-    def entry(
-        variant: str, right: Any, name: str, *launch: Any, words: int = 2, **params: int | str
-    ) -> Entry:
-        """words: that a point moves."""
-        launched, bytes_ = Kernel("transpose.cu", name, *launch), WORD_BYTES * n
-        least = {"least_read_bytes": (words - 1) * bytes_, "least_written_bytes": bytes_}
-        return Entry(
-            variant, [launched], partial(expected, n, *right), words * bytes_, facts=least, params=params
-        )
-
-    padding, blocks = {WITH: "false", WITHOUT: "true"}, (batch[1] // TILE, batch[0] // TILE, 1)
+    n, small, padding = square[0] * square[1], (SIDE, SIDE), {WITH: "false", WITHOUT: "true"}
+    own = partial(Kernel, "transpose.cu")
     for conflicts, padded in padding.items():
-        name, arguments = f"transpose_batch<{padded}>", partial(scalars, *batch)
-        yield entry(BATCH, [batch], name, blocks, (TILE, TILE), arguments, conflicts=conflicts)
-    of_factors = {"OWN_FACTORS": (n // SIDE**2, SIDE**2), "SHARED_FACTORS": (SIDE, SIDE)}
+        blocks, arguments = (batch[1] // TILE, batch[0] // TILE, 1), partial(scalars, *batch)
+        one = own(f"transpose_batch<{padded}>", blocks, (TILE, TILE), arguments)
+        yield Entry(BATCH, [one], partial(expected, n, batch), params={"conflicts": conflicts})
     for variant, (width, threads, factors) in SMALL.items():
-        right = (SIDE, SIDE), of_factors.get(factors)
-        arguments = partial(factors_and_modulus, right[1] or right[0])
+        of = {"OWN_FACTORS": (n // SIDE**2, SIDE**2), "SHARED_FACTORS": small}.get(factors)
+        blocks, arguments = (SIDE // width, n // SIDE**2), partial(factors_and_modulus, of or small)
+        right = partial(expected, n, small, of)
+        moved_bytes = 3 * WORD_BYTES * n if factors == "OWN_FACTORS" else None
         for conflicts, padded in padding.items():
-            name = f"transpose_small<{width}, {threads}, {factors}, {padded}>"
-            launch, words = (
-                ((SIDE // width, n // SIDE**2), (threads,), arguments),
-                3 if factors == "OWN_FACTORS" else 2,
+            one = own(
+                f"transpose_small<{width}, {threads}, {factors}, {padded}>", blocks, (threads,), arguments
             )
-            yield entry(variant, right, name, *launch, words=words, conflicts=conflicts)
-    for of, shapes in SHAPES.items():
-        sides = square if of == ONE else (SIDE, SIDE)
+            yield Entry(variant, [one], right, moved_bytes, params={"conflicts": conflicts})
+    for what, shapes in SHAPES.items():
+        sides, flag = (square, "false") if what == ONE else (small, "true")
         made = dict.fromkeys((shape[:3], grid(shape[:2], shape[3], n, sides)) for shape in shapes)
         for (rows, columns, threads), (*blocks, tiles) in made:
-            for twiddled in (WITHOUT, WITH):
-                flags = f"{str(of == MANY).lower()}, {str(twiddled == WITH).lower()}"
+            arguments = partial(powers_and_modulus, *sides, tiles)
+            for twiddled, of in ((WITHOUT, None), (WITH, sides)):
+                flags = f"{flag}, {str(twiddled == WITH).lower()}"
                 name = f"transpose_pairs<{WORD}, Pairs<{rows}, {columns}, {threads}>, {flags}>"
-                launch = tuple(blocks), (threads,), partial(powers_and_modulus, *sides, tiles)
-                right, variant = (
-                    (sides, sides if twiddled == WITH else None),
-                    f"{rows} x {columns}, {threads} threads",
-                )
-                yield entry(variant, right, name, *launch, of=of, twiddles=twiddled, tiles=tiles)
+                params = {"of": what, "twiddles": twiddled, "tiles": tiles}
+                one, right = own(name, tuple(blocks), (threads,), arguments), partial(expected, n, sides, of)
+                yield Entry(f"{rows} x {columns}, {threads} threads", [one], right, params=params)
 
 
 def groups(sizes: Sequence[tuple[Sides, Sides]] = SIZES) -> list[Group]:
-    def group(batch: Sides, square: Sides) -> Group:
+    found: list[Group] = []
+    for batch, square in sizes:
         n = square[0] * square[1]
-        return Transposes(
-            "transpose", {"n": n}, partial(transforms.residues, n), list(entries(batch, square))
-        )
-
-    return [group(*size) for size in sizes]
+        x = partial(transforms.residues, n)
+        found.append(Transposes("transpose", {"n": n}, x, list(entries(batch, square))))
+    return found
 
 
 PARTS = {"kernels": runner.counted("transpose", groups)}
@@ -260,11 +243,10 @@ def binding(row: Row) -> str:
 
 def blocks_in_carved(row: Row) -> str:
     """Those for which there is room in the shared memory that the driver carved."""
-    f = {name: int(value) for name, value in row.figures.items()}
-    if "carved_shared_bytes" not in f:
+    if "carved_shared_bytes" not in row.figures:
         return ""
-    card = kernel.Multiprocessor(warps=0, blocks=0, registers=0, shared_bytes=f["carved_shared_bytes"])
-    return str(card.limits(f["threads"], f["registers"], f["shared_bytes"])["shared_mem"])
+    card = kernel.Multiprocessor(0, 0, 0, int(row.figures["carved_shared_bytes"]))
+    return str(card.limits(*kernel.block_of(row.figures))["shared_mem"])
 
 
 def limit_table(rows: Rows) -> Iterator[Table]:
