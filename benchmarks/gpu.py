@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda import absence
-from polygpu.backends.cuda.tiles import word_of
+from polygpu.backends.cuda.tiles import groups_of
 from polygpu.backends.reference import evaluate, reverse_bits
 
 from .harness import RESULTS, Case, CudaEvents, Row, measure, print_table, record
@@ -161,7 +161,7 @@ class Workload:
 
     def rows(self, poly: pg.Poly) -> NDArray[Any]:
         """The residues of those, in host memory."""
-        return np.stack([load(DEVICE).to_host(poly.data[i]) for i in self.picked])
+        return np.stack([get_backend(DEVICE).to_host(poly.data[i]) for i in self.picked])
 
     @cached_property
     def host_a(self) -> pg.Poly:
@@ -221,7 +221,8 @@ class Workload:
         """The arithmetic: of 32-bit integers, of doubles or of 64-bit integers."""
         if self.ring.dtype == np.uint32:
             return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
-        return "f64" if word_of(self.ring.basis, load(DEVICE).card) == "Float64" else "u64"  # type: ignore[attr-defined]
+        groups = groups_of(self.ring.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
+        return "f64" if {group.word for group in groups} == {"Float64"} else "u64"
 
     # What is true of a result; values are `rows` of it. No residue may stand where one was not written.
 

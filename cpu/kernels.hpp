@@ -22,7 +22,7 @@ template <class T> struct Row {
     const Modulus *modulus;
     Twiddles<T> forward, inverse;  // of the inverse 1/w; entry 0 is 1/points and entry 1 carries that factor too
     size_t degree;                 // coefficients
-    size_t base;                   // leaves are polynomials of degree < base; degree = base * points
+    size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
     size_t block;                  // coefficients that stay in the cache: above it the tree is walked depth first
     const int *stop;               // read with stopped(): the result is not wanted any more
 };

@@ -175,7 +175,8 @@ template <class B, bool ORDERED = true> struct Ntt {
     const B b;
     const size_t tail;  // blocks of this length are finished in registers
 
-    Ntt(const Row<T> &r, const B &butterfly) : row(r), b(butterfly), tail(r.base > 2 * WIDTH ? r.base : 2 * WIDTH) {}
+    Ntt(const Row<T> &r, const B &butterfly)
+        : row(r), b(butterfly), tail(r.leaf_size > 2 * WIDTH ? r.leaf_size : 2 * WIDTH) {}
 
     PG_INLINE Twiddle twiddle(const Twiddles<T> &of, size_t node) const {
         if constexpr (B::NUMBERS) return b.lanes.broadcast(of.number[node], of.ratio[node]);
@@ -222,14 +223,15 @@ template <class B, bool ORDERED = true> struct Ntt {
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
-    // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... base. COMPLETE: down to base 1.
+    // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: down to
+    // leaf_size 1.
     template <size_t G, bool COMPLETE, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
             if constexpr (ORDERED && WIDTH > 1)
                 for (size_t k = 0; k < K; ++k) exchange_all<L, 1, true>(u[k], v[k]);
         } else {
-            if (COMPLETE || G >= row.base) {
+            if (COMPLETE || G >= row.leaf_size) {
                 constexpr size_t COUNT = WIDTH / G;
                 for (size_t k = 0; k < K; ++k) {
                     L::template exchange<G>(u[k], v[k]);
@@ -253,7 +255,7 @@ template <class B, bool ORDERED = true> struct Ntt {
                     const Twiddle w = forward_twiddle((node + i + k) / 2);
                     b.template forward<false>(u[k], u[k + 1], w), b.template forward<false>(v[k], v[k + 1], w);
                 }
-            if (COMPLETE || row.base <= WIDTH) {
+            if (COMPLETE || row.leaf_size <= WIDTH) {
                 for (size_t k = 0; k < K; ++k) b.template forward<false>(u[k], v[k], forward_twiddle(node + i + k));
                 forward_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
             }
@@ -263,7 +265,7 @@ template <class B, bool ORDERED = true> struct Ntt {
     }
     template <bool ROOT, bool WIDE> void forward_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         if (pairs % PAIRS) forward_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
-        else if (row.base > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
+        else if (row.leaf_size > 1) forward_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else forward_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
     // `count` blocks of `tail` or 2 tail coefficients
@@ -331,7 +333,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             if constexpr (ORDERED && WIDTH > 1)
                 for (size_t k = 0; k < K; ++k) exchange_all<L, 1, false>(u[k], v[k]);
         } else {
-            if (COMPLETE || G >= row.base) {
+            if (COMPLETE || G >= row.leaf_size) {
                 constexpr size_t COUNT = WIDTH / G;
                 inverse_granules<G / 2, COMPLETE>(u, v, node);
                 for (size_t k = 0; k < K; ++k) {
@@ -350,7 +352,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             V u[K], v[K];
             for (size_t k = 0; k < K; ++k)
                 u[k] = load<B::NUMBERS>(x + 2 * k * WIDTH), v[k] = load<B::NUMBERS>(x + (2 * k + 1) * WIDTH);
-            if (COMPLETE || row.base <= WIDTH) {
+            if (COMPLETE || row.leaf_size <= WIDTH) {
                 inverse_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
                 for (size_t k = 0; k < K; ++k)
                     inverse_last<ROOT && !WIDE>(u[k], v[k], scale, inverse_twiddle(node + i + k));
@@ -367,7 +369,7 @@ template <class B, bool ORDERED = true> struct Ntt {
     }
     template <bool ROOT, bool WIDE> void inverse_pairs(const T *x, T *y, size_t pairs, size_t node) const {
         if (pairs % PAIRS) inverse_pairs<ROOT, WIDE, false, WIDE ? 2 : 1>(x, y, pairs, node);
-        else if (row.base > 1) inverse_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
+        else if (row.leaf_size > 1) inverse_pairs<ROOT, WIDE, false, TOGETHER<WIDE>>(x, y, pairs, node);
         else inverse_pairs<ROOT, WIDE, true, TOGETHER<WIDE>>(x, y, pairs, node);
     }
     template <bool ROOT> void inverse_tail(const T *x, T *y, size_t length, size_t count, size_t node) const {

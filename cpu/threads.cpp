@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "pool.hpp"
+
 namespace pg {
 namespace {
 
@@ -43,7 +45,11 @@ class Scratch {
     void *ensure(size_t bytes) {
         if (bytes > size_) {
             release();
-            void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            const auto map = [&] {
+                return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            };
+            void *memory = map();
+            if (memory == MAP_FAILED) pool_release(), memory = map();
             if (memory == MAP_FAILED) throw OutOfMemory(bytes);
             memory_ = memory, size_ = bytes;
         }

@@ -8,24 +8,56 @@
 namespace pg {
 
 namespace {
-constexpr size_t MAX_BASE = 8;
+constexpr size_t MAX_LEAF_SIZE = 8;
 }
 
-Transform::Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
-                     const Lasting<Array> &forward, const Lasting<Array> &inverse)
+PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
+    : modulus_(modulus), tables_{forward.memory, inverse.memory} {
+    require(forward.array.ndim() == 2, "PrimeTables: tables must be (2, points) words");
+    points_ = last(forward.array), word_bytes_ = forward.array.itemsize();
+    for (const Array *table : {&forward.array, &inverse.array})
+        require(table->ndim() == 2 && table->shape(0) == 2 && last(*table) == points_ &&
+                    table->itemsize() == word_bytes_ && (word_bytes_ == 4 || word_bytes_ == 8),
+                "PrimeTables: tables must be (2, points) words");
+}
+
+template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers) const {
+    const T *const w = (const T *)tables_[direction].get();
+    Twiddles<T> made{w, w + points_};
+    if (numbers) {
+        made.number = this->numbers() + direction * 2 * points_;
+        made.ratio = made.number + points_;
+    }
+    return made;
+}
+
+// (forward and inverse, w and w / q, points): made when an instruction set first needs them, of 64-bit words.
+const double *PrimeTables::numbers() const {
+    std::call_once(numbers_made_, [this] {
+        numbers_.resize(4 * points_);
+        const Modulus m = make_modulus(modulus_);
+        for (int i : {0, 1}) {
+            double *const to = &numbers_[i * 2 * points_];
+            fill_numbers(m, (const u64 *)tables_[i].get(), points_, to, to + points_);
+        }
+    });
+    return numbers_.data();
+}
+
+Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+                     const std::vector<const PrimeTables *> &tables)
     : basis_(basis),
       degree_(degree),
-      base_(base),
-      points_(degree / base),
+      leaf_size_(leaf_size),
+      points_(leaf_size ? degree / leaf_size : 0),
       block_(block),
       negacyclic_(negacyclic),
-      forward_table_(forward.memory),
-      inverse_table_(inverse.memory) {
+      tables_(tables) {
     require(!basis.wide(), "Transform: no transform modulo a wide modulus");
-    for (const Array *table : {&forward.array, &inverse.array})
-        require(table->ndim() == 3 && table->shape(0) == basis.rows() && table->shape(1) == 2 &&
-                    table->shape(2) == points_ && table->itemsize() == (basis.narrow() ? 4 : 8),
-                "Transform: tables must be (limbs, 2, points) words");
+    require(tables.size() == basis.rows(), "Transform: one table a limb");
+    for (const PrimeTables *table : tables)
+        require(table && table->points() == points_ && table->word_bytes() == (basis.narrow() ? 4 : 8),
+                "Transform: tables of other points or words");
 }
 
 template <class T> struct Transform::LimbRow : Row<T> {
@@ -35,30 +67,10 @@ template <class T> struct Transform::LimbRow : Row<T> {
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {
     const Modulus &m = basis_.moduli()[limb];
     const RowKernels<T> &fast = kernels<T>(m, degree_);
-    const T *f = (const T *)forward_table_.get() + limb * 2 * points_,
-            *i = (const T *)inverse_table_.get() + limb * 2 * points_;
-    Twiddles<T> forward{f, f + points_}, inverse{i, i + points_};
-    if (fast.numbers) {
-        const double *numbers = this->numbers() + limb * 4 * points_;
-        forward.number = numbers, forward.ratio = numbers + points_;
-        inverse.number = numbers + 2 * points_, inverse.ratio = numbers + 3 * points_;
-    }
-    return {{&m, forward, inverse, degree_, base_, block_, worker.stop}, &fast};
-}
-
-// (limbs, forward and inverse, w and w / q, points): made when an instruction set first needs them.
-const double *Transform::numbers() const {
-    std::call_once(numbers_made_, [this] {
-        numbers_.resize(basis_.rows() * 4 * points_);
-        double *to = numbers_.data();
-        for (size_t limb = 0; limb < basis_.rows(); ++limb)
-            for (const Memory *table : {&forward_table_, &inverse_table_}) {
-                const u64 *w = (const u64 *)table->get() + limb * 2 * points_;
-                fill_numbers(basis_.moduli()[limb], w, points_, to, to + points_);
-                to += 2 * points_;
-            }
-    });
-    return numbers_.data();
+    const PrimeTables &tables = *tables_[limb];
+    return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, leaf_size_, block_,
+             worker.stop},
+            &fast};
 }
 
 template <class T> void Transform::forward_row(const T *x, T *y, const LimbRow<T> &r) const {
@@ -71,31 +83,31 @@ template <class T> void Transform::inverse_row(const T *x, T *y, const LimbRow<T
     else r.kernels->inverse(x, y, r);
 }
 
-// Leaf i is X^base - c: the two leaves below the twiddle w have c = w and c = -w.
+// Leaf i is X^leaf_size - c: the two leaves below the twiddle w have c = w and c = -w.
 template <class T> u64 Transform::leaf_constant(const Row<T> &r, size_t leaf) const {
     if (points_ == 1) return negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1);
     const u64 w = r.forward.w[points_ / 2 + leaf / 2];
     return leaf % 2 ? neg_mod(*r.modulus, w) : w;
 }
 
-template <class T> void Transform::multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const {
+template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const {
     const Modulus &m = *r.modulus;
-    if (base_ == 1) {
+    if (leaf_size_ == 1) {
         pointwise_kernels<T>(m).pointwise(Op::mul, a, b, false, a, y, degree_, m);
         return;
     }
-    u64 product[MAX_BASE];
-    for (size_t leaf = 0; leaf < points_; ++leaf, a += base_, b += base_, y += base_) {
+    u64 product[MAX_LEAF_SIZE];
+    for (size_t leaf = 0; leaf < points_; ++leaf, a += leaf_size_, b += leaf_size_, y += leaf_size_) {
         const u64 constant = leaf_constant(r, leaf);
-        for (size_t k = 0; k < base_; ++k) {  // coefficient k of a * b mod X^base - constant
+        for (size_t k = 0; k < leaf_size_; ++k) {  // coefficient k of a * b mod X^leaf_size - constant
             u64 low = 0, high = 0;
-            for (size_t i = 0; i < base_; ++i) {
+            for (size_t i = 0; i < leaf_size_; ++i) {
                 u64 &sum = i <= k ? low : high;
-                sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + base_ - i) % base_]));
+                sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + leaf_size_ - i) % leaf_size_]));
             }
             product[k] = add_mod(m, low, mul_mod(m, high, constant));
         }
-        for (size_t k = 0; k < base_; ++k) y[k] = (T)product[k];
+        for (size_t k = 0; k < leaf_size_; ++k) y[k] = (T)product[k];
     }
 }
 
@@ -104,7 +116,7 @@ void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, si
     const LimbRow<T> r = row<T>(limb, worker);
     forward_row(a, left, r);
     if (a != b) forward_row(b, right, r);
-    multiply_leaves_row(left, a != b ? right : left, left, r);
+    multiply_eval_row(left, a != b ? right : left, left, r);
     inverse_row(left, y, r);
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
@@ -123,17 +135,17 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
 }
 
 template <class T, bool TRANSFORMED> void Transform::product(const Array &a, const Array &b, const Out &out) const {
-    require(base_ <= MAX_BASE, "transform: base polynomials are too long");
+    require(leaf_size_ <= MAX_LEAF_SIZE, "transform: leaf_size polynomials are too long");
     const size_t limbs = basis_.rows(), n = degree_;
     T *const result = result_of<T>(out, limbs);
     const Operand<T> x(a, out, limbs), y(b, out, limbs);
     require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
-    const double leaves = base_ > 1 ? 5e-9 * (double)(n * base_) : basis_.slowness() * seconds_pointwise(n);
+    const double leaves = leaf_size_ > 1 ? 5e-9 * (double)(n * leaf_size_) : basis_.slowness() * seconds_pointwise(n);
     const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.slowness() * seconds_transform(n));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const T *u = x.row(i), *v = y.row(i);
         T *to = result + i * n;
-        if (TRANSFORMED) return multiply_leaves_row(u, v, to, row<T>(i % limbs, worker));
+        if (TRANSFORMED) return multiply_eval_row(u, v, to, row<T>(i % limbs, worker));
         T *left = (T *)worker.scratch(2 * n * sizeof(T));
         multiply_row(u, v, left, left + n, to, i % limbs, worker);
     });
@@ -151,7 +163,7 @@ void Transform::multiply(const Array &a, const Array &b, const Out &out) const {
     basis_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out);
 }
 
-void Transform::multiply_leaves(const Array &a, const Array &b, const Out &out) const {
+void Transform::multiply_eval(const Array &a, const Array &b, const Out &out) const {
     basis_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out);
 }
 

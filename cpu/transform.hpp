@@ -9,19 +9,41 @@
 
 namespace pg {
 
+// The tables of a prime: shared by the transforms of all rings that have it.
+class PrimeTables {
+  public:
+    // forward, inverse: (2, points), twiddles and their Shoup quotients (tables.hpp)
+    PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse);
+
+    size_t points() const { return points_; }
+    size_t word_bytes() const { return word_bytes_; }
+    // numbers: whether kernels read the twiddles as doubles
+    template <class T> Twiddles<T> forward(bool numbers) const { return twiddles<T>(0, numbers); }
+    template <class T> Twiddles<T> inverse(bool numbers) const { return twiddles<T>(1, numbers); }
+
+  private:
+    template <class T> Twiddles<T> twiddles(int direction, bool numbers) const;
+    const double *numbers() const;
+
+    u64 modulus_;
+    size_t points_, word_bytes_;
+    Memory tables_[2];  // forward, inverse
+    mutable std::once_flag numbers_made_;
+    mutable std::vector<double> numbers_;
+};
+
 class Transform {
   public:
-    // forward, inverse: (limbs, 2, points), twiddles and their Shoup quotients (tables.hpp)
-    // The basis must outlive the transform.
-    Transform(const Basis &basis, size_t degree, size_t base, size_t block, bool negacyclic,
-              const Lasting<Array> &forward, const Lasting<Array> &inverse);
+    // tables: of each limb. They and the basis must outlive the transform.
+    Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+              const std::vector<const PrimeTables *> &tables);
 
     void forward(const Array &x, const Out &out) const;
     void inverse(const Array &x, const Out &out) const;
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
     void multiply(const Array &a, const Array &b, const Out &out) const;
-    // transformed operands, any base: products modulo the leaves
-    void multiply_leaves(const Array &a, const Array &b, const Out &out) const;
+    // transformed operands, any leaf_size: products modulo the leaves
+    void multiply_eval(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
@@ -36,18 +58,15 @@ class Transform {
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
     template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
-    template <class T> void multiply_leaves_row(const T *a, const T *b, T *y, const Row<T> &r) const;
+    template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
     template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
     template <class T, bool FORWARD> void run(const Array &x, const Out &out) const;
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
-    const double *numbers() const;
 
     const Basis &basis_;
-    size_t degree_, base_, points_, block_;
+    size_t degree_, leaf_size_, points_, block_;
     bool negacyclic_;
-    Memory forward_table_, inverse_table_;
-    mutable std::once_flag numbers_made_;
-    mutable std::vector<double> numbers_;
+    std::vector<const PrimeTables *> tables_;
 };
 
 }  // namespace pg

@@ -4,23 +4,28 @@
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 
-// x: (rows, n) residues, layout: of x alone (rows.cuh); y: (units, primes, length), of the centred x, zero-padded
-template <class T>
-__global__ void __launch_bounds__(256)
-    crt_spread(const T *x, u64 *y, const Modulus *moduli, const Modulus *primes, const u64 *layout, u64 n, u64 length,
-               u64 units, u64 first_unit, u32 limbs, u32 count, u32 dense) {
+// x: (rows, n) residues, y: (units, primes, length), of the centred x, zero-padded
+template <class T> struct SpreadParameters {
+    const T *x;
+    u64 *y;
+    const Modulus *moduli, *primes;
+    u64 n, length, units, first_unit;
+    u32 limbs, count, dense;
+    Layout layout;
+};
+template <class T> __global__ void __launch_bounds__(256) crt_spread(const SpreadParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= units * length) return;
-    const u64 unit = quotient(e, length), j = e - unit * length, global_unit = first_unit + unit;
-    const Modulus &m = moduli[rest(global_unit, limbs)];
-    const u64 row = dense ? global_unit : operand_row(layout, 0, global_unit, limbs);
-    const u64 value = j < n ? x[row * n + j] : 0;
+    if (e >= p.units * p.length) return;
+    const u64 unit = quotient(e, p.length), j = e - unit * p.length, global_unit = p.first_unit + unit;
+    const Modulus &m = p.moduli[rest(global_unit, p.limbs)];
+    const u64 row = p.dense ? global_unit : p.layout.row(0, global_unit, p.limbs);
+    const u64 value = j < p.n ? p.x[row * p.n + j] : 0;
     const bool upper = value > m.last / 2;  // value - q is the smaller representative
-    for (u32 i = 0; i < count; ++i) {
-        const Modulus &p = primes[i];
-        u64 r = reduce(p, value);
-        if (upper) r = sub_mod(p, r, m.q ? reduce(p, m.q) : reduce(p, 1, 0));
-        y[(unit * count + i) * length + j] = r;
+    for (u32 i = 0; i < p.count; ++i) {
+        const Modulus &prime = p.primes[i];
+        u64 r = reduce(prime, value);
+        if (upper) r = sub_mod(prime, r, m.q ? reduce(prime, m.q) : reduce(prime, 1, 0));
+        p.y[(unit * p.count + i) * p.length + j] = r;
     }
 }
 
@@ -54,19 +59,24 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
 }
 
 // x: (units, primes, length), y: (units, n); a linear product is folded by X^n = -1 or 1
-template <class T>
-__global__ void __launch_bounds__(256)
-    crt_compose(const u64 *x, T *y, const Modulus *moduli, const Modulus *primes, const u64 *constants, u64 n,
-                u64 length, u64 units, u64 first_unit, u32 limbs, u32 count, u32 negacyclic) {
+template <class T> struct ComposeParameters {
+    const u64 *x;
+    T *y;
+    const Modulus *moduli, *primes;
+    const u64 *constants;
+    u64 n, length, units, first_unit;
+    u32 limbs, count, negacyclic;
+};
+template <class T> __global__ void __launch_bounds__(256) crt_compose(const ComposeParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= units * n) return;
-    const u64 unit = quotient(e, n), j = e - unit * n;
-    const Modulus m = moduli[rest(first_unit + unit, limbs)];
-    const u64 *column = x + unit * count * length + j;
-    u64 value = signed_value(column, length, primes, constants, count, m);
-    if (length != n && j + 1 < n) {
-        const u64 folded = signed_value(column + n, length, primes, constants, count, m);
-        value = negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
+    if (e >= p.units * p.n) return;
+    const u64 unit = quotient(e, p.n), j = e - unit * p.n;
+    const Modulus m = p.moduli[rest(p.first_unit + unit, p.limbs)];
+    const u64 *column = p.x + unit * p.count * p.length + j;
+    u64 value = signed_value(column, p.length, p.primes, p.constants, p.count, m);
+    if (p.length != p.n && j + 1 < p.n) {
+        const u64 folded = signed_value(column + p.n, p.length, p.primes, p.constants, p.count, m);
+        value = p.negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
     }
-    y[(first_unit + unit) * n + j] = (T)value;
+    p.y[(p.first_unit + unit) * p.n + j] = (T)value;
 }

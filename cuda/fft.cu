@@ -64,7 +64,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int r = 0; r < R; ++r) {
                 x[r] = values[g + r * GROUPS];
-                if (P > 1 && r > 0) x[r] = x[r] * read<CONSTANT>(twiddles + r * P + i);
+                if (P > 1 && r > 0) x[r] = x[r] * read<READ_ONLY>(twiddles + r * P + i);
             }
             transform_few<LOG_R>(x);
 #pragma unroll
@@ -86,12 +86,12 @@ template <class Real, int LOG_LENGTH> struct Fft {
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            values[k] = inside ? read<AGAIN>(x + row * LENGTH + lane + k * LANES) : Value{0, 0};
+            values[k] = inside ? read<DEFAULT>(x + row * LENGTH + lane + k * LANES) : Value{0, 0};
     }
     PG_DEVICE void store(Value *y, u64 row, bool inside, const Value *values) const {
         if (inside)
 #pragma unroll
-            for (int k = 0; k < VALUES; ++k) write<AGAIN>(y + row * LENGTH + lane + k * LANES, values[k]);
+            for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
     // The same for SHORT rows: those of a warp, values that follow each other, move as one.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
@@ -99,7 +99,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            values[k] = start + k * WARP < rows * LENGTH ? read<AGAIN>(x + start + k * WARP) : Value{0, 0};
+            values[k] = start + k * WARP < rows * LENGTH ? read<DEFAULT>(x + start + k * WARP) : Value{0, 0};
 #pragma unroll
         for (int k = 0; k < VALUES; ++k) at(own + k * WARP) = values[k];
         __syncwarp();
@@ -115,7 +115,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
-            if (start + k * WARP < rows * LENGTH) write<AGAIN>(y + start + k * WARP, at(own + k * WARP));
+            if (start + k * WARP < rows * LENGTH) write<DEFAULT>(y + start + k * WARP, at(own + k * WARP));
     }
     // The transform backwards, with the factor 1 / LENGTH.
     PG_DEVICE void inverse(Value *values) const {
@@ -128,39 +128,48 @@ template <class Real, int LOG_LENGTH> struct Fft {
 };
 
 // x may be y. block: Fft::THREADS; dynamic shared memory: ROWS * LENGTH values; grid: rows / Fft::ROWS.
+template <class Real> struct FftParameters {
+    const Complex<Real> *x;
+    Complex<Real> *y;
+    const Complex<Real> *twiddles;
+    u64 rows;
+};
 template <class Real, int LOG_LENGTH, bool INVERSE>
-__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
-    fft(const Complex<Real> *x, Complex<Real> *y, const Complex<Real> *twiddles, u64 rows) {
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const FftParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    const F f(memory, twiddles);
+    const F f(memory, p.twiddles);
     const u64 row = F::row();
     Complex<Real> values[F::VALUES];
-    if constexpr (F::SHORT) f.load_together(x, rows, values);
-    else f.load(x, row, row < rows, values);
+    if constexpr (F::SHORT) f.load_together(p.x, p.rows, values);
+    else f.load(p.x, row, row < p.rows, values);
     if (INVERSE) f.inverse(values);
     else f.transform(values);
-    if constexpr (F::SHORT) f.store_together(y, rows, values);
-    else f.store(y, row, row < rows, values);
+    if constexpr (F::SHORT) f.store_together(p.y, p.rows, values);
+    else f.store(p.y, row, row < p.rows, values);
 }
 
 // y = the cyclic convolution of rows of a and b; b may be one row, for all of a (rows_b = 1). y may be a or b.
 // Launched as fft.
+template <class Real> struct ConvolveParameters {
+    const Complex<Real> *a, *b;
+    Complex<Real> *y;
+    const Complex<Real> *twiddles;
+    u64 rows, rows_b;
+};
 template <class Real, int LOG_LENGTH>
-__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS))
-    fft_convolve(const Complex<Real> *a, const Complex<Real> *b, Complex<Real> *y, const Complex<Real> *twiddles,
-                 u64 rows, u64 rows_b) {
+__global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft_convolve(const ConvolveParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    const F f(memory, twiddles);
+    const F f(memory, p.twiddles);
     const u64 row = F::row();
     Complex<Real> left[F::VALUES], right[F::VALUES];
-    f.load(b, rows_b == 1 ? 0 : row, row < rows, right);
-    f.load(a, row, row < rows, left);
+    f.load(p.b, p.rows_b == 1 ? 0 : row, row < p.rows, right);
+    f.load(p.a, row, row < p.rows, left);
     f.transform(right);
     f.transform(left);
 #pragma unroll
     for (int k = 0; k < F::VALUES; ++k) left[k] = left[k] * right[k];
     f.inverse(left);
-    f.store(y, row, row < rows, left);
+    f.store(p.y, row, row < p.rows, left);
 }

@@ -98,26 +98,34 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 // y = a * b: S::ROWS / (2 DIGITS) products a block, each row of the tile one digit of an operand, then one sum.
 // FOLD: the linear product is folded by X^degree = -1 or 1. block: S::THREADS; dynamic shared memory:
 // S::SHARED_VALUES complex numbers. twiddles: tables.cu.
+template <class T> struct FftProductParameters {
+    const T *a, *b;
+    T *y;
+    const Modulus *moduli;
+    const Complex<double> *twiddles;
+    u64 units;
+    u64 rows_a, rows_b;  // unit u takes row u % rows_a of a, which broadcasts it over the leading batch axis
+    u32 limbs, degree, width, sums, negacyclic;
+};
 template <class T, class S, int DIGITS, bool FOLD>
 __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
-    fft_product(const T *a, const T *b, T *y, const Modulus *moduli, const Complex<double> *twiddles, u64 units,
-                u64 rows_a, u64 rows_b, u32 limbs, u32 degree, u32 width, u32 count_of_sums, u32 negacyclic) {
+    fft_product(const FftProductParameters<T> p) {
     using W = Complex128;
     constexpr int PARTS = 2 * DIGITS, POINTS = S::LENGTH, TOGETHER = PARTS * S::LANES;
     static_assert(S::COLUMNS == 1 && S::ROWS % PARTS == 0 && S::VALUES >= PARTS, "rows are digits");
     extern __shared__ __align__(16) unsigned char memory[];
     Complex<double> *const shared = (Complex<double> *)memory;
     const Place<S> place;
-    const Digits digits = {DIGITS, width, count_of_sums};
-    const u32 part = place.row % PARTS;
+    const Digits digits = {DIGITS, p.width, p.sums};
+    const u32 degree = p.degree, part = place.row % PARTS;
     u64 unit = (u64)blockIdx.x * (S::ROWS / PARTS) + place.row / PARTS;
-    const bool inside = unit < units;
+    const bool inside = unit < p.units;
     if (!inside) unit = 0;  // threads beyond the end keep the barriers company
-    const Modulus &m = moduli[rest(unit, limbs)];
+    const Modulus &m = p.moduli[rest(unit, p.limbs)];
 
     const bool second = part >= DIGITS;
-    const T *const x = (second ? b + (unit < rows_b ? unit : unit % rows_b) * degree
-                               : a + (unit < rows_a ? unit : unit % rows_a) * degree);
+    const T *const x = (second ? p.b + (unit < p.rows_b ? unit : unit % p.rows_b) * degree
+                               : p.a + (unit < p.rows_a ? unit : unit % p.rows_a) * degree);
     const Digit<T> digit(m, digits, second ? part - DIGITS : part);
     const auto at = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     Complex<double> values[S::VALUES] = {};
@@ -128,7 +136,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
             values[k] = {!FOLD || j < degree ? digit(x[j]) : 0., !FOLD || i < degree ? digit(x[i]) : 0.};
         }
     const W word(m);
-    forward_rounds<W, S, 0>(word, values, shared, place, twiddles);
+    forward_rounds<W, S, 0>(word, values, shared, place, p.twiddles);
 
     // This thread's k-th value of a row of its product. Products keep to the places of their exchanges.
     Complex<double> *const own = shared + place.row / PARTS * (TOGETHER * (S::VALUES + 1));
@@ -153,7 +161,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         values[k] = sum;
     }
     synchronise<TOGETHER>();
-    inverse_rounds<W, S, true, 0>(word, values, shared, place, twiddles);
+    inverse_rounds<W, S, true, 0>(word, values, shared, place, p.twiddles);
     publish();
 
     T composed[S::VALUES / PARTS][2];
@@ -164,7 +172,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         composed[i][0] = compose<T, PARTS - 1>(m, digits, [&](u32 sum) { return held(sum, k).re * SCALE; });
         composed[i][1] = compose<T, PARTS - 1>(m, digits, [&](u32 sum) { return held(sum, k).im * SCALE; });
     }
-    T *const to = y + unit * degree;
+    T *const to = p.y + unit * degree;
     if constexpr (FOLD) {
         T *const linear = (T *)own;
         synchronise<TOGETHER>();
@@ -177,7 +185,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         for (u32 j = part * S::LANES + place.lane; j < degree; j += TOGETHER) {
             u64 value = linear[j];
             if (j + 1 < degree)
-                value = negacyclic ? sub_mod(m, value, linear[j + degree]) : add_mod(m, value, linear[j + degree]);
+                value = p.negacyclic ? sub_mod(m, value, linear[j + degree]) : add_mod(m, value, linear[j + degree]);
             if (inside) to[j] = (T)value;
         }
     } else if (inside) {
@@ -191,58 +199,75 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree); y: (units, count, points), digits of units first_unit ...; layout: of x alone (rows.cuh).
-// grid: (units * points) / 256 in x.
-template <class T>
-__global__ void __launch_bounds__(256)
-    fft_split(const T *x, Complex<double> *y, const Modulus *moduli, const u64 *layout, u64 degree, u64 points,
-              u64 units, u64 first_unit, u32 limbs, u32 count, u32 width, u32 dense) {
+// x: (rows, degree); y: (units, count, points), digits of units first_unit ... grid: (units * points) / 256 in x.
+template <class T> struct SplitParameters {
+    const T *x;
+    Complex<double> *y;
+    const Modulus *moduli;
+    u64 degree, points, units, first_unit;
+    u32 limbs, count, width, dense;
+    Layout layout;
+};
+template <class T> __global__ void __launch_bounds__(256) fft_split(const SplitParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= units * points) return;
-    const u64 unit = quotient(e, points), j = e - unit * points, global_unit = first_unit + unit;
-    const Modulus &m = moduli[rest(global_unit, limbs)];
-    const T *const row = x + (dense ? global_unit : operand_row(layout, 0, global_unit, limbs)) * degree;
-    const T low = j < degree ? row[j] : 0, high = j + points < degree ? row[j + points] : 0;
-    for (u32 i = 0; i < count; ++i) {
-        const Digit<T> digit(m, {count, width, 0}, i);
-        y[(unit * count + i) * points + j] = {digit(low), digit(high)};
+    if (e >= p.units * p.points) return;
+    const u64 unit = quotient(e, p.points), j = e - unit * p.points, global_unit = p.first_unit + unit;
+    const Modulus &m = p.moduli[rest(global_unit, p.limbs)];
+    const T *const row = p.x + (p.dense ? global_unit : p.layout.row(0, global_unit, p.limbs)) * p.degree;
+    const T low = j < p.degree ? row[j] : 0, high = j + p.points < p.degree ? row[j + p.points] : 0;
+    for (u32 i = 0; i < p.count; ++i) {
+        const Digit<T> digit(m, {p.count, p.width, 0}, i);
+        p.y[(unit * p.count + i) * p.points + j] = {digit(low), digit(high)};
     }
 }
 
 // y: (units, sums, points), the sums of products of spectra a and b: (units, count, points).
 // grid: (units * points) / 256 in x.
-__global__ void __launch_bounds__(256) fft_multiply(const Complex<double> *a, const Complex<double> *b,
-                                                    Complex<double> *y, u64 points, u64 units, u32 count, u32 sums) {
+struct FftMultiplyParameters {
+    const Complex<double> *a, *b;
+    Complex<double> *y;
+    u64 points, units;
+    u32 count, sums;
+};
+__global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= units * points) return;
-    const u64 unit = quotient(e, points), j = e - unit * points;
-    for (u32 k = 0; k < sums; ++k) {
+    if (e >= p.units * p.points) return;
+    const u64 unit = quotient(e, p.points), j = e - unit * p.points;
+    const Complex<double> *const a = p.a + unit * p.count * p.points + j, *const b =
+                                                                              p.b + unit * p.count * p.points + j;
+    for (u32 k = 0; k < p.sums; ++k) {
         Complex<double> sum = {0, 0};
-        for (u32 i = k < count ? 0 : k - count + 1; i < count && i <= k; ++i)
-            sum = multiply_add(a[(unit * count + i) * points + j], b[(unit * count + k - i) * points + j], sum);
-        y[(unit * sums + k) * points + j] = sum;
+        for (u32 i = k < p.count ? 0 : k - p.count + 1; i < p.count && i <= k; ++i)
+            sum = multiply_add(a[i * p.points], b[(k - i) * p.points], sum);
+        p.y[(unit * p.sums + k) * p.points + j] = sum;
     }
 }
 
 // x: (units, sums, points), y: (rows, degree), from unit first_unit on. grid: (units * degree) / 256 in x.
-template <class T>
-__global__ void __launch_bounds__(256)
-    fft_compose(const Complex<double> *x, T *y, const Modulus *moduli, u64 degree, u64 points, u64 units,
-                u64 first_unit, u32 limbs, u32 width, u32 sums, u32 negacyclic) {
+template <class T> struct FftComposeParameters {
+    const Complex<double> *x;
+    T *y;
+    const Modulus *moduli;
+    u64 degree, points, units, first_unit;
+    u32 limbs, width, sums, negacyclic;
+};
+template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftComposeParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= units * degree) return;
-    const u64 unit = quotient(e, degree), j = e - unit * degree;
-    const Modulus m = moduli[rest(first_unit + unit, limbs)];
-    const Complex<double> *const rows = x + unit * sums * points;
+    if (e >= p.units * p.degree) return;
+    const u64 unit = quotient(e, p.degree), j = e - unit * p.degree, points = p.points;
+    const Modulus m = p.moduli[rest(p.first_unit + unit, p.limbs)];
+    const Complex<double> *const rows = p.x + unit * p.sums * points;
     const double scale = 1. / points;
     const auto coefficient = [&](u64 at) {
-        return compose<T, 0>(m, {0, width, sums}, [&](u32 k) {
+        return compose<T, 0>(m, {0, p.width, p.sums}, [&](u32 k) {
             const Complex<double> *const row = rows + k * points;
             return (at < points ? row[at].re : row[at - points].im) * scale;
         });
     };
     u64 value = coefficient(j);
-    if (2 * points != degree && j + 1 < degree)
-        value = negacyclic ? sub_mod(m, value, coefficient(j + degree)) : add_mod(m, value, coefficient(j + degree));
-    y[(first_unit + unit) * degree + j] = (T)value;
+    if (2 * points != p.degree && j + 1 < p.degree) {
+        const u64 folded = coefficient(j + p.degree);
+        value = p.negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
+    }
+    p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }

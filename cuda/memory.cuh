@@ -27,19 +27,19 @@ template <> struct Bits<16> {
     using Type = ulonglong2;
 };
 
-// How global memory is used: ONCE, what nobody reads again, makes room in the cache; CONSTANT, nobody writes.
-enum Use { AGAIN, ONCE, CONSTANT };
-template <Use USE, class T> PG_DEVICE T read(const T *p) {
+// How global memory is used: STREAM, what nobody reads again, makes room in the cache; READ_ONLY, nobody writes.
+enum CacheHint { DEFAULT, STREAM, READ_ONLY };
+template <CacheHint HINT, class T> PG_DEVICE T read(const T *p) {
     using Type = typename Bits<sizeof(T)>::Type;
-    const Type *from = (const Type *)p, bits = USE == CONSTANT ? __ldg(from) : USE == ONCE ? __ldcs(from) : *from;
+    const Type *from = (const Type *)p, bits = HINT == READ_ONLY ? __ldg(from) : HINT == STREAM ? __ldcs(from) : *from;
     T x;
     memcpy((void *)&x, &bits, sizeof(x));
     return x;
 }
-template <Use USE, class T> PG_DEVICE void write(T *p, const T &x) {
+template <CacheHint HINT, class T> PG_DEVICE void write(T *p, const T &x) {
     using Type = typename Bits<sizeof(T)>::Type;
     Type bits;
     memcpy(&bits, (const void *)&x, sizeof(x));
-    if constexpr (USE == ONCE) __stcs((Type *)p, bits);
+    if constexpr (HINT == STREAM) __stcs((Type *)p, bits);
     else *(Type *)p = bits;
 }

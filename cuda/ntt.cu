@@ -10,19 +10,27 @@
 #include "flow.cuh"
 #include "tile.cuh"
 
-struct Pass {
-    const Modulus *moduli;  // by limb
-    const void *twiddles;   // W::Twiddle by limb, block and entry, of the forward or the inverse transform (tables.cu)
-    u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
-    u32 limbs;
-    u32 log_degree;  // values of a row: the points times the base of an incomplete transform
-    u32 log_blocks;
+constexpr int MAX_LIMBS = 64;  // of a launch
+struct Tables {
+    const char *of[MAX_LIMBS];  // by limb: the table of its prime (tables.cu)
 };
 
-// Kernels take the fields one by one: what Python passes as scalars.
-#define PASS_PARAMETERS \
-    const Modulus *moduli, const void *twiddles, u64 tiles, u32 limbs, u32 log_degree, u32 log_blocks
-#define PASS {moduli, twiddles, tiles, limbs, log_degree, log_blocks}
+struct Pass {
+    const Modulus *moduli;  // by limb
+    u64 offset;             // in a table, in bytes: of this pass, W::Twiddle by block and entry
+    u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
+    u32 limbs;              // neighbours that one word serves
+    u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
+    u32 log_degree;  // values of a row: the points times the size of a leaf
+    u32 log_blocks;
+
+    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
+    template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
+        if constexpr (!GROUPED) return at;
+        const u32 row = (u32)(at >> log_degree);
+        return at + ((u64)(limbs == 1 ? row : row / limbs) * gap << log_degree);
+    }
+};
 
 // Where a thread's transform lies in memory, and its twiddles.
 template <class W, class S> struct Address {
@@ -32,7 +40,7 @@ template <class W, class S> struct Address {
     bool inside;
     const typename W::Twiddle *twiddles;
 
-    PG_DEVICE Address(const Pass &pass, const Place<S> &place, u64 group) {
+    PG_DEVICE Address(const Pass &pass, const Tables &tables, const Place<S> &place, u64 group) {
         u64 tile = group * S::ROWS + place.row;
         inside = S::ROWS == 1 || tile < pass.tiles;
         if (!inside) tile = 0;  // threads beyond the end keep the barriers company
@@ -40,11 +48,14 @@ template <class W, class S> struct Address {
         log_stride = log_block - S::LOG_LENGTH;
         const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;  // tiles of a block
         const u64 block = tile >> log_tiles, across = tile & ((1ull << log_tiles) - 1);
-        first = (block << log_block) + (across << S::LOG_COLUMNS) + place.column;
-        limb = pass.limbs == 1 ? 0 : (u32)(block >> pass.log_blocks) % pass.limbs;
-        const u64 node = ((u64)limb << pass.log_blocks) + (block & ((1ull << pass.log_blocks) - 1));
-        twiddles = (const typename W::Twiddle *)pass.twiddles + (node << S::LOG_LENGTH);
+        const u32 row = (u32)(block >> pass.log_blocks);
+        limb = pass.limbs == 1 ? 0 : row % pass.limbs;
+        first = pass.place<W::GROUPED>(block << log_block) + (across << S::LOG_COLUMNS) + place.column;
+        const u64 node = block & ((1ull << pass.log_blocks) - 1);
+        twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
+    // The first value of the block of threads, whose values are neighbours: in memory, if it has one row.
+    PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
     // Value k of a round in an array; its neighbours are in the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
         const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
@@ -57,33 +68,46 @@ template <class W, class S> struct Address {
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-template <class S, Use IN, class T>
-PG_DEVICE void read_neighbours(const T *x, const Pass &pass, u64 group, T *values, void *shared) {
-    using Side = Chunks<S, T>;
+// Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
+template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
+    constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
+    return pass.place<BETWEEN>(at);
+}
+
+template <class W, class S, CacheHint IN>
+PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u64 start, typename W::Storage *values,
+                               void *shared) {
+    using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
-    const u64 first = (group << S::LOG_BLOCK_VALUES) + side.first();
+    const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT] = {};
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            chunks[k] = read<IN>((const typename Side::Chunk *)(x + first + k * Side::STEP));
+            chunks[k] = read<IN>((const typename Side::Chunk *)(x + place_of<W, S>(pass, first + k * Side::STEP)));
     side.gather(chunks, values);
 }
-template <class S, Use OUT, class T>
-PG_DEVICE void write_neighbours(T *y, const Pass &pass, u64 group, const T *values, void *shared) {
-    using Side = Chunks<S, T>;
+template <class W, class S, CacheHint OUT>
+PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 start, const typename W::Storage *values,
+                                void *shared) {
+    using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
-    const u64 first = (group << S::LOG_BLOCK_VALUES) + side.first();
+    const u64 first = start + side.first();
     typename Side::Chunk chunks[Side::COUNT];
     side.spread(values, chunks);
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            write<OUT>((typename Side::Chunk *)(y + first + k * Side::STEP), chunks[k]);
+            write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, first + k * Side::STEP)), chunks[k]);
+}
+
+// Between rounds a warp has its part of shared memory in other places than here if values and residues differ in size.
+template <class W> PG_DEVICE void await_other_warps() {
+    if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
 
 // The same for columns, and for values in the order of round ROUND.
-template <int ROUND, Use IN, class S, class W, class T>
+template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
     Item items[S::VALUES] = {};
@@ -93,7 +117,7 @@ PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &p
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) unpack(items[k], values + k * S::WIDTH);
 }
-template <int ROUND, Use OUT, class S, class W, class T>
+template <int ROUND, CacheHint OUT, class S, class W, class T>
 PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place, const T *values) {
     if (at.inside)
 #pragma unroll
@@ -104,12 +128,12 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
 
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
 // x may be y.
-template <class W, class S, bool LAZY_IN, bool LAZY_OUT, Use IN, Use OUT>
-PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
-                             typename W::Value *shared) {
+template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT>
+PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
+                             const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
-    const Address<W, S> at(pass, place, group);
+    const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
@@ -119,21 +143,29 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     forward_rounds<W, S, LAZY_IN ? W::Bounds::LIMIT : W::Bounds::CANONICAL>(word, values, shared, place, at.twiddles);
 #pragma unroll
     for (int k = 0; k < HELD; ++k) raw[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
-    if constexpr (S::COLUMNS == 1) write_neighbours<S, OUT>(y, pass, group, raw, shared);
-    else write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
+    if constexpr (S::COLUMNS == 1) {
+        await_other_warps<W>();
+        write_neighbours<W, S, OUT>(y, pass, at.start(group), raw, shared);
+    } else {
+        write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
+    }
 }
 
 // The same backwards. LAZY_IN: not the first pass. ROOT: the last one. x may be y.
-template <class W, class S, bool LAZY_IN, bool ROOT, Use IN, Use OUT>
-PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass, u64 group,
-                             typename W::Value *shared) {
+template <class W, class S, bool LAZY_IN, bool ROOT, CacheHint IN, CacheHint OUT>
+PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
+                             const Tables &tables, u64 group, typename W::Value *shared) {
     constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
-    const Address<W, S> at(pass, place, group);
+    const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
-    if constexpr (S::COLUMNS == 1) read_neighbours<S, IN>(x, pass, group, raw, shared);
-    else read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
+    if constexpr (S::COLUMNS == 1) {
+        read_neighbours<W, S, IN>(x, pass, at.start(group), raw, shared);
+        await_other_warps<W>();
+    } else {
+        read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
+    }
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -155,51 +187,69 @@ template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     return (((u64)x * pass.limbs + limb) << log_parts) + (blockIdx.y & ((1u << log_parts) - 1));
 }
 
-// Into the cache: the values in memory, of so many transforms, that the block `ahead` of this one will want.
-template <class S, class T> PG_DEVICE void prefetch(const T *x, const Pass &pass, u64 transforms, u32 ahead) {
+// Into the cache: the values in memory that the block `ahead` of this one will want, if they lie within so many rows.
+// Of a row with those of other limbs between, the first ones.
+template <class W, class S>
+PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
-    const u64 group = group_of<S>(pass, blockIdx.x + ahead);
-    if ((group + 1) << S::LOG_ROWS <= transforms)
-        prefetch_l2(x + (group << S::LOG_BLOCK_VALUES), sizeof(T) << S::LOG_BLOCK_VALUES);
+    const u64 first = pass.place<W::GROUPED>(group_of<S>(pass, blockIdx.x + ahead) << S::LOG_BLOCK_VALUES);
+    if (first + (1ull << S::LOG_BLOCK_VALUES) <= rows << pass.log_degree)
+        prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
 
 // One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
 template <class W, class S>
-constexpr Use TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? AGAIN : ONCE;
+constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
 // Blocks of threads that a multiprocessor is to hold: of 64-bit words one less where a thread has 32 values.
 template <class W, class S>
 constexpr int BLOCKS = (W::BLOCKS - (sizeof(typename W::Storage) == 8 && S::VALUES > 16)) * 256 / S::THREADS;
+template <class T> struct PassParameters {
+    const T *x;
+    T *y;
+    Pass pass;
+    u64 rows;   // of x, those of other limbs too
+    u32 ahead;  // blocks of threads, whose values are brought into the cache
+    Tables tables;
+};
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
-    ntt_forward(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, u32 ahead) {
+    ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    const Pass pass = PASS;
-    prefetch<S>(x, pass, tiles, ahead);
-    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(x, y, pass, group_of<S>(pass, blockIdx.x), shared);
+    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
+                                                                     group_of<S>(p.pass, blockIdx.x), shared);
 }
 template <class W, class S, bool LAZY_IN, bool ROOT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
-    ntt_inverse(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, u32 ahead) {
+    ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    const Pass pass = PASS;
-    prefetch<S>(x, pass, tiles, ahead);
-    inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(x, y, pass, group_of<S>(pass, blockIdx.x), shared);
+    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
+                                                                 group_of<S>(p.pass, blockIdx.x), shared);
 }
 
 // The last two passes of a forward transform and the first two of an inverse one, as a flow; log_blocks is that of its
 // units, tiles their number. COLUMNS, ROWS: the shapes of the passes, with the same number of threads. grid: flow.cuh.
-#define FLOW_PARAMETERS const void *row_twiddles, u32 *progress, u32 lag
+template <class T> struct FlowParameters {
+    const T *x;
+    T *y;
+    u32 *progress;    // flow.cuh
+    Pass pass;        // its offset is that of the columns
+    u64 rows_offset;  // in a table: of the rows
+    u32 lag;
+    Tables tables;
+};
 template <class COLUMNS, class ROWS> struct TwoPasses {
     static_assert(COLUMNS::THREADS == ROWS::THREADS, "one launch, one size of blocks");
     Pass columns, rows;
     u32 log_columns, log_rows;  // log2 of the tasks of a unit
 
-    PG_DEVICE TwoPasses(const Pass &pass, const void *row_twiddles) : columns(pass), rows(pass) {
+    PG_DEVICE TwoPasses(const Pass &pass, u64 rows_offset) : columns(pass), rows(pass) {
         const u32 log_unit = pass.log_degree - pass.log_blocks;
         columns.tiles = pass.tiles << (log_unit - COLUMNS::LOG_LENGTH - COLUMNS::LOG_COLUMNS);
         rows.tiles = pass.tiles << (log_unit - ROWS::LOG_LENGTH - ROWS::LOG_COLUMNS);
         rows.log_blocks = pass.log_blocks + COLUMNS::LOG_LENGTH;
-        rows.twiddles = row_twiddles;
+        rows.offset = rows_offset;
         log_columns = log_unit - COLUMNS::LOG_BLOCK_VALUES, log_rows = log_unit - ROWS::LOG_BLOCK_VALUES;
     }
     // Units follow each other over the batch, then over the blocks of a row, then over limbs, as blocks of a pass do.
@@ -215,64 +265,69 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
 };
 template <class W, class COLUMNS, class ROWS, bool LAZY_IN>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
-    ntt_forward_flow(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, FLOW_PARAMETERS) {
+    ntt_forward_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    const TwoPasses<COLUMNS, ROWS> two(PASS, row_twiddles);
-    const Flow flow = {progress, (u32)tiles, lag, two.log_columns, two.log_rows};
+    const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
+    const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_columns, two.log_rows};
     const Task task = next_task(flow);
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_columns);
-        forward_tiles<W, COLUMNS, LAZY_IN, true, ONCE, AGAIN>(x, y, two.columns, group, shared);
+        forward_tiles<W, COLUMNS, LAZY_IN, true, STREAM, DEFAULT>(p.x, p.y, two.columns, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_rows);
         await_first(flow, task);
-        forward_tiles<W, ROWS, true, false, AGAIN, ONCE>(y, y, two.rows, group, shared);
+        forward_tiles<W, ROWS, true, false, DEFAULT, STREAM>(p.y, p.y, two.rows, p.tables, group, shared);
     }
 }
 template <class W, class COLUMNS, class ROWS, bool ROOT>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
-    ntt_inverse_flow(const typename W::Storage *x, typename W::Storage *y, PASS_PARAMETERS, FLOW_PARAMETERS) {
+    ntt_inverse_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    const TwoPasses<COLUMNS, ROWS> two(PASS, row_twiddles);
-    const Flow flow = {progress, (u32)tiles, lag, two.log_rows, two.log_columns};
+    const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
+    const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_rows, two.log_columns};
     const Task task = next_task(flow);
     if (task.none) return;
     if (!task.second) {
         const u64 group = two.group(task, flow.units, two.log_rows);
-        inverse_tiles<W, ROWS, false, false, ONCE, AGAIN>(x, y, two.rows, group, shared);
+        inverse_tiles<W, ROWS, false, false, STREAM, DEFAULT>(p.x, p.y, two.rows, p.tables, group, shared);
         finish_first(flow, task);
     } else {
         const u64 group = two.group(task, flow.units, two.log_columns);
         await_first(flow, task);
-        inverse_tiles<W, COLUMNS, true, ROOT, AGAIN, ONCE>(y, y, two.columns, group, shared);
+        inverse_tiles<W, COLUMNS, true, ROOT, DEFAULT, STREAM>(p.y, p.y, two.columns, p.tables, group, shared);
     }
 }
 
 // y = a * b in coefficients, complete transforms of one pass: forward of both, as of two columns, which share twiddles;
-// product, inverse, on values that stay with their threads. inverse_twiddles: as pass.twiddles, of the inverse
-// transform. Operand row r is row r % rows_a of a and r % rows_b of b, which broadcasts an operand over the leading
-// batch axis. Dynamic shared memory: twice Shape::SHARED_VALUES.
+// product, inverse, on values that stay with their threads. Dynamic shared memory: twice Shape::SHARED_VALUES.
+template <class T> struct ProductParameters {
+    const T *a, *b;
+    T *y;
+    Pass pass;           // its offset is that of the forward transform
+    u64 inverse_offset;  // in a table
+    u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts it over the leading batch axis
+    u32 ahead;           // as PassParameters
+    Tables tables;
+};
 template <class W, class S>
 __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
-    ntt_product(const typename W::Storage *a, const typename W::Storage *b, typename W::Storage *y, PASS_PARAMETERS,
-                const void *inverse_twiddles, u64 rows_a, u64 rows_b, u32 ahead) {
+    ntt_product(const __grid_constant__ ProductParameters<typename W::Storage> p) {
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
-    const Pass pass = PASS;
-    prefetch<S>(a, pass, rows_a, ahead);
-    prefetch<S>(b, pass, rows_b, ahead);
+    prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
+    prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
     const Place<S> place;
-    const Address<W, S> at(pass, place, group_of<S>(pass, blockIdx.x));
-    const W word(moduli[at.limb]);
-    const u64 row = at.first / S::LENGTH;
+    const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
+    const W word(p.pass.moduli[at.limb]);
+    const u32 row = (u32)(at.first / S::LENGTH);
     Address<W, S> from = at;
     typename W::Storage left[S::VALUES], right[S::VALUES];
-    from.first = (row < rows_a ? row : row % rows_a) * S::LENGTH;
-    read_round<0, AGAIN>(a, from, place, left);
-    from.first = (row < rows_b ? row : row % rows_b) * S::LENGTH;
-    read_round<0, AGAIN>(b, from, place, right);
+    from.first = (u64)(row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;
+    read_round<0, DEFAULT>(p.a, from, place, left);
+    from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
+    read_round<0, DEFAULT>(p.b, from, place, right);
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k)
@@ -281,10 +336,9 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
     __syncthreads();  // from here on values lie elsewhere in shared memory
-    const u64 entries = at.twiddles - (const typename W::Twiddle *)twiddles;  // before this limb's
-    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place,
-                                                   (const typename W::Twiddle *)inverse_twiddles + entries);
+    const char *const inverse = (const char *)at.twiddles + (p.inverse_offset - p.pass.offset);
+    inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) left[k] = word.finish(values[k]);
-    write_round<0, AGAIN>(y, at, place, left);
+    write_round<0, DEFAULT>(p.y, at, place, left);
 }

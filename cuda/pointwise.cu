@@ -21,92 +21,114 @@ template <class T, int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u
     return OP == MUL ? product : add_mod(m, product, c);
 }
 
-// layout: of a, b and c (rows.cuh)
-template <class T, int OP, int WIDTH>
-__global__ void __launch_bounds__(256)
-    pointwise(const T *a, const T *b, const T *c, T *y, const Modulus *moduli, const u64 *layout, u64 n, u64 b_length,
-              u64 entries, u32 limbs, u32 dense) {
+template <class T> struct PointwiseParameters {
+    const T *a, *b, *c;
+    T *y;
+    const Modulus *moduli;
+    u64 n, b_length, entries;  // b_length: n, or 1 of scalars
+    u32 limbs, dense;
+    Layout layout;  // of a, b and c
+};
+template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) pointwise(const PointwiseParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
-    if (e >= entries) return;
-    const u64 row = quotient(e, n), j = e - row * n;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n;
     u64 row_a = row, row_b = row, row_c = row;
-    if (!dense) {
-        row_a = operand_row(layout, 0, row, limbs);
-        row_b = operand_row(layout, 1, row, limbs);
-        row_c = operand_row(layout, 2, row, limbs);
+    if (!p.dense) {
+        row_a = p.layout.row(0, row, p.limbs);
+        row_b = p.layout.row(1, row, p.limbs);
+        row_c = p.layout.row(2, row, p.limbs);
     }
-    const Modulus &m = moduli[rest(row, limbs)];
-    Item values = read<AGAIN>((const Item *)(a + row_a * n + j)), right = {}, added = {};
-    if (OP == MUL_ADD) added = read<AGAIN>((const Item *)(c + row_c * n + j));
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
+    Item values = read<DEFAULT>((const Item *)(p.a + row_a * p.n + j)), right = {}, added = {};
+    if (OP == MUL_ADD) added = read<DEFAULT>((const Item *)(p.c + row_c * p.n + j));
     if (OP != NEG) {
-        if (b_length == 1)
+        if (p.b_length == 1)
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) right.values[i] = b[row_b];
-        else right = read<AGAIN>((const Item *)(b + row_b * n + j));
+            for (int i = 0; i < WIDTH; ++i) right.values[i] = p.b[row_b];
+        else right = read<DEFAULT>((const Item *)(p.b + row_b * p.n + j));
     }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i)
         values.values[i] = (T)apply<T, OP>(m, values.values[i], right.values[i], added.values[i]);
-    write<AGAIN>((Item *)(y + e), values);
+    write<DEFAULT>((Item *)(p.y + e), values);
 }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
 
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
 // k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier.
-template <class T, bool EVALUATED>
-__global__ void __launch_bounds__(256) permute(const T *x, T *y, const Modulus *moduli, u64 n, u64 order,
-                                               u64 multiplier, u64 offset, u64 entries, u32 limbs) {
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= entries) return;
+template <class T> struct PermuteParameters {
+    const T *x;
+    T *y;
+    const Modulus *moduli;
+    u64 n, order, multiplier, offset, entries;
+    u32 limbs;
+};
+template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
+    if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
     u64 k;
     if (EVALUATED) {
-        const u32 bits = 63 - __clzll((i64)n), twice = order != n;  // negacyclic: odd exponents
-        const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * multiplier & (order - 1);
+        const u32 bits = 63 - __clzll((i64)n), twice = p.order != n;  // negacyclic: odd exponents
+        const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * p.multiplier & (p.order - 1);
         k = reversed_bits(exponent >> twice, bits);
     } else {
-        k = rest(j * multiplier + offset, order);
+        k = rest(j * p.multiplier + p.offset, p.order);
     }
-    y[e] = k < n ? x[row * n + k] : (T)neg_mod(moduli[rest(row, limbs)], x[row * n + k - n]);
+    const T *const x = p.x + row * n;
+    p.y[e] = k < n ? x[k] : (T)neg_mod(p.moduli[rest(row, p.limbs)], x[k - n]);
 }
 
-// Products modulo the leaves X^base - constant; constants: (limbs, points). One thread a coefficient.
-template <class T>
-__global__ void __launch_bounds__(256)
-    multiply_leaves(const T *a, const T *b, T *y, const u64 *constants, const Modulus *moduli, const u64 *layout, u64 n,
-                    u64 entries, u32 limbs, u32 base, u32 dense) {
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= entries) return;
-    const u64 row = quotient(e, n), j = e - row * n, leaf = j / base, k = j % base;
-    const u64 row_a = dense ? row : operand_row(layout, 0, row, limbs);
-    const u64 row_b = dense ? row : operand_row(layout, 1, row, limbs);
-    const Modulus &m = moduli[rest(row, limbs)];
-    const T *u = a + row_a * n + leaf * base, *v = b + row_b * n + leaf * base;
+// Products modulo the leaves X^leaf_size - constant. One thread a coefficient.
+template <class T> struct LeavesParameters {
+    const T *a, *b;
+    T *y;
+    const u64 *const *constants;  // of each limb, by leaf
+    const Modulus *moduli;
+    u64 n, entries;
+    u32 limbs, leaf_size, dense;
+    Layout layout;  // of a and b
+};
+template <class T> __global__ void __launch_bounds__(256) multiply_eval(const LeavesParameters<T> p) {
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.leaf_size, k = j % p.leaf_size;
+    const u64 row_a = p.dense ? row : p.layout.row(0, row, p.limbs);
+    const u64 row_b = p.dense ? row : p.layout.row(1, row, p.limbs);
+    const u64 limb = rest(row, p.limbs);
+    const Modulus &m = p.moduli[limb];
+    const T *u = p.a + row_a * n + leaf * p.leaf_size, *v = p.b + row_b * n + leaf * p.leaf_size;
     u64 low = 0, high = 0;
-    for (u64 i = 0; i < base; ++i) {
-        const u64 product = mul_mod(m, u[i], v[(k + base - i) % base]);
+    for (u64 i = 0; i < p.leaf_size; ++i) {
+        const u64 product = mul_mod(m, u[i], v[(k + p.leaf_size - i) % p.leaf_size]);
         if (i <= k) low = add_mod(m, low, product);
         else high = add_mod(m, high, product);
     }
-    y[e] = (T)add_mod(m, low, mul_mod(m, high, constants[rest(row, limbs) * (n / base) + leaf]));
+    p.y[e] = (T)add_mod(m, low, mul_mod(m, high, p.constants[limb][leaf]));
 }
 
 // Residues of machine integers x, (items, count): y (items, limbs, n), the rest of each row 0.
-template <class T>
-__global__ void __launch_bounds__(256) reduce_integers(const u64 *x, T *y, const Modulus *moduli, u64 count, u64 n,
-                                                       u64 entries, u32 limbs, u32 is_signed) {
+template <class T> struct IntegersParameters {
+    const u64 *x;
+    T *y;
+    const Modulus *moduli;
+    u64 count, n, entries;
+    u32 limbs, is_signed;
+};
+template <class T> __global__ void __launch_bounds__(256) reduce_integers(const IntegersParameters<T> p) {
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= entries) return;
-    const u64 row = quotient(e, n), j = e - row * n;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n;
     u64 residue = 0;
-    if (j < count) {
-        const Modulus &m = moduli[rest(row, limbs)];
-        const u64 value = x[quotient(row, limbs) * count + j];
-        const bool negative = is_signed && (i64)value < 0;
+    if (j < p.count) {
+        const Modulus &m = p.moduli[rest(row, p.limbs)];
+        const u64 value = p.x[quotient(row, p.limbs) * p.count + j];
+        const bool negative = p.is_signed && (i64)value < 0;
         residue = reduce(m, negative ? 0 - value : value);
         if (negative) residue = neg_mod(m, residue);
     }
-    y[e] = (T)residue;
+    p.y[e] = (T)residue;
 }

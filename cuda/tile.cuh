@@ -85,7 +85,7 @@ template <class Twiddle, int START> struct Twiddles {
     u32 b;
     PG_DEVICE Twiddle operator[](u32 entry) const {
         if (entry == 1) return table[(1 << START) + b];
-        return read<CONSTANT>((const Unit *)table + (entry / SIZE << START) + b).values[entry % SIZE];
+        return read<READ_ONLY>((const Unit *)table + (entry / SIZE << START) + b).values[entry % SIZE];
     }
 };
 

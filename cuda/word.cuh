@@ -4,6 +4,7 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
+//   GROUPED              whether the residues of other limbs lie between those of a word's limbs
 //   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT of two, RELAXED
 //                        ones, and those up to a bound when `multiplied` by a twiddle; forward stages keep to LIMIT,
 //                        inverse ones to LAZY_INVERSE, the bounds between passes too
@@ -14,7 +15,7 @@
 //                        must be relaxed now
 //   canonical            a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
-//   twiddle, residue     the table's entry of a residue, and back
+//   twiddle              the table's entry of a residue
 //   multiply             product of two forward values, as an inverse value
 #pragma once
 #include "ptx.cuh"
@@ -43,6 +44,7 @@ struct Twice {
 struct Lazy32 {
     using Storage = u32;
     using Value = u32;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 4;
     struct alignas(8) Twiddle {
@@ -61,7 +63,6 @@ struct Lazy32 {
           barrett((u32)(m.barrett64 >> 31)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {(u32)w, (u32)(shoup_quotient(m, w) >> 32)}; }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const { return x * t.w + __umulhi(x, t.shoup) * minus_q; }  // [0, 2q)
@@ -122,6 +123,7 @@ struct Tight32 : Lazy32 {
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(16) Twiddle {
@@ -133,7 +135,6 @@ struct Lazy64 {
         : q(modulus.q), minus_q(modulus.minus_q), q2(modulus.q2), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w, shoup_quotient(m, w)}; }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {  // [0, 2q)
@@ -196,6 +197,7 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
+    static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
@@ -215,9 +217,6 @@ struct Float64 {
     PG_DEVICE explicit Float64(const Modulus &m) : q((double)m.q), inverse_q(m.inverse), integer_q(m.q) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
-    static PG_DEVICE u64 residue(const Modulus &m, Twiddle t) {
-        return t.w < 0 ? m.q - (u64)__double2ll_rn(-t.w) : (u64)__double2ll_rn(t.w);
-    }
     static PG_DEVICE double integer(u64 x) {  // x < 2^52, through the bits of 2^52 + x
         return __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -EXPONENT);
     }
@@ -258,6 +257,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
+    static constexpr bool GROUPED = false;
     using Bounds = Canonical;
     static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     struct alignas(2 * sizeof(T)) Twiddle {
@@ -270,7 +270,6 @@ template <class T> struct Strict {
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
         return {(T)w, (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)))};
     }
-    static PG_DEVICE u64 residue(const Modulus &, Twiddle t) { return t.w; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {
@@ -298,3 +297,16 @@ template <class T> struct Strict {
 };
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
+
+// A word of some of a ring's limbs. Their residues lie among those of other limbs, in a type T that may be wider than
+// the word needs.
+template <class W, class T> struct Grouped : W {
+    static constexpr bool GROUPED = true;
+    using Storage = T;
+    using typename W::Value;
+    using W::W;
+    static PG_DEVICE Value load(T x, bool lazy) { return W::load((typename W::Storage)x, lazy); }
+    static PG_DEVICE T store_lazy(Value x) { return W::store_lazy(x); }
+    PG_DEVICE T canonical(Value x) const { return W::canonical(x); }
+    PG_DEVICE T finish(Value x) const { return W::finish(x); }
+};

@@ -17,6 +17,8 @@ if _program == "polygpu":
 else:
     _interrupts_end = False
 
+import numpy as _numpy  # noqa: F401  (before the core, whose import of it would hide interrupts)
+
 try:
     _importlib.import_module("polygpu._cpu")
 except ImportError as error:
@@ -28,6 +30,7 @@ except ImportError as error:
 from . import fft as fft
 from . import linalg as linalg
 from .backends import device
+from .checks import debug
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -49,9 +52,9 @@ from .errors import (
     TablesTooLarge,
 )
 from .exact.primes import is_prime, ntt_primes
-from .ops.einsum import dot, einsum, matmul
-from .poly import Poly, capture, concatenate, equal, fma, stack
-from .ring import Ring, debug
+from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
+from .poly import Poly
+from .ring import Ring
 
 __version__ = "0.1.0"
 

@@ -17,23 +17,27 @@ class Basis:
     def matmul(self, a: Array, b: Array, out: Array) -> None: ...
     def matmul_points(self, a: Array, b: Array, out: Array) -> None: ...
 
+class PrimeTables:
+    """Twiddles and their Shoup quotients of one prime, (2, points) words by node."""
+
+    def __init__(self, modulus: int, forward: Array, inverse: Array) -> None: ...
+
 class Transform:
-    """One transform of all limbs; tables (limbs, 2, points)."""
+    """One transform of all limbs."""
 
     def __init__(
         self,
         basis: Basis,
         degree: int,
-        base: int,
+        leaf_size: int,
         block: int,
         negacyclic: bool,
-        forward: Array,
-        inverse: Array,
+        tables: tuple[PrimeTables, ...],
     ) -> None: ...
     def forward(self, x: Array, out: Array) -> None: ...
     def inverse(self, x: Array, out: Array) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
-    def multiply_leaves(self, a: Array, b: Array, out: Array) -> None: ...
+    def multiply_eval(self, a: Array, b: Array, out: Array) -> None: ...
 
 class Auxiliary:
     """Exact products modulo `limbs` through the primes of `transform`."""
@@ -71,6 +75,21 @@ def fft(x: Array, out: Array, inverse: bool) -> None:
 
 def convolve64(a: Array, b: Array, out: Array) -> None:
     """ifft(fft(a) * fft(b)) of rows of 64 points; b may be a single row; out may be a or b."""
+
+RESULTS: object
+"""NumPy's memory handler (NEP 49) of results: blocks that begin at a multiple of 64 bytes, used again."""
+
+def set_memory_handler(handler: object) -> object:
+    """Choose NumPy's handler for new arrays of this context; returns the one before, to be set again."""
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool, limit: int) -> Array | None:
+    """A new array of RESULTS, of zeros if asked for; None above `limit` bytes and without memory."""
+
+def pool_kept() -> int:
+    """Bytes kept for the next results: at most 64 MiB."""
+
+def pool_release() -> None:
+    """Give the memory that is kept for results back to the system."""
 
 def supported_isas() -> list[str]:
     """Instruction sets of this CPU, the best first."""

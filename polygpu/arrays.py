@@ -8,29 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array, Backend, is_device_array, of
+from . import _cpu
+from .backends import Array, Backend, backend_of, is_device_array
 from .checks import shown
 from .errors import CoefficientError, DeviceError, OutputError
-from .memory import check_array, no_memory
+from .memory import SMALL_ARRAY, check_array, no_memory
 
 # ---- results ----
 
 
 def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """A new array on a device; of zeros if asked for.
+    """A new array on a device; of zeros if asked for. In host memory it begins at a multiple of 64 bytes.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
     """
+    if compute.xp is np:
+        array = _cpu.empty(shape, dtype, zero, SMALL_ARRAY)
+        if array is not None:
+            return array
     size = prod(shape) * dtype.itemsize
     if compute.xp is not np and size >> 62 == 0:  # beyond, no device is asked
-        with compute.here():
+        with compute.device_scope():
             return (compute.xp.zeros if zero else compute.xp.empty)(shape, dtype)  # type: ignore[no-any-return]
     check_array(size)
-    try:
-        return np.zeros(shape, dtype) if zero else np.empty(shape, dtype)
-    except (MemoryError, ValueError):  # ValueError: NumPy, of an empty array with too long an axis
-        raise no_memory(size) from None
+    array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
+    if array is None:  # also of an empty array with too long an axis
+        raise no_memory(size)
+    return array
 
 
 def result(
@@ -42,8 +47,8 @@ def result(
     if not isinstance(out, np.ndarray) and not is_device_array(out):
         raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
     check_unmasked(out, "out")
-    if of(out).name != compute.name:
-        raise DeviceError(f"out: on {of(out).name}, the operands are on {compute.name}")
+    if backend_of(out).name != compute.name:
+        raise DeviceError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
     if out.shape != shape or out.dtype != dtype:
         raise OutputError(f"out: {out.dtype} {out.shape}, the result is {dtype} {shape}")
     if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
@@ -65,7 +70,9 @@ def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
 
 def overlap(compute: Backend, a: Array, b: Array) -> bool:
     """Whether two arrays may share memory."""
-    with compute.here():
+    if isinstance(a, np.ndarray):
+        return np.may_share_memory(a, b)
+    with compute.device_scope():
         return bool(compute.xp.may_share_memory(a, b))
 
 
@@ -74,8 +81,10 @@ def overlap(compute: Backend, a: Array, b: Array) -> bool:
 
 def contiguous(x: Any) -> Array:
     """The array in C order and aligned for its numbers; itself where it is."""
-    compute = of(x)
-    with compute.here():
+    if type(x) is np.ndarray and x.flags.c_contiguous and x.flags.aligned:
+        return x
+    compute = backend_of(x)
+    with compute.device_scope():
         y: Array = compute.xp.ascontiguousarray(x)
         if compute.address(y) % y.dtype.itemsize:
             y = y.view(np.uint8).copy().view(y.dtype)  # CuPy's copy of complex128 needs alignment too
@@ -86,9 +95,9 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
     """The array in C order and a larger shape, by NumPy's rules; itself where it has that."""
     if x.shape == shape:
         return x
-    compute = of(x)
+    compute = backend_of(x)
     y = empty(compute, shape, x.dtype)
-    with compute.here():
+    with compute.device_scope():
         y[...] = x
     return y
 
@@ -124,8 +133,8 @@ def as_integers(x: object, name: str = "x") -> Array:
         if device_array.dtype.kind not in "iu":
             raise CoefficientError(f"{name}: dtype {device_array.dtype} {_EXACT}")
         wide = np.int64 if device_array.dtype.kind == "i" else np.uint64
-        with of(device_array).here():
-            return of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
+        with backend_of(device_array).device_scope():
+            return backend_of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
             f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"

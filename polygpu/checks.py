@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import gcd
 from typing import Any, Literal, get_args
 
 from .errors import NotAnInteger, ParameterError
 
+Domain = Literal["coef", "eval"]
 Kind = Literal["negacyclic", "cyclic"]
 Product = Literal["auto", "fft", "ntt"]
+
+_PRODUCTS = get_args(Product)
 
 MAX_DEGREE = 1 << 62  # so that indices and sizes in bytes are machine integers
 
@@ -51,6 +58,62 @@ def checked_degree(n: object) -> int:
     return degree
 
 
+def sequence(x: Any) -> tuple[Any, ...]:
+    """The entries of a list or array; a single value, 0-d arrays and text included, alone."""
+    single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
+    return (x,) if single else tuple(x)
+
+
+def checked_moduli(moduli: object) -> tuple[int, ...]:
+    """Return the moduli of a ring as ints; raise ParameterError where they are outside Ring's rule."""
+    values = tuple(integer(q, "moduli") for q in sequence(moduli))
+    if not values:
+        raise ParameterError("moduli: an empty list; give at least one modulus")
+    product = 1
+    for q in values:
+        if q < 2:
+            raise ParameterError(f"moduli: {shown(q)} must be at least 2")
+        if len(values) > 1 and q > 1 << 64:
+            raise ParameterError(
+                f"moduli: {shown(q)} is above 2**64 and must stand alone; pass the product as one modulus"
+            )
+        if gcd(q, product) > 1:
+            other = next(p for p in values if gcd(p, q) > 1)
+            raise ParameterError(
+                f"moduli: {other} and {q} share the factor {gcd(other, q)}; they must be coprime"
+            )
+        product *= q
+    return values
+
+
+def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
+    """Return the numbers of the limbs that a key of a ring chooses, out of so many."""
+    if isinstance(key, slice):
+        chosen = tuple(range(count)[key])
+    elif isinstance(key, (str, bytes)) or not isinstance(key, Iterable):
+        raise ParameterError(f"limbs: {shown(key)} must be a slice or a list of limbs: ring[:1], ring[[0]]")
+    else:
+        chosen = tuple(integer(i, "limbs") for i in key)
+        for i in chosen:
+            if not -count <= i < count:
+                raise IndexError(f"limbs: {shown(i)} must be in [{-count}, {count}), there are {count}")
+        chosen = tuple(i % count for i in chosen)
+        if len(set(chosen)) < len(chosen):
+            raise ParameterError(f"limbs: {list(chosen)} has a limb twice; moduli must be coprime")
+    if not chosen:
+        raise ParameterError(f"limbs: none of {count} chosen; a ring has at least one")
+    return chosen
+
+
+def checked_batch(batch: object) -> tuple[int, ...]:
+    """Return a batch shape, an int or several, as a tuple; raise ParameterError for negative sizes."""
+    shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    sizes = tuple(integer(size, "batch") for size in shape)
+    if any(size < 0 for size in sizes):
+        raise ParameterError(f"batch: {shown(batch)} must not have negative sizes")
+    return sizes
+
+
 def check_kind(kind: object) -> None:
     """Raise unless kind is one of the two."""
     if kind not in ("negacyclic", "cyclic"):
@@ -59,6 +122,33 @@ def check_kind(kind: object) -> None:
 
 def check_product(product: object) -> None:
     """Raise ParameterError unless it is a way to multiply."""
-    ways = get_args(Product)
-    if not isinstance(product, str) or product not in ways:
-        raise ParameterError(f"product: {shown(product)} must be one of {', '.join(map(repr, ways))}")
+    if not isinstance(product, str) or product not in _PRODUCTS:
+        raise ParameterError(f"product: {shown(product)} must be one of {', '.join(map(repr, _PRODUCTS))}")
+
+
+# ---- checks that are made only when asked for ----
+
+_debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
+
+
+@contextmanager
+def debug() -> Iterator[None]:
+    """Check inside a `with` that residues given to Ring.from_residues are canonical, 0 <= x < q.
+
+    >>> import polygpu as pg
+    >>> with pg.debug():
+    ...     pg.Ring(2, 17).from_residues([[16, 17]])
+    Traceback (most recent call last):
+        ...
+    polygpu.errors.NotCanonical: data: 17 at (0, 1) is not a residue mod 17; ring(x) takes any integers
+    """
+    token = _debug.set(True)
+    try:
+        yield
+    finally:
+        _debug.reset(token)
+
+
+def debugging() -> bool:
+    """Whether the call is inside `with debug()`."""
+    return _debug.get()

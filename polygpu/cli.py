@@ -25,11 +25,11 @@ import numpy as np
 from . import __version__, _interrupts_end, fft, linalg
 from .backends import backend
 from .backends.reference import big_product, evaluate
-from .checks import Kind, Product
+from .checks import Kind, Product, debug
 from .errors import ParameterError, PolyGPUError
 from .exact.primes import ntt_primes
 from .memory import check_array
-from .ring import Ring, debug
+from .ring import Ring
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -378,11 +378,11 @@ def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]]) -> None:
 
 def _selftest(options: argparse.Namespace) -> int:
     from . import _cpu
-    from .backends import device, load
+    from .backends import device, get_backend
 
     failures, results = 0, []
     began = time.perf_counter()
-    load("cpu")  # reads POLYGPU_CPU_ISA, so that it does not undo the choices below
+    get_backend("cpu")  # reads POLYGPU_CPU_ISA, so that it does not undo the choices below
     before = _cpu.isa()
     with device(options.device):
         isas = _cpu.supported_isas() if options.device == "cpu" else [None]
@@ -451,7 +451,7 @@ def _check_rings(rings: list[Ring]) -> None:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
             c, value = a * b, a.ntt() if ring.has_eval else None
-            several = ring.base_degree != 1 and not ring.basis.wide
+            several = ring.leaf_size != 1 and not ring.basis.wide
             products: tuple[Product, ...] = ("ntt", "fft") if several else ()
             for way in products:
                 assert a.mul(b, product=way) == c, f"product by {way} in {ring!r}"
@@ -464,7 +464,7 @@ def _check_rings(rings: list[Ring]) -> None:
                 continue
             assert value.intt() == a, f"inverse transform in {ring!r}"
             assert (value * b.ntt()).intt() == c, f"convolution in {ring!r}"
-            if ring.base_degree == 1 and not ring.basis.wide:
+            if ring.leaf_size == 1 and not ring.basis.wide:
                 limb = len(ring.moduli) - 1
                 q, point = ring.moduli[limb], int(ring.eval_points(limb)[n - 1])
                 at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]

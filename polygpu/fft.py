@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import check_unmasked, contiguous, result, spread
-from .backends import is_device_array, of
+from .backends import backend_of, is_device_array
 from .errors import DeviceError, NotComplex, ParameterError
 
 MAX_LENGTH = 4096
@@ -80,7 +80,7 @@ def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
             "numpy.fft and cupy.fft take any"
         )
     source = contiguous(x)
-    compute = of(source)
+    compute = backend_of(source)
     data = result(compute, source.shape, source.dtype, out, source)
     if source.size:
         compute.fft(source.reshape(-1, n), data.reshape(-1, n), bool(inverse))
@@ -116,13 +116,15 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
             raise ParameterError(f"{name}: the last axis has {x.shape[-1]} points, must have 64")
     if a.dtype != b.dtype:
         raise NotComplex(f"b: {b.dtype}, and a is {a.dtype}; convert one with astype")
-    if of(a).name != of(b).name:
-        raise DeviceError(f"b: on {of(b).name}, and a is on {of(a).name}; copy one to the other's device")
+    if backend_of(a).name != backend_of(b).name:
+        raise DeviceError(
+            f"b: on {backend_of(b).name}, and a is on {backend_of(a).name}; copy one to the other's device"
+        )
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
         raise ParameterError(f"batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast") from None
-    compute = of(a)
+    compute = backend_of(a)
     if a.size == 64 != b.size:
         a, b = b, a  # the filter is the second operand
     left = contiguous(spread(a, shape))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import as_integers, check_unmasked, contiguous, empty, holds_poly, overlap, result, spread
-from .backends import Array, is_device_array, of
+from .backends import Array, backend_of, is_device_array
 from .checks import integer, shown
 from .errors import CoefficientError, DeviceError, ParameterError
 from .plans.basis import Basis, basis_of
@@ -55,10 +55,10 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         )
     basis = basis_of((modulus,))
     left, right = (_words(x, name, basis) for x, name in ((A, "A"), (B, "B")))
-    compute = of(left)
-    if of(right).name != compute.name:
+    compute = backend_of(left)
+    if backend_of(right).name != compute.name:
         raise DeviceError(
-            f"B: on {of(right).name}, and A is on {compute.name}; copy one to the other's device"
+            f"B: on {backend_of(right).name}, and A is on {compute.name}; copy one to the other's device"
         )
     a = left.reshape(1, -1) if left.ndim == 1 else left
     b = right.reshape(-1, 1) if right.ndim == 1 else right
@@ -85,7 +85,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # the rows of all
     compute.matmul(basis, a, b, target.reshape(max(len(a), len(b)), a.shape[1], n))
     if taken:
-        with compute.here():
+        with compute.device_scope():
             data[...] = target
     return data
 
@@ -97,7 +97,7 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
     check_unmasked(x, name)
     is_array = isinstance(x, np.ndarray) or is_device_array(x)
     if is_array and x.ndim and x.dtype.kind == "u" and x.dtype.itemsize <= basis.dtype.itemsize:
-        with of(x).here():
+        with backend_of(x).device_scope():
             return contiguous(x.astype(basis.dtype, copy=False))
     integers = as_integers(x, name)
     if not integers.ndim:
@@ -105,10 +105,10 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
     if integers.dtype == object:
         return (integers % basis.moduli[0]).astype(basis.dtype, order="C")
     integers = contiguous(integers)
-    words = empty(of(integers), integers.shape, basis.dtype)
+    words = empty(backend_of(integers), integers.shape, basis.dtype)
     if words.size:
         count = words.shape[-1]
-        of(words).reduce_integers(basis, integers.reshape(-1, count), words.reshape(-1, 1, count))
+        backend_of(words).reduce_integers(basis, integers.reshape(-1, count), words.reshape(-1, 1, count))
     return words
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import os
 
+from . import _cpu
 from .errors import OutOfHostMemory, TablesTooLarge
 
-_SMALL_ARRAY = 1 << 26  # bytes; nobody asks the system whether so few are available
+SMALL_ARRAY = 1 << 26  # bytes; nobody asks the system whether so few are available
 
 
 def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
     """Raise TablesTooLarge where tables of so many bytes do not fit what memory is available."""
-    available = _available_memory()
-    if needed > available:
+    if not _fits(needed):
         raise TablesTooLarge(
-            f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, {_gib(available)} are "
-            "available; use a smaller n or fewer moduli at a time"
+            f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, "
+            f"{_gib(_available_memory())} are available; use a smaller n or fewer moduli at a time"
         )
 
 
 def check_array(size: int) -> None:
     """Raise OutOfHostMemory where an array of so many bytes does not fit what memory is available."""
-    if size > _SMALL_ARRAY and size > _available_memory():
+    if size > SMALL_ARRAY and not _fits(size):
         raise no_memory(size)
 
 
@@ -30,6 +30,14 @@ def no_memory(size: int) -> OutOfHostMemory:
     return OutOfHostMemory(
         f"an array of {_gib(size)} is needed, {_gib(_available_memory())} are available; take smaller batches"
     )
+
+
+def _fits(size: int) -> bool:
+    """Whether so many bytes are available; memory kept for results is given back before the answer is no."""
+    if size <= _available_memory():
+        return True
+    _cpu.pool_release()
+    return size <= _available_memory()
 
 
 def _gib(size: int) -> str:

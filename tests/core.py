@@ -3,9 +3,9 @@
     python tests/core.py            all of them: about two minutes
     python tests/core.py objects    wide instructions stay in the objects of their instruction sets, Python in
                                     the bindings
-    python tests/core.py kernels    the kernels (native/smoke.cpp) and the module under AddressSanitizer and
-                                    UndefinedBehaviorSanitizer
-    python tests/core.py threads    the module under ThreadSanitizer (native/threads.py)
+    python tests/core.py kernels    the kernels (native/smoke.cpp), memory of results (native/pool.cpp) and
+                                    the module under AddressSanitizer and UndefinedBehaviorSanitizer
+    python tests/core.py threads    that memory and the module (native/threads.py) under ThreadSanitizer
     python tests/core.py counts     instructions of every kernel, by valgrind, against native/budgets.txt
     python tests/core.py --budget   writes that file
 
@@ -247,7 +247,7 @@ def check_layers(core: Core) -> None:
 
 
 def check_kernels(core: Core) -> None:
-    """Every instruction set of this machine, then the module, under the sanitizers of addresses and C++.
+    """Every instruction set of this machine, the pool and the module, under sanitizers of addresses and C++.
 
     The module is called from threads, then with arrays of every wrong kind.
     """
@@ -261,6 +261,10 @@ def check_kernels(core: Core) -> None:
     must_be_caught([smoke, "plant-shift"], "runtime error: shift exponent")
     print(f"{' '.join(isas)}: {run([smoke, *isas]).strip()}")
     package = core.package("address", objects, ADDRESS)
+    pool = core.program("pool.cpp", core.compiled(["pool"], "address", ADDRESS), f"{ADDRESS} -pthread")
+    for plant in ("plant-reuse", "plant-overrun"):
+        must_be_caught([pool, plant], "ERROR: AddressSanitizer: use-after-poison")
+    print(f"pool: {run([pool])}", end="")
     # Plans and interned objects live until the interpreter ends.
     settings = environment(package, preload, ASAN_OPTIONS="detect_leaks=0")
     python = [sys.executable, "-S", NATIVE / "threads.py"]
@@ -271,8 +275,16 @@ def check_kernels(core: Core) -> None:
 
 
 def check_threads(core: Core) -> None:
-    """The module with the portable kernels: threads are handed the same rows on every instruction set."""
+    """The pool, then the module with the portable kernels.
+
+    Threads are handed the same rows on every instruction set.
+    """
     preload = runtime("tsan")
+    pool = core.program("pool.cpp", core.compiled(["pool"], "thread", THREAD), f"{THREAD} -pthread")
+    print(f"pool: {run([pool, 200])}", end="")
+    # Children have no sanitizer, which has locks of its own.
+    pool = core.program("pool.cpp", [core.objects["pool"]], "-O2 -pthread")
+    print(f"pool, forks: {run([pool, 'forks'])}", end="")
     objects = core.compiled([name for name in core.objects if name not in WIDE], "thread", THREAD)
     package = core.package("thread", [*objects, *(core.objects[name] for name in WIDE)], THREAD)
     options = "halt_on_error=1 die_after_fork=0"  # the child makes threads of its own

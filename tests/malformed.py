@@ -163,7 +163,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "forward", transform.forward, [a, out]
         yield "inverse", transform.inverse, [a, out]
         yield "multiply", transform.multiply, [a, b, out]
-        yield "multiply_leaves", transform.multiply_leaves, [a, b, out]
+        yield "multiply_eval", transform.multiply_eval, [a, b, out]
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))
@@ -173,7 +173,8 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "matmul", one.matmul, [x, y, z]
         forward, inverse = (np.zeros((2, N), a.dtype) for _ in range(2))
         yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, True, forward, inverse]
-        yield "Transform", _cpu.Transform, [basis, N, 1, 64, True, *ring.transform.tables]
+        table = ring.transform.tables[0]
+        yield "PrimeTables", _cpu.PrimeTables, [table.modulus, table.forward, table.inverse]
     auxiliary = backend._native(pg.Ring(7, q).product_plan("ntt"))
     x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
     if ring is WIDE:

@@ -1,12 +1,12 @@
 """Compiles the CUDA kernels without a GPU, by NVRTC through ctypes, and reads what ptxas says of them.
 
 `pip install nvidia-cuda-nvrtc` is all it needs: no CuPy, no driver. What is compiled is what the launch code
-of polygpu.backends.cuda asks for on a card of each architecture, recorded from its own calls.
+of polygpu.backends.cuda asks for on a card of each architecture: its launches are pure functions of sizes.
 
     python tests/nvrtc.py                  a representative part, for every architecture: some minutes
     python tests/nvrtc.py --arch 90 --all  every instantiation, for one: some minutes too
 
-Exits with 1 where a kernel does not compile, spills more than it is allowed or takes more registers.
+Exits with 1 where a kernel does not compile, does not fit a multiprocessor or spills more than it is allowed.
 """
 
 from __future__ import annotations
@@ -19,27 +19,25 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-from cudasim import in_place_of_cupy
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import CudaBackend
-from polygpu.backends.cuda.matmul_tiles import has_limbs
-from polygpu.backends.cuda.tiles import Card
-from polygpu.plans.basis import basis_of
+from polygpu.backends.cuda import elementwise, fft, matmul, multiply, transform
+from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
+from polygpu.backends.cuda.matmul_tiles import has_limbs, points_tile, staged_tile
+from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
+from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
-from polygpu.plans.product import AuxiliaryPlan, FftPlan
+from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -52,8 +50,9 @@ CARDS = {
     120: Card((12, 0), 99 << 10, 96 << 20, 170),
 }
 
-# One modulus for each word, by its bits: the launch code looks at sizes only.
+# One modulus for each word, by its bits: launches depend on sizes only.
 MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 60, 62, 64))
+SMALL, LARGE = (1 << 32) - 1, (1 << 64) - 1  # for kernels that know the type of residues alone
 # log2 of the points and coefficients of a leaf: every transform, and one of each kind of tile: short ones, of
 # 4 and 8 values a thread (2, 5), of leaves, of few rows and of many (9), of 32 values a thread (13, 14), of
 # few rows in two passes (12 to 18), of one pass, two and three.
@@ -61,7 +60,7 @@ ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
 PART = ((7, 2), *((size, 1) for size in (2, 5, 9, 12, 13, 14, 15, 18, 20, 25)))
 
 
-# ---- which kernels: the launch code runs on arrays without memory, and every launch is noted ----
+# ---- which kernels ----
 
 
 @dataclass(frozen=True)
@@ -81,82 +80,8 @@ class Kernel:
     @property
     def word(self) -> str:
         """The first template argument, a word of cuda/word.cuh or a type; empty without."""
-        return (*re.split("[<,>]", self.expression), "")[1]
-
-
-@dataclass
-class _Recorder:
-    """Stands for CuPy: arrays are views of one number, and a launch is a line in a list."""
-
-    card: Card
-    launches: list[Kernel]
-    options: tuple[str, ...] = ()
-
-    @property
-    def module(self) -> ModuleType:
-        """To be put in the place of `cupy`."""
-        major, minor = self.card.capability
-        properties = {
-            "major": major,
-            "minor": minor,
-            "sharedMemPerBlockOptin": self.card.shared_bytes,
-            "l2CacheSize": self.card.l2_bytes,
-            "multiProcessorCount": self.card.multiprocessors,
-        }
-        stream = SimpleNamespace(ptr=0, record=lambda: None)
-        module = ModuleType("cupy")
-        module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
-            Device=lambda index: nullcontext(),
-            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-            get_current_stream=lambda index: stream,
-            runtime=SimpleNamespace(getDeviceProperties=lambda index: properties),
-            cublas=_Cublas(),
-            device=SimpleNamespace(get_cublas_handle=lambda: 0),
-        )
-        module.RawModule = self._raw_module  # type: ignore[attr-defined]
-        module.empty = module.zeros = module.ones = _array  # type: ignore[attr-defined]
-        module.ascontiguousarray = lambda x: x  # type: ignore[attr-defined]
-        module.asarray = np.asarray  # type: ignore[attr-defined]
-        module.may_share_memory = lambda x, y: False  # type: ignore[attr-defined]
-        return module
-
-    def _raw_module(self, code: str, options: tuple[str, ...], name_expressions: Sequence[str]) -> Any:
-        self.options = options
-        (file,) = (name for name, text in sources(".cu").items() if code.startswith(text))
-
-        def get_function(expression: str) -> Callable[..., None]:
-            def launch(
-                grid: Any, block: tuple[int, ...], args: Any, *, shared_mem: int = 0, **_: object
-            ) -> None:
-                assert max(grid[1:], default=1) <= 65535, (expression, grid)
-                self.launches.append(Kernel(file, expression, int(np.prod(block)), shared_mem))
-
-            return _Function(launch)
-
-        return SimpleNamespace(get_function=get_function)
-
-
-class _Function:
-    """What `get_function` gives: callable, and open to attributes."""
-
-    def __init__(self, launch: Callable[..., None]) -> None:
-        self._launch = launch
-
-    def __call__(self, *args: Any, **keywords: Any) -> None:
-        self._launch(*args, **keywords)
-
-
-class _Cublas:
-    """Its kernels are its own: nothing is launched."""
-
-    CUBLAS_OP_N = CUBLAS_OP_T = CUBLAS_COMPUTE_32I = CUBLAS_GEMM_DEFAULT = 0
-
-    def gemmStridedBatchedEx(self, *args: Any) -> None:
-        pass
-
-
-def _array(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.broadcast_to(np.zeros(1, dtype), shape)
+        found = re.match(r"\w+<(\w+(<[^>]*>)?)", self.expression)
+        return found[1] if found else ""
 
 
 @cache
@@ -165,82 +90,155 @@ def sources(suffix: str) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(Path(cuda_sources()).glob(f"*{suffix}"))}
 
 
-@cache
-def record(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[Kernel, ...]:
-    """Every kernel that a card is asked to run for transforms (size, base) of 2^size points; each once."""
-    recorder = _Recorder(card, [])
-    with in_place_of_cupy({"cupy": recorder.module}):
-        backend = CudaBackend(0)
-    backend.address = lambda x: 0  # type: ignore[method-assign]
-    for modulus in MODULI:
+def blank(struct: Struct, named: str = "") -> dict[str, Any]:
+    """Zeros for the fields of a struct, without those that a launch fills itself."""
+    fields = struct.dtype.fields or {}
+    return {
+        name: bytes(dtype.itemsize) if dtype.kind == "V" else 0
+        for name, (dtype, *_) in fields.items()
+        if name not in named.split()
+    }
+
+
+NO_TABLES = transform.packed_tables([])
+
+
+def entrywise_launches() -> Iterator[Launch]:
+    """Of kernels that know the type of residues alone."""
+    for modulus in (SMALL, LARGE):
         basis = basis_of((modulus,))
-        x = _array((1, 1, 64), basis.dtype)
-        for op, n in product(("add", "sub", "neg", "mul", "mul_add"), (63, 64)):  # by entries, in chunks
-            entries = _array((1, 1, n), basis.dtype)
-            backend.pointwise(basis, op, entries, entries, entries, entries)  # type: ignore[arg-type]
+        values = blank(elementwise.POINTWISE, "entries limbs")
+        for op, width in product(
+            ("add", "sub", "neg", "mul", "mul_add"), (1, ALIGNMENT // basis.dtype.itemsize)
+        ):
+            yield elementwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
+        values = blank(elementwise.PERMUTE, "n order multiplier offset entries limbs")
         for evaluated in (False, True):
-            backend.permute(basis, x, automorphism(64, "negacyclic", 3, evaluated), x)
-        backend.reduce_integers(basis, _array((1, 64), np.int64), x)
-        auxiliary = NttPlan(basis_of((MODULI[3],)), 64, "negacyclic", 1, (1,))
-        backend.multiply(AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), x, x, x)
-        for size, base in transforms:
-            ntt = NttPlan(basis, base << size, "negacyclic", base, (1,))
-            # Few rows; as many as fill the card; so many that two passes run in one launch.
-            for batch in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
-                x = _array((batch, 1, base << size), basis.dtype)
-                backend.ntt(ntt, x, x)
-                backend.intt(ntt, x, x)
-                backend.multiply(ntt, x, x, x)
-    for modulus, digits, (size, base) in product((MODULI[2], MODULI[-1]), (1, 2, 3, 5), transforms):
-        if base == 1 and size >= 4:
-            basis = basis_of((modulus,))
-            for degree in (1 << size, 2 << size):  # linear products, which are folded, and negacyclic ones
-                x = _array((1, 1, degree), basis.dtype)
-                plan = FftPlan(basis, degree, "negacyclic", 2 << size, digits, 0)
-                plan.__dict__["twiddles"] = _array((plan.points,), np.complex128)
-                backend.multiply(plan, x, x, x)
-    for dtype, size in product((np.complex64, np.complex128), range(1, 13)):
-        x = _array((1, 1 << size), dtype)
+            permutation = automorphism(64, "negacyclic", 3, evaluated)
+            yield elementwise.permute_launch(basis, permutation, 64, **values)
+        yield elementwise.integers_launch(basis, 64, **blank(elementwise.INTEGERS, "entries limbs"))
+        leaves = NttPlan(basis, 64, "negacyclic", 2, ())
+        yield multiply.leaves_launch(leaves, 64, **blank(multiply.LEAVES, "n entries limbs leaf_size"))
+        auxiliary = NttPlan(basis_of((MODULI[3],)), 64, "negacyclic", 1, ())
+        plan, filled = AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), "n length units limbs count"
+        yield multiply.spread_launch(plan, 1, **blank(multiply.SPREAD, filled))
+        yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
+
+
+def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
+    """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
+    words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
+    words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
+    # The code of grouped words differs in addresses alone: a third of the transforms shows it.
+    pairs = [(word, pair) for word in words for pair in transforms[:: 3 if "<" in word else 1]]
+    for word, (size, base) in pairs:
+        word_bytes = words[word]
+        for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
+            passes = transform.passes_over(count, 1 << size, base, word_bytes, card)
+            rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, NO_TABLES)
+            for direction in ("forward", "inverse"):
+                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
+            for passed in passes:
+                values = blank(transform.FILL, "log_blocks log_length log_values")
+                yield transform.fill_launch(word, passed, 1, **values)
+            for passed in multiply.product_passes(1 << size, base, word_bytes, card, count):
+                values = blank(multiply.PRODUCT, "pass inverse_offset ahead tables")
+                yield multiply.product_launch(rows, passed, (0, 0), card, **values)
+
+
+def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
+    """Products by FFT: linear ones, which are folded, and negacyclic ones; in one kernel, and in passes."""
+    for modulus, digits, (size, base) in product((SMALL, LARGE), (1, 2, 3, 5), transforms):
+        if base > 1 or size < 4:
+            continue
+        for degree in (1 << size, 2 << size):
+            plan = FftProductPlan(basis_of((modulus,)), degree, "negacyclic", 2 << size, digits, 0)
+            tile = fft_tile(plan, card)
+            passes = (
+                split_passes(plan.points, 1, word_bytes_of("Complex128"), card) if tile is None else (tile,)
+            )
+            for passed in passes:
+                values = blank(multiply.ARRANGE, "log_blocks log_length log_values")
+                yield multiply.arrange_launch(passed, **values)
+            if tile:
+                values = blank(multiply.FFT_PRODUCT, "units limbs degree width sums negacyclic")
+                yield multiply.fft_product_launch(plan, tile, 1, **values)
+                continue
+            for count, direction in product((1, 1 << 16), ("forward", "inverse")):
+                rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
+                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
+            sizes = "degree points units limbs count width sums negacyclic"
+            yield multiply.fft_split_launch(plan, 1, **blank(multiply.FFT_SPLIT, sizes))
+            yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))
+            yield multiply.fft_compose_launch(plan, 1, **blank(multiply.FFT_COMPOSE, sizes))
+
+
+def fft_launches() -> Iterator[Launch]:
+    """Complex transforms of rows, and convolutions."""
+    for name, log_n in product((np.complex64, np.complex128), range(1, 13)):
+        dtype: np.dtype[Any] = np.dtype(name)
         for inverse in (False, True):
-            backend.fft(x, x, inverse)
-        if size == 6:
-            backend.convolve(x, x, x)
-    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):  # one for each sum
+            yield fft.fft_launch(1 << log_n, dtype, 1, inverse, **blank(fft.FFT, "rows"))
+        if log_n == 6:
+            yield fft.convolve_launch(64, dtype, 1, **blank(fft.CONVOLVE, "rows"))
+
+
+def matmul_launches(card: Card) -> Iterator[Launch]:
+    """Products of matrices modulo one modulus for each kind of sum."""
+    sizes, batch = (1, 2, 4, 8), 1 << 16
+    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):
         basis = basis_of((modulus,))
-
-        def array(*shape: int, dtype: Any = basis.dtype) -> Any:
-            return _array(shape, dtype)
-
-        sizes = (1, 2, 4, 8)
+        size, chunk = basis.dtype.itemsize, ALIGNMENT // basis.dtype.itemsize
+        names = "entries log_lanes log_columns log_rows"
         for rows, columns, points in (*product(sizes, sizes, (63, 64)), (16, 16, 64)):
-            a, b = array(1 << 16, rows, 3, 1, points), array(1 << 16, 3, columns, 1, points)
-            backend.matmul_points(basis, a, b, array(1 << 16, rows, columns, 1, points))
+            tile = points_tile(basis, batch, rows, columns, points, points == 64, card)
+            yield matmul.points_launch(basis, tile, False, **blank(matmul.POINTS, names))
+            staged = points == 64 and staged_tile(basis, batch, rows, columns, 3, points, card)
+            if staged:
+                yield matmul.staged_launch(basis, staged, **blank(matmul.STAGED, "entries"))
         if modulus > 1 << 62:
             continue
-        for rows, columns, length in (
-            *((size,) * 3 for size in (16, 32, 64, 128)),
-            *product(sizes, (63, 64), (64,)),
-        ):
-            a, b = array(1 << 16, rows, length), array(1 << 16, length, columns)
-            backend._matmul_integer(basis, a, b, array(1 << 16, rows, columns))
-        for columns, length in product(sizes, (63, 64)):
-            a, b = array(1, 64, length), array(1, length, columns)
-            backend._matmul_integer(basis, a, b, array(1, 64, columns))
-        for rows, length in product((64, 65), (1, 2, 4)):  # both blocks; copies of 4, 8 and 16 bytes
-            a, b, out = array(1, rows, length), array(1, length, 64), array(1, rows, 64)
-            if has_limbs(modulus, basis.dtype.itemsize):
-                backend._matmul_limbs(basis, a, b, out)
-            backend._matmul_residues(basis, a, b, out)
-        if has_limbs(modulus, basis.dtype.itemsize):
-            for batch, m, n in ((1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24)):  # more than 65535 blocks
-                backend._matmul_limbs(basis, array(batch, m, 4), array(batch, 4, n), array(batch, m, n))
-    basis_of.cache_clear()  # their handles hold what no other backend shall find
-    # A kernel that is launched with several sizes of shared memory counts once, with the largest.
+        for rows, columns in product(sizes, (63, 64)):
+            tile = points_tile(basis, batch, rows, 1, columns, columns == 64, card)
+            yield matmul.points_launch(basis, tile, True, **blank(matmul.POINTS, names))
+        values = blank(matmul.INTEGER, "rows columns")
+        for side in (16, 32, 64, 128):
+            yield matmul.integer_launch(basis, batch, side, side, card, **values)
+        values = blank(matmul.NARROW, "rows columns length log_lanes")
+        for columns, width in product(sizes, (1, chunk)):
+            yield matmul.narrow_launch(basis, 1, 64, columns, 64, width, card, **values)
+        yield from _tensor_launches(basis, has_limbs(modulus, size), card)
+
+
+def _tensor_launches(basis: Basis, limbs: bool, card: Card) -> Iterator[Launch]:
+    """Both blocks; copies of 4, 8 and 16 bytes; more than 65535 blocks along each axis."""
+    values = blank(matmul.LIMBS, "m n")
+    shapes = ((1, 64, 64), (1, 65, 64), (1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24))
+    for (batch, m, n), aligned in product(shapes if limbs else (), (4, 8, 16)):
+        if aligned >= basis.dtype.itemsize:
+            yield matmul.limbs_launch(basis, batch, m, n, aligned, card, **values)
+    for transposed in (False, True):
+        values = blank(matmul.SPLIT, "matrices rows depth")
+        yield matmul.split_launch(basis, 1, 64, 64, transposed, **values)
+    yield matmul.gemm_compose_launch(basis, 64, 64, **blank(matmul.COMPOSE, "rows pitch"))
+
+
+@cache
+def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tuple[Kernel, ...]:
+    """Every kernel that a card is asked to run for transforms (size, base) of 2^size points; each once."""
+    # One that is launched with several sizes of shared memory counts with the largest.
     largest: dict[str, Kernel] = {}
-    for kernel in recorder.launches:
-        known = largest.get(kernel.expression)
-        if known is None or known.shared < kernel.shared:
-            largest[kernel.expression] = kernel
+    for launch in (
+        *entrywise_launches(),
+        *transform_launches(card, transforms),
+        *fft_product_launches(card, transforms),
+        *fft_launches(),
+        *matmul_launches(card),
+    ):
+        assert launch.grid[1] <= 65535, launch
+        known = largest.get(launch.kernel)
+        if known is None or known.shared < launch.shared:
+            largest[launch.kernel] = Kernel(launch.file, launch.kernel, launch.threads, launch.shared)
     return tuple(largest.values())
 
 
@@ -351,131 +349,70 @@ def _read_log(log: str) -> dict[str, Usage]:
 
 # ---- what is allowed ----
 
-# Registers of a thread and bytes of spills, by kernel, word and threads of a block: the most anywhere.
-# `python tests/nvrtc.py --all --budget` prints what to write here.
-BUDGET: dict[tuple[str, str], dict[int, tuple[int, int]]] = {
-    ("arrange_twiddles", "Complex128"): {256: (24, 0)},
-    ("crt_compose", "u32"): {256: (64, 0)},
-    ("crt_compose", "u64"): {256: (64, 0)},
-    ("crt_spread", "u32"): {256: (40, 0)},
-    ("crt_spread", "u64"): {256: (40, 0)},
-    ("fft", "double"): {128: (72, 0), 256: (80, 0), 512: (88, 0)},
-    ("fft", "float"): {128: (64, 0), 256: (64, 0), 512: (64, 0)},
-    ("fft_compose", "u32"): {256: (48, 0)},
-    ("fft_compose", "u64"): {256: (56, 0)},
-    ("fft_convolve", "double"): {128: (144, 0)},
-    ("fft_convolve", "float"): {128: (64, 0)},
-    ("fft_multiply", ""): {256: (56, 0)},
-    ("fft_product", "u32"): {128: (128, 96), 256: (128, 96), 512: (128, 96)},
-    ("fft_product", "u64"): {128: (128, 80), 256: (128, 80), 512: (128, 80)},
-    ("fft_split", "u32"): {256: (40, 0)},
-    ("fft_split", "u64"): {256: (40, 0)},
-    ("fill_leaves", "Float64"): {256: (32, 0)},
-    ("fill_leaves", "Lazy32"): {256: (32, 0)},
-    ("fill_leaves", "Lazy60"): {256: (24, 0)},
-    ("fill_leaves", "Lazy64"): {256: (24, 0)},
-    ("fill_leaves", "Strict32"): {256: (32, 0)},
-    ("fill_leaves", "Strict64"): {256: (24, 0)},
-    ("fill_leaves", "Tight32"): {256: (32, 0)},
-    ("fill_twiddles", "Float64"): {256: (32, 0)},
-    ("fill_twiddles", "Lazy32"): {256: (40, 0)},
-    ("fill_twiddles", "Lazy60"): {256: (40, 0)},
-    ("fill_twiddles", "Lazy64"): {256: (40, 0)},
-    ("fill_twiddles", "Strict32"): {256: (40, 0)},
-    ("fill_twiddles", "Strict64"): {256: (40, 0)},
-    ("fill_twiddles", "Tight32"): {256: (40, 0)},
-    ("gemm_compose", "u32"): {256: (56, 0)},
-    ("gemm_compose", "u64"): {256: (64, 32)},
-    ("gemm_limbs", "u32"): {64: (256, 416), 128: (256, 384)},
-    ("gemm_limbs", "u64"): {64: (256, 432), 128: (256, 416)},
-    ("gemm_split", "u32"): {256: (48, 0)},
-    ("gemm_split", "u64"): {256: (48, 0)},
-    ("matmul_integer", "Sum31"): {256: (224, 0)},
-    ("matmul_integer", "Sum32"): {256: (120, 0)},
-    ("matmul_integer", "Sum62"): {256: (216, 0)},
-    ("matmul_narrow", "Sum31"): {256: (128, 96)},
-    ("matmul_narrow", "Sum32"): {256: (128, 80)},
-    ("matmul_narrow", "Sum62"): {256: (248, 32)},
-    ("matmul_points", "Sum31"): {128: (168, 128)},
-    ("matmul_points", "Sum32"): {128: (128, 32)},
-    ("matmul_points", "Sum62"): {128: (192, 0)},
-    ("matmul_points", "Sum64"): {128: (208, 0)},
-    ("matmul_points_staged", "Sum31"): {128: (168, 80)},
-    ("matmul_points_staged", "Sum32"): {128: (168, 0)},
-    ("matmul_points_staged", "Sum62"): {128: (208, 0)},
-    ("multiply_leaves", "u32"): {256: (48, 0)},
-    ("multiply_leaves", "u64"): {256: (48, 0)},
-    ("ntt_forward", "Complex128"): {64: (80, 0), 128: (128, 0), 256: (128, 16), 512: (128, 0)},
-    ("ntt_forward", "Float64"): {32: (64, 0), 64: (72, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_forward", "Lazy32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 16), 512: (64, 0)},
-    ("ntt_forward", "Lazy60"): {32: (96, 0), 64: (80, 0), 128: (80, 0), 256: (128, 112), 512: (128, 64)},
-    ("ntt_forward", "Lazy64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 64), 512: (128, 144)},
-    ("ntt_forward", "Strict32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_forward", "Strict64"): {32: (88, 0), 64: (88, 0), 128: (88, 0), 256: (168, 0), 512: (128, 0)},
-    ("ntt_forward", "Tight32"): {32: (48, 0), 64: (56, 0), 128: (56, 0), 256: (64, 16), 512: (64, 0)},
-    ("ntt_forward_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
-    ("ntt_forward_flow", "Float64"): {256: (80, 0)},
-    ("ntt_forward_flow", "Lazy32"): {256: (64, 16)},
-    ("ntt_forward_flow", "Lazy60"): {256: (80, 96)},
-    ("ntt_forward_flow", "Lazy64"): {256: (80, 128)},
-    ("ntt_forward_flow", "Strict32"): {256: (128, 0)},
-    ("ntt_forward_flow", "Strict64"): {256: (120, 0)},
-    ("ntt_forward_flow", "Tight32"): {256: (64, 32)},
-    ("ntt_inverse", "Complex128"): {64: (88, 0), 128: (128, 0), 256: (128, 32), 512: (128, 0)},
-    ("ntt_inverse", "Float64"): {32: (72, 0), 64: (72, 0), 128: (72, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_inverse", "Lazy32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 32), 512: (64, 0)},
-    ("ntt_inverse", "Lazy60"): {32: (96, 0), 64: (80, 0), 128: (80, 0), 256: (128, 48), 512: (128, 240)},
-    ("ntt_inverse", "Lazy64"): {32: (88, 0), 64: (80, 0), 128: (80, 0), 256: (128, 32), 512: (128, 48)},
-    ("ntt_inverse", "Strict32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_inverse", "Strict64"): {32: (80, 0), 64: (80, 0), 128: (80, 0), 256: (152, 0), 512: (128, 0)},
-    ("ntt_inverse", "Tight32"): {32: (56, 0), 64: (64, 0), 128: (64, 0), 256: (64, 80), 512: (64, 0)},
-    ("ntt_inverse_flow", "Complex128"): {128: (128, 0), 256: (128, 0)},
-    ("ntt_inverse_flow", "Float64"): {256: (80, 0)},
-    ("ntt_inverse_flow", "Lazy32"): {256: (64, 16)},
-    ("ntt_inverse_flow", "Lazy60"): {256: (80, 64)},
-    ("ntt_inverse_flow", "Lazy64"): {256: (80, 64)},
-    ("ntt_inverse_flow", "Strict32"): {256: (128, 0)},
-    ("ntt_inverse_flow", "Strict64"): {256: (96, 0)},
-    ("ntt_inverse_flow", "Tight32"): {256: (64, 16)},
-    ("ntt_product", "Float64"): {64: (104, 0), 128: (104, 0), 256: (128, 16)},
-    ("ntt_product", "Lazy32"): {64: (72, 0), 128: (72, 0), 256: (128, 32), 512: (128, 0)},
-    ("ntt_product", "Lazy60"): {64: (128, 0), 128: (128, 0), 256: (128, 64)},
-    ("ntt_product", "Lazy64"): {64: (128, 0), 128: (128, 0), 256: (128, 128)},
-    ("ntt_product", "Strict32"): {64: (64, 0), 128: (64, 0), 256: (128, 0), 512: (128, 0)},
-    ("ntt_product", "Strict64"): {64: (96, 0), 128: (96, 0), 256: (160, 0)},
-    ("ntt_product", "Tight32"): {64: (72, 0), 128: (72, 0), 256: (128, 32), 512: (128, 0)},
-    ("permute", "u32"): {256: (32, 0)},
-    ("permute", "u64"): {256: (32, 0)},
-    ("pointwise", "u32"): {256: (56, 0)},
-    ("pointwise", "u64"): {256: (56, 0)},
-    ("reduce_integers", "u32"): {256: (32, 0)},
-    ("reduce_integers", "u64"): {256: (32, 0)},
+REGISTERS = 65536  # of a multiprocessor
+
+# Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is the same for all:
+# their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow.
+SPILLED = {
+    ("fft_product", "u32"): 64,
+    ("fft_product", "u64"): 64,
+    ("gemm_compose", "u64"): 32,
+    ("gemm_limbs", "u32"): 416,
+    ("gemm_limbs", "u64"): 432,
+    ("matmul_narrow", "Sum31"): 32,
+    ("matmul_narrow", "Sum32"): 80,
+    ("matmul_narrow", "Sum62"): 16,
+    ("matmul_points", "Sum31"): 96,
+    ("matmul_points", "Sum32"): 16,
+    ("matmul_points", "Sum62"): 32,
+    ("matmul_points", "Sum64"): 16,
+    ("matmul_points_staged", "Sum31"): 128,
+    ("ntt_forward", "Grouped<Lazy60, u64>"): 96,
+    ("ntt_forward", "Grouped<Lazy64, u64>"): 80,
+    ("ntt_forward", "Grouped<Strict64, u64>"): 32,
+    ("ntt_forward", "Lazy32"): 16,
+    ("ntt_forward", "Lazy60"): 96,
+    ("ntt_forward", "Lazy64"): 128,
+    ("ntt_forward", "Tight32"): 32,
+    ("ntt_forward_flow", "Complex128"): 16,
+    ("ntt_forward_flow", "Grouped<Lazy60, u64>"): 32,
+    ("ntt_forward_flow", "Grouped<Lazy64, u64>"): 32,
+    ("ntt_forward_flow", "Lazy32"): 64,
+    ("ntt_forward_flow", "Lazy60"): 64,
+    ("ntt_forward_flow", "Lazy64"): 128,
+    ("ntt_forward_flow", "Tight32"): 32,
+    ("ntt_inverse", "Complex128"): 16,
+    ("ntt_inverse", "Grouped<Lazy32, u64>"): 64,
+    ("ntt_inverse", "Grouped<Lazy60, u64>"): 176,
+    ("ntt_inverse", "Grouped<Lazy64, u64>"): 48,
+    ("ntt_inverse", "Lazy32"): 16,
+    ("ntt_inverse", "Lazy60"): 256,
+    ("ntt_inverse", "Lazy64"): 80,
+    ("ntt_inverse", "Tight32"): 144,
+    ("ntt_inverse_flow", "Complex128"): 16,
+    ("ntt_inverse_flow", "Grouped<Lazy32, u64>"): 64,
+    ("ntt_inverse_flow", "Grouped<Lazy60, u64>"): 32,
+    ("ntt_inverse_flow", "Grouped<Lazy64, u64>"): 48,
+    ("ntt_inverse_flow", "Lazy32"): 32,
+    ("ntt_inverse_flow", "Lazy60"): 32,
+    ("ntt_inverse_flow", "Lazy64"): 48,
+    ("ntt_inverse_flow", "Tight32"): 16,
+    ("ntt_product", "Grouped<Lazy60, u64>"): 32,
+    ("ntt_product", "Lazy32"): 16,
+    ("ntt_product", "Lazy60"): 64,
+    ("ntt_product", "Lazy64"): 16,
 }
 
 
 def violations(kernel: Kernel, usage: Usage) -> list[str]:
     """What a kernel takes beyond its allowance."""
-    registers, spilled = BUDGET.get((kernel.template, kernel.word), {}).get(kernel.threads, (0, 0))
+    spilled = SPILLED.get((kernel.template, kernel.word), 0)
     found = []
-    if usage.registers > registers:
-        found.append(f"{usage.registers} registers, allowed {registers}")
+    if usage.registers * kernel.threads > REGISTERS:
+        found.append(f"{usage.registers} registers of {kernel.threads} threads, a card has {REGISTERS}")
     if usage.spilled > spilled:
         found.append(f"{usage.spilled} bytes spilled, allowed {spilled}")
     return found
-
-
-def _suggestion(measured: Iterable[tuple[Kernel, Usage]]) -> str:
-    """A BUDGET that the measured kernels just keep, in round numbers."""
-    most: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
-    for kernel, usage in measured:
-        by_threads = most[kernel.template, kernel.word]
-        registers, spilled = by_threads.get(kernel.threads, (0, 0))
-        by_threads[kernel.threads] = (
-            max(registers, -(-usage.registers // 8) * 8),
-            max(spilled, -(-usage.spilled // 16) * 16),
-        )
-    lines = [f"    {key}: {dict(sorted(most[key].items()))}," for key in sorted(most)]
-    return "\n".join(["BUDGET = {", *lines, "}"]).replace("'", '"')
 
 
 # ---- the command line ----
@@ -522,7 +459,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", type=int, choices=CARDS, action="append", help="instead of all")
     parser.add_argument("--all", action="store_true", help="every instantiation, not a part of them")
-    parser.add_argument("--budget", action="store_true", help="print a BUDGET of what was measured")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     options = parser.parse_args(arguments)
     began = time.monotonic()
@@ -533,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs: list[_Job] = []
     total = 0
     for arch in options.arch or CARDS:
-        kernels = record(CARDS[arch], ALL if options.all else PART)
+        kernels = kernels_of(CARDS[arch], ALL if options.all else PART)
         total += len(kernels)
         jobs += list(_jobs(arch, kernels))
     rows: dict[int, dict[tuple[str, str, int], list[tuple[Kernel, Usage]]]] = {}
@@ -551,8 +487,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sm_{arch}")
         for key in sorted(groups):
             print(_row(groups[key]))
-    if options.budget:
-        print(_suggestion(pair for groups in rows.values() for group in groups.values() for pair in group))
     print(f"{total} kernels in {time.monotonic() - began:.0f} s")
     for text in found:
         print(f"FAILED {text}", file=sys.stderr)

@@ -446,7 +446,7 @@ def test_a_result_is_taken_once() -> None:
 
 
 def test_what_a_case_is_measured_with_is_put_back() -> None:
-    pg.backends.load("cpu")
+    pg.backends.get_backend("cpu")
     before = harness.cores(), _cpu.num_threads(), _cpu.isa()
     with pytest.raises(ZeroDivisionError), harness.on_cores(1), harness.instructions("portable"):
         assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == (1, 1, "portable")

@@ -28,16 +28,20 @@ from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
 import polygpu as pg
 from polygpu import backends, fft
 from polygpu.backends import cuda
+from polygpu.backends.cuda.launch import modulus_constants
 from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
 from polygpu.backends.cuda.tiles import (
     Card,
     Rows,
     fft_tile,
     flow_lag,
+    groups_of,
     prefetch_distance,
     split_passes,
+    table_offsets,
     word_of,
 )
+from polygpu.backends.cuda.transform import passes_over
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
@@ -55,7 +59,7 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 
 def _forget():
     """Backends, and plans with what backends keep there, belong to one simulation."""
-    backends.load.cache_clear()
+    backends.get_backend.cache_clear()
     backends._default_device.cache_clear()
     plan_cache.forget()
     basis_of.cache_clear()
@@ -80,7 +84,7 @@ def gpu():
 def same(on_gpu, on_cpu):
     assert on_gpu.device.startswith("cuda:") and on_cpu.device == "cpu"
     assert on_gpu.domain == on_cpu.domain and on_gpu.shape == on_cpu.shape
-    got, expected = on_gpu._backend.to_host(on_gpu.data), on_cpu.data
+    got, expected = on_gpu.cpu().data, on_cpu.data
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
 
@@ -89,9 +93,9 @@ def noted_kernels(monkeypatch):
     """The names of the kernels that are launched from now on, and what they are instances of."""
     expressions, kernel = set(), cuda.CudaBackend._kernel
 
-    def noted(self, file, expression):
-        expressions.update((expression, expression.partition("<")[0]))
-        return kernel(self, file, expression)
+    def noted(self, launch):
+        expressions.update((launch.kernel, launch.kernel.partition("<")[0]))
+        return kernel(self, launch)
 
     monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
     return expressions
@@ -153,7 +157,8 @@ def test_every_word(bits, order):
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
-            assert word_of(ring.basis, backends.load("cuda:0").card) == WORDS[bits]
+            (group,) = groups_of(ring.basis, backends.get_backend("cuda:0").card)
+            assert group == (0, 1, WORDS[bits])
             check_ring(ring)
 
 
@@ -174,7 +179,7 @@ def test_every_size(gpu, size):
 @pytest.mark.parametrize("size", [7, 9, 11])
 def test_many_short_rows(gpu, size, monkeypatch):
     """So many that they fill a card, which has one multiprocessor: other tiles than those of few."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
     n, batch = 1 << size, (4096 >> size) + 1
@@ -194,7 +199,7 @@ def test_many_short_rows(gpu, size, monkeypatch):
 @needs_compiler
 def test_many_short_rows_of_leaves(gpu, monkeypatch):
     """Incomplete transforms, of many rows and of few, in turn."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     ring = pg.Ring.preset("ml-kem")
     for batch in (17, 2, 17):
@@ -230,16 +235,16 @@ def test_small_primes(gpu, q):
 def test_long_rows(card, size, bits):
     """As far as one pass goes on a card, and where a second one begins; a row alone, and as one of many."""
     with simulated(card, order="random", seed=1):
-        backend = backends.load("cuda:0")
+        backend = backends.get_backend("cuda:0")
         ring = pg.Ring(1 << size, primes(1 << size, bits))
         a, b = ring.random(seed=1), ring.random(seed=2)
-        alone = backend._passes(ring.transform, 1)
+        alone = passes_over(1, ring.n, 1, ring.dtype.itemsize, backend.card)
         for _ in range(2):
             same(a.to("cuda").ntt(), a.ntt())
             same(a.ntt().to("cuda").intt(), a)
             same(a.to("cuda") * b.to("cuda"), a * b)
             backend.card = replace(backend.card, multiprocessors=1)  # which one row fills
-        assert backend._passes(ring.transform, 1) != alone
+        assert passes_over(1, ring.n, 1, ring.dtype.itemsize, backend.card) != alone
 
 
 def pieces(*shapes):
@@ -271,6 +276,96 @@ def test_three_passes(bits, monkeypatch):
             same(a.to("cuda") * b.to("cuda"), a * b)
 
 
+def chain(n, bits, kind="negacyclic"):
+    """A ring with limbs of so many bits."""
+    lists = {b: iter(primes(n, b, kind, bits.count(b))) for b in bits}
+    return pg.Ring(n, [next(lists[b]) for b in bits], kind=kind)
+
+
+MIXED = [
+    ("h100", (60, 50, 50, 60)),
+    ("rtx3090", (30, 62, 31, 31)),
+    ("h100", (64, 50, 30)),
+    ("rtx3090", (50, 32, 30)),
+    ("h100", (30, 31, 32)),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("card", "bits"), MIXED, ids=str)
+@pytest.mark.parametrize("n", [2, 16, 64, 512])
+def test_every_limb_in_its_own_word(n, card, bits):
+    """Groups of limbs, with rows of other limbs between: several rows a block, and ragged blocks."""
+    kind = KINDS[n > 16]
+    with simulated(card, order="random", seed=n):
+        ring = chain(n, bits, kind)
+        assert len(groups_of(ring.basis, backends.get_backend("cuda:0").card)) > 1
+        for batch in ((), (3, 5)):
+            check_transform(ring, batch)
+            a, b = ring.random(batch, seed=1), largest(ring, batch[-1:])
+            for x, y in ((a, b), (b, a), (a, a)):
+                same(x.to("cuda") * y.to("cuda"), x * y)
+            same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", [(60, 50, 30), (50, 62, 62)], ids=str)
+@pytest.mark.parametrize("lag", [0, 2])
+def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
+    """Also where columns of 30-bit limbs lie in 64 bits, and two passes flow."""
+    monkeypatch.setattr(cuda.transform, "split_passes", pieces((2, 5, 0), (5, 4, 0), (4, 0, 5)))
+    monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
+    monkeypatch.setattr(cuda.transform, "_MAX_GRID_Y", 65535 if lag else 0)
+    with simulated("rtx3090", order="random", seed=lag, concurrent_blocks=3):
+        ring = chain(1 << 11, bits)
+        check_transform(ring, (3,))
+        a, b = ring.random((2,), seed=1), largest(ring, ())
+        same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+def test_more_limbs_than_a_launch_takes(gpu):
+    ring = chain(16, (30,) * 70 + (31,))
+    groups = groups_of(ring.basis, backends.get_backend("cuda:0").card)
+    assert [group.limbs for group in groups] == [64, 6, 1]
+    check_transform(ring, (3,))
+    a, b = ring.random((3,), seed=1), largest(ring, ())
+    same(a.to("cuda") * b.to("cuda"), a * b)
+
+
+@needs_compiler
+def test_leaves_of_mixed_limbs(gpu):
+    q, other = 3329, next(q for q in primes(128, 50, count=50) if (q - 1) % 512)
+    ring = pg.Ring(256, [q, other])
+    assert ring.leaf_size == 2
+    check_transform(ring, (3,))
+    a, b = ring.random((3,), seed=1), largest(ring, (2, 1))
+    same(a.to("cuda") * b.to("cuda"), a * b)
+    same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+
+
+@needs_compiler
+def test_rings_share_the_tables_of_primes(gpu):
+    """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
+    ring = chain(64, (50, 50, 60))
+    x = ring.random(seed=1)
+    kernels = backends.get_backend("cuda:0")
+    same(x.to("cuda").ntt(), x.ntt())
+    made = kernels._make_tables
+    kernels._make_tables = None
+    try:
+        for part in (ring[:2], ring[[2, 0]], ring[2:].join(ring[:1]), ring[1:]):
+            x = part.random((2,), seed=2)
+            same(x.to("cuda").ntt(), x.ntt())
+            same(x.to("cuda") * x.to("cuda"), x * x)
+    finally:
+        kernels._make_tables = made
+    narrow, wide = chain(64, (30, 30)), chain(64, (30, 60))
+    for ring in (narrow, wide):
+        x = ring.random(seed=3)
+        same(x.to("cuda").ntt(), x.ntt())
+
+
 # Each with a word of 4 bytes, one of 8 and doubles, whose twiddles lie differently; each word in two or more.
 FLOWS = [
     *product([((4, 4, 1), (5, 0, 4)), ((3, 3, 2), (5, 1, 3))], (30, 50, 60)),
@@ -292,7 +387,7 @@ def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
         monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_, lag=lag: lag)
         with simulated(order="random", seed=bits + lag, concurrent_blocks=concurrent_blocks):
             ring = pg.Ring(base << stages, [q, other])
-            assert ring.transform.base == base
+            assert ring.transform.leaf_size == base
             check_transform(ring, (5,))
             a, b = ring.random((3,), seed=1), largest(ring, ())
             same(a.to("cuda") * b.to("cuda"), a * b)
@@ -305,11 +400,11 @@ def test_incomplete_transforms(order):
     """Leaves of 2, 4 and 8 coefficients; ML-KEM's are of 2."""
     with simulated(order=order):
         for ring in (pg.Ring.preset("ml-kem"), pg.Ring(512, 3329), pg.Ring(1024, 3329), pg.Ring(4, 3)):
-            assert ring.transform.base > 1
+            assert ring.transform.leaf_size > 1
             check_ring(ring, (2, 3))
         wide = [q for q in primes(64, 60, count=8) if (q - 1) % 256]
         ring = pg.Ring(128, wide[:2])
-        assert ring.transform.base == 2
+        assert ring.transform.leaf_size == 2
         check_ring(ring)
 
 
@@ -459,7 +554,7 @@ def test_products_by_fft_on_cards(card, monkeypatch):
     with simulated(card, order="random", seed=5):
         ring = pg.Ring(4096, 2**32)
         check_products_by_fft(ring, [(1,)])
-        whole = fft_tile(ring.product_plan("fft"), backends.load("cuda:0").card) is not None
+        whole = fft_tile(ring.product_plan("fft"), backends.get_backend("cuda:0").card) is not None
         assert whole == ("fft_product" in names) == (card == "h100")
 
 
@@ -560,18 +655,20 @@ def transformed_back_exactly(row):
 def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     """Forward in the 2-norm, inverse for each number by the sum of the sizes of all."""
     points = 1 << log_points
-    compute, planned = backends.load("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
+    compute, planned = backends.get_backend("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
     tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.basis)
+    offsets = table_offsets(passes, "Complex128")
     x = complex_rows((5, points), np.complex128)
     there = gpu.asarray(x)
-    run = (Rows(5, 1, log_points, "Complex128", moduli), passes, tables, there, there)
-    compute._run_passes(*run, "forward")
+    packed = cuda.transform.packed_tables([tables])
+    rows, at = Rows(5, 1, 0, log_points, "Complex128", moduli, packed), compute.address(there)
+    compute._replay(compute._record(rows, passes, offsets, "forward"), at, at)
     found, exact = gpu.asnumpy(there), np.array([transformed_exactly(row) for row in x])
     eps = (1 + 17 / 4 * 2.0**-53) ** log_points - 1
     wrong = np.linalg.norm(found - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > eps / 50)
-    compute._run_passes(*run, "inverse")
+    compute._replay(compute._record(rows, passes, offsets, "inverse"), at, at)
     exact = np.array([transformed_back_exactly(row) for row in found])
     wrong = np.abs(gpu.asnumpy(there) - exact).max(axis=-1) / np.abs(found).sum(axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > 0)
@@ -760,7 +857,7 @@ def test_ffts_stay_on_their_device():
 
 def with_idle_multiprocessors(gpu, count):
     """The backend on a card so large: tiles are small and sums in parts where there are many."""
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend.card = replace(backend.card, multiprocessors=count)
     return backend
 
@@ -862,7 +959,9 @@ def dot(gpu, q, a, b):
     basis, k = basis_of((q,)), len(a)
     x, y = (gpu.asarray(np.array(values, basis.dtype)) for values in (a, b))
     out = gpu.zeros((1, 1, 1, 1, 1), basis.dtype)
-    backends.load("cuda:0").matmul_points(basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out)
+    backends.get_backend("cuda:0").matmul_points(
+        basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out
+    )
     return int(out.get().item())
 
 
@@ -988,7 +1087,7 @@ from matrices import check_matmul, check_points
 from polygpu import backends
 
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
 """
 OF_INTEGERS = """
     for q in (2**31 - 1, 2**32, 2**62):
@@ -1059,6 +1158,13 @@ def growing(q, log_length, stage, rng):
     return w, row, x
 
 
+def starts(one):
+    """For each stage of a pass, the one at which its round starts; the first round takes the rest."""
+    first = (one.log_length - 1) % one.log_values + 1
+    later = range(first, one.log_length)
+    return [0] * first + [stage - (stage - first) % one.log_values for stage in later]
+
+
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_values_that_grow_in_every_stage(gpu, bits):
@@ -1069,7 +1175,7 @@ def test_values_that_grow_in_every_stage(gpu, bits):
     entries = [0, 1]  # of a node: cuda/tile.cuh, Twiddles
     for node in range(2, 1 << log_length):
         depth = node.bit_length() - 1
-        start = one.starts[depth]
+        start = starts(one)[depth]
         above, below = divmod(node - (1 << depth), 1 << (depth - start))
         unit = 2 if depth > start and (basis.dtype == np.uint32 or word == "Float64") else 1
         entries.append((1 << depth) + unit * ((below // unit << start) + above) + below % unit)
@@ -1090,10 +1196,18 @@ def test_values_that_grow_in_every_stage(gpu, bits):
             else:
                 table[entry] = w[node], (w[node] << 8 * basis.dtype.itemsize) // q
         x = gpu.asarray(np.array(row, basis.dtype))
-        sizes = [np.uint64(1), np.uint32(1), np.uint32(log_length), np.uint32(0), np.uint32(0)]
-        arguments = (x, x, gpu.asarray(cuda.launch._constants((q,))), gpu.asarray(table), *sizes)
-        forward((1,), (one.threads,), arguments, shared_mem=one.shared_values * basis.dtype.itemsize)
+        parameters = one_pass(x, gpu.asarray(modulus_constants((q,))), gpu.asarray(table), 1, log_length)
+        forward((1,), (one.threads,), (parameters,), shared_mem=one.shared_values * basis.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(basis.dtype))
+
+
+def one_pass(x, moduli, table, tiles, log_degree):
+    """Parameters of a pass over rows of their own: the first stages, of one limb."""
+    sizes = {"offset": 0, "tiles": tiles, "limbs": 1, "gap": 0, "log_degree": log_degree, "log_blocks": 0}
+    packed = cuda.transform.PASS(moduli=moduli.data.ptr, **sizes)
+    values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0}
+    values["tables"] = cuda.transform.packed_tables([table.data.ptr])
+    return np.frombuffer(cuda.transform.ONE_PASS(**values), np.uint8)
 
 
 BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies halfway between two doubles, nearly
@@ -1158,7 +1272,7 @@ class Largest:
 def test_forward_products_beyond_half_of_q(gpu):
     """In six stages they reach 2^52, beyond which doubles take half a quotient."""
     ring = pg.Ring(128, BADLY_INVERTED)
-    make = Largest(BADLY_INVERTED, ring.transform.tables[0][0, 0], np.random.default_rng(1))
+    make = Largest(BADLY_INVERTED, ring.transform.tables[0].forward[0], np.random.default_rng(1))
     node = min(range(64, 128), key=make.table.__getitem__)
     coefficients, y = make.forward(6, node - 64, 1)
 
@@ -1178,7 +1292,7 @@ def test_forward_products_beyond_half_of_q(gpu):
 def test_inverse_products_beyond_half_of_q(gpu):
     """So do two sums of four products, whose difference is multiplied."""
     ring = pg.Ring(256, BADLY_INVERTED)
-    make = Largest(BADLY_INVERTED, ring.transform.tables[1][0, 0], np.random.default_rng(1))
+    make = Largest(BADLY_INVERTED, ring.transform.tables[0].inverse[0], np.random.default_rng(1))
     node = max(range(8, 16), key=lambda i: abs(make.table[i]))
     w = make.table[node]
     sign = -1 if w > 0 else 1
@@ -1220,7 +1334,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
         w = rng.choice([-1, 1], count) * (q // 2 - rng.integers(0, q // 64, count))
         y = gpu.zeros((count,), np.float64)
         operands = [gpu.asarray(v.astype(np.float64)) for v in (x, w)]
-        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(cuda.launch._constants((q,))), bounds))
+        multiplied((count // 256,), (256,), (*operands, y, gpu.asarray(modulus_constants((q,))), bounds))
         y, most = y.get(), bounds.get()[bound]
         assert not ((x.astype(object) * w - y.astype(np.int64)) % q).any()
         reached = abs(y).max() / 2.0**44
@@ -1235,7 +1349,7 @@ def test_bounds_of_products_in_doubles(gpu, q):
 def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     """Kernels move 16 bytes at once; arrays may begin at any word."""
     ring = pg.Ring(n, primes(n, bits))
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend.card = replace(backend.card, multiprocessors=2)  # blocks of threads enough to prefetch
 
     def off(values):
@@ -1604,7 +1718,7 @@ def test_a_graph_keeps_what_it_reads(gpu):
     expected = a * 12345 + a.automorphism(5) * a
     replay = pg.capture(lambda x: x * 12345 + x.automorphism(5) * x, x)
     kept = [weakref.ref(y) for y in (x, x.ring.transform)]
-    backend = backends.load("cuda:0")
+    backend = backends.get_backend("cuda:0")
     backend._small.cache_clear()
     backend._large.cache_clear()
     del ring, x
@@ -1635,17 +1749,17 @@ def test_tables_between_streams(gpu, monkeypatch):
     assert not waits
     with stream:
         x.ntt()
-        assert waits == [stream] * 2  # for the moduli and for the twiddles
+        assert waits == [stream] * 3  # for the moduli, for the prime's table, for what points to it
         x.ntt()
-        assert len(waits) == 2
-    tables = next(iter(ring.transform.handles.values()))
-    tables.__del__()
-    assert [y.ptr for y in waits[2:]] == [0, 0]
+        assert len(waits) == 3
+    (table,) = ring.transform.tables[0].handles.values()
+    table.__del__()
+    assert [y.ptr for y in waits[3:]] == [0, 0]
 
 
 @needs_compiler
 def test_constants_belong_to_a_stream(gpu):
-    backend, stream = backends.load("cuda:0"), gpu.cuda.Stream(non_blocking=True)
+    backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
     small, large = np.arange(3), np.arange(10**4)
     large.setflags(write=False)
     for x in (small, large):
@@ -1685,10 +1799,9 @@ def test_passes(card):
             assert one.threads << (one.log_values + one.log_width) == values
             assert one.shared_values >= values
             # Rounds: each stage belongs to one that starts at or above it, of at most log_values stages.
-            assert len(one.starts) == one.log_length
-            for i, start in enumerate(one.starts):
+            for i, start in enumerate(starts(one)):
                 assert 0 <= start <= i < start + one.log_values
-            rounds = sorted(set(one.starts))
+            rounds = sorted(set(starts(one)))
             assert len(rounds) == -(-one.log_length // one.log_values)
             assert all(later - sooner <= one.log_values for sooner, later in pairwise(rounds))
 
@@ -1746,33 +1859,55 @@ def test_prefetch():
 
 
 @pytest.mark.parametrize(
-    "moduli, capability, word",
+    "q, capability, word",
     [
-        ([2**30 - 35], (9, 0), "Lazy32"),
-        ([2**30 + 3], (9, 0), "Tight32"),
-        ([2**31 - 1], (7, 5), "Tight32"),
-        ([2**31 + 11], (9, 0), "Strict32"),
-        ([2**32], (9, 0), "Strict32"),
-        ([2**32 + 15], (9, 0), "Float64"),
-        ([2**50 - 27], (8, 0), "Float64"),
-        ([2**50 - 27], (8, 6), "Lazy60"),
-        ([2**50 - 27], (12, 0), "Lazy60"),
-        ([2**50 + 55], (9, 0), "Lazy60"),
-        ([2**60 - 93], (9, 0), "Lazy60"),
-        ([2**60 + 33], (9, 0), "Lazy64"),
-        ([2**40 - 87], (8, 6), "Lazy64"),
-        ([2**40 + 15], (8, 6), "Lazy60"),
-        ([2**40 - 87, 2**60 - 93], (9, 0), "Lazy64"),
-        ([2**62 - 57], (9, 0), "Lazy64"),
-        ([2**62 + 135], (9, 0), "Strict64"),
-        ([2**64], (10, 0), "Strict64"),
-        ([17, 2**62 + 135], (9, 0), "Strict64"),
-        ([17, 2**50 - 27], (9, 0), "Float64"),
+        (2**30 - 35, (9, 0), "Lazy32"),
+        (2**30 + 3, (9, 0), "Tight32"),
+        (2**31 - 1, (7, 5), "Tight32"),
+        (2**31 + 11, (9, 0), "Strict32"),
+        (2**32, (9, 0), "Strict32"),
+        (2**32 + 15, (9, 0), "Float64"),
+        (2**50 - 27, (8, 0), "Float64"),
+        (2**50 - 27, (8, 6), "Lazy60"),
+        (2**50 - 27, (12, 0), "Lazy60"),
+        (2**50 + 55, (9, 0), "Lazy60"),
+        (2**60 - 93, (9, 0), "Lazy60"),
+        (2**60 + 33, (9, 0), "Lazy64"),
+        (2**40 - 87, (8, 6), "Lazy64"),
+        (2**40 + 15, (8, 6), "Lazy60"),
+        (2**62 - 57, (9, 0), "Lazy64"),
+        (2**62 + 135, (9, 0), "Strict64"),
+        (2**64, (10, 0), "Strict64"),
     ],
 )
-def test_words(moduli, capability, word):
-    """The widest modulus decides, and whether the card is fast in doubles."""
-    assert word_of(basis_of(tuple(moduli)), Card(capability, 64 << 10)) == word
+def test_words(q, capability, word):
+    """The least word that serves a modulus, and whether the card is fast in doubles."""
+    card = Card(capability, 64 << 10)
+    assert word_of(q, 4 if q <= 1 << 32 else 8, card) == word
+    if q < 1 << 31 and not card.fast_doubles:
+        assert word_of(q, 8, card) == word
+    elif q <= 1 << 32:
+        assert word_of(q, 8, card) == "Float64"
+
+
+@pytest.mark.parametrize(
+    "capability, bits, groups",
+    [
+        ((9, 0), (50, 50, 50), [(0, 3, "Float64")]),
+        ((9, 0), (60, 50, 50, 60), [(0, 1, "Lazy60, u64"), (1, 2, "Float64, u64"), (3, 1, "Lazy60, u64")]),
+        ((9, 0), (30, 31, 62), [(0, 2, "Float64, u64"), (2, 1, "Lazy64, u64")]),
+        ((8, 6), (30, 31, 62), [(0, 1, "Lazy32, u64"), (1, 1, "Tight32, u64"), (2, 1, "Lazy64, u64")]),
+        ((9, 0), (30, 30, 31, 32), [(0, 2, "Lazy32, u32"), (2, 1, "Tight32, u32"), (3, 1, "Strict32, u32")]),
+        ((9, 0), (32, 50, 30), [(0, 3, "Float64")]),
+        ((8, 6), (64, 30), [(0, 1, "Strict64, u64"), (1, 1, "Lazy32, u64")]),
+    ],
+)
+def test_groups(capability, bits, groups):
+    """Neighbouring limbs with one word are one group."""
+    moduli = [primes(64, b, count=9)[i] for i, b in enumerate(bits)]
+    if len(groups) > 1:
+        groups = [(first, limbs, f"Grouped<{word}>") for first, limbs, word in groups]
+    assert list(groups_of(basis_of(tuple(moduli)), Card(capability, 64 << 10))) == groups
 
 
 NOTED = r"""
@@ -1802,6 +1937,7 @@ template <class T> struct Word {
     using Storage = Noted<T>;
     using Value = Noted<T>;
     using Bounds = Canonical;
+    static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 1, PRODUCT_BLOCKS = 1;
     struct Twiddle {
         u64 w, shoup;
@@ -1847,7 +1983,7 @@ def test_bank_conflicts(gpu, word_bytes):
     kernels = {}  # name expression: shape, words and bytes of an access of a thread for each of its exchanges
     for shape, one in shapes.items():
         values = 1 << (one.log_values + one.log_width)
-        exchanges = [(values, word_bytes << one.log_width)] * (len(set(one.starts)) - 1)
+        exchanges = [(values, word_bytes << one.log_width)] * (len(set(starts(one))) - 1)
         alone = one.log_columns == 0  # neighbours are spread over threads, in chunks
         chunks = [(values, min(16, values * word_bytes))] if alone else []
         kernels[f"ntt_forward<{word}, {shape}, false, false>"] = one, exchanges + chunks
@@ -1867,7 +2003,6 @@ def test_bank_conflicts(gpu, word_bytes):
     with ThreadPoolExecutor() as workers:
         list(workers.map(gpu.RawModule.compile, modules))
     module_of = {name: module for module in modules for name in module.name_expressions}
-    u32, u64 = np.uint32, np.uint64
     for expression, (one, exchanges) in kernels.items():
         module = module_of[expression]
         values, tiles = 1 << (one.log_values + one.log_width), 1 << one.log_rows
@@ -1878,16 +2013,18 @@ def test_bank_conflicts(gpu, word_bytes):
         module.get_function("start")((1,), (1,), (trace, counts, np.int32(most * word_bytes)))
         # The pass alone, over rows of its own: stages 0 to log_length - 1 of one limb.
         x = gpu.zeros((values * one.threads * word_bytes,), np.uint8)
-        moduli, twiddles = gpu.zeros((16,), u64), gpu.zeros((2 << one.log_length,), u64)
-        sizes = [u64(tiles), u32(1), u32(one.log_length + one.log_columns), u32(0)]
-        arguments = [x, x, moduli, twiddles, *sizes]
+        moduli, twiddles = gpu.zeros((16,), np.uint64), gpu.zeros((2 << one.log_length,), np.uint64)
+        parameters = one_pass(x, moduli, twiddles, tiles, one.log_length + one.log_columns)
         if "product" in expression:
-            arguments = [x, *arguments, twiddles, u64(tiles), u64(tiles), u32(0)]
-        else:
-            arguments.append(u32(0))
+            at = dict.fromkeys("aby", x.data.ptr)
+            sizes = {"inverse_offset": 0, "rows_a": tiles, "rows_b": tiles, "ahead": 0}
+            fields = parameters.view(cuda.transform.ONE_PASS.dtype)
+            same = {name: fields[name].tobytes() for name in ("pass", "tables")}
+            parameters = cuda.multiply.PRODUCT(**at, **same, **sizes)
+            parameters = np.frombuffer(parameters, np.uint8)
         kernel = module.get_function(expression)
         kernel.max_dynamic_shared_size_bytes = most * word_bytes
-        kernel((1,), (one.threads,), tuple(arguments), shared_mem=most * word_bytes)
+        kernel((1,), (one.threads,), (parameters,), shared_mem=most * word_bytes)
         assert (counts.get() == words).all(), expression
         accesses = trace.get()[:-1]
         assert (accesses % word_bytes == 0).all()

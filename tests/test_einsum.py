@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polygpu as pg
-from polygpu import Poly, Ring, _cpu, ntt_primes
+from polygpu import Poly, Ring, _cpu, backends, ntt_primes
 from polygpu.ops import einsum as operations
 from polygpu.testing import coefficients, rings
 
@@ -143,7 +143,7 @@ def test_largest_entries(name: str, each_isa: str) -> None:
     R = RINGS[name]
     largest = np.full((2, 9, R.n), R.modulus - 1, dtype=object)
     check(R(largest) @ R(largest.transpose(1, 0, 2)), by_numpy(R, lambda x, y: x @ y.T, largest, largest))
-    if R.base_degree == 1 and not R.basis.wide:
+    if R.leaf_size == 1 and not R.basis.wide:
         residues = np.broadcast_to(np.array(R.moduli, dtype=object)[:, None] - 1, (2, 9, R.rows, R.n))
         a = R.from_residues(residues.astype(R.dtype), "eval")
         # Nine times the square of -1, at each point.
@@ -354,7 +354,7 @@ def test_operands_are_not_copied(subscripts: str, monkeypatch: pytest.MonkeyPatc
     sizes = {"i": 2, "j": 3, "k": 4, "b": 5}
     inputs = subscripts.partition("->")[0].split(",")
     a, b = (R.random(tuple(sizes[x] for x in term), seed=term).ntt() for term in inputs)
-    compute, calls = a._backend, []
+    compute, calls = backends.backend_of(a.data), []
     whole = type(compute).matmul_points
 
     def spy(self: Any, basis: Any, x: Any, y: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""Products of matrices by tensor cores: constants, and the kernels of cuda/gemm.cu under the simulator."""
+"""Products of matrices by tensor cores: constants, and cuda/matmul_tensor.cu under the simulator."""
 
 from fractions import Fraction
 from itertools import combinations, pairwise, product
@@ -10,7 +10,7 @@ from cudasim import check
 from test_cuda_simulated import needs_compiler, simulated
 
 from polygpu import Poly, Ring
-from polygpu.backends import cuda, load
+from polygpu.backends import cuda, get_backend
 from polygpu.backends.cuda import matmul_tiles
 from polygpu.backends.cuda.tiles import Card
 from polygpu.errors import OutOfDeviceMemory
@@ -49,7 +49,7 @@ def operands(q, shape, kind, seed=0):
 
 
 def multiply(method, q, a, b):
-    compute, basis = load("cuda:0"), basis_of((q,))
+    compute, basis = get_backend("cuda:0"), basis_of((q,))
     out = compute.xp.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), basis.dtype)
     getattr(compute, method)(basis, compute.from_host(a), compute.from_host(b), out)
     return out.get()
@@ -271,7 +271,7 @@ def test_many_polynomials_times_one(monkeypatch, n, q):
     ring = Ring(n, q)
     a, b = ring.random((5,), seed=1), ring.random(seed=2)
     with simulated():
-        compute, used = load("cuda:0"), []
+        compute, used = get_backend("cuda:0"), []
         plan = ring.product_plan("auto", "cuda:0")
         assert compute.prefers_matrix(plan, (1 << 22) // n + 1) and not compute.prefers_matrix(plan, 5)
         assert not compute.prefers_matrix(Ring(256, q).product_plan("auto", "cuda:0"), 1 << 22)

@@ -9,7 +9,7 @@ import pytest
 from interrupts import seconds_to_answer
 
 from polygpu import _cpu
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.plans.basis import basis_of
 
 # Around the bounds of one digit, of the 52-bit multiplier and of two digits, of words and of digits' widths.
@@ -28,14 +28,14 @@ LONG_DEPTHS = [2047, 2049, 4095, 4096, 4097, 6200]
 def matmul(a, b, q):
     basis = basis_of((q,))
     out = np.full((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), 7, basis.dtype)
-    load("cpu").matmul(basis, a, b, out)
+    get_backend("cpu").matmul(basis, a, b, out)
     return out
 
 
 def matmul_points(a, b, moduli):
     basis = basis_of(moduli)
     out = np.full((*a.shape[:2], b.shape[2], *a.shape[3:]), 7, basis.dtype)
-    load("cpu").matmul_points(basis, a, b, out)
+    get_backend("cpu").matmul_points(basis, a, b, out)
     return out
 
 
@@ -198,7 +198,7 @@ def test_matmul_points_by_limbs_in_any_steps(moduli, m, p, points, each_isa, thr
     a, b, expected = steps["dense"]
     whole = np.zeros((p, len(a), 2 * m, len(moduli), points), a.dtype)
     out = whole.transpose(1, 2, 0, 3, 4)[:, 1::2]
-    load("cpu").matmul_points(basis_of(moduli), a, b, out)
+    get_backend("cpu").matmul_points(basis_of(moduli), a, b, out)
     assert (out == expected).all() and not whole[:, :, ::2].any()
 
 
@@ -207,11 +207,11 @@ def test_the_reference_agrees(q):
     basis = basis_of((q,))
     for a, b in ((words((2, 3, 5), q), words((1, 5, 4), q)), (words((1, 3, 5), q), words((2, 5, 4), q))):
         out = np.empty((2, 3, 4), basis.dtype)
-        load("reference").matmul(basis, a, b, out)
+        get_backend("reference").matmul(basis, a, b, out)
         assert (out == matmul(a, b, q)).all()
     a, b = residues((2, 3, 5, 1, 6), q), residues((2, 5, 4, 1, 6), q)
     out = np.empty((2, 3, 4, 1, 6), basis.dtype)
-    load("reference").matmul_points(basis, a, b, out)
+    get_backend("reference").matmul_points(basis, a, b, out)
     assert (out == matmul_points(a, b, (q,))).all()
 
 

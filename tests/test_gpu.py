@@ -18,7 +18,6 @@ The cases of SANITIZED, under each of CUDA's checkers:
 from __future__ import annotations
 
 import copy
-import dataclasses
 import gc
 import itertools
 import math
@@ -32,6 +31,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from hypothesis import strategies as st
 
 import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes
-from polygpu.backends import cuda, load
+from polygpu.backends import cuda, get_backend
 from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_limbs, matmul_method
 from polygpu.backends.cuda.tiles import Card
 from polygpu.plans import cache as plan_cache
@@ -239,7 +239,7 @@ def test_sizes_of_60_bits(bits: int, log_n: int) -> None:
 def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
     """As many as fill the card, and three: other tiles than those of few."""
     ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits)[:1])
-    backend = load(GPU)
+    backend = get_backend(GPU)
     batch = (backend.card.multiprocessors << 12 >> log_n) + 3  # type: ignore[attr-defined]
     a, b = draw(ring, (batch,), 1), draw(ring, (batch,), 2)
     check(Poly.ntt, a)
@@ -259,6 +259,34 @@ def test_sizes_of_cyclic_rings(bits: int, log_n: int) -> None:
     _check_size(bits, log_n, "cyclic")
 
 
+@pytest.mark.parametrize(
+    "bits",
+    [(60, 50, 50, 60), (30, 62, 31, 31, 50), (64, 30, 50), (30, 31, 32), (30,) * 70 + (31,)],
+    ids=lambda bits: "-".join(map(str, bits[-5:])),
+)
+@pytest.mark.parametrize("log_n", [1, 6, 9, 12, 13, 16])
+@pytest.mark.parametrize("doubles", ["fast", "slow"])
+def test_limbs_of_several_words(
+    bits: tuple[int, ...], log_n: int, doubles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each limb in its own word: groups of limbs among the rows of others, parts of a ring, joined rings."""
+    n = 1 << log_n
+    backend: Any = get_backend(GPU)
+    if doubles == "slow":  # small limbs take 32-bit integers in 64-bit memory
+        monkeypatch.setattr(backend, "card", replace(backend.card, capability=(8, 9)))
+    primes = {size: iter(ntt_primes(n, size, bits.count(size))) for size in set(bits)}
+    ring = Ring(n, [next(primes[size]) for size in bits])
+    batch = (5,) if n < 1 << 13 else (2,)
+    for part in (ring, ring[::-1], ring[1:], ring[1:].join(ring[:1])):
+        a, b = draw(part, batch, 1), draw(part, batch, 2)
+        check_transform(part, a)
+        check(Poly.mul, a, b)
+        check(Poly.mul, a, b[0])
+        with filled_card():
+            check(Poly.ntt, a)
+            check(Poly.intt, a.ntt())
+
+
 def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
     n = 1 << log_n
     ring = Ring(n, prime(n, bits, kind), kind=kind)
@@ -273,12 +301,12 @@ def _check_size(bits: int, log_n: int, kind: Any = "negacyclic") -> None:
 
 def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the kernels that are launched from now on."""
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     kernel, names = backend._kernel, set[str]()
 
-    def noted(file: str, expression: str) -> Any:
-        names.add(expression.partition("<")[0])
-        return kernel(file, expression)
+    def noted(launch: Any) -> Any:
+        names.add(launch.kernel.partition("<")[0])
+        return kernel(launch)
 
     monkeypatch.setattr(backend, "_kernel", noted)
     return names
@@ -287,9 +315,9 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @contextmanager
 def filled_card(**changes: Any) -> Iterator[None]:
     """A card that few rows fill: they take the kernels of many."""
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     card = backend.card
-    backend.card = dataclasses.replace(card, multiprocessors=1, **changes)
+    backend.card = replace(card, multiprocessors=1, **changes)
     try:
         yield
     finally:
@@ -343,7 +371,7 @@ CARDS = {"T4": Card((7, 5), 64 << 10), "L40S": Card((8, 9), 99 << 10)}
 @pytest.mark.parametrize("card", CARDS)
 @pytest.mark.parametrize(("bits", "log_n"), [(30, 14), (30, 17), (50, 13), (50, 17), (60, 14), (60, 23)])
 def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     if CARDS[card].shared_bytes > backend.card.shared_bytes:
         pytest.skip("this card has less shared memory")
     monkeypatch.setattr(backend, "card", CARDS[card])
@@ -385,7 +413,7 @@ def test_flows(
     batches above are enough for 50 MiB, an H100's; a larger cache gets larger ones.
     """
     n = 1 << log_n
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     row_bytes = (4 if bits <= 32 else 8) << log_n
     batch = max(batch, math.ceil((0.8 * backend.card.l2_bytes / row_bytes + 2) / limbs))
     if bits == 30 and log_n == 24:
@@ -400,7 +428,7 @@ def test_flows(
     found = {"ntt": x.ntt(), "intt": Poly(ring, x.data, "eval").intt()}
     assert names >= {"ntt_forward_flow", "ntt_inverse_flow"}
     names.clear()
-    monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: 0)
+    monkeypatch.setattr(backend, "card", replace(backend.card, l2_bytes=0))  # nothing flows through no cache
     assert x.ntt() == found["ntt"] and (Poly(ring, x.data, "eval").intt()) == found["intt"]
     assert found["ntt"].intt() == x
     assert not any("flow" in name for name in names)
@@ -456,7 +484,7 @@ def _halved(n: int, bits: int, layers: int) -> int:
 )
 def test_incomplete_transforms(n: int, moduli: Any, kind: Any) -> None:
     ring = Ring(n, moduli, kind=kind)
-    assert ring.base_degree not in (1, None)
+    assert ring.leaf_size not in (1, None)
     check_ring(ring, (2, 3))
     a, b = draw(ring, (3, 1), 1).ntt(), draw(ring, (2,), 2).ntt()
     check(lambda x, y: x * y, a, b)
@@ -471,7 +499,7 @@ def test_incomplete_transforms(n: int, moduli: Any, kind: Any) -> None:
 def test_incomplete_long_transforms(log_n: int, bits: int, layers: int) -> None:
     n = 1 << log_n
     ring = Ring(n, 65537 if bits == 17 else _halved(n, bits, layers))
-    assert ring.base_degree == 1 << layers
+    assert ring.leaf_size == 1 << layers
     a, b = draw(ring, (2,), 1), draw(ring, (2,), 2)
     check_transform(ring, a)
     check(Poly.mul, a, b)
@@ -672,7 +700,7 @@ def test_products_by_fft_in_passes(n: int, moduli: Any, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("card", CARDS)
 def test_products_by_fft_on_smaller_cards(card: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     if CARDS[card].shared_bytes > backend.card.shared_bytes:
         pytest.skip("this card has less shared memory")
     monkeypatch.setattr(backend, "card", CARDS[card])
@@ -892,7 +920,7 @@ def test_ffts_on_streams() -> None:
 
 
 def test_ffts_in_a_graph() -> None:
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     x = cupy.asarray(complex_rows((100, 64), np.complex64, 1))
     f = cupy.asarray(complex_rows((64,), np.complex64, 2))
     replay = backend.capture(lambda: (fft.fft64(x), fft.convolve64(x, f), fft.fft(x.reshape(-1, 256))))
@@ -926,9 +954,9 @@ def test_sanitizer_of_ffts(dtype: Any) -> None:
 @contextmanager
 def card_of(multiprocessors: int) -> Iterator[Any]:
     """The backend, as on a card so large: 0 for the largest tiles and sums in one part."""
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     card = backend.card
-    backend.card = dataclasses.replace(card, multiprocessors=multiprocessors)
+    backend.card = replace(card, multiprocessors=multiprocessors)
     try:
         yield backend
     finally:
@@ -970,7 +998,7 @@ def test_products_at_points(moduli: tuple[int, ...], layout: matrices.Layout) ->
 @pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
 def test_a_large_product_of_integers(q: int) -> None:
     """Some rows of it, by Python integers."""
-    basis, backend = basis_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), get_backend(GPU)
     dtype = basis.dtype
     a, b = (
         np.random.default_rng(i).integers(0, 1 << 8 * dtype.itemsize, (1, 2050, 2049), dtype) for i in (1, 2)
@@ -1016,16 +1044,16 @@ def test_matrices_by_every_way(q: int) -> None:
     shapes = [(1, 1, 1, 1, 1), (1, 1, 5, 7, 9), (2, 2, 3, 18, 17), (1, 3, 4, 16, 4), (3, 1, 4, 20, 5)]
     shapes += [(1, 1, 128, 64, 32), (1, 1, 129, 66, 33), (2, 1, 127, 65, 31), (1, 2, 130, 3, 70)]
     for method, (left, right, m, k, n) in itertools.product(ways(q), shapes):
-        matrices.check_matmul(load(GPU), q, (left, m, k), (right, k, n), method=method)
+        matrices.check_matmul(get_backend(GPU), q, (left, m, k), (right, k, n), method=method)
     edges: tuple[matrices.Values, ...] = ("last", "words", "half", "past half")
     for method, values in itertools.product(ways(q), edges):
-        matrices.check_matmul(load(GPU), q, (1, 9, 67), (2, 67, 13), values, method)
+        matrices.check_matmul(get_backend(GPU), q, (1, 9, 67), (2, 67, 13), values, method)
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62])
 def test_matrices_beyond_65535_blocks(q: int) -> None:
     """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
-    basis, backend = basis_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), get_backend(GPU)
     for batch, m, k, n in ((70000, 3, 5, 4), (1, 128 * 65535 + 5, 3, 2), (1, 2, 3, 32 * 65535 + 5)):
         a, b = words_of(q, (batch, m, k), (batch, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
@@ -1047,7 +1075,7 @@ def test_matrices_of_one_polynomial(n: int, q: int) -> None:
     count = -(-(1 << 22) // n)
     with pg.device(GPU):
         many, one = ring.random((count,), seed=1), ring.random(seed=2)
-        assert load(GPU).prefers_matrix(ring.product_plan(), count)
+        assert get_backend(GPU).prefers_matrix(ring.product_plan(), count)
         product = many * one
         assert product == one * many == pg.Poly.mul(many, one, product="ntt")
         assert many[:5] * one == product[:5]
@@ -1061,7 +1089,7 @@ LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), 
 @pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
 def test_large_matrices_by_every_way(q: int) -> None:
     """All the same, and so is what the card chooses; some rows by Python integers."""
-    basis, backend = basis_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), get_backend(GPU)
     for left, right, m, k, n in LARGE:
         a, b = words_of(q, (left, m, k), (right, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
@@ -1079,7 +1107,7 @@ def test_large_matrices_by_every_way(q: int) -> None:
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32, 2**61 - 1])
 def test_matrices_of_long_sums(q: int) -> None:
     """As many terms as one launch sums in 32 bits, and one more; the largest of them."""
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     basis = basis_of((q,))
     values: tuple[matrices.Values, ...] = ("random", "words", "half")
     for method, longest in (
@@ -1097,7 +1125,7 @@ def test_matrices_of_long_sums(q: int) -> None:
 def test_matrices_by_residues_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches, and rows of one matrix, whose sums do not fit at once; one call of cuBLAS, and many."""
     q = 2**60 - 93
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     basis = basis_of((q,))
     for left, right, m, k, n in ((5, 5, 200, 700, 90), (1, 4, 1300, 130, 60), (3, 1, 140, 200, 70)):
         a, b = words_of(q, (left, m, k), (right, k, n))
@@ -1141,7 +1169,7 @@ def test_matrices_of_any_layout(q: int) -> None:
 def test_matrices_in_a_graph(q: int) -> None:
     """A product that would take cuBLAS, which graphs do not record, takes another way."""
     n, ring = 2048, Ring(2048, q)
-    backend: Any = load(GPU)
+    backend: Any = get_backend(GPU)
     assert matmul_method(q, ring.dtype.itemsize, 1, n, n, n, backend.card) == "residues"
     x = draw(ring, (n,), 1).to(GPU)
 
@@ -1158,7 +1186,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     """Temporaries of products by residues do not fit: another way is taken, and operands stay."""
     q = 2**31 - 1
     (a,) = words_of(q, (1024, 1024))
-    x, backend = cupy.asarray(a), load(GPU)
+    x, backend = cupy.asarray(a), get_backend(GPU)
     out = cupy.empty((1, 1024, 1024), x.dtype)
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
         backend._matmul_residues(basis_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
@@ -1171,7 +1199,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("q", [2**31 - 1, 2**60 - 93])
 def test_matrices_on_streams(q: int) -> None:
     """Every way returns while the stream is busy, and reads what was queued there before."""
-    basis, backend = basis_of((q,)), load(GPU)
+    basis, backend = basis_of((q,)), get_backend(GPU)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         x, y, out = (cupy.zeros((1, 130, 130), basis.dtype) for _ in range(3))
@@ -1191,7 +1219,7 @@ def test_sanitizer_of_matrices() -> None:
     """What the checkers of CUDA look at: ragged tiles, every size of copies, several stages."""
     for q in (2**31 - 1, 2**32, 2**62):
         for method, k in itertools.product(ways(q), (36, 131, 134)):
-            matrices.check_matmul(load(GPU), q, (2, 130, k), (1, k, 37), method=method)
+            matrices.check_matmul(get_backend(GPU), q, (2, 130, k), (1, k, 37), method=method)
 
 
 # ---- operations on batches ----

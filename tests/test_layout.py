@@ -30,11 +30,12 @@ LAYERS = [
     {"backends.cuda.multiply"},
     {"backends.cuda"},
     {"arrays"},
-    {"ops.sampling", "fft", "linalg"},
+    {"ops.batch", "ops.integers", "ops.sampling", "fft", "linalg"},
+    {"ops.elementwise", "ops.transform"},
     {"ops.multiply"},
-    {"ring"},
+    {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation"},
     {"poly"},
-    {"ops.einsum"},
+    {"ring", "functions"},
     {"__init__"},
     {"testing", "examples"},
     {"cli"},
@@ -50,11 +51,20 @@ def module_of(path):
     return ".".join(p for p in parts if p != "__init__") or "__init__"
 
 
-def imports_of(path):
-    """Modules of polygpu that a file imports, wherever in the file."""
+def for_types_only(tree):
+    """The nodes under `if TYPE_CHECKING:`."""
+    guarded = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    return {node for guard in guarded for node in ast.walk(guard)}
+
+
+def imports_of(path, types=True):
+    """Modules of polygpu that a file imports, wherever in the file; types: also those for types only."""
     module = path.relative_to(PACKAGE).with_suffix("").parts
-    package = module[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    package, tree = module[:-1], ast.parse(path.read_text())
+    left_out = set() if types else for_types_only(tree)
+    for node in ast.walk(tree):
+        if node in left_out:
+            continue
         if isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.split(".")[0] == "polygpu":
@@ -74,33 +84,46 @@ def imports_of(path):
 
 
 def test_imports_point_one_way():
-    # backends/__init__.py loads a backend when one is asked for; the others name a class for types only.
+    # backends/__init__.py loads a backend when one is asked for.
     allowed = {("backends", f"backends.{name}") for name in ("cpu", "cuda", "reference")}
-    allowed |= {("ring", "poly"), ("ops.multiply", "ring")}
     allowed |= {("examples", "examples")}
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         module = module_of(path)
-        for target in imports_of(path):
+        for target in imports_of(path, types=False):
             if (module, target) not in allowed and LEVEL[target] >= LEVEL[module]:
                 wrong.append(f"{module} imports {target}")
     assert not wrong
+
+
+def test_only_the_ring_is_named_by_layers_below_it():
+    for path in PACKAGE.rglob("*.py"):
+        module = module_of(path)
+        above = {x for x in imports_of(path) if LEVEL[x] >= LEVEL[module]}
+        above -= set(imports_of(path, types=False))
+        assert above <= {"ring"}, path
+        assert not above or module == "poly" or module.startswith("ops."), path
+
+
+def test_operations_know_no_poly():
+    for path in (PACKAGE / "ops").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        assert not {"poly", "functions"} & set(imports_of(path)), path
+        assert not any(isinstance(n, ast.Name) and n.id == "Poly" for n in ast.walk(tree)), path
+
+
+def test_no_class_is_completed_from_outside():
+    """No module sets attributes of a class that another module defines."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            assert not any(isinstance(x, ast.Attribute) for x in targets), f"{path}:{node.lineno}"
 
 
 def test_others_import_the_cuda_backend_whole():
     for path in PACKAGE.rglob("*.py"):
         if path.parent != PACKAGE / "backends" / "cuda":
             assert not any(target.startswith("backends.cuda.") for target in imports_of(path)), path
-
-
-@pytest.mark.parametrize(("file", "above"), [("ring.py", "poly"), ("ops/multiply.py", "ring")])
-def test_classes_above_are_named_for_types_only(file, above):
-    tree = ast.parse((PACKAGE / file).read_text())
-    guarded = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    inside = {id(n) for g in guarded for n in ast.walk(g)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == above:
-            assert id(node) in inside
 
 
 def test_reference_shares_nothing():

@@ -147,7 +147,7 @@ def bit_reversed(k: int, points: int) -> int:
 
 def leaf_points(R: Ring, limb: int, natural: bool = False) -> list[int]:
     """The points x_k of the contract; of leaves X^base - x_k for an incomplete transform."""
-    q, root, points = R.moduli[limb], R.roots[limb], R.n // R.base_degree
+    q, root, points = R.moduli[limb], R.roots[limb], R.n // R.leaf_size
     order = [k if natural else bit_reversed(k, points) for k in range(points)]
     return [pow(root, 2 * k + 1 if R.kind == "negacyclic" else k, q) for k in order]
 
@@ -1006,7 +1006,7 @@ def test_evaluation_order_is_the_contract(name: str) -> None:
     """Leaf k of a limb is a mod X^base - x_k, x_k = psi^(2 br(k) + 1) or omega^br(k)."""
     R = ring(name)
     x = draw(R, (2,))
-    base = R.base_degree
+    base = R.leaf_size
     data = R(x).ntt().to_residue_ints()
     for i in range(2):
         for limb, q in enumerate(R.moduli):
@@ -1020,7 +1020,7 @@ def test_evaluation_order_is_the_contract(name: str) -> None:
 @every_transform
 def test_eval_points_and_natural_order(name: str) -> None:
     R = ring(name)
-    points = R.n // R.base_degree
+    points = R.n // R.leaf_size
     order = R.natural_order()
     assert sorted(order.tolist()) == list(range(points))
     for limb in range(len(R.moduli)):
@@ -1033,7 +1033,7 @@ def test_natural_order_of_residues(name: str) -> None:
     """Entry k is a(psi^(2k+1)) or a(omega^k); leaves of several coefficients stay together."""
     R = ring(name)
     x = draw(R, (2,))
-    base = R.base_degree
+    base = R.leaf_size
     natural = R(x).natural_order()
     assert natural.shape == (2, R.rows, R.n)
     rows = R.from_residues(natural).to_residue_ints().reshape(2, len(R.moduli), R.n)
@@ -1176,7 +1176,7 @@ def test_not_invertible_names_the_limb_of_an_rns_without_a_transform(
     moduli: list[int], value: list[int], limb: int
 ) -> None:
     R = Ring(4, moduli)
-    assert R.base_degree != 1
+    assert R.leaf_size != 1
     message = message_of_inverse(R(value))
     assert f"limb {limb}" in message and f"limb {1 - limb}" not in message
 

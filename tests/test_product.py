@@ -16,12 +16,19 @@ from hypothesis import strategies as st
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cpu import CpuBackend
 from polygpu.plans.basis import Basis
 from polygpu.plans.fft import unit_roots
 from polygpu.plans.ntt import NttPlan
-from polygpu.plans.product import LEAST_LENGTH, MAX_DIGITS, AuxiliaryPlan, FftPlan, fft_error_bound, plan_fft
+from polygpu.plans.product import (
+    LEAST_LENGTH,
+    MAX_DIGITS,
+    AuxiliaryPlan,
+    FftProductPlan,
+    fft_error_bound,
+    plan_fft,
+)
 from polygpu.testing import kinds
 
 KINDS = ("negacyclic", "cyclic")
@@ -51,7 +58,7 @@ def expected(a: Poly, b: Poly) -> list[Any]:
     return items
 
 
-def worst_digits(q: int, plan: FftPlan) -> int:
+def worst_digits(q: int, plan: FftProductPlan) -> int:
     """The residue whose balanced digits are all the largest in size that fit."""
     value = 0
     for i in range(plan.digits):
@@ -63,7 +70,7 @@ def worst_digits(q: int, plan: FftPlan) -> int:
 def patterns(ring: Ring) -> Poly:
     """A batch of rows at the edges: of centred residues, of their digits, of signs; the last is random."""
     n, plan = ring.n, ring.product_plan("fft")
-    assert isinstance(plan, FftPlan)
+    assert isinstance(plan, FftProductPlan)
     signs = np.where(np.random.default_rng(n).integers(2, size=n) == 0, 1, -1)
     data = np.empty((8, ring.rows, n), ring.dtype)
     for limb, q in enumerate(ring.moduli):
@@ -130,7 +137,7 @@ def rings_and_rows(draw: st.DrawFn) -> tuple[Poly, Poly]:
     q = draw(st.one_of(st.just(1 << bits), st.integers(max(2, 1 << (bits - 1)), 1 << bits)))
     ring = Ring(n, max(q, 2), kind=kind)
     q, plan = ring.moduli[0], ring.product_plan("fft")
-    assert isinstance(plan, FftPlan)
+    assert isinstance(plan, FftProductPlan)
     edges = [q // 2, (q // 2 + 1) % q, q - 1, worst_digits(q, plan), (1 << plan.width - 1) % q, 0]
     operands = []
     for _ in range(2):
@@ -252,11 +259,11 @@ def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
 
 def test_short_and_many() -> None:
     """The rule itself: as many coefficients as pay for the matrix, of short polynomials."""
-    backend, ring = load("cpu"), Ring(16, 2**32)
+    backend, ring = get_backend("cpu"), Ring(16, 2**32)
     plan = ring.product_plan()
     assert backend.prefers_matrix(plan, 2**11) and not backend.prefers_matrix(plan, 2**11 - 1)
     assert not backend.prefers_matrix(Ring(64, 2**32).product_plan(), 2**20)
-    assert not load("reference").prefers_matrix(plan, 2**20)
+    assert not get_backend("reference").prefers_matrix(plan, 2**20)
     many, one = ring.random((2**11,), seed=1), ring.random(seed=2)
     assert many * one == Poly.mul(many, one, product="ntt")
 
@@ -268,7 +275,7 @@ def test_short_and_many() -> None:
 @pytest.mark.parametrize("n", [8, 12])
 def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
     own, other = Ring(n, moduli, product="fft"), Ring(n, moduli)
-    assert isinstance(own.product_plan(), FftPlan) and not own.multiplies_evaluated
+    assert isinstance(own.product_plan(), FftProductPlan) and not own.multiplies_evaluated
     values = [ring.random((3,), seed=seed) for seed in (1, 2, 3) for ring in (own, other)]
     (a, b, c), (x, y, z) = values[::2], values[1::2]
     for got, wanted in (
@@ -283,7 +290,7 @@ def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
     if own.has_eval:
         assert np.array_equal(a.ntt().data, x.ntt().data)
         assert (a.ntt() * b.ntt()).intt() == (a.ntt() * b).intt() == a * b
-        if other.base_degree == 1:
+        if other.leaf_size == 1:
             u = own.ones() + own.monomial(1, 2)
             assert u * u.inverse() == 1
 
@@ -308,7 +315,7 @@ def test_rings_differ_in_their_product() -> None:
 def test_plans_of_products() -> None:
     friendly, other = Ring(64, 7681), Ring(64, 2**40)
     assert friendly.product_plan("ntt") is friendly.transform is friendly.product_plan()
-    assert isinstance(friendly.product_plan("fft"), FftPlan)
+    assert isinstance(friendly.product_plan("fft"), FftProductPlan)
     assert friendly.product_plan("fft") is Ring(64, 7681, product="fft").product_plan()
     assert other.product_plan("fft") is Ring(64, 2**40).product_plan("fft") is not other.product_plan("ntt")
     assert isinstance(Ring(64, 7681, product="ntt").product_plan(), NttPlan)
@@ -326,7 +333,7 @@ def test_plans_of_products() -> None:
 )
 def test_explain_tells_bound_and_split(ring: Ring, tables: int) -> None:
     text, plan = ring.explain(), ring.product_plan()
-    assert isinstance(plan, FftPlan)
+    assert isinstance(plan, FftProductPlan)
     found = re.search(
         r"FFT of (\d+) complex points, (\d+) digits? of (\d+) bits, error below (\S+) by proof, 0\.5 allowed",
         text,
@@ -356,18 +363,18 @@ def early(n: int, bits: int, kind: str) -> Ring:
     [
         (Ring(4096, pg.ntt_primes(4096, 30)), NttPlan),
         (Ring(4096, pg.ntt_primes(4096, 62)), NttPlan),
-        (Ring(4096, pg.ntt_primes(4096, 32)), FftPlan),  # its transform takes a division each
-        (Ring(4096, pg.ntt_primes(4096, 63)), FftPlan),
-        (Ring(4096, pg.ntt_primes(4096, 64)), FftPlan),
-        (Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]), FftPlan),
+        (Ring(4096, pg.ntt_primes(4096, 32)), FftProductPlan),  # its transform takes a division each
+        (Ring(4096, pg.ntt_primes(4096, 63)), FftProductPlan),
+        (Ring(4096, pg.ntt_primes(4096, 64)), FftProductPlan),
+        (Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]), FftProductPlan),
         (Ring(4096, pg.ntt_primes(4096, 64), product="ntt"), NttPlan),
         (Ring(8, pg.ntt_primes(8, 64)), NttPlan),
-        (Ring.preset("ml-kem"), FftPlan),
+        (Ring.preset("ml-kem"), FftProductPlan),
         (early(1024, 62, "cyclic"), NttPlan),
-        (Ring(1024, 2**64), FftPlan),
-        (Ring(1000, 3329), FftPlan),
+        (Ring(1024, 2**64), FftProductPlan),
+        (Ring(1000, 3329), FftProductPlan),
         (Ring(64, 2**65), AuxiliaryPlan),
-        (Ring(2**17, 2**64 - 59, kind="cyclic"), FftPlan),
+        (Ring(2**17, 2**64 - 59, kind="cyclic"), FftProductPlan),
     ],
     ids=lambda x: repr(x) if isinstance(x, Ring) else x.__name__,
 )

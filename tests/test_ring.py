@@ -22,9 +22,10 @@ import pytest
 import sympy
 
 import polygpu as pg
-from polygpu import Ring, is_prime, ntt_primes
+from polygpu import BadRoot, ParameterError, Ring, RingMismatch, is_prime, ntt_primes
+from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism, bit_reversal
-from polygpu.plans.product import AuxiliaryPlan, FftPlan
+from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
@@ -187,7 +188,7 @@ def test_repr_and_latex_are_short() -> None:
 def test_presets_of_schemes(name: str, n: int, q: int, root: int, base: int) -> None:
     ring = Ring.preset(name)
     assert ring == Ring(n, q) == Ring.preset(name, n)
-    assert (ring.kind, ring.roots, ring.base_degree) == ("negacyclic", (root,), base)
+    assert (ring.kind, ring.roots, ring.leaf_size) == ("negacyclic", (root,), base)
     assert [x for x in range(1, root + 1) if pow(x, n // base, q) == q - 1] == [root]
 
 
@@ -199,7 +200,7 @@ def test_presets_of_schemes(name: str, n: int, q: int, root: int, base: int) -> 
 def test_presets_of_fields(name: str, q: int, generator: int, n: int | None) -> None:
     ring = Ring.preset(name, n)
     size = 2**16 if n is None else n
-    assert (ring.n, ring.moduli, ring.kind, ring.base_degree) == (size, (q,), "cyclic", 1)
+    assert (ring.n, ring.moduli, ring.kind, ring.leaf_size) == (size, (q,), "cyclic", 1)
     assert ring.roots == (pow(generator, (q - 1) // size, q),)
     assert generator == sympy.primitive_root(q)
 
@@ -245,7 +246,7 @@ def test_roots_of_an_rns_ring_are_those_of_its_limbs() -> None:
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
 def test_exactly_the_elements_of_the_right_order_are_roots(n: int, q: int, kind: Any) -> None:
-    base = Ring(n, q, kind=kind).base_degree
+    base = Ring(n, q, kind=kind).leaf_size
     if base is None:
         return
     order = root_order(n // base, kind)
@@ -290,19 +291,19 @@ def expected_base(n: int, moduli: tuple[int, ...], kind: str) -> int | None:
 
 @KINDS
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 96])
-def test_base_degree_of_small_rings(n: int, kind: Any) -> None:
+def test_leaf_size_of_small_rings(n: int, kind: Any) -> None:
     for q in range(2, 200):
         ring = Ring(n, q, kind=kind)
         base = expected_base(n, (q,), kind)
-        assert (ring.base_degree, ring.has_eval) == (base, base is not None)
+        assert (ring.leaf_size, ring.has_eval) == (base, base is not None)
         assert (ring.roots is None) == (base is None)
 
 
 @KINDS
 @pytest.mark.parametrize("moduli", list(itertools.permutations([5, 17, 97, 41, 4], 2)), ids=str)
-def test_base_degree_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind: Any) -> None:
+def test_leaf_size_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind: Any) -> None:
     for n in (1, 2, 4, 8, 16, 32):
-        assert Ring(n, moduli, kind=kind).base_degree == expected_base(n, moduli, kind)
+        assert Ring(n, moduli, kind=kind).leaf_size == expected_base(n, moduli, kind)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +329,8 @@ def test_base_degree_of_rns_is_that_of_the_least_friendly_limb(moduli: Any, kind
         (4, 2**89 - 1, "negacyclic", 4),
     ],
 )
-def test_base_degree_examples(n: int, q: int, kind: Any, base: int | None) -> None:
-    assert Ring(n, q, kind=kind).base_degree == base
+def test_leaf_size_examples(n: int, q: int, kind: Any, base: int | None) -> None:
+    assert Ring(n, q, kind=kind).leaf_size == base
 
 
 # ---- explain ----
@@ -363,18 +364,22 @@ def test_explain_names_the_path(ring: Ring, parts: list[str]) -> None:
         assert part in text
 
 
+def _table_bytes(transform: NttPlan) -> int:
+    return sum(t.forward.nbytes + t.inverse.nbytes for t in transform.tables)
+
+
 @pytest.mark.parametrize("ring", [ring for ring, _ in EXPLAINED], ids=repr)
 def test_explain_tells_what_the_plan_holds(ring: Ring) -> None:
     text, how = ring.explain(), ring.product_plan()
     found = re.search(r"(\d+) auxiliary primes? of (\d+) bits, transforms of (\d+) points", text)
     assert (found is not None) == isinstance(how, AuxiliaryPlan)
-    if isinstance(how, FftPlan):
+    if isinstance(how, FftProductPlan):
         digits = f"{how.digits} digit{'s' * (how.digits > 1)} of {how.width} bits"
         assert f"FFT of {how.points} complex points, {digits}, error below {how.error_bound:.2g}" in text
-        size = how.twiddles.nbytes + (sum(t.nbytes for t in ring.transform.tables) if ring.has_eval else 0)
+        size = how.twiddles.nbytes + (_table_bytes(ring.transform) if ring.has_eval else 0)
     else:
         transform = getattr(how, "transform", how)
-        size = sum(table.nbytes for table in transform.tables)
+        size = _table_bytes(transform)
         if found is not None:
             primes = transform.basis.moduli
             assert tuple(map(int, found.groups())) == (len(primes), primes[0].bit_length(), transform.degree)
@@ -405,7 +410,7 @@ def test_the_way_out_that_a_message_names_is_one(q: int, kind: Any) -> None:
         call = re.search(r"ntt_primes\(.*?\)", str(caught.value))
         assert call is not None
         for p in eval(call.group(), {"ntt_primes": ntt_primes}):
-            assert Ring(2**k, p, kind=kind).base_degree == 1
+            assert Ring(2**k, p, kind=kind).leaf_size == 1
 
 
 # ---- plans and tables ----
@@ -463,8 +468,7 @@ def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
     entries times 1/points, and beside each entry stands its Shoup quotient."""
     ring = Ring(n, moduli, kind=kind)
     points, word = ring.transform.points, 8 * ring.dtype.itemsize
-    forward_table, inverse_table = ring.transform.tables
-    for i, q in enumerate(ring.moduli):
+    for i, (q, tables) in enumerate(zip(ring.moduli, ring.transform.tables, strict=True)):
         constants = [0] * points + [int(x) for x in ring.eval_points(i)]
         for node in reversed(range(1, points)):
             assert constants[2 * node + 1] == -constants[2 * node] % q
@@ -475,20 +479,21 @@ def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
         inverse = [pow(w, -1, q) * (scale if node < 2 else 1) % q for node, w in enumerate(forward)]
         if points == 1:
             continue  # nothing is transformed
-        assert forward_table[i][0].tolist() == forward
-        assert inverse_table[i][0].tolist() == inverse
+        assert tables.forward[0].tolist() == forward
+        assert tables.inverse[0].tolist() == inverse
         if ring.rows == len(ring.moduli):
-            assert forward_table[i][1].tolist() == [(w << word) // q for w in forward]
-            assert inverse_table[i][1].tolist() == [(w << word) // q for w in inverse]
+            assert tables.forward[1].tolist() == [(w << word) // q for w in forward]
+            assert tables.inverse[1].tolist() == [(w << word) // q for w in inverse]
 
 
 @pytest.mark.parametrize("ring", [Ring(16, 97), Ring(8, ntt_primes(8, 100)), Ring(256, 3329)], ids=repr)
 def test_tables_are_read_only(ring: Ring) -> None:
-    for array in (*ring.transform.tables, bit_reversal(16), ring.natural_order()):
+    (tables,) = ring.transform.tables
+    for array in (tables.forward, tables.inverse, bit_reversal(16), ring.natural_order()):
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
-    for name in ("tables", "base", "roots"):
+    for name in ("tables", "leaf_size", "degree"):
         with pytest.raises(AttributeError):
             setattr(ring.transform, name, None)
 
@@ -641,9 +646,157 @@ def test_large_ntt_primes(bits: int, kind: Any) -> None:
     assert between[0] % order == 1
     assert [p for p in reversed(between) if sympy.isprime(p)] == primes
     assert all(type(p) is int and p.bit_length() == bits for p in primes)
-    assert Ring(1024, primes[0], kind=kind).base_degree == 1
+    assert Ring(1024, primes[0], kind=kind).leaf_size == 1
 
 
 def test_ntt_primes_takes_numpy_ints() -> None:
     primes = ntt_primes(np.int64(8), np.uint8(30), np.int32(2))
     assert primes == ntt_primes(8, 30, 2) and all(type(p) is int for p in primes)
+
+
+# ---- rings of some limbs, and joined ones ----
+
+CHAIN = ntt_primes(64, 30, 3) + ntt_primes(64, 50, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen"),
+    [
+        (slice(2), [0, 1]),
+        (slice(1, 4), [1, 2, 3]),
+        (slice(None, None, -2), [4, 2, 0]),
+        ([3, 0], [3, 0]),
+        ((-1,), [4]),
+        (np.array([1, 2]), [1, 2]),
+        (range(5), [0, 1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "parameters", [{}, {"kind": "cyclic", "root": "generator"}, {"product": "ntt"}], ids=str
+)
+def test_limbs_of_a_ring_are_the_ring_of_their_moduli(key: Any, chosen: Any, parameters: Any) -> None:
+    ring = Ring(64, CHAIN, **parameters)
+    part, moduli = ring[key], [CHAIN[i] for i in chosen]
+    same = Ring(64, moduli, **parameters)
+    assert part == same and hash(part) == hash(same) and repr(part) == repr(same)
+    assert (part.moduli, part.roots, part.leaf_size) == (same.moduli, same.roots, same.leaf_size)
+    assert part.dtype == same.dtype and part.product == same.product
+    assert ring[key] is part and pickle.loads(pickle.dumps(part)) == part
+    values = [[5, -7, 11], [0, 1 << 40, 3]]
+    assert (part(values) * part(values)) == same(values) ** 2
+
+
+def test_all_limbs_are_the_ring_itself() -> None:
+    ring, wide = Ring(64, CHAIN), Ring(8, 3**100)
+    assert ring[:] is ring and ring[list(range(5))] is ring and wide[:1] is wide
+
+
+def test_given_roots_go_with_their_limbs() -> None:
+    roots = [pow(r, 3, q) for r, q in zip(Ring(64, CHAIN).roots or (), CHAIN, strict=True)]
+    ring = Ring(64, CHAIN, root=roots)
+    assert ring[[4, 1]].roots == (roots[4], roots[1])
+    assert ring[:2].join(ring[2:]) == ring
+    assert ring[:2].join(Ring(64, CHAIN[2:])).roots == (*roots[:2], *(Ring(64, CHAIN[2:]).roots or ()))
+
+
+def test_leaves_of_a_part_are_its_own() -> None:
+    ring = Ring(8, [17, 41])  # X^8 + 1 splits in linear factors mod 17, in squares mod 41
+    assert (ring.leaf_size, ring[:1].leaf_size, ring[1:].leaf_size) == (2, 1, 2)
+    given = Ring(8, [17, 41], root=ring.roots)
+    assert given[1:].roots == given.roots[1:]  # type: ignore[index]
+    with pytest.raises(BadRoot, match=r"leaves of 2 coefficients.*ends at 1"):
+        given[:1]
+    with pytest.raises(BadRoot, match="do not serve"):
+        given[1:].join(Ring(8, 17, root=3))
+    assert given[1:].join(Ring(8, 15)).roots is None  # without a transform roots mean nothing
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "text"),
+    [
+        (slice(0), ParameterError, "none of 5"),
+        ([], ParameterError, "none of 5"),
+        ([1, 1], ParameterError, "twice"),
+        ([0, -5], ParameterError, "twice"),
+        ([5], IndexError, "must be in"),
+        ([-6], IndexError, "must be in"),
+        (0, ParameterError, r"ring\[:1\]"),
+        ("ab", ParameterError, "slice"),
+        (None, ParameterError, "slice"),
+        ([1.0], ParameterError, "limbs"),
+        ([True], ParameterError, "limbs"),
+        ([[0, 1]], ParameterError, "limbs"),
+    ],
+    ids=str,
+)
+def test_limbs_that_cannot_be_chosen(key: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        Ring(64, CHAIN)[key]
+    with pytest.raises(TypeError):
+        iter(Ring(64, CHAIN))  # type: ignore[call-overload]
+
+
+def test_joined_rings() -> None:
+    ring, special = Ring(64, CHAIN[:3]), Ring(64, CHAIN[3:])
+    joined = ring.join(special)
+    assert joined == Ring(64, CHAIN) and ring.join(special) is joined
+    assert joined[:3] == ring and joined[3:] == special
+    assert Ring(64, CHAIN[:1], product="ntt").join(special).product == "ntt"
+    assert special.join(Ring(64, CHAIN[0], product="ntt")).product == "ntt"
+    assert ring.join(Ring(64, 15)).leaf_size is None
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "text"),
+    [
+        (CHAIN[0], ParameterError, "must be a Ring"),
+        (Ring(32, CHAIN[3]), RingMismatch, "degree or kind"),
+        (Ring(64, CHAIN[3], kind="cyclic"), RingMismatch, "degree or kind"),
+        (Ring(64, CHAIN[:2]), ParameterError, "share the factor"),
+        (Ring(64, 3**100), ParameterError, "must stand alone"),
+        (Ring(64, CHAIN[3], product="fft"), ParameterError, "make one of them"),
+    ],
+    ids=str,
+)
+def test_rings_that_cannot_be_joined(other: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        Ring(64, CHAIN[:3], product="ntt").join(other)
+
+
+def test_tables_belong_to_primes() -> None:
+    """Parts, joined rings and rings made alone share them; only another word or leaf needs its own."""
+    ring = Ring(64, CHAIN)
+    tables = ring.transform.tables
+    assert ring[1:].transform.tables == tables[1:]  # they compare by identity
+    assert ring[:3][::-1].dtype == np.uint32 and ring[:3].transform.tables[0] is not tables[0]
+    assert Ring(64, CHAIN[4]).join(Ring(64, CHAIN[0])).transform.tables == (tables[4], tables[0])
+    assert Ring(64, CHAIN[4], kind="cyclic").transform.tables[0] is not tables[4]
+    assert Ring(64, CHAIN[4], root="generator").transform.tables[0].points == 64
+
+
+def test_a_part_of_a_ring_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table is made, and none is looked at: under 50 us for 30 limbs."""
+    moduli = ntt_primes(1 << 12, 50, 30)
+    ring = Ring(1 << 12, moduli)
+    (ring.random(seed=1) * 1).ntt()
+
+    def made(*_: Any) -> None:
+        raise AssertionError("a table was made")
+
+    seconds = []
+    monkeypatch.setattr("polygpu._cpu.fill_twiddles", made)
+    for k in range(1, 30):
+        began = time.perf_counter()
+        part = ring[:k]
+        seconds.append(time.perf_counter() - began)
+        assert part.random(seed=2).ntt().intt() == part.random(seed=2)
+    assert min(seconds) < 50e-6
+
+
+def test_many_parts_are_not_kept() -> None:
+    ring = Ring(4, ntt_primes(4, 20, 13))
+    parts = [weakref.ref(ring[list(pair)]) for pair in itertools.permutations(range(13), 2)]
+    gc.collect()
+    assert len(parts) == 156 and sum(part() is not None for part in parts) == 128
+    assert parts[-1]() is ring[[12, 11]]

@@ -80,7 +80,7 @@ GROUPS: dict[str, Callable[[], list[Group]]] = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Short periods; mma.h is the simulator's; what one simulated card holds is not there on the next."""
-    cached = (backends.load, fft64.first_period, fft64.exact_period, ntt256.period, gemm.matrices)
+    cached = (backends.get_backend, fft64.first_period, fft64.exact_period, ntt256.period, gemm.matrices)
     monkeypatch.setattr(kernel, "toolkit_headers", lambda: ())
     for module, period in ((fft64, 37), (ntt64, 7), (ntt256, 2)):
         monkeypatch.setattr(module, "PERIOD", period)
@@ -126,7 +126,7 @@ def test_kernels(study, exact_products, monkeypatch):
     """Every variant, in the orders of threads, against what the studies themselves compare with."""
     monkeypatch.setattr(fft64, "BOUNDS", (3e-7, 1e-5))
     for order in ORDERS[: 1 if study == "gemm" else 3]:
-        backends.load.cache_clear()
+        backends.get_backend.cache_clear()
         with simulated_cuda(order=order, seed=5, concurrent_blocks=2) as cupy:
             seen = set()
             for group, plan in runner.plans(GROUPS[study]()):

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
     for (u32 k = 0; k < 2; ++k) {
         const u32 i = thread + k * HALF;
-        own[shared_place<true>(i)] = W::load(read<AGAIN>(x + (first + column) * N1 + i), false);
+        own[shared_place<true>(i)] = W::load(read<DEFAULT>(x + (first + column) * N1 + i), false);
     }
     shared_stages<W, LOG_N1, 0, LOG_N1, W::Bounds::CANONICAL, true>(word, own, thread,
                                                                     Nodes<typename W::Twiddle>{twiddles, 1});
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
     for (u32 k = 0; k < 2; ++k) {
         const u32 i = threadIdx.x + k * 512, row = i / COLUMNS, c = i % COLUMNS;
-        write<AGAIN>(y + (((matrix << LOG_N1) + row) << log_n2) + across + c,
-                     word.canonical(values[c * PITCH + shared_place<true>(row)]));
+        write<DEFAULT>(y + (((matrix << LOG_N1) + row) << log_n2) + across + c,
+                       word.canonical(values[c * PITCH + shared_place<true>(row)]));
     }
 }
 
@@ -41,8 +41,8 @@ template <class W> struct Powers {
     const typename W::Twiddle *low, *high;
     u32 log_low;
     PG_DEVICE typename W::Value times(const W &word, typename W::Value x, u32 power) const {
-        x = word.mul(x, read<CONSTANT>(low + (power & ((1u << log_low) - 1))));
-        return word.mul(x, read<CONSTANT>(high + (power >> log_low)));
+        x = word.mul(x, read<READ_ONLY>(low + (power & ((1u << log_low) - 1))));
+        return word.mul(x, read<READ_ONLY>(high + (power >> log_low)));
     }
 };
 
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(1 << (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH),
 #pragma unroll
     for (u32 k = 0; k < EACH; ++k) {
         const u32 i = threadIdx.x + k * THREADS;
-        values[i] = W::load(read<AGAIN>(x + first + ((u64)(i / COLUMNS) << log_n2)), false);
+        values[i] = W::load(read<DEFAULT>(x + first + ((u64)(i / COLUMNS) << log_n2)), false);
     }
     // The first stages of a transform of the whole tile split it as its columns are split: by its rows.
     shared_stages<W, LOG_N1 + LOG_COLUMNS, 0, LOG_N1, W::Bounds::CANONICAL, false, LOG_EACH>(
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(1 << (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH),
         typename W::Value value = values[i];
         if constexpr (PRODUCT)
             value = Powers<W>{low, high, log_low}.times(word, value, (2 * (__brev(row) >> (32 - LOG_N1)) + 1) * j);
-        write<AGAIN>(y + first + ((u64)row << log_n2), word.canonical(value));
+        write<DEFAULT>(y + first + ((u64)row << log_n2), word.canonical(value));
     }
 }
 
@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
     for (u32 k = 0; k < 2; ++k) {
         const u32 i = threadIdx.x + k * PART / 2;
         at[k] = row + (i / NEIGHBOURS << LOG_PART) + (tile << LOG_NEIGHBOURS) + i % NEIGHBOURS;
-        u64 value = read<AGAIN>(x + at[k]);
+        u64 value = read<DEFAULT>(x + at[k]);
         if constexpr (TABLE)
-            value = barrett_product(moduli[0], value, read<CONSTANT>(factors + (at[k] & ((1ull << log_points) - 1))));
+            value = barrett_product(moduli[0], value, read<READ_ONLY>(factors + (at[k] & ((1ull << log_points) - 1))));
         values[shared_place<true>(i)] = W::load(value, false);
     }
     shared_stages<W, LOG_PART, 0, LOG_PARTS, W::Bounds::CANONICAL, true>(word, values, threadIdx.x,
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
     __syncthreads();
 #pragma unroll
     for (u32 k = 0; k < 2; ++k)
-        write<AGAIN>(y + at[k], W::store_lazy(values[shared_place<true>(threadIdx.x + k * PART / 2)]));
+        write<DEFAULT>(y + at[k], W::store_lazy(values[shared_place<true>(threadIdx.x + k * PART / 2)]));
 }
 
 // The last 9 stages: of 512 neighbours, lazy values; x may be y. block: 256 threads.
@@ -126,11 +126,11 @@ __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
     const u64 first = (u64)blockIdx.x << LOG_PART;
 #pragma unroll
     for (u32 i = threadIdx.x; i < PART; i += PART / 2)
-        values[shared_place<true>(i)] = W::load(read<AGAIN>(x + first + i), true);
+        values[shared_place<true>(i)] = W::load(read<DEFAULT>(x + first + i), true);
     const Nodes<typename W::Twiddle> below = {twiddles, PARTS + blockIdx.x % PARTS};
     shared_stages<W, LOG_PART, 0, LOG_PART, W::Bounds::LIMIT, true>(word, values, threadIdx.x, below);
     __syncthreads();
 #pragma unroll
     for (u32 i = threadIdx.x; i < PART; i += PART / 2)
-        write<AGAIN>(y + first + i, word.canonical(values[shared_place<true>(i)]));
+        write<DEFAULT>(y + first + i, word.canonical(values[shared_place<true>(i)]));
 }

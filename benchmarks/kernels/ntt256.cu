@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(128 * ROWS, 16 / ROWS)
 #pragma unroll
         for (u32 k = 0; k < 2; ++k)
             held[k] =
-                barrett_product(*modulus, held[k], read<CONSTANT>(factors + (in_matrix * 256 + thread + 128 * k)));
+                barrett_product(*modulus, held[k], read<READ_ONLY>(factors + (in_matrix * 256 + thread + 128 * k)));
 #pragma unroll
     for (u32 k = 0; k < 2; ++k) shared[shared_place<true>(thread + 128 * k)] = held[k];
 

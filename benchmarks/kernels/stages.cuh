@@ -13,7 +13,7 @@ template <class Twiddle> struct Nodes {
     const Twiddle *table;
     u32 root;
     PG_DEVICE Twiddle operator()(int stage, u32 block) const {
-        return read<CONSTANT>(table + ((root << stage) + block));
+        return read<READ_ONLY>(table + ((root << stage) + block));
     }
 };
 

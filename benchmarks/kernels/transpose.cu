@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(THREADS, FACTORS == NO_FACTORS ? 0 : 1024 / TH
         const u64 *own = factors + (FACTORS == OWN_FACTORS ? matrix : 0) + from;
 #pragma unroll
         for (u32 k = 0; k < VALUES; ++k) {
-            const u64 w = FACTORS == OWN_FACTORS ? own[k * DOWN * SIDE] : read<CONSTANT>(own + k * DOWN * SIDE);
+            const u64 w = FACTORS == OWN_FACTORS ? own[k * DOWN * SIDE] : read<READ_ONLY>(own + k * DOWN * SIDE);
             values[k] = barrett_product(*modulus, values[k], w);
         }
     }
@@ -93,15 +93,15 @@ __global__ void __launch_bounds__(S::THREADS)
     const auto load = [&] {
 #pragma unroll
         for (u32 i = 0; i < 2 * S::STEPS; ++i)
-            values[i] = read<ONCE>((const Pair *)(x + (i / 2 * 2 * S::DOWN + i % 2) * columns));
+            values[i] = read<STREAM>((const Pair *)(x + (i / 2 * 2 * S::DOWN + i % 2) * columns));
     };
     load();
 
     const W word(*modulus);
     const auto power = [&](u32 exponent) {
         const u32 rest = exponent & ((1 << log_low) - 1);
-        return W::twiddle(*modulus, word.canonical(word.mul(read<CONSTANT>(low + rest).w,
-                                                            read<CONSTANT>(high + (exponent >> log_low)))));
+        return W::twiddle(*modulus, word.canonical(word.mul(read<READ_ONLY>(low + rest).w,
+                                                            read<READ_ONLY>(high + (exponent >> log_low)))));
     };
     Twiddle own[2];
     if constexpr (TWIDDLED) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(S::THREADS)
 #pragma unroll
         for (u32 i = 0; i < S::STORES; ++i) {
             constexpr u32 STEP = S::THREADS / S::LENGTH;
-            write<ONCE>((Pair *)(y + i * STEP * rows), tile[S::place(c + i * STEP, k)]);
+            write<STREAM>((Pair *)(y + i * STEP * rows), tile[S::place(c + i * STEP, k)]);
         }
         if (done == tiles) return;
         y += next_y;

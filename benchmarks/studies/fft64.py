@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu import fft
-from polygpu.backends import load
+from polygpu.backends import get_backend
 
 from ..harness import Row
 from ..tables import Table, power
@@ -143,7 +143,7 @@ def library(ffts: int) -> Ready:
 
     x = cupy.zeros((ffts, N), np.complex64)
     run(x, cupy.empty_like(x))  # which compiles it
-    function = load(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
+    function = get_backend(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
     threads = 128
     held = threads * 8 // N  # FFTs of a block, in shared memory once
     return Ready(run, kernel.facts_of(function, -(-ffts // held), threads, 8 * N * held), "fft")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.tiles import Card, Pass, flow_lag, split_passes
 from polygpu.backends.reference import reverse_bits
 
@@ -207,7 +207,7 @@ def moved(points: int, passes: int, entries: int) -> int:
 
 def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
     """Of several passes: the last two may share one."""
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     units = batch << passes[-2].log_blocks
     return len(passes) - bool(flow_lag(passes[-2], passes[-1], int(log2(degree)), units, WORD, backend.card))
 
@@ -277,7 +277,7 @@ def shapes(log_points: int, card: Card) -> list[tuple[Pass, ...]]:
 
 def shape_group(log_points: int, batch_bytes: int = BATCH_BYTES) -> Group:
     """All shapes; the first is what polygpu takes."""
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     degree, found = 1 << log_points, shapes(log_points, backend.card)
     batch = batch_bytes // WORD_BYTES // degree
     x = transforms.residues(batch * degree).reshape(batch, degree)

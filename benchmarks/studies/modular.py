@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import linalg
-from polygpu.backends import load
+from polygpu.backends import get_backend
 from polygpu.backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu.backends.reference import big_product
 from polygpu.plans.basis import basis_of
@@ -110,7 +110,7 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
     """Of random matrices modulo q."""
     import cupy
 
-    q, backend = MODULI[modulus], load(DEVICE)
+    q, backend = MODULI[modulus], get_backend(DEVICE)
     product, basis = Product.random(q, *shape, partial(linalg.matmul, q=q)), basis_of((q,))
     a, b = cupy.asarray(product.a), cupy.asarray(product.b)
     c = cupy.zeros(product.shape, a.dtype)
@@ -152,7 +152,7 @@ def products_of_bytes(n: int) -> Iterator[Task]:
     arrays = cupy.asarray(a[None]), cupy.asarray(columns[None]), cupy.zeros((1, 1, n, n), np.int32)
 
     def run() -> Any:
-        load(DEVICE)._multiply_bytes(*arrays)  # type: ignore[attr-defined]
+        get_backend(DEVICE)._multiply_bytes(*arrays)  # type: ignore[attr-defined]
         return arrays[2]
 
     def values(c: Any) -> NDArray[Any]:
@@ -216,7 +216,7 @@ def poly_products(shape: Shape) -> Iterator[Task]:
     moduli = zip(ring.moduli, *map(points, host), strict=True)
     products = [Product(q, a, b, partial(linalg.matmul, q=q)) for q, a, b in moduli]
     a, b = (x.to(DEVICE) for x in host)
-    backend, out_shape = load(DEVICE), (batch, m, n, limbs, degree)
+    backend, out_shape = get_backend(DEVICE), (batch, m, n, limbs, degree)
 
     def values(c: pg.Poly) -> NDArray[Any]:
         return np.concatenate([p.values(x) for p, x in zip(products, points(c), strict=True)])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import load
+from polygpu.backends import get_backend
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from . import kernel, ncu
@@ -164,7 +164,7 @@ class Group:
         repeat, launch = run, {}
         if self.copied:
             recorded = first.nbytes < RECORDED_BYTES
-            repeat = load(DEVICE).capture(run) if recorded else run
+            repeat = get_backend(DEVICE).capture(run) if recorded else run
             launch = {"launch": f"CUDA graph of {len(sets)}" if recorded else "plain"}
         op, params = entry.op or self.op, {**self.params, "variant": entry.variant, **entry.params, **launch}
         return Case(op, entry.library, params, repeat, verify, first.size, self.values, len(sets))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends import load
-from polygpu.backends.cuda.tiles import Card, Pass, Rows, split_passes, word_bytes_of, word_of
+from polygpu.backends import get_backend
+from polygpu.backends.cuda.tiles import Card, Pass, groups_of, split_passes, word_bytes_of
+from polygpu.backends.cuda.transform import passes_over
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel
@@ -104,7 +105,7 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
 
 def moduli() -> Any:
     """The constants of q."""
-    backend: Any = load(DEVICE)
+    backend: Any = get_backend(DEVICE)
     return backend._moduli(ring(1).basis)
 
 
@@ -114,18 +115,19 @@ def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
     return tuple(map(cupy.asarray, tables))
 
 
-def round_twiddles(degree: int, one: Pass) -> Any:
-    """polygpu's own for the one pass of a transform, in the order of its rounds."""
-    backend: Any = load(DEVICE)
-    (table,) = backend._tables(ring(degree).transform, (one,))["forward"].values()
-    return table
+def round_twiddles(degree: int, one: Pass) -> int:
+    """The address of polygpu's own for the one pass of a transform, in the order of its rounds."""
+    backend: Any = get_backend(DEVICE)
+    plan: Any = ring(degree).transform
+    (group,) = groups_of(plan.basis, backend.card)
+    packed: bytes = backend._group_tables(plan, group, (one,)).value
+    return int.from_bytes(packed[:8], "little")
 
 
 def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
     """Those that polygpu takes for so many rows."""
-    backend: Any = load(DEVICE)
-    passes: tuple[Pass, ...] = backend._passes(ring(degree).transform, count)
-    return passes
+    card: Card = get_backend(DEVICE).card  # type: ignore[attr-defined]
+    return passes_over(count, degree, 1, WORD_BYTES, card)
 
 
 def taken(points: int, few: bool = False) -> Pass:
@@ -141,19 +143,23 @@ def in_passes(
 
     only: the number of one of them, which is done alone, on residues and to residues.
     """
-    done = tuple(passes if only is None else passes[only : only + 1])
+    chosen = slice(None) if only is None else slice(only, only + 1)
+    done = tuple(passes)[chosen]
 
     def work() -> Ready:
         import cupy
 
-        backend: Any = load(DEVICE)
+        backend: Any = get_backend(DEVICE)
         plan: Any = ring(degree).transform
-        tables = backend._tables(plan, tuple(passes))["forward"]
-        constants, word = backend._moduli(plan.basis), word_of(plan.basis, backend.card)
+        (group,) = groups_of(plan.basis, backend.card)
+
+        @cache
+        def record(rows_count: int) -> Any:
+            rows, _, offsets, used = backend._rows(plan, group, rows_count, tuple(passes))
+            return backend._record(rows, done, offsets[: len(passes)][chosen], "forward", used)
 
         def run(x: Any, y: Any) -> None:
-            rows = Rows(prod(x.shape) // degree, 1, degree.bit_length() - 1, word, constants)
-            backend._run_passes(rows, done, tables, x, y, "forward")
+            backend._replay(record(prod(x.shape) // degree), backend.address(x), backend.address(y))
 
         if len(done) > 1:
             return Ready(run)

@@ -13,6 +13,8 @@
 #include "fourier.hpp"
 #include "gil.hpp"
 #include "multiply.hpp"
+#include "pool.hpp"
+#include "results.hpp"
 #include "tables.hpp"
 #include "threads.hpp"
 #include "transform.hpp"
@@ -46,6 +48,7 @@ NB_MODULE(_cpu, module) {
     nb::register_exception_translator(translate_bad_alloc);
     static const Python python;
     set_caller(python);
+    module.attr("RESULTS") = make_results_handler();
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
     nb::class_<Basis>(module, "Basis")
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
@@ -56,14 +59,24 @@ NB_MODULE(_cpu, module) {
         .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<PrimeTables>(module, "PrimeTables")
+        .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
+             nb::arg("inverse"));
+    // tables: a tuple, which keeps what it holds
     nb::class_<Transform>(module, "Transform")
-        .def(nb::init<const Basis &, size_t, size_t, size_t, bool, const Lasting<Array> &, const Lasting<Array> &>(),
-             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("base"), nb::arg("block"),
-             nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"))
+        .def(
+            "__init__",
+            [](Transform *self, const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+               const nb::tuple &tables) {
+                new (self) Transform(basis, degree, leaf_size, block, negacyclic,
+                                     nb::cast<std::vector<const PrimeTables *>>(tables));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("leaf_size"),
+            nb::arg("block"), nb::arg("negacyclic"), nb::arg("tables"))
         .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
-        .def("multiply_leaves", &Transform::multiply_leaves, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+        .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // many moduli take long
@@ -80,6 +93,10 @@ NB_MODULE(_cpu, module) {
                nb::call_guard<GilReleased>());
     module.def("fft", &fft, nb::arg("x"), nb::arg("out"), nb::arg("inverse"));
     module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("zero"), nb::arg("limit"));
+    module.def("set_memory_handler", &set_memory_handler, nb::arg("handler"));
+    module.def("pool_kept", &pool_kept);
+    module.def("pool_release", &pool_release);
     module.def("supported_isas", &supported_isas);
     module.def("isa", &isa_in_use);
     module.def("set_isa", &set_isa, nb::arg("name"));

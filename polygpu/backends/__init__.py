@@ -19,7 +19,7 @@ from ..errors import BackendUnavailable, DeviceError
 from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import AuxiliarySize, FftPlan, Plan
+from ..plans.product import AuxiliarySize, FftProductPlan, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -43,7 +43,7 @@ class Backend(Protocol):
     def address(self, x: Array) -> int:
         """Where the array's first entry lies."""
 
-    def here(self) -> AbstractContextManager[Any]:
+    def device_scope(self) -> AbstractContextManager[Any]:
         """Inside a `with`, functions of xp allocate on this device."""
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
@@ -67,13 +67,13 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
-    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Whether products of so many polynomials with one are faster by matmul than by the plan."""
 
-    def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """Product in the evaluation domain, complete or not."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
@@ -164,7 +164,7 @@ def checked_device(name: object, source: str = "device") -> str:
 
 
 @cache
-def load(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The backend of a device, by its full name."""
     if name == "reference":
         from .reference import ReferenceBackend
@@ -181,7 +181,7 @@ def load(name: str) -> Backend:
 
 def backend() -> Backend:
     """The backend on which new values are made."""
-    return load(current_device())
+    return get_backend(current_device())
 
 
 def host() -> HostBackend:
@@ -192,15 +192,15 @@ def host() -> HostBackend:
 @cache
 def _host(device: str | None) -> HostBackend:
     chosen = device or _default_device()
-    return cast(HostBackend, load(chosen if chosen in _HOST_DEVICES else "cpu"))
+    return cast(HostBackend, get_backend(chosen if chosen in _HOST_DEVICES else "cpu"))
 
 
-def of(x: Array) -> Backend:
+def backend_of(x: Array) -> Backend:
     """The backend that computes on an array: where it lies."""
-    return host() if isinstance(x, np.ndarray) else load(f"cuda:{x.device.id}")
+    return host() if isinstance(x, np.ndarray) else get_backend(f"cuda:{x.device.id}")
 
 
-def together(x: Array, y: Array) -> bool:
+def same_device(x: Array, y: Array) -> bool:
     """Whether two arrays lie on one device."""
     if type(x) is not type(y):
         return False

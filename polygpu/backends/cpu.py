@@ -12,9 +12,9 @@ from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words, words_to_ints
 from ..plans.basis import Basis
-from ..plans.ntt import NttPlan, TransformSize
+from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
+from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from . import Array, Op
 from .reference import HostMemory
 
@@ -42,13 +42,16 @@ def configure() -> None:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
 
 
-class _Here:
-    """Turns NumPy's errors of memory into the library's."""
+class _Scope:
+    """NumPy's new arrays lie where results do; its errors of memory become the library's."""
+
+    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        pass
+        self._before = _cpu.set_memory_handler(_cpu.RESULTS)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _cpu.set_memory_handler(self._before)
         if isinstance(error, MemoryError) and not isinstance(error, OutOfHostMemory):
             raise OutOfHostMemory(f"{error}; take smaller batches") from None
 
@@ -57,14 +60,13 @@ class CpuBackend(HostMemory):
     """The native core behind the protocol."""
 
     name = "cpu"
-    _here = _Here()
 
     def __init__(self) -> None:
         configure()
 
-    def here(self) -> AbstractContextManager[Any]:
+    def device_scope(self) -> AbstractContextManager[Any]:
         """See Backend."""
-        return self._here
+        return _Scope()
 
     def _native_basis(self, basis: Basis) -> _cpu.Basis:
         native: _cpu.Basis | None = basis.handles.get("cpu")
@@ -74,6 +76,13 @@ class CpuBackend(HostMemory):
             words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
             native = _cpu.Basis(words, 8 * basis.dtype.itemsize)
             basis.handles["cpu"] = native
+        return native
+
+    def _native_tables(self, tables: PrimeTables) -> _cpu.PrimeTables:
+        native: _cpu.PrimeTables | None = tables.handles.get("cpu")
+        if native is None:
+            native = _cpu.PrimeTables(tables.modulus, tables.forward, tables.inverse)
+            tables.handles["cpu"] = native
         return native
 
     def _native(self, plan: Plan) -> Any:
@@ -86,7 +95,8 @@ class CpuBackend(HostMemory):
     def _make_native(self, plan: Plan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
         basis, degree, negacyclic = self._native_basis(plan.basis), plan.degree, plan.kind == "negacyclic"
         if isinstance(plan, NttPlan):
-            return _cpu.Transform(basis, degree, plan.base, plan.block, negacyclic, *plan.tables)
+            tables = tuple(self._native_tables(table) for table in plan.tables)
+            return _cpu.Transform(basis, degree, plan.leaf_size, plan.block, negacyclic, tables)
         if isinstance(plan, AuxiliaryPlan):
             return _cpu.Auxiliary(basis, self._native(plan.transform), degree, negacyclic)
         return _cpu.FftProduct(
@@ -130,18 +140,18 @@ class CpuBackend(HostMemory):
         else:
             self._native(plan).inverse(x, out)
 
-    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
         fast, fft = _NS[_cpu.isa()]
-        if isinstance(way, FftPlan):
+        if isinstance(way, FftProductPlan):
             return len(basis.moduli) * fft * way.work(way.digits)
         if isinstance(way, AuxiliarySize):
             return len(basis.moduli) * (30 + 20 * fast) * way.points * way.primes
         lazy_bits = 31 if basis.dtype == np.uint32 else 62
         layer = sum(_STRICT_NS if q.bit_length() > lazy_bits else fast for q in basis.moduli)
         transforms = 3 * (way.points.bit_length() - 1) * layer
-        leaves = len(basis.moduli) * (12 + 5.5 * way.base if way.base > 1 else 0.3)
-        return way.points * way.base * (transforms + leaves)
+        leaves = len(basis.moduli) * (12 + 5.5 * way.leaf_size if way.leaf_size > 1 else 0.3)
+        return way.points * way.leaf_size * (transforms + leaves)
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""
@@ -151,13 +161,13 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native(plan).multiply(a, b, out)
 
-    def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         if plan.basis.wide:
             product = _wide_leaves(plan, words_to_ints(a), words_to_ints(b))
             out[...] = ints_to_words(product, plan.basis.words)
         else:
-            self._native(plan).multiply_leaves(a, b, out)
+            self._native(plan).multiply_eval(a, b, out)
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
@@ -180,7 +190,7 @@ class CpuBackend(HostMemory):
 
 
 def _wide_ntt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[0][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].forward[0], x.shape[:-1], plan.degree
     nodes = 1
     while nodes < plan.points:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -191,7 +201,7 @@ def _wide_ntt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_intt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[1][0, 0], x.shape[:-1], plan.degree
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].inverse[0], x.shape[:-1], plan.degree
     nodes = plan.points // 2
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
@@ -203,18 +213,18 @@ def _wide_intt(plan: NttPlan, x: Array) -> Array:
 
 
 def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
-    q, base = plan.basis.moduli[0], plan.base
+    q, leaf_size = plan.basis.moduli[0], plan.leaf_size
     if plan.points > 1:
-        w = plan.tables[0][0, 0, plan.points // 2 :]
+        w = plan.tables[0].forward[0, plan.points // 2 :]
         constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
     else:
         constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)
-    left = a.reshape(*a.shape[:-1], plan.points, base)
-    right = b.reshape(*b.shape[:-1], plan.points, base)
+    left = a.reshape(*a.shape[:-1], plan.points, leaf_size)
+    right = b.reshape(*b.shape[:-1], plan.points, leaf_size)
     shape = np.broadcast_shapes(left.shape, right.shape)
     product = np.zeros(shape, dtype=object)
-    for i in range(base):
+    for i in range(leaf_size):
         row = left[..., i : i + 1] * right
-        product[..., i:] += row[..., : base - i]
-        product[..., :i] += row[..., base - i :] * constants
+        product[..., i:] += row[..., : leaf_size - i]
+        product[..., :i] += row[..., leaf_size - i :] * constants
     return (product % q).reshape(*shape[:-2], plan.degree)

@@ -1,7 +1,7 @@
 """The definitions, in Python integers: the oracle of the tests, and the device "reference".
 
 Nothing of polygpu is imported: one mistake cannot hide in both. Plans are read for their parameters
-only (degree, kind, base, roots, limbs.moduli), never for their tables.
+only (degree, kind, leaf_size, roots, limbs.moduli), never for their tables.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def reverse_bits(k: int, points: int) -> int:
 
 
 def leaf_constants(plan: Any, limb: int) -> list[int]:
-    """c_k of the leaves X^base - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
-    q, root, points = plan.basis.moduli[limb], plan.roots[limb], plan.degree // plan.base
+    """c_k of the leaves X^leaf_size - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
+    q, root, points = plan.basis.moduli[limb], plan.tables[limb].root, plan.degree // plan.leaf_size
     exponents = (reverse_bits(k, points) for k in range(points))
     if plan.kind == "negacyclic":
         exponents = (2 * e + 1 for e in exponents)
@@ -116,7 +116,7 @@ class HostMemory:
         """See Backend."""
         return int(x.__array_interface__["data"][0])
 
-    def here(self) -> AbstractContextManager[Any]:
+    def device_scope(self) -> AbstractContextManager[Any]:
         """See Backend."""
         return nullcontext()
 
@@ -191,35 +191,35 @@ class ReferenceBackend(HostMemory):
             out[:, limb, :] = np.array(values, dtype=out.dtype)
 
     def ntt(self, plan: Any, x: Array, out: Array) -> None:
-        """The residue modulo each leaf: coefficient r is the sum over i of a[i base + r] c^i."""
+        """The residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
             for limb, row in enumerate(item):
-                q, base = plan.basis.moduli[limb], plan.base
+                q, leaf_size = plan.basis.moduli[limb], plan.leaf_size
                 residues = []
                 for c in leaf_constants(plan, limb):
-                    for r in range(base):
-                        residues.append(evaluate(row[r::base], c, q))
+                    for r in range(leaf_size):
+                        residues.append(evaluate(row[r::leaf_size], c, q))
                 rows.append(residues)
             values.append(rows)
         write(plan.basis, values, out)
 
     def intt(self, plan: Any, x: Array, out: Array) -> None:
-        """a[i base + r] = 1/points times the sum over the leaves of residue r times c^-i."""
+        """a[i leaf_size + r] = 1/points times the sum over the leaves of residue r times c^-i."""
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
             for limb, row in enumerate(item):
-                q, base = plan.basis.moduli[limb], plan.base
-                points = plan.degree // base
+                q, leaf_size = plan.basis.moduli[limb], plan.leaf_size
+                points = plan.degree // leaf_size
                 inverses = [pow(c, -1, q) for c in leaf_constants(plan, limb)]
                 powers = [pow(points, -1, q)] * points
                 coefficients = [0] * plan.degree
                 for i in range(points):
-                    for r in range(base):
-                        total = sum(p * v for p, v in zip(powers, row[r::base], strict=True))
-                        coefficients[i * base + r] = total % q
+                    for r in range(leaf_size):
+                        total = sum(p * v for p, v in zip(powers, row[r::leaf_size], strict=True))
+                        coefficients[i * leaf_size + r] = total % q
                     powers = [p * c % q for p, c in zip(powers, inverses, strict=True)]
                 rows.append(coefficients)
             values.append(rows)
@@ -243,9 +243,9 @@ class ReferenceBackend(HostMemory):
         ]
         write(plan.basis, values, out)
 
-    def multiply_leaves(self, plan: Any, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook modulo each leaf."""
-        base = plan.base
+        leaf_size = plan.leaf_size
         x, y = (to_ints(plan.basis, np.broadcast_to(v, out.shape)) for v in (a, b))
         values = []
         for left, right in zip(x, y, strict=True):
@@ -254,7 +254,7 @@ class ReferenceBackend(HostMemory):
                 q = plan.basis.moduli[limb]
                 row: list[int] = []
                 for k, c in enumerate(leaf_constants(plan, limb)):
-                    at = slice(k * base, (k + 1) * base)
+                    at = slice(k * leaf_size, (k + 1) * leaf_size)
                     row += product(u[at], v[at], q, c)
                 rows.append(row)
             values.append(rows)

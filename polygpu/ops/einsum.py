@@ -1,6 +1,6 @@
-"""Sums of products over batch axes: matmul, dot and einsum of polynomials.
+"""Sums of products over batch axes: matmul, dot and einsum of elements.
 
-Evaluated polynomials multiply point by point, so that such a sum is a product of small matrices for each
+Evaluated elements multiply point by point, so that such a sum is a product of small matrices for each
 point of each limb. Rings without a complete transform multiply polynomials and add them up.
 """
 
@@ -8,127 +8,73 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
 from ..arrays import contiguous, empty, overlap
-from ..backends import Array, Backend
+from ..backends import Array, Backend, backend_of
+from ..checks import Domain
 from ..errors import ParameterError
-from ..poly import Poly, checked_axis, checked_poly, finish, result_data, result_shape
-from ..ring import Domain, Ring
+from .batch import checked_axis, result_array, result_shape
+from .elementwise import add_up
+from .multiply import multiply
+from .transform import to_domain
+
+if TYPE_CHECKING:
+    from ..ring import Ring
 
 # An axis of an operand: a letter of einsum, or of axes that broadcast the place from the right, -1, -2, ...
 Label = str | int
 
+Arrays = Sequence[Array]
+Domains = Sequence[Domain]
+
 _CHUNK_BYTES = 1 << 26  # of products of polynomials held at a time before they are added up
 
 
-def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
-    """The product of matrices of polynomials, a @ b, by NumPy's rules.
+# Operands are arrays with a domain each: an axis that only one has is summed before that is transformed.
 
-    The last two batch axes are matrices, the others broadcast; a value of one batch axis is a row on the
-    left, a column on the right.
 
-    Args:
-        a: values of at least one batch axis.
-        b: of a's ring and device.
-        out: as of Poly.mul.
-
-    Returns:
-        Coefficients of coefficients, with one inverse transform; "eval" where an operand is.
-
-    Raises:
-        ParameterError: shapes that do not fit.
-        RingMismatch, DeviceError, OutputError: as of Poly.mul; also an operand that is no Poly.
-        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
-
-    Cost: a transform for each entry of operands and result, and m k n products of residues for each limb and
-    point. Without a complete transform (ML-KEM, product="fft", unfriendly moduli) m k n products of
-    polynomials.
-
-    >>> from polygpu import Ring
-    >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
-    >>> (x @ x[:, 0]).to_bigints(centered=True).tolist()
-    [[6, 0, 1, 0], [3, 6, 0, 0]]
-    """
-    b = checked_poly(a, "a")._operand(checked_poly(b, "b"))
-    for name, x in (("a", a), ("b", b)):
-        if not x.ndim:
+def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> tuple[Array, Domain]:
+    """The product of two matrices of elements, by NumPy's rules; evaluated where an operand is."""
+    a, b = (x.shape[:-2] for x in arrays)
+    for name, batch in (("a", a), ("b", b)):
+        if not batch:
             raise ParameterError(f"{name}: a single polynomial is no matrix; use a * b")
-    k = b.shape[-2] if b.ndim > 1 else b.shape[-1]
-    if a.shape[-1] != k:
+    k = b[-2] if len(b) > 1 else b[-1]
+    if a[-1] != k:
         raise ParameterError(
-            f"a, b: batch shapes {a.shape} and {b.shape}; the last axis of a, {a.shape[-1]}, must be as long "
-            f"as the {'second last' if b.ndim > 1 else 'only'} one of b, {k}"
+            f"a, b: batch shapes {a} and {b}; the last axis of a, {a[-1]}, must be as long "
+            f"as the {'second last' if len(b) > 1 else 'only'} one of b, {k}"
         )
-    batches: list[list[Label]] = [list(range(2 - x.ndim, 0)) for x in (a, b)]
-    rows: list[Label] = ["m"] if a.ndim > 1 else []
-    columns: list[Label] = ["n"] if b.ndim > 1 else []
+    batches: list[list[Label]] = [list(range(2 - len(batch), 0)) for batch in (a, b)]
+    rows: list[Label] = ["m"] if len(a) > 1 else []
+    columns: list[Label] = ["n"] if len(b) > 1 else []
     output = max(batches, key=len) + rows + columns
-    return _contract([a, b], [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]], output, out)
+    labels = [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]]
+    return _contract(ring, arrays, domains, labels, output, out)
 
 
-def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly:
-    """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
-
-    As matmul in all else: domains, errors, cost.
-
-    Args:
-        a: values of at least one batch axis.
-        b: of a's ring and device, or an int; batch axes broadcast, as of a * b.
-        axis: of the broadcast batch shape, the last by default.
-        out: as of Poly.mul.
-
-    >>> from polygpu import Ring
-    >>> R = Ring(4, 17)
-    >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
-    [0, 1, 2, 0]
-    """
-    b = checked_poly(a, "a")._operand(b)
-    ndim = len(result_shape(a, b)) - 2
+def dot(
+    ring: Ring, arrays: Arrays, domains: Domains, axis: object, out: Array | None
+) -> tuple[Array, Domain]:
+    """The sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as of matmul."""
+    ndim = len(result_shape(*arrays)) - 2
     if not ndim:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
     summed = checked_axis(axis, ndim) - ndim
     output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
-    return _contract([a, b], [list(range(-x.ndim, 0)) for x in (a, b)], output, out)
+    labels: list[list[Label]] = [list(range(2 - x.ndim, 0)) for x in arrays]
+    return _contract(ring, arrays, domains, labels, output, out)
 
 
-def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
-    """Sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" is the product of matrices.
-
-    Args:
-        subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast. Without "->"
-            the result has "...", then the letters that occur once, in alphabetical order. A letter twice in
-            one operand takes its diagonal. Coefficients and limbs are no axes.
-        operands: values of one ring and device. More than two are multiplied pairwise from the left.
-        out: as of Poly.mul.
-
-    Returns:
-        Coefficients of coefficients; "eval" where an operand is.
-
-    Raises:
-        ParameterError: subscripts that say nothing, or do not fit the operands' shapes.
-        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
-
-    Cost: of two operands a batch of matrix products (see matmul); axes that only one has are summed first.
-
-    >>> from polygpu import Ring
-    >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
-    >>> einsum("ii", x).to_bigints().tolist()
-    [1, 2, 0, 0]
-    >>> einsum("ij,kj->ik", x, x) == x @ einsum("ij->ji", x)
-    True
-    """
-    if not operands:
-        raise ParameterError("einsum: no operands; give a Poly for each term of the subscripts")
-    first = checked_poly(operands[0], "operand 0")
-    polys = [first._operand(checked_poly(x, f"operand {i}")) for i, x in enumerate(operands)]
-    labels, output = _parsed(subscripts, [x.ndim for x in polys])
-    return _contract(polys, labels, output, out)
-
-
-Poly._matmul = staticmethod(matmul)
+def einsum(
+    ring: Ring, subscripts: object, arrays: Arrays, domains: Domains, out: Array | None
+) -> tuple[Array, Domain]:
+    """Sums of products over labelled batch axes, by NumPy's rules; domains as of matmul."""
+    labels, output = _parsed(subscripts, [x.ndim - 2 for x in arrays])
+    return _contract(ring, arrays, domains, labels, output, out)
 
 
 # ---- subscripts ----
@@ -191,12 +137,13 @@ def _split(term: str, axes: int) -> list[Label]:
 # ---- sums of products ----
 
 
-@dataclass
 class _Term:
     """An operand or a result: batch axes with their labels, then rows and points."""
 
-    data: Array
-    labels: list[Label]
+    __slots__ = ("data", "labels")
+
+    def __init__(self, data: Array, labels: list[Label]) -> None:
+        self.data, self.labels = data, labels
 
     @property
     def sizes(self) -> dict[Label, int]:
@@ -210,18 +157,25 @@ class _Term:
         return data[tuple(slice(None) if x in self.labels else None for x in order)]
 
 
-def _contract(polys: list[Poly], labels: list[list[Label]], output: list[Label], out: Poly | None) -> Poly:
+def _contract(
+    ring: Ring,
+    arrays: Arrays,
+    domains: Domains,
+    labels: list[list[Label]],
+    output: list[Label],
+    out: Array | None,
+) -> tuple[Array, Domain]:
     """The sum of the products over all labels that the result has not."""
-    sizes = _sizes(polys, labels)
-    ring, compute = polys[0].ring, polys[0]._backend
+    sizes = _sizes(arrays, labels)
+    compute = backend_of(arrays[0])
     shape = (*(sizes[x] for x in output), ring.rows, ring.n)
-    data = result_data(compute, shape, out, *polys)
-    evaluated = any(x.domain == "eval" for x in polys)
-    domain: Domain = "eval" if evaluated or (len(polys) > 1 and ring.multiplies_evaluated) else "coef"
-    terms = [_squeezed(compute, x, names) for x, names in zip(polys, labels, strict=True)]
-    for i, poly in enumerate(polys):
+    data = result_array(compute, shape, out, *arrays)
+    evaluated = "eval" in domains
+    domain: Domain = "eval" if evaluated or (len(arrays) > 1 and ring.multiplies_evaluated) else "coef"
+    terms = [_squeezed(compute, x, names) for x, names in zip(arrays, labels, strict=True)]
+    for i, source in enumerate(domains):
         needed = {*output, *(x for term in terms[:i] + terms[i + 1 :] for x in term.labels)}
-        _prepare(terms[i], poly, needed, domain)
+        _prepare(ring, terms[i], needed, source, domain)
     taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
     target = empty(compute, data.shape, data.dtype) if taken else data
     # Axes of length 1 are of no term.
@@ -231,30 +185,31 @@ def _contract(polys: list[Poly], labels: list[list[Label]], output: list[Label],
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.base_degree == 1 and not ring.basis.wide:
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, compute, domain, total, term, result)
         total = result
-    with compute.here():
+    with compute.device_scope():
         if total is not final:
             final.data[...] = total.axes(kept)
         if domain == "eval" and not evaluated:
             compute.intt(ring.transform, target, data)
         elif taken:
             data[...] = target
-    return finish(ring, data, "eval" if evaluated else "coef", out)
+    return data, "eval" if evaluated else "coef"
 
 
-def _sizes(polys: list[Poly], labels: list[list[Label]]) -> dict[Label, int]:
+def _sizes(arrays: Arrays, labels: list[list[Label]]) -> dict[Label, int]:
     """The length of each label; axes of length 1 broadcast."""
     sizes: dict[Label, int] = {}
-    for i, (poly, names) in enumerate(zip(polys, labels, strict=True)):
-        for label, size in zip(names, poly.shape, strict=True):
-            diagonal = [x for name, x in zip(names, poly.shape, strict=True) if name == label]
+    for i, (array, names) in enumerate(zip(arrays, labels, strict=True)):
+        batch = array.shape[:-2]
+        for label, size in zip(names, batch, strict=True):
+            diagonal = [x for name, x in zip(names, batch, strict=True) if name == label]
             if min(diagonal) != max(diagonal):
                 raise ParameterError(
-                    f"subscripts: label {label!r} occurs twice in an operand of batch shape {poly.shape}; "
+                    f"subscripts: label {label!r} occurs twice in an operand of batch shape {batch}; "
                     f"a diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}"
                 )
             known = sizes.setdefault(label, size)
@@ -265,20 +220,20 @@ def _sizes(polys: list[Poly], labels: list[list[Label]]) -> dict[Label, int]:
                     f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
                 )
                 raise ParameterError(
-                    f"operand {i}: {name}, of batch shape {poly.shape}, has length {size}, and {known} in an "
+                    f"operand {i}: {name}, of batch shape {batch}, has length {size}, and {known} in an "
                     "operand before; lengths must be equal, or 1: index or reshape one"
                 )
     return sizes
 
 
-def _squeezed(compute: Backend, poly: Poly, labels: list[Label]) -> _Term:
+def _squeezed(compute: Backend, data: Array, labels: list[Label]) -> _Term:
     """The operand with the diagonal of labels that repeat, without axes of length 1; a view."""
-    data, names, xp = poly.data, list(labels), compute.xp
+    names, xp = list(labels), compute.xp
     for label in labels:
         while names.count(label) > 1:
             i = names.index(label)
             j = names.index(label, i + 1)
-            with compute.here():
+            with compute.device_scope():
                 data = xp.moveaxis(xp.diagonal(data, 0, i, j), -1, i)
             del names[j]
     long = [size != 1 for size in data.shape[: len(names)]]
@@ -286,14 +241,14 @@ def _squeezed(compute: Backend, poly: Poly, labels: list[Label]) -> _Term:
     return _Term(data, [name for name, x in zip(names, long, strict=True) if x])
 
 
-def _prepare(term: _Term, poly: Poly, needed: set[Label], domain: Domain) -> None:
+def _prepare(ring: Ring, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
     """Sum over the axes that only this operand has, and bring it into the domain."""
     own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
-        term.data = Poly._wrap(poly.ring, term.data, poly.domain).sum(own).data
+        term.data = add_up(ring.basis, term.data, own)
         term.labels = [x for x in term.labels if x in needed]
-    if poly.domain != domain:
-        term.data = Poly._wrap(poly.ring, contiguous(term.data), poly.domain).ntt().data
+    if source != target:
+        term.data = to_domain(ring, contiguous(term.data), source, target)
 
 
 def _between(compute: Backend, left: _Term, right: _Term, needed: set[Label]) -> _Term:
@@ -330,7 +285,7 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
     else:
         views, groups, fits = choices[0]
     shapes = [(*(prod(sizes[x] for x in group) for group in three), *out.data.shape[-2:]) for three in groups]
-    with compute.here():
+    with compute.device_scope():
         a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
         c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
         compute.matmul_points(ring.basis, a, b, c)
@@ -363,15 +318,15 @@ def _add_products(
     """Products of polynomials, some at a time, summed into the result."""
     summed = [x for x in left.labels if x not in out.labels]
     count = prod(left.sizes[x] for x in summed)
-    with compute.here():
+    with compute.device_scope():
         a, b = (x.axes([*summed, *out.labels]) for x in (left, right))
         a, b = (x.reshape(count, *x.shape[len(summed) :]) for x in (a, b))
         if not count:
             out.data[...] = 0
         step = max(1, _CHUNK_BYTES // max(1, out.data.nbytes))
         for i in range(0, count, step):
-            x, y = (Poly._wrap(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
-            part = (x * y).sum(0).data
+            x, y = (contiguous(x[i : i + step]) for x in (a, b))
+            part = add_up(ring.basis, multiply(ring, x, y, domain), 0)
             if i:
                 compute.pointwise(ring.basis, "add", out.data, part, None, out.data)
             else:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ..arrays import overlap
-from ..backends import Array, Backend, load, of
-from ..checks import Product
-from ..errors import PrecisionError, TablesTooLarge
+from ..backends import Array, Backend, backend_of, get_backend
+from ..checks import Domain, Product
+from ..errors import DomainError, PrecisionError, TablesTooLarge
 from ..linalg import MAX_MODULUS
 from ..memory import check_memory
 from ..plans.ntt import TransformSize
 from ..plans.product import Plan, auxiliary_size, coarsest_fft, plan_auxiliary, plan_fft
+from .batch import result_array, result_shape
+from .elementwise import pointwise, scale
+from .integers import from_integers, ones
+from .transform import to_domain
 
 if TYPE_CHECKING:
     from ..ring import Ring
@@ -26,36 +30,32 @@ _CLEARLY = 0.8  # estimates are rough: a complete transform gives way to less th
 Way = Literal["transform", "fft", "auxiliary"]
 
 
-class Choice(NamedTuple):
-    """How coefficients of a ring are multiplied on a device, and why."""
+def choose(ring: Ring, product: Product, device: str) -> tuple[Way, str]:
+    """How coefficients of a ring are multiplied on a device, and why. Makes no tables.
 
-    way: Way
-    reason: str
-
-
-def choose(ring: Ring, product: Product, device: str) -> Choice:
-    """What is asked for, or the way for which the device's estimate is least. Makes no tables."""
-    n, moduli, kind, base = ring.n, ring.moduli, ring.kind, ring.base_degree
-    exact: Way = "auxiliary" if base is None or ring.basis.wide else "transform"
+    What is asked for, or the way for which the device's estimate is least.
+    """
+    n, moduli, kind, leaf_size = ring.n, ring.moduli, ring.kind, ring.leaf_size
+    exact: Way = "auxiliary" if leaf_size is None or ring.basis.wide else "transform"
     asked = ring.product if product == "auto" else product
     if asked != "auto":
-        return Choice("fft" if asked == "fft" else exact, "as asked for")
+        return "fft" if asked == "fft" else exact, "as asked for"
     if ring.basis.wide:
-        return Choice(exact, "the one way above 2**64")
+        return exact, "the one way above 2**64"
     try:
         by_fft = coarsest_fft(n, moduli, kind)
         check_memory(by_fft.bytes, n, moduli)
     except (PrecisionError, TablesTooLarge):
-        return Choice(exact, "no FFT is proven to be exact and fits in memory")
-    compute = load(device)
+        return exact, "no FFT is proven to be exact and fits in memory"
+    compute = get_backend(device)
     cost = compute.product_ns(ring.basis, by_fft)
-    if base is None:
+    if leaf_size is None:
         other = least = compute.product_ns(ring.basis, auxiliary_size(n, moduli))
     else:
-        other = compute.product_ns(ring.basis, TransformSize(n // base, base))
-        least = _CLEARLY * other if base == 1 else other
+        other = compute.product_ns(ring.basis, TransformSize(n // leaf_size, leaf_size))
+        least = _CLEARLY * other if leaf_size == 1 else other
     reason = f"estimates on {device}: FFT {_time(cost)}, {_NAMES[exact]} {_time(other)}"
-    return Choice("fft" if cost < least else exact, reason)
+    return "fft" if cost < least else exact, reason
 
 
 _NAMES = {"transform": "transform", "auxiliary": "auxiliary primes"}
@@ -77,15 +77,70 @@ def plan_product(ring: Ring, way: Way) -> Plan:
     return (plan_fft if way == "fft" else plan_auxiliary)(ring.n, ring.moduli, ring.kind)
 
 
-def multiply(ring: Ring, a: Array, b: Array, out: Array, product: Product) -> None:
-    """out = a b of coefficients (*batch, rows, n), which broadcast to out's shape."""
-    compute = of(a)
+def multiply(
+    ring: Ring, a: Array, b: Array, domain: Domain, product: Product = "auto", out: Array | None = None
+) -> Array:
+    """a b of elements in one domain, in that domain; batch axes broadcast.
+
+    Raises:
+        DomainError: evaluated operands, and product="fft".
+        PrecisionError, ParameterError, TablesTooLarge: as Ring.product_plan.
+    """
+    compute = backend_of(a)
+    if domain == "eval" and product == "fft":
+        raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
+    data = result_array(compute, result_shape(a, b), out, a, b)
+    if domain == "eval":
+        compute.multiply_eval(ring.transform, a, b, data)
+        return data
     plan = ring.product_plan(product, compute.name)
     if a.size != b.size and product == ring.product == "auto":
         many, one = (b, a) if a.size < b.size else (a, b)
-        if _as_matrices(compute, plan, many, one, out):
-            return _multiply_by_matrix(compute, ring, many, one, out)
-    compute.multiply(plan, a, b, out)
+        if _as_matrices(compute, plan, many, one, data):
+            _multiply_by_matrix(compute, ring, many, one, data)
+            return data
+    compute.multiply(plan, a, b, data)
+    return data
+
+
+def multiply_by_int(ring: Ring, x: Array, domain: Domain, factor: int, out: Array | None = None) -> Array:
+    """A factor times elements, in their domain."""
+    if not ring.basis.wide:
+        return scale(ring.basis, x, factor, out)
+    constant = from_integers(ring.basis, ring.n, factor, backend_of(x))
+    return multiply(ring, x, to_domain(ring, constant, "coef", domain), domain, "auto", out)
+
+
+def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: Array | None = None) -> Array:
+    """a b + c of elements in one domain, in that domain; one pass where a product is one of each residue."""
+    compute, shape = backend_of(a), result_shape(a, b, c)
+    if domain == "eval" and ring.transform.leaf_size == 1:
+        data = result_array(compute, shape, out, a, b, c)
+        compute.pointwise(ring.basis, "mul_add", a, b, c, data)
+        return data
+    if out is not None:
+        result_array(compute, shape, out, a, b, c)  # refused before anything is computed
+    return pointwise(ring.basis, "add", multiply(ring, a, b, domain), c, out)
+
+
+def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
+    """x^exponent in x's domain, exponent >= 0, by squaring; evaluated in between where that is shorter."""
+    compute = backend_of(x)
+    if exponent == 0:
+        one = ones(ring.basis, ring.n, x.shape[:-2], compute)
+        return to_domain(ring, one, "coef", domain)
+    if exponent == 1:
+        with compute.device_scope():
+            return x.copy()
+    if domain == "coef" and ring.multiplies_evaluated:
+        evaluated = power(ring, to_domain(ring, x, "coef", "eval"), "eval", exponent)
+        return to_domain(ring, evaluated, "eval", "coef")
+    result = x
+    for bit in bin(exponent)[3:]:
+        result = multiply(ring, result, result, domain)
+        if bit == "1":
+            result = multiply(ring, result, x, domain)
+    return result
 
 
 # ---- many short polynomials times one: a product of matrices ----
@@ -102,7 +157,7 @@ def _multiply_by_matrix(compute: Backend, ring: Ring, many: Array, one: Array, o
     """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
     n, below = ring.n, one
     index = compute.constant(_toeplitz_index(n))
-    with compute.here():
+    with compute.device_scope():
         if ring.kind == "negacyclic":
             below = compute.xp.empty_like(one)
             compute.pointwise(ring.basis, "neg", one, None, None, below)

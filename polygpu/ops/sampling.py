@@ -12,11 +12,11 @@ Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ..backends import Array, HostBackend
+from ..arrays import empty
+from ..backends import Array, host
 from ..checks import integer, shown
 from ..errors import NotAnInteger, ParameterError
 from ..plans.basis import Basis
@@ -71,10 +71,14 @@ def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
     return buffer[skip:]
 
 
-def uniform(
-    backend: HostBackend, basis: Basis, n: int, batch: tuple[int, ...], seed: Seed, start: int, out: Any
-) -> None:
-    """Fill out (*batch, rows, n) with residues uniform in [0, q), the polynomials start, start + 1, ..."""
+def uniform(basis: Basis, n: int, batch: tuple[int, ...], seed: Seed, start: int) -> Array:
+    """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..., in host memory."""
+    if integer(start, "start") < 0:
+        raise ParameterError(f"start: {shown(start)} must be at least 0")
+    if start >> 48:
+        raise ParameterError(f"start: {shown(start)} must be below 2**48")
+    compute = host()
+    out = empty(compute, (*batch, basis.rows, n), basis.dtype)
     key, words, items = key_of(seed), basis.words + 1, prod(batch)
     last = _STREAM // (8 * words * n)
     if start + items > last:
@@ -89,4 +93,5 @@ def uniform(
             size = 8 * words * n
             raw = stream(key, limb, size * (start + first), size * count)
             numbers = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
-            backend.reduce_words(basis, numbers.reshape(count, n, words), limb, flat[first : first + count])
+            compute.reduce_words(basis, numbers.reshape(count, n, words), limb, flat[first : first + count])
+    return out

@@ -1,4 +1,4 @@
-"""Plans by their parameters."""
+"""Plans, and the tables of primes, by their parameters."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from weakref import WeakValueDictionary
 
 _P = TypeVar("_P")
 
-# Plans live while a ring uses them; the most recent ones also between rings.
+# Plans live while a ring uses them; the most recent ones also between rings. Tables live while a plan does.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = threading.RLock()
 
 
-def cached(key: tuple[Any, ...], build: Callable[[], _P]) -> _P:
-    """The plan of this key, built once while it lives."""
+def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True) -> _P:
+    """The plan of this key, built once while it lives; recent: it lives a while without a ring."""
     with _lock:
         plan: _P | None = _plans.get(key)
         if plan is None:
             plan = _plans[key] = build()
-            _recent.append(plan)
+            if recent:
+                _recent.append(plan)
         return plan
 
 

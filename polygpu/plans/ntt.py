@@ -24,7 +24,7 @@ CACHE_BLOCK_BYTES = 1 << 15
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
-def transform_base(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
+def least_leaf_size(n: int, moduli: tuple[int, ...], kind: Kind) -> int | None:
     """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
     if n & (n - 1):
         return None
@@ -39,61 +39,89 @@ class TransformSize(NamedTuple):
     """A transform that has no tables yet."""
 
     points: int
-    base: int
+    leaf_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class PrimeTables:
+    """The tables of one prime: made once, and shared by the transforms of all rings that have the prime.
+
+    The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
+    (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their Shoup quotients;
+    the inverse one carries 1/points. For a modulus above 2^64 there is one row of Python ints.
+    """
+
+    modulus: int
+    root: int
+    points: int  # leaves of the tree
+    kind: Kind
+    dtype: np.dtype[Any]  # of residues in memory; object above 2^64
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def forward(self) -> NDArray[Any]:
+        """Of the forward transform, (2, points), in host memory; made when first asked for."""
+        return self._both[0]
+
+    @property
+    def inverse(self) -> NDArray[Any]:
+        """Of the inverse transform."""
+        return self._both[1]
+
+    @cached_property
+    def _both(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self.dtype == object:
+            forward, inverse = _wide_tables(self.modulus, self.root, self.points, self.kind)
+        else:
+            forward, inverse = (np.zeros((2, self.points), self.dtype) for _ in range(2))
+            if self.points > 1:
+                _cpu.fill_twiddles(self.modulus, self.root, self.kind == "negacyclic", forward, inverse)
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        return forward, inverse
 
 
 @dataclass(frozen=True, eq=False)
 class NttPlan:
-    """A transform modulo each limb, complete (base 1) or stopped where leaves have `base` coefficients.
-
-    The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
-    (docs/math.md, "The tree of factors"). A limb's table is two rows, twiddles by node and their
-    Shoup quotients; the inverse table carries 1/points. For a wide modulus there is one row of
-    Python ints.
-    """
+    """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients."""
 
     basis: Basis
     degree: int
     kind: Kind
-    base: int
-    roots: tuple[int, ...]
+    leaf_size: int
+    tables: tuple[PrimeTables, ...]  # of each limb
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def points(self) -> int:
         """Leaves of the tree."""
-        return self.degree // self.base
+        return self.degree // self.leaf_size
 
     @property
     def block(self) -> int:
         """Coefficients that a core transforms together; it walks longer rows depth first."""
         return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
 
-    @cached_property
-    def tables(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Forward and inverse table in host memory, (limbs, 2, points) each; made when first asked for."""
-        moduli, points = self.basis.moduli, self.points
-        if self.basis.wide:
-            forward, inverse = _wide_tables(moduli[0], self.roots[0], points, self.kind)
-        else:
-            forward = np.zeros((len(moduli), 2, points), self.basis.dtype)
-            inverse = np.zeros_like(forward)
-            if points > 1:
-                for i, (q, root) in enumerate(zip(moduli, self.roots, strict=True)):
-                    _cpu.fill_twiddles(q, root, self.kind == "negacyclic", forward[i], inverse[i])
-        forward.setflags(write=False)
-        inverse.setflags(write=False)
-        return forward, inverse
 
-
-def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, base: int, roots: tuple[int, ...]) -> NttPlan:
-    """The plan of a transform with the given roots, one a modulus, of order root_order(n // base)."""
+def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, leaf_size: int, roots: tuple[int, ...]) -> NttPlan:
+    """The plan of a transform with the given roots, one a modulus, of order root_order(n // leaf_size)."""
 
     def build() -> NttPlan:
-        check_memory(table_bytes(n, moduli, base), n, moduli)
-        return NttPlan(basis_of(moduli), n, kind, base, roots)
+        check_memory(table_bytes(n, moduli, leaf_size), n, moduli)
+        basis = basis_of(moduli)
+        dtype = np.dtype(object) if basis.wide else basis.dtype
+        tables = tuple(
+            prime_tables(q, root, n // leaf_size, kind, dtype) for q, root in zip(moduli, roots, strict=True)
+        )
+        return NttPlan(basis, n, kind, leaf_size, tables)
 
-    return cached(("ntt", n, moduli, kind, base, roots), build)
+    return cached(("ntt", n, moduli, kind, leaf_size, roots), build)
+
+
+def prime_tables(q: int, root: int, points: int, kind: Kind, dtype: np.dtype[Any]) -> PrimeTables:
+    """The tables of a prime, from whichever ring has them."""
+    key = ("prime", q, root, points, kind, dtype)
+    return cached(key, lambda: PrimeTables(q, root, points, kind, dtype), recent=False)
 
 
 def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -109,14 +137,14 @@ def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[An
         ]
         row = np.array([1, *nodes], dtype=object)
         row[:2] = row[:2] * scale % q
-        return row.reshape(1, 1, points)
+        return row.reshape(1, points)
 
     return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
 
 
-def table_bytes(n: int, moduli: tuple[int, ...], base: int) -> int:
+def table_bytes(n: int, moduli: tuple[int, ...], leaf_size: int) -> int:
     """Bytes of the twiddle tables of plan_ntt."""
     basis = basis_of(moduli)
     if basis.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
-        return 2 * (n // base) * (36 + 9 * basis.words)
-    return 4 * len(moduli) * (n // base) * basis.dtype.itemsize
+        return 2 * (n // leaf_size) * (36 + 9 * basis.words)
+    return 4 * len(moduli) * (n // leaf_size) * basis.dtype.itemsize

@@ -44,7 +44,7 @@ class AuxiliaryPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class FftPlan:
+class FftProductPlan:
     """An exact product modulo words, over the integers by transforms in doubles, then reduced.
 
     Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
@@ -107,7 +107,7 @@ class FftPlan:
         return table
 
 
-Plan = NttPlan | AuxiliaryPlan | FftPlan
+Plan = NttPlan | AuxiliaryPlan | FftProductPlan
 
 
 def residue_bits(moduli: tuple[int, ...]) -> int:
@@ -170,7 +170,7 @@ def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
     return size * (stage ** (3 * stages) * (1 + 3 * digits * u) - 1)
 
 
-def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
+def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
     """The plan of plan_fft, whatever memory there is.
 
     Raises:
@@ -193,7 +193,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
         width = digit_width(moduli, digits)
         bound = fft_error_bound(n, length // 2, digits, width)
         if 2 * bound < 1:
-            return FftPlan(basis_of(moduli), n, kind, length, digits, float(bound))
+            return FftProductPlan(basis_of(moduli), n, kind, length, digits, float(bound))
     raise PrecisionError(
         f"n = {n} with moduli of {residue_bits(moduli)} bits: a product by FFT with {digits} digits of "
         f"{width} bits may be wrong by {float(bound):.2g}, which must be below 1/2; auxiliary primes are "
@@ -201,7 +201,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
     )
 
 
-def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
+def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
     """The plan of an exact product by transforms in doubles, with the fewest digits that are proven exact.
 
     Raises:
@@ -209,7 +209,7 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftPlan:
         TablesTooLarge: its table does not fit in memory.
     """
 
-    def build() -> FftPlan:
+    def build() -> FftProductPlan:
         plan = coarsest_fft(n, moduli, kind)
         check_memory(plan.bytes, n, moduli)
         return plan

@@ -6,7 +6,6 @@ that what is missing here is not taken for what is missing in CuPy.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -426,7 +425,14 @@ def _copy_on_device(target: int, source: int, size: int, kind: int = 3, stream: 
 
 
 class MemoryPool:
-    """Stands for `cupy.cuda.MemoryPool`: it keeps nothing for later."""
+    """Stands for `cupy.cuda.MemoryPool`.
+
+    What its allocations leave stays with it: a graph that was recorded meanwhile uses the memory again. It
+    serves no other allocation. The default pool keeps nothing.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[memory.Allocation] = []
 
     def malloc(self, size: int) -> arrays.MemoryPointer:
         return arrays.MemoryPointer(memory.Allocation(size, devices.current()), 0)
@@ -528,7 +534,9 @@ def _build() -> ModuleType:
         is_available=lambda: devices.count() > 0,
         get_allocator=lambda: pool.malloc,
         set_allocator=lambda allocator=None: None,
-        using_allocator=lambda allocator=None: contextlib.nullcontext(),
+        using_allocator=lambda allocator=pool.malloc: memory.kept_in(
+            None if allocator == pool.malloc else allocator.__self__.kept
+        ),
         alloc=pool.malloc,
     )
     own = _module(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -16,6 +19,7 @@ _GUARD_BYTE = 0xC3
 
 _live: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
 _runtime: ctypes.CDLL | None = None
+_state = threading.local()  # .pool: what the current pool keeps
 
 
 class GuardError(RuntimeError):
@@ -36,6 +40,9 @@ class Allocation:
         self.bytes[:] = POISON
         self.ptr = int(self._zone.ctypes.data) + GUARD
         _live[self.ptr] = self
+        pool: list[Allocation] | None = getattr(_state, "pool", None)
+        if pool is not None:
+            pool.append(self)
         if _runtime is not None:
             self._register(_runtime)
 
@@ -54,6 +61,17 @@ class Allocation:
 def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
     runtime.sim_forget_memory(ctypes.c_size_t(ptr))
     del zone
+
+
+@contextmanager
+def kept_in(pool: list[Allocation] | None) -> Iterator[None]:
+    """Memory that is allocated inside stays as long as the list."""
+    before = getattr(_state, "pool", None)
+    _state.pool = pool
+    try:
+        yield
+    finally:
+        _state.pool = before
 
 
 def attach_runtime(runtime: ctypes.CDLL) -> None:

@@ -34,7 +34,7 @@ template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std:
 }
 // The residues modulo the leaves.
 template <class T> std::vector<T> leaves(const TransformCase<T> &of, const std::vector<T> &x) {
-    const size_t base = of.row.base;
+    const size_t base = of.row.leaf_size;
     std::vector<T> y(x.size());
     for (size_t leaf = 0; leaf < of.points; ++leaf) {
         const u64 c = of.leaf_constant(leaf);

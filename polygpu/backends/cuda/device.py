@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -91,27 +91,32 @@ def describe() -> str:
 recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default=None)
 
 
-class _Shared:
+class Shared:
     """Arrays made once, on one stream, and read on any.
 
-    Other streams wait for their making. Before their memory, which goes back to the first stream's pool,
-    serves anything else, that stream waits for the others.
+    Other streams wait for their making, and for that of the parts which the arrays point to. Before their
+    memory, which goes back to the first stream's pool, serves anything else, that stream waits for the
+    others.
     """
 
-    def __init__(self, value: Any, device: Any, stream: Any) -> None:
-        self._value, self._device, self._home = value, device, stream
+    def __init__(self, value: Any, device: Any, stream: Any, parts: Sequence[Shared] = ()) -> None:
+        self.value, self._device, self._home, self._parts = value, device, stream, parts
+        for part in parts:
+            part.on(stream)
         self._made = stream.record()
         self._streams = {stream.ptr: stream}
 
     def on(self, stream: Any) -> Any:
         """The value, for work on a stream."""
         if stream.ptr not in self._streams:
+            for part in self._parts:
+                part.on(stream)
             stream.wait_event(self._made)
             self._streams[stream.ptr] = stream
         recorded = recording.get()
         if recorded is not None:
             recorded.append(self)
-        return self._value
+        return self.value
 
     def __del__(self) -> None:
         if len(self._streams) > 1:
@@ -136,7 +141,7 @@ class _Identity:
         return isinstance(other, _Identity) and self.value is other.value
 
 
-class _Here:
+class _Scope:
     """Enters a device; names it in errors of memory."""
 
     def __init__(self, name: str, cupy: Any, device: Any) -> None:
@@ -181,7 +186,7 @@ class Device:
         self.card = _card(cupy, index)
         self._index = index
         self._device = cupy.cuda.Device(index)
-        self._here = _Here(self.name, cupy, self._device)
+        self._scope = _Scope(self.name, cupy, self._device)
 
     # ---- arrays ----
 
@@ -191,7 +196,7 @@ class Device:
 
     def from_host(self, x: Array) -> Array:
         """See Backend."""
-        with self._here:
+        with self._scope:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def constant(self, x: Array) -> Array:
@@ -222,23 +227,31 @@ class Device:
         """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
 
-    def here(self) -> AbstractContextManager[Any]:
+    def device_scope(self) -> AbstractContextManager[Any]:
         """See Backend."""
-        return self._here
+        return self._scope
 
     def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
         """What a plan's handles hold for this device, made where they hold nothing."""
-        shared = handles.get(f"{self.name} {key}")
+        return self._kept(handles, key, lambda: (make(), ())).on(self._stream())
+
+    def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
+        """The same for any stream, of a value that points to others, which are its parts."""
+        key = f"{self.name} {key}"
+        shared = handles.get(key)
         if shared is None:
-            with self._here:
-                made = _Shared(make(), self._device, self._stream())
-            shared = handles.setdefault(f"{self.name} {key}", made)  # another thread may have been faster
-        return shared.on(self._stream())
+            with self._scope:
+                made = self._share(*make())
+            shared = handles.setdefault(key, made)  # another thread may have been faster
+        return shared  # type: ignore[no-any-return]
+
+    def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
+        return Shared(value, self._device, self._stream(), parts)
 
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
-        with self._here:
+        with self._scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)
@@ -254,4 +267,4 @@ class Device:
                         graph = stream.end_capture()
             finally:
                 recording.reset(token)
-        return _Replay(self._here, graph, (f, pool, stream, recorded), result)
+        return _Replay(self._scope, graph, (f, pool, stream, recorded), result)

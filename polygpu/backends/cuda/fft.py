@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +9,30 @@ import numpy as np
 
 from ...plans.fft import unit_roots
 from .. import Array
-from .launch import Launcher, cbool
+from .launch import POINTER, U64, Launch, Launcher, Struct, cbool
+
+FFT = Struct("fft.cu", "FftParameters<double>", ("x y twiddles", POINTER), ("rows", U64))
+CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POINTER), ("rows rows_b", U64))
+
+
+def fft_launch(n: int, dtype: np.dtype[Any], rows: int, inverse: bool, **values: int) -> Launch:
+    """Transforms of rows."""
+    return _launch(f"fft<{{}}, {cbool(inverse)}>", n, dtype, rows, FFT(rows=rows, **values))
+
+
+def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> Launch:
+    """Convolutions of rows."""
+    return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
+
+
+def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
+    """Of a kernel on rows, whose name lacks the type and log2 of the length."""
+    lanes = max(1, n // 8)
+    threads = max(128, lanes)
+    rows_of_block = threads // lanes
+    kernel = kernel.format(f"{'float' if dtype == np.complex64 else 'double'}, {n.bit_length() - 1}")
+    shared = rows_of_block * n * dtype.itemsize
+    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared)
 
 
 class Fft(Launcher):
@@ -18,28 +40,23 @@ class Fft(Launcher):
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""
-        n = x.shape[-1]
+        rows, n = x.shape
         if n == 1:
-            with self._here:
+            with self._scope:
                 out[...] = x
             return
-        self._run_fft(f"fft<{{}}, {{}}, {cbool(inverse)}>", [x, out])
+        where = {"x": self.address(x), "y": self.address(out), "twiddles": self._twiddles(x)}
+        self.launch(fft_launch(n, x.dtype, rows, inverse, **where))
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        self._run_fft("fft_convolve<{}, {}>", [a, b, out], np.uint64(len(b)))
+        rows, n = a.shape
+        where = {"a": self.address(a), "b": self.address(b), "y": self.address(out)}
+        where |= {"twiddles": self._twiddles(a), "rows_b": len(b)}
+        self.launch(convolve_launch(n, a.dtype, rows, **where))
 
-    def _run_fft(self, expression: str, arrays: Sequence[Array], *more: Any) -> None:
-        """Launch a kernel of fft.cu on rows of arrays; its name lacks the type and log2 of the length."""
-        rows, n = arrays[0].shape
-        dtype = arrays[0].dtype
-        lanes = max(1, n // 8)
-        threads = max(128, lanes)
-        rows_of_block = threads // lanes
-        args = [*arrays, self.constant(_fft_twiddles(n, dtype)), np.uint64(rows), *more]
-        shared = rows_of_block * n * dtype.itemsize
-        name = expression.format("float" if dtype == np.complex64 else "double", n.bit_length() - 1)
-        self._run("fft.cu", name, -(-rows // rows_of_block), threads, args, shared)
+    def _twiddles(self, x: Array) -> int:
+        return self.address(self.constant(_fft_twiddles(x.shape[-1], x.dtype)))
 
 
 @lru_cache(maxsize=64)

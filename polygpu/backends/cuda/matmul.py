@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -11,7 +10,20 @@ from ...errors import OutOfDeviceMemory
 from ...plans.basis import Basis
 from .. import Array
 from .device import recording
-from .launch import ALIGNMENT, THREADS, Launcher, cbool, ctype
+from .launch import (
+    ALIGNMENT,
+    I64,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+)
 from .matmul_tiles import (
     LIMBS_EDGE,
     LOG_POINTS_THREADS,
@@ -19,6 +31,7 @@ from .matmul_tiles import (
     MOST_NARROW,
     RESIDUE_DEPTH,
     PointsTile,
+    StagedTile,
     coprimes,
     has_limbs,
     integer_tile,
@@ -34,19 +47,139 @@ from .matmul_tiles import (
     sum_of,
     weight_table,
 )
+from .tiles import Card
 
 _SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
 _CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
 
+_STEPS = "a_batch a_row a_column b_batch b_row b_column out_batch out_row out_column"
+POINTS = Struct(
+    "matmul_scalar.cu",
+    "PointsParameters<u64>",
+    ("a b out moduli", POINTER),
+    (_STEPS, I64),
+    ("batch rows columns total length points entries", U64),
+    ("log_lanes log_columns log_rows", U32),
+)
+STAGED = Struct(
+    "matmul_scalar.cu",
+    "StagedParameters<u64>",
+    ("a b out moduli", POINTER),
+    (_STEPS, I64),
+    ("batch rows columns points entries", U64),
+    ("length", U32),
+)
+INTEGER = Struct(
+    "matmul_scalar.cu",
+    "IntegerParameters<u64>",
+    ("a b out moduli", POINTER),
+    ("a_batch a_row b_batch rows columns total length", U64),
+)
+NARROW = Struct(
+    "matmul_scalar.cu",
+    "NarrowParameters<u64>",
+    ("a b out moduli", POINTER),
+    ("a_batch b_batch pitch rows columns total length", U64),
+    ("log_lanes", U32),
+)
+LIMBS = Struct(
+    "matmul_tensor.cu",
+    "LimbsParameters<u64>",
+    ("left right out moduli", POINTER),
+    ("left_stride left_step right_step", U64),
+    ("m n k add", U32),
+)
+SPLIT = Struct(
+    "matmul_tensor.cu",
+    "SplitParameters<u64>",
+    ("x out moduli residues", POINTER),
+    ("matrices", U64),
+    ("count width rows k depth", U32),
+)
+COMPOSE = Struct(
+    "matmul_tensor.cu",
+    "ComposeParameters<u64>",
+    ("sums out moduli residues weights", POINTER),
+    ("rows", U64),
+    ("count n pitch add", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def narrow_launch(
+    basis: Basis, batch: int, rows: int, columns: int, part: int, width: int, card: Card, **values: int
+) -> Launch:
+    """Matrices with few columns, the second one transposed."""
+    log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
+    parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
+    kernel = f"matmul_narrow<{sum_of(basis)}, {1 << (columns - 1).bit_length()}, {width}>"
+    return Launch("matmul_scalar.cu", kernel, (grid, 1), THREADS, parameters)
+
+
+def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card, **values: int) -> Launch:
+    """Matrices on CUDA cores."""
+    tile = integer_tile(sum_of(basis), batch, rows, columns, card)
+    parameters = INTEGER(rows=rows, columns=columns, **values)
+    kernel = f"matmul_integer<{sum_of(basis)}, {tile.side}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), THREADS, parameters)
+
+
+def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
+    """Matrices at each point, or few rows times a matrix of integers, whose columns are the points."""
+    sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
+    parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
+    shape = f"{tile.rows}, {tile.columns}, {tile.width}"
+    kernel = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+
+
+def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
+    """Matrices at each point, through shared memory."""
+    parameters = STAGED(entries=basis.rows * values["points"], **values)
+    kernel = f"matmul_points_staged<{sum_of(basis)}, {tile.side}, {tile.width}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+
+
+def limbs_launch(basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int) -> Launch:
+    """Matrices by bytes on tensor cores; aligned: bytes that copies of the left one may move at once."""
+    size = basis.dtype.itemsize
+    stages, rows = limbs_stages(size, card), limbs_rows(m)
+    kernel = f"gemm_limbs<{ctype(basis)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
+    grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
+    return Launch(
+        "matmul_tensor.cu", kernel, (grid, 1), rows, LIMBS(m=m, n=n, **values), limbs_shared(size, rows, card)
+    )
+
+
+def split_launch(
+    basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
+) -> Launch:
+    """Residues of a matrix modulo small numbers."""
+    groups = -(-rows // 8) * 8 if transposed else rows
+    parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
+    kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
+    return entrywise("matmul_tensor.cu", kernel, matrices * groups * depth // 8, parameters)
+
+
+def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> Launch:
+    """Words of the sums modulo small numbers."""
+    parameters = COMPOSE(rows=rows, pitch=pitch, **values)
+    return entrywise("matmul_tensor.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
+
+
+# ---- on a device ----
+
 
 class Matmul(Launcher):
-    """Kernels of matmul.cu and gemm.cu; cuBLAS."""
+    """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend. CuPy records no call of cuBLAS in a graph: products take another way there."""
         (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
-            with self._here:
+            with self._scope:
                 out[...] = 0
             return
         method = matmul_method(q, size, batch, m, k, n, self.card)
@@ -71,7 +204,7 @@ class Matmul(Launcher):
             self._matmul_parts(basis, a, b, out, part)
             return
         parts = -(-length // part)
-        with self._here:
+        with self._scope:
             sums = self.xp.empty((parts, rows, columns), out.dtype)
             ones = self.xp.ones((1, 1, parts), out.dtype)
         self._matmul_parts(basis, a, b, sums, part)
@@ -81,38 +214,43 @@ class Matmul(Launcher):
         """The products; or, where a part is shorter than the sums, those of all parts of one product."""
         if out.size == 0:
             return
-        word, (batch, rows, columns), moduli = sum_of(basis), out.shape, self._moduli(basis)
+        batch, rows, columns = out.shape
         length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
         if part < length:
             total, a_batch, b_batch = length, part, part * columns
         else:
             total = batch * length
             a_batch, b_batch = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+        sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
         if columns <= MOST_NARROW:
             if columns > 1:
-                with self._here:
+                with self._scope:
                     b = self.xp.ascontiguousarray(b.swapaxes(1, 2))
             if part < length:
-                b_batch = part
+                sizes["b_batch"] = part
             if length % width or part % width or not self._aligned(a, b):
                 width = 1
-            log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), self.card)
-            sizes = (a_batch, b_batch, length, rows, columns, total, part)
-            args = [a, b, out, moduli, *map(np.uint64, sizes), np.uint32(log_lanes)]
-            expression = f"matmul_narrow<{word}, {1 << (columns - 1).bit_length()}, {width}>"
-            self._run("matmul.cu", expression, grid, THREADS, args)
+            where = self._operands(basis, a, b, out)
+            self.launch(
+                narrow_launch(
+                    basis, batch, rows, columns, part, width, self.card, pitch=length, **sizes, **where
+                )
+            )
         elif rows <= MOST_NARROW:
             chunks = columns % width == 0 and self._aligned(b, out)
             tile = points_tile(basis, batch, rows, 1, columns, chunks, self.card)
             steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
-            self._run_points(basis, a, b, out, steps, (batch, rows, 1, total, part, columns), tile, True)
+            sizes = {"batch": batch, "rows": rows, "columns": 1, "total": total, "length": part}
+            values = self._operands(basis, a, b, out) | dict(zip(_STEPS.split(), steps, strict=True))
+            self.launch(points_launch(basis, tile, True, points=columns, **sizes, **values))
         else:
-            sizes = (a_batch, length, b_batch, rows, columns, total, part)
-            args = [a, b, out, moduli, *map(np.uint64, sizes)]
-            of_integers = integer_tile(word, batch, rows, columns, self.card)
-            self._run(
-                "matmul.cu", f"matmul_integer<{word}, {of_integers.side}>", of_integers.grid, THREADS, args
-            )
+            sizes |= {"a_row": length, "length": part} | self._operands(basis, a, b, out)
+            self.launch(integer_launch(basis, batch, rows, columns, self.card, **sizes))
+
+    def _operands(self, basis: Basis, a: Array, b: Array, out: Array) -> dict[str, int]:
+        """Addresses, by the names of a kernel's fields."""
+        where = {"a": self.address(a), "b": self.address(b), "out": self.address(out)}
+        return where | {"moduli": self._moduli(basis)}
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
@@ -125,59 +263,35 @@ class Matmul(Launcher):
         chunks = not any(size % ALIGNMENT for size in (points * item, *strides)) and self._aligned(*arrays)
         steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
         length = a.shape[2]
+        values = self._operands(basis, a, b, out) | dict(zip(_STEPS.split(), steps, strict=True))
+        values |= {"batch": batch, "rows": rows, "columns": columns, "points": points, "length": length}
         staged = chunks and staged_tile(basis, batch, rows, columns, length, points, self.card)
         if staged:
-            args = [a, b, out, self._moduli(basis), *map(np.int64, steps)]
-            args += map(np.uint64, (batch, rows, columns, points, basis.rows * points))
-            args.append(np.uint32(length))
-            expression = f"matmul_points_staged<{sum_of(basis)}, {staged.side}, {staged.width}>"
-            self._run("matmul.cu", expression, staged.grid, 1 << LOG_POINTS_THREADS, args)
-            return
-        tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
-        sizes = (batch, rows, columns, batch * length, length, points)
-        self._run_points(basis, a, b, out, steps, sizes, tile, False)
-
-    def _run_points(
-        self,
-        basis: Basis,
-        a: Array,
-        b: Array,
-        out: Array,
-        steps: Sequence[int],
-        sizes: Sequence[int],
-        tile: PointsTile,
-        integers: bool,
-    ) -> None:
-        args = [a, b, out, self._moduli(basis), *map(np.int64, steps), *map(np.uint64, sizes)]
-        args.append(np.uint64(basis.rows * sizes[-1]))
-        args += map(np.uint32, (tile.log_lanes, tile.log_columns, tile.log_rows))
-        shape = f"{tile.rows}, {tile.columns}, {tile.width}"
-        expression = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
-        self._run("matmul.cu", expression, tile.grid, 1 << LOG_POINTS_THREADS, args)
+            self.launch(staged_launch(basis, staged, **values))
+        else:
+            tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
+            self.launch(points_launch(basis, tile, False, total=batch * length, **values))
 
     # ---- on tensor cores ----
 
     def _matmul_limbs(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By bytes of the words, where has_limbs."""
         (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
-        stages, rows = limbs_stages(size, self.card), limbs_rows(m)
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
-        expression = f"gemm_limbs<{ctype(basis)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
-        shared = limbs_shared(size, rows, self.card)
-        grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
-        steps = [np.uint64(x.shape[1] * x.shape[2] if len(x) > 1 else 0) for x in (a, b)]
+        left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+        values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
+        values |= {"out": self.address(out), "moduli": self._moduli(basis)}
         longest = (1 << 15) // size
         for first in range(0, k, longest):
-            operands = [a.reshape(-1)[first:], b.reshape(-1)[first * n :], out, self._moduli(basis)]
-            sizes = [np.uint32(x) for x in (m, n, min(longest, k - first))]
-            args = [*operands, *sizes, np.uint64(k), *steps, np.uint32(first > 0)]
-            self._run("gemm.cu", expression, grid, rows, args, shared)
+            values |= {"left": self.address(a) + first * size, "right": self.address(b) + first * n * size}
+            values |= {"k": min(longest, k - first), "add": first > 0}
+            self.launch(limbs_launch(basis, batch, m, n, aligned, self.card, **values))
 
     def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
         longest = RESIDUE_DEPTH
         for first in range(0, a.shape[2], longest):
-            with self._here:
+            with self._scope:
                 left, right = (
                     self.xp.ascontiguousarray(x)
                     for x in (a[:, :, first : first + longest], b[:, first : first + longest])
@@ -204,26 +318,26 @@ class Matmul(Launcher):
                     )
                 if s == r == 0 or len(b) > 1:
                     right = self._residues(basis, b[s : s + size], tables[1], pitch, depth, True)
-                with self._here:
+                with self._scope:
                     sums = self.xp.empty((count, size, height, pitch), np.int32)
                 self._multiply_bytes(left, right, sums)
                 result = out[s : s + size, r : r + height]
-                args = [sums, result, moduli, tables[0], weights, np.uint32(count), np.uint64(size * height)]
-                args += [np.uint32(x) for x in (n, pitch, add)]
-                self._entrywise("gemm.cu", f"gemm_compose<{ctype(basis)}>", sums[0].size // 4, args)
+                where = {"sums": self.address(sums), "out": self.address(result), "moduli": moduli}
+                where |= {"residues": self.address(tables[0]), "weights": self.address(weights)}
+                sizes = {"count": count, "n": n, "add": add}
+                self.launch(gemm_compose_launch(basis, size * height, pitch, **sizes, **where))
 
     def _residues(
         self, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
     ) -> Array:
         """Of (size, rows, k), or (size, k, rows), modulo each of a table: (count, size, rows, depth)."""
         count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
-        with self._here:
+        with self._scope:
             residues: Array = self.xp.empty((count, size, rows, depth), np.int8)
-        args = [x, residues, self._moduli(basis), table, np.uint32(count), np.uint64(size)]
-        args += [np.uint32(v) for v in (x.shape[2] if transposed else rows, rows, k, depth)]
-        groups = -(-rows // 8) * 8 if transposed else rows
-        expression = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
-        self._entrywise("gemm.cu", expression, size * groups * depth // 8, args)
+        where = {"x": self.address(x), "out": self.address(residues), "residues": self.address(table)}
+        where |= {"moduli": self._moduli(basis), "count": count, "k": k}
+        where["width"] = x.shape[2] if transposed else rows
+        self.launch(split_launch(basis, size, rows, depth, transposed, **where))
         return residues
 
     def _multiply_bytes(self, left: Array, right: Array, sums: Array) -> None:
@@ -233,7 +347,7 @@ class Matmul(Launcher):
         left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
         one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
         together = left_step and right_step and m * n * k < LONE_PRODUCT
-        with self._here:
+        with self._scope:
             handle = self.xp.cuda.device.get_cublas_handle()
             for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
                 # By columns: the transpose of sums is right times the transpose of left.

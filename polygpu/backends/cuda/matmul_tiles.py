@@ -13,7 +13,7 @@ from ...plans.basis import Basis
 from .. import Array
 from .tiles import Card
 
-# ---- on CUDA cores: cuda/matmul.cu ----
+# ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
 LOG_POINTS_THREADS = 7  # of a block
 MOST_NARROW = 8  # columns or rows of a narrow matrix
@@ -30,7 +30,7 @@ def sum_of(basis: Basis) -> str:
 
 @dataclass(frozen=True)
 class PointsTile:
-    """How the products of matrices of polynomials go to threads (cuda/matmul.cu)."""
+    """How the products of matrices of polynomials go to threads (cuda/matmul_scalar.cu)."""
 
     rows: int  # of the sums in a thread
     columns: int
@@ -115,7 +115,7 @@ def _side(size: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class IntegerTile:
-    """How a product of matrices of integers goes to blocks (cuda/matmul.cu)."""
+    """How a product of matrices of integers goes to blocks (cuda/matmul_scalar.cu)."""
 
     side: int  # sums of a thread along each axis
     grid: int  # blocks
@@ -165,7 +165,7 @@ def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) ->
     return log_lanes, batch * -(-rows // (rows_of_thread << (8 - log_lanes)))
 
 
-# ---- on tensor cores: cuda/gemm.cu ----
+# ---- on tensor cores: cuda/matmul_tensor.cu ----
 
 # Pairwise coprime, each the largest that is left.
 COPRIMES = (
@@ -199,7 +199,7 @@ def coprimes(q: int, k: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
-    """struct Residue of cuda/gemm.cu, one a row; of the left operand, residues times 1/(P/p)."""
+    """struct Residue of cuda/matmul_tensor.cu, one a row; of the left operand, residues times 1/(P/p)."""
     table = np.zeros((len(primes), 8), np.uint32)
     product, width = prod(primes), 16 if word_bytes == 4 else 21
     for row, p in zip(table, primes, strict=True):
@@ -214,7 +214,7 @@ def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array
 
 @lru_cache(maxsize=64)
 def weight_table(q: int, primes: tuple[int, ...]) -> Array:
-    """struct Weight of cuda/gemm.cu, one a row, and that of -P."""
+    """struct Weight of cuda/matmul_tensor.cu, one a row, and that of -P."""
     table, product = np.zeros((len(primes) + 1, 2), np.uint64), prod(primes)
     for row, p in zip(table, primes, strict=False):
         row[0], row[1] = product // p % q, round((1 << 26) / p)

@@ -10,46 +10,224 @@ import numpy as np
 from ...errors import ParameterError
 from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
-from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, Plan
+from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from .. import Array
 from .elementwise import Elementwise
-from .launch import cbool, ctype
+from .launch import LAYOUT, POINTER, U32, U64, Launch, Record, Struct, cbool, ctype, entrywise
 from .tiles import (
+    Card,
     Pass,
     Rows,
     fft_tile,
+    groups_of,
     kernel_digits,
-    prefetch_distance,
     split_passes,
+    table_offsets,
     word_bytes_of,
     word_of,
 )
-from .transform import Transform
+from .transform import (
+    PASS,
+    TABLES,
+    Transform,
+    blocks_ahead,
+    packed_pass,
+    packed_tables,
+    passes_over,
+    tiles_and_grid,
+)
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
+
+LEAVES = Struct(
+    "pointwise.cu",
+    "LeavesParameters<u64>",
+    ("a b y constants moduli", POINTER),
+    ("n entries", U64),
+    ("limbs leaf_size dense", U32),
+    ("layout", LAYOUT),
+)
+PRODUCT = Struct(
+    "ntt.cu",
+    "ProductParameters<u64>",
+    ("a b y", POINTER),
+    ("pass", PASS),
+    ("inverse_offset", U64),
+    ("rows_a rows_b ahead", U32),
+    ("tables", TABLES),
+)
+FFT_PRODUCT = Struct(
+    "fft_product.cu",
+    "FftProductParameters<u64>",
+    ("a b y moduli twiddles", POINTER),
+    ("units rows_a rows_b", U64),
+    ("limbs degree width sums negacyclic", U32),
+)
+FFT_SPLIT = Struct(
+    "fft_product.cu",
+    "SplitParameters<u64>",
+    ("x y moduli", POINTER),
+    ("degree points units first_unit", U64),
+    ("limbs count width dense", U32),
+    ("layout", LAYOUT),
+)
+FFT_MULTIPLY = Struct(
+    "fft_product.cu",
+    "FftMultiplyParameters",
+    ("a b y", POINTER),
+    ("points units", U64),
+    ("count sums", U32),
+)
+FFT_COMPOSE = Struct(
+    "fft_product.cu",
+    "FftComposeParameters<u64>",
+    ("x y moduli", POINTER),
+    ("degree points units first_unit", U64),
+    ("limbs width sums negacyclic", U32),
+)
+ARRANGE = Struct(
+    "tables.cu",
+    "ArrangeParameters",
+    ("table nodes", POINTER),
+    ("offset", U64),
+    ("log_blocks log_length log_values", U32),
+)
+SPREAD = Struct(
+    "crt.cu",
+    "SpreadParameters<u64>",
+    ("x y moduli primes", POINTER),
+    ("n length units first_unit", U64),
+    ("limbs count dense", U32),
+    ("layout", LAYOUT),
+)
+COMPOSE = Struct(
+    "crt.cu",
+    "ComposeParameters<u64>",
+    ("x y moduli primes constants", POINTER),
+    ("n length units first_unit", U64),
+    ("limbs count negacyclic", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
+    """Products modulo the leaves of an incomplete transform."""
+    parameters = LEAVES(
+        n=plan.degree, entries=entries, limbs=plan.basis.rows, leaf_size=plan.leaf_size, **values
+    )
+    return entrywise("pointwise.cu", f"multiply_eval<{ctype(plan.basis)}>", entries, parameters)
+
+
+def product_passes(
+    points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
+) -> tuple[Pass, ...]:
+    """The one pass of a product in one kernel; none where both operands do not fit one block of threads."""
+    passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
+    if leaf_size > 1 or len(passes) != 1:
+        return ()
+    fits = 2 * passes[0].shared_values * word_bytes <= card.shared_bytes
+    if not fits or word_bytes << passes[0].log_values > 128:
+        return ()
+    of_few = passes_over(rows, points, leaf_size, word_bytes, card)
+    return of_few if len(of_few) == 1 else passes  # one kernel is sooner done than two passes thrice
+
+
+def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
+    """A product in one kernel; offsets of the forward and of the inverse pass in the primes' tables."""
+    tiles, grid = tiles_and_grid(rows, passed, card)
+    own = {"pass": packed_pass(rows, passed, offsets[0], tiles), "inverse_offset": offsets[1]}
+    own["tables"] = rows.tables
+    parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
+    shared = 2 * passed.shared_values * word_bytes_of(rows.word)
+    kernel = f"ntt_product<{rows.word}, {passed.shape}>"
+    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared)
+
+
+def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
+    """A product by FFT in one kernel."""
+    digits, negacyclic = kernel_digits(plan), plan.kind == "negacyclic"
+    width, sums = plan.split(digits)
+    fold = plan.length != plan.degree or not negacyclic
+    sizes = {"limbs": plan.basis.rows, "degree": plan.degree, "width": width, "sums": sums}
+    parameters = FFT_PRODUCT(units=units, negacyclic=negacyclic, **sizes, **values)
+    kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
+    shared = tile.shared_values * word_bytes_of("Complex128")
+    grid = -(-units * 2 * digits >> tile.log_rows), 1
+    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared)
+
+
+def fft_split_launch(plan: FftProductPlan, units: int, **values: Any) -> Launch:
+    """The digits of an operand."""
+    sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
+    parameters = FFT_SPLIT(count=plan.digits, width=plan.width, **sizes, **values)
+    return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
+
+
+def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
+    """The sums of products of transformed digits."""
+    sizes = {"points": plan.points, "units": units, "count": plan.digits, "sums": plan.sums}
+    return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
+
+
+def fft_compose_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
+    """Residues of the sums."""
+    sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
+    sizes |= {"width": plan.width, "sums": plan.sums, "negacyclic": plan.kind == "negacyclic"}
+    kernel = f"fft_compose<{ctype(plan.basis)}>"
+    return entrywise("fft_product.cu", kernel, units * plan.degree, FFT_COMPOSE(**sizes, **values))
+
+
+def arrange_launch(passed: Pass, **values: int) -> Launch:
+    """Complex twiddles in the order of a pass."""
+    sizes = {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
+    parameters = ARRANGE(**sizes, **values)
+    return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
+
+
+def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
+    """Residues modulo the auxiliary primes."""
+    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
+    sizes = {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
+    kernel = f"crt_spread<{ctype(plan.basis)}>"
+    return entrywise("crt.cu", kernel, units * length, SPREAD(**sizes, **values))
+
+
+def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
+    """Residues of the integers that have these residues modulo the auxiliary primes."""
+    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
+    sizes = {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
+    parameters = COMPOSE(**sizes, negacyclic=plan.kind == "negacyclic", **values)
+    return entrywise("crt.cu", f"crt_compose<{ctype(plan.basis)}>", units * plan.degree, parameters)
+
+
+# ---- on a device ----
 
 
 class Multiply(Elementwise, Transform):
     """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and crt.cu."""
 
-    def product_ns(self, basis: Basis, way: FftPlan | TransformSize | AuxiliarySize) -> float:
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
-        if isinstance(way, FftPlan):
+        if isinstance(way, FftProductPlan):
             one_kernel = fft_tile(way, self.card) is not None
             ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
         elif isinstance(way, AuxiliarySize):
             ps = 35.0 * way.points * way.primes
-        elif way.base > 1:
-            ps = 35.0 * way.points * way.base
+        elif way.leaf_size > 1:
+            ps = 35.0 * way.points * way.leaf_size
         else:
-            strict = word_of(basis, self.card) == "Strict64" and way.points >= 256
-            ps = (90.0 if strict else 20.0) * way.points
+            size = basis.dtype.itemsize
+            slow = sum(word_of(q, size, self.card) == "Strict64" for q in basis.moduli)
+            slow = slow if way.points >= 256 else 0
+            return (90.0 * slow + 20.0 * (len(basis.moduli) - slow)) * way.points / 1000
         return len(basis.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/studies/gemm.md)."""
-        complete = isinstance(plan, NttPlan) and plan.base == 1
+        complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
         return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
@@ -58,142 +236,114 @@ class Multiply(Elementwise, Transform):
             self._on_host("multiply", plan, a, b, out)
         elif isinstance(plan, AuxiliaryPlan):
             self._multiply_auxiliary(plan, a, b, out)
-        elif isinstance(plan, FftPlan):
+        elif isinstance(plan, FftProductPlan):
             self._multiply_fft(plan, a, b, out)
-        elif self._fuses(plan):
+        elif product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card):
             self._multiply_fused(plan, a, b, out)
         else:
-            with self._here:
+            with self._scope:
                 x = self.xp.empty(a.shape, a.dtype)
                 y = x if b is a else self.xp.empty(b.shape, b.dtype)
             self.ntt(plan, a, x)
             if b is not a:
                 self.ntt(plan, b, y)
-            self.multiply_leaves(plan, x, y, out)
+            self.multiply_eval(plan, x, y, out)
             self.intt(plan, out, out)
 
-    def multiply_leaves(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         basis = plan.basis
         if basis.wide:
-            self._on_host("multiply_leaves", plan, a, b, out)
-        elif plan.base == 1:
+            self._on_host("multiply_eval", plan, a, b, out)
+        elif plan.leaf_size == 1:
             self.pointwise(basis, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.
-            with self._here:
+            with self._scope:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
-            operands, layout, dense = self._spread(out.shape, a, b)
-            tables = self._tables(plan, self._passes(plan, prod(out.shape[:-1])))
-            args: list[Any] = [*operands, out, tables["leaves"], self._moduli(basis), layout]
-            args += [np.uint64(plan.degree), np.uint64(out.size), np.uint32(basis.rows)]
-            args += [np.uint32(plan.base), dense]
-            self._entrywise("pointwise.cu", f"multiply_leaves<{ctype(basis)}>", out.size, args)
+            operands, where = self._spread(out.shape, a, b)
+            where |= dict(zip("aby", map(self.address, (*operands, out)), strict=True))
+            where |= {"constants": self._leaves(plan), "moduli": self._moduli(basis)}
+            self.launch(leaves_launch(plan, out.size, **where))
 
     # ---- in one kernel ----
 
-    def _fuses(self, plan: NttPlan) -> bool:
-        """Whether both operands fit the registers of one block's threads."""
-        passes = self._passes(plan)
-        if plan.base > 1 or len(passes) != 1:
-            return False
-        word_bytes = plan.basis.dtype.itemsize
-        fits = 2 * passes[0].shared_values * word_bytes <= self.card.shared_bytes
-        return fits and word_bytes << passes[0].log_values <= 128
-
     def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        count = prod(out.shape[:-1])
-        passes = self._passes(plan, count)
-        if len(passes) > 1:  # of few rows, which one kernel does sooner than two passes thrice
-            passes = self._passes(plan)
-        (passed,) = passes
-        tables = self._tables(plan, passes)
-        word, log_degree = word_of(plan.basis, self.card), plan.degree.bit_length() - 1
-        rows = Rows(count, len(plan.basis.moduli), log_degree, word, self._moduli(plan.basis))
-        grid, grid_y, args = self._pass(rows, passed, tables["forward"][passed])
-        shared = 2 * passed.shared_values * plan.basis.dtype.itemsize
+        count = prod(out.shape[:-2])
         a, b = (self._repeated(x, out.shape) for x in (a, b))
-        args = [
-            a,
-            b,
-            out,
-            *args,
-            tables["inverse"][passed],
-            np.uint64(prod(a.shape[:-1])),
-            np.uint64(prod(b.shape[:-1])),
-            np.uint32(prefetch_distance(passed, plan.basis.dtype.itemsize, self.card)),
-        ]
-        expression = f"ntt_product<{word}, {passed.shape}>"
-        self._run("ntt.cu", expression, grid, passed.threads, args, shared, grid_y)
+        sizes = {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
+        key = ("product", count, *sizes.values())
+        for record in self._recorded(plan.handles, key, lambda: self._product_records(plan, count, **sizes)):
+            self._use(record.used)
+            self.launch(record.launches[0], *(self.address(x) + record.offset for x in (a, b, out)))
+
+    def _product_records(self, plan: NttPlan, count: int, **sizes: int) -> list[Record]:
+        """Of each group of limbs."""
+        rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
+        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows)
+        records = []
+        for group in groups_of(plan.basis, self.card):
+            own, offset, offsets, used = self._rows(plan, group, count, passes)
+            launch = product_launch(own, passes[0], offsets, self.card, **dict.fromkeys("aby", 0), **sizes)
+            records.append(Record((launch,), used, offset))
+        return records
 
     # ---- by FFT ----
 
-    def _multiply_fft(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
+    def _multiply_fft(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
         tile = fft_tile(plan, self.card)
         if tile is None:
             self._multiply_fft_in_passes(plan, a, b, out)
             return
-        digits = kernel_digits(plan)
-        width, sums = plan.split(digits)
-        fold = plan.length != plan.degree or plan.kind == "cyclic"
-        units, basis = prod(out.shape[:-1]), plan.basis
-        operands = [self._repeated(x, out.shape) for x in (a, b)]
-        args = [*operands, out, self._moduli(basis), self._fft_tables(plan, (tile,))[tile], np.uint64(units)]
-        args += [np.uint64(prod(x.shape[:-1])) for x in operands]
-        args += [np.uint32(x) for x in (basis.rows, plan.degree, width, sums, plan.kind == "negacyclic")]
-        expression = f"fft_product<{ctype(basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
-        shared = tile.shared_values * word_bytes_of("Complex128")
-        grid = -(-units * 2 * digits >> tile.log_rows)
-        self._run("fft_product.cu", expression, grid, tile.threads, args, shared)
+        a, b = (self._repeated(x, out.shape) for x in (a, b))
+        where = {name: self.address(x) for name, x in (("a", a), ("b", b), ("y", out))}
+        where |= {"moduli": self._moduli(plan.basis), "twiddles": self._fft_tables(plan, (tile,))}
+        where |= {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
+        self.launch(fft_product_launch(plan, tile, prod(out.shape[:-1]), **where))
 
-    def _multiply_fft_in_passes(self, plan: FftPlan, a: Array, b: Array, out: Array) -> None:
-        basis, points, (width, sums) = plan.basis, plan.points, plan.split(plan.digits)
-        moduli, log_points = self._moduli(basis), points.bit_length() - 1
+    def _multiply_fft_in_passes(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
+        moduli, points = self._moduli(plan.basis), plan.points
         passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
-        tables = self._fft_tables(plan, passes)
-        units = prod(out.shape[:-1])
-        step = max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + sums)))
+        tables, offsets = packed_tables([self._fft_tables(plan, passes)]), table_offsets(passes, "Complex128")
+        units, log_points = prod(out.shape[:-1]), points.bit_length() - 1
+        step = max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums)))
         for first in range(0, units, step):
             size = min(step, units - first)
 
-            def rows(count: int, size: int = size) -> Rows:
-                return Rows(size * count, 1, log_points, "Complex128", moduli)
+            def transform(x: Array, direction: str) -> None:
+                rows = Rows(prod(x.shape[:2]), 1, 0, log_points, "Complex128", moduli, tables)
+                record = self._record(rows, passes, offsets, direction)
+                self._replay(record, self.address(x), self.address(x))
 
             spectra: list[Array] = []
             for x in (a,) if b is a else (a, b):
-                with self._here:
+                with self._scope:
                     y = self.xp.empty((size, plan.digits, points), np.complex128)
-                (source,), layout, dense = self._spread(out.shape, x)
-                args = [source, y, moduli, layout, *map(np.uint64, (plan.degree, points, size, first))]
-                args += [*map(np.uint32, (basis.rows, plan.digits, width)), dense]
-                self._entrywise("fft_product.cu", f"fft_split<{ctype(basis)}>", size * points, args)
-                self._run_passes(rows(plan.digits), passes, tables, y, y, "forward")
+                (source,), where = self._spread(out.shape, x)
+                where |= {"x": self.address(source), "y": self.address(y), "moduli": moduli}
+                self.launch(fft_split_launch(plan, size, first_unit=first, **where))
+                transform(y, "forward")
                 spectra.append(y)
-            with self._here:
-                c = self.xp.empty((size, sums, points), np.complex128)
-            args = [spectra[0], spectra[-1], c, *map(np.uint64, (points, size))]
-            args += map(np.uint32, (plan.digits, sums))
-            self._entrywise("fft_product.cu", "fft_multiply", size * points, args)
-            self._run_passes(rows(sums), passes, tables, c, c, "inverse")
-            args = [c, out, moduli, *map(np.uint64, (plan.degree, points, size, first))]
-            args += map(np.uint32, (basis.rows, width, sums, plan.kind == "negacyclic"))
-            self._entrywise("fft_product.cu", f"fft_compose<{ctype(basis)}>", size * plan.degree, args)
+            with self._scope:
+                c = self.xp.empty((size, plan.sums, points), np.complex128)
+            where = dict(zip("aby", map(self.address, (spectra[0], spectra[-1], c)), strict=True))
+            self.launch(fft_multiply_launch(plan, size, **where))
+            transform(c, "inverse")
+            where = {"x": self.address(c), "y": self.address(out), "moduli": moduli}
+            self.launch(fft_compose_launch(plan, size, first_unit=first, **where))
 
-    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> dict[Pass, Array]:
-        """Twiddles by pass, in its order."""
+    def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> int:
+        """The address of the twiddles of each pass, in its order, at table_offsets."""
 
-        def make() -> dict[Pass, Array]:
-            nodes = self.from_host(plan.twiddles)
-            tables = {}
-            for p in passes:
-                entries = 1 << (p.log_blocks + p.log_length)
-                tables[p] = self.xp.empty(entries, np.complex128)
-                starts = self.from_host(np.array(p.starts, np.uint32))
-                args = [tables[p], nodes, starts, np.uint32(p.log_blocks), np.uint32(p.log_length)]
-                self._entrywise("tables.cu", "arrange_twiddles<Complex128>", entries, args)
-            return tables
+        def make() -> Array:
+            nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")
+            table: Array = self.xp.empty(offsets[len(passes)], np.uint8)
+            where = {"table": self.address(table), "nodes": self.address(nodes)}
+            for passed, offset in zip(passes, offsets, strict=False):
+                self.launch(arrange_launch(passed, offset=offset, **where))
+            return table
 
-        return self._shared(plan.handles, f"tables {passes}", make)  # type: ignore[no-any-return]
+        return self.address(self._shared(plan.handles, f"tables {passes}", make))
 
     # ---- through auxiliary primes ----
 
@@ -208,23 +358,23 @@ class Multiply(Elementwise, Transform):
         constants = self._shared(
             plan.handles, "digits", lambda: self.from_host(_mixed_radix(transform.basis.moduli))
         )
-        moduli, primes = self._moduli(basis), self._moduli(transform.basis)
-        spread = [self._spread(out.shape, x) for x in (a, b)]
-        units, sizes = prod(out.shape[:-1]), [np.uint64(n), np.uint64(length)]
+        common = {"moduli": self._moduli(basis), "primes": self._moduli(transform.basis)}
+        units = prod(out.shape[:-1])
         step = max(1, _CHUNK_BYTES // (8 * count * length))
         for first in range(0, units, step):
             size = min(step, units - first)
-            where = [np.uint64(size), np.uint64(first), np.uint32(basis.rows), np.uint32(count)]
+            common["first_unit"] = first
             residues = []
-            for (x,), layout, dense in spread:
-                with self._here:
+            for x in (a, b):
+                with self._scope:
                     residues.append(self.xp.empty((size, count, length), np.uint64))
-                args: list[Any] = [x, residues[-1], moduli, primes, layout, *sizes, *where, dense]
-                self._entrywise("crt.cu", f"crt_spread<{ctype(basis)}>", size * length, args)
+                (source,), where = self._spread(out.shape, x)
+                where |= {"x": self.address(source), "y": self.address(residues[-1])}
+                self.launch(spread_launch(plan, size, **where, **common))
             self.multiply(transform, residues[0], residues[1], residues[0])
-            args = [residues[0], out, moduli, primes, constants, *sizes, *where]
-            args.append(np.uint32(plan.kind == "negacyclic"))
-            self._entrywise("crt.cu", f"crt_compose<{ctype(basis)}>", size * n, args)
+            where = {"x": self.address(residues[0]), "y": self.address(out)}
+            where["constants"] = self.address(constants)
+            self.launch(compose_launch(plan, size, **where, **common))
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:

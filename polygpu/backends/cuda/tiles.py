@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
-
-import numpy as np
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 from ...plans.basis import Basis
-from ...plans.product import FftPlan
+from ...plans.product import FftProductPlan
 
+MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 
 
@@ -57,13 +57,9 @@ class Pass:
         return self.log_length + self.log_columns + self.log_rows
 
     @property
-    def starts(self) -> list[int]:
-        """For each stage, the one at which its round starts; the first round takes the rest."""
-        first = (self.log_length - 1) % self.log_values + 1
-        rounds = [0] * first
-        while len(rounds) < self.log_length:
-            rounds += [len(rounds)] * self.log_values
-        return rounds
+    def entries(self) -> int:
+        """Twiddles of its stages."""
+        return 1 << (self.log_blocks + self.log_length)
 
     @property
     def shared_values(self) -> int:
@@ -73,34 +69,78 @@ class Pass:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the passes of a transform work on."""
+    """What the passes of a transform work on: the limbs of a group, of so many polynomials."""
 
-    count: int  # over all limbs
+    count: int
     limbs: int
+    gap: int  # rows of other limbs between the last one of a polynomial and the first of the next
     log_degree: int  # values of a row
     word: str
-    moduli: Any
+    moduli: int  # address of the group's
+    tables: bytes  # the C struct Tables
 
 
-def word_of(basis: Basis, card: Card) -> str:
-    """The word of cuda/word.cuh that serves all moduli of a ring on a card."""
-    largest = max(basis.moduli)
-    if basis.dtype == np.uint32:
-        return "Lazy32" if largest < 1 << 30 else "Tight32" if largest < 1 << 31 else "Strict32"
-    if largest < 1 << 50 and card.fast_doubles:
-        return "Float64"
-    if largest < 1 << 60 and min(basis.moduli) >= 1 << 40:
+class Group(NamedTuple):
+    """Neighbouring limbs that one word serves, at most MAX_LIMBS."""
+
+    first: int
+    limbs: int
+    word: str
+
+
+def word_of(q: int, storage_bytes: int, card: Card) -> str:
+    """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
+    if q < 1 << 50 and card.fast_doubles and storage_bytes == 8:
+        return "Float64"  # of small moduli too: one group more costs what 32-bit integers gain
+    if q < 1 << 31 or storage_bytes == 4:
+        return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
+    if 1 << 40 <= q < 1 << 60:
         return "Lazy60"
-    return "Lazy64" if largest < 1 << 62 else "Strict64"
+    return "Lazy64" if q < 1 << 62 else "Strict64"
+
+
+def groups_of(basis: Basis, card: Card) -> tuple[Group, ...]:
+    """The limbs of a ring by the words that serve them, in their order."""
+    size = basis.dtype.itemsize
+    groups = []
+    for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
+        chosen = list(limbs)
+        for i in range(0, len(chosen), MAX_LIMBS):
+            groups.append(Group(chosen[i], len(chosen[i : i + MAX_LIMBS]), word))
+    if len(groups) > 1:
+        groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
+    return tuple(groups)
+
+
+def arithmetic_of(word: str) -> str:
+    """The word without where its residues lie: words of one arithmetic share their tables."""
+    return word.removeprefix("Grouped<").partition(",")[0]
+
+
+def twiddle_bytes_of(word: str) -> int:
+    """Bytes of a twiddle in a table."""
+    arithmetic = arithmetic_of(word)
+    return 8 if arithmetic.endswith("32") or arithmetic == "Float64" else 16
+
+
+def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
+    """Where the twiddles of each pass begin in a prime's table, in bytes; and its size.
+
+    First all passes of the forward transform, then all of the inverse one.
+    """
+    sizes = [p.entries * twiddle_bytes_of(word) for p in passes] * 2
+    return tuple(accumulate(sizes, initial=0))
 
 
 def word_bytes_of(word: str) -> int:
     """Bytes of a value of a word in memory."""
-    return 16 if word == "Complex128" else 4 if word.endswith("32") else 8
+    return 16 if word == "Complex128" else 4 if word.endswith(("32", "u32>")) else 8
 
 
 @lru_cache(maxsize=256)
-def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool = False) -> tuple[Pass, ...]:
+def split_passes(
+    points: int, leaf_size: int, word_bytes: int, card: Card, few: bool = False
+) -> tuple[Pass, ...]:
     """The passes of a forward transform, in their order; the inverse runs them backwards.
 
     few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
@@ -108,7 +148,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
 
     How many values a thread holds, and how many threads a block has: by measurement (docs/performance.md).
     """
-    log_points, log_base = points.bit_length() - 1, base.bit_length() - 1
+    log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
@@ -128,7 +168,7 @@ def split_passes(points: int, base: int, word_bytes: int, card: Card, few: bool 
                 return made
         return None
 
-    if few and base == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
+    if few and leaf_size == 1 and (13 if word_bytes == 4 else 12) <= log_points <= 18:
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
@@ -172,7 +212,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
     lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
-    if word in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
+    if arithmetic_of(word) in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
         return 0
     fits = (
         log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
@@ -180,12 +220,12 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
 
 
-def kernel_digits(plan: FftPlan) -> int:
+def kernel_digits(plan: FftProductPlan) -> int:
     """Digits in the kernel of a whole product: a power of two. More are shorter: errors are smaller."""
     return 1 << (plan.digits - 1).bit_length()
 
 
-def fft_tile(plan: FftPlan, card: Card) -> Pass | None:
+def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
     """The tile of a product by FFT in one kernel; None if it is too large."""
     digits = kernel_digits(plan)
     log_points, log_parts = plan.points.bit_length() - 1, digits.bit_length()

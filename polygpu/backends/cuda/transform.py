@@ -1,18 +1,195 @@
-"""Transforms: their twiddles, made on the device, and their passes."""
+"""Transforms: the tables of primes, made on the device, and passes over the rows of a group of limbs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from ...plans.ntt import NttPlan
+from ...plans.ntt import NttPlan, PrimeTables
 from .. import Array
-from .launch import Launcher, cbool
-from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, word_bytes_of, word_of
+from .device import Shared
+from .launch import (
+    MODULUS_BYTES,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Record,
+    Struct,
+    cbool,
+    entrywise,
+    modulus_constants,
+)
+from .tiles import (
+    MAX_LIMBS,
+    Card,
+    Group,
+    Pass,
+    Rows,
+    arithmetic_of,
+    flow_lag,
+    groups_of,
+    prefetch_distance,
+    split_passes,
+    table_offsets,
+    twiddle_bytes_of,
+    word_bytes_of,
+)
 
 _MAX_GRID_Y = 65535
+
+TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)))
+PASS = Struct(
+    "ntt.cu",
+    "Pass",
+    ("moduli", POINTER),
+    ("offset tiles", U64),
+    ("limbs gap log_degree log_blocks", U32),
+)
+ONE_PASS = Struct(
+    "ntt.cu",
+    "PassParameters<u64>",
+    ("x y", POINTER),
+    ("pass", PASS),
+    ("rows", U64),
+    ("ahead", U32),
+    ("tables", TABLES),
+)
+FLOW = Struct(
+    "ntt.cu",
+    "FlowParameters<u64>",
+    ("x y progress", POINTER),
+    ("pass", PASS),
+    ("rows_offset", U64),
+    ("lag", U32),
+    ("tables", TABLES),
+)
+FILL = Struct(
+    "tables.cu",
+    "FillParameters",
+    ("tables moduli factors scale", POINTER),
+    ("offset", U64),
+    ("log_blocks log_length log_values bits negacyclic", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def passes_over(
+    rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
+) -> tuple[Pass, ...]:
+    """The passes over so many rows; over many where none is given."""
+    few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
+    return split_passes(points, leaf_size, word_bytes, card, few)
+
+
+def packed_tables(addresses: Iterable[int]) -> bytes:
+    """The C struct Tables, of so many limbs."""
+    of = np.zeros(MAX_LIMBS, np.uint64)
+    for i, address in enumerate(addresses):
+        of[i] = address
+    return TABLES(of=of.tobytes())
+
+
+def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int) -> bytes:
+    """The C struct Pass."""
+    return PASS(
+        moduli=rows.moduli,
+        offset=offset,
+        tiles=tiles,
+        limbs=rows.limbs,
+        gap=rows.gap,
+        log_degree=rows.log_degree,
+        log_blocks=passed.log_blocks,
+    )
+
+
+def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int, int]]:
+    """Tiles of a pass over all rows, and its blocks of threads."""
+    tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
+    log_parts = rows.log_degree - passed.log_block_values
+    # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
+    large = 8 * rows.limbs * passed.entries * twiddle_bytes_of(rows.word) > card.l2_bytes
+    if large and log_parts >= 0 and rows.limbs << log_parts <= _MAX_GRID_Y:
+        return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
+    return tiles, (-(-tiles >> passed.log_rows), 1)
+
+
+def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
+    """How many blocks of threads ahead the values are prefetched, where those of a block are neighbours."""
+    if rows.gap and passed.log_rows:
+        return 0
+    return prefetch_distance(passed, word_bytes_of(rows.word), card)
+
+
+class Progress(NamedTuple):
+    """Of the last two passes in one launch (cuda/flow.cuh)."""
+
+    units: int
+    lag: int  # 0: they are two launches
+
+
+def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
+    """Whether and how the last two of the passes flow."""
+    if len(passes) < 2:
+        return Progress(0, 0)
+    units = rows.count << passes[-2].log_blocks
+    columns, last = passes[-2:]
+    return Progress(units, flow_lag(columns, last, rows.log_degree, units, rows.word, card))
+
+
+def transform_launches(
+    rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card
+) -> list[Launch]:
+    """The launches of a transform, in their order: the first reads x, the others y; all write y.
+
+    offsets: of each pass in the primes' tables. A flow's third address is that of 1 + units zeros.
+    """
+    if rows.count == 0:
+        return []
+    word, forward = rows.word, direction == "forward"
+    steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
+    units, lag = progress_of(rows, passes, card)
+    if lag:
+        steps[-2:] = [tuple(range(len(passes)))[-2:]]
+    launches = []
+    for i, step in enumerate(steps if forward else steps[::-1]):
+        parts, own = [passes[k] for k in step], [offsets[k] for k in step]
+        lazy_in, root = i > 0, i + 1 == len(steps)  # root: whether an inverse step has the stage of the root
+        if len(step) == 1:
+            name, flags = f"ntt_{direction}", [lazy_in, not root if forward else root]
+            tiles, grid = tiles_and_grid(rows, parts[0], card)
+            packed = packed_pass(rows, parts[0], own[0], tiles)
+            ahead = blocks_ahead(rows, parts[0], card)
+            count = rows.count + (rows.count // rows.limbs - 1) * rows.gap
+            more = {"rows": count, "ahead": ahead, "tables": rows.tables}
+            parameters = ONE_PASS(**{"x": 0, "y": 0, "pass": packed}, **more)
+        else:
+            name, flags = f"ntt_{direction}_flow", [lazy_in if forward else root]
+            packed = packed_pass(rows, parts[0], own[0], units)
+            log_unit = rows.log_degree - parts[0].log_blocks
+            grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
+            flow = {"rows_offset": own[1], "progress": 0, "lag": lag, "tables": rows.tables}
+            parameters = FLOW(**{"x": 0, "y": 0, "pass": packed}, **flow)
+        arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
+        shared = max(p.shared_values for p in parts) * word_bytes_of(word)
+        launches.append(Launch("ntt.cu", f"{name}<{arguments}>", grid, parts[0].threads, parameters, shared))
+    return launches
+
+
+def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
+    """The twiddles of a pass, into the tables of so many primes."""
+    sizes = {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
+    kernel = f"fill_twiddles<{arithmetic_of(word)}>"
+    return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **sizes), primes)
+
+
+# ---- on a device ----
 
 
 class Transform(Launcher):
@@ -33,123 +210,136 @@ class Transform(Launcher):
             self._transform(plan, x, out, "inverse")
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
-        rows = prod(out.shape[:-1])
         if plan.points == 1:
-            with self._here:
+            with self._scope:
                 out[...] = x
             return
         if not self._aligned(x, out):
-            with self._here:
+            with self._scope:
                 aligned = x.copy()
             self._transform(plan, aligned, aligned, direction)
-            with self._here:
+            with self._scope:
                 out[...] = aligned
             return
-        passes = self._passes(plan, rows)
-        tables, word = self._tables(plan, passes)[direction], word_of(plan.basis, self.card)
-        log_degree, moduli = plan.degree.bit_length() - 1, self._moduli(plan.basis)
-        self._run_passes(
-            Rows(rows, len(plan.basis.moduli), log_degree, word, moduli), passes, tables, x, out, direction
+        count = prod(out.shape[:-2])
+        records = self._recorded(
+            plan.handles, (direction, count), lambda: self._transform_records(plan, direction, count)
         )
+        for record in records:
+            self._replay(record, self.address(x) + record.offset, self.address(out) + record.offset)
 
-    def _passes(self, plan: NttPlan, rows: int | None = None) -> tuple[Pass, ...]:
-        """The passes over so many rows; over many where none is given."""
-        if plan.points == 1:
-            return ()
-        few = rows is not None and rows * plan.degree < self.card.multiprocessors << 12
-        return split_passes(plan.points, plan.base, plan.basis.dtype.itemsize, self.card, few)
+    def _transform_records(self, plan: NttPlan, direction: str, count: int) -> list[Record]:
+        """Of each group of limbs, the transforms of so many polynomials."""
+        rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
+        passes = passes_over(rows, plan.points, plan.leaf_size, size, self.card)
+        records = []
+        for group in groups_of(plan.basis, self.card):
+            own, offset, offsets, used = self._rows(plan, group, count, passes)
+            halves = {"forward": offsets[: len(passes)], "inverse": offsets[len(passes) : -1]}
+            records.append(self._record(own, passes, halves[direction], direction, used, offset))
+        return records
 
-    def _run_passes(
+    def _record(
         self,
         rows: Rows,
         passes: tuple[Pass, ...],
-        tables: dict[Pass, Array],
-        x: Array,
-        out: Array,
+        offsets: Sequence[int],
         direction: str,
-    ) -> None:
-        word, word_bytes, log_degree = rows.word, word_bytes_of(rows.word), rows.log_degree
-        steps: list[tuple[Pass, ...]] = [(p,) for p in passes]
-        lag = 0
-        if len(passes) > 1:
-            columns, last = passes[-2:]
-            units = rows.count << columns.log_blocks
-            lag = flow_lag(columns, last, log_degree, units, word, self.card)
-            if lag:
-                steps[-2:] = [(columns, last)]
-        source = x
-        for i, step in enumerate(steps if direction == "forward" else steps[::-1]):
-            grid, grid_y, args = self._pass(rows, step[0], tables[step[0]])
-            lazy_in, root = i > 0, i + 1 == len(steps)  # whether the last stages of an inverse are the root's
-            if len(step) == 1:
-                name, flags = f"ntt_{direction}", [lazy_in, root if direction == "inverse" else not root]
-                args.append(np.uint32(prefetch_distance(step[0], word_bytes, self.card)))
-            else:
-                name, flags = f"ntt_{direction}_flow", [root if direction == "inverse" else lazy_in]
-                with self._here:
-                    progress = self.xp.zeros(1 + units, np.uint32)
-                args[2] = np.uint64(units)
-                args += [tables[last], progress, np.uint32(lag)]
-                tasks = (1 << (log_degree - columns.log_blocks - p.log_block_values) for p in step)
-                grid, grid_y = (units + lag) * sum(tasks), 1
-            arguments = ", ".join([word, *(p.shape for p in step), *map(cbool, flags)])
-            shared = max(p.shared_values for p in step) * word_bytes
-            args = [source, out, *args]
-            self._run("ntt.cu", f"{name}<{arguments}>", grid, step[0].threads, args, shared, grid_y)
-            source = out
+        used: tuple[Shared, ...] = (),
+        offset: int = 0,
+    ) -> Record:
+        units, lag = progress_of(rows, passes, self.card)
+        launches = transform_launches(rows, passes, offsets, direction, self.card)
+        return Record(tuple(launches), used, offset, 1 + units if lag else 0)
 
-    def _pass(self, rows: Rows, passed: Pass, tables: Array) -> tuple[int, int, list[Any]]:
-        """The grid in x and y, and the arguments that all transform kernels share."""
-        limbs, log_degree = rows.limbs, rows.log_degree
-        tiles = rows.count << log_degree >> (passed.log_length + passed.log_columns)
-        args = [rows.moduli, tables, np.uint64(tiles), np.uint32(limbs)]
-        args += [np.uint32(log_degree), np.uint32(passed.log_blocks)]
-        log_parts = log_degree - passed.log_block_values
-        # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
-        large = 8 * tables.nbytes > self.card.l2_bytes
-        if large and log_parts >= 0 and limbs << log_parts <= _MAX_GRID_Y:
-            return rows.count // limbs, limbs << log_parts, args
-        return -(-tiles >> passed.log_rows), 1, args
+    def _replay(self, record: Record, x: int, y: int) -> None:
+        """Transform what lies at x to y."""
+        self._use(record.used)
+        for launch in record.launches:
+            addresses = [x, y]
+            if "_flow<" in launch.kernel:
+                with self._scope:
+                    counters = self.xp.zeros(record.counters, np.uint32)
+                addresses.append(self.address(counters))
+            self.launch(launch, *addresses)
+            x = y
 
-    def _tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
-        key = f"tables {[p.shape for p in passes]}"
-        tables: dict[str, Any] = self._shared(plan.handles, key, lambda: self._make_tables(plan, passes))
-        return tables
+    def _rows(
+        self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...]
+    ) -> tuple[Rows, int, tuple[int, ...], tuple[Shared, ...]]:
+        """The rows of a group in so many polynomials.
 
-    def _make_tables(self, plan: NttPlan, passes: tuple[Pass, ...]) -> dict[str, Any]:
-        """Twiddles by direction and pass, and the constants of incomplete leaves, made on the device."""
-        basis, points = plan.basis, plan.points
-        word = word_of(basis, self.card)
-        bits = points.bit_length() - (1 if plan.kind == "negacyclic" else 2)
-        size = 1 if word == "Float64" else 2  # entries of W::Twiddle
-        moduli = self._moduli(basis)
-        starts = [self.from_host(np.array(p.starts, np.uint32)) for p in passes]
-        rows = len(basis.moduli)
-        tables: dict[str, Any] = {}
-        for name, sign in (("forward", 1), ("inverse", -1)):
-            factors = np.ones((rows, max(bits, 1)), np.uint64)
-            scale = np.ones(rows, np.uint64)
-            for i, (q, root) in enumerate(zip(basis.moduli, plan.roots, strict=True)):
-                x = pow(root, sign, q)
+        Also how many bytes lie before the first one, where the passes begin in the tables, what is used.
+        """
+        basis, log_degree = plan.basis, plan.degree.bit_length() - 1
+        shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
+        moduli = self.address(shared.value) + group.first * MODULUS_BYTES
+        gap, packed = len(basis.moduli) - group.limbs, tables.value
+        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, packed)
+        offset = group.first * plan.degree * basis.dtype.itemsize
+        return rows, offset, table_offsets(passes, group.word), (shared, tables)
+
+    def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
+        """The C struct Tables of a group, whose primes' tables are shared with other plans that have them."""
+        key = f"tables {arithmetic_of(group.word)} {[p.shape for p in passes]}"
+        primes = plan.tables[group.first : group.first + group.limbs]
+
+        def make() -> tuple[bytes, list[Shared]]:
+            shared = self._prime_tables(primes, key, group.word, passes)
+            return packed_tables(self.address(table.value) for table in shared), shared
+
+        return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
+
+    def _prime_tables(
+        self, primes: Sequence[PrimeTables], key: str, word: str, passes: tuple[Pass, ...]
+    ) -> list[Shared]:
+        """The tables of primes for some passes, made for those that have none."""
+        name = f"{self.name} {key}"
+        missing = [p for p in primes if name not in p.handles]
+        if missing:
+            made = self._make_tables(missing, word, passes)
+            for prime, table in zip(missing, made, strict=True):
+                prime.handles.setdefault(name, self._share(table))  # another thread may have been faster
+        return [p.handles[name] for p in primes]
+
+    def _make_tables(self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]) -> list[Array]:
+        points, kind = primes[0].points, primes[0].kind
+        bits = points.bit_length() - (1 if kind == "negacyclic" else 2)
+        offsets = table_offsets(passes, word)
+        moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
+        tables: list[Array] = [self.xp.empty(offsets[-1], np.uint8) for _ in primes]
+        pointers = self.from_host(np.array([self.address(x) for x in tables], np.uint64))
+        for direction, sign in enumerate((1, -1)):
+            factors = np.ones((len(primes), max(bits, 1)), np.uint64)
+            scale = np.ones(len(primes), np.uint64)
+            for i, prime in enumerate(primes):
+                q = prime.modulus
+                x = pow(prime.root, sign, q)
                 for d in reversed(range(bits)):
                     factors[i, d], x = x, x * x % q
                 if sign < 0:
                     scale[i] = pow(points, -1, q)
             constants = [self.from_host(x) for x in (factors, scale)]
-            tables[name] = {}
-            for p, starts_of_pass in zip(passes, starts, strict=True):
-                entries = 1 << (p.log_blocks + p.log_length)
-                table = tables[name][p] = self.xp.empty((rows, entries, size), basis.dtype)
-                args = [table, moduli, *constants, starts_of_pass]
-                args += [np.uint32(x) for x in (p.log_blocks, p.log_length, bits, plan.kind == "negacyclic")]
-                self._entrywise("tables.cu", f"fill_twiddles<{word}>", entries, args, rows)
-        if plan.base > 1 and points > 1:
-            tables["leaves"] = self.xp.empty((rows, points), np.uint64)
-            last = passes[-1]
-            args = [tables["leaves"], tables["forward"][last], moduli, starts[-1]]
-            args += [np.uint32(last.log_blocks), np.uint32(last.log_length)]
-            self._entrywise("tables.cu", f"fill_leaves<{word}>", points, args, rows)
-        elif plan.base > 1:
-            leaves = [[q - 1 if plan.kind == "negacyclic" else 1] for q in basis.moduli]
-            tables["leaves"] = self.from_host(np.array(leaves, np.uint64))
+            values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
+            values |= {"factors": self.address(constants[0]), "scale": self.address(constants[1])}
+            values["negacyclic"] = kind == "negacyclic"
+            for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
+                self.launch(fill_launch(word, passed, len(primes), offset=offset, **values))
         return tables
+
+    def _leaves(self, plan: NttPlan) -> int:
+        """The address of pointers to the constants c of the leaves X^leaf_size - c of each limb."""
+
+        def constants(prime: PrimeTables) -> Array:
+            q = prime.modulus
+            if prime.points == 1:
+                return np.array([q - 1 if plan.kind == "negacyclic" else 1], np.uint64)
+            w = prime.forward[0, prime.points // 2 :].astype(np.uint64)
+            return np.stack([w, np.uint64(q) - w], axis=-1).ravel()  # below a twiddle w: c = w and c = -w
+
+        def make() -> tuple[Array, ...]:
+            leaves = [self.from_host(constants(prime)) for prime in plan.tables]
+            return self.from_host(np.array([self.address(x) for x in leaves], np.uint64)), *leaves
+
+        kept: tuple[Array, ...] = self._shared(plan.handles, "leaves", make)
+        return self.address(kept[0])

@@ -6,7 +6,7 @@
 //
 // By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
 // Chinese remainder theorem.
-#include "gemm.cuh"
+#include "matmul_tensor.cuh"
 
 // ---- by limbs ----
 
@@ -99,36 +99,41 @@ template <> PG_DEVICE u64 compose_limbs<u64>(const Modulus &m, const i32 *x) {
 
 // out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
 // q <= 2^62. k is at most 2^15 / sizeof(W): the sums of 32 bits.
+template <class W> struct LimbsParameters {
+    const W *left, *right;
+    W *out;
+    const Modulus *moduli;
+    u64 left_stride, left_step, right_step;
+    u32 m, n, k, add;
+};
 template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int STAGES, int BYTES>
-__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64))
-    gemm_limbs(const W *left, const W *right, W *out, const Modulus *moduli, u32 m, u32 n, u32 k, u64 left_stride,
-               u64 left_step, u64 right_step, u32 add) {
+__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm_limbs(const LimbsParameters<W> p) {
     constexpr int L = sizeof(W);
     using Tile = GemmTile<ROWS, COLUMNS, WARP_ROWS, 64, L == 4 ? 64 : 128>;
     constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS, DEEP = Tile::DEPTH / L;
     extern __shared__ Chunk memory[];
     Chunk *lefts = memory, *rights = memory + STAGES * LEFT;
-    const Modulus &modulus = *moduli;
+    const Modulus &modulus = *p.moduli;
     const Tile tile;
     const ByteShift<W> shift(modulus);
     // Blocks along columns, rows, batch.
-    const u32 across = (n + COLUMNS / L - 1) / (COLUMNS / L), down = (m + ROWS - 1) / ROWS;
+    const u32 across = (p.n + COLUMNS / L - 1) / (COLUMNS / L), down = (p.m + ROWS - 1) / ROWS;
     const u32 first_column = blockIdx.x % across * (COLUMNS / L), first_row = blockIdx.x / across % down * ROWS;
     const u32 batch = blockIdx.x / across / down;
-    const W *a = left + batch * left_step + first_row * left_stride;
-    const W *b = right + batch * right_step + first_column;
-    const int rows = (int)min(m - first_row, (u32)ROWS), columns = (int)min(n - first_column, (u32)(COLUMNS / L));
-    const int stages = (int)((k + DEEP - 1) / DEEP);
+    const W *a = p.left + batch * p.left_step + first_row * p.left_stride;
+    const W *b = p.right + batch * p.right_step + first_column;
+    const int rows = (int)min(p.m - first_row, (u32)ROWS), columns = (int)min(p.n - first_column, (u32)(COLUMNS / L));
+    const int stages = (int)((p.k + DEEP - 1) / DEEP);
 
     auto fetch = [&](int stage) {
         if (stage < stages)
             Tile::template fetch<ROWS, BYTES>(lefts + stage % STAGES * LEFT, (const unsigned char *)(a + stage * DEEP),
-                                              left_stride * L, rows, (int)(k - stage * DEEP) * L);
+                                              p.left_stride * L, rows, (int)(p.k - stage * DEEP) * L);
         end_copies();
     };
     RightLimbs<Tile, W> limbs;
     auto read = [&](int stage) {
-        if (stage < stages) limbs.read(b + (u64)stage * DEEP * n, n, (int)(k - stage * DEEP), columns);
+        if (stage < stages) limbs.read(b + (u64)stage * DEEP * p.n, p.n, (int)(p.k - stage * DEEP), columns);
     };
     i32 sums[Tile::DOWN][Tile::ACROSS][4] = {};
 #pragma unroll
@@ -144,7 +149,7 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64))
         read(stage + 2);
         tile.multiply(sums, lefts + stage % STAGES * LEFT, rights + stage % 2 * RIGHT);
     }
-    W *c = out + (u64)batch * m * n + (u64)first_row * n + first_column;
+    W *c = p.out + (u64)batch * p.m * p.n + (u64)first_row * p.n + first_column;
 #pragma unroll
     for (int i = 0; i < Tile::DOWN; ++i) {
 #pragma unroll
@@ -156,8 +161,8 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64))
 #pragma unroll
                 for (int j = 0; j < L; ++j) x[j] = sums[i][(L * e + j) / 2][2 * h + j % 2];
                 if (row >= rows || column + e >= columns) continue;
-                W *to = c + (u64)row * n + column + e, value = compose_limbs<W>(modulus, x);
-                *to = add ? (W)add_mod(modulus, *to, value) : value;
+                W *to = c + (u64)row * p.n + column + e, value = compose_limbs<W>(modulus, x);
+                *to = p.add ? (W)add_mod(modulus, *to, value) : value;
             }
         }
     }
@@ -202,37 +207,44 @@ template <> struct Digits<u64> {
 // Signed residues of words, eight of a row a thread: out[p][matrix][row][depth], zeros from k on. TRANSPOSED: from
 // x[matrix][k][row], `width` of the rows, zeros after them; a warp takes 8 rows and 32 bytes of each, whole sectors of
 // what it reads and what it writes.
-template <class W, bool TRANSPOSED>
-__global__ void __launch_bounds__(256)
-    gemm_split(const W *x, unsigned char *out, const Modulus *moduli, const Residue *residues, u32 count, u64 matrices,
-               u32 width, u32 rows, u32 k, u32 depth) {
+template <class W> struct SplitParameters {
+    const W *x;
+    unsigned char *out;
+    const Modulus *moduli;
+    const Residue *residues;
+    u64 matrices;
+    u32 count, width, rows, k, depth;
+};
+template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_split(const SplitParameters<W> p) {
+    unsigned char *out = p.out;
     constexpr int WORDS = 8;
-    const Modulus &modulus = *moduli;
+    const Modulus &modulus = *p.moduli;
     const u64 at = (u64)blockIdx.x * 256 + threadIdx.x;
-    const u32 parts = depth / WORDS;
+    const u32 parts = p.depth / WORDS;
     u64 matrix, row;
     u32 part;
     if (TRANSPOSED) {
-        const u32 bands = (rows + 7) / 8;
+        const u32 bands = (p.rows + 7) / 8;
         const u64 group = at / 64;  // 8 rows of 8 parts
         matrix = group / ((u64)bands * (parts / 8)), part = (u32)(group / bands % (parts / 8)) * 8 + at / 8 % 8;
         row = group % bands * 8 + at % 8;
     } else {
-        matrix = at / ((u64)parts * rows), row = at / parts % rows, part = (u32)(at % parts);
+        matrix = at / ((u64)parts * p.rows), row = at / parts % p.rows, part = (u32)(at % parts);
     }
-    if (matrix >= matrices || row >= rows) return;
+    if (matrix >= p.matrices || row >= p.rows) return;
     const u32 first = WORDS * part;
     const auto word = [&](int i) -> i64 {  // centred
-        if (first + i >= k || row >= width) return 0;
-        const u64 from = TRANSPOSED ? (matrix * k + first + i) * width + row : (matrix * rows + row) * k + first + i;
-        const u64 r = reduce(modulus, read<CONSTANT>(x + from));
+        if (first + i >= p.k || row >= p.width) return 0;
+        const u64 from =
+            TRANSPOSED ? (matrix * p.k + first + i) * p.width + row : (matrix * p.rows + row) * p.k + first + i;
+        const u64 r = reduce(modulus, read<READ_ONLY>(p.x + from));
         return (i64)(r > modulus.q / 2 ? r - modulus.q : r);
     };
     const Digits<W> digits[WORDS] = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
-    const u64 step = matrices * rows * depth;
-    out += (matrix * rows + row) * depth + first;
-    for (u32 j = 0; j < count; ++j, out += step) {
-        const Residue residue = residues[j];
+    const u64 step = p.matrices * p.rows * p.depth;
+    out += (matrix * p.rows + row) * p.depth + first;
+    for (u32 j = 0; j < p.count; ++j, out += step) {
+        const Residue residue = p.residues[j];
         u32 bytes[WORDS / 4];
 #pragma unroll
         for (int i = 0; i < WORDS / 4; ++i) {
@@ -241,7 +253,7 @@ __global__ void __launch_bounds__(256)
             for (int e = 0; e < 4; ++e) r[e] = digits[4 * i + e].modulo(residue);
             bytes[i] = join_bytes(r) ^ 0x80808080;
         }
-        write<AGAIN>((Neighbours<u32, WORDS / 4> *)out, pack<WORDS / 4>(bytes));
+        write<DEFAULT>((Neighbours<u32, WORDS / 4> *)out, pack<WORDS / 4>(bytes));
     }
 }
 
@@ -254,23 +266,30 @@ struct Weight {
 // Words modulo q of integers X, |X| < P/2 (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8: with y = sum mod
 // p, X = sum of y P/p - t P, and t is the sum of y/p, rounded. weights[count].cofactor is -P mod q. Four words of a row
 // a thread.
-template <class W>
-__global__ void __launch_bounds__(256)
-    gemm_compose(const i32 *sums, W *out, const Modulus *moduli, const Residue *residues, const Weight *weights,
-                 u32 count, u64 rows, u32 n, u32 pitch, u32 add) {
-    const Modulus &modulus = *moduli;
-    const u64 at = ((u64)blockIdx.x * 256 + threadIdx.x) * 4, row = at / pitch;
-    const u32 column = (u32)(at % pitch);
-    if (row >= rows) return;
+template <class W> struct ComposeParameters {
+    const i32 *sums;
+    W *out;
+    const Modulus *moduli;
+    const Residue *residues;
+    const Weight *weights;
+    u64 rows;
+    u32 count, n, pitch, add;
+};
+template <class W> __global__ void __launch_bounds__(256) gemm_compose(const ComposeParameters<W> p) {
+    const i32 *sums = p.sums;
+    const Modulus &modulus = *p.moduli;
+    const u64 at = ((u64)blockIdx.x * 256 + threadIdx.x) * 4, row = at / p.pitch;
+    const u32 column = (u32)(at % p.pitch);
+    if (row >= p.rows) return;
     u64 low[4] = {}, high[4] = {};  // sums of the cofactors' halves: below 2^45
     u32 shares[4] = {};
-    const u64 step = rows * pitch;
+    const u64 step = p.rows * p.pitch;
     sums += at;
-    for (u32 j = 0; j < count; ++j, sums += step) {
-        const Residue residue = residues[j];
-        const Weight weight = weights[j];
+    for (u32 j = 0; j < p.count; ++j, sums += step) {
+        const Residue residue = p.residues[j];
+        const Weight weight = p.weights[j];
         u32 x[4];
-        unpack<4>(read<ONCE>((const Neighbours<u32, 4> *)sums), x);
+        unpack<4>(read<STREAM>((const Neighbours<u32, 4> *)sums), x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 y = residue.reduce(x[i] + residue.multiple);
@@ -279,10 +298,10 @@ __global__ void __launch_bounds__(256)
             shares[i] += y * weight.share;
         }
     }
-    const u64 minus_p = weights[count].cofactor;
+    const u64 minus_p = p.weights[p.count].cofactor;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        if (column + i >= n) break;
+        if (column + i >= p.n) break;
         const u32 t = (shares[i] + (1u << 25)) >> 26;
         low[i] += (u64)t * (u32)minus_p;
         u64 x;
@@ -293,7 +312,7 @@ __global__ void __launch_bounds__(256)
         } else {
             x = reduce(modulus, low[i]);
         }
-        W *to = out + row * n + column + i;
-        *to = add ? (W)add_mod(modulus, *to, x) : (W)x;
+        W *to = p.out + row * p.n + column + i;
+        *to = p.add ? (W)add_mod(modulus, *to, x) : (W)x;
     }
 }

@@ -54,15 +54,23 @@ constexpr __device__ int points_blocks(int rows, int columns) { return rows * co
 // Steps count values from index to index of the first three axes.
 // INTEGERS: a has no points, and words are canonical or not: few rows times a matrix, whose columns are the points. The
 // s-th product takes `length` terms of `total` from s * length on.
+template <class T> struct PointsParameters {
+    const T *a, *b;
+    T *out;
+    const Modulus *moduli;
+    i64 a_batch, a_row, a_column, b_batch, b_row, b_column, out_batch, out_row, out_column;
+    u64 batch, rows, columns, total, length, points, entries;
+    u32 log_lanes, log_columns, log_rows;
+};
 template <class S, int TM, int TP, int WIDTH, bool INTEGERS>
 __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
-    matmul_points(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
-                  const Modulus *moduli, i64 a_batch, i64 a_row, i64 a_column, i64 b_batch, i64 b_row, i64 b_column,
-                  i64 out_batch, i64 out_row, i64 out_column, u64 batch, u64 rows, u64 columns, u64 total, u64 length,
-                  u64 points, u64 entries, u32 log_lanes, u32 log_columns, u32 log_rows) {
+    matmul_points(const PointsParameters<typename S::Storage> p) {
+    auto a = p.a, b = p.b;
+    auto out = p.out;
+    u64 length = p.length;
     using Item = Neighbours<typename S::Storage, WIDTH>;
-    const u32 log_batch = 31 - __clz(POINTS_THREADS) - log_lanes - log_columns - log_rows;
-    const u64 row_tiles = (rows + TM - 1) / TM, column_tiles = (columns + TP - 1) / TP;
+    const u32 log_batch = 31 - __clz(POINTS_THREADS) - p.log_lanes - p.log_columns - p.log_rows;
+    const u64 row_tiles = (p.rows + TM - 1) / TM, column_tiles = (p.columns + TP - 1) / TP;
     u64 at = blockIdx.x;
     u32 thread = threadIdx.x;
     const auto block_start = [&](u64 size, u32 log_size) {  // along the next axis
@@ -75,30 +83,30 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
         thread >>= log_size;
         return index;
     };
-    const u64 lane = place(log_lanes);
-    const u64 column_tile = block_start(column_tiles, log_columns) + place(log_columns);
-    const u64 row_tile = block_start(row_tiles, log_rows) + place(log_rows);
-    const u64 s = block_start(batch, log_batch) + thread, e = ((at << log_lanes) + lane) * WIDTH;
-    if (column_tile >= column_tiles || row_tile >= row_tiles || s >= batch || e >= entries) return;
+    const u64 lane = place(p.log_lanes);
+    const u64 column_tile = block_start(column_tiles, p.log_columns) + place(p.log_columns);
+    const u64 row_tile = block_start(row_tiles, p.log_rows) + place(p.log_rows);
+    const u64 s = block_start(p.batch, log_batch) + thread, e = ((at << p.log_lanes) + lane) * WIDTH;
+    if (column_tile >= column_tiles || row_tile >= row_tiles || s >= p.batch || e >= p.entries) return;
 
-    const u64 row = min(row_tile * TM, rows - TM), column = min(column_tile * TP, columns - TP);
-    const Modulus &m = moduli[quotient(e, points)];
-    a += (i64)s * a_batch + (i64)row * a_row + (INTEGERS ? 0 : e);
-    b += (i64)s * b_batch + (i64)column * b_column + e;
-    if (INTEGERS) length = min(length, total - s * length);
+    const u64 row = min(row_tile * TM, p.rows - TM), column = min(column_tile * TP, p.columns - TP);
+    const Modulus &m = p.moduli[quotient(e, p.points)];
+    a += (i64)s * p.a_batch + (i64)row * p.a_row + (INTEGERS ? 0 : e);
+    b += (i64)s * p.b_batch + (i64)column * p.b_column + e;
+    if (INTEGERS) length = min(length, p.total - s * length);
     S sums[TM][TP][WIDTH];
     const auto step = [&] {
         Item x[TM], y[TP];
 #pragma unroll
         for (int i = 0; i < TM; ++i)
-            if constexpr (INTEGERS) x[i] = repeated<WIDTH>(residue(m, __ldg(a + i * a_row)));
-            else x[i] = read<CONSTANT>((const Item *)(a + i * a_row));
+            if constexpr (INTEGERS) x[i] = repeated<WIDTH>(residue(m, __ldg(a + i * p.a_row)));
+            else x[i] = read<READ_ONLY>((const Item *)(a + i * p.a_row));
 #pragma unroll
         for (int j = 0; j < TP; ++j) {
-            y[j] = read<CONSTANT>((const Item *)(b + j * b_column));
+            y[j] = read<READ_ONLY>((const Item *)(b + j * p.b_column));
             if constexpr (INTEGERS) y[j] = residues(m, y[j]);
         }
-        a += a_column, b += b_row;
+        a += p.a_column, b += p.b_row;
         add_all(sums, x, y);
     };
     for (u64 k = length / S::STEPS; k > 0; --k) {
@@ -107,13 +115,13 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
         settle_all(sums, m);
     }
     for (u64 k = length % S::STEPS; k > 0; --k) step();
-    out += (i64)s * out_batch + (i64)row * out_row + (i64)column * out_column + e;
+    out += (i64)s * p.out_batch + (i64)row * p.out_row + (i64)column * p.out_column + e;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TP; ++j)
             if (row + i >= row_tile * TM && column + j >= column_tile * TP)
-                write<AGAIN>((Item *)(out + i * out_row + j * out_column), values(sums[i][j], m));
+                write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
 // How operands wait in shared memory: those of STEPS steps of k, of which DEPTH come together, EDGE rows of a and EDGE
@@ -127,38 +135,45 @@ template <class T, int TILE, int WIDTH> struct PointsStages {
 // The same by blocks of 2 x 2 warps, of TILE x TILE sums a thread, all at the same points: copies for the next steps of
 // k run while they work on these. What is outside of the operands is 0. Arrays and sizes are those of whole chunks.
 // Blocks as above; registers let a multiprocessor hold three, or two of words of 64 bits.
+template <class T> struct StagedParameters {
+    const T *a, *b;
+    T *out;
+    const Modulus *moduli;
+    i64 a_batch, a_row, a_column, b_batch, b_row, b_column, out_batch, out_row, out_column;
+    u64 batch, rows, columns, points, entries;
+    u32 length;
+};
 template <class S, int TILE, int WIDTH>
 __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) == 8 ? 2 : 3)
-    matmul_points_staged(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
-                         const Modulus *moduli, i64 a_batch, i64 a_row, i64 a_column, i64 b_batch, i64 b_row,
-                         i64 b_column, i64 out_batch, i64 out_row, i64 out_column, u64 batch, u64 rows, u64 columns,
-                         u64 points, u64 entries, u32 length) {
+    matmul_points_staged(const StagedParameters<typename S::Storage> p) {
+    auto a = p.a, b = p.b;
+    auto out = p.out;
     using T = typename S::Storage;
     using Item = Neighbours<T, WIDTH>;
     using Stages = PointsStages<T, TILE, WIDTH>;
     __shared__ alignas(16) T memory[Stages::STEPS][2][Stages::EDGE][Stages::POINTS];
-    const u64 column_blocks = (columns - 1) / Stages::EDGE + 1, row_blocks = (rows - 1) / Stages::EDGE + 1;
+    const u64 column_blocks = (p.columns - 1) / Stages::EDGE + 1, row_blocks = (p.rows - 1) / Stages::EDGE + 1;
     const u64 in_column = quotient(blockIdx.x, column_blocks), product = quotient(in_column, row_blocks);
     const u64 block_column = (blockIdx.x - in_column * column_blocks) * Stages::EDGE;
     const u64 block_row = (in_column - product * row_blocks) * Stages::EDGE;
-    const u64 of_points = quotient(product, batch), s = product - of_points * batch;
+    const u64 of_points = quotient(product, p.batch), s = product - of_points * p.batch;
     const u64 block_e = of_points * Stages::POINTS;
 
     const u32 own = threadIdx.x * Stages::CHUNK / Stages::POINTS;
     const u32 own_point = threadIdx.x * Stages::CHUNK % Stages::POINTS;
-    const bool in_entries = block_e + own_point < entries;
-    const u32 a_length = in_entries && block_row + own < rows ? length : 0;
-    const u32 b_length = in_entries && block_column + own < columns ? length : 0;
-    a += (i64)s * a_batch + (i64)(block_row + own) * a_row + block_e + own_point;
-    b += (i64)s * b_batch + (i64)(block_column + own) * b_column + block_e + own_point;
+    const bool in_entries = block_e + own_point < p.entries;
+    const u32 a_length = in_entries && block_row + own < p.rows ? p.length : 0;
+    const u32 b_length = in_entries && block_column + own < p.columns ? p.length : 0;
+    a += (i64)s * p.a_batch + (i64)(block_row + own) * p.a_row + block_e + own_point;
+    b += (i64)s * p.b_batch + (i64)(block_column + own) * p.b_column + block_e + own_point;
     const auto fetch = [&](u32 k) {
         const u32 at = k % Stages::STEPS;
-        if (k < length)
+        if (k < p.length)
 #pragma unroll
             for (int l = 0; l < Stages::DEPTH; ++l) {
                 copy_async<16>(&memory[at + l][0][own][own_point], a, k + l < a_length ? 16 : 0);
                 copy_async<16>(&memory[at + l][1][own][own_point], b, k + l < b_length ? 16 : 0);
-                a += a_column, b += b_row;
+                a += p.a_column, b += p.b_row;
             }
         end_copies();
     };
@@ -169,12 +184,12 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
     const u32 warp = threadIdx.x / Stages::LANES, lane = threadIdx.x % Stages::LANES;
     const u32 first_row = warp / 2 * TILE, first_column = warp % 2 * TILE;
     const u64 row = block_row + first_row, column = block_column + first_column, e = block_e + lane * WIDTH;
-    const u32 own_rows = row < rows && e < entries ? (u32)min(rows - row, (u64)TILE) : 0;
-    const u32 own_columns = column < columns ? (u32)min(columns - column, (u64)TILE) : 0;
-    out += (i64)s * out_batch + (i64)row * out_row + (i64)column * out_column + e;
-    const Modulus &m = moduli[(u32)quotient(min(e, entries - 1), points)];
+    const u32 own_rows = row < p.rows && e < p.entries ? (u32)min(p.rows - row, (u64)TILE) : 0;
+    const u32 own_columns = column < p.columns ? (u32)min(p.columns - column, (u64)TILE) : 0;
+    out += (i64)s * p.out_batch + (i64)row * p.out_row + (i64)column * p.out_column + e;
+    const Modulus &m = p.moduli[(u32)quotient(min(e, p.entries - 1), p.points)];
     S sums[TILE][TILE][WIDTH];
-    for (u32 k = 0; k < length; k += S::STEPS) {
+    for (u32 k = 0; k < p.length; k += S::STEPS) {
         if (k % Stages::DEPTH == 0) {
             await_copies<Stages::STAGES - 2>();
             __syncthreads();
@@ -198,7 +213,7 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
 #pragma unroll
         for (int j = 0; j < TILE; ++j)
             if (i < own_rows && j < own_columns)
-                write<AGAIN>((Item *)(out + i * out_row + j * out_column), values(sums[i][j], m));
+                write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
 // A block of 16 x 16 threads with TILE x TILE sums each, which walks along k in steps of DEPTH.
@@ -217,38 +232,45 @@ template <class T, int TILE> struct IntegerTile {
 // residues in shared memory, those of a by columns. Words outside of the operands are 0.
 // a_batch, b_batch: words from matrix to matrix, 0 where one is shared; a_row: from row to row of a. Product s takes
 // `length` terms of `total` from s * length on. Blocks along columns, rows, batch.
+template <class T> struct IntegerParameters {
+    const T *a, *b;
+    T *out;
+    const Modulus *moduli;
+    u64 a_batch, a_row, b_batch, rows, columns, total, length;
+};
 template <class S, int TILE>
-__global__ void __launch_bounds__(256)
-    matmul_integer(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
-                   const Modulus *moduli, u64 a_batch, u64 a_row, u64 b_batch, u64 rows, u64 columns, u64 total,
-                   u64 length) {
+__global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<typename S::Storage> p) {
+    auto a = p.a, b = p.b;
+    auto out = p.out;
+    u64 length = p.length;
     using T = typename S::Storage;
     using Tile = IntegerTile<T, TILE>;
     using Item = Neighbours<T, Tile::VECTOR>;
     __shared__ alignas(16) T shared_a[2][Tile::DEPTH][Tile::PITCH], shared_b[2][Tile::DEPTH][Tile::PITCH];
-    const Modulus &m = *moduli;
-    const u64 column_tiles = (columns + Tile::EDGE - 1) / Tile::EDGE, row_tiles = (rows + Tile::EDGE - 1) / Tile::EDGE;
+    const Modulus &m = *p.moduli;
+    const u64 column_tiles = (p.columns + Tile::EDGE - 1) / Tile::EDGE,
+              row_tiles = (p.rows + Tile::EDGE - 1) / Tile::EDGE;
     const u64 at = quotient(blockIdx.x, column_tiles), batch = quotient(at, row_tiles);
     const u64 row = (at - batch * row_tiles) * Tile::EDGE, column = (blockIdx.x - at * column_tiles) * Tile::EDGE;
-    a += batch * a_batch, b += batch * b_batch, out += batch * rows * columns;
-    length = min(length, total - batch * length);
+    a += batch * p.a_batch, b += batch * p.b_batch, out += batch * p.rows * p.columns;
+    length = min(length, p.total - batch * length);
 
     // Neighbouring threads read neighbours of a row.
     const u32 own_k = threadIdx.x % Tile::DEPTH, own_row = threadIdx.x / Tile::DEPTH;
     const u32 b_column = threadIdx.x % Tile::EDGE, b_k = threadIdx.x / Tile::EDGE;
     constexpr u32 A_STEP = Tile::THREADS / Tile::DEPTH, B_STEP = Tile::THREADS / Tile::EDGE;
-    const u32 rows_left = (u32)min(rows - row, (u64)Tile::EDGE);
-    const bool in_columns = column + b_column < columns;
-    a += (row + own_row) * a_row + own_k, b += b_k * columns + column + b_column;
+    const u32 rows_left = (u32)min(p.rows - row, (u64)Tile::EDGE);
+    const bool in_columns = column + b_column < p.columns;
+    a += (row + own_row) * p.a_row + own_k, b += b_k * p.columns + column + b_column;
     T next_a[Tile::MOVED], next_b[Tile::MOVED];
     const auto fetch = [&](u64 k) {
         const u32 left = (u32)min(length - k, (u64)Tile::DEPTH);
 #pragma unroll
         for (int i = 0; i < Tile::MOVED; ++i) {
-            next_a[i] = own_row + i * A_STEP < rows_left && own_k < left ? a[i * A_STEP * a_row] : 0;
-            next_b[i] = b_k + i * B_STEP < left && in_columns ? b[i * B_STEP * columns] : 0;
+            next_a[i] = own_row + i * A_STEP < rows_left && own_k < left ? a[i * A_STEP * p.a_row] : 0;
+            next_b[i] = b_k + i * B_STEP < left && in_columns ? b[i * B_STEP * p.columns] : 0;
         }
-        a += Tile::DEPTH, b += Tile::DEPTH * columns;
+        a += Tile::DEPTH, b += Tile::DEPTH * p.columns;
     };
     const auto put = [&](u32 buffer) {
 #pragma unroll
@@ -285,7 +307,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int j = 0; j < TILE; ++j) {
             const u64 r = row + Tile::place(ty, i), c = column + Tile::place(tx, j);
-            if (r < rows && c < columns) out[r * columns + c] = sums[i][j][0].value(m);
+            if (r < p.rows && c < p.columns) out[r * p.columns + c] = sums[i][j][0].value(m);
         }
 }
 
@@ -294,31 +316,38 @@ constexpr int NARROW_THREADS = 256;  // of a block
 // out[s] = a[s] b[s] of words, canonical or not, with at most N columns; b comes transposed. Both have rows of `pitch`
 // words. 2^log_lanes threads share ROWS rows of the result: each sums over its part of k, in chunks of WIDTH.
 // Parts of k as above. Blocks along rows, batch.
+template <class T> struct NarrowParameters {
+    const T *a, *b;
+    T *out;
+    const Modulus *moduli;
+    u64 a_batch, b_batch, pitch, rows, columns, total, length;
+    u32 log_lanes;
+};
 template <class S, int N, int WIDTH>
-__global__ void __launch_bounds__(NARROW_THREADS)
-    matmul_narrow(const typename S::Storage *a, const typename S::Storage *b, typename S::Storage *out,
-                  const Modulus *moduli, u64 a_batch, u64 b_batch, u64 pitch, u64 rows, u64 columns, u64 total,
-                  u64 length, u32 log_lanes) {
+__global__ void __launch_bounds__(NARROW_THREADS) matmul_narrow(const NarrowParameters<typename S::Storage> p) {
+    auto a = p.a, b = p.b;
+    auto out = p.out;
+    u64 length = p.length;
     using T = typename S::Storage;
     using Item = Neighbours<T, WIDTH>;
     constexpr int ROWS = N > 4 ? 2 : 4, WARPS = NARROW_THREADS / 32;
     __shared__ T of_warps[WARPS][ROWS * N];
-    const Modulus &m = *moduli;
-    const u32 lanes = 1u << log_lanes, lane = threadIdx.x & (lanes - 1), group = threadIdx.x >> log_lanes;
-    const u64 rows_of_block = ROWS * (NARROW_THREADS >> log_lanes), row_blocks = (rows - 1) / rows_of_block + 1;
+    const Modulus &m = *p.moduli;
+    const u32 lanes = 1u << p.log_lanes, lane = threadIdx.x & (lanes - 1), group = threadIdx.x >> p.log_lanes;
+    const u64 rows_of_block = ROWS * (NARROW_THREADS >> p.log_lanes), row_blocks = (p.rows - 1) / rows_of_block + 1;
     const u64 batch = quotient(blockIdx.x, row_blocks), first = (blockIdx.x - batch * row_blocks) * rows_of_block;
     const u64 row = first + group * ROWS;
-    length = min(length, total - batch * length);
-    a += batch * a_batch, b += batch * b_batch, out += batch * rows * columns;
+    length = min(length, p.total - batch * length);
+    a += batch * p.a_batch, b += batch * p.b_batch, out += batch * p.rows * p.columns;
     S sums[ROWS][N][1];
     for (u64 k = lane * WIDTH; k < length; k += lanes * WIDTH) {
         Item x[ROWS], y[N];
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
-            x[i] = residues(m, read<CONSTANT>((const Item *)(a + min(row + i, rows - 1) * pitch + k)));
+            x[i] = residues(m, read<READ_ONLY>((const Item *)(a + min(row + i, p.rows - 1) * p.pitch + k)));
 #pragma unroll
         for (int j = 0; j < N; ++j)
-            y[j] = residues(m, read<CONSTANT>((const Item *)(b + min((u64)j, columns - 1) * pitch + k)));
+            y[j] = residues(m, read<READ_ONLY>((const Item *)(b + min((u64)j, p.columns - 1) * p.pitch + k)));
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w) {
 #pragma unroll
@@ -338,7 +367,8 @@ __global__ void __launch_bounds__(NARROW_THREADS)
     if (lanes <= 32) {
 #pragma unroll
         for (int i = 0; i < ROWS * N; ++i)
-            if (lane == 0 && row + i / N < rows && i % N < columns) out[(row + i / N) * columns + i % N] = values[i];
+            if (lane == 0 && row + i / N < p.rows && i % N < p.columns)
+                out[(row + i / N) * p.columns + i % N] = values[i];
         return;
     }
     if (threadIdx.x % 32 == 0)
@@ -347,8 +377,8 @@ __global__ void __launch_bounds__(NARROW_THREADS)
     __syncthreads();
     const u32 warps = lanes / 32, i = threadIdx.x % (ROWS * N), of_group = threadIdx.x / (ROWS * N);
     const u64 r = first + of_group * ROWS + i / N;
-    if (of_group * warps >= WARPS || r >= rows || i % N >= columns) return;
+    if (of_group * warps >= WARPS || r >= p.rows || i % N >= p.columns) return;
     u64 value = 0;
     for (u32 w = 0; w < warps; ++w) value = add_mod(m, value, of_warps[of_group * warps + w][i]);
-    out[r * columns + i % N] = (T)value;
+    out[r * p.columns + i % N] = (T)value;
 }

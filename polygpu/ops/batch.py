@@ -1,0 +1,119 @@
+"""Batch axes of arrays (*batch, rows, n): how they broadcast, memory for results, indexing and joining."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..arrays import check_writable, empty
+from ..backends import Array, Backend, backend_of, same_device
+from ..checks import integer, shown
+from ..errors import OutputError, ParameterError
+
+_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
+
+
+# ---- results ----
+
+
+def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
+    """The shape of a result: the batch shapes of the operands together, rows and coefficients."""
+    shape: tuple[int, ...] = first.shape
+    for x in others:
+        if x.shape != shape:
+            break
+    else:  # np.broadcast_shapes takes as long as a short product
+        return shape
+    try:
+        return np.broadcast_shapes(shape, *(x.shape for x in others))
+    except ValueError:
+        raise ParameterError(
+            f"batch shapes {_shapes([first, *others])} do not broadcast; reshape or index the batch axes"
+        ) from None
+
+
+def result_array(compute: Backend, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
+    """The array to write, of this shape: a new one, or `out` after all checks; it may be an operand."""
+    if out is None:
+        return empty(compute, shape, operands[0].dtype)
+    if out.shape != shape:
+        raise OutputError(f"out: batch shape {out.shape[:-2]}, the result has {shape[:-2]}")
+    if not same_device(out, operands[0]):
+        raise OutputError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+    check_writable(compute, out, *operands)
+    return out
+
+
+# ---- axes ----
+
+
+def checked_axis(axis: object, ndim: int) -> int:
+    """The batch axis, counted from the left."""
+    a = integer(axis, "axis")
+    if not -ndim <= a < ndim:
+        raise ParameterError(f"axis: {shown(a)} is outside the {ndim} batch axes")
+    return a % ndim
+
+
+def index(x: Array, key: Any) -> Array:
+    """The entries at a key of the batch axes, by NumPy's rules; a copy where they do not lie together."""
+    keys = key if isinstance(key, tuple) else (key,)
+    kinds = set(map(type, keys))
+    if type(Ellipsis) not in kinds:
+        keys = (*keys, Ellipsis)
+    at = (*keys, slice(None), slice(None))
+    compute = backend_of(x)
+    try:
+        if kinds <= _OF_VIEWS:
+            data = x[at]
+        else:
+            with compute.device_scope():
+                data = x[at]
+    except IndexError as error:
+        raise IndexError(
+            f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
+        ) from None
+    if not data.flags.c_contiguous:
+        with compute.device_scope():
+            data = compute.xp.ascontiguousarray(data)
+    return data  # type: ignore[no-any-return]
+
+
+def reshape(x: Array, sizes: Any) -> Array:
+    """A view in another batch shape; one size may be -1."""
+    batch = x.shape[:-2]
+    try:
+        new = np.empty(batch, np.bool_).reshape(sizes).shape
+    except (ValueError, TypeError, OverflowError):
+        raise ParameterError(f"shape: the batch shape {batch} does not reshape to {shown(sizes)}") from None
+    return x.reshape(*new, *x.shape[-2:])
+
+
+def stack(arrays: Sequence[Array], axis: object) -> Array:
+    """Arrays of one batch shape along a new batch axis."""
+    at = checked_axis(axis, arrays[0].ndim - 1)
+    if any(x.shape != arrays[0].shape for x in arrays):
+        raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal to be stacked")
+    compute = backend_of(arrays[0])
+    with compute.device_scope():
+        return compute.xp.stack(arrays, at)  # type: ignore[no-any-return]
+
+
+def concatenate(arrays: Sequence[Array], axis: object) -> Array:
+    """Arrays along a batch axis that they have."""
+    first = arrays[0]
+    at = checked_axis(axis, first.ndim - 2)
+    if any(
+        x.ndim != first.ndim or np.delete(x.shape, at).tolist() != np.delete(first.shape, at).tolist()
+        for x in arrays
+    ):
+        raise ParameterError(f"polys: batch shapes {_shapes(arrays)} must be equal but for axis {at}")
+    compute = backend_of(first)
+    with compute.device_scope():
+        return compute.xp.concatenate(arrays, at)  # type: ignore[no-any-return]
+
+
+def _shapes(arrays: Sequence[Array]) -> str:
+    return ", ".join(str(x.shape[:-2]) for x in arrays)

@@ -1,0 +1,77 @@
+"""Operations on each residue: sums, differences, negatives, multiples, equality, sums over batch axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, Backend, Op, backend_of
+from ..plans.basis import Basis
+from .batch import checked_axis, result_array, result_shape
+
+
+def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
+    """a + b, a - b or a * b, residue by residue; batch axes broadcast."""
+    compute = backend_of(a)
+    data = result_array(compute, result_shape(a, b), out, a, b)
+    compute.pointwise(basis, op, a, b, None, data)
+    return data
+
+
+def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
+    """-x."""
+    compute = backend_of(x)
+    data = result_array(compute, x.shape, out, x)
+    compute.pointwise(basis, "neg", x, None, None, data)
+    return data
+
+
+def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Array:
+    """x times an int; moduli of one word."""
+    compute = backend_of(x)
+    scalars = np.array([[factor % q] for q in basis.moduli], dtype=basis.dtype)
+    data = result_array(compute, x.shape, out, x)
+    compute.pointwise(basis, "mul", x, compute.constant(scalars), None, data)
+    return data
+
+
+def add_up(
+    basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, out: Array | None = None
+) -> Array:
+    """The sum over batch axes, all of them by default; over none a copy, over empty ones zero."""
+    compute, total, ndim = backend_of(x), x, x.ndim - 2
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    with compute.device_scope():
+        for i in sorted({checked_axis(a, ndim) for a in axes}, reverse=True):
+            total = _sum_first(compute, basis, compute.xp.moveaxis(total, i, 0))
+        if out is not None:
+            out = result_array(compute, total.shape, out, x)
+            out[...] = total
+            return out
+        return total.copy() if total is x else total
+
+
+def _sum_first(compute: Backend, basis: Basis, x: Array) -> Array:
+    """The sum over the first axis, by halves: log2 calls."""
+    xp = compute.xp
+    if not len(x):
+        return xp.zeros(x.shape[1:], x.dtype)  # type: ignore[no-any-return]
+    x = xp.ascontiguousarray(x)
+    while len(x) > 1:
+        half = len(x) // 2
+        rest = x[2 * half :]
+        total = xp.empty_like(x[:half])
+        compute.pointwise(basis, "add", x[:half], x[half : 2 * half], None, total)
+        x = xp.concatenate([total, rest]) if len(rest) else total
+    first: Array = x[0].copy()
+    return first
+
+
+def equal(a: Array, b: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Whether elements are equal, by batch element, of residues in one domain; in host memory."""
+    result_shape(a, b)
+    compute = backend_of(a)
+    with compute.device_scope():
+        same = (a == b).all(axis=(-2, -1))
+        return np.asarray(compute.to_host(same))

@@ -1,0 +1,58 @@
+"""The transform: from coefficients to the evaluation domain and back, its points and orders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends import Array, backend_of, host
+from ..checks import Domain, integer, shown
+from ..errors import ParameterError
+from ..plans.permutation import bit_reversal
+from .batch import result_array
+from .integers import from_integers, residue_ints
+
+if TYPE_CHECKING:
+    from ..ring import Ring
+
+
+def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array | None = None) -> Array:
+    """Elements in a domain; x itself where it is in that domain, without `out`.
+
+    Raises:
+        NotNTTFriendly: the ring has no evaluation domain.
+    """
+    compute = backend_of(x)
+    if source == target:
+        if out is None:
+            return x
+        data = result_array(compute, x.shape, out, x)
+        with compute.device_scope():
+            data[...] = x
+        return data
+    plan = ring.transform
+    data = result_array(compute, x.shape, out, x)
+    (compute.ntt if target == "eval" else compute.intt)(plan, x, data)
+    return data
+
+
+def natural_order(ring: Ring, x: Array) -> Array:
+    """Evaluated residues in natural order, leaves of several coefficients whole; a copy."""
+    plan, compute = ring.transform, backend_of(x)
+    leaves = x.reshape(*x.shape[:-1], plan.points, plan.leaf_size)
+    order = compute.constant(bit_reversal(plan.points))
+    with compute.device_scope():
+        return leaves[..., order, :].reshape(x.shape)
+
+
+def eval_points(ring: Ring, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """The point of each entry of a limb, or the constant c of each leaf X^m - c: X^m, transformed."""
+    if not 0 <= integer(limb, "limb") < len(ring.moduli):
+        raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(ring.moduli)})")
+    basis, n, leaf_size = ring.basis, ring.n, ring.transform.leaf_size
+    wrapped = 1 if ring.kind == "cyclic" else -1  # X^n
+    power = [0] * leaf_size + [1] if leaf_size < n else [wrapped]
+    x = to_domain(ring, from_integers(basis, n, power, host()), "coef", "eval")
+    points = residue_ints(basis, x) if basis.wide else x[limb]
+    return points[..., ::leaf_size].copy()
