@@ -127,10 +127,8 @@ def entries(blocks: int, log_rows: Iterable[int]) -> Iterator[Entry]:
         kernel = Kernel("ntt64.cu", name, (blocks,), (8 * HELD,), of_registers, shared_bytes)
         yield Entry(variant, [kernel], partial(expected, variant))
     for one in (Pass(0, 6, 0, k, LOG_VALUES) for k in log_rows):
-        variant = f"{OWN}, {one.threads} a block"
-        yield Entry(
-            variant, in_passes(N, HELD * blocks, [one]), partial(expected, variant), library="polygpu"
-        )
+        variant, work = f"{OWN}, {one.threads} a block", in_passes(N, HELD * blocks, [one])
+        yield Entry(variant, work, partial(expected, variant), library="polygpu")
 
 
 def shapes(blocks: int, sweep: Iterable[tuple[int, int]]) -> Iterator[Entry]:
@@ -160,58 +158,54 @@ PARTS = {"kernels": runner.counted("ntt64", groups)}
 
 # ---- the page ----
 
-# us, achieved occupancy; the theoretical one is 100 % throughout.
-NOTE = {
-    (1, CONFLICTS): (3.39, 0.0828),
-    (1, WHOLE): (3.52, 0.0823),
-    (512, CONFLICTS): (11.07, 0.727),
-    (512, WHOLE): (10.14, 0.7182),
-    (65536, CONFLICTS): (856.42, 0.9464),
-    (65536, WHOLE): (824.74, 0.9528),
+# By variant: us and achieved occupancy at each number of blocks; the theoretical one is 100 % throughout.
+NOTED: dict[str, tuple[tuple[float, ...], ...]] = {
+    CONFLICTS: ((3.39, 0.0828), (11.07, 0.727), (856.42, 0.9464)),
+    WHOLE: ((3.52, 0.0823), (10.14, 0.7182), (824.74, 0.9528)),
+    GLOBAL: ((3.23,), (8.76,)),
+    TWIDDLES: ((3.30,), (9.98,), (819.62,)),
+    BUTTERFLIES: ((2.53,), (6.21,), (649.66,)),
+    SHARED: ((1.44,), (1.92,), (60.61,)),
 }
-# us, by blocks
-NOTE_ABLATIONS: dict[str, dict[int, float]] = {
-    GLOBAL: {1: 3.23, 512: 8.76},
-    TWIDDLES: {1: 3.30, 512: 9.98, 65536: 819.62},
-    BUTTERFLIES: {1: 2.53, 512: 6.21, 65536: 649.66},
-    SHARED: {1: 1.44, 512: 1.92, 65536: 60.61},
-}
+OCCUPANCIES = ("theoretical_occupancy", "achieved_occupancy")
+NOTE = Rows(
+    page.noted(
+        figures[0], dict(zip(OCCUPANCIES, (1, *figures[1:]), strict=False)), variant=variant, blocks=blocks
+    )
+    for variant, of_blocks in NOTED.items()
+    for blocks, figures in zip((1, 512, 65536), of_blocks, strict=False)
+)
 # us, theoretical and achieved occupancy, of a size that it leaves open
 NOTE_REGISTERS = (13.38, 0.3333, 0.2199)
 
 STALLS = "stalls, cycles an instruction"
-CONFLICTS_A_TRANSFORM = f"bank conflicts a transform = bank_conflicts @{N} .1f"
+TURNS = f"bank conflicts a transform = bank_conflicts @{N} .1f"
+SHARED_KB = "shared KB a block = shared_bytes / 1024 .2f"
+ACHIEVED = "achieved occupancy = achieved_occupancy .2%"
 
 
 def sizes(rows: Rows) -> list[int]:
-    return sorted({*rows.values("blocks"), *(blocks for blocks, _ in NOTE)})
+    return sorted({*rows.values("blocks"), *NOTE.values("blocks")})
 
 
 def note_table(rows: Rows) -> Iterator[Table]:
     columns = [(blocks, variant) for blocks in sizes(rows) for variant in (CONFLICTS, WHOLE)]
-    noted = [NOTE.get(column, (None, None)) for column in columns]
-    found = [rows.one(blocks=blocks, variant=variant) for blocks, variant in columns]
-
-    def here(column: str) -> tuple[str, ...]:
-        return *page.heads(column), "here", *(text for row in found for text in texts(row, column))
-
-    body = (
-        ("time, us", "the note", *(number(time) for time, _ in noted)),
-        here("time, us = us_median"),
-        ("time by that with conflicts", "the note", *ratios([time for time, _ in noted])),
-        ("time by that with conflicts", "here", *ratios(list(map(page.median, found)))),
-        ("achieved occupancy", "the note", *(number(achieved, ".2%") for _, achieved in noted)),
-        here("achieved occupancy = achieved_occupancy .2%"),
-        ("theoretical occupancy", "the note", *("100%" if time else "" for time, _ in noted)),
-        *map(here, ("theoretical occupancy", CONFLICTS_A_TRANSFORM, "share of copy", STALLS)),
-    )
+    both, body = {"the note": NOTE, "here": rows}, []
+    for name in ("time, us = us_median", "time by that with conflicts", ACHIEVED, "theoretical occupancy"):
+        for whose, source in both.items():
+            found = [source.one(blocks=blocks, variant=variant) for blocks, variant in columns]
+            line = ratios(found) if name.startswith("time by") else page.across(found, name)
+            body.append((*page.heads(name), whose, *line))
+    body += [
+        (*page.heads(name), "here", *page.across(found, name)) for name in (TURNS, "share of copy", STALLS)
+    ]
     names = (f"{blocks} x {HELD}, {variant}" for blocks, variant in columns)
-    yield Table("32 threads a transform", ("figure", "of", *names), body)
+    yield Table("32 threads a transform", ("figure", "of", *names), tuple(body))
 
 
-def ratios(times: list[float | None]) -> list[str]:
-    """Of neighbours, under the second."""
-    pairs = zip(times[::2], times[1::2], strict=True)
+def ratios(rows: list[Row | None]) -> list[str]:
+    """Of neighbours' times, under the second."""
+    pairs = zip(map(page.median, rows[::2]), map(page.median, rows[1::2]), strict=True)
     return [text for with_, without in pairs for text in ("", quotient(without, with_, ".2f"))]
 
 
@@ -219,12 +213,11 @@ def ablation_table(rows: Rows) -> Iterator[Table]:
     body = []
     for variant in ABLATIONS:
         for blocks in sizes(rows):
-            before, after = NOTE.get((blocks, WHOLE), (None,))[0], NOTE_ABLATIONS[variant].get(blocks)
-            whole, row = (rows.one(blocks=blocks, variant=name) for name in (WHOLE, variant))
-            noted = number(before), number(after), quotient(after, before, ".0%")
-            left = quotient(page.median(row), page.median(whole), ".0%")
-            line = (*noted, *texts(whole, "us"), *texts(row, "us"), left, *texts(row, STALLS))
-            body.append((variant, f"{blocks} x {HELD}", *line))
+            line = [variant, f"{blocks} x {HELD}"]
+            for source in (NOTE, rows):
+                found = whole, row = [source.one(blocks=blocks, variant=name) for name in (WHOLE, variant)]
+                line += [*page.across(found, "us"), quotient(page.median(row), page.median(whole), ".0%")]
+            body.append((*line, *texts(row, STALLS)))
     whose = [f"{x}: {what}" for x in ("the note", "here") for what in ("before, us", "after, us", "left")]
     names = ("variant", "transforms", *whose, f"here: {STALLS}")
     yield Table("What is left without a part", names, tuple(body))
@@ -232,10 +225,8 @@ def ablation_table(rows: Rows) -> Iterator[Table]:
 
 def registers_table(rows: Rows) -> Iterator[Table]:
     blocks = sizes(rows)
-    facts = (
-        "threads a block | shared KB a block = shared_bytes / 1024 .2f | registers | theoretical occupancy"
-    )
-    counters = f"{CONFLICTS_A_TRANSFORM} | sectors a load | sectors a store | {STALLS}"
+    facts = f"threads a block | {SHARED_KB} | registers | theoretical occupancy"
+    counters = f"{TURNS} | sectors a load | sectors a store | {STALLS}"
     time, theoretical, achieved = NOTE_REGISTERS
     noted = [x if n == 512 else "" for x in (number(time), f"{achieved:.2%}") for n in blocks]
     body = [
@@ -246,8 +237,7 @@ def registers_table(rows: Rows) -> Iterator[Table]:
     for variant in dict.fromkeys((*REGISTERS, *own)):
         found = [rows.one(blocks=n, variant=variant) for n in blocks]
         last = next((row for row in reversed(found) if row), None)
-        measured = ("us", "achieved = achieved_occupancy .2%")
-        here = (text for column in measured for row in found for text in texts(row, column))
+        here = [*page.across(found, "us"), *page.across(found, ACHIEVED)]
         line = (*texts(last, facts), *here, *texts(last, counters))
         body.append((variant.removeprefix("8 threads, "), "here", *line))
     times = [f"{n} x {HELD}, {what}" for what in ("us", "achieved") for n in blocks]
@@ -270,36 +260,29 @@ def in_order(rows: Rows) -> list[Row]:
 def shape_table(rows: Rows) -> Iterator[Table]:
     columns = (
         "values a thread = $values | threads a block = threads | us | ps a point | share of copy | "
-        "registers | shared KB a block = shared_bytes / 1024 .2f | theoretical occupancy | achieved | "
-        "spilled bytes = spilled_bytes .0f | instructions a transform = thread_instructions @64 .1f | "
-        f"{CONFLICTS_A_TRANSFORM} | {STALLS}"
+        f"registers | {SHARED_KB} | theoretical occupancy | achieved | spilled bytes = spilled_bytes .0f | "
+        f"instructions a transform = thread_instructions @64 .1f | {TURNS} | {STALLS}"
     )
+
+    def threads(row: Row) -> str:
+        return f"{row.params['threads']}{'*' * is_taken(row)}"
+
     for count in rows.values("transforms"):
         title = f"polygpu's kernel, {count} transforms (* what it takes by itself)"
-        yield page.table(
-            title,
-            columns,
-            in_order(rows.where(transforms=count)),
-            threads=lambda row: f"{row.params['threads']}{'*' * is_taken(row)}",
-        )
+        yield page.table(title, columns, in_order(rows.where(transforms=count)), threads=threads)
 
 
 def ablation_bars(rows: Rows) -> str | None:
     """What is left of the time at the largest size, beside the note's."""
     blocks, lines = sizes(rows)[-1], []
-
-    def add(heading: str, times: dict[str, float | None], whole: float) -> None:
-        lines.append(Bar(heading, {}))
-        known = ((name, time) for name, time in times.items() if time is not None)
-        lines.extend(Bar(name, {"share": time / whole}, f"{figure(time)} us") for name, time in known)
-
-    if (blocks, WHOLE) in NOTE:
-        whole, _ = NOTE[blocks, WHOLE]
-        add("the note", {WHOLE: whole, **{v: NOTE_ABLATIONS[v].get(blocks) for v in ABLATIONS}}, whole)
-    if row := rows.one(blocks=blocks, variant=WHOLE):
-        found = {v: rows.one(blocks=blocks, variant=v) for v in (WHOLE, *ABLATIONS, "copy")}
-        times = {v: own.figures["us_median"] if own else None for v, own in found.items()}
-        add("here", times, row.figures["us_median"])
+    for whose, source in (("the note", NOTE), ("here", rows)):
+        found = source.where(blocks=blocks).variants((WHOLE, *ABLATIONS, "copy"))
+        if whole := found.one(variant=WHOLE):
+            lines.append(Bar(whose, {}))
+            for row in found:
+                us = row.figures["us_median"]
+                share = {"share": us / whole.figures["us_median"]}
+                lines.append(Bar(str(row.params["variant"]), share, f"{figure(us)} us"))
     title = f"64-point transforms, {blocks} x {HELD}: time by that of the whole kernel"
     return bars(title, lines, ("whole", 1.0))
 

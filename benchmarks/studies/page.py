@@ -9,8 +9,9 @@ form there are three significant digits; without the figure nothing. A heading a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from ..harness import Row
@@ -37,6 +38,11 @@ class Rows(list[Row]):
     def values(self, name: str) -> list[Any]:
         """Of a parameter, each once, in their order."""
         return sorted({row.params[name] for row in self if name in row.params})
+
+
+def noted(us: float, figures: Mapping[str, float], **params: int | str) -> Any:
+    """A figure of a lab note, as if it were a row."""
+    return SimpleNamespace(params=params, median=1000 * us, work=1, figures={"us_median": us, **figures})
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,11 @@ def heads(text: str) -> tuple[str, ...]:
 def texts(row: Row | None, text: str, **own: Text) -> tuple[str, ...]:
     """What stands in a row's columns; nothing in those of no row."""
     return tuple(made(row) if row else "" for made in columns(text, own).values())
+
+
+def across(rows: Iterable[Row | None], text: str) -> list[str]:
+    """The columns of one row, then those of the next."""
+    return [one for row in rows for one in texts(row, text)]
 
 
 def table(title: str, text: str, rows: Iterable[Row], **own: Text) -> Table:
