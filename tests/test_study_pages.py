@@ -12,52 +12,54 @@ from test_benchmarks import row as row_of_the_cpu
 from test_studies import H100
 
 from benchmarks import harness, report
-from benchmarks.studies import STUDIES, fft64, fourstep, gemm, modular, ntt64, ntt256, transpose
-from benchmarks.studies.transpose import MANY, ONE, WITH, WITHOUT
+from benchmarks.studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
+from benchmarks.studies.transpose import MANY, ONE
 
 MODULES = {"fft64": fft64, "fourstep": fourstep, "gemm": gemm, "ntt64": ntt64, "ntt256": ntt256}
 MODULES |= {"transpose": transpose}
 OTHER = row_of_the_cpu(op="ntt")
-MACHINE = {
-    "kind": "gpu",
-    "name": "A Card, 80 GB",
-    "l2_bytes": 2_000,
-    "driver": "580",
-    "cuda": "13.0",
-    "cupy": "14.0",
-}
+MACHINE = {"kind": "gpu", "name": "A Card, 80 GB", "driver": "580", "cuda": "13.0", "cupy": "14.0"}
 
 
-def row(
-    op: str, us: float, work: int = 8, library: str = "study", figures: Any = None, **params: Any
-) -> harness.Row:
+def row(op: str, us: float, work: int, figures: dict[str, float], **params: Any) -> harness.Row:
     """As if measured."""
-    found = {"us_median": us, "gbps": 1000.0, "copy_share": 0.5, "copy_gbps": 2900.0, **(figures or {})}
-    median = 1000 * us
-    return dataclasses.replace(
-        OTHER, op=op, library=library, params=params, work=work, median=median, machine=MACHINE, figures=found
-    )
+    library = params.pop("library", "study")
+    figures = {"us_median": us, "gbps": 1000.0, "copy_share": 0.5, "copy_gbps": 2900.0, **figures}
+    changes = {"op": op, "library": library, "params": params, "work": work, "median": 1000 * us}
+    return dataclasses.replace(OTHER, machine=MACHINE, figures=figures, **changes)
+
+
+def pairs(text: str) -> dict[str, Any]:
+    """Of "name=value, name=value", numbers where they are some."""
+    found = dict(part.split("=", 1) for part in re.split(", (?=\\w+=)", text) if part)
+    return {name: int(x) if x.isdigit() else x for name, x in found.items()}
+
+
+def rows_of(text: str, work: Any) -> list[harness.Row]:
+    """Of lines "op, us; parameters; figures", which go on indented; work: of the parameters."""
+    found = []
+    for line in text.strip().replace("\n  ", " ").splitlines():
+        op_and_us, params, figures = (*line.split("; "), "")[:3]
+        op, us = op_and_us.split(", ")
+        named = {name: float(x) for name, x in pairs(figures).items()}
+        found.append(row(op, float(us), int(work(pairs(params))), named, **pairs(params)))
+    return found
 
 
 def fft64_rows() -> list[harness.Row]:
-    def own(
-        variant: str, us: float, ffts: int = 10_000, loads: str = "", op: str = "fft64", **f: float
-    ) -> harness.Row:
-        library = {"D": "polygpu", "fused": "polygpu", "cuFFT": "cuFFT", "copy": "CuPy"}.get(variant, "study")
-        params = {"variant": variant, "ffts": ffts} | ({"loads": loads} if loads else {})
-        return row(op, us, 64 * ffts, library, f, **params)
-
-    facts = {"blocks": 157, "loop_turns": 24, "shared_bytes": 33792, "registers": 23}
-    return [
-        own("A", 20, loads="coalesced", **facts, instructions_per_thread=310, bank_conflicts=20_000),
-        own("A", 40, loads="literal", **facts),
-        own("B", 8, loads="coalesced", blocks=625, registers=22, error_l2=1e-7, error_max=5e-7),
-        own("B", 40, loads="literal"),
-        own("cuFFT", 6, cufft_ratio=1.0, error_l2=9e-8, error_max=4e-7),
-        own("copy", 5.5),
-        own("fused", 500, 2**20, fft64.ONE, "convolve64", times_separate=2.5, error_l2=2e-7),
-        own("D", 300, 2**20, cufft_ratio=1.02, occupancy=0.5, achieved_occupancy=0.47),
-    ]
+    facts = "blocks=157, loop_turns=24, shared_bytes=33792, registers=23"
+    text = f"""
+fft64, 20; variant=A, ffts=10000, loads=coalesced; {facts}, instructions_per_thread=310, bank_conflicts=20000
+fft64, 40; variant=A, ffts=10000, loads=literal; {facts}
+fft64, 8; variant=B, ffts=10000, loads=coalesced; blocks=625, registers=22, error_l2=1e-7, error_max=5e-7
+fft64, 40; variant=B, ffts=10000, loads=literal
+fft64, 6; variant=cuFFT, ffts=10000, library=cuFFT; cufft_ratio=1, error_l2=9e-8, error_max=4e-7
+fft64, 5.5; variant=copy, ffts=10000, library=CuPy
+convolve64, 500; variant=fused, ffts=1048576, loads=one filter, library=polygpu; times_separate=2.5,
+  error_l2=2e-7
+fft64, 300; variant=D, ffts=1048576, library=polygpu; cufft_ratio=1.02, occupancy=0.5, achieved_occupancy=0.47
+"""
+    return rows_of(text, lambda p: 64 * p["ffts"])
 
 
 FFT64_LINES = (
@@ -81,46 +83,33 @@ FFT64_LINES = (
 
 def fourstep_rows() -> list[harness.Row]:
     """The k-th step takes k microseconds, from 1; whole ones take half of the sum."""
-
-    def of_size(batch: int) -> list[harness.Row]:
+    times = {name: i + 1 for i, name in enumerate((*fourstep.PARTS_OF, "D, pass 1 of 2", "D, pass 2 of 2"))}
+    facts = {"blocks": 8, "threads": 256, "registers": 40, "shared_bytes": 4096, "occupancy": 0.75}
+    facts |= {
+        "achieved_occupancy": 0.5,
+        "load_sectors": 320,
+        "load_requests": 40,
+        "stall_wait": 1,
+        "gbps": 100,
+    }
+    facts |= {"stall_barrier": 2.25, "stall_long_scoreboard": 8, "stall_imc_miss": 0.5, "words_a_point": 2}
+    rows = []
+    for batch in (64, 1):
         size, points = {"n1": 32, "n2": 4096, "batch": batch, "takes": "x"}, batch * 2**17
-        facts = {"blocks": 8, "threads": 256, "registers": 40, "shared_bytes": 4096, "occupancy": 0.75}
-        facts |= {
-            "achieved_occupancy": 0.5,
-            "bank_conflicts": points / 100,
-            "load_sectors": 320.0,
-            "load_requests": 40.0,
-        }
-        facts |= {"thread_instructions": points * 30.0, "stall_wait": 1.0, "stall_barrier": 2.25}
-        facts |= {"stall_long_scoreboard": 8.0, "stall_imc_miss": 0.5, "words_a_point": 2.0, "gbps": 100.0}
-        times = {
-            name: i + 1 for i, name in enumerate((*fourstep.PARTS_OF, "D, pass 1 of 2", "D, pass 2 of 2"))
-        }
-        rows = [
-            row("fourstep", us, points, figures=facts, **size, variant=name) for name, us in times.items()
-        ]
+        counted = facts | {"bank_conflicts": points / 100, "thread_instructions": points * 30}
+        rows += [row("fourstep", us, points, counted, variant=name, **size) for name, us in times.items()]
         for variant, names in fourstep.VARIANTS.items():
-            f = {"words_a_point": 2.0 * len(names), "launches": len(names)}
-            rows.append(
-                row(
-                    "fourstep",
-                    sum(times[name] for name in names) / 2,
-                    points,
-                    figures=f,
-                    **size,
-                    variant=variant,
-                )
-            )
-        return rows
-
-    size, f = {"n1": 32, "n2": 4096, "batch": 1, "takes": "x"}, {"words_a_point": 4.0, "launches": 1}
-    passes, threads = {"n": 2**16, "batch": 128}, {"column_threads": 256, "row_threads": 512}
-    rows = [*of_size(64), *of_size(1), row("fourstep", 8.5, 2**17, "polygpu", f, **size, variant="D")]
-    rows.append(row("fourstep passes", 9, 2**23, "CuPy", **passes, variant="copy"))
-    for us, columns, own, taken in ((20, "2^4 x 16", "2^12", 1), (10, "2^8 x 4", "2^8", 0)):
-        f, shape = threads | {"taken": taken, "launches": 2 - taken}, {"columns": columns, "rows": own}
-        rows.append(row("fourstep passes", us, 2**23, "polygpu", f, **passes, variant="passes", **shape))
-    return rows
+            f, us = {"words_a_point": 2 * len(names), "launches": len(names)}, sum(map(times.get, names)) / 2
+            rows.append(row("fourstep", us, points, f, variant=variant, **size))
+    rows.append(row("fourstep", 8.5, 2**17, {"words_a_point": 4, "launches": 1}, variant="D", **size))
+    text = """
+fourstep passes, 9; n=65536, batch=128, variant=copy
+fourstep passes, 20; n=65536, batch=128, columns=2^4 x 16, rows=2^12; taken=1,
+  launches=1, column_threads=256, row_threads=512
+fourstep passes, 10; n=65536, batch=128, columns=2^8 x 4, rows=2^8; taken=0,
+  launches=2, column_threads=256, row_threads=512
+"""
+    return rows + rows_of(text, lambda p: p["n"] * p["batch"])
 
 
 FOURSTEP_LINES = (
@@ -140,32 +129,29 @@ FOURSTEP_LINES = (
 
 
 def transpose_rows() -> list[harness.Row]:
-    def own(
-        variant: str, us: float, share: float, n: int = 2**24, f: Any = None, **params: Any
-    ) -> harness.Row:
-        return row(
-            "transpose", us, n, figures={"copy_share": share, **(f or {})}, n=n, variant=variant, **params
-        )
-
-    facts = {"blocks": 512, "threads": 256, "registers": 40, "shared_bytes": 33280, "occupancy": 0.75}
-    facts |= {f"calculated_limit_{name}": limit for name, limit in H100.limits(256, 40, 33280).items()}
-    counted = {"load_sectors": 8e6, "load_requests": 1e6, "store_sectors": 4e6, "store_requests": 5e5}
-    counted |= {"bank_conflicts": 2**23, "dram_read_bytes": 300.0, "least_read_bytes": 200.0}
-    counted |= {"dram_write_bytes": 99.0, "least_written_bytes": 100.0, "theoretical_occupancy": 0.75}
-    counted |= {"achieved_occupancy": 0.7, "warp_latency_cycles": 200.0, "stall_long_scoreboard": 76.0}
-    counted |= {"stall_barrier": 50.0, "stall_lg_throttle": 30.0, "stall_wait": 10.0, "limit_registers": 6.0}
-    counted |= {"limit_shared_mem": 5.0, "carved_shared_bytes": 196.0 * 1024, **facts}
-    pairs, twiddled = "64 x 64, 256 threads", facts | {"registers": 76, "warp_instructions": 2.0**25}
-    return [
-        own("copy", 90, 1.0),
-        own("Transpose Batch", 3.25, 0.6, 2**17, conflicts=WITH),
-        own("Transpose Batch", 2.5, 0.8, 2**17, conflicts=WITHOUT),
-        own("Transpose Batch", 120, 0.75, conflicts=WITH),
-        own("small_transpose_4096_W", 150, 0.9, f=counted, conflicts=WITHOUT),
-        own(pairs, 95, 0.95, f=facts, of=ONE, twiddles=WITHOUT, tiles=8),
-        own(pairs, 104.5, 0.86, f=twiddled, of=ONE, twiddles=WITH, tiles=8),
-        own(pairs, 96, 0.94, f=facts, of=MANY, twiddles=WITHOUT, tiles=1),
-    ]
+    limits = H100.limits(256, 40, 33280).items()
+    facts = "blocks=512, threads=256, registers=40, shared_bytes=33280, occupancy=0.75, "
+    facts += ", ".join(f"calculated_limit_{name}={limit}" for name, limit in limits)
+    counted = (
+        "load_sectors=8e6, load_requests=1e6, store_sectors=4e6, store_requests=5e5, bank_conflicts=8388608, "
+        "dram_read_bytes=300, least_read_bytes=200, dram_write_bytes=99, least_written_bytes=100, "
+        "theoretical_occupancy=0.75, achieved_occupancy=0.7, warp_latency_cycles=200, stall_barrier=50, "
+        "stall_long_scoreboard=76, stall_lg_throttle=30, stall_wait=10, limit_registers=6, "
+        f"limit_shared_mem=5, carved_shared_bytes={196 * 1024}, {facts}"
+    )
+    one, many = (f"variant=64 x 64, 256 threads, n={2**24}, of={of}" for of in (ONE, MANY))
+    text = f"""
+transpose, 90; variant=copy, n={2**24}; copy_share=1
+transpose, 3.25; variant=Transpose Batch, n={2**17}, conflicts=with; copy_share=0.6
+transpose, 2.5; variant=Transpose Batch, n={2**17}, conflicts=without; copy_share=0.8
+transpose, 120; variant=Transpose Batch, n={2**24}, conflicts=with; copy_share=0.75
+transpose, 150; variant=small_transpose_4096_W, n={2**24}, conflicts=without; copy_share=0.9, {counted}
+transpose, 95; {one}, twiddles=without, tiles=8; copy_share=0.95, {facts}
+transpose, 104.5; {one}, twiddles=with, tiles=8; copy_share=0.86, {facts}, registers=76,
+  warp_instructions=33554432
+transpose, 96; {many}, twiddles=without, tiles=1; copy_share=0.94, {facts}
+"""
+    return rows_of(text, lambda p: p["n"])
 
 
 TRANSPOSE_LINES = (
@@ -187,32 +173,27 @@ TRANSPOSE_LINES = (
 
 
 def ntt64_rows() -> list[harness.Row]:
-    def own(us: float, variant: str, blocks: int = 512, **f: float) -> harness.Row:
-        return row(
-            "ntt64", us, 256 * blocks, figures=f, blocks=blocks, transforms=4 * blocks, variant=variant
-        )
-
-    def shape(us: float, values: int, threads: int) -> harness.Row:
-        f = {"registers": 80, "shared_bytes": 34816, "occupancy": 0.375}
-        params = {"transforms": 262144, "values": values, "threads": threads, "variant": "polygpu"}
-        return row("ntt64 shape", us, 2**24, figures=f, **params)
-
-    facts = {"threads": 32, "registers": 64, "shared_bytes": 9984, "occupancy": 0.3281}
-    stalled = {"stall_wait": 1.04, "stall_math_pipe_throttle": 2.5, "stall_drain": 0, "stall_barrier": 0.5}
-    stalled["stall_sleeping"] = 0.4
-    return [
-        own(10, ntt64.CONFLICTS, achieved_occupancy=0.7, occupancy=1, bank_conflicts=2048 * 32),
-        own(8, ntt64.WHOLE, theoretical_occupancy=0.99, occupancy=1, bank_conflicts=0, **stalled),
-        own(4, ntt64.SHARED),
-        own(200, ntt64.WHOLE, 65536),
-        own(100, ntt64.BUTTERFLIES, 65536),
-        own(90, "copy", 65536),
-        own(6, ntt64.THIRD, **facts, store_sectors=320, store_requests=10, bank_conflicts=2048 * 4),
-        own(5, f"{ntt64.OWN}, 256 a block", threads=256, shared_bytes=18432),
-        shape(150, 16, 256),
-        shape(100, 8, 64),
-        row("ntt64 shape", 90, 2**24, "CuPy", transforms=262144, variant="copy"),
-    ]
+    stalls = (
+        "stall_wait=1.04, stall_math_pipe_throttle=2.5, stall_drain=0, stall_barrier=0.5, stall_sleeping=0.4"
+    )
+    facts = "threads=32, registers=64, shared_bytes=9984, occupancy=0.3281"
+    shape = "registers=80, shared_bytes=34816, occupancy=0.375"
+    text = f"""
+ntt64, 10; variant=conflicts, blocks=512; achieved_occupancy=0.7, occupancy=1, bank_conflicts=65536
+ntt64, 8; variant=no conflicts, blocks=512; theoretical_occupancy=0.99, occupancy=1, bank_conflicts=0,
+  {stalls}
+ntt64, 4; variant={ntt64.SHARED}, blocks=512
+ntt64, 200; variant=no conflicts, blocks=65536
+ntt64, 100; variant=without butterflies, blocks=65536
+ntt64, 90; variant=copy, blocks=65536
+ntt64, 6; variant={ntt64.THIRD}, blocks=512; {facts}, store_sectors=320,
+  store_requests=10, bank_conflicts=8192
+ntt64, 5; variant={ntt64.OWN}, 256 a block, blocks=512; threads=256, shared_bytes=18432
+ntt64 shape, 150; variant=polygpu, transforms=262144, values=16, threads=256; {shape}
+ntt64 shape, 100; variant=polygpu, transforms=262144, values=8, threads=64; {shape}
+ntt64 shape, 90; variant=copy, transforms=262144
+"""
+    return rows_of(text, lambda p: 64 * p.get("transforms", 4 * p.get("blocks", 0)))
 
 
 NTT64_LINES = (
@@ -237,21 +218,19 @@ NTT64_LINES = (
 
 
 def ntt256_rows() -> list[harness.Row]:
-    def own(us: float, stage: str, variant: str, batch: int = 1, **f: float) -> harness.Row:
-        return row("ntt256", us, 2**16 * batch, figures=f, stage=stage, batch=batch, variant=variant)
-
-    facts = {"blocks": 64, "threads": 512, "registers": 32, "shared_bytes": 8320, "occupancy": 1}
-    return [
-        own(2, "transpose", "16 x 16 tiles"),
-        own(3, "columns", "1 a block, transposed by value"),
-        own(5, "rows", "1 a block"),
-        own(4, "columns", "4 a block", **facts, store_sectors=80, store_requests=10, bank_conflicts=512),
-        own(2.5, "second transpose", "16 x 16 tiles"),
-        own(6, "rows", "4 a block"),
-        own(9, "whole", "original"),
-        own(4.5, "whole", "polygpu"),
-        own(100, "whole", "original", 256),
-    ]
+    facts = "blocks=64, threads=512, registers=32, shared_bytes=8320, occupancy=1, bank_conflicts=512"
+    text = f"""
+ntt256, 2; stage=transpose, batch=1, variant=16 x 16 tiles
+ntt256, 3; stage=columns, batch=1, variant=1 a block, transposed by value
+ntt256, 5; stage=rows, batch=1, variant=1 a block
+ntt256, 4; stage=columns, batch=1, variant=4 a block; {facts}, store_sectors=80, store_requests=10
+ntt256, 2.5; stage=second transpose, batch=1, variant=16 x 16 tiles
+ntt256, 6; stage=rows, batch=1, variant=4 a block
+ntt256, 9; stage=whole, batch=1, variant=original
+ntt256, 4.5; stage=whole, batch=1, variant=polygpu
+ntt256, 100; stage=whole, batch=256, variant=original
+"""
+    return rows_of(text, lambda p: 2**16 * p["batch"])
 
 
 NTT256_LINES = (
@@ -265,65 +244,58 @@ NTT256_LINES = (
 )
 
 
-def gemm_rows() -> list[harness.Row]:
-    def own(variant: str, us: float, n: int, shape: str = "", **f: float) -> harness.Row:
-        tflops = 2e-6 * n**3 / us
-        found = {"ms_mean": us / 900, "ms_median": us / 1000, "tflops": tflops, "gbps": 12e-3 * n**2 / us}
-        found |= {"peak_share": tflops / 50, "error_l2": 3e-7, "error_max": 2e-6} | f
-        params = {"variant": variant, "n": n} | ({"shape": shape} if shape else {})
-        library = "cuBLAS" if variant in gemm.CUBLAS else "study"
-        return row("gemm shape" if shape else "gemm", us, n * n, library, found, **params)
-
-    def product(op: str, q: str, sizes: tuple[int, ...], way: str, ms: float, **f: float) -> harness.Row:
-        batch, m, k, n = sizes
-        rate = {"tmodmul": batch * m * k * n / ms / 1e9} if q else {}
-        params = ({"q": q} if q else {}) | {"batch": batch, "m": m, "k": k, "n": n, "way": way}
-        return row(op, 1000 * ms, batch * m * n, "polygpu", rate | f, **params)
-
-    def points(ms: float, rate: float, way: str, m: int = 64) -> harness.Row:
-        sizes = {"batch": 1, "m": m, "k": 64, "n": m, "degree": 4096, "limbs": 4, "bits": 30}
-        return row("matmul points", 1000 * ms, 8, "polygpu", {"tmodmul": rate}, **sizes, way=way)
-
-    def toeplitz(q: str, way: str, ps: float) -> harness.Row:
-        return row("toeplitz", 1000, 8, "polygpu", {"ps": ps}, q=q, degree=64, batch=1000, way=way)
-
-    first, second = FIRST_SHAPES
-    facts = {"blocks": 64, "threads": 256, "registers": 128, "shared_bytes": 33792, "occupancy": 0.25}
-    large, thin, small = (1, 4096, 4096, 4096), (1, 64, 4096, 4096), "2^31 - 1"
-    return [
-        own("FP32", 50, 1024),
-        own("TF32", 10, 1024, error_l2=3e-4),
-        own("8 x 4 entries", 200, 1024),
-        own("pipeline", 80, 1024, **facts),
-        own("WMMA", 400, 2048, error_l2=3e-4, error_max=1e-3),
-        own("FP16", 25, 2048),
-        own("mma.sync", 50, 2048),
-        own("pipeline", 82, 1024, first),
-        own("pipeline", 80, 1024, second),
-        own("pipeline", 500, 2048, first),
-        own("pipeline", 400, 2048, second),
-        product("matmul", small, (1, 1024, 1024, 1024), "integer", 0.25, taken=0),
-        product("matmul", small, large, "integer", 20, taken=0),
-        product("matmul", small, large, "residues", 2, taken=1, int8_tops=619.0),
-        product("matmul", small, large, "matmul", 2.1, taken=1, int8_tops=589.0),
-        product("matmul", "2^60 - 93", large, "matmul", 6.5, taken=1),
-        product("matmul", "", large, modular.CUBLAS, 0.1, int8_tops=1374.0),
-        product("matmul shape", "2^60 - 93", thin, "integer", 2, taken=0),
-        product("matmul shape", "2^60 - 93", thin, "residues", 1, taken=0),
-        product("matmul shape", "2^60 - 93", thin, "limbs", 1.3, taken=1),
-        product("matmul shape", small, thin, "integer", 2, taken=1),
-        points(1, 4.3, modular.EVALUATED),
-        points(12, 0.4, modular.SUM),
-        points(3, 1.4, modular.EVALUATED, m=1),
-        *(
-            toeplitz(small, way, ps)
-            for way, ps in (("ntt", 90.0), ("fft", 24.0), ("matrix", 10.6), ("auto", 10.7))
-        ),
-        toeplitz("2^32", "fft", 30.0),
-    ]
-
-
 FIRST_SHAPES = [k.shape for k in gemm.SHAPES if k.variant == "pipeline"][:2]
+
+
+def gemm_rows() -> list[harness.Row]:
+    first, second = FIRST_SHAPES
+    sizes, thin = "batch=1, m=4096, k=4096, n=4096", "batch=1, m=64, k=4096, n=4096"
+    poly = "batch=1, m=64, k=64, n=64, degree=4096, limbs=4, bits=30"
+    text = f"""
+gemm, 50; variant=FP32, n=1024, library=cuBLAS
+gemm, 10; variant=TF32, n=1024, library=cuBLAS; error_l2=3e-4
+gemm, 200; variant=8 x 4 entries, n=1024
+gemm, 80; variant=pipeline, n=1024; blocks=64, threads=256, registers=128, shared_bytes=33792, occupancy=0.25
+gemm, 400; variant=WMMA, n=2048; error_l2=3e-4, error_max=1e-3
+gemm, 25; variant=FP16, n=2048, library=cuBLAS
+gemm, 50; variant=mma.sync, n=2048
+gemm shape, 82; variant=pipeline, n=1024, shape={first}
+gemm shape, 80; variant=pipeline, n=1024, shape={second}
+gemm shape, 500; variant=pipeline, n=2048, shape={first}
+gemm shape, 400; variant=pipeline, n=2048, shape={second}
+matmul, 250; q=2^31 - 1, batch=1, m=1024, k=1024, n=1024, way=integer; tmodmul=4.294967296, taken=0
+matmul, 20000; q=2^31 - 1, {sizes}, way=integer; tmodmul=3.4359738368, taken=0
+matmul, 2000; q=2^31 - 1, {sizes}, way=residues; tmodmul=34.359738368, taken=1, int8_tops=619
+matmul, 2100; q=2^31 - 1, {sizes}, way=matmul; tmodmul=32.72356, taken=1, int8_tops=589
+matmul, 6500; q=2^60 - 93, {sizes}, way=matmul; tmodmul=10.57223, taken=1
+matmul, 100; {sizes}, way=cuBLAS int8; int8_tops=1374
+matmul shape, 2000; q=2^60 - 93, {thin}, way=integer; tmodmul=0.536870912, taken=0
+matmul shape, 1000; q=2^60 - 93, {thin}, way=residues; tmodmul=1.073741824, taken=0
+matmul shape, 1300; q=2^60 - 93, {thin}, way=limbs; tmodmul=0.825955, taken=1
+matmul shape, 2000; q=2^31 - 1, {thin}, way=integer; tmodmul=0.536870912, taken=1
+matmul points, 1000; {poly}, way=evaluated; tmodmul=4.3
+matmul points, 12000; {poly}, way=sum of products; tmodmul=0.4
+matmul points, 3000; {poly.replace("m=64", "m=1").replace(" n=64", " n=1")}, way=evaluated; tmodmul=1.4
+toeplitz, 1000; q=2^31 - 1, degree=64, way=ntt; ps=90
+toeplitz, 1000; q=2^31 - 1, degree=64, way=fft; ps=24
+toeplitz, 1000; q=2^31 - 1, degree=64, way=matrix; ps=10.6
+toeplitz, 1000; q=2^31 - 1, degree=64, way=auto; ps=10.7
+toeplitz, 1000; q=2^32, degree=64, way=fft; ps=30
+"""
+    rows = rows_of(text, lambda p: p.get("n", 1) ** 2)
+    for r in rows:
+        n, us = r.params.get("n", 1), r.median / 1000
+        tflops = 2e-6 * n**3 / us
+        rates = {"ms_mean": us / 900, "ms_median": us / 1000, "tflops": tflops, "peak_share": tflops / 50}
+        r.figures.update(
+            rates
+            | {"gbps": 12e-3 * n**2 / us, "error_l2": 3e-7, "error_max": 2e-6}
+            | r.figures
+            | {"gbps": 12e-3 * n**2 / us}
+        )
+    return rows
+
+
 GEMM_LINES = (
     "| 1024 | Shared-memory | 0.77 | 2.78 | 2.79 | 16.3 | 16.3 | 15% | 0.222 | 10.7 | 26.8 | 42.9 |",
     "| 2048 | Shared-memory | 3.43 | 5.01 | 5.01 | 14.7 | 14.7 | 27% |  |  |  |  |",
@@ -423,7 +395,7 @@ def test_what_a_figure_leaves_out():
     kind, draw = fourstep.FIGURES["studies/fourstep.svg"]
     rows = fourstep_rows()
     assert report.drawn(kind, draw, rows).count(", whole") == 7  # no D of the batch
-    rows = [r for r in rows if r.params["variant"] != "columns in place" or r.params["batch"] > 1]
+    rows = [r for r in rows if r.params.get("variant") != "columns in place" or r.params["batch"] > 1]
     assert report.drawn(kind, draw, rows).count(", whole") == 6  # no B
     kind, draw = transpose.FIGURES["studies/transpose.svg"]
     assert "60%" not in report.drawn(kind, draw, transpose_rows())
@@ -439,9 +411,9 @@ def test_held():
 
 def test_blocks_in_what_is_carved():
     facts = {"threads": 1024, "registers": 18, "shared_bytes": 16384, "carved_shared_bytes": 64 * 1024}
-    assert transpose.blocks_in_carved(row("transpose", 1, figures=facts)) == "3"
+    assert transpose.blocks_in_carved(row("transpose", 1, 1, facts)) == "3"
     facts |= {"shared_bytes": 32768, "carved_shared_bytes": 132 * 1024}
-    assert transpose.blocks_in_carved(row("transpose", 1, figures=facts)) == "4"
+    assert transpose.blocks_in_carved(row("transpose", 1, 1, facts)) == "4"
 
 
 def test_every_study_has_its_page():
