@@ -70,7 +70,7 @@ GROUPS: dict[str, Callable[[], list[Group]]] = {
         *alone("columns", 512, 32),
         *alone("rows", 2, 2**15),
     ],
-    "gemm": lambda: gemm.groups(256, PRODUCTS, peers=gemm.CUBLAS),
+    "gemm": lambda: gemm.of_size(256, PRODUCTS, peers=gemm.CUBLAS),
     "ntt64": lambda: ntt64.groups((1, 3), ((2, 5), (5, 8))),
     "ntt256": lambda: ntt256.groups((2,)),
     "transpose": lambda: transpose.groups((((32, 256), (64, 128)), ((64, 256), (256, 64)))),
@@ -806,7 +806,7 @@ def test_wrong_results_are_not_timed(study, quick, tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(Entry, "ready", spoilt)
     monkeypatch.setattr(ncu, "find", lambda: None)
-    groups = LEAST_GROUPS.get(study, lambda: gemm.groups(128, gemm.STEPS, peers=gemm.CUBLAS))
+    groups = LEAST_GROUPS.get(study, lambda: gemm.of_size(128, gemm.STEPS, peers=gemm.CUBLAS))
     with simulated_cuda():
         expected = sum(group.copied + len(group.entries) for group in groups())
         assert runner.run([runner.counted(study, groups)], tmp_path, Clock()) == 1
@@ -899,7 +899,7 @@ def test_wrong_products_are_not_timed(n, monkeypatch):
     """Without a term, a column or an entry, whether all entries are looked at or some."""
     monkeypatch.setattr(gemm, "FULL", 64)
     with simulated_cuda():
-        group, _ = gemm.groups(n, [])
+        group, _ = gemm.of_size(n, [])
         sets, (a, b, places, expected) = group.sets(0), gemm.matrices(n)
         assert len(places) == (n * n if n == 64 else 128)
         a, b = a.astype(np.float64), b.astype(np.float64)

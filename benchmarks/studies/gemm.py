@@ -205,10 +205,13 @@ def peak_tflops() -> float:
 # ---- the run ----
 
 
-def groups(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str] = ()) -> list[Group]:
+def of_size(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str] = ()) -> list[Group]:
     """Kernels and peers in cuBLAS, by the type of their operands."""
     own: dict[str, list[Entry]] = {"float32": [], "float16": []}
-    right = lambda: matrices(n)[3]  # noqa: E731
+
+    def right() -> NDArray[Any]:
+        return matrices(n)[3]
+
     for k in chosen:
         params = {"shape": k.shape} if op == SHAPE_OP else {}
         entry = Entry(k.variant, [k.kernel(n)], right, params=params, bounds=bounds(n, k.exact))
@@ -236,7 +239,7 @@ def tune(out: Path, timer: Timer | None) -> Iterator[Tasks]:
     """Measures the shapes anew, on which later runs base their choice."""
     timer = timer or CudaEvents()
     for n in SIZES:
-        yield from runner.tasks_of(groups(n, SHAPES, SHAPE_OP), timer)
+        yield from runner.tasks_of(of_size(n, SHAPES, SHAPE_OP), timer)
 
 
 def ladder(out: Path, timer: Timer | None) -> Iterator[Tasks]:
@@ -245,10 +248,10 @@ def ladder(out: Path, timer: Timer | None) -> Iterator[Tasks]:
     card = str(timer.machine()["name"])
     for n in SIZES:
         if not all(choice(read_rows(out), card, n, variant) for variant in TUNED):
-            yield from runner.tasks_of(groups(n, SHAPES, SHAPE_OP), timer)
+            yield from runner.tasks_of(of_size(n, SHAPES, SHAPE_OP), timer)
         rows = read_rows(out)
         chosen = [k for variant in TUNED if (k := choice(rows, card, n, variant)) is not None]
-        yield from runner.tasks_of(groups(n, (*STEPS, *chosen), peers=CUBLAS), timer)
+        yield from runner.tasks_of(of_size(n, (*STEPS, *chosen), peers=CUBLAS), timer)
 
 
 PARTS: dict[str, Part] = {"ladder": ladder, **modular.PARTS}

@@ -125,7 +125,10 @@ def group(stage: str, batch: int) -> Group:
             entries.append(Entry(variant, [one.kernel(batch) for one in stages], partial(after, WHOLE)))
         work = in_passes(POINTS, batch, transforms.passes_of(POINTS, batch))
         entries.append(Entry(OWN, work, partial(after, WHOLE), library=OWN))
-    x = lambda: np.resize(after(BEFORE[stage]), (batch, SIDE, SIDE))  # noqa: E731
+
+    def x() -> NDArray[Any]:
+        return np.resize(after(BEFORE[stage]), (batch, SIDE, SIDE))
+
     return Group("ntt256", {"stage": stage, "batch": batch}, x, entries)
 
 

@@ -65,6 +65,10 @@ def first_period() -> NDArray[Any]:
     return transforms.residues(N * PERIOD).reshape(PERIOD, N)
 
 
+def repeated(count: int) -> NDArray[Any]:
+    return np.resize(first_period(), (count, N))
+
+
 def expected(variant: str) -> NDArray[Any]:
     x = first_period()
     if variant == GLOBAL:
@@ -146,7 +150,7 @@ def groups(
     """The variants by numbers of blocks; the sweep over all of these but the first."""
 
     def group(op: str, n: int, own: Iterable[Entry], **params: int) -> Group:
-        x = lambda: np.resize(first_period(), (HELD * n, N))  # noqa: E731
+        x = partial(repeated, HELD * n)
         return Group(op, {**params, "transforms": HELD * n}, x, list(own))
 
     found = [group("ntt64", n, entries(n, log_rows), blocks=n) for n in blocks]

@@ -102,16 +102,19 @@ def theoretical(row: Row) -> str:
 
 
 def text_of(source: str) -> Text:
+    """Of a parameter or a figure, as above."""
     if source.startswith("$"):
         return lambda row: str(row.params.get(source[1:], ""))
-    name, by, points, form = re.fullmatch(r"(\w+)(?: / (\w+)| @(\d+))?(?: (\S+))?", source).groups()  # type: ignore[union-attr]
+    match = re.fullmatch(r"(\w+)(?: / (\w+)| @(\d+))?(?: (\S+))?", source)
+    assert match, source
+    name, by, points, form = match.groups("")
 
     def text(row: Row) -> str:
         known = {"median_ns": row.median, "median_ps": 1000 * row.median, **row.figures}
-        whole = (
-            row.work / int(points) if points else float(by) if by and by.isdigit() else known.get(by, not by)
-        )
-        return quotient(known.get(name), whole, form or "")
+        whole: float | None = float(by) if by.isdigit() else known.get(by)
+        if points:
+            whole = row.work / int(points)
+        return quotient(known.get(name), whole if by or points else 1, form)
 
     return text
 
@@ -130,10 +133,11 @@ COMMON = (
 
 
 def columns(text: str, own: dict[str, Text]) -> dict[str, Text]:
-    parts = (part.partition(" = ") for part in text.split(" | "))
-    return {
-        name: own.get(source) or text_of(source) if source else COLUMNS[name] for name, _, source in parts
-    }
+    """What stands under each heading."""
+    found = {}
+    for name, _, source in (part.partition(" = ") for part in text.split(" | ")):
+        found[name] = own.get(source) or text_of(source) if source else COLUMNS[name]
+    return found
 
 
 COLUMNS: dict[str, Text] = columns(COMMON, {"theoretical": theoretical, "stalls": stalls})
