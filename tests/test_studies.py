@@ -210,9 +210,8 @@ def test_ffts_of_any_size():
             y = cupy.empty(x.shape, np.complex64)
             ready.run(cupy.asarray(x), y)
             others = np.arange(37) != 7
-            off = [
-                runner.errors(*pair)[0] for pair in zip(y.get()[others], fft64.exact(x)[others], strict=True)
-            ]
+            pairs = zip(y.get()[others], fft64.exact(x)[others], strict=True)
+            off = [runner.errors(*pair)[0] for pair in pairs]
             assert (np.array(off) < bounds[others]).all() and not y.get()[7].any()
 
 
@@ -358,19 +357,18 @@ def compiled(file: str, expressions: list[str]) -> dict[str, nvrtc.Usage]:
     return nvrtc.Compiler().compile_code(file, code, {}, expressions, 90, folders)
 
 
-# By template: the least occupancy that registers and shared memory leave, and static shared bytes.
-LEAST: dict[str, tuple[float, Callable[[kernel.Kernel], int]]] = {
+# By template: the least occupancy that registers and shared memory leave; static bytes of so many threads.
+LEAST: dict[str, tuple[float, Callable[[int], int]]] = {
     "fft64_stages": (1, lambda _: 0),
     "fft64_tensor": (3 / 8, lambda _: 0),
     "transpose_batch": (1 / 4, lambda _: 0),
-    "transpose_small": (1 / 2, lambda k: 64 * 8 * (33 if k.threads == 1024 else 65)),
+    "transpose_small": (1 / 2, lambda threads: 64 * 8 * (33 if threads == 1024 else 65)),
     "transpose_pairs": (1 / 4, lambda _: 0),
     "ntt64_shared": (1, lambda _: 2048),
     "ntt64_registers": (21 / 64, lambda _: 0),
-    "ntt256": (1, lambda k: 8 * (2 * k.threads + 16)),
-    **dict.fromkeys(
-        ("columns_in_turn", "columns_in_place", "rows_across", "rows_within"), (1 / 2, lambda _: 0)
-    ),
+    "ntt256": (1, lambda threads: 8 * (2 * threads + 16)),
+    **dict.fromkeys(("columns_in_turn", "columns_in_place"), (1 / 2, lambda _: 0)),
+    **dict.fromkeys(("rows_across", "rows_within"), (1 / 2, lambda _: 0)),
 }
 
 
@@ -382,21 +380,17 @@ def test_kernels_compile(file):
         launched = [k for study in studies for g in study.groups() for e in g.entries for k in e.kernels]
     launched = [k for k in (*launched, *(k.kernel(1024) for k in PRODUCTS)) if k.file == file]
     usages = compiled(file, list(dict.fromkeys(k.expression for k in launched)))
-    found = {}
-    for k in launched:
-        usage, (least, static) = usages[k.expression], LEAST.get(k.template, (k.threads / 2048, lambda _: 0))
-        assert usage.spilled == 0 and k.dynamic_bytes <= nvrtc.CARDS[90].shared_bytes, k
-        found[k.expression, k.dynamic_bytes] = H100.occupancy(
-            k.threads, usage.registers, k.dynamic_bytes + static(k)
-        )
-        assert found[k.expression, k.dynamic_bytes] >= least, k
-    if file == "transpose.cu":
-        padded = [
-            x for (name, _), x in found.items() if name.startswith("transpose_small") and "true" in name
-        ]
-        assert padded == [0.5, 0.5, 0.75, 1, 1]  # 4, 4, 6, 4 and 2 blocks
-    if file == "ntt64.cu":
-        assert [x for (name, _), x in found.items() if "registers" in name] == [1 / 2, 21 / 64]
+    found: dict[str, list[float]] = {}
+    for k in dict.fromkeys((k.template, k.expression, k.threads, k.dynamic_bytes) for k in launched):
+        template, expression, threads, dynamic_bytes = k
+        usage, (least, static) = usages[expression], LEAST.get(template, (threads / 2048, lambda *_: 0))
+        shared_bytes = dynamic_bytes + static(threads)
+        found.setdefault(template, []).append(H100.occupancy(threads, usage.registers, shared_bytes))
+        assert usage.spilled == 0 and dynamic_bytes <= nvrtc.CARDS[90].shared_bytes, k
+        assert found[template][-1] >= least, k
+    # 4, 4, 6, 4 and 2 blocks, with bank conflicts or without; of the same registers with more shared memory.
+    assert found.get("transpose_small", [])[1::2] in ([], [0.5, 0.5, 0.75, 1, 1])
+    assert found.get("ntt64_registers", []) in ([], [1 / 2, 21 / 64])
 
 
 def test_two_stages_of_deep_tiles_are_too_much_shared_memory():
@@ -413,9 +407,8 @@ def test_shapes_of_the_sweep_compile():
     assert transforms.taken(64) in shapes
     if nvrtc.library_path() is None:
         pytest.skip("NVRTC is not installed")
-    chosen = {
-        f"ntt_forward<Lazy60, {one.shape}, false, false>": one for one in shapes if one.threads in (32, 256)
-    }
+    shapes = [one for one in shapes if one.threads in (32, 256)]
+    chosen = {f"ntt_forward<Lazy60, {one.shape}, false, false>": one for one in shapes}
     for name, usage in nvrtc.Compiler().compile("ntt.cu", list(chosen), 90).items():
         assert H100.resident(chosen[name].threads, usage.registers, 8 * chosen[name].shared_values) >= 2
 
@@ -517,9 +510,8 @@ def test_values_between_the_steps():
     t = Transforms(32, 1024, 2)
     psi, shape = t.psi, (t.batch, t.n1, t.n2)
     assert pow(psi, t.degree, Q) == Q - 1
-    x, columns, weighted, across = (
-        getattr(t, name).reshape(shape) for name in ("x", "columns", "weighted", "across")
-    )
+    names = ("x", "columns", "weighted", "across")
+    x, columns, weighted, across = (getattr(t, name).reshape(shape) for name in names)
     for b, j in ((0, 0), (1, 7), (1, t.n2 - 1)):
         assert t.turned.reshape(t.batch, t.n2, t.n1)[b, j].tolist() == x[b, :, j].tolist()
         for row in range(t.n1):
@@ -539,9 +531,8 @@ def test_stages_of_256_points():
     psi = transforms.root(2**16)
     for k in (0, 201):
         assert columns[1, 7, reverse_bits(k, 256)] == value_at(turned[1, 7], k, pow(psi, 256, Q))
-        assert ntt256.own_rows()[1, 7, reverse_bits(k, 256)] == value_at(
-            turned[1, 7], k, transforms.root(256)
-        )
+        own = value_at(turned[1, 7], k, transforms.root(256))
+        assert ntt256.own_rows()[1, 7, reverse_bits(k, 256)] == own
     whole = ntt256.after("whole")[1].ravel()
     assert whole[reverse_bits(54321, 2**16)] == value_at(x[1].ravel(), 54321, psi)
     assert np.array_equal(ntt256.after("rows")[1].ravel(), whole)
@@ -563,9 +554,8 @@ def test_results_of_64_points():
             assert sum(terms) % Q == found[i]
     # Without global memory: one number, there and nowhere else; it repeats where the values do.
     right = ntt64.expected(ntt64.GLOBAL)
-    assert (
-        np.argwhere(right != POISON).tolist() == [[2, 37]] and right[2, 37] < Q and len(right) == 2**16 // 64
-    )
+    assert np.argwhere(right != POISON).tolist() == [[2, 37]] and right[2, 37] < Q
+    assert right.shape == (2**16 // 64, 64)
     assert (2**16 - 1) * 0x5851F42D4C9 < 2**59 < Q
 
 
@@ -614,21 +604,12 @@ def test_exact_ffts():
 
 # ---- counters ----
 
-LINE = (
-    '"{}","4711","python","host","{}","1","7","(64, 16, 1)","(157, 1, 1)","0","9.0","metrics","{}","%","{}"'
-)
-CSV = "\n".join(
-    (
-        "==PROF== Connected to process 4711",
-        '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",'
-        '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"',
-        LINE.format(
-            0, "void fft64_stages<(int)64, (int)16>(const float2 *)", "smsp__inst_executed.sum", "12,345"
-        ),
-        LINE.format(0, "...", "sm__warps_active.avg.pct_of_peak_sustained_active", "48.50"),
-        LINE.format(1, "void vector_fft<64>()", "smsp__inst_executed.sum", "n/a"),
-    )
-)
+CSV = """==PROF== Connected to process 4711
+"ID","Process ID","Kernel Name","Block Size","Metric Name","Metric Unit","Metric Value"
+"0","4711","void fft64_stages<(int)64>(int)","(64, 1, 1)","smsp__inst_executed.sum","inst","12,345"
+"0","4711","...","(64, 1, 1)","sm__warps_active.avg.pct_of_peak_sustained_active","%","48.50"
+"1","4711","void vector_fft<64>()","(64, 1, 1)","smsp__inst_executed.sum","inst","n/a"
+"""
 
 
 def test_counters_are_read():
@@ -733,19 +714,17 @@ def check_fourstep(row: harness.Row, f: dict[str, float]) -> None:
     elif variant != "copy":
         assert f["copy_share"] == pytest.approx(f["words_a_point"] / 2, rel=1e-3)
         # W is read once for both transforms of the batch; small tables come to it.
-        least, launches = {"A": (8.5, 4), "B": (6.5, 3), "C": (6, 3), "D": (5, 2)}.get(variant, (2, None))
-        assert launches == f.get("launches") and least <= f["words_a_point"] < least + (
-            1.1 if least == 2 else 0.25
-        )
+        wholes = {"A": (8.5, 0.25, 4), "B": (6.5, 0.25, 3), "C": (6, 0.25, 3), "D": (5, 0.25, 2)}
+        least, more, launches = wholes.get(variant, (2, 1.1, None))
+        assert launches == f.get("launches") and least <= f["words_a_point"] < least + more
 
 
 def check_transpose(row: harness.Row, f: dict[str, float]) -> None:
     if row.library == "study":
         words = 3 if row.params["variant"] == "small_transpose_4096_W" else 2
         assert f["copy_share"] == words / 2 and f["blocks"] * f["threads"] <= row.work == row.params["n"]
-        assert (
-            f["least_read_bytes"] == 8 * row.work * (words - 1) and f["least_written_bytes"] == 8 * row.work
-        )
+        assert f["least_read_bytes"] == 8 * row.work * (words - 1)
+        assert f["least_written_bytes"] == 8 * row.work
         assert {f"calculated_limit_{name}" for name in ncu.LIMITS} < set(f)
 
 
@@ -820,10 +799,8 @@ def test_wrong_results_are_not_timed(study, quick, tmp_path, monkeypatch, capsys
 def test_what_does_not_compile_is_skipped(quick, tmp_path, monkeypatch, capsys):
     """The rest of its file is measured."""
     broken = kernel.Kernel("transpose.cu", "transpose_batch<7, 7>", (1,), (1,))
-    groups = LEAST_GROUPS["transpose"]()
-    group = dataclasses.replace(
-        groups[0], entries=[Entry("broken", [broken], groups[0].x), *groups[0].entries[:2]]
-    )
+    (own,) = LEAST_GROUPS["transpose"]()
+    group = dataclasses.replace(own, entries=[Entry("broken", [broken], own.x), *own.entries[:2]])
     with simulated_cuda():
         assert runner.run([lambda out, timer: runner.tasks_of([group], timer)], tmp_path, Clock()) == 0
     assert "{'n': 4096}, broken: skipped, CompileException: " in capsys.readouterr().out
@@ -846,14 +823,9 @@ def test_a_run_of_products(quick, tmp_path, monkeypatch, capsys):
         tuned = harness.rows(tmp_path)[len(rows) + len(again) :]
     assert "FAILED" not in (said := capsys.readouterr().out) and "skipped" not in said
     of_shapes = [r for r in rows if r.op == "gemm shape"]
-    assert {(r.params["variant"], r.params["shape"]) for r in of_shapes} == {
-        (k.variant, k.shape) for k in shapes
-    }
-    ladder = [r for r in rows if r.op == "gemm"]
-    assert len(ladder) == len(again) and {r.params["variant"] for r in ladder} == {
-        *gemm.VARIANTS,
-        *gemm.CUBLAS,
-    }
+    assert sorted(str(r.params["shape"]) for r in of_shapes) == sorted(k.shape for k in shapes)
+    ladder, every = [r for r in rows if r.op == "gemm"], {*gemm.VARIANTS, *gemm.CUBLAS}
+    assert len(ladder) == len(again) and {r.params["variant"] for r in ladder} == every
     assert [r.op for r in tuned] == ["gemm shape"] * len(of_shapes)
     for r in ladder:
         f, variant = r.figures, r.params["variant"]
@@ -876,10 +848,9 @@ def test_the_choice_of_a_shape():
 
     def rows(*times: float, n: int = 1024, card: str = "A", **more: Any) -> list[Any]:
         def row(k: gemm.Product, time: float) -> Any:
-            params, machine = {"n": n, "variant": k.variant, "shape": k.shape}, {"name": card}
-            return SimpleNamespace(
-                op=gemm.SHAPE_OP, machine=machine, params=params, median=time, **{"verified": True, **more}
-            )
+            params = {"n": n, "variant": k.variant, "shape": k.shape}
+            found = {"op": gemm.SHAPE_OP, "params": params, "median": time, "verified": True, **more}
+            return SimpleNamespace(machine={"name": card}, **found)
 
         return [row(*pair) for pair in zip(own, times, strict=False)]
 
@@ -941,9 +912,8 @@ def test_a_run_of_modular_products(small_modular, tmp_path, capsys):
         assert runner.run(modular.PARTS.values(), tmp_path, Clock()) == 0
     assert "FAILED" not in capsys.readouterr().out
     rows, every = harness.rows(tmp_path), ["integer", "limbs", "residues", "matmul"] * 2
-    squares, shapes, points, factors = (
-        [r for r in rows if r.op == op] for op in ("matmul", "matmul shape", "matmul points", "toeplitz")
-    )
+    ops = ("matmul", "matmul shape", "matmul points", "toeplitz")
+    squares, shapes, points, factors = ([r for r in rows if r.op == op] for op in ops)
     assert all(r.verified and r.figures["ms_median"] == 0.001 for r in rows)
     large = [*every, modular.CUBLAS, *2 * ["residues", "matmul"], modular.CUBLAS]
     assert [r.params["way"] for r in squares] == [*every, *large]
