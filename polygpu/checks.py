@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import gcd
@@ -90,7 +90,7 @@ def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
     """Return the numbers of the limbs that a key of a ring chooses, out of so many."""
     if isinstance(key, slice):
         chosen = tuple(range(count)[key])
-    elif isinstance(key, (str, bytes)) or not isinstance(key, Iterable):
+    elif isinstance(key, (str, bytes, Set)) or not isinstance(key, Iterable) or getattr(key, "ndim", 1) == 0:
         raise ParameterError(f"limbs: {shown(key)} must be a slice or a list of limbs: ring[:1], ring[[0]]")
     else:
         chosen = tuple(integer(i, "limbs") for i in key)

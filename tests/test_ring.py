@@ -723,6 +723,8 @@ def test_leaves_of_a_part_are_its_own() -> None:
         ([-6], IndexError, "must be in"),
         (0, ParameterError, r"ring\[:1\]"),
         ("ab", ParameterError, "slice"),
+        ({0, 1}, ParameterError, "slice"),  # without an order
+        (np.array(1), ParameterError, "slice"),
         (None, ParameterError, "slice"),
         ([1.0], ParameterError, "limbs"),
         ([True], ParameterError, "limbs"),
