@@ -2,16 +2,14 @@
 
 import copy
 import gc
-import os
 import pickle
 import queue
-import subprocess
-import sys
 import textwrap
 import threading
 
 import numpy as np
 import pytest
+from test_cpu import run_python
 
 import polygpu as pg
 from polygpu import _cpu
@@ -46,17 +44,6 @@ def owner(x):
 def block(size):
     """A result of so many bytes."""
     return empty(host(), (size // 8,), WORD)
-
-
-def run_python(code, **environment):
-    """Run code in a fresh interpreter."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 # ---- where results begin ----

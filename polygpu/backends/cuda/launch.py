@@ -82,6 +82,7 @@ class Launch(NamedTuple):
     threads: int
     parameters: bytes  # of a Struct
     shared: int = 0  # bytes of dynamic shared memory
+    counters: int = 0  # words of zeros that it wants, whose address follows those of its operands
 
 
 class Record(NamedTuple):
@@ -90,7 +91,6 @@ class Record(NamedTuple):
     launches: tuple[Launch, ...]
     used: tuple[Shared, ...]  # what they read beside their operands
     offset: int = 0  # bytes from the beginning of an operand to what the launches take of it
-    counters: int = 0  # words of zeros that a launch wants, whose address follows those of operands
 
 
 @lru_cache(maxsize=64)

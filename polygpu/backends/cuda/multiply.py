@@ -31,6 +31,7 @@ from .transform import (
     TABLES,
     Transform,
     blocks_ahead,
+    order_of,
     packed_pass,
     packed_tables,
     passes_over,
@@ -182,24 +183,24 @@ def fft_compose_launch(plan: FftProductPlan, units: int, **values: int) -> Launc
 
 def arrange_launch(passed: Pass, **values: int) -> Launch:
     """Complex twiddles in the order of a pass."""
-    sizes = {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
-    parameters = ARRANGE(**sizes, **values)
+    parameters = ARRANGE(**order_of(passed), **values)
     return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
+
+
+def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
+    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
+    return {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
 
 
 def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
     """Residues modulo the auxiliary primes."""
-    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
-    sizes = {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
-    kernel = f"crt_spread<{ctype(plan.basis)}>"
-    return entrywise("crt.cu", kernel, units * length, SPREAD(**sizes, **values))
+    parameters = SPREAD(**_sizes(plan, units), **values)
+    return entrywise("crt.cu", f"crt_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters)
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
     """Residues of the integers that have these residues modulo the auxiliary primes."""
-    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
-    sizes = {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
-    parameters = COMPOSE(**sizes, negacyclic=plan.kind == "negacyclic", **values)
+    parameters = COMPOSE(**_sizes(plan, units), negacyclic=plan.kind == "negacyclic", **values)
     return entrywise("crt.cu", f"crt_compose<{ctype(plan.basis)}>", units * plan.degree, parameters)
 
 

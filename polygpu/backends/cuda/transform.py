@@ -90,10 +90,7 @@ def passes_over(
 
 def packed_tables(addresses: Iterable[int]) -> bytes:
     """The C struct Tables, of so many limbs."""
-    of = np.zeros(MAX_LIMBS, np.uint64)
-    for i, address in enumerate(addresses):
-        of[i] = address
-    return TABLES(of=of.tobytes())
+    return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # zeros follow
 
 
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int) -> bytes:
@@ -148,7 +145,7 @@ def transform_launches(
 ) -> list[Launch]:
     """The launches of a transform, in their order: the first reads x, the others y; all write y.
 
-    offsets: of each pass in the primes' tables. A flow's third address is that of 1 + units zeros.
+    offsets: of each pass in the primes' tables.
     """
     if rows.count == 0:
         return []
@@ -159,6 +156,7 @@ def transform_launches(
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     launches = []
     for i, step in enumerate(steps if forward else steps[::-1]):
+        counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
         lazy_in, root = i > 0, i + 1 == len(steps)  # root: whether an inverse step has the stage of the root
         if len(step) == 1:
@@ -174,19 +172,25 @@ def transform_launches(
             packed = packed_pass(rows, parts[0], own[0], units)
             log_unit = rows.log_degree - parts[0].log_blocks
             grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
+            counters = 1 + units
             flow = {"rows_offset": own[1], "progress": 0, "lag": lag, "tables": rows.tables}
             parameters = FLOW(**{"x": 0, "y": 0, "pass": packed}, **flow)
         arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
         shared = max(p.shared_values for p in parts) * word_bytes_of(word)
-        launches.append(Launch("ntt.cu", f"{name}<{arguments}>", grid, parts[0].threads, parameters, shared))
+        kernel, threads = f"{name}<{arguments}>", parts[0].threads
+        launches.append(Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters))
     return launches
+
+
+def order_of(passed: Pass) -> dict[str, int]:
+    """What the order of a pass's twiddles depends on, by the names of a kernel's fields."""
+    return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
 def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
     """The twiddles of a pass, into the tables of so many primes."""
-    sizes = {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
     kernel = f"fill_twiddles<{arithmetic_of(word)}>"
-    return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **sizes), primes)
+    return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
 
 # ---- on a device ----
@@ -248,18 +252,17 @@ class Transform(Launcher):
         used: tuple[Shared, ...] = (),
         offset: int = 0,
     ) -> Record:
-        units, lag = progress_of(rows, passes, self.card)
         launches = transform_launches(rows, passes, offsets, direction, self.card)
-        return Record(tuple(launches), used, offset, 1 + units if lag else 0)
+        return Record(tuple(launches), used, offset)
 
     def _replay(self, record: Record, x: int, y: int) -> None:
         """Transform what lies at x to y."""
         self._use(record.used)
         for launch in record.launches:
             addresses = [x, y]
-            if "_flow<" in launch.kernel:
+            if launch.counters:
                 with self._scope:
-                    counters = self.xp.zeros(record.counters, np.uint32)
+                    counters = self.xp.zeros(launch.counters, np.uint32)
                 addresses.append(self.address(counters))
             self.launch(launch, *addresses)
             x = y
