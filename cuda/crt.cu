@@ -1,5 +1,6 @@
 // Products modulo anything: residues modulo auxiliary primes and back (docs/math.md, "Products through auxiliary
 // primes"), for moduli of one word. A unit is one limb of one polynomial. grid: (units * columns) / 256 in x.
+#include "ptx.cuh"
 #include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
@@ -14,6 +15,8 @@ template <class T> struct SpreadParameters {
     Layout layout;
 };
 template <class T> __global__ void __launch_bounds__(256) crt_spread(const SpreadParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.length) return;
     const u64 unit = quotient(e, p.length), j = e - unit * p.length, global_unit = p.first_unit + unit;
@@ -68,6 +71,8 @@ template <class T> struct ComposeParameters {
     u32 limbs, count, negacyclic;
 };
 template <class T> __global__ void __launch_bounds__(256) crt_compose(const ComposeParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.n) return;
     const u64 unit = quotient(e, p.n), j = e - unit * p.n;

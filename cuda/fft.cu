@@ -9,6 +9,7 @@
 //
 // twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda/fft.py).
 #include "complex.cuh"
+#include "ptx.cuh"
 
 template <class Real, int LOG_LENGTH> struct Fft {
     using Value = Complex<Real>;
@@ -138,8 +139,10 @@ template <class Real, int LOG_LENGTH, bool INVERSE>
 __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const FftParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
+    start_next();
     const F f(memory, p.twiddles);
     const u64 row = F::row();
+    await_previous();
     Complex<Real> values[F::VALUES];
     if constexpr (F::SHORT) f.load_together(p.x, p.rows, values);
     else f.load(p.x, row, row < p.rows, values);
@@ -161,8 +164,10 @@ template <class Real, int LOG_LENGTH>
 __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft_convolve(const ConvolveParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
+    start_next();
     const F f(memory, p.twiddles);
     const u64 row = F::row();
+    await_previous();
     Complex<Real> left[F::VALUES], right[F::VALUES];
     f.load(p.b, p.rows_b == 1 ? 0 : row, row < p.rows, right);
     f.load(p.a, row, row < p.rows, left);

@@ -4,6 +4,7 @@
 // a row of digits are the parts of one complex number. C_k, the sum of A_i B_j over i + j = k, has integers of weight
 // 2^(width k) for parts. Row r of an operand of rows_a rows is row r % rows_a.
 #include "complex.cuh"
+#include "ptx.cuh"
 #include "rows.cuh"
 #include "tile.cuh"
 
@@ -115,6 +116,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     static_assert(S::COLUMNS == 1 && S::ROWS % PARTS == 0 && S::VALUES >= PARTS, "rows are digits");
     extern __shared__ __align__(16) unsigned char memory[];
     Complex<double> *const shared = (Complex<double> *)memory;
+    start_next();
     const Place<S> place;
     const Digits digits = {DIGITS, p.width, p.sums};
     const u32 degree = p.degree, part = place.row % PARTS;
@@ -129,6 +131,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Digit<T> digit(m, digits, second ? part - DIGITS : part);
     const auto at = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     Complex<double> values[S::VALUES] = {};
+    await_previous();
     if (inside)
 #pragma unroll
         for (int k = 0; k < S::VALUES; ++k) {
@@ -209,6 +212,8 @@ template <class T> struct SplitParameters {
     Layout layout;
 };
 template <class T> __global__ void __launch_bounds__(256) fft_split(const SplitParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.points) return;
     const u64 unit = quotient(e, p.points), j = e - unit * p.points, global_unit = p.first_unit + unit;
@@ -230,6 +235,8 @@ struct FftMultiplyParameters {
     u32 count, sums;
 };
 __global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.points) return;
     const u64 unit = quotient(e, p.points), j = e - unit * p.points;
@@ -252,6 +259,8 @@ template <class T> struct FftComposeParameters {
     u32 limbs, width, sums, negacyclic;
 };
 template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftComposeParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.degree) return;
     const u64 unit = quotient(e, p.degree), j = e - unit * p.degree, points = p.points;

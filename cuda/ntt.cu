@@ -135,6 +135,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     const Place<S> place;
     const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
+    await_previous();
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
     typename W::Value values[HELD];
@@ -159,6 +160,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     const Place<S> place;
     const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
+    await_previous();
     typename W::Storage raw[HELD];
     if constexpr (S::COLUMNS == 1) {
         read_neighbours<W, S, IN>(x, pass, at.start(group), raw, shared);
@@ -215,6 +217,7 @@ template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    start_next();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                      group_of<S>(p.pass, blockIdx.x), shared);
@@ -223,6 +226,7 @@ template <class W, class S, bool LAZY_IN, bool ROOT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    start_next();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
@@ -267,6 +271,8 @@ template <class W, class COLUMNS, class ROWS, bool LAZY_IN>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_forward_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    start_next();
+    await_previous();
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_columns, two.log_rows};
     const Task task = next_task(flow);
@@ -285,6 +291,8 @@ template <class W, class COLUMNS, class ROWS, bool ROOT>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_inverse_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    start_next();
+    await_previous();
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_rows, two.log_columns};
     const Task task = next_task(flow);
@@ -316,12 +324,14 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     ntt_product(const __grid_constant__ ProductParameters<typename W::Storage> p) {
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
+    start_next();
     prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
     prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
     const Place<S> place;
     const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
     const W word(p.pass.moduli[at.limb]);
     const u32 row = (u32)(at.first / S::LENGTH);
+    await_previous();
     Address<W, S> from = at;
     typename W::Storage left[S::VALUES], right[S::VALUES];
     from.first = (u64)(row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;

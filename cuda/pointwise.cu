@@ -2,6 +2,7 @@
 // reduction of integers. One thread an entry, or WIDTH neighbours of a row that it moves at once; entry e of the result
 // is entry e % n of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
+#include "ptx.cuh"
 #include "rows.cuh"
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
@@ -31,6 +32,7 @@ template <class T> struct PointwiseParameters {
 };
 template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) pointwise(const PointwiseParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
+    start_next();
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 row = quotient(e, p.n), j = e - row * p.n;
@@ -41,6 +43,7 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
         row_c = p.layout.row(2, row, p.limbs);
     }
     const Modulus &m = p.moduli[rest(row, p.limbs)];
+    await_previous();
     Item values = read<DEFAULT>((const Item *)(p.a + row_a * p.n + j)), right = {}, added = {};
     if (OP == MUL_ADD) added = read<DEFAULT>((const Item *)(p.c + row_c * p.n + j));
     if (OP != NEG) {
@@ -67,6 +70,8 @@ template <class T> struct PermuteParameters {
     u32 limbs;
 };
 template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
@@ -93,6 +98,8 @@ template <class T> struct LeavesParameters {
     Layout layout;  // of a and b
 };
 template <class T> __global__ void __launch_bounds__(256) multiply_eval(const LeavesParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n, leaf = j / p.leaf_size, k = j % p.leaf_size;
@@ -119,6 +126,8 @@ template <class T> struct IntegersParameters {
     u32 limbs, is_signed;
 };
 template <class T> __global__ void __launch_bounds__(256) reduce_integers(const IntegersParameters<T> p) {
+    start_next();
+    await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.entries) return;
     const u64 row = quotient(e, p.n), j = e - row * p.n;

@@ -20,6 +20,24 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 #endif
 }
 
+// Programmatic dependent launch, on cards that have it: a kernel lets the next one on the stream start when all its
+// blocks have, and that one waits before it reads or writes what kernels write. Before, it may read what the host
+// wrote.
+PG_DEVICE void start_next() {
+#ifdef PG_SIMULATOR
+    sim::griddepcontrol_launch_dependents();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+PG_DEVICE void await_previous() {
+#ifdef PG_SIMULATOR
+    sim::griddepcontrol_wait();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Into the L2 cache, on cards that have the instruction; p and bytes: multiples of 16.
 PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #ifdef PG_SIMULATOR

@@ -64,6 +64,20 @@ class FftProduct:
     ) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
 
+class DriverError(RuntimeError):
+    """CUDA's driver refused a launch; the message has the kernel's name."""
+
+class NoContext(DriverError):
+    """It refused because this thread has no context of CUDA; nothing was launched."""
+
+class Launches:
+    """Launches of kernels on a GPU that are ready but for the addresses of their operands."""
+
+    def __init__(self, driver: dict[str, int], launches: list[tuple[Any, ...]]) -> None:
+        """Of (kernel, function, grid, threads, shared, counters, early, operands, offsets, parameters)."""
+    def __call__(self, stream: int, *operands: int) -> None:
+        """Launch on a stream, with the addresses of the operands."""
+
 def fill_twiddles(q: int, root: int, negacyclic: bool, forward: Array, inverse: Array) -> None:
     """Fill tables (2, points) of one limb."""
 

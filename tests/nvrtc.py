@@ -137,7 +137,8 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
             passes = transform.passes_over(count, 1 << size, base, word_bytes, card)
             rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction in ("forward", "inverse"):
-                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
+                recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
+                yield from (step.launch for step in recipe.steps)
             for passed in passes:
                 values = blank(transform.FILL, "log_blocks log_length log_values")
                 yield transform.fill_launch(word, passed, 1, **values)
@@ -166,7 +167,8 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
                 continue
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
                 rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
-                yield from transform.transform_launches(rows, passes, (0,) * 9, direction, card)
+                recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
+                yield from (step.launch for step in recipe.steps)
             sizes = "degree points units limbs count width sums negacyclic"
             yield multiply.fft_split_launch(plan, 1, **blank(multiply.FFT_SPLIT, sizes))
             yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))

@@ -41,7 +41,7 @@ from polygpu.backends.cuda.tiles import (
     table_offsets,
     word_of,
 )
-from polygpu.backends.cuda.transform import passes_over
+from polygpu.backends.cuda.transform import packed_tables, passes_over, transform_recipe
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
@@ -613,6 +613,7 @@ def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
         ({"product": "fft"}, "fft_product"),
         ({"product": "ntt"}, "crt_compose"),
     ):
+        plan_cache.forget()  # and calls that are prepared
         ring = pg.Ring(100, 2**32, **options)
         a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
         names.clear()
@@ -657,18 +658,22 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     points = 1 << log_points
     compute, planned = backends.get_backend("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
-    tables, moduli = compute._fft_tables(planned, passes), compute._moduli(planned.basis)
+    tables, moduli = compute._fft_tables(planned, passes).value, compute._moduli(planned.basis)
     offsets = table_offsets(passes, "Complex128")
     x = complex_rows((5, points), np.complex128)
     there = gpu.asarray(x)
-    packed = cuda.transform.packed_tables([tables])
+    packed = packed_tables([compute.address(tables)])
     rows, at = Rows(5, 1, 0, log_points, "Complex128", moduli, packed), compute.address(there)
-    compute._replay(compute._record(rows, passes, offsets, "forward"), at, at)
+
+    def transform(direction):
+        compute.run_once(transform_recipe(rows, passes, offsets, direction, compute.card), at, at)
+
+    transform("forward")
     found, exact = gpu.asnumpy(there), np.array([transformed_exactly(row) for row in x])
     eps = (1 + 17 / 4 * 2.0**-53) ** log_points - 1
     wrong = np.linalg.norm(found - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > eps / 50)
-    compute._replay(compute._record(rows, passes, offsets, "inverse"), at, at)
+    transform("inverse")
     exact = np.array([transformed_back_exactly(row) for row in found])
     wrong = np.abs(gpu.asnumpy(there) - exact).max(axis=-1) / np.abs(found).sum(axis=-1)
     assert np.all(wrong < eps) and np.all(wrong > 0)
@@ -1195,8 +1200,8 @@ def test_values_that_grow_in_every_stage(gpu, bits):
                 table[entry] = np.float64(w[node] - q if w[node] > q // 2 else w[node]).view(np.uint64)
             else:
                 table[entry] = w[node], (w[node] << 8 * basis.dtype.itemsize) // q
-        x = gpu.asarray(np.array(row, basis.dtype))
-        parameters = one_pass(x, gpu.asarray(modulus_constants((q,))), gpu.asarray(table), 1, log_length)
+        x, moduli, twiddles = map(gpu.asarray, (np.array(row, basis.dtype), modulus_constants((q,)), table))
+        parameters = one_pass(x, moduli, twiddles, 1, log_length)
         forward((1,), (one.threads,), (parameters,), shared_mem=one.shared_values * basis.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(basis.dtype))
 
@@ -1206,7 +1211,7 @@ def one_pass(x, moduli, table, tiles, log_degree):
     sizes = {"offset": 0, "tiles": tiles, "limbs": 1, "gap": 0, "log_degree": log_degree, "log_blocks": 0}
     packed = cuda.transform.PASS(moduli=moduli.data.ptr, **sizes)
     values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0}
-    values["tables"] = cuda.transform.packed_tables([table.data.ptr])
+    values["tables"] = packed_tables([table.data.ptr])
     return np.frombuffer(cuda.transform.ONE_PASS(**values), np.uint8)
 
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu.backends import get_backend
-from polygpu.backends.cuda.tiles import Card, Pass, groups_of, split_passes, word_bytes_of
-from polygpu.backends.cuda.transform import passes_over
+from polygpu.backends.cuda.launch import Recipe
+from polygpu.backends.cuda.tiles import Card, Pass, groups_of, split_passes, table_offsets, word_bytes_of
+from polygpu.backends.cuda.transform import passes_over, transform_recipe
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel
@@ -153,13 +154,16 @@ def in_passes(
         plan: Any = ring(degree).transform
         (group,) = groups_of(plan.basis, backend.card)
 
-        @cache
-        def record(rows_count: int) -> Any:
-            rows, _, offsets, used = backend._rows(plan, group, rows_count, tuple(passes))
-            return backend._record(rows, done, offsets[: len(passes)][chosen], "forward", used)
+        def recipe(rows_count: int) -> Recipe:
+            made = Recipe(2)
+            rows = backend._rows(plan, group, rows_count, tuple(passes), made)
+            offsets = table_offsets(tuple(passes), group.word)[: len(passes)][chosen]
+            made.add(transform_recipe(rows, done, offsets, "forward", backend.card), 0, 1)
+            return made
 
         def run(x: Any, y: Any) -> None:
-            backend._replay(record(prod(x.shape) // degree), backend.address(x), backend.address(y))
+            count = prod(x.shape) // degree
+            backend.run(plan.handles, ("study", tuple(passes), only, count), lambda: recipe(count), x, y)
 
         if len(done) > 1:
             return Ready(run)

@@ -12,6 +12,7 @@
 #include "dispatch.hpp"
 #include "fourier.hpp"
 #include "gil.hpp"
+#include "launches.hpp"
 #include "multiply.hpp"
 #include "pool.hpp"
 #include "results.hpp"
@@ -87,6 +88,11 @@ NB_MODULE(_cpu, module) {
              nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
              nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::exception<DriverError> driver_error(module, "DriverError", PyExc_RuntimeError);
+    nb::exception<NoContext>(module, "NoContext", driver_error.ptr());
+    nb::class_<Launches>(module, "Launches")
+        .def("__init__", &make_launches, nb::arg("driver"), nb::arg("launches"))
+        .def("__call__", &launch, nb::arg("stream"), nb::arg("operands"));
     module.def("fill_twiddles", &fill_twiddle_tables, nb::call_guard<GilReleased>(), nb::arg("q"), nb::arg("root"),
                nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
     module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import arrays, compiler, cublas, devices, launch, memory, settings, streams
+from . import arrays, compiler, cublas, devices, driver, launch, memory, settings, streams
 from .arrays import ndarray
 from .cards import CARDS, Card
 
@@ -121,6 +121,7 @@ class RawKernel:
         self.name = self.__name__ = name
         self._module = module
         self._entries: dict[tuple[int, int], launch.Entry] = {}
+        self._functions: dict[int, driver.Function] = {}
         self._dynamic_limits: dict[int, int] = {}
         self._carveout = -1
 
@@ -138,6 +139,14 @@ class RawKernel:
                 )
             self._entries[capability] = launch.Entry(compiled, self.name)
         return self._entries[capability]
+
+    @property
+    def kernel(self) -> driver.Function:
+        """The driver's function on the current device."""
+        device = devices.current()
+        if device not in self._functions:
+            self._functions[device] = driver.Function(self, self._entry(), device)
+        return self._functions[device]
 
     def __call__(
         self,
@@ -252,6 +261,7 @@ def _to_device(values: Any, dtype: Any = None, copy: bool = True, order: str = "
         return result if dtype is None else result.astype(dtype)
     host = np.array(values, dtype, order=order if order in ("C", "F") else "C")  # type: ignore[call-overload]
     result = ndarray(host.shape, host.dtype)
+    result._memory.written_by_host()
     streams.submit(lambda: np.copyto(result._host, host))
     return result
 
@@ -475,6 +485,7 @@ def _build() -> ModuleType:
         getDeviceCount=devices.count,
         getDevice=devices.current,
         setDevice=devices.set_current,
+        free=lambda address: None,
         getDeviceProperties=lambda device: devices.card(device).properties(),
         deviceGetAttribute=_device_attribute,
         deviceSynchronize=lambda: None,
@@ -495,7 +506,7 @@ def _build() -> ModuleType:
         cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
         cudaDevAttrMultiProcessorCount=16,
     )
-    driver = _module("cupy.cuda.driver", CUDADriverError=launch.CUDADriverError)
+    own_driver = _module("cupy.cuda.driver", CUDADriverError=launch.CUDADriverError)
     cuda_compiler = _module("cupy.cuda.compiler", CompileException=CompileException)
     cuda_memory = _module(
         "cupy.cuda.memory",
@@ -514,7 +525,7 @@ def _build() -> ModuleType:
     cuda = _module(
         "cupy.cuda",
         runtime=runtime,
-        driver=driver,
+        driver=own_driver,
         compiler=cuda_compiler,
         memory=cuda_memory,
         stream=stream,
@@ -634,7 +645,7 @@ def simulated_cuda(
     )
     former_cards = devices.set_cards([chosen] * devices_count)
     try:
-        with in_place_of_cupy(_all_modules()):
+        with in_place_of_cupy(_all_modules()), driver.in_place_of_libcuda(_active):
             yield cupy
     finally:
         devices.set_cards(former_cards)

@@ -43,6 +43,7 @@ class _Config(ctypes.Structure):
         ("concurrent_blocks", ctypes.c_uint),
         ("resident_blocks", ctypes.c_uint),
         ("clusters", ctypes.c_uint),
+        ("dependent", ctypes.c_uint),
         ("seed", ctypes.c_uint64),
     )
 
@@ -152,6 +153,7 @@ class Launch:
         shared_mem: int,
         max_dynamic_shared: int,
         cooperative: bool,
+        dependent: bool = False,
     ) -> None:
         self._entry = entry
         grid_size, block_size = _dimensions(grid, "grid"), _dimensions(block, "block")
@@ -176,6 +178,7 @@ class Launch:
             shared_limit=card.shared_per_block_optin if opted_in else card.shared_per_block,
             resident_blocks=resident,
             clusters=card.has_clusters,
+            dependent=dependent,
         )
         self._arguments = tuple(arguments)  # arrays stay alive as long as this
         self._values, self._pointers = _pack(entry, self._arguments, device)

@@ -39,6 +39,7 @@ class Allocation:
         self.bytes = self._zone[GUARD : GUARD + size]
         self.bytes[:] = POISON
         self.ptr = int(self._zone.ctypes.data) + GUARD
+        self._of_host = False
         _live[self.ptr] = self
         pool: list[Allocation] | None = getattr(_state, "pool", None)
         if pool is not None:
@@ -50,8 +51,16 @@ class Allocation:
         runtime.sim_register_memory(
             ctypes.c_size_t(self.ptr), ctypes.c_size_t(self.size), ctypes.c_size_t(GUARD)
         )
+        if self._of_host:
+            runtime.sim_written_by_host(ctypes.c_size_t(self.ptr))
         # Before the buffer goes back to the host's allocator its guard zones must be open again.
         weakref.finalize(self, _forget, runtime, self.ptr, self._zone).atexit = False
+
+    def written_by_host(self) -> None:
+        """A kernel may read it while the kernel before runs."""
+        self._of_host = True
+        if _runtime is not None:
+            _runtime.sim_written_by_host(ctypes.c_size_t(self.ptr))
 
     def guards_intact(self) -> bool:
         zone = self._zone

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 Action = Callable[[], None]
 _addresses = itertools.count(0x5700, 16)
 _state = threading.local()
+_streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 
 
 class CUDARuntimeError(RuntimeError):
@@ -45,6 +47,7 @@ class Stream:
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.ptr = 0 if null else next(_addresses)
+        _streams[self.ptr] = self
         self.non_blocking = non_blocking
         self._capture: Graph | None = None
         self._outer: list[Stream] = []
@@ -122,6 +125,7 @@ class ExternalStream(Stream):
     def __init__(self, ptr: int, device_id: int = -1) -> None:
         super().__init__()
         self.ptr = ptr
+        _streams[ptr] = self
 
 
 Stream.null = Stream(null=True)
@@ -152,6 +156,11 @@ def get_elapsed_time(start: Event, end: Event) -> float:
     if start._time is None or end._time is None:
         raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: the event was not recorded")
     return (end._time - start._time) * 1e3
+
+
+def of_pointer(ptr: int) -> Stream:
+    """The stream that the driver knows by a number."""
+    return _streams[ptr]
 
 
 def current_stream(device_id: int | None = None) -> Stream:

@@ -5,6 +5,8 @@ The one file that imports CuPy.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -13,21 +15,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from ...errors import OutOfDeviceMemory
+from ...errors import DeviceError, OutOfDeviceMemory
 from ...plans.basis import Handles
 from .. import Array
 from .tiles import Card
 
 _LEAST_CAPABILITY = (7, 5)
+_DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
 _log = logging.getLogger("polygpu")
+_numbers = itertools.count()
 INSTALL = 'pip install "polygpu[cuda13]" (CUDA 13) or pip install "polygpu[cuda12]" (CUDA 12) adds CuPy'
 
 
@@ -153,10 +157,14 @@ class _Scope:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._device.__exit__(kind, error, trace)
         if isinstance(error, self._error):
-            raise OutOfDeviceMemory(
-                f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
-                "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
-            ) from error
+            raise self.out_of_memory(error) from error
+
+    def out_of_memory(self, error: BaseException) -> OutOfDeviceMemory:
+        """The library's error for CuPy's."""
+        return OutOfDeviceMemory(
+            f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
+            "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
+        )
 
 
 @dataclass(frozen=True)
@@ -183,12 +191,58 @@ class Device:
     def __init__(self, index: int) -> None:
         cupy = self.xp = _cupy()
         self.name = f"cuda:{index}"
-        self.card = _card(cupy, index)
         self._index = index
+        self.card = _card(cupy, index)
+        self._current_device = cupy.cuda.runtime.getDevice
+        self._memory_error = cupy.cuda.memory.OutOfMemoryError
         self._device = cupy.cuda.Device(index)
         self._scope = _Scope(self.name, cupy, self._device)
 
+    @property
+    def card(self) -> Card:
+        """What the choice of launches depends on; calls that were prepared for another are forgotten."""
+        return self._card
+
+    @card.setter
+    def card(self, card: Card) -> None:
+        self._card = card
+        self._records_key = f"{self.name} calls {next(_numbers)}"
+
+    @cached_property
+    def driver(self) -> dict[str, int]:
+        """The addresses of libcuda's functions that launch, by name.
+
+        Raises:
+            DeviceError: libcuda is not found, or lacks one.
+        """
+        path = os.environ.get("POLYGPU_LIBCUDA") or "libcuda.so.1"
+        try:
+            library = ctypes.CDLL(path)
+            return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _DRIVER}
+        except (OSError, AttributeError) as error:
+            raise DeviceError(
+                f"{self.name}: {path} does not load or is too old: {error}; "
+                "POLYGPU_LIBCUDA=/path/of/libcuda.so.1 names another, of a driver for CUDA 12 or later"
+            ) from error
+
     # ---- arrays ----
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A new array of any values; OutOfDeviceMemory where it does not fit."""
+        if self._current_device() != self._index:
+            with self._scope:
+                return self.xp.ndarray(shape, dtype)  # type: ignore[no-any-return]
+        try:
+            return self.xp.ndarray(shape, dtype)  # type: ignore[no-any-return]
+        except self._memory_error as error:
+            raise self._scope.out_of_memory(error) from error
+
+    def _allocate(self, size: int) -> Any:
+        """CuPy's pointer to so many bytes on the current device, which is this one."""
+        try:
+            return self.xp.cuda.alloc(size)
+        except self._memory_error as error:
+            raise self._scope.out_of_memory(error) from error
 
     def to_host(self, x: Array) -> Array:
         """See Backend; waits for the stream."""

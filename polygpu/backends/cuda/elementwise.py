@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ...plans.basis import Basis
@@ -16,11 +17,12 @@ from .launch import (
     U64,
     Launch,
     Launcher,
-    Record,
+    Recipe,
     Struct,
     cbool,
     ctype,
     entrywise,
+    layout_of,
 )
 
 _FILE = "pointwise.cu"
@@ -77,40 +79,66 @@ class Elementwise(Launcher):
         if basis.wide:
             self._on_host("pointwise", basis, op, a, b, c, out)
             return
-        operands = [a, a if b is None else b, a if c is None else c]
-        if out.ndim - 2 > MAX_AXES:
-            operands = [self._broadcast(x, out.shape) for x in operands]
-        addresses = [self.address(x) for x in (*operands, out)]
-        n, length = out.shape[-1], operands[1].shape[-1]
-        width = ALIGNMENT // out.dtype.itemsize
-        moved = addresses if length > 1 else (addresses[0], *addresses[2:])  # a scalar is read alone
-        if n % width or any(at % ALIGNMENT for at in moved):
-            width = 1
+        if b is None:
+            b = a
+        if c is None:
+            c = a
+        shape = out.shape
+        if len(shape) - 2 > MAX_AXES:
+            a, b, c = self._spread(shape, a, b, c)
+        shapes = a.shape, b.shape, c.shape
+        moved = self.address(a) | self.address(c) | self.address(out)
+        if shapes[1][-1] > 1:  # a scalar is read alone
+            moved |= self.address(b)
+        aligned = moved % ALIGNMENT == 0
+        self.run(
+            basis.handles,
+            (op, aligned, shape, *shapes),
+            lambda: self._pointwise_recipe(basis, op, aligned, shape, *shapes),
+            *(a, b, c, out),
+        )
 
-        def record() -> Record:
-            moduli, (_, where) = self._moduli_of(basis), self._spread(out.shape, *operands)
-            where |= dict.fromkeys("abcy", 0) | {"moduli": self.address(moduli.value)}
-            launch = pointwise_launch(basis, op, width, out.size, n=n, b_length=length, **where)
-            return Record((launch,), (moduli,))
-
-        key = (op, width, out.shape, *(x.shape for x in operands))
-        ready = self._recorded(basis.handles, key, record)
-        self._use(ready.used)
-        self.launch(ready.launches[0], *addresses)
+    def _pointwise_recipe(
+        self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
+    ) -> Recipe:
+        n, width = shape[-1], ALIGNMENT // basis.dtype.itemsize
+        moduli = self._moduli_of(basis)
+        where = (
+            layout_of(shape, *operands) | dict.fromkeys("abcy", 0) | {"moduli": self.address(moduli.value)}
+        )
+        width = width if aligned and n % width == 0 else 1
+        launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=operands[1][-1], **where)
+        recipe = Recipe(4, moduli)
+        recipe.launch(launch, 0, 1, 2, 3)
+        return recipe
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
         if basis.wide:
             self._on_host("permute", basis, x, permutation, out)
             return
-        where = {"x": self.address(x), "y": self.address(out), "moduli": self._moduli(basis)}
-        self.launch(permute_launch(basis, permutation, out.size, **where))
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
+            made = Recipe(2, moduli)
+            made.launch(permute_launch(basis, permutation, out.size, **where), 0, 1)
+            return made
+
+        self.run(basis.handles, (permutation, out.size), recipe, x, out)
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
         if basis.wide:
             self._on_host("reduce_integers", basis, x, out)
             return
-        where = {"x": self.address(x), "y": self.address(out), "moduli": self._moduli(basis)}
-        sizes = {"count": x.shape[-1], "n": out.shape[-1], "is_signed": x.dtype.kind == "i"}
-        self.launch(integers_launch(basis, out.size, **where, **sizes))
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
+            sizes = {"count": x.shape[-1], "n": out.shape[-1], "is_signed": x.dtype.kind == "i"}
+            made = Recipe(2, moduli)
+            made.launch(integers_launch(basis, out.size, **where, **sizes), 0, 1)
+            return made
+
+        self.run(basis.handles, ("integers", x.shape, out.shape, x.dtype.kind), recipe, x, out)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...plans.basis import Handles
 from ...plans.fft import unit_roots
 from .. import Array
-from .launch import POINTER, U64, Launch, Launcher, Struct, cbool
+from .device import Shared
+from .launch import POINTER, U64, Launch, Launcher, Recipe, Struct, cbool
 
 FFT = Struct("fft.cu", "FftParameters<double>", ("x y twiddles", POINTER), ("rows", U64))
 CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POINTER), ("rows rows_b", U64))
@@ -32,11 +34,15 @@ def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: by
     rows_of_block = threads // lanes
     kernel = kernel.format(f"{'float' if dtype == np.complex64 else 'double'}, {n.bit_length() - 1}")
     shared = rows_of_block * n * dtype.itemsize
-    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared)
+    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared, early=True)
 
 
 class Fft(Launcher):
     """Kernels of fft.cu."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._of_fft: Handles = {}  # twiddles and calls
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""
@@ -45,18 +51,33 @@ class Fft(Launcher):
             with self._scope:
                 out[...] = x
             return
-        where = {"x": self.address(x), "y": self.address(out), "twiddles": self._twiddles(x)}
-        self.launch(fft_launch(n, x.dtype, rows, inverse, **where))
+
+        def recipe() -> Recipe:
+            twiddles = self._twiddles(n, x.dtype)
+            made = Recipe(2, twiddles)
+            where = {"x": 0, "y": 0, "twiddles": self.address(twiddles.value)}
+            made.launch(fft_launch(n, x.dtype, rows, inverse, **where), 0, 1)
+            return made
+
+        self.run(self._of_fft, (x.shape, x.dtype, inverse), recipe, x, out)
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         rows, n = a.shape
-        where = {"a": self.address(a), "b": self.address(b), "y": self.address(out)}
-        where |= {"twiddles": self._twiddles(a), "rows_b": len(b)}
-        self.launch(convolve_launch(n, a.dtype, rows, **where))
 
-    def _twiddles(self, x: Array) -> int:
-        return self.address(self.constant(_fft_twiddles(x.shape[-1], x.dtype)))
+        def recipe() -> Recipe:
+            twiddles = self._twiddles(n, a.dtype)
+            made = Recipe(3, twiddles)
+            where = {"a": 0, "b": 0, "y": 0, "twiddles": self.address(twiddles.value), "rows_b": len(b)}
+            made.launch(convolve_launch(n, a.dtype, rows, **where), 0, 1, 2)
+            return made
+
+        self.run(self._of_fft, (a.shape, b.shape, a.dtype), recipe, a, b, out)
+
+    def _twiddles(self, n: int, dtype: np.dtype[Any]) -> Shared:
+        return self._kept(
+            self._of_fft, f"twiddles {n} {dtype}", lambda: (self.from_host(_fft_twiddles(n, dtype)), ())
+        )
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""A launch as data, and the one place that launches: kernels of cuda/, compiled at run time."""
+"""A launch as data, calls that are prepared once, and the one place that launches."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
 from .. import Array, cuda_sources, get_backend
-from .device import INSTALL, Device, Shared
+from .device import INSTALL, Device, Shared, recording
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
 ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
-_RECORDS = 64  # of a plan that are kept
+_RECORDS = 64  # calls of a plan that are kept prepared
+_EARLY = ("pointwise.cu", "crt.cu", "fft_product.cu")  # whose kernels of one thread an entry may start early
+_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
 
 _log = logging.getLogger("polygpu")
 
@@ -74,7 +77,7 @@ DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
 
 
 class Launch(NamedTuple):
-    """A kernel, and all that its launch depends on."""
+    """A kernel, and all that its launch depends on but for the addresses of operands."""
 
     file: str  # of cuda/
     kernel: str  # an instance of a template there
@@ -82,41 +85,80 @@ class Launch(NamedTuple):
     threads: int
     parameters: bytes  # of a Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # words of zeros that it wants, whose address follows those of its operands
+    counters: int = 0  # words that are 0 when it begins, at the address after those of its operands
+    early: bool = False  # the kernel may start before the work before it has ended (cuda/ptx.cuh)
 
 
-class Record(NamedTuple):
-    """Launches that are ready but for the addresses with which their parameters begin."""
+class Step(NamedTuple):
+    """A launch in a call, and which of the call's operands its parameters begin with the addresses of."""
 
-    launches: tuple[Launch, ...]
-    used: tuple[Shared, ...]  # what they read beside their operands
-    offset: int = 0  # bytes from the beginning of an operand to what the launches take of it
+    launch: Launch
+    operands: tuple[int, ...]
+    offsets: tuple[int, ...]  # bytes from the beginning of each to what the launch takes of it
 
 
-@lru_cache(maxsize=64)
-def _void(size: int) -> np.dtype[Any]:
-    return np.dtype((np.void, size))
+class Recipe:
+    """What a call launches, in its order.
+
+    Operands have numbers: those that the call is given, from 0, then the temporary ones.
+    """
+
+    def __init__(self, operands: int, *used: Shared) -> None:
+        self.given = operands
+        self.steps: list[Step] = []
+        self.used = list(used)  # what is read beside the operands
+        self.temporaries: list[int] = []  # bytes of each
+
+    def temporary(self, size: int) -> int:
+        """One more operand, of so many bytes, which each call allocates for itself."""
+        self.temporaries.append(size)
+        return self.given + len(self.temporaries) - 1
+
+    def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
+        """Another launch, on operands from offsets in bytes on, one for all or one each."""
+        if isinstance(offsets, int):
+            offsets = (offsets,) * len(operands)
+        if launch.counters:
+            operands, offsets = (*operands, self.temporary(4 * launch.counters)), (*offsets, 0)
+        self.steps.append(Step(launch, operands, offsets))
+
+    def add(self, recipe: Recipe, *operands: int) -> None:
+        """What another call launches, on operands of this one."""
+        numbers = (*operands, *map(self.temporary, recipe.temporaries))
+        self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
+        self.used += recipe.used
+
+
+class Prepared:
+    """A recipe whose kernels are loaded: it wants a stream and the operands' addresses."""
+
+    __slots__ = ("launch", "streams", "temporaries", "used")
+
+    def __init__(self, launch: Callable[..., None], recipe: Recipe) -> None:
+        self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
+        self.streams: set[int] = set()  # that have waited for what is used
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
     """A launch with one thread for each of so many entries, of each of so many rows."""
-    return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
+    return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters, early=file in _EARLY)
 
 
-@lru_cache(maxsize=256)
-def _layout(shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]) -> bytes:
-    """Batch shape and operands' steps in rows; shapes end in the limbs."""
-    limbs, batch = shape[-1], shape[:-1]
+def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, Any]:
+    """The fields layout and dense of operands that broadcast to a result's shape (*batch, rows, n)."""
+    if all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
+        return {"layout": DENSE, "dense": True}
+    limbs, batch = shape[-2], shape[:-2]
     table = np.zeros((4, MAX_AXES), np.uint64)
     table[0] = 1
     table[0, MAX_AXES - len(batch) :] = batch
     for i, operand in enumerate(operands):
         step = limbs
-        for axis, size in enumerate(reversed(operand[:-1])):
+        for axis, size in enumerate(reversed(operand[:-2])):
             if size != 1:
                 table[i + 1, MAX_AXES - 1 - axis] = step
             step *= size
-    return table.tobytes()
+    return {"layout": table.tobytes(), "dense": False}
 
 
 @cache
@@ -170,9 +212,78 @@ class Launcher(Device):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._kernels: dict[str, Any] = {}
-        self._records_key = f"{self.name} records"
+        self._free_context = self.xp.cuda.runtime.free
 
-    def _kernel(self, launch: Launch) -> Any:
+    def run(
+        self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
+    ) -> None:
+        """Launch on the current stream what the recipe of a key says, which is asked for it once.
+
+        The key holds all that the recipe depends on beside the owner of the handles and the card.
+        """
+        records = handles.get(self._records_key)
+        prepared = None if records is None else records.get(key)
+        if prepared is None:
+            prepared = self._keep(handles, key, recipe())
+        if self._current_device() == self._index:
+            self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+        else:
+            with self._scope:
+                self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+
+    def run_once(self, recipe: Recipe, *operands: int) -> None:
+        """Launch what is not kept, on operands at these addresses."""
+        with self._scope:
+            self._launch(self._prepare(recipe), list(operands))
+
+    def launch(self, launch: Launch, *operands: int) -> None:
+        """One launch that is not kept."""
+        recipe = Recipe(len(operands))
+        recipe.launch(launch, *range(len(operands)))
+        self.run_once(recipe, *operands)
+
+    def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
+        stream = self._stream()
+        at = stream.ptr
+        if at not in prepared.streams or recording.get() is not None:
+            for shared in prepared.used:
+                shared.on(stream)
+            prepared.streams.add(at)
+        if prepared.temporaries:  # let go when all is launched: who gets them next comes after on the stream
+            temporaries = [self._allocate(size) for size in prepared.temporaries]
+            addresses += [x.ptr for x in temporaries]
+        try:
+            prepared.launch(at, *addresses)
+        except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
+            self._free_context(0)  # makes the context
+            prepared.launch(at, *addresses)
+        except _cpu.DriverError as error:
+            raise DeviceError(f"{self.name}: {error}") from error
+
+    def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
+        """Prepared, and found by its key from now on; the newest of many are kept."""
+        records = handles.setdefault(self._records_key, {})
+        with self._scope:
+            prepared = self._prepare(recipe)
+        for old in list(records)[: max(0, len(records) - _RECORDS + 1)]:
+            records.pop(old, None)
+        records[key] = prepared
+        return prepared
+
+    def _prepare(self, recipe: Recipe) -> Prepared:
+        ready = []
+        for launch, operands, offsets in recipe.steps:
+            if launch.grid[0] == 0:
+                continue  # a grid without blocks is no launch
+            function = self._kernel(launch)
+            sizes = launch.grid, launch.threads, launch.shared, launch.counters
+            early = launch.early and self.card.capability >= _CAN_START_EARLY
+            ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
+        call = _cpu.Launches(self.driver, ready)
+        return Prepared(call, recipe)
+
+    def _kernel(self, launch: Launch) -> int:
+        """The driver's handle of a kernel, which may use the shared memory that the launch has."""
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()
@@ -191,69 +302,31 @@ class Launcher(Device):
                     f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {INSTALL}"
                 ) from error
             _log.info("%s: %s in %.2f s", self.name, launch.kernel, time.perf_counter() - began)
-        return kernel
-
-    def launch(self, launch: Launch, *addresses: int) -> None:
-        """On the current stream, with other addresses at the beginning of its parameters.
-
-        A grid without blocks is no launch.
-        """
-        if launch.grid[0] == 0:
-            return
-        packed = launch.parameters
-        if addresses:
-            packed = struct.pack(f"<{len(addresses)}Q", *addresses) + packed[8 * len(addresses) :]
-        with self._scope:
-            kernel = self._kernel(launch)
-            if launch.shared > 48 << 10:
-                kernel.max_dynamic_shared_size_bytes = launch.shared
-            # One void of so many bytes: CuPy describes structured ones field by field, which takes 20 us.
-            parameters = np.frombuffer(packed, _void(len(packed)))
-            kernel(launch.grid, (launch.threads,), (parameters,), shared_mem=launch.shared)
-
-    def _recorded(self, handles: Handles, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What a plan's handles have of records for this device and a key: the newest of them are kept."""
-        records = handles.get(self._records_key)
-        if records is None:
-            records = handles.setdefault(self._records_key, {})
-        key = (self.card, *key)
-        record = records.get(key)
-        if record is None:
-            record = make()
-            for old in list(records)[: max(0, len(records) - _RECORDS + 1)]:
-                records.pop(old, None)
-            records[key] = record
-        return record
-
-    def _use(self, used: Iterable[Shared]) -> None:
-        """Make the current stream wait for them, and a graph that is recorded keep them."""
-        stream = self._stream()
-        for shared in used:
-            shared.on(stream)
+        if launch.shared > max(48 << 10, kernel.max_dynamic_shared_size_bytes):
+            kernel.max_dynamic_shared_size_bytes = launch.shared
+        return int(kernel.kernel.ptr)
 
     # ---- operands ----
 
-    def _moduli(self, basis: Basis) -> int:
-        """The address of a basis's moduli on the device."""
-        return self.address(self._moduli_of(basis).on(self._stream()))
-
     def _moduli_of(self, basis: Basis) -> Shared:
+        """A basis's moduli on the device."""
         return self._kept(
             basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
         )
+
+    def _moduli(self, basis: Basis) -> int:
+        """Their address, for a launch on the current stream."""
+        return self.address(self._moduli_of(basis).on(self._stream()))
 
     def _aligned(self, *arrays: Array) -> bool:
         """Whether kernels may move their values in chunks."""
         return all(self.address(x) % ALIGNMENT == 0 for x in arrays)
 
-    def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[list[Array], dict[str, Any]]:
-        """Operands of a result (*batch, rows, n) as kernels want them, and the fields layout and dense."""
-        if len(shape) - 2 > MAX_AXES:
-            operands = tuple(self._broadcast(x, shape) for x in operands)
-        if all(x.shape[:-1] == shape[:-1] for x in operands):
-            return list(operands), {"layout": DENSE, "dense": True}
-        layout = _layout(shape[:-1], tuple(x.shape[:-1] for x in operands))
-        return list(operands), {"layout": layout, "dense": False}
+    def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
+        """Operands of a result (*batch, rows, n) in so many axes as kernels broadcast."""
+        if len(shape) - 2 <= MAX_AXES:
+            return operands
+        return tuple(self._broadcast(x, shape) for x in operands)
 
     def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
         """A copy in the full shape; the operand itself where it has that."""

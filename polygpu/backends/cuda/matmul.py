@@ -19,6 +19,7 @@ from .launch import (
     U64,
     Launch,
     Launcher,
+    Recipe,
     Struct,
     cbool,
     ctype,
@@ -214,6 +215,20 @@ class Matmul(Launcher):
         """The products; or, where a part is shorter than the sums, those of all parts of one product."""
         if out.size == 0:
             return
+        if 1 < out.shape[2] <= MOST_NARROW:
+            with self._scope:
+                b = self.xp.ascontiguousarray(b.swapaxes(1, 2))
+        aligned = [self._aligned(x) for x in (a, b, out)]
+        self.run(
+            basis.handles,
+            ("integers", part, a.shape, b.shape, out.shape, *aligned),
+            lambda: self._parts_recipe(basis, a, b, out, part, aligned),
+            *(a, b, out),
+        )
+
+    def _parts_recipe(
+        self, basis: Basis, a: Array, b: Array, out: Array, part: int, aligned: list[bool]
+    ) -> Recipe:
         batch, rows, columns = out.shape
         length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
         if part < length:
@@ -222,55 +237,62 @@ class Matmul(Launcher):
             total = batch * length
             a_batch, b_batch = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
         sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
+        recipe, values = self._of_three(basis)
         if columns <= MOST_NARROW:
-            if columns > 1:
-                with self._scope:
-                    b = self.xp.ascontiguousarray(b.swapaxes(1, 2))
             if part < length:
                 sizes["b_batch"] = part
-            if length % width or part % width or not self._aligned(a, b):
+            if length % width or part % width or not (aligned[0] and aligned[1]):
                 width = 1
-            where = self._operands(basis, a, b, out)
-            self.launch(
-                narrow_launch(
-                    basis, batch, rows, columns, part, width, self.card, pitch=length, **sizes, **where
-                )
-            )
+            sizes |= {"pitch": length}
+            launch = narrow_launch(basis, batch, rows, columns, part, width, self.card, **sizes, **values)
         elif rows <= MOST_NARROW:
-            chunks = columns % width == 0 and self._aligned(b, out)
+            chunks = columns % width == 0 and aligned[1] and aligned[2]
             tile = points_tile(basis, batch, rows, 1, columns, chunks, self.card)
             steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
             sizes = {"batch": batch, "rows": rows, "columns": 1, "total": total, "length": part}
-            values = self._operands(basis, a, b, out) | dict(zip(_STEPS.split(), steps, strict=True))
-            self.launch(points_launch(basis, tile, True, points=columns, **sizes, **values))
+            values |= dict(zip(_STEPS.split(), steps, strict=True))
+            launch = points_launch(basis, tile, True, points=columns, **sizes, **values)
         else:
-            sizes |= {"a_row": length, "length": part} | self._operands(basis, a, b, out)
-            self.launch(integer_launch(basis, batch, rows, columns, self.card, **sizes))
+            sizes |= {"a_row": length, "length": part}
+            launch = integer_launch(basis, batch, rows, columns, self.card, **sizes, **values)
+        recipe.launch(launch, 0, 1, 2)
+        return recipe
 
-    def _operands(self, basis: Basis, a: Array, b: Array, out: Array) -> dict[str, int]:
-        """Addresses, by the names of a kernel's fields."""
-        where = {"a": self.address(a), "b": self.address(b), "out": self.address(out)}
-        return where | {"moduli": self._moduli(basis)}
+    def _of_three(self, basis: Basis) -> tuple[Recipe, dict[str, int]]:
+        """A recipe of a, b and out, and the fields that every kernel here has."""
+        moduli = self._moduli_of(basis)
+        return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         if out.size == 0:
             return
-        batch, rows, columns, _, points = out.shape
-        item = out.dtype.itemsize
         arrays = [x for x in (a, b, out) if x.size]
-        strides = [x.strides[i] for x in arrays for i in range(3) if x.shape[i] > 1]
-        chunks = not any(size % ALIGNMENT for size in (points * item, *strides)) and self._aligned(*arrays)
+        aligned = self._aligned(*arrays)
+        self.run(
+            basis.handles,
+            ("points", aligned, out.shape, a.shape[2], a.strides, b.strides, out.strides),
+            lambda: self._points_recipe(basis, a, b, out, aligned),
+            *(a, b, out),
+        )
+
+    def _points_recipe(self, basis: Basis, a: Array, b: Array, out: Array, aligned: bool) -> Recipe:
+        batch, rows, columns, _, points = out.shape
+        item, length = out.dtype.itemsize, a.shape[2]
+        strides = [x.strides[i] for x in (a, b, out) if x.size for i in range(3) if x.shape[i] > 1]
+        chunks = aligned and not any(size % ALIGNMENT for size in (points * item, *strides))
+        recipe, values = self._of_three(basis)
         steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
-        length = a.shape[2]
-        values = self._operands(basis, a, b, out) | dict(zip(_STEPS.split(), steps, strict=True))
+        values |= dict(zip(_STEPS.split(), steps, strict=True))
         values |= {"batch": batch, "rows": rows, "columns": columns, "points": points, "length": length}
         staged = chunks and staged_tile(basis, batch, rows, columns, length, points, self.card)
         if staged:
-            self.launch(staged_launch(basis, staged, **values))
+            launch = staged_launch(basis, staged, **values)
         else:
             tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
-            self.launch(points_launch(basis, tile, False, total=batch * length, **values))
+            launch = points_launch(basis, tile, False, total=batch * length, **values)
+        recipe.launch(launch, 0, 1, 2)
+        return recipe
 
     # ---- on tensor cores ----
 
@@ -278,14 +300,20 @@ class Matmul(Launcher):
         """By bytes of the words, where has_limbs."""
         (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
-        left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
-        values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
-        values |= {"out": self.address(out), "moduli": self._moduli(basis)}
-        longest = (1 << 15) // size
-        for first in range(0, k, longest):
-            values |= {"left": self.address(a) + first * size, "right": self.address(b) + first * n * size}
-            values |= {"k": min(longest, k - first), "add": first > 0}
-            self.launch(limbs_launch(basis, batch, m, n, aligned, self.card, **values))
+
+        def recipe() -> Recipe:
+            left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+            moduli = self._moduli_of(basis)
+            values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
+            values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": self.address(moduli.value)}
+            made, longest = Recipe(3, moduli), (1 << 15) // size
+            for first in range(0, k, longest):
+                values |= {"k": min(longest, k - first), "add": first > 0}
+                launch = limbs_launch(basis, batch, m, n, aligned, self.card, **values)
+                made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
+            return made
+
+        self.run(basis.handles, ("limbs", aligned, a.shape, b.shape), recipe, a, b, out)
 
     def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""

@@ -12,8 +12,22 @@ from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
 from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from .. import Array
+from .device import Shared
 from .elementwise import Elementwise
-from .launch import LAYOUT, POINTER, U32, U64, Launch, Record, Struct, cbool, ctype, entrywise
+from .launch import (
+    ALIGNMENT,
+    LAYOUT,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+    layout_of,
+)
 from .tiles import (
     Card,
     Pass,
@@ -36,10 +50,13 @@ from .transform import (
     packed_tables,
     passes_over,
     tiles_and_grid,
+    transform_recipe,
 )
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # crt.cu
+
+Shape = tuple[int, ...]
 
 LEAVES = Struct(
     "pointwise.cu",
@@ -144,7 +161,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
     parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
     shared = 2 * passed.shared_values * word_bytes_of(rows.word)
     kernel = f"ntt_product<{rows.word}, {passed.shape}>"
-    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared)
+    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared, early=True)
 
 
 def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
@@ -157,7 +174,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
     kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
     shared = tile.shared_values * word_bytes_of("Complex128")
     grid = -(-units * 2 * digits >> tile.log_rows), 1
-    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared)
+    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared, early=True)
 
 
 def fft_split_launch(plan: FftProductPlan, units: int, **values: Any) -> Launch:
@@ -235,21 +252,28 @@ class Multiply(Elementwise, Transform):
         """See Backend."""
         if plan.basis.wide:
             self._on_host("multiply", plan, a, b, out)
-        elif isinstance(plan, AuxiliaryPlan):
-            self._multiply_auxiliary(plan, a, b, out)
-        elif isinstance(plan, FftProductPlan):
-            self._multiply_fft(plan, a, b, out)
-        elif product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card):
-            self._multiply_fused(plan, a, b, out)
-        else:
+            return
+        if isinstance(plan, NttPlan) and plan.points == 1:
+            self.multiply_eval(plan, a, b, out)
+            return
+        shape = out.shape
+        if a.shape != shape or b.shape != shape:
+            a, b = self._product_operands(plan, a, b, shape)
+        if (self.address(a) | self.address(b) | self.address(out)) % ALIGNMENT:
             with self._scope:
-                x = self.xp.empty(a.shape, a.dtype)
-                y = x if b is a else self.xp.empty(b.shape, b.dtype)
-            self.ntt(plan, a, x)
-            if b is not a:
-                self.ntt(plan, b, y)
-            self.multiply_eval(plan, x, y, out)
-            self.intt(plan, out, out)
+                x, result = a.copy(), self.xp.empty_like(out)
+                y = x if b is a else b.copy()
+            self.multiply(plan, x, y, result)
+            with self._scope:
+                out[...] = result
+            return
+        same, shapes = a is b, (a.shape, b.shape, shape)
+        self.run(
+            plan.handles,
+            ("product", same, *shapes),
+            lambda: self._product_recipe(plan, *shapes, same),
+            *(a, b, out),
+        )
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
@@ -262,79 +286,123 @@ class Multiply(Elementwise, Transform):
             # Every coefficient of a leaf reads all of both operands' leaf.
             with self._scope:
                 a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
-            operands, where = self._spread(out.shape, a, b)
-            where |= dict(zip("aby", map(self.address, (*operands, out)), strict=True))
-            where |= {"constants": self._leaves(plan), "moduli": self._moduli(basis)}
-            self.launch(leaves_launch(plan, out.size, **where))
+            shape = out.shape
+            a, b = self._spread(shape, a, b)
+            shapes = a.shape, b.shape, shape
+            self.run(
+                plan.handles, ("leaves", *shapes), lambda: self._eval_recipe(plan, *shapes), *(a, b, out)
+            )
 
-    # ---- in one kernel ----
+    def _eval_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """Products of evaluated values, in so many axes as kernels broadcast."""
+        if plan.leaf_size == 1:
+            recipe = Recipe(3)
+            recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b, a), 0, 1, 0, 2)
+            return recipe
+        leaves, moduli = self._leaves(plan), self._moduli_of(plan.basis)
+        where = layout_of(out, a, b) | dict.fromkeys("aby", 0)
+        where |= {"constants": self.address(leaves.value[0]), "moduli": self.address(moduli.value)}
+        recipe = Recipe(3, leaves, moduli)
+        recipe.launch(leaves_launch(plan, prod(out), **where), 0, 1, 2)
+        return recipe
 
-    def _multiply_fused(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        count = prod(out.shape[:-2])
-        a, b = (self._repeated(x, out.shape) for x in (a, b))
-        sizes = {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
-        key = ("product", count, *sizes.values())
-        for record in self._recorded(plan.handles, key, lambda: self._product_records(plan, count, **sizes)):
-            self._use(record.used)
-            self.launch(record.launches[0], *(self.address(x) + record.offset for x in (a, b, out)))
+    def _product_operands(self, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
+        """Operands in such a shape as the kernels of a product repeat."""
+        if self._in_one_kernel(plan):
+            return tuple(self._repeated(x, shape) for x in (a, b))
+        return self._spread(shape, a, b)
 
-    def _product_records(self, plan: NttPlan, count: int, **sizes: int) -> list[Record]:
-        """Of each group of limbs."""
-        rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
-        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows)
-        records = []
+    def _in_one_kernel(self, plan: Plan) -> bool:
+        if isinstance(plan, FftProductPlan):
+            return fft_tile(plan, self.card) is not None
+        if isinstance(plan, AuxiliaryPlan):
+            return False
+        return bool(product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card))
+
+    def _product_recipe(self, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
+        """A product of operands 0 and 1 into operand 2; same: of one value with itself."""
+        if isinstance(plan, AuxiliaryPlan):
+            return self._auxiliary_recipe(plan, a, b, out)
+        if isinstance(plan, FftProductPlan):
+            tile = fft_tile(plan, self.card)
+            return (
+                self._fft_recipe(plan, tile, a, b, out)
+                if tile
+                else self._digits_recipe(plan, a, b, out, same)
+            )
+        if plan.points == 1:
+            return self._eval_recipe(plan, a, b, out)
+        if self._in_one_kernel(plan):
+            return self._fused_recipe(plan, a, b, out)
+        return self._transforms_recipe(plan, a, b, out, same)
+
+    # ---- by the ring's own transform ----
+
+    def _fused_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """One kernel for each group of limbs."""
+        count, size = prod(out[:-2]), plan.basis.dtype.itemsize
+        rows_of_all = count * len(plan.basis.moduli)
+        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows_of_all)
+        sizes = {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])} | dict.fromkeys("aby", 0)
+        recipe = Recipe(3)
         for group in groups_of(plan.basis, self.card):
-            own, offset, offsets, used = self._rows(plan, group, count, passes)
-            launch = product_launch(own, passes[0], offsets, self.card, **dict.fromkeys("aby", 0), **sizes)
-            records.append(Record((launch,), used, offset))
-        return records
+            rows = self._rows(plan, group, count, passes, recipe)
+            offsets = table_offsets(passes, group.word)
+            launch = product_launch(rows, passes[0], offsets, self.card, **sizes)
+            recipe.launch(launch, 0, 1, 2, offsets=rows.first)
+        return recipe
+
+    def _transforms_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+        """Both operands transformed, multiplied point by point, and transformed back."""
+        recipe, size = Recipe(3), plan.basis.dtype.itemsize
+        evaluated: list[int] = []
+        for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
+            evaluated.append(recipe.temporary(size * prod(shape)))
+            recipe.add(self._transform_recipe(plan, "forward", prod(shape[:-2])), operand, evaluated[-1])
+        recipe.add(self._eval_recipe(plan, a, b, out), evaluated[0], evaluated[-1], 2)
+        recipe.add(self._transform_recipe(plan, "inverse", prod(out[:-2])), 2, 2)
+        return recipe
 
     # ---- by FFT ----
 
-    def _multiply_fft(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
-        tile = fft_tile(plan, self.card)
-        if tile is None:
-            self._multiply_fft_in_passes(plan, a, b, out)
-            return
-        a, b = (self._repeated(x, out.shape) for x in (a, b))
-        where = {name: self.address(x) for name, x in (("a", a), ("b", b), ("y", out))}
-        where |= {"moduli": self._moduli(plan.basis), "twiddles": self._fft_tables(plan, (tile,))}
-        where |= {"rows_a": prod(a.shape[:-1]), "rows_b": prod(b.shape[:-1])}
-        self.launch(fft_product_launch(plan, tile, prod(out.shape[:-1]), **where))
+    def _fft_recipe(self, plan: FftProductPlan, tile: Pass, a: Shape, b: Shape, out: Shape) -> Recipe:
+        moduli, twiddles = self._moduli_of(plan.basis), self._fft_tables(plan, (tile,))
+        where = dict.fromkeys("aby", 0) | {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])}
+        where |= {"moduli": self.address(moduli.value), "twiddles": self.address(twiddles.value)}
+        recipe = Recipe(3, moduli, twiddles)
+        recipe.launch(fft_product_launch(plan, tile, prod(out[:-1]), **where), 0, 1, 2)
+        return recipe
 
-    def _multiply_fft_in_passes(self, plan: FftProductPlan, a: Array, b: Array, out: Array) -> None:
-        moduli, points = self._moduli(plan.basis), plan.points
+    def _digits_recipe(self, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+        """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
+        points, log_points = plan.points, plan.points.bit_length() - 1
         passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
-        tables, offsets = packed_tables([self._fft_tables(plan, passes)]), table_offsets(passes, "Complex128")
-        units, log_points = prod(out.shape[:-1]), points.bit_length() - 1
-        step = max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums)))
-        for first in range(0, units, step):
+        moduli, twiddles = self._moduli_of(plan.basis), self._fft_tables(plan, passes)
+        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
+        common = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
+        recipe, units = Recipe(3, moduli, twiddles), prod(out[:-1])
+        step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
+        spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
+        sums = recipe.temporary(16 * step * plan.sums * points)
+        for first in range(0, units, max(1, step)):
             size = min(step, units - first)
 
-            def transform(x: Array, direction: str) -> None:
-                rows = Rows(prod(x.shape[:2]), 1, 0, log_points, "Complex128", moduli, tables)
-                record = self._record(rows, passes, offsets, direction)
-                self._replay(record, self.address(x), self.address(x))
+            def transform(operand: int, count: int, direction: str) -> None:
+                rows = Rows(count, 1, 0, log_points, "Complex128", common["moduli"], tables)
+                recipe.add(transform_recipe(rows, passes, offsets, direction, self.card), operand, operand)
 
-            spectra: list[Array] = []
-            for x in (a,) if b is a else (a, b):
-                with self._scope:
-                    y = self.xp.empty((size, plan.digits, points), np.complex128)
-                (source,), where = self._spread(out.shape, x)
-                where |= {"x": self.address(source), "y": self.address(y), "moduli": moduli}
-                self.launch(fft_split_launch(plan, size, first_unit=first, **where))
-                transform(y, "forward")
-                spectra.append(y)
-            with self._scope:
-                c = self.xp.empty((size, plan.sums, points), np.complex128)
-            where = dict(zip("aby", map(self.address, (spectra[0], spectra[-1], c)), strict=True))
-            self.launch(fft_multiply_launch(plan, size, **where))
-            transform(c, "inverse")
-            where = {"x": self.address(c), "y": self.address(out), "moduli": moduli}
-            self.launch(fft_compose_launch(plan, size, first_unit=first, **where))
+            for operand, (shape, spectrum) in enumerate(zip((a, b), spectra, strict=False)):
+                where = common | layout_of(out, shape)
+                recipe.launch(fft_split_launch(plan, size, first_unit=first, **where), operand, spectrum)
+                transform(spectrum, size * plan.digits, "forward")
+            launch = fft_multiply_launch(plan, size, **dict.fromkeys("aby", 0))
+            recipe.launch(launch, spectra[0], spectra[-1], sums)
+            transform(sums, size * plan.sums, "inverse")
+            recipe.launch(fft_compose_launch(plan, size, first_unit=first, **common), sums, 2)
+        return recipe
 
-    def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> int:
-        """The address of the twiddles of each pass, in its order, at table_offsets."""
+    def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> Shared:
+        """The twiddles of each pass, in its order, at table_offsets."""
 
         def make() -> Array:
             nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")
@@ -344,11 +412,12 @@ class Multiply(Elementwise, Transform):
                 self.launch(arrange_launch(passed, offset=offset, **where))
             return table
 
-        return self.address(self._shared(plan.handles, f"tables {passes}", make))
+        return self._kept(plan.handles, f"tables {passes}", lambda: (make(), ()))
 
     # ---- through auxiliary primes ----
 
-    def _multiply_auxiliary(self, plan: AuxiliaryPlan, a: Array, b: Array, out: Array) -> None:
+    def _auxiliary_recipe(self, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """Residues modulo the primes, their products, residues of these; a chunk of rows at a time."""
         basis, transform, n = plan.basis, plan.transform, plan.degree
         count, length = len(transform.basis.moduli), transform.degree
         if count > _MAX_PRIMES:
@@ -356,26 +425,25 @@ class Multiply(Elementwise, Transform):
                 f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
                 "multiply on the host with poly.cpu()"
             )
-        constants = self._shared(
-            plan.handles, "digits", lambda: self.from_host(_mixed_radix(transform.basis.moduli))
+        radix = self._kept(
+            plan.handles, "digits", lambda: (self.from_host(_mixed_radix(transform.basis.moduli)), ())
         )
-        common = {"moduli": self._moduli(basis), "primes": self._moduli(transform.basis)}
-        units = prod(out.shape[:-1])
-        step = max(1, _CHUNK_BYTES // (8 * count * length))
-        for first in range(0, units, step):
+        moduli, primes = self._moduli_of(basis), self._moduli_of(transform.basis)
+        common = {"moduli": self.address(moduli.value), "primes": self.address(primes.value), "x": 0, "y": 0}
+        recipe, units = Recipe(3, radix, moduli, primes), prod(out[:-1])
+        step = min(units, max(1, _CHUNK_BYTES // (8 * count * length)))
+        residues = [recipe.temporary(8 * step * count * length) for _ in (a, b)]
+        for first in range(0, units, max(1, step)):
             size = min(step, units - first)
             common["first_unit"] = first
-            residues = []
-            for x in (a, b):
-                with self._scope:
-                    residues.append(self.xp.empty((size, count, length), np.uint64))
-                (source,), where = self._spread(out.shape, x)
-                where |= {"x": self.address(source), "y": self.address(residues[-1])}
-                self.launch(spread_launch(plan, size, **where, **common))
-            self.multiply(transform, residues[0], residues[1], residues[0])
-            where = {"x": self.address(residues[0]), "y": self.address(out)}
-            where["constants"] = self.address(constants)
-            self.launch(compose_launch(plan, size, **where, **common))
+            for operand, (shape, target) in enumerate(zip((a, b), residues, strict=True)):
+                launch = spread_launch(plan, size, **layout_of(out, shape), **common)
+                recipe.launch(launch, operand, target)
+            inner = (size, count, length)
+            recipe.add(self._product_recipe(transform, inner, inner, inner), *residues, residues[0])
+            launch = compose_launch(plan, size, constants=self.address(radix.value), **common)
+            recipe.launch(launch, residues[0], 2)
+        return recipe
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:

@@ -78,6 +78,7 @@ class Rows:
     word: str
     moduli: int  # address of the group's
     tables: bytes  # the C struct Tables
+    first: int = 0  # bytes before the first row
 
 
 class Group(NamedTuple):

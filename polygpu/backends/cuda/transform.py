@@ -12,13 +12,14 @@ from ...plans.ntt import NttPlan, PrimeTables
 from .. import Array
 from .device import Shared
 from .launch import (
+    ALIGNMENT,
     MODULUS_BYTES,
     POINTER,
     U32,
     U64,
     Launch,
     Launcher,
-    Record,
+    Recipe,
     Struct,
     cbool,
     entrywise,
@@ -140,21 +141,21 @@ def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
     return Progress(units, flow_lag(columns, last, rows.log_degree, units, rows.word, card))
 
 
-def transform_launches(
+def transform_recipe(
     rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card
-) -> list[Launch]:
-    """The launches of a transform, in their order: the first reads x, the others y; all write y.
+) -> Recipe:
+    """A transform of x into y: the first launch reads x, the others y; all write y.
 
     offsets: of each pass in the primes' tables.
     """
+    recipe = Recipe(2)
     if rows.count == 0:
-        return []
+        return recipe
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
     if lag:
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
-    launches = []
     for i, step in enumerate(steps if forward else steps[::-1]):
         counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
@@ -178,8 +179,9 @@ def transform_launches(
         arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
         shared = max(p.shared_values for p in parts) * word_bytes_of(word)
         kernel, threads = f"{name}<{arguments}>", parts[0].threads
-        launches.append(Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters))
-    return launches
+        launch = Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters, True)
+        recipe.launch(launch, 1 if i else 0, 1, offsets=rows.first)
+    return recipe
 
 
 def order_of(passed: Pass) -> dict[str, int]:
@@ -217,70 +219,46 @@ class Transform(Launcher):
         if plan.points == 1:
             with self._scope:
                 out[...] = x
-            return
-        if not self._aligned(x, out):
+        elif (self.address(x) | self.address(out)) % ALIGNMENT:
             with self._scope:
                 aligned = x.copy()
             self._transform(plan, aligned, aligned, direction)
             with self._scope:
                 out[...] = aligned
-            return
-        count = prod(out.shape[:-2])
-        records = self._recorded(
-            plan.handles, (direction, count), lambda: self._transform_records(plan, direction, count)
-        )
-        for record in records:
-            self._replay(record, self.address(x) + record.offset, self.address(out) + record.offset)
+        else:
+            shape = x.shape
+            self.run(
+                plan.handles,
+                (direction, shape),
+                lambda: self._transform_recipe(plan, direction, prod(shape[:-2])),
+                x,
+                out,
+            )
 
-    def _transform_records(self, plan: NttPlan, direction: str, count: int) -> list[Record]:
+    def _transform_recipe(self, plan: NttPlan, direction: str, count: int) -> Recipe:
         """Of each group of limbs, the transforms of so many polynomials."""
-        rows, size = count * len(plan.basis.moduli), plan.basis.dtype.itemsize
-        passes = passes_over(rows, plan.points, plan.leaf_size, size, self.card)
-        records = []
+        size = plan.basis.dtype.itemsize
+        passes = passes_over(count * len(plan.basis.moduli), plan.points, plan.leaf_size, size, self.card)
+        recipe = Recipe(2)
         for group in groups_of(plan.basis, self.card):
-            own, offset, offsets, used = self._rows(plan, group, count, passes)
-            halves = {"forward": offsets[: len(passes)], "inverse": offsets[len(passes) : -1]}
-            records.append(self._record(own, passes, halves[direction], direction, used, offset))
-        return records
-
-    def _record(
-        self,
-        rows: Rows,
-        passes: tuple[Pass, ...],
-        offsets: Sequence[int],
-        direction: str,
-        used: tuple[Shared, ...] = (),
-        offset: int = 0,
-    ) -> Record:
-        launches = transform_launches(rows, passes, offsets, direction, self.card)
-        return Record(tuple(launches), used, offset)
-
-    def _replay(self, record: Record, x: int, y: int) -> None:
-        """Transform what lies at x to y."""
-        self._use(record.used)
-        for launch in record.launches:
-            addresses = [x, y]
-            if launch.counters:
-                with self._scope:
-                    counters = self.xp.zeros(launch.counters, np.uint32)
-                addresses.append(self.address(counters))
-            self.launch(launch, *addresses)
-            x = y
+            rows = self._rows(plan, group, count, passes, recipe)
+            offsets = table_offsets(passes, group.word)
+            own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
+            recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)
+        return recipe
 
     def _rows(
-        self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...]
-    ) -> tuple[Rows, int, tuple[int, ...], tuple[Shared, ...]]:
-        """The rows of a group in so many polynomials.
-
-        Also how many bytes lie before the first one, where the passes begin in the tables, what is used.
-        """
+        self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...], recipe: Recipe
+    ) -> Rows:
+        """The rows of a group in so many polynomials; a recipe uses its moduli and tables."""
         basis, log_degree = plan.basis, plan.degree.bit_length() - 1
         shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
+        recipe.used += [shared, tables]
         moduli = self.address(shared.value) + group.first * MODULUS_BYTES
-        gap, packed = len(basis.moduli) - group.limbs, tables.value
-        rows = Rows(count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, packed)
-        offset = group.first * plan.degree * basis.dtype.itemsize
-        return rows, offset, table_offsets(passes, group.word), (shared, tables)
+        gap, first = len(basis.moduli) - group.limbs, group.first * plan.degree * basis.dtype.itemsize
+        return Rows(
+            count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.value, first
+        )
 
     def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
         """The C struct Tables of a group, whose primes' tables are shared with other plans that have them."""
@@ -330,8 +308,8 @@ class Transform(Launcher):
                 self.launch(fill_launch(word, passed, len(primes), offset=offset, **values))
         return tables
 
-    def _leaves(self, plan: NttPlan) -> int:
-        """The address of pointers to the constants c of the leaves X^leaf_size - c of each limb."""
+    def _leaves(self, plan: NttPlan) -> Shared:
+        """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
 
         def constants(prime: PrimeTables) -> Array:
             q = prime.modulus
@@ -344,5 +322,4 @@ class Transform(Launcher):
             leaves = [self.from_host(constants(prime)) for prime in plan.tables]
             return self.from_host(np.array([self.address(x) for x in leaves], np.uint64)), *leaves
 
-        kept: tuple[Array, ...] = self._shared(plan.handles, "leaves", make)
-        return self.address(kept[0])
+        return self._kept(plan.handles, "leaves", lambda: (make(), ()))

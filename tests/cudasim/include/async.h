@@ -57,7 +57,7 @@ inline void store_async(T *shared, std::common_type_t<T> value, uint64_t *barrie
 inline void fence_proxy_async() {}
 inline void fence_mbarrier_init() {}
 
-// ---- prefetch and programmatic dependent launch: nothing to do but to check the addresses ----
+// ---- prefetch: nothing to do but to check the addresses ----
 
 inline void prefetch_l2(const void *global, size_t bytes = 1, Place place = {}) {
     check_global(global, bytes, "prefetch", place);
@@ -68,7 +68,12 @@ inline void bulk_prefetch_l2(const void *global, size_t bytes, Place place = {})
         fail("cp.async.bulk.prefetch.L2 of %zu bytes at %p needs multiples of 16 (%s:%d)", bytes, global, place.file,
              place.line);
 }
-inline void griddepcontrol_wait() {}
+
+// ---- programmatic dependent launch ----
+
+// Until the first wait of a dependent launch device memory holds rubbish, but for what the host wrote, and keeps nothing
+// that is written.
+void griddepcontrol_wait();
 inline void griddepcontrol_launch_dependents() {}
 
 // ---- thread-block clusters (kernels with __cluster_dims__) ----

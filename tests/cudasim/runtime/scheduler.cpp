@@ -53,6 +53,7 @@ struct Launch {
     std::vector<ThreadState *> spinning;
     std::vector<std::unique_ptr<BlockState>> resident;
     BlockState *finished = nullptr;
+    bool waited = false;    // for the work before (griddepcontrol.wait)
     bool progress = false;  // did anything but spinning happen since the spinners last ran?
     Random random;
     std::string error;
@@ -66,6 +67,7 @@ char launch_end;
 uint64_t clock_ticks;
 struct Allocation {
     size_t bytes, guard;
+    bool of_host;  // the host wrote it
 };
 std::map<uintptr_t, Allocation> allocations;  // by address
 
@@ -411,6 +413,33 @@ void check_global(const void *pointer, size_t bytes, const char *what, Place pla
          place.line);
 }
 
+// ---- programmatic dependent launch ----
+
+// What device memory holds once the work before has ended, while a dependent kernel must not rely on it.
+static std::vector<std::pair<uintptr_t, std::vector<unsigned char>>> hidden;
+
+static void hide_memory() {
+    Quiet quiet;
+    AllocationsLock lock;
+    for (const auto &[start, allocation] : allocations) {
+        if (allocation.of_host) continue;
+        auto *bytes = reinterpret_cast<unsigned char *>(start);
+        hidden.emplace_back(start, std::vector<unsigned char>(bytes, bytes + allocation.bytes));
+        memset(bytes, kPoison, allocation.bytes);
+    }
+}
+
+static void show_memory() {
+    Quiet quiet;
+    for (const auto &[start, bytes] : hidden) memcpy(reinterpret_cast<void *>(start), bytes.data(), bytes.size());
+    hidden.clear();
+}
+
+void griddepcontrol_wait() {
+    show_memory();
+    launch.waited = true;
+}
+
 uint64_t clock() { return clock_ticks += 4; }
 
 void acquire(const volatile void *address) { happens_after(address); }
@@ -448,9 +477,13 @@ extern "C" {
 // Device memory between two guard zones. The bytes themselves may be empty.
 void sim_register_memory(uintptr_t start, size_t bytes, size_t guard) {
     sim::AllocationsLock lock;
-    sim::allocations[start] = {bytes, guard};
+    sim::allocations[start] = {bytes, guard, false};
     sim::forbid(reinterpret_cast<void *>(start - guard), guard);
     sim::forbid(reinterpret_cast<void *>(start + bytes), guard);
+}
+void sim_written_by_host(uintptr_t start) {
+    sim::AllocationsLock lock;
+    sim::allocations.at(start).of_host = true;
 }
 void sim_forget_memory(uintptr_t start) {
     sim::AllocationsLock lock;
@@ -474,11 +507,15 @@ int sim_launch(const sim::LaunchConfig *config, void (*entry)(void **), void **a
     shape.block = {config->block[0], config->block[1], config->block[2]};
     launch.blocks = uint64_t(shape.grid.x) * shape.grid.y * shape.grid.z;
     begin_shared_layout();
+    if (config->dependent) hide_memory();
     happens_before(&launch);
     {
         SignalWatch watch;
         run_launch();
     }
+    show_memory();
+    if (config->dependent && !launch.waited && launch.error.empty())
+        launch.error = "launched before the work before it has ended, and no thread waits (griddepcontrol.wait)";
     while (!launch.resident.empty()) recycle(launch.resident.back().get());  // after an error
     happens_after(&launch_end);
     fflush(stdout);

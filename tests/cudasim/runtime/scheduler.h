@@ -20,6 +20,7 @@ struct LaunchConfig {
     unsigned concurrent_blocks;  // started together; more start only while all others wait by spinning
     unsigned resident_blocks;    // the card holds no more at a time
     unsigned clusters;           // does the card have clusters?
+    unsigned dependent;          // may start before the work before it on the stream has ended
     uint64_t seed;
 };
 enum Order : unsigned { kForward, kReverse, kRandom };
