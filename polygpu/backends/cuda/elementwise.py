@@ -74,9 +74,6 @@ class Elementwise(Launcher):
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("pointwise", basis, op, a, b, c, out)
-            return
         operands = [a, a if b is None else b, a if c is None else c]
         if out.ndim - 2 > MAX_AXES:
             operands = [self._broadcast(x, out.shape) for x in operands]
@@ -100,17 +97,11 @@ class Elementwise(Launcher):
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("permute", basis, x, permutation, out)
-            return
         where = {"x": self.address(x), "y": self.address(out), "moduli": self._moduli(basis)}
         self.launch(permute_launch(basis, permutation, out.size, **where))
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("reduce_integers", basis, x, out)
-            return
         where = {"x": self.address(x), "y": self.address(out), "moduli": self._moduli(basis)}
         sizes = {"count": x.shape[-1], "n": out.shape[-1], "is_signed": x.dtype.kind == "i"}
         self.launch(integers_launch(basis, out.size, **where, **sizes))
