@@ -1,14 +1,14 @@
 // Exact products of matrices modulo q on tensor cores that multiply bytes and sum in 32 bits (docs/math.md, "Products
 // of matrices").
 //
-// By limbs: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q), and the second factors are cut into bytes
+// By digits: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q), and the second factors are cut into bytes
 // in turn: one product of matrices, in which rows of the left one are the words as they lie in memory.
 //
 // By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
 // Chinese remainder theorem.
 #include "matmul_tensor.cuh"
 
-// ---- by limbs ----
+// ---- by digits ----
 
 // 2^8 x modulo q, below 2 q: Shoup's product with a constant.
 template <class W> struct ByteShift;
@@ -36,7 +36,7 @@ PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
 }
 
 // The right operand's part of a stage: a thread's words are 16 bytes of depth in one column of the words.
-template <class Tile, class W> struct RightLimbs {
+template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
                          WIDE = Tile::COLUMNS / L;  // words of a thread, of the tile's row
     static constexpr int TASKS = WIDE * Tile::CHUNKS, TURNS = (TASKS + Tile::THREADS - 1) / Tile::THREADS;
@@ -87,11 +87,11 @@ template <class Tile, class W> struct RightLimbs {
 };
 
 // sum of x[j] 2^(8 j) modulo q, for 0 <= x[j] < 2^31
-template <class W> PG_DEVICE W compose_limbs(const Modulus &m, const i32 *x);
-template <> PG_DEVICE u32 compose_limbs<u32>(const Modulus &m, const i32 *x) {
+template <class W> PG_DEVICE W compose_digits(const Modulus &m, const i32 *x);
+template <> PG_DEVICE u32 compose_digits<u32>(const Modulus &m, const i32 *x) {
     return (u32)reduce(m, (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24));
 }
-template <> PG_DEVICE u64 compose_limbs<u64>(const Modulus &m, const i32 *x) {
+template <> PG_DEVICE u64 compose_digits<u64>(const Modulus &m, const i32 *x) {
     u64 low = (u64)x[0] + ((u64)x[1] << 8) + ((u64)x[2] << 16) + ((u64)x[3] << 24);
     u64 right = (u64)x[4] + ((u64)x[5] << 8) + ((u64)x[6] << 16) + ((u64)x[7] << 24), sum = low + (right << 32);
     return reduce(m, reduce(m, (right >> 32) + (sum < low)), sum);
@@ -99,7 +99,7 @@ template <> PG_DEVICE u64 compose_limbs<u64>(const Modulus &m, const i32 *x) {
 
 // out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
 // q <= 2^62. k is at most 2^15 / sizeof(W): the sums of 32 bits.
-template <class W> struct LimbsParameters {
+template <class W> struct DigitsParameters {
     const W *left, *right;
     W *out;
     const Modulus *moduli;
@@ -107,7 +107,7 @@ template <class W> struct LimbsParameters {
     u32 m, n, k, add;
 };
 template <class W, int ROWS, int COLUMNS, int WARP_ROWS, int STAGES, int BYTES>
-__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm_limbs(const LimbsParameters<W> p) {
+__global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm_digits(const DigitsParameters<W> p) {
     constexpr int L = sizeof(W);
     using Tile = GemmTile<ROWS, COLUMNS, WARP_ROWS, 64, L == 4 ? 64 : 128>;
     constexpr int LEFT = ROWS * Tile::CHUNKS, RIGHT = COLUMNS * Tile::CHUNKS, DEEP = Tile::DEPTH / L;
@@ -131,21 +131,21 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
                                               p.left_stride * L, rows, (int)(p.k - stage * DEEP) * L);
         end_copies();
     };
-    RightLimbs<Tile, W> limbs;
+    RightDigits<Tile, W> digits;
     auto read = [&](int stage) {
-        if (stage < stages) limbs.read(b + (u64)stage * DEEP * p.n, p.n, (int)(p.k - stage * DEEP), columns);
+        if (stage < stages) digits.read(b + (u64)stage * DEEP * p.n, p.n, (int)(p.k - stage * DEEP), columns);
     };
     i32 sums[Tile::DOWN][Tile::ACROSS][4] = {};
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
     read(0);
-    limbs.store(rights, shift);
+    digits.store(rights, shift);
     read(1);
     for (int stage = 0; stage < stages; ++stage) {
         await_copies<STAGES - 2>();
         __syncthreads();
         fetch(stage + STAGES - 1);
-        if (stage + 1 < stages) limbs.store(rights + (stage + 1) % 2 * RIGHT, shift);
+        if (stage + 1 < stages) digits.store(rights + (stage + 1) % 2 * RIGHT, shift);
         read(stage + 2);
         tile.multiply(sums, lefts + stage % STAGES * LEFT, rights + stage % 2 * RIGHT);
     }
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 #pragma unroll
                 for (int j = 0; j < L; ++j) x[j] = sums[i][(L * e + j) / 2][2 * h + j % 2];
                 if (row >= rows || column + e >= columns) continue;
-                W *to = c + (u64)row * p.n + column + e, value = compose_limbs<W>(modulus, x);
+                W *to = c + (u64)row * p.n + column + e, value = compose_digits<W>(modulus, x);
                 *to = p.add ? (W)add_mod(modulus, *to, value) : value;
             }
         }
@@ -184,20 +184,20 @@ struct Residue {
 };
 
 // The digits of a centred word, |x| <= 2^31 or 2^61: all but the last at least 0.
-template <class W> struct Digits;
-template <> struct Digits<u32> {
+template <class W> struct CentredDigits;
+template <> struct CentredDigits<u32> {
     u32 low;
     i32 high;
-    PG_DEVICE Digits(i64 x) : low((u32)x & 0xffff), high((i32)(x >> 16)) {}
+    PG_DEVICE CentredDigits(i64 x) : low((u32)x & 0xffff), high((i32)(x >> 16)) {}
     // 128 more than a residue from -128 to 127
     PG_DEVICE u32 modulo(const Residue &r) const {
         return r.reduce(low * r.weights[0] + (u32)high * r.weights[1] + r.offset);
     }
 };
-template <> struct Digits<u64> {
+template <> struct CentredDigits<u64> {
     u32 low, middle;
     i32 high;
-    PG_DEVICE Digits(i64 x)
+    PG_DEVICE CentredDigits(i64 x)
         : low((u32)x & ((1 << 21) - 1)), middle((u32)(x >> 21) & ((1 << 21) - 1)), high((i32)(x >> 42)) {}
     PG_DEVICE u32 modulo(const Residue &r) const {
         return r.reduce(low * r.weights[0] + middle * r.weights[1] + (u32)high * r.weights[2] + r.offset);
@@ -240,7 +240,7 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
         const u64 r = reduce(modulus, read<READ_ONLY>(p.x + from));
         return (i64)(r > modulus.q / 2 ? r - modulus.q : r);
     };
-    const Digits<W> digits[WORDS] = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
+    const CentredDigits<W> digits[WORDS] = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)};
     const u64 step = p.matrices * p.rows * p.depth;
     out += (matrix * p.rows + row) * p.depth + first;
     for (u32 j = 0; j < p.count; ++j, out += step) {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _cpu
-from .backends import Array, Backend, backend_of, is_device_array
+from .backends import Array, Memory, backend_of, is_device_array
 from .checks import shown
 from .errors import CoefficientError, DeviceError, OutputError
 from .memory import SMALL_ARRAY, check_array, no_memory
@@ -17,7 +17,7 @@ from .memory import SMALL_ARRAY, check_array, no_memory
 # ---- results ----
 
 
-def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
+def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
     """A new array on a device; of zeros if asked for. In host memory it begins at a multiple of 64 bytes.
 
     Raises:
@@ -39,7 +39,7 @@ def empty(compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], *, zer
 
 
 def result(
-    compute: Backend, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
+    compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
 ) -> Array:
     """An array for a result: a new one, or `out` after all checks; it may be an operand."""
     if out is None:
@@ -57,7 +57,7 @@ def result(
     return out  # type: ignore[no-any-return]
 
 
-def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
+def check_writable(compute: Memory, out: Array, *operands: Array) -> None:
     """Raise OutputError where an array is read-only, or shares a part of its memory with an operand."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise OutputError("out: is read-only; give one that can be written")
@@ -68,7 +68,7 @@ def check_writable(compute: Backend, out: Array, *operands: Array) -> None:
             raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
 
 
-def overlap(compute: Backend, a: Array, b: Array) -> bool:
+def overlap(compute: Memory, a: Array, b: Array) -> bool:
     """Whether two arrays may share memory."""
     if isinstance(a, np.ndarray):
         return np.may_share_memory(a, b)

@@ -14,9 +14,9 @@ from .errors import CoefficientError, DeviceError, OutputError, ParameterError, 
 from .exact.crt import compose, words_to_ints
 from .ops.batch import index, reshape
 from .ops.einsum import matmul
-from .ops.elementwise import add_up, equal, negate, pointwise
+from .ops.elementwise import add_up, equal, negate, pointwise, scale
 from .ops.integers import evaluate, from_integers, norm, residue_ints
-from .ops.multiply import multiply, multiply_by_int, power
+from .ops.multiply import multiply, power
 from .ops.permutation import automorphism, multiply_by_monomial
 from .ops.transform import natural_order, to_domain
 
@@ -274,7 +274,7 @@ class Poly:
             data = multiply(a._ring, a._data, b._data, a._domain, product, memory)
         else:
             factor = integer(other, "operand")
-            data = multiply_by_int(a._ring, a._data, a._domain, factor, memory)
+            data = scale(a._ring.basis, a._data, factor, memory)
         return a._result(data, a._domain, out)
 
     def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:

@@ -32,7 +32,7 @@ import numpy as np
 from polygpu.backends import cuda_sources
 from polygpu.backends.cuda import elementwise, fft, matmul, multiply, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
-from polygpu.backends.cuda.matmul_tiles import has_limbs, points_tile, staged_tile
+from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
 from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
@@ -209,16 +209,16 @@ def matmul_launches(card: Card) -> Iterator[Launch]:
         values = blank(matmul.NARROW, "rows columns length log_lanes")
         for columns, width in product(sizes, (1, chunk)):
             yield matmul.narrow_launch(basis, 1, 64, columns, 64, width, card, **values)
-        yield from _tensor_launches(basis, has_limbs(modulus, size), card)
+        yield from _tensor_launches(basis, has_digits(modulus, size), card)
 
 
-def _tensor_launches(basis: Basis, limbs: bool, card: Card) -> Iterator[Launch]:
+def _tensor_launches(basis: Basis, digits: bool, card: Card) -> Iterator[Launch]:
     """Both blocks; copies of 4, 8 and 16 bytes; more than 65535 blocks along each axis."""
-    values = blank(matmul.LIMBS, "m n")
+    values = blank(matmul.DIGITS, "m n")
     shapes = ((1, 64, 64), (1, 65, 64), (1 << 17, 1, 1), (1, 1 << 24, 1), (1, 1, 1 << 24))
-    for (batch, m, n), aligned in product(shapes if limbs else (), (4, 8, 16)):
+    for (batch, m, n), aligned in product(shapes if digits else (), (4, 8, 16)):
         if aligned >= basis.dtype.itemsize:
-            yield matmul.limbs_launch(basis, batch, m, n, aligned, card, **values)
+            yield matmul.digits_launch(basis, batch, m, n, aligned, card, **values)
     for transposed in (False, True):
         values = blank(matmul.SPLIT, "matrices rows depth")
         yield matmul.split_launch(basis, 1, 64, 64, transposed, **values)
@@ -359,8 +359,8 @@ SPILLED = {
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gemm_compose", "u64"): 32,
-    ("gemm_limbs", "u32"): 416,
-    ("gemm_limbs", "u64"): 432,
+    ("gemm_digits", "u32"): 416,
+    ("gemm_digits", "u64"): 432,
     ("matmul_narrow", "Sum31"): 32,
     ("matmul_narrow", "Sum32"): 80,
     ("matmul_narrow", "Sum62"): 16,

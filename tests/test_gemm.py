@@ -16,7 +16,7 @@ from polygpu.backends.cuda.tiles import Card
 from polygpu.errors import OutOfDeviceMemory
 from polygpu.plans.basis import basis_of
 
-METHODS = ("_matmul_limbs", "_matmul_residues")
+METHODS = ("_matmul_digits", "_matmul_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
 # (batch of a, of b, m, k, n): ones, odd sizes, around the tiles of 64 and 128 rows, 32 or 16 columns of
 # words and 16 words of depth, copies of 4, 8 and 16 bytes.
@@ -105,12 +105,12 @@ H100 = Card((9, 0), 227 << 10, 50 << 20, 132)
 T4 = Card((7, 5), 64 << 10, 4 << 20, 40)
 
 
-def test_moduli_of_limbs():
+def test_moduli_of_digits():
     """Shoup's 2^8 x is below 2 q, or 2^8 x itself modulo 2^32; where 2 q is no word it can be too large."""
-    assert all(matmul_tiles.has_limbs(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
-    assert not any(matmul_tiles.has_limbs(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
-    assert all(matmul_tiles.has_limbs(q, 8) for q in (2**32 + 1, 2**62))
-    assert not any(matmul_tiles.has_limbs(q, 8) for q in (2**62 + 1, 2**64 - 59))
+    assert all(matmul_tiles.has_digits(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
+    assert not any(matmul_tiles.has_digits(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
+    assert all(matmul_tiles.has_digits(q, 8) for q in (2**32 + 1, 2**62))
+    assert not any(matmul_tiles.has_digits(q, 8) for q in (2**62 + 1, 2**64 - 59))
     q, x = 2**32 - 5, 2**32 - 1
     assert 256 * x - ((256 << 32) // q * x >> 32) * q >= 2**32
 
@@ -132,10 +132,10 @@ def test_ways_of_large_and_thin_products(card, q):
 @pytest.mark.parametrize("q", [3, 2**30 - 35, 2**31 - 1, 2**31, 2**32, 2**60 - 93, 2**62])
 def test_ways_of_medium_products(q):
     for shape in ((1, 256, 256, 256), (1, 512, 512, 512), (256, 128, 128, 128), (1024, 64, 64, 64)):
-        assert way(q, *shape) == "limbs"
+        assert way(q, *shape) == "digits"
 
 
-def test_ways_where_limbs_do_not_work():
+def test_ways_where_digits_do_not_work():
     sizes = [1 << i for i in range(0, 16, 3)]
     ways = {
         way(q, batch, m, k, n)
@@ -172,18 +172,18 @@ def test_residues_of_words_of_32_bits(q):
 
 @needs_compiler
 @pytest.mark.parametrize("q", [2**30 + 3, 2**31 - 1, 2**31, 2**32, 2**61 + 15])
-def test_limbs_at_the_edges_of_words(q):
+def test_digits_at_the_edges_of_words(q):
     """2^8 x modulo q where 2 q is the first that is no word, and where q is."""
     with simulated():
         for kind in ("words", "last", "half", "past half", "all bits"):
             a, b = operands(q, (1, 1, 6, 70, 11), kind)
-            np.testing.assert_array_equal(multiply("_matmul_limbs", q, a, b), product_of(a, b, q), kind)
+            np.testing.assert_array_equal(multiply("_matmul_digits", q, a, b), product_of(a, b, q), kind)
 
 
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**32, 2**62])
 def test_recorded_products_take_no_cublas(q, monkeypatch):
-    """CuPy does not record it: by limbs where they work, else by integers."""
+    """CuPy does not record it: by digits where they work, else by integers."""
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
     for name in (*METHODS, "_matmul_integer"):
@@ -197,7 +197,7 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
         a, b = operands(q, (1, 1, 20, 70, 11), "words")
         for recorded, expected in (
             (None, "_matmul_residues"),
-            ([], "_matmul_limbs" if matmul_tiles.has_limbs(q, a.itemsize) else "_matmul_integer"),
+            ([], "_matmul_digits" if matmul_tiles.has_digits(q, a.itemsize) else "_matmul_integer"),
         ):
             taken.clear()
             token = cuda.device.recording.set(recorded)
@@ -209,7 +209,7 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("method", ["integer", "limbs", "residues"])
+@pytest.mark.parametrize("method", ["integer", "digits", "residues"])
 def test_products_without_terms_or_results(method, monkeypatch):
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: method)
     with simulated():
@@ -220,13 +220,13 @@ def test_products_without_terms_or_results(method, monkeypatch):
 
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62 - 57])
-def test_long_sums_of_limbs(q):
+def test_long_sums_of_digits(q):
     """The sums of 32 bits of so many words are the largest, and go on in another call."""
     longest = (1 << 15) // basis_of((q,)).dtype.itemsize
     with simulated():
         for k in (longest, longest + 1):
             a, b = operands(q, (1, 1, 2, k, 1), "all bits")
-            np.testing.assert_array_equal(multiply("_matmul_limbs", q, a, b), product_of(a, b, q))
+            np.testing.assert_array_equal(multiply("_matmul_digits", q, a, b), product_of(a, b, q))
 
 
 @needs_compiler

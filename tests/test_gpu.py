@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes
 from polygpu.backends import cuda, get_backend
-from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_limbs, matmul_method
+from polygpu.backends.cuda.matmul_tiles import RESIDUE_DEPTH, has_digits, matmul_method
 from polygpu.backends.cuda.tiles import Card
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
@@ -1018,8 +1018,8 @@ ALIKE = (2, 3, 256, 2**31 - 1, 2**31, 2**32 - 5, 2**32, 2**50 - 27, 2**60 - 93, 
 
 def ways(q: int) -> list[str]:
     """The methods of the backend that multiply matrices modulo q."""
-    by_limbs = ["_matmul_limbs"] if has_limbs(q, basis_of((q,)).dtype.itemsize) else []
-    return ["_matmul_integer", *by_limbs, "_matmul_residues"]
+    by_digits = ["_matmul_digits"] if has_digits(q, basis_of((q,)).dtype.itemsize) else []
+    return ["_matmul_integer", *by_digits, "_matmul_residues"]
 
 
 def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
@@ -1111,7 +1111,7 @@ def test_matrices_of_long_sums(q: int) -> None:
     basis = basis_of((q,))
     values: tuple[matrices.Values, ...] = ("random", "words", "half")
     for method, longest in (
-        ("_matmul_limbs", (1 << 15) // basis.dtype.itemsize),
+        ("_matmul_digits", (1 << 15) // basis.dtype.itemsize),
         ("_matmul_residues", RESIDUE_DEPTH),
     ):
         for k, value in itertools.product((longest, longest + 1), values):

@@ -24,7 +24,7 @@ LAYERS = [
     {"plans.ntt"},
     {"plans.product"},
     {"backends", "backends.cuda.tiles"},
-    {"backends.cpu", "backends.cuda.matmul_tiles", "backends.cuda.device"},
+    {"backends.cpu", "backends.wide", "backends.cuda.matmul_tiles", "backends.cuda.device"},
     {"backends.cuda.launch"},
     {f"backends.cuda.{name}" for name in ("elementwise", "transform", "matmul", "fft")},
     {"backends.cuda.multiply"},
@@ -85,7 +85,7 @@ def imports_of(path, types=True):
 
 def test_imports_point_one_way():
     # backends/__init__.py loads a backend when one is asked for.
-    allowed = {("backends", f"backends.{name}") for name in ("cpu", "cuda", "reference")}
+    allowed = {("backends", f"backends.{name}") for name in ("cpu", "cuda", "reference", "wide")}
     allowed |= {("examples", "examples")}
     wrong = []
     for path in PACKAGE.rglob("*.py"):
@@ -128,6 +128,12 @@ def test_others_import_the_cuda_backend_whole():
 
 def test_reference_shares_nothing():
     assert list(imports_of(PACKAGE / "backends" / "reference.py")) == []
+
+
+def test_one_backend_knows_wide_moduli():
+    for path in (PACKAGE / "backends").rglob("*.py"):
+        if path.name != "__init__.py":  # which chooses it
+            assert not re.search(r"\.wide\b", path.read_text()), path
 
 
 def test_cupy_is_imported_nowhere_outside_its_backend():

@@ -911,7 +911,7 @@ def test_a_run_of_modular_products(small_modular, tmp_path, capsys):
     with simulated_cuda():
         assert runner.run(modular.PARTS.values(), tmp_path, Clock()) == 0
     assert "FAILED" not in capsys.readouterr().out
-    rows, every = harness.rows(tmp_path), ["integer", "limbs", "residues", "matmul"] * 2
+    rows, every = harness.rows(tmp_path), ["integer", "digits", "residues", "matmul"] * 2
     ops = ("matmul", "matmul shape", "matmul points", "toeplitz")
     squares, shapes, points, factors = ([r for r in rows if r.op == op] for op in ops)
     assert all(r.verified and r.figures["ms_median"] == 0.001 for r in rows)
@@ -919,7 +919,7 @@ def test_a_run_of_modular_products(small_modular, tmp_path, capsys):
     assert [r.params["way"] for r in squares] == [*every, *large]
     for r in squares:
         n, way, f, q = int(r.params["n"]), str(r.params["way"]), r.figures, r.params.get("q")
-        of_bytes = {"limbs": 64, "residues": len(coprimes(2**60 - 93, n)), modular.CUBLAS: 1}.get(way, 0)
+        of_bytes = {"digits": 64, "residues": len(coprimes(2**60 - 93, n)), modular.CUBLAS: 1}.get(way, 0)
         assert r.work == n * n and (q is None) == (way == modular.CUBLAS)
         assert q == "2^31 - 1" or f.get("int8_tops", 0) == pytest.approx(2 * of_bytes * n**3 / 1e6, abs=0.01)
         if q is not None:  # what is taken is integer at these sizes

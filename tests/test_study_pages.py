@@ -271,7 +271,7 @@ matmul, 6500; q=2^60 - 93, {sizes}, way=matmul; tmodmul=10.57223, taken=1
 matmul, 100; {sizes}, way=cuBLAS int8; int8_tops=1374
 matmul shape, 2000; q=2^60 - 93, {thin}, way=integer; tmodmul=0.536870912, taken=0
 matmul shape, 1000; q=2^60 - 93, {thin}, way=residues; tmodmul=1.073741824, taken=0
-matmul shape, 1300; q=2^60 - 93, {thin}, way=limbs; tmodmul=0.825955, taken=1
+matmul shape, 1300; q=2^60 - 93, {thin}, way=digits; tmodmul=0.825955, taken=1
 matmul shape, 2000; q=2^31 - 1, {thin}, way=integer; tmodmul=0.536870912, taken=1
 matmul points, 1000; {poly}, way=evaluated; tmodmul=4.3
 matmul points, 12000; {poly}, way=sum of products; tmodmul=0.4
@@ -316,7 +316,7 @@ GEMM_LINES = (
     "| 4096 | cuBLAS int8 | 0.100 |  | 1374 |  |  |",
     "**q = 2^60 - 93, N x N by N x N**",
     "| 4096 | matmul | 6.50 | 10.6 |  |  | 10 / 20 |",
-    "| 64 x 4096 by 4096 x 4096 | 2^60 - 93 | 2.00 | 1.30 | 1.00 | 1.07 | residues | limbs | 1.30 |",
+    "| 64 x 4096 by 4096 x 4096 | 2^60 - 93 | 2.00 | 1.30 | 1.00 | 1.07 | residues | digits | 1.30 |",
     "| 64 x 4096 by 4096 x 4096 | 2^31 - 1 | 2.00 |  |  | 0.537 | integer | integer | 1.00 |",
     "| 64 x 64 by 64 x 64 | 4096, 4 of 30 bits | 1.00 |  | 12.0 | 4.30 | 12.0x | 5x |",
     "| 1 dot products of 64 | 4096, 4 of 30 bits | 3.00 |  |  | 1.40 |  |  |",

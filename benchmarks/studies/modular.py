@@ -41,7 +41,7 @@ MODULI = {
     "30-bit NTT prime": pg.ntt_primes(1024, 30)[0],
     "60-bit NTT prime": pg.ntt_primes(1024, 60)[0],
 }
-WAYS = ("integer", "limbs", "residues")
+WAYS = ("integer", "digits", "residues")
 TAKEN = "matmul"  # what polygpu.linalg.matmul takes by itself
 CUBLAS = "cuBLAS int8"
 SQUARE_OP, SHAPE_OP, POINTS_OP, TOEPLITZ_OP = "matmul", "matmul shape", "matmul points", "toeplitz"
@@ -96,7 +96,7 @@ def rate_of(shape: Shape, ns: float) -> Figures:
 SIZES = (512, 1024, 2048, 4096, 8192)  # of squares
 SQUARE_MODULI = ("2^31 - 1", "2^30 - 35", "2^60 - 93")
 LARGE = 4096  # before products of this size and above, the card rests for long; cuBLAS alone is beside them
-LONG = 8192  # from which on CUDA cores and limbs are left out
+LONG = 8192  # from which on CUDA cores and digits are left out
 # Products of words, 10^12 a second, by modulus and size: must and moonshot.
 GOALS = {("2^31 - 1", 4096): (25, 35), ("2^31 - 1", 8192): (30, 42), ("2^60 - 93", 4096): (10, 20)}
 SHAPES: tuple[Shape, ...] = (
@@ -115,7 +115,7 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
     a, b = cupy.asarray(product.a), cupy.asarray(product.b)
     c = cupy.zeros(product.shape, a.dtype)
     taken = matmul_method(q, a.itemsize, *shape, backend.card)  # type: ignore[attr-defined]
-    of_bytes = {"limbs": a.itemsize**2, "residues": len(coprimes(q, shape[2]))}  # for one of words
+    of_bytes = {"digits": a.itemsize**2, "residues": len(coprimes(q, shape[2]))}  # for one of words
 
     def run(way: str) -> Any:
         if way == TAKEN:
@@ -168,7 +168,7 @@ def squares(out: Path, timer: Timer | None) -> Iterator[Tasks]:
     """Each way at each size."""
     for n in SIZES:
         rested = timer or CudaEvents(harness.REST_S if n >= LARGE else REST_S)
-        ways = (*(() if n >= LONG else ("integer", "limbs")), "residues", TAKEN)
+        ways = (*(() if n >= LONG else ("integer", "digits")), "residues", TAKEN)
         for modulus in SQUARE_MODULI:
             yield products(SQUARE_OP, modulus, (1, n, n, n), ways), rested
         if n >= LARGE:

@@ -25,8 +25,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
 
 
-class Backend(Protocol):
-    """What a device can do. The operations write into `out`."""
+class Memory(Protocol):
+    """The arrays of a device."""
 
     name: str  # "cpu", "reference", "cuda:0"
     xp: Any  # the module of its arrays: numpy or cupy
@@ -49,6 +49,10 @@ class Backend(Protocol):
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """What repeats f with its work recorded once; f itself where nothing is gained."""
 
+
+class Arithmetic(Memory, Protocol):
+    """What there is modulo every basis, wide ones too. The operations write into `out`."""
+
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
 
@@ -67,14 +71,18 @@ class Backend(Protocol):
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """Product in the ring, coefficients to coefficients."""
 
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+        """Product in the evaluation domain, complete or not."""
+
+
+class Backend(Arithmetic, Protocol):
+    """What a device can do; arithmetic modulo moduli up to 2^64."""
+
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Whether products of so many polynomials with one are faster by matmul than by the plan."""
-
-    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """Product in the evaluation domain, complete or not."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """Products of matrices modulo the one modulus of limbs, at most 2^62.
@@ -197,7 +205,21 @@ def _host(device: str | None) -> HostBackend:
 
 def backend_of(x: Array) -> Backend:
     """The backend that computes on an array: where it lies."""
-    return host() if isinstance(x, np.ndarray) else get_backend(f"cuda:{x.device.id}")
+    return _host(_device.get()) if isinstance(x, np.ndarray) else get_backend(f"cuda:{x.device.id}")
+
+
+def backend_for(basis: Basis, x: Array) -> Arithmetic:
+    """The backend that computes modulo a basis on an array: where it lies, on the host for a wide modulus."""
+    return _wide(backend_of(x)) if basis.wide else backend_of(x)  # type: ignore[arg-type]
+
+
+@cache
+def _wide(home: Backend) -> Arithmetic:
+    if home.name == "reference":  # computes every modulus from the definitions
+        return home
+    from .wide import WideArithmetic
+
+    return WideArithmetic(home)
 
 
 def same_device(x: Array, y: Array) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
-from ..exact.crt import ints_to_words, words_to_ints
+from ..exact.crt import ints_to_words
 from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
@@ -104,14 +104,7 @@ class CpuBackend(HostMemory):
         )
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """See Backend. A wide modulus multiplies in Python integers."""
-        if basis.wide and op in ("mul", "mul_add"):
-            assert b is not None
-            value = words_to_ints(a) * words_to_ints(b)
-            if c is not None:
-                value = value + words_to_ints(c)
-            out[...] = ints_to_words(value % basis.moduli[0], basis.words)
-            return
+        """See Backend."""
         self._native_basis(basis).pointwise(_OPS[op], a, b, c, out)
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
@@ -128,17 +121,11 @@ class CpuBackend(HostMemory):
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            out[...] = ints_to_words(_wide_ntt(plan, words_to_ints(x)), plan.basis.words)
-        else:
-            self._native(plan).forward(x, out)
+        self._native(plan).forward(x, out)
 
     def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            out[...] = ints_to_words(_wide_intt(plan, words_to_ints(x)), plan.basis.words)
-        else:
-            self._native(plan).inverse(x, out)
+        self._native(plan).inverse(x, out)
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
@@ -163,11 +150,7 @@ class CpuBackend(HostMemory):
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            product = _wide_leaves(plan, words_to_ints(a), words_to_ints(b))
-            out[...] = ints_to_words(product, plan.basis.words)
-        else:
-            self._native(plan).multiply_eval(a, b, out)
+        self._native(plan).multiply_eval(a, b, out)
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
@@ -184,47 +167,3 @@ class CpuBackend(HostMemory):
     def convolve(self, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         _cpu.convolve64(a, b, out)
-
-
-# ---- transforms modulo one prime of more than 64 bits: Python integers, vectorised over the row ----
-
-
-def _wide_ntt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].forward[0], x.shape[:-1], plan.degree
-    nodes = 1
-    while nodes < plan.points:
-        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
-        u, t = halves[..., 0, :], halves[..., 1, :] * w[nodes : 2 * nodes, None]
-        x = np.stack([u + t, u - t], axis=-2) % q
-        nodes *= 2
-    return x.reshape(*batch, n)
-
-
-def _wide_intt(plan: NttPlan, x: Array) -> Array:
-    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].inverse[0], x.shape[:-1], plan.degree
-    nodes = plan.points // 2
-    while nodes:
-        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
-        u, v = halves[..., 0, :], halves[..., 1, :]
-        scale = w[0] if nodes == 1 else 1  # 1/points, of which the twiddle of node 1 has its share
-        x = np.stack([(u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]], axis=-2) % q
-        nodes //= 2
-    return x.reshape(*batch, n)
-
-
-def _wide_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
-    q, leaf_size = plan.basis.moduli[0], plan.leaf_size
-    if plan.points > 1:
-        w = plan.tables[0].forward[0, plan.points // 2 :]
-        constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
-    else:
-        constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)
-    left = a.reshape(*a.shape[:-1], plan.points, leaf_size)
-    right = b.reshape(*b.shape[:-1], plan.points, leaf_size)
-    shape = np.broadcast_shapes(left.shape, right.shape)
-    product = np.zeros(shape, dtype=object)
-    for i in range(leaf_size):
-        row = left[..., i : i + 1] * right
-        product[..., i:] += row[..., : leaf_size - i]
-        product[..., :i] += row[..., leaf_size - i :] * constants
-    return (product % q).reshape(*shape[:-2], plan.degree)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import check_writable, empty
-from ..backends import Array, Backend, backend_of, same_device
+from ..backends import Array, Memory, backend_of, same_device
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
 
@@ -34,7 +34,7 @@ def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
         ) from None
 
 
-def result_array(compute: Backend, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
+def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
     """The array to write, of this shape: a new one, or `out` after all checks; it may be an operand."""
     if out is None:
         return empty(compute, shape, operands[0].dtype)

@@ -13,11 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..arrays import contiguous, empty, overlap
-from ..backends import Array, Backend, backend_of
+from ..backends import Array, Backend, Memory, backend_of
 from ..checks import Domain
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
-from .elementwise import add_up
+from .elementwise import add_up, pointwise
 from .multiply import multiply
 from .transform import to_domain
 
@@ -185,7 +185,7 @@ def _contract(
     for i, term in enumerate(terms[1:], 1):
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
-        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # else there is no matmul_points
             _multiply_points(ring, compute, total, term, result)
         else:
             _add_products(ring, compute, domain, total, term, result)
@@ -194,7 +194,7 @@ def _contract(
         if total is not final:
             final.data[...] = total.axes(kept)
         if domain == "eval" and not evaluated:
-            compute.intt(ring.transform, target, data)
+            to_domain(ring, target, "eval", "coef", data)
         elif taken:
             data[...] = target
     return data, "eval" if evaluated else "coef"
@@ -226,7 +226,7 @@ def _sizes(arrays: Arrays, labels: list[list[Label]]) -> dict[Label, int]:
     return sizes
 
 
-def _squeezed(compute: Backend, data: Array, labels: list[Label]) -> _Term:
+def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
     """The operand with the diagonal of labels that repeat, without axes of length 1; a view."""
     names, xp = list(labels), compute.xp
     for label in labels:
@@ -251,7 +251,7 @@ def _prepare(ring: Ring, term: _Term, needed: set[Label], source: Domain, target
         term.data = to_domain(ring, contiguous(term.data), source, target)
 
 
-def _between(compute: Backend, left: _Term, right: _Term, needed: set[Label]) -> _Term:
+def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
     """Memory for the product of two of several operands."""
     sizes = left.sizes | right.sizes
     labels = [x for x in sizes if x in needed]
@@ -293,7 +293,7 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
             views[2][...] = c.reshape(views[2].shape)
 
 
-def _view(compute: Backend, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
+def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
     """The term's axes in the groups' order, repeated along those that it has not."""
     order = [x for group in groups for x in group]
     view = term.axes(order)
@@ -312,9 +312,7 @@ def _merges(view: Array, groups: Groups) -> bool:
     return True
 
 
-def _add_products(
-    ring: Ring, compute: Backend, domain: Domain, left: _Term, right: _Term, out: _Term
-) -> None:
+def _add_products(ring: Ring, compute: Memory, domain: Domain, left: _Term, right: _Term, out: _Term) -> None:
     """Products of polynomials, some at a time, summed into the result."""
     summed = [x for x in left.labels if x not in out.labels]
     count = prod(left.sizes[x] for x in summed)
@@ -328,6 +326,6 @@ def _add_products(
             x, y = (contiguous(x[i : i + step]) for x in (a, b))
             part = add_up(ring.basis, multiply(ring, x, y, domain), 0)
             if i:
-                compute.pointwise(ring.basis, "add", out.data, part, None, out.data)
+                pointwise(ring.basis, "add", out.data, part, out.data)
             else:
                 out.data[...] = part

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, Backend, Op, backend_of
+from ..backends import Arithmetic, Array, Op, backend_for, backend_of
 from ..plans.basis import Basis
 from .batch import checked_axis, result_array, result_shape
 
 
 def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
     """a + b, a - b or a * b, residue by residue; batch axes broadcast."""
-    compute = backend_of(a)
+    compute = backend_for(basis, a)
     data = result_array(compute, result_shape(a, b), out, a, b)
     compute.pointwise(basis, op, a, b, None, data)
     return data
@@ -21,18 +21,17 @@ def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None
 
 def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
     """-x."""
-    compute = backend_of(x)
+    compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)
     compute.pointwise(basis, "neg", x, None, None, data)
     return data
 
 
 def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Array:
-    """x times an int; moduli of one word."""
-    compute = backend_of(x)
-    scalars = np.array([[factor % q] for q in basis.moduli], dtype=basis.dtype)
+    """x times an int."""
+    compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)
-    compute.pointwise(basis, "mul", x, compute.constant(scalars), None, data)
+    compute.pointwise(basis, "mul", x, compute.constant(basis.residues(factor)), None, data)
     return data
 
 
@@ -40,7 +39,7 @@ def add_up(
     basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, out: Array | None = None
 ) -> Array:
     """The sum over batch axes, all of them by default; over none a copy, over empty ones zero."""
-    compute, total, ndim = backend_of(x), x, x.ndim - 2
+    compute, total, ndim = backend_for(basis, x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     with compute.device_scope():
         for i in sorted({checked_axis(a, ndim) for a in axes}, reverse=True):
@@ -52,7 +51,7 @@ def add_up(
         return total.copy() if total is x else total
 
 
-def _sum_first(compute: Backend, basis: Basis, x: Array) -> Array:
+def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
     """The sum over the first axis, by halves: log2 calls."""
     xp = compute.xp
     if not len(x):

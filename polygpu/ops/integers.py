@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import as_integers, check_unmasked, empty, holds_poly
-from ..backends import Array, Backend, backend_of, host, is_device_array
+from ..backends import Array, Memory, backend_for, backend_of, host, is_device_array
 from ..checks import debugging, integer, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
 from ..exact.crt import residues_of_ints, words_to_ints
@@ -17,7 +17,7 @@ from ..plans.basis import Basis
 # ---- in ----
 
 
-def from_integers(basis: Basis, n: int, x: Any, compute: Backend) -> Array:
+def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
     """Residues (*batch, rows, n) of integers (*batch, at most n), on a device; a GPU's array stays there."""
     integers = as_integers(x)
     if integers.ndim == 0:
@@ -30,21 +30,21 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Backend) -> Array:
     shape = (*integers.shape[:-1], basis.rows, n)
     if is_device_array(integers):
         data = empty(backend_of(integers), shape, basis.dtype)
-        backend_of(integers).reduce_integers(basis, integers, data)
+        backend_for(basis, data).reduce_integers(basis, integers, data)
         return data
     data = empty(host(), shape, basis.dtype)
     if integers.dtype == object:
         residues_of_ints(basis.moduli, integers, data)
     else:
-        host().reduce_integers(basis, integers, data)
+        backend_for(basis, data).reduce_integers(basis, integers, data)
     return compute.from_host(data)
 
 
-def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Backend) -> Array:
+def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
     """Residues of a batch of the ring's one, in coefficients."""
     data = empty(compute, (*batch, basis.rows, n), basis.dtype, zero=True)
     with compute.device_scope():
-        data[..., : 1 if basis.wide else basis.rows, 0] = 1
+        data[..., :: basis.words, 0] = 1
     return data
 
 

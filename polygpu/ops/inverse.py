@@ -41,7 +41,7 @@ def _inverse_evaluated(ring: Ring, x: Array) -> Array:
     """x^(q-2) of evaluated values, each limb with its own exponent."""
     compute, xp = backend_of(x), backend_of(x).xp
     with compute.device_scope():
-        zero = ~x.any(axis=-2, keepdims=True) if ring.basis.wide else x == 0
+        zero = ~x.reshape(*x.shape[:-2], len(ring.moduli), ring.basis.words, ring.n).any(axis=-2)
         if zero.any():
             *batch, limb, k = (int(i) for i in xp.argwhere(zero)[0])
             at = f" of limb {limb}" if len(ring.moduli) > 1 else ""

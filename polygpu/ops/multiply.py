@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..arrays import overlap
-from ..backends import Array, Backend, backend_of, get_backend
+from ..backends import Array, backend_for, backend_of, get_backend
 from ..checks import Domain, Product
 from ..errors import DomainError, PrecisionError, TablesTooLarge
 from ..linalg import MAX_MODULUS
@@ -17,8 +17,8 @@ from ..memory import check_memory
 from ..plans.ntt import TransformSize
 from ..plans.product import Plan, auxiliary_size, coarsest_fft, plan_auxiliary, plan_fft
 from .batch import result_array, result_shape
-from .elementwise import pointwise, scale
-from .integers import from_integers, ones
+from .elementwise import pointwise
+from .integers import ones
 from .transform import to_domain
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def multiply(
         DomainError: evaluated operands, and product="fft".
         PrecisionError, ParameterError, TablesTooLarge: as Ring.product_plan.
     """
-    compute = backend_of(a)
+    compute = backend_for(ring.basis, a)
     if domain == "eval" and product == "fft":
         raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
     data = result_array(compute, result_shape(a, b), out, a, b)
@@ -96,24 +96,16 @@ def multiply(
     plan = ring.product_plan(product, compute.name)
     if a.size != b.size and product == ring.product == "auto":
         many, one = (b, a) if a.size < b.size else (a, b)
-        if _as_matrices(compute, plan, many, one, data):
-            _multiply_by_matrix(compute, ring, many, one, data)
+        if _as_matrices(plan, many, one, data):
+            _multiply_by_matrix(ring, many, one, data)
             return data
     compute.multiply(plan, a, b, data)
     return data
 
 
-def multiply_by_int(ring: Ring, x: Array, domain: Domain, factor: int, out: Array | None = None) -> Array:
-    """A factor times elements, in their domain."""
-    if not ring.basis.wide:
-        return scale(ring.basis, x, factor, out)
-    constant = from_integers(ring.basis, ring.n, factor, backend_of(x))
-    return multiply(ring, x, to_domain(ring, constant, "coef", domain), domain, "auto", out)
-
-
 def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: Array | None = None) -> Array:
     """a b + c of elements in one domain, in that domain; one pass where a product is one of each residue."""
-    compute, shape = backend_of(a), result_shape(a, b, c)
+    compute, shape = backend_for(ring.basis, a), result_shape(a, b, c)
     if domain == "eval" and ring.transform.leaf_size == 1:
         data = result_array(compute, shape, out, a, b, c)
         compute.pointwise(ring.basis, "mul_add", a, b, c, data)
@@ -146,16 +138,16 @@ def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
 # ---- many short polynomials times one: a product of matrices ----
 
 
-def _as_matrices(compute: Backend, plan: Plan, many: Array, one: Array, out: Array) -> bool:
+def _as_matrices(plan: Plan, many: Array, one: Array, out: Array) -> bool:
     """Whether to multiply many polynomials by the matrix of one, into memory that holds neither."""
-    basis, count = plan.basis, prod(many.shape[:-2])
+    compute, basis, count = backend_of(many), plan.basis, prod(many.shape[:-2])
     possible = prod(one.shape[:-2]) == 1 < count and basis.rows == 1 and basis.moduli[0] <= MAX_MODULUS
     return possible and compute.prefers_matrix(plan, count) and not overlap(compute, many, out)
 
 
-def _multiply_by_matrix(compute: Backend, ring: Ring, many: Array, one: Array, out: Array) -> None:
+def _multiply_by_matrix(ring: Ring, many: Array, one: Array, out: Array) -> None:
     """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
-    n, below = ring.n, one
+    compute, n, below = backend_of(many), ring.n, one
     index = compute.constant(_toeplitz_index(n))
     with compute.device_scope():
         if ring.kind == "negacyclic":

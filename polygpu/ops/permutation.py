@@ -6,7 +6,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from ..arrays import empty
-from ..backends import Array, backend_of
+from ..backends import Array, backend_for, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import ParameterError
 from ..plans.basis import Basis
@@ -44,7 +44,7 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: int) -> Array:
 
 
 def _permuted(basis: Basis, x: Array, permutation: Permutation) -> Array:
-    compute = backend_of(x)
+    compute = backend_for(basis, x)
     data = empty(compute, x.shape, x.dtype)
     compute.permute(basis, x, permutation, data)
     return data

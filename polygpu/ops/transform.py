@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends import Array, backend_of, host
+from ..backends import Array, backend_for, backend_of, host
 from ..checks import Domain, integer, shown
 from ..errors import ParameterError
 from ..plans.permutation import bit_reversal
@@ -23,7 +23,7 @@ def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array |
     Raises:
         NotNTTFriendly: the ring has no evaluation domain.
     """
-    compute = backend_of(x)
+    compute = backend_for(ring.basis, x)
     if source == target:
         if out is None:
             return x

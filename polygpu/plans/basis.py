@@ -11,6 +11,8 @@ import numpy as np
 # What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
 Handles = dict[str, Any]
 
+_WORD = (1 << 64) - 1
+
 
 @dataclass(frozen=True, eq=False)
 class Basis:
@@ -30,6 +32,11 @@ class Basis:
     def wide(self) -> bool:
         """Whether one modulus is held in several words."""
         return self.words > 1
+
+    def residues(self, x: int) -> np.ndarray[Any, np.dtype[Any]]:
+        """Residues of one integer as they are stored, (rows, 1)."""
+        words = [[x % q >> 64 * word & _WORD] for q in self.moduli for word in range(self.words)]
+        return np.array(words, dtype=self.dtype)
 
 
 @lru_cache(maxsize=256)

@@ -78,11 +78,11 @@ template <class T> struct TransformCase {
     std::vector<T> forward, inverse;
     std::vector<double> numbers;
     Row<T> row;
-    TransformCase(u64 q, size_t degree, size_t base, size_t block)
-        : m(make_modulus(q)), points(degree / base), forward(2 * points), inverse(2 * points) {
+    TransformCase(u64 q, size_t degree, size_t leaf_size, size_t block)
+        : m(make_modulus(q)), points(degree / leaf_size), forward(2 * points), inverse(2 * points) {
         T *const f = forward.data(), *const i = inverse.data();
         fill_twiddles<T>(q, negacyclic_root(q, points), true, points, f, f + points, i, i + points);
-        row = {&m, {f, f + points}, {i, i + points}, degree, base, block, &stop};
+        row = {&m, {f, f + points}, {i, i + points}, degree, leaf_size, block, &stop};
         if constexpr (sizeof(T) == 8)
             if (m.bits <= 50) {  // for the kernels on doubles
                 numbers.resize(4 * points);
@@ -94,7 +94,7 @@ template <class T> struct TransformCase {
             }
     }
     TransformCase(const TransformCase &) = delete;
-    u64 leaf_constant(size_t leaf) const {  // c of X^base - c
+    u64 leaf_constant(size_t leaf) const {  // c of X^leaf_size - c
         const u64 w = forward[points / 2 + leaf / 2];
         return leaf % 2 ? neg_mod(m, w) : w;
     }

@@ -28,11 +28,11 @@ template <class T> void count_slot(const Isa *isa, const Slot<T> &slot) {
     if (!kernels.forward) return;
     const std::string name = slot.name;
     const u64 q = prime_below(slot.largest ? slot.largest : ~(u64)0, 2 * DEGREE);
-    for (size_t base : {1, 4}) {
-        TransformCase<T> of(q, DEGREE, base, BLOCK);
+    for (size_t leaf_size : {1, 4}) {
+        TransformCase<T> of(q, DEGREE, leaf_size, BLOCK);
         const size_t butterflies = DEGREE / 2 * levels(of.points);
         std::vector<T> x = residues<T>(DEGREE, of.m);
-        const std::string leaves = base == 1 ? "" : "-base" + std::to_string(base);
+        const std::string leaves = leaf_size == 1 ? "" : "-leaf" + std::to_string(leaf_size);
         count(isa, name + "-forward" + leaves, DEGREE, butterflies,
               [&] { kernels.forward(x.data(), x.data(), of.row); });
         count(isa, name + "-inverse" + leaves, DEGREE, butterflies,

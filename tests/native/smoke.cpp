@@ -34,22 +34,22 @@ template <class T> std::vector<T> schoolbook(const std::vector<T> &a, const std:
 }
 // The residues modulo the leaves.
 template <class T> std::vector<T> leaves(const TransformCase<T> &of, const std::vector<T> &x) {
-    const size_t base = of.row.leaf_size;
+    const size_t leaf_size = of.row.leaf_size;
     std::vector<T> y(x.size());
     for (size_t leaf = 0; leaf < of.points; ++leaf) {
         const u64 c = of.leaf_constant(leaf);
-        for (size_t i = 0; i < base; ++i) {
+        for (size_t i = 0; i < leaf_size; ++i) {
             u64 sum = 0;
-            for (size_t j = of.points; j-- > 0;) sum = add_mod(of.m, mul_mod(of.m, sum, c), x[j * base + i]);
-            y[leaf * base + i] = (T)sum;
+            for (size_t j = of.points; j-- > 0;) sum = add_mod(of.m, mul_mod(of.m, sum, c), x[j * leaf_size + i]);
+            y[leaf * leaf_size + i] = (T)sum;
         }
     }
     return y;
 }
-template <class T> void check_transform(const Slot<T> &slot, u64 q, size_t degree, size_t base, size_t block) {
-    TransformCase<T> of(q, degree, base, block);
+template <class T> void check_transform(const Slot<T> &slot, u64 q, size_t degree, size_t leaf_size, size_t block) {
+    TransformCase<T> of(q, degree, leaf_size, block);
     const std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), expected = leaves(of, a);
-    const std::vector<T> product = base == 1 ? schoolbook(a, b, of.m) : std::vector<T>();
+    const std::vector<T> product = leaf_size == 1 ? schoolbook(a, b, of.m) : std::vector<T>();
     for (const Isa *isa : isas) {
         const RowKernels<T> &kernels = isa->*slot.kernels;
         if (!kernels.forward || degree < kernels.least_degree) continue;
@@ -58,7 +58,7 @@ template <class T> void check_transform(const Slot<T> &slot, u64 q, size_t degre
         expect(x == expected && y == expected, isa, slot.name, q, degree);
         kernels.inverse(x.data(), z.data(), of.row), kernels.inverse(y.data(), y.data(), of.row);
         expect(z == a && y == a, isa, slot.name, q, degree);
-        if (base > 1) continue;
+        if (leaf_size > 1) continue;
         kernels.forward(b.data(), y.data(), of.row);
         kernels.pointwise(Op::mul, x.data(), y.data(), false, nullptr, x.data(), degree, of.m);
         kernels.inverse(x.data(), x.data(), of.row);
@@ -197,12 +197,12 @@ void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, siz
 
 template <class T> void check_slot(const Slot<T> &slot) {
     for (size_t degree : {2, 8, 16, 32, 64, 256, 512})
-        for (size_t base : {1, 2, 4, 8})
-            if (degree >= 2 * base)
+        for (size_t leaf_size : {1, 2, 4, 8})
+            if (degree >= 2 * leaf_size)
                 for (size_t block : {(size_t)64, degree})
                     if (block <= degree)
-                        check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 1024), degree, base,
-                                        block);
+                        check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 1024), degree,
+                                        leaf_size, block);
     check_transform(slot, 12289, 512, 1, 64);
     const u64 largest = slot.largest, half = largest ? largest / 2 + 1 : (u64)1 << 63;
     for (u64 q : {(u64)2, (u64)3, (u64)4, half, largest - 1, largest})

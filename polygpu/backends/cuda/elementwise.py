@@ -76,9 +76,6 @@ class Elementwise(Launcher):
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("pointwise", basis, op, a, b, c, out)
-            return
         if b is None:
             b = a
         if c is None:
@@ -114,9 +111,6 @@ class Elementwise(Launcher):
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("permute", basis, x, permutation, out)
-            return
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)
@@ -129,9 +123,6 @@ class Elementwise(Launcher):
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
-        if basis.wide:
-            self._on_host("reduce_integers", basis, x, out)
-            return
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)

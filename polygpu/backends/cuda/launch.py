@@ -16,7 +16,7 @@ import numpy as np
 from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
-from .. import Array, cuda_sources, get_backend
+from .. import Array, cuda_sources
 from .device import INSTALL, Device, Shared, recording
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
@@ -338,11 +338,3 @@ class Launcher(Device):
     def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
         """For kernels that repeat an operand over leading axes: other ways to broadcast take a copy."""
         return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)
-
-    def _on_host(self, method: str, *args: Any) -> None:
-        """A wide modulus is computed on by the CPU backend; the last argument is the result."""
-        *operands, out = args
-        host = [self.to_host(x) if isinstance(x, self.xp.ndarray) else x for x in operands]
-        result = np.empty(out.shape, out.dtype)
-        getattr(get_backend("cpu"), method)(*host, result)
-        out.set(result)

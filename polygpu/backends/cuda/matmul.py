@@ -26,7 +26,7 @@ from .launch import (
     entrywise,
 )
 from .matmul_tiles import (
-    LIMBS_EDGE,
+    DIGITS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
     MOST_NARROW,
@@ -34,11 +34,11 @@ from .matmul_tiles import (
     PointsTile,
     StagedTile,
     coprimes,
-    has_limbs,
+    digits_rows,
+    digits_shared,
+    digits_stages,
+    has_digits,
     integer_tile,
-    limbs_rows,
-    limbs_shared,
-    limbs_stages,
     matmul_method,
     narrow_lanes,
     part_of_sums,
@@ -83,9 +83,9 @@ NARROW = Struct(
     ("a_batch b_batch pitch rows columns total length", U64),
     ("log_lanes", U32),
 )
-LIMBS = Struct(
+DIGITS = Struct(
     "matmul_tensor.cu",
-    "LimbsParameters<u64>",
+    "DigitsParameters<u64>",
     ("left right out moduli", POINTER),
     ("left_stride left_step right_step", U64),
     ("m n k add", U32),
@@ -143,14 +143,21 @@ def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
 
 
-def limbs_launch(basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int) -> Launch:
+def digits_launch(
+    basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int
+) -> Launch:
     """Matrices by bytes on tensor cores; aligned: bytes that copies of the left one may move at once."""
     size = basis.dtype.itemsize
-    stages, rows = limbs_stages(size, card), limbs_rows(m)
-    kernel = f"gemm_limbs<{ctype(basis)}, {rows}, {LIMBS_EDGE}, 64, {stages}, {aligned}>"
-    grid = batch * -(-m // rows) * -(-n * size // LIMBS_EDGE)
+    stages, rows = digits_stages(size, card), digits_rows(m)
+    kernel = f"gemm_digits<{ctype(basis)}, {rows}, {DIGITS_EDGE}, 64, {stages}, {aligned}>"
+    grid = batch * -(-m // rows) * -(-n * size // DIGITS_EDGE)
     return Launch(
-        "matmul_tensor.cu", kernel, (grid, 1), rows, LIMBS(m=m, n=n, **values), limbs_shared(size, rows, card)
+        "matmul_tensor.cu",
+        kernel,
+        (grid, 1),
+        rows,
+        DIGITS(m=m, n=n, **values),
+        digits_shared(size, rows, card),
     )
 
 
@@ -190,10 +197,10 @@ class Matmul(Launcher):
                 return
             except OutOfDeviceMemory:  # the other ways need none
                 pass
-        if method == "integer" or not has_limbs(q, size):
+        if method == "integer" or not has_digits(q, size):
             self._matmul_integer(basis, a, b, out)
         else:
-            self._matmul_limbs(basis, a, b, out)
+            self._matmul_digits(basis, a, b, out)
 
     # ---- on CUDA cores ----
 
@@ -296,8 +303,8 @@ class Matmul(Launcher):
 
     # ---- on tensor cores ----
 
-    def _matmul_limbs(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """By bytes of the words, where has_limbs."""
+    def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """By bytes of the words, where has_digits."""
         (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
 
@@ -309,11 +316,11 @@ class Matmul(Launcher):
             made, longest = Recipe(3, moduli), (1 << 15) // size
             for first in range(0, k, longest):
                 values |= {"k": min(longest, k - first), "add": first > 0}
-                launch = limbs_launch(basis, batch, m, n, aligned, self.card, **values)
+                launch = digits_launch(basis, batch, m, n, aligned, self.card, **values)
                 made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
             return made
 
-        self.run(basis.handles, ("limbs", aligned, a.shape, b.shape), recipe, a, b, out)
+        self.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
 
     def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""

@@ -179,11 +179,11 @@ RESIDUE_DEPTH = (1 << 17) - 64
 # Multiplications of a product of matrices from which on cuBLAS is faster with one than with a batch.
 LONE_PRODUCT = 1 << 34
 
-# Of gemm_limbs: columns of a block in bytes, and most of its rows; by the bytes of a word, the depth of a
+# Of gemm_digits: columns of a block in bytes, and most of its rows; by the bytes of a word, the depth of a
 # stage in bytes and the stages.
-LIMBS_EDGE = 128
-LIMBS_DEPTH = {4: 64, 8: 128}
-LIMBS_STAGES = {4: 4, 8: 3}
+DIGITS_EDGE = 128
+DIGITS_DEPTH = {4: 64, 8: 128}
+DIGITS_STAGES = {4: 4, 8: 3}
 
 
 def coprimes(q: int, k: int) -> tuple[int, ...]:
@@ -223,30 +223,30 @@ def weight_table(q: int, primes: tuple[int, ...]) -> Array:
     return table
 
 
-def limbs_stages(word_bytes: int, card: Card) -> int:
-    """How many stages of the left operand gemm_limbs holds in shared memory, beside two of the right one."""
-    stage_bytes = LIMBS_EDGE * LIMBS_DEPTH[word_bytes]
-    return min(LIMBS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
+def digits_stages(word_bytes: int, card: Card) -> int:
+    """How many stages of the left operand gemm_digits holds in shared memory, beside two of the right one."""
+    stage_bytes = DIGITS_EDGE * DIGITS_DEPTH[word_bytes]
+    return min(DIGITS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
 
 
-def limbs_shared(word_bytes: int, rows: int, card: Card) -> int:
-    """Bytes of shared memory that a block of gemm_limbs of so many rows takes."""
-    return (limbs_stages(word_bytes, card) * rows + 2 * LIMBS_EDGE) * LIMBS_DEPTH[word_bytes]
+def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
+    """Bytes of shared memory that a block of gemm_digits of so many rows takes."""
+    return (digits_stages(word_bytes, card) * rows + 2 * DIGITS_EDGE) * DIGITS_DEPTH[word_bytes]
 
 
-def limbs_rows(m: int) -> int:
-    """Rows of a block of gemm_limbs, which has as many threads."""
-    return LIMBS_EDGE // 2 if m <= LIMBS_EDGE // 2 else LIMBS_EDGE
+def digits_rows(m: int) -> int:
+    """Rows of a block of gemm_digits, which has as many threads."""
+    return DIGITS_EDGE // 2 if m <= DIGITS_EDGE // 2 else DIGITS_EDGE
 
 
-def has_limbs(q: int, word_bytes: int) -> bool:
-    """Whether gemm_limbs works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
+def has_digits(q: int, word_bytes: int) -> bool:
+    """Whether gemm_digits works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
 # ---- which way ----
 
-Method = Literal["integer", "limbs", "residues"]
+Method = Literal["integer", "digits", "residues"]
 
 
 def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
@@ -256,22 +256,22 @@ def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, c
         "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),
         "residues": max(150, 40 + share * _residue_work(q, word_bytes, batch, m, k, n)),
     }
-    if has_limbs(q, word_bytes):
-        costs["limbs"] = 16 + _limbs_work(word_bytes, batch, m, k, n, card)
+    if has_digits(q, word_bytes):
+        costs["digits"] = 16 + _digits_work(word_bytes, batch, m, k, n, card)
     return min(costs, key=lambda method: costs[method])
 
 
-def _limbs_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> float:
-    rows, depth = limbs_rows(m), LIMBS_DEPTH[word_bytes]
+def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> float:
+    rows, depth = digits_rows(m), DIGITS_DEPTH[word_bytes]
     most, alone, together = _STAGES_OF_BLOCKS[word_bytes, rows]
-    held = min(most, card.shared_bytes // limbs_shared(word_bytes, rows, card))
-    tiles = batch * -(-m // rows) * -(-n * word_bytes // LIMBS_EDGE)
+    held = min(most, card.shared_bytes // digits_shared(word_bytes, rows, card))
+    tiles = batch * -(-m // rows) * -(-n * word_bytes // DIGITS_EDGE)
     rounds = -(-tiles // (held * card.multiprocessors))
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# By the bytes of a word and the rows of a block of gemm_limbs: blocks that a multiprocessor's registers or an
-# H100's shared memory hold, and the time of a stage of one of them alone and of all together.
+# By the bytes of a word and the rows of a block of gemm_digits: blocks that a multiprocessor's registers or
+# an H100's shared memory hold, and the time of a stage of one of them alone and of all together.
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),

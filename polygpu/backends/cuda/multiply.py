@@ -250,9 +250,6 @@ class Multiply(Elementwise, Transform):
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            self._on_host("multiply", plan, a, b, out)
-            return
         if isinstance(plan, NttPlan) and plan.points == 1:
             self.multiply_eval(plan, a, b, out)
             return
@@ -278,9 +275,7 @@ class Multiply(Elementwise, Transform):
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Backend."""
         basis = plan.basis
-        if basis.wide:
-            self._on_host("multiply_eval", plan, a, b, out)
-        elif plan.leaf_size == 1:
+        if plan.leaf_size == 1:
             self.pointwise(basis, "mul", a, b, None, out)
         else:
             # Every coefficient of a leaf reads all of both operands' leaf.

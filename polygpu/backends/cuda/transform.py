@@ -203,17 +203,11 @@ class Transform(Launcher):
 
     def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            self._on_host("ntt", plan, x, out)
-        else:
-            self._transform(plan, x, out, "forward")
+        self._transform(plan, x, out, "forward")
 
     def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
         """See Backend."""
-        if plan.basis.wide:
-            self._on_host("intt", plan, x, out)
-        else:
-            self._transform(plan, x, out, "inverse")
+        self._transform(plan, x, out, "inverse")
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
         if plan.points == 1:

@@ -1,0 +1,136 @@
+"""One modulus above 2^64: computed in host memory, wherever its values lie.
+
+The core adds, permutes, reduces and multiplies polynomials; products of residues and transforms, for which
+it has no operation, are done in Python integers. A value on a GPU is copied to the host and the result back,
+which waits for the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from ..exact.crt import ints_to_words, words_to_ints
+from ..plans.basis import Basis
+from ..plans.ntt import NttPlan
+from ..plans.permutation import Permutation
+from ..plans.product import Plan
+from . import Array, Memory, Op, get_backend
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _on_host(method: Method) -> Method:
+    """A method that gets arrays in host memory, copies where they lie elsewhere; the last is the result."""
+
+    @wraps(method)
+    def call(self: WideArithmetic, *args: Any) -> None:
+        if self.xp is np:
+            method(self, *args)
+            return
+        *operands, out = args
+        result = np.empty(out.shape, out.dtype)
+        copies = (self.to_host(x) if isinstance(x, self.xp.ndarray) else x for x in operands)
+        method(self, *copies, result)
+        out.set(result)
+
+    return cast(Method, call)
+
+
+class WideArithmetic:
+    """The operations modulo wide moduli, on the arrays of a device."""
+
+    def __init__(self, home: Memory) -> None:
+        self.name, self.xp = home.name, home.xp
+        self.to_host, self.from_host, self.constant = home.to_host, home.from_host, home.constant
+        self.address, self.device_scope, self.capture = home.address, home.device_scope, home.capture
+        self._core = get_backend("cpu")
+
+    @_on_host
+    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+        """See Arithmetic."""
+        if b is None or op not in ("mul", "mul_add"):
+            self._core.pointwise(basis, op, a, b, c, out)
+            return
+        value = words_to_ints(a) * words_to_ints(b)
+        if c is not None:
+            value = value + words_to_ints(c)
+        out[...] = ints_to_words(value % basis.moduli[0], basis.words)
+
+    @_on_host
+    def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.permute(basis, x, permutation, out)
+
+    @_on_host
+    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.reduce_integers(basis, x, out)
+
+    @_on_host
+    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+        """See Arithmetic."""
+        out[...] = ints_to_words(_forward(plan, words_to_ints(x)), plan.basis.words)
+
+    @_on_host
+    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+        """See Arithmetic."""
+        out[...] = ints_to_words(_inverse(plan, words_to_ints(x)), plan.basis.words)
+
+    @_on_host
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+        """See Arithmetic; through auxiliary primes."""
+        self._core.multiply(plan, a, b, out)
+
+    @_on_host
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+        """See Arithmetic."""
+        product = _multiply_leaves(plan, words_to_ints(a), words_to_ints(b))
+        out[...] = ints_to_words(product, plan.basis.words)
+
+
+# ---- transforms, vectorised over the row ----
+
+
+def _forward(plan: NttPlan, x: Array) -> Array:
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].forward[0], x.shape[:-1], plan.degree
+    nodes = 1
+    while nodes < plan.points:
+        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
+        u, t = halves[..., 0, :], halves[..., 1, :] * w[nodes : 2 * nodes, None]
+        x = np.stack([u + t, u - t], axis=-2) % q
+        nodes *= 2
+    return x.reshape(*batch, n)
+
+
+def _inverse(plan: NttPlan, x: Array) -> Array:
+    q, w, batch, n = plan.basis.moduli[0], plan.tables[0].inverse[0], x.shape[:-1], plan.degree
+    nodes = plan.points // 2
+    while nodes:
+        halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
+        u, v = halves[..., 0, :], halves[..., 1, :]
+        scale = w[0] if nodes == 1 else 1  # 1/points, of which the twiddle of node 1 has its share
+        x = np.stack([(u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]], axis=-2) % q
+        nodes //= 2
+    return x.reshape(*batch, n)
+
+
+def _multiply_leaves(plan: NttPlan, a: Array, b: Array) -> Array:
+    q, leaf_size = plan.basis.moduli[0], plan.leaf_size
+    if plan.points > 1:
+        w = plan.tables[0].forward[0, plan.points // 2 :]
+        constants = np.stack([w, -w], axis=-1).reshape(-1, 1)
+    else:
+        constants = np.array([[-1 if plan.kind == "negacyclic" else 1]], dtype=object)
+    left = a.reshape(*a.shape[:-1], plan.points, leaf_size)
+    right = b.reshape(*b.shape[:-1], plan.points, leaf_size)
+    shape = np.broadcast_shapes(left.shape, right.shape)
+    product = np.zeros(shape, dtype=object)
+    for i in range(leaf_size):
+        row = left[..., i : i + 1] * right
+        product[..., i:] += row[..., : leaf_size - i]
+        product[..., :i] += row[..., leaf_size - i :] * constants
+    return (product % q).reshape(*shape[:-2], plan.degree)
