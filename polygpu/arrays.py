@@ -29,8 +29,10 @@ def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero
             return array
     size = prod(shape) * dtype.itemsize
     if compute.xp is not np and size >> 62 == 0:  # beyond, no device is asked
+        if not zero:
+            return compute.empty(shape, dtype)
         with compute.device_scope():
-            return (compute.xp.zeros if zero else compute.xp.empty)(shape, dtype)  # type: ignore[no-any-return]
+            return compute.xp.zeros(shape, dtype)  # type: ignore[no-any-return]
     check_array(size)
     array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
     if array is None:  # also of an empty array with too long an axis

@@ -40,6 +40,9 @@ class Memory(Protocol):
     def constant(self, x: Array) -> Array:
         """As from_host, for operands that come again: kept on the device where that pays."""
 
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A new array of any values, of the memory that xp gives."""
+
     def address(self, x: Array) -> int:
         """Where the array's first entry lies."""
 
@@ -205,7 +208,12 @@ def _host(device: str | None) -> HostBackend:
 
 def backend_of(x: Array) -> Backend:
     """The backend that computes on an array: where it lies."""
-    return _host(_device.get()) if isinstance(x, np.ndarray) else get_backend(f"cuda:{x.device.id}")
+    return _host(_device.get()) if isinstance(x, np.ndarray) else get_backend(_gpu_name(x.data.device_id))
+
+
+@cache
+def _gpu_name(index: int) -> str:
+    return f"cuda:{index}"
 
 
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
@@ -226,7 +234,7 @@ def same_device(x: Array, y: Array) -> bool:
     """Whether two arrays lie on one device."""
     if type(x) is not type(y):
         return False
-    return isinstance(x, np.ndarray) or bool(x.device.id == y.device.id)
+    return isinstance(x, np.ndarray) or x.data.device_id == y.data.device_id
 
 
 def is_device_array(x: object) -> bool:

@@ -112,6 +112,10 @@ class HostMemory:
         """See Backend."""
         return f
 
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """See Backend."""
+        return np.empty(shape, dtype)
+
     def address(self, x: Array) -> int:
         """See Backend."""
         return int(x.__array_interface__["data"][0])

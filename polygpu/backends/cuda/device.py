@@ -228,7 +228,7 @@ class Device:
     # ---- arrays ----
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A new array of any values; OutOfDeviceMemory where it does not fit."""
+        """See Backend; OutOfDeviceMemory where it does not fit."""
         if self._current_device() != self._index:
             with self._scope:
                 return self.xp.ndarray(shape, dtype)  # type: ignore[no-any-return]
