@@ -9,11 +9,7 @@ namespace pg {
 
 namespace {
 constexpr size_t MAX_LEAF_SIZE = 8;
-
-// A row of one leaf is its own transform.
-template <class T> void copy_row(const T *x, T *y, const Row<T> &row) { std::memmove(y, x, row.degree * sizeof(T)); }
-template <class T> constexpr RowKernels<T> ONE_LEAF = {copy_row<T>, copy_row<T>, nullptr, 0, false};
-}  // namespace
+}
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
     : modulus_(modulus), tables_{forward.memory, inverse.memory} {
@@ -70,11 +66,21 @@ template <class T> struct Transform::LimbRow : Row<T> {
 
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {
     const Modulus &m = basis_.moduli()[limb];
-    const RowKernels<T> &fast = points_ == 1 ? ONE_LEAF<T> : kernels<T>(m, degree_);
+    const RowKernels<T> &fast = kernels<T>(m, degree_);
     const PrimeTables &tables = *tables_[limb];
     return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, leaf_size_, block_,
              worker.stop},
             &fast};
+}
+
+template <class T> void Transform::forward_row(const T *x, T *y, const LimbRow<T> &r) const {
+    if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
+    else r.kernels->forward(x, y, r);
+}
+
+template <class T> void Transform::inverse_row(const T *x, T *y, const LimbRow<T> &r) const {
+    if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
+    else r.kernels->inverse(x, y, r);
 }
 
 // Leaf i is X^leaf_size - c: the two leaves below the twiddle w have c = w and c = -w.
@@ -108,10 +114,10 @@ template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *
 template <class T>
 void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const {
     const LimbRow<T> r = row<T>(limb, worker);
-    r.kernels->forward(a, left, r);
-    if (a != b) r.kernels->forward(b, right, r);
+    forward_row(a, left, r);
+    if (a != b) forward_row(b, right, r);
     multiply_eval_row(left, a != b ? right : left, left, r);
-    r.kernels->inverse(left, y, r);
+    inverse_row(left, y, r);
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
 
@@ -123,7 +129,8 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
     const double seconds = basis_.slowness() * seconds_transform(degree_);
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const LimbRow<T> r = row<T>(i % limbs, worker);
-        (FORWARD ? r.kernels->forward : r.kernels->inverse)(from.row(i), result + i * degree_, r);
+        if (FORWARD) forward_row(from.row(i), result + i * degree_, r);
+        else inverse_row(from.row(i), result + i * degree_, r);
     });
 }
 

@@ -56,6 +56,8 @@ class Transform {
   private:
     template <class T> struct LimbRow;
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
+    template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
+    template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
     template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
     template <class T, bool FORWARD> void run(const Array &x, const Out &out) const;
