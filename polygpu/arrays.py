@@ -74,6 +74,9 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
     """Whether two arrays may share memory."""
     if isinstance(a, np.ndarray):
         return np.may_share_memory(a, b)
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        first, second = compute.address(a), compute.address(b)
+        return first < second + b.nbytes and second < first + a.nbytes
     with compute.device_scope():
         return bool(compute.xp.may_share_memory(a, b))
 

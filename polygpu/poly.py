@@ -321,19 +321,19 @@ class Poly:
         return out
 
     def __add__(self, other: Poly | int) -> Poly:
-        return _operator(self.add, other)
+        return self.add(other) if type(other) is Poly else _operator(self.add, other)
 
     def __radd__(self, other: int) -> Poly:
         return _operator(self.add, other)
 
     def __sub__(self, other: Poly | int) -> Poly:
-        return _operator(self.sub, other)
+        return self.sub(other) if type(other) is Poly else _operator(self.sub, other)
 
     def __rsub__(self, other: int) -> Poly:
         return _operator(lambda x: self._operand(x).sub(self), other)
 
     def __mul__(self, other: Poly | int) -> Poly:
-        return _operator(self.mul, other)
+        return self.mul(other) if type(other) is Poly else _operator(self.mul, other)
 
     def __rmul__(self, other: int) -> Poly:
         return _operator(self.mul, other)

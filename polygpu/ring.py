@@ -33,7 +33,7 @@ from .ops.integers import from_integers, from_residues, ones
 from .ops.multiply import choose, plan_product
 from .ops.sampling import Seed, uniform
 from .ops.transform import eval_points
-from .plans.basis import Basis, basis_of
+from .plans.basis import Basis, Calls, basis_of
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.permutation import bit_reversal
 from .plans.product import Plan
@@ -197,6 +197,11 @@ class Ring:
             plan = plan_product(self, way)
             self._products[product, device] = plan
         return plan
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What is ready for calls that come again (ops/calls.py)."""
+        return {}
 
     @cached_property
     def _products(self) -> dict[tuple[Product, str], Plan]:

@@ -23,6 +23,7 @@ from ..plans.product import AuxiliarySize, FftProductPlan, Plan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
+Done = Any  # what a backend did, in a form of its own
 
 
 class Memory(Protocol):
@@ -49,14 +50,29 @@ class Memory(Protocol):
     def device_scope(self) -> AbstractContextManager[Any]:
         """Inside a `with`, functions of xp allocate on this device."""
 
+    def again(
+        self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[..., Array | None] | None:
+        """What computes on other operands as an operation did, into a new array; None where it cannot.
+
+        done: what the operation returned. The operands have the shapes of those before and are of this
+        device's kind. None is its result for operands that need another way: in unaligned memory, on another
+        device.
+        """
+
     def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """What repeats f with its work recorded once; f itself where nothing is gained."""
 
 
 class Arithmetic(Memory, Protocol):
-    """What there is modulo every basis, wide ones too. The operations write into `out`."""
+    """What there is modulo every basis, wide ones too. The operations write into `out`.
 
-    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    What an operation returns is for again().
+    """
+
+    def pointwise(
+        self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array
+    ) -> Done | None:
         """out = a + b, a - b, -a, a * b or a * b + c, entry by entry; b may be (*batch, rows, 1)."""
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
@@ -65,16 +81,16 @@ class Arithmetic(Memory, Protocol):
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """Coefficients to the evaluation domain, in its bit-reversed order."""
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """The evaluation domain to coefficients."""
 
-    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """Product in the ring, coefficients to coefficients."""
 
-    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> Done | None:
         """Product in the evaluation domain, complete or not."""
 
 

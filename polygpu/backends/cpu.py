@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,12 @@ import numpy as np
 from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words
+from ..memory import SMALL_ARRAY
 from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
-from . import Array, Op
+from . import Array, Done, Op, host
 from .reference import HostMemory
 
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
@@ -103,9 +106,33 @@ class CpuBackend(HostMemory):
             basis, degree, plan.length, negacyclic, plan.digits, plan.width, plan.sums, plan.twiddles
         )
 
-    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    def again(
+        self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[..., Array | None] | None:
         """See Backend."""
-        self._native_basis(basis).pointwise(_OPS[op], a, b, c, out)
+        if done is None or prod(shape) * dtype.itemsize > SMALL_ARRAY:
+            return None
+        native, new, of_host = done, _cpu.empty, host
+
+        def call(*operands: Array) -> Array | None:
+            if of_host() is not self:
+                return None
+            out = new(shape, dtype, False, SMALL_ARRAY)
+            if out is not None:
+                native(*operands, out)
+            return out
+
+        return call
+
+    def pointwise(
+        self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array
+    ) -> Done | None:
+        """See Backend."""
+        native, code = self._native_basis(basis), _OPS[op]
+        native.pointwise(code, a, b, c, out)
+        if op == "neg":
+            return lambda a, out: native.pointwise(code, a, None, None, out)
+        return None if op == "mul_add" else lambda a, b, out: native.pointwise(code, a, b, None, out)
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
@@ -119,13 +146,17 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).reduce_words(words, limb, out)
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._native(plan).forward(x, out)
+        native = self._native(plan)
+        native.forward(x, out)
+        return native.forward
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._native(plan).inverse(x, out)
+        native = self._native(plan)
+        native.inverse(x, out)
+        return native.inverse
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
@@ -144,13 +175,17 @@ class CpuBackend(HostMemory):
         """See Backend; by measurement (docs/performance.md)."""
         return plan.degree <= (32 if _cpu.isa() == "avx512" else 16) and count * plan.degree >= 1 << 15
 
-    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._native(plan).multiply(a, b, out)
+        native = self._native(plan)
+        native.multiply(a, b, out)
+        return native.multiply
 
-    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._native(plan).multiply_eval(a, b, out)
+        native = self._native(plan)
+        native.multiply_eval(a, b, out)
+        return native.multiply_eval
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """See Backend."""

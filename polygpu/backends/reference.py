@@ -116,6 +116,10 @@ class HostMemory:
         """See Backend."""
         return np.empty(shape, dtype)
 
+    def again(self, done: Any, shape: tuple[int, ...], dtype: Any) -> Callable[..., Array | None] | None:
+        """See Backend."""
+        return None
+
     def address(self, x: Array) -> int:
         """See Backend."""
         return int(x.__array_interface__["data"][0])

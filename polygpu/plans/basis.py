@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 # What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
 Handles = dict[str, Any]
+# What is ready for calls that come again (ops/calls.py): from operands a result, or None for "not this way".
+Calls = dict[tuple[Any, ...], Callable[..., Any]]
 
 _WORD = (1 << 64) - 1
 
@@ -22,6 +25,7 @@ class Basis:
     dtype: np.dtype[Any]
     words: int  # words of one residue; more than 1 only for a single modulus above 2^64
     handles: Handles = field(default_factory=dict, repr=False)
+    calls: Calls = field(default_factory=dict, repr=False)
 
     @cached_property
     def rows(self) -> int:

@@ -7,11 +7,10 @@ from typing import Any
 
 from ...plans.basis import Basis
 from ...plans.permutation import Permutation
-from .. import Array, Op
+from .. import Array, Done, Op
 from .launch import (
     ALIGNMENT,
     LAYOUT,
-    MAX_AXES,
     POINTER,
     U32,
     U64,
@@ -74,39 +73,39 @@ def integers_launch(basis: Basis, entries: int, **values: int) -> Launch:
 class Elementwise(Launcher):
     """Kernels of pointwise.cu."""
 
-    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+    def pointwise(
+        self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array
+    ) -> Done | None:
         """See Backend."""
-        if b is None:
-            b = a
-        if c is None:
-            c = a
-        shape = out.shape
-        if len(shape) - 2 > MAX_AXES:
-            a, b, c = self._spread(shape, a, b, c)
-        shapes = a.shape, b.shape, c.shape
-        moved = self.address(a) | self.address(c) | self.address(out)
-        if shapes[1][-1] > 1:  # a scalar is read alone
-            moved |= self.address(b)
-        aligned = moved % ALIGNMENT == 0
-        self.run(
+        shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
+        spread = self._spread(shape, *operands)
+        shapes, bits = tuple(x.shape for x in spread), self.address(out)
+        for x, own in zip(spread, shapes, strict=True):
+            if own[-1] > 1:  # a scalar is read alone
+                bits |= self.address(x)
+        aligned = bits % ALIGNMENT == 0
+        prepared = self.run(
             basis.handles,
             (op, aligned, shape, *shapes),
             lambda: self._pointwise_recipe(basis, op, aligned, shape, *shapes),
-            *(a, b, c, out),
+            *(*spread, out),
         )
+        return prepared if aligned and spread[0] is a else None
 
     def _pointwise_recipe(
         self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
     ) -> Recipe:
-        n, width = shape[-1], ALIGNMENT // basis.dtype.itemsize
+        """Of so many operands and the result; the kernel takes three, of which it reads those it wants."""
+        count, n, width = len(operands), shape[-1], ALIGNMENT // basis.dtype.itemsize
+        numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
         moduli = self._moduli_of(basis)
-        where = (
-            layout_of(shape, *operands) | dict.fromkeys("abcy", 0) | {"moduli": self.address(moduli.value)}
-        )
+        where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
+        where["moduli"] = self.address(moduli.value)
         width = width if aligned and n % width == 0 else 1
-        launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=operands[1][-1], **where)
-        recipe = Recipe(4, moduli)
-        recipe.launch(launch, 0, 1, 2, 3)
+        length = operands[numbers[1]][-1]
+        launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=length, **where)
+        recipe = Recipe(count + 1, moduli)
+        recipe.launch(launch, *numbers, count)
         return recipe
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:

@@ -216,7 +216,7 @@ class Launcher(Device):
 
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
-    ) -> None:
+    ) -> Prepared:
         """Launch on the current stream what the recipe of a key says, which is asked for it once.
 
         The key holds all that the recipe depends on beside the owner of the handles and the card.
@@ -230,6 +230,43 @@ class Launcher(Device):
         else:
             with self._scope:
                 self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+        return prepared
+
+    def again(
+        self, done: Prepared | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[..., Array | None] | None:
+        """See Backend. It takes what run() does for the usual call, and leaves all others to that."""
+        if done is None or done.temporaries:
+            return None
+        launch, streams, index, record = done.launch, done.streams, self._index, recording.get
+        stream_of, device, new = self.xp.cuda.get_current_stream, self._current_device, self.xp.ndarray
+
+        def call(x: Any, y: Any = None) -> Array | None:
+            stream, first = stream_of(index).ptr, x.data
+            a, b = first.ptr, 0 if y is None else y.data.ptr
+            if (
+                device() != index
+                or first.device_id != index
+                or (a | b) % ALIGNMENT
+                or stream not in streams
+                or record() is not None
+            ):
+                return None
+            try:
+                out = new(shape, dtype)
+                if y is None:
+                    launch(stream, a, out.data.ptr)
+                else:
+                    launch(stream, a, b, out.data.ptr)
+            except self._memory_error as error:
+                raise self._scope.out_of_memory(error) from error
+            except _cpu.NoContext:
+                return None
+            except _cpu.DriverError as error:
+                raise DeviceError(f"{self.name}: {error}") from error
+            return out  # type: ignore[no-any-return]
+
+        return call
 
     def run_once(self, recipe: Recipe, *operands: int) -> None:
         """Launch what is not kept, on operands at these addresses."""

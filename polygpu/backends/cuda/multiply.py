@@ -11,7 +11,7 @@ from ...errors import ParameterError
 from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
 from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
-from .. import Array
+from .. import Array, Done
 from .device import Shared
 from .elementwise import Elementwise
 from .launch import (
@@ -248,51 +248,47 @@ class Multiply(Elementwise, Transform):
         complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
         return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
-    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
         if isinstance(plan, NttPlan) and plan.points == 1:
-            self.multiply_eval(plan, a, b, out)
-            return
+            return self.multiply_eval(plan, a, b, out)
         shape = out.shape
-        if a.shape != shape or b.shape != shape:
-            a, b = self._product_operands(plan, a, b, shape)
-        if (self.address(a) | self.address(b) | self.address(out)) % ALIGNMENT:
+        x, y = self._product_operands(plan, a, b, shape)
+        if (self.address(x) | self.address(y) | self.address(out)) % ALIGNMENT:
             with self._scope:
-                x, result = a.copy(), self.xp.empty_like(out)
-                y = x if b is a else b.copy()
+                x, result = x.copy(), self.xp.empty_like(out)
+                y = x if b is a else y.copy()
             self.multiply(plan, x, y, result)
             with self._scope:
                 out[...] = result
-            return
-        same, shapes = a is b, (a.shape, b.shape, shape)
-        self.run(
+            return None
+        same, shapes = x is y, (x.shape, y.shape, shape)
+        prepared = self.run(
             plan.handles,
             ("product", same, *shapes),
             lambda: self._product_recipe(plan, *shapes, same),
-            *(a, b, out),
+            *(x, y, out),
         )
+        return prepared if x is a and y is b else None
 
-    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
-        basis = plan.basis
         if plan.leaf_size == 1:
-            self.pointwise(basis, "mul", a, b, None, out)
-        else:
-            # Every coefficient of a leaf reads all of both operands' leaf.
-            with self._scope:
-                a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
-            shape = out.shape
-            a, b = self._spread(shape, a, b)
-            shapes = a.shape, b.shape, shape
-            self.run(
-                plan.handles, ("leaves", *shapes), lambda: self._eval_recipe(plan, *shapes), *(a, b, out)
-            )
+            return self.pointwise(plan.basis, "mul", a, b, None, out)
+        # Every coefficient of a leaf reads all of both operands' leaf.
+        with self._scope:
+            a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
+        shape = out.shape
+        a, b = self._spread(shape, a, b)
+        shapes = a.shape, b.shape, shape
+        self.run(plan.handles, ("leaves", *shapes), lambda: self._eval_recipe(plan, *shapes), *(a, b, out))
+        return None
 
     def _eval_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
         """Products of evaluated values, in so many axes as kernels broadcast."""
         if plan.leaf_size == 1:
             recipe = Recipe(3)
-            recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b, a), 0, 1, 0, 2)
+            recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b), 0, 1, 2)
             return recipe
         leaves, moduli = self._leaves(plan), self._moduli_of(plan.basis)
         where = layout_of(out, a, b) | dict.fromkeys("aby", 0)
@@ -303,6 +299,8 @@ class Multiply(Elementwise, Transform):
 
     def _product_operands(self, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
         """Operands in such a shape as the kernels of a product repeat."""
+        if a.shape == b.shape == shape:
+            return a, b
         if self._in_one_kernel(plan):
             return tuple(self._repeated(x, shape) for x in (a, b))
         return self._spread(shape, a, b)

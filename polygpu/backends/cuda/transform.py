@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...plans.ntt import NttPlan, PrimeTables
-from .. import Array
+from .. import Array, Done
 from .device import Shared
 from .launch import (
     ALIGNMENT,
@@ -201,33 +201,31 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
 class Transform(Launcher):
     """Kernels of ntt.cu and tables.cu."""
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._transform(plan, x, out, "forward")
+        return self._transform(plan, x, out, "forward")
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._transform(plan, x, out, "inverse")
+        return self._transform(plan, x, out, "inverse")
 
-    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> None:
+    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> Done | None:
         if plan.points == 1:
             with self._scope:
                 out[...] = x
-        elif (self.address(x) | self.address(out)) % ALIGNMENT:
+            return None
+        if (self.address(x) | self.address(out)) % ALIGNMENT:
             with self._scope:
                 aligned = x.copy()
             self._transform(plan, aligned, aligned, direction)
             with self._scope:
                 out[...] = aligned
-        else:
-            shape = x.shape
-            self.run(
-                plan.handles,
-                (direction, shape),
-                lambda: self._transform_recipe(plan, direction, prod(shape[:-2])),
-                x,
-                out,
-            )
+            return None
+        shape = x.shape
+        key = direction, shape
+        return self.run(
+            plan.handles, key, lambda: self._transform_recipe(plan, direction, prod(shape[:-2])), x, out
+        )
 
     def _transform_recipe(self, plan: NttPlan, direction: str, count: int) -> Recipe:
         """Of each group of limbs, the transforms of so many polynomials."""
