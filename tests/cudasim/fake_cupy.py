@@ -380,7 +380,7 @@ _DELEGATED = """
     array_equal allclose isclose concatenate stack vstack hstack split array_split moveaxis rollaxis
     swapaxes diagonal transpose broadcast_to broadcast_arrays reshape ravel squeeze expand_dims atleast_1d
     flip roll repeat tile pad take take_along_axis searchsorted sort argsort unique nonzero matmul
-    dot tensordot einsum outer
+    dot tensordot einsum outer argwhere
 """.split()  # noqa: SIM905
 _FFT = ["fft", "ifft", "rfft", "irfft", "fftshift"]
 
