@@ -56,10 +56,7 @@ def sized(arguments: str, **cases: Iterable[Any]) -> Any:
 
 
 def _cases(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
-    params = [
-        pytest.param(*row, marks=MARKS.get(row[0], ()), id=None if len(names) > 2 else "-".join(row))
-        for row in rows
-    ]
+    params = [pytest.param(*row, marks=MARKS.get(row[0], ())) for row in rows]
     parametrized = pytest.mark.parametrize(names, params, indirect=["device"])
     return lambda test: parametrized(pytest.mark.usefixtures("device")(test))
 
@@ -134,9 +131,15 @@ def same(found: Poly, expected: Poly) -> None:
     np.testing.assert_array_equal(host(found.data), expected.data)
 
 
+def card_name() -> str:
+    """The card that the test runs on; the first one of a simulation of its own."""
+    name = backends.current_device()
+    return name if name.startswith("cuda") else "cuda:0"
+
+
 def agree(compute: Callable[..., Any], *operands: Poly) -> None:
     """The same call on a card as on the CPU; operands stay as they were."""
-    moved = [x.to() for x in operands]
+    moved = [x.to(card_name()) for x in operands]
     with pg.device("cpu"):
         expected = compute(*operands)
     same(compute(*moved), expected)
@@ -163,7 +166,7 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @contextmanager
 def card_of(multiprocessors: int, **changes: Any) -> Iterator[Any]:
     """The backend, as on a card with so many: few rows fill one, 0 give the largest tiles of matrices."""
-    compute = backend() if backend().name.startswith("cuda") else backends.get_backend("cuda:0")
+    compute: Any = backends.get_backend(card_name())
     card = compute.card
     compute.card = replace(card, multiprocessors=multiprocessors, **changes)
     try:

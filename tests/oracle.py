@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import flint
 import numpy as np
 import pytest
-from devices import backend, over
+from devices import agree, backend, card_name, over, same
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
@@ -204,3 +204,106 @@ LAYOUTS = {
     ).reshape(x.shape),
     "subclass": lambda x: x.view(np.recarray),
 }
+
+
+# ---- the same bits as on the CPU ----
+
+KINDS = ("negacyclic", "cyclic")
+
+
+def drawn(R: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> Poly:
+    """On the host: uniform residues and many at the edges; the first polynomial of a batch is all Q - 1."""
+    if R.basis.wide:
+        source = random.Random(f"{R!r} {batch} {seed}")
+        edges = [0, 1, R.modulus // 2, R.modulus - 1]
+        values = np.empty(math.prod(batch) * R.n, dtype=object)
+        for i in range(len(values)):
+            values[i] = source.choice(edges) if source.random() < 0.3 else source.randrange(R.modulus)
+        if batch:
+            values[: R.n] = R.modulus - 1
+        with pg.device("cpu"):
+            return R(values.reshape(*batch, R.n))
+    rng = np.random.default_rng([seed, R.n, *batch])
+    data = np.empty((*batch, R.rows, R.n), R.dtype)
+    for i, q in enumerate(R.moduli):
+        x = rng.integers(0, q - 1, size=(*batch, R.n), dtype=np.uint64, endpoint=True)
+        edges_of_limb = np.array([0, 1, q // 2, q - 1], dtype=np.uint64)
+        at = rng.random(x.shape) < 0.2
+        x[at] = rng.choice(edges_of_limb, size=int(at.sum()))
+        data[..., i, :] = x
+        if batch and data.size:
+            data[(0,) * len(batch)][i] = q - 1
+    return R.from_residues(data)
+
+
+def check_ring(R: Ring, batch: tuple[int, ...] = (3,)) -> None:
+    """Every operation of a ring once on a card, on random coefficients with edges and on the largest."""
+    a, b = drawn(R, batch, 1), drawn(R, batch[-1:], 2)
+    for x, y in ((a, b), (a, a)):
+        agree(Poly.add, x, y)
+        agree(Poly.sub, x, y)
+        for method in ("auto", "ntt"):
+            agree(partial(Poly.mul, product=method), x, y)
+    agree(Poly.neg, a)
+    agree(lambda x: x * (R.modulus - 2), a)
+    agree(lambda x: x * x, a)
+    agree(Poly.sum, a)
+    g = next(g for g in range(R.n // 2 + 3, 4 * R.n + 4) if math.gcd(g, 2 * R.n) == 1)
+    agree(lambda x: x.automorphism(g), a)
+    agree(lambda x: x.mul_monomial(-3), a)
+    if not R.has_eval:
+        if not R.basis.wide:
+            check_methods(a, b)
+        return
+    check_transform(a)
+    e, f = a.ntt(), b.ntt()
+    agree(Poly.add, e, f)
+    agree(Poly.mul, e, f)
+    agree(Poly.mul, e, e)
+    agree(pg.fma, e, f, f)
+    agree(lambda x: x.automorphism(g), e)
+
+
+def check_methods(a: Poly, b: Poly, methods: tuple[Any, ...] = ("ntt", "fft")) -> None:
+    """Products by auxiliary primes and by FFT, which the card chooses between."""
+    for x, y in ((a, b), (a, a)):
+        expected = x.mul(y, product="ntt")
+        for method in methods:
+            same(x.to(card_name()).mul(y.to(card_name()), product=method), expected)
+
+
+def edges(R: Ring, batch: tuple[int, ...], seed: int) -> Poly:
+    """On the host: the first rows have all their residues at q/2, around it in turns and at q - 1."""
+    a = drawn(R, batch, seed)
+    rows = a.data.reshape(-1, R.rows, R.n)
+    for limb, q in enumerate(R.moduli):
+        half, other = q // 2, (q // 2 + 1) % q
+        for row, (even, odd) in zip(rows, ((half, half), (half, other), (q - 1, q - 1)), strict=False):
+            row[limb, ::2], row[limb, 1::2] = even, odd
+    return a
+
+
+def check_transform(a: Poly) -> None:
+    agree(Poly.ntt, a)
+    agree(Poly.intt, a.ntt())
+    agree(Poly.intt, Poly(a.ring, a.data, "eval"))  # the largest values in that domain too
+
+
+def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
+    """The largest of that size with a transform; skips where there is none."""
+    try:
+        return ntt_primes(n, bits, kind=kind)[0]
+    except pg.ParameterError as error:
+        pytest.skip(str(error))
+
+
+def chain(n: int, bits: tuple[int, ...], kind: Any = "negacyclic") -> Ring:
+    """A ring with limbs of so many bits."""
+    primes = {size: iter(ntt_primes(n, size, bits.count(size), kind=kind)) for size in set(bits)}
+    return Ring(n, [next(primes[size]) for size in bits], kind=kind)
+
+
+def halved(n: int, bits: int, layers: int) -> int:
+    """A prime whose transform of degree n stops `layers` layers early."""
+    order = 2 * n >> layers
+    return next(q for q in ntt_primes(order // 2, bits, 50) if (q - 1) % (2 * order))

@@ -9,8 +9,8 @@ import pytest
 from devices import (
     HOST,
     over,
-    there,
     shares_memory,
+    there,
 )
 from oracle import (
     DOMAINS,
@@ -162,6 +162,7 @@ BATCHES = [
     ((0,), ()),
     ((0, 1), (5,)),
     ((1, 1), ()),
+    ((1, 1, 2, 1, 1, 2), (2, 1, 1, 3, 1, 1)),
 ]
 
 
@@ -179,6 +180,16 @@ def test_batch_axes_broadcast(
     method, oracle = OPERATIONS[operation]
     expected = oracle(R, x, y)
     check(method(in_domain(R(x), domain), in_domain(R(y), domain)), expected, domain)
+
+
+@everywhere
+def test_more_axes_than_a_kernel_broadcasts() -> None:
+    x, y = draw(R17, (1, 2) * 4, 1), draw(R17, (2, 1) * 4, 2)
+    a, b = R17(x), R17(y)
+    check(a + a, (x + x) % 17)  # nothing broadcasts
+    check(a + b, (x + y) % 17)
+    check(a * b, times(R17, x, y))
+    check(a * 7, x * 7 % 17)
 
 
 # ---- out= ----
