@@ -283,6 +283,10 @@ def edges(R: Ring, batch: tuple[int, ...], seed: int) -> Poly:
     return a
 
 
+def check_products_by_fft(R: Ring, batch: tuple[int, ...]) -> None:
+    check_methods(edges(R, batch, 1), edges(R, batch[-1:], 2), ("fft",))
+
+
 def check_transform(a: Poly) -> None:
     agree(Poly.ntt, a)
     agree(Poly.intt, a.ntt())

@@ -12,10 +12,10 @@ import flint
 import mpmath
 import numpy as np
 import pytest
-from devices import agree, host, on, same, sized
+from devices import agree, host, noted_kernels, on, same, sized
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import KINDS, check_ring, edges, everywhere
+from oracle import KINDS, check_products_by_fft, check_ring, edges, everywhere
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu
@@ -273,6 +273,18 @@ def test_products_modulo_anything(name: str) -> None:
     """By FFT and through auxiliary primes; a modulus above 2^64 is computed on the host."""
     n, moduli, kind = (ANYTHING | AUXILIARY)[name]
     check_ring(Ring(n, moduli, kind=kind), (2, 3) if n < 1000 else (2,))
+
+
+@sized(
+    "n, moduli, kind",
+    simulated=[BY_FFT[name] for name in BY_FFT if "folded" in name or "n =" in name],
+    cuda=itertools.product([20, 512, 1000, 2**13], DIGITS, ["negacyclic"]),
+)
+def test_products_by_fft_in_passes(n: int, moduli: Any, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
+    names = noted_kernels(monkeypatch)
+    check_products_by_fft(Ring(n, moduli, kind=kind), (2, 3))
+    assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
 
 
 @sized("method, n", simulated=itertools.product(["ntt", "fft"], [20, 64]), cuda=[("ntt", 33), ("fft", 33)])
