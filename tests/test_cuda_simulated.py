@@ -586,7 +586,8 @@ def test_values_that_grow_in_every_stage(gpu, bits):
             else:
                 table[entry] = w[node], (w[node] << 8 * basis.dtype.itemsize) // q
         x = gpu.asarray(np.array(row, basis.dtype))
-        parameters = one_pass(x, gpu.asarray(modulus_constants((q,))), gpu.asarray(table), 1, log_length)
+        moduli, twiddles = gpu.asarray(modulus_constants((q,))), gpu.asarray(table)  # kept until it has run
+        parameters = one_pass(x, moduli, twiddles, 1, log_length)
         forward((1,), (one.threads,), (parameters,), shared_mem=one.shared_values * basis.dtype.itemsize)
         np.testing.assert_array_equal(x.get(), expected.astype(basis.dtype))
 
