@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import (
+    CARDS,
     over,
     shares_memory,
 )
@@ -267,6 +268,14 @@ def test_dot(name: str) -> None:
     R = ring(name)
     x, y = draw(R, (3,), 1), draw(R, (3,), 2)
     check(pg.dot(R(x), R(y)), times(R, x, y).sum(axis=0) % R.modulus)
+
+
+@over(["30 bits", "RNS of 3 words", "3 layers early"], devices=["cpu", *CARDS])
+def test_long_dots(name: str) -> None:
+    R = ring(name)
+    x, y = draw(R, (1001,), 1), draw(R, (1001,), 2)
+    check(pg.dot(R(x), R(y)), times(R, x, y).sum(axis=0) % R.modulus)
+    check(pg.dot(R(x).ntt(), R(y).ntt()), times(R, x, y).sum(axis=0) % R.modulus, "eval")
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, -2, np.int64(1)])

@@ -243,6 +243,17 @@ def test_out_with_an_int(name: str, c: int) -> None:
     check(a, (padded(R, [c]) - x * c) % R.modulus)
 
 
+@everywhere
+def test_out_that_cannot_be() -> None:
+    a, b = RNS(draw(RNS, (2, 3))), RNS(draw(RNS, (3,)))
+    with pytest.raises(pg.OutputError, match="batch shape"):
+        a.add(b, out=b)
+    with pytest.raises(pg.OutputError, match="overlaps"):
+        a[0].add(a[1], out=Poly(RNS, a.data.reshape(6, 3, 4)[1:4], "coef"))
+    with pytest.raises(pg.ParameterError, match="broadcast"):
+        a + RNS(draw(RNS, (2,)))
+
+
 @few_rings
 def test_out_with_a_batch_that_broadcasts(name: str) -> None:
     R = ring(name)

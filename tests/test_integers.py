@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import (
+    CARDS,
+    on,
     over,
     shares_memory,
     there,
@@ -159,6 +161,19 @@ def test_integers_are_copied_never_shared_never_changed(name: str, dtype: type) 
     assert (x == 7).all() and not shares_memory(x, poly.data)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@few_rings
+def test_integers_that_lie_on_the_device(name: str, dtype: Any) -> None:
+    R, limits = ring(name), np.iinfo(dtype)
+    x = np.array([[limits.min, limits.max, 0], [1, limits.max // 2, limits.min + 1]], dtype=dtype)
+    for view in (np.s_[:], np.s_[:, ::2], np.s_[0, 1], np.s_[:0]):
+        found = np.array(x.astype(object)[view], dtype=object)
+        rows = found if found.ndim else found[None]
+        expected = np.zeros((*rows.shape[:-1], R.n), dtype=object)
+        expected[..., : rows.shape[-1]] = rows
+        check(R(there(x)[view]), expected % R.modulus)
+
+
 # ---- residues in ----
 
 
@@ -207,6 +222,24 @@ def test_other_residues_are_copied(name: str, layout: str) -> None:
     assert np.array_equal(np.array(data, dtype=object), before)
     with pytest.raises(pg.ParameterError, match="copy=False"):
         R.from_residues(data, copy=False)
+
+
+@on(*CARDS)
+def test_residues_on_a_card() -> None:
+    x = draw(RNS, (2,))
+    data = there(np.array(residues(RNS, x), RNS.dtype))
+    shared = RNS.from_residues(data)
+    assert shared.data is data
+    assert not shares_memory(RNS.from_residues(data, copy=True).data, data)
+    check(RNS.from_residues(data.astype(np.int64)), x)
+    check(RNS.from_residues(there(np.array(residues(RNS, x), RNS.dtype).T.copy()).T), x)
+    with pytest.raises(pg.ParameterError, match="copy"):
+        RNS.from_residues(data[:, :, ::-1], copy=False)
+    data[1, 2, 3] = RNS.moduli[2]
+    with pg.debug(), pytest.raises(pg.NotCanonical, match=r"\(1, 2, 3\)"):
+        RNS.from_residues(data)
+    with pytest.raises(pg.CoefficientError, match="float64"):
+        RNS(there(np.zeros(3)))
 
 
 def test_read_only_residues_are_shared_and_stay_read_only() -> None:

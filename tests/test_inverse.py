@@ -9,7 +9,10 @@ import flint
 import numpy as np
 import pytest
 from devices import (
+    CARDS,
+    on,
     over,
+    same,
     there,
 )
 from oracle import FEW, R17, RINGS, RNS, check, draw, everywhere, product, ring, times
@@ -158,3 +161,18 @@ def test_not_invertible_is_both_built_ins() -> None:
     for error in (ValueError, ZeroDivisionError):
         with pytest.raises(error):
             R17(0).inverse()
+
+
+@on(*CARDS)
+@pytest.mark.parametrize(
+    ("n", "moduli"), [(16, 97), (256, 3329), (9, 2**20), (9, 2**100), (5, 101), (5, [101, 2**16])]
+)
+def test_an_inverse_lies_where_the_value_does(device: str, n: int, moduli: Any) -> None:
+    """Pointwise, by the extended Euclid and by Hensel lifting, whatever device is chosen for new values."""
+    with pg.device("cpu"):
+        a = Ring(n, moduli)([[1, 2], [3, 0]])
+        expected, x = a.inverse(), a.to(device)
+        same(x.inverse(), expected)
+        same(x**-2, a**-2)
+        if a.ring.has_eval:
+            same(x.ntt().inverse(), expected.ntt())

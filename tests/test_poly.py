@@ -9,18 +9,97 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import (
-    HOST,
-    over,
-)
-from oracle import FEW, R17, RNS, check, draw, few_rings, ring, times
+from devices import CARDS, HOST, agree, backend, on, over, same, shares_memory, there
+from oracle import FEW, R17, RNS, check, draw, drawn, everywhere, few_rings, ring, times
 
-from polygpu import Poly, Ring
+import polygpu as pg
+from polygpu import Poly, Ring, ntt_primes
 
 
-def test_host_devices() -> None:
+@everywhere
+def test_a_value_on_its_device(device: str) -> None:
+    x = draw(RNS, (2,))
+    a = RNS(x)
+    assert a.device == device and a.to() is a and a.to(device) is a
+    back = a.cpu()
+    with pg.device("cpu"):
+        assert back.device == "cpu" and type(back.data) is np.ndarray
+        check(back, x)
+    assert f"device={device}" in repr(a) and device in a._repr_html_()
+
+
+@on(*CARDS)
+def test_a_card_is_left_on_demand_alone() -> None:
     a = RNS(draw(RNS, (2,)))
-    assert a.cpu() is a and a.to("cpu") is a and a.device == "cpu"
+    with pytest.raises(TypeError, match=r"poly\.cpu"):
+        np.asarray(a)
+
+
+@on(*CARDS)
+def test_devices_do_not_mix() -> None:
+    x = RNS(draw(RNS, (2,)))
+    y = x.cpu()
+    mixed: list[Any] = [
+        lambda: x + y,
+        lambda: y + x,
+        lambda: x * y,
+        lambda: x.ntt() * y.ntt(),
+        lambda: pg.fma(x, x, y),
+        lambda: pg.dot(y, x),
+        lambda: x[:, None] @ y[None],
+        lambda: pg.equal(x, y),
+        lambda: pg.stack([x, y]),
+        lambda: pg.concatenate([y, x]),
+    ]
+    for call in mixed:
+        with pytest.raises(pg.DeviceError, match=r"poly\.to"):
+            call()
+    with pytest.raises(pg.OutputError, match="on cpu"):
+        x.add(x, out=y)
+    with pytest.raises(pg.OutputError, match=f"on {x.device}"):
+        y.add(y, out=x)
+
+
+@on(*CARDS)
+def test_the_default_device_does_not_move_values(device: str) -> None:
+    x = RNS(draw(RNS, (2,)))
+    a = x.cpu()
+    assert (a + a).device == "cpu" and (a * 3 + 1).device == "cpu"
+    for other in ("cpu", "reference"):
+        with pg.device(other):
+            assert (x + x).device == device
+    agree(lambda x: x * x + 1, a)
+    agree(lambda x: 2 - x, a)
+    agree(lambda x: x.ntt() + 5, a)
+
+
+CAPTURED = {
+    "30 bits": Ring(64, ntt_primes(64, 30)),
+    "50 bits, RNS": Ring(64, ntt_primes(64, 50, 3)),
+    "60 bits": Ring(64, ntt_primes(64, 60)),
+    "incomplete": Ring(256, 3329),
+    "auxiliary primes": Ring(20, 10**18, product="ntt"),
+    "by FFT": Ring(20, 10**18, product="fft"),
+}
+
+
+@over(CAPTURED, devices=CARDS)
+def test_a_captured_call_reads_its_arguments_at_each_replay(name: str) -> None:
+    """Products and transforms can be recorded: no copy, no wait."""
+    R = CAPTURED[name]
+
+    def compute(x: Poly, y: Poly) -> Any:
+        both = x * y, x * x - y, -(x + y)
+        return (*both, x.ntt(), x.ntt() * y.ntt(), y.ntt().intt()) if R.has_eval else both
+
+    a, b = drawn(R, (3,), 1), drawn(R, (3,), 2)
+    x, y = a.to(), b.to()
+    replay = pg.capture(compute, x, y)
+    for seed in (3, 4):
+        a = drawn(R, (3,), seed)
+        x.data[...] = there(a.data)
+        for got, expected in zip(replay(), compute(a, b), strict=True):
+            same(got, expected)
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -49,10 +128,11 @@ def test_pickle_out_of_band_moves_no_residues() -> None:
         assert frozen == a and frozen * frozen == a * a and frozen.ntt() == a.ntt()
 
 
+@everywhere
 def test_copy_module() -> None:
     a = RNS(draw(RNS, (2,))).ntt()
     deep = copy.deepcopy(a)
-    assert deep == a and deep.domain == "eval" and not np.shares_memory(deep.data, a.data)
+    assert deep == a and deep.domain == "eval" and not shares_memory(deep.data, a.data)
     assert copy.copy(a) == a
 
 
@@ -85,6 +165,18 @@ def test_dlpack(name: str) -> None:
     check(R.from_residues(array), draw(R, (2,)))
     copied = np.from_dlpack(a, copy=True)
     assert not np.shares_memory(copied, a.data) and np.array_equal(copied, a.data)
+
+
+@on(*CARDS)
+def test_dlpack_on_a_card() -> None:
+    for name in ("30 bits", "60 bits"):
+        R, xp = ring(name), backend().xp
+        x = draw(R, (2,))
+        a = R(x)
+        shared = xp.from_dlpack(a)
+        assert shares_memory(shared, a.data) and shared.dtype == a.data.dtype
+        assert a.__dlpack_device__() == a.data.__dlpack_device__()
+        check(R.from_residues(xp.from_dlpack(a)), x)
 
 
 def test_dlpack_of_read_only_residues() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import agree, backend, card_of, shares_memory, sized
+from devices import agree, backend, card_of, same, shares_memory, sized
 from oracle import (
     BABYBEAR,
     GOLDILOCKS,
@@ -272,3 +272,15 @@ def test_limbs_of_different_primes(n: int, moduli: Any, kind: Any) -> None:
     if n * len(moduli) <= 4096:
         a = drawn(R, (2,))
         assert a.to().to_bigints().tolist() == a.to_bigints().tolist()
+
+
+@sized("log_n, bits", simulated=[(13, 60)], cuda=[(17, 30), (17, 60)])
+def test_long_rows_in_place(log_n: int, bits: int) -> None:
+    """Through several passes."""
+    R = Ring(1 << log_n, prime(1 << log_n, bits))
+    a, b = drawn(R, (3,), 1), drawn(R, (3,), 2)
+    x, y = a.to(), b.to()
+    same(x.ntt(out=x), a.ntt())
+    same(x.intt(out=x), a)
+    same(x.mul(y, out=y), a * b)
+    same(x.mul(x, out=x), a * a)
