@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import (
-    CARDS,
-    over,
-    shares_memory,
-)
+from devices import CARDS, over, shares_memory
 from oracle import (
     DOMAINS,
     R17,

@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import (
-    HOST,
-    over,
-    shares_memory,
-    there,
-)
+from devices import HOST, over, shares_memory, there
 from oracle import (
     DOMAINS,
     FEW,

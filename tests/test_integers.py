@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import (
-    CARDS,
-    on,
-    over,
-    shares_memory,
-    there,
-)
+from devices import CARDS, on, over, shares_memory, there
 from oracle import (
     FEW,
     LAYOUTS,

@@ -8,13 +8,7 @@ from typing import Any
 import flint
 import numpy as np
 import pytest
-from devices import (
-    CARDS,
-    on,
-    over,
-    same,
-    there,
-)
+from devices import CARDS, on, over, same, there
 from oracle import FEW, R17, RINGS, RNS, check, draw, everywhere, product, ring, times
 
 import polygpu as pg

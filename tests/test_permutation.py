@@ -7,9 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from devices import (
-    on,
-)
+from devices import on
 from oracle import check, draw, every_ring, few_rings, few_transforms, fold, in_domain, ring, sign_of
 
 from polygpu import Ring
