@@ -154,6 +154,11 @@ class RawKernel:
             )
         self._dynamic_limits[devices.current()] = int(size)
 
+    # What ptxas would say; the simulator does not know it.
+    num_regs = 32
+    shared_size_bytes = 0
+    local_size_bytes = 0
+
 
 class CompileException(Exception):
     """Stands for `cupy.cuda.compiler.CompileException`."""
