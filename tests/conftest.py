@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from devices import DEVICES, MARKS, use
 from hypothesis import HealthCheck, settings
 
 from polygpu import _cpu
@@ -28,6 +29,13 @@ def _own_folder(tmp_path_factory):
         patch.setenv("POLYGPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("work"))
         yield
+
+
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in DEVICES])
+def device(request):
+    """Runs a test on each device, which is that of new values."""
+    with use(request.param) as name:
+        yield name
 
 
 @pytest.fixture(params=_cpu.supported_isas())

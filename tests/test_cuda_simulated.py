@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pickle
 import re
 import shutil
 import subprocess
@@ -13,23 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import matrices
 import numpy as np
 import nvrtc
 import pytest
 import test_fft
-from cudasim import CARDS, check, in_place_of_cupy, simulated_cuda
+from cudasim import CARDS, check, in_place_of_cupy
+from devices import agree, forget, needs_compiler, noted_kernels, same, simulated
+from oracle import KINDS, chain, check_products_by_fft, check_ring, check_transform, drawn
+from test_multiply import BY_FFT
 
 import polygpu as pg
 from polygpu import backends, fft
 from polygpu.backends import cuda
 from polygpu.backends.cuda.launch import modulus_constants
-from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
 from polygpu.backends.cuda.tiles import (
     Card,
     Rows,
@@ -46,33 +45,10 @@ from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
-)
-
 ORDERS = ("forward", "reverse", "random")
 WORDS = {29: "Lazy32", 30: "Lazy32", 31: "Tight32", 32: "Strict32", 45: "Float64", 50: "Float64"}
 WORDS |= {60: "Lazy60", 61: "Lazy64", 62: "Lazy64", 63: "Strict64", 64: "Strict64"}
-KINDS = ("negacyclic", "cyclic")
 PI = np.longdouble("3.14159265358979323846264338327950288")
-
-
-def _forget():
-    """Backends, and plans with what backends keep there, belong to one simulation."""
-    backends.get_backend.cache_clear()
-    backends._default_device.cache_clear()
-    plan_cache.forget()
-    basis_of.cache_clear()
-
-
-@contextmanager
-def simulated(card="h100", **options):
-    _forget()
-    try:
-        with simulated_cuda(card, **options) as cupy:
-            yield cupy
-    finally:
-        _forget()
 
 
 @pytest.fixture
@@ -81,66 +57,12 @@ def gpu():
         yield cupy
 
 
-def same(on_gpu, on_cpu):
-    assert on_gpu.device.startswith("cuda:") and on_cpu.device == "cpu"
-    assert on_gpu.domain == on_cpu.domain and on_gpu.shape == on_cpu.shape
-    got, expected = on_gpu.cpu().data, on_cpu.data
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(got, expected)
-
-
-def noted_kernels(monkeypatch):
-    """The names of the kernels that are launched from now on, and what they are instances of."""
-    expressions, kernel = set(), cuda.CudaBackend._kernel
-
-    def noted(self, launch):
-        expressions.update((launch.kernel, launch.kernel.partition("<")[0]))
-        return kernel(self, launch)
-
-    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
-    return expressions
-
-
-def largest(ring, batch):
-    """All coefficients Q - 1."""
-    values = np.empty((*batch, ring.n), object)
-    values[...] = ring.modulus - 1
-    return ring(values)
-
-
-def check_ring(ring, batch=(3,)):
-    """Everything that a kernel computes, on random values and on the largest, bit for bit."""
-    a, b, top = ring.random(batch, seed=1), ring.random(batch[-1:], seed=2), largest(ring, batch)
-    x, y, z = (value.to("cuda") for value in (a, b, top))
-    same(x + y, a + b)
-    same(x - y, a - b)
-    same(-x, -a)
-    same(x * 7, a * 7)
-    for method in ("auto", "ntt"):
-        same(x.mul(y, product=method), a * b)
-        same(z.mul(z, product=method), top * top)
-    same(x.mul_monomial(3), a.mul_monomial(3))
-    g = 5 if ring.n % 5 else 7
-    same(x.automorphism(g), a.automorphism(g))
-    same(x.sum(), a.sum())
-    if ring.has_eval:
-        check_transform(ring, batch)
-        same(x.ntt() * y.ntt(), a.ntt() * b.ntt())
-        same(z.ntt() * z.ntt(), top.ntt() * top.ntt())
-        same(pg.fma(x.ntt(), y.ntt(), x.ntt()), pg.fma(a.ntt(), b.ntt(), a.ntt()))
-        same(x.ntt().automorphism(g), a.ntt().automorphism(g))
-
-
-def check_transform(ring, batch=(3,)):
-    for value in (ring.random(batch, seed=3), largest(ring, batch)):
-        evaluated = value.to("cuda").ntt()
-        same(evaluated, value.ntt())
-        same(evaluated.intt(), value)
-        same(ring.from_residues(value.data, domain="eval").to("cuda").intt(), value_of_intt(ring, value))
-
-
-def value_of_intt(ring, value):
-    return ring.from_residues(value.data, domain="eval").intt()
+def check_products(ring, batch=(3,)):
+    """Transforms of a batch whose first value is the largest, and its products with that and with others."""
+    a, b = drawn(ring, batch, 1), drawn(ring, batch, 2)
+    check_transform(a)
+    agree(pg.Poly.mul, a, a[0])
+    agree(pg.Poly.mul, a, b)
 
 
 def primes(n, bits, kind="negacyclic", count=1):
@@ -151,28 +73,33 @@ def primes(n, bits, kind="negacyclic", count=1):
 
 
 @needs_compiler
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("bits", WORDS)
-def test_every_word(bits, order):
+def test_any_order_of_threads(bits, order):
+    """The tests of all devices run in a random order."""
     with simulated(order=order, seed=bits):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
             (group,) = groups_of(ring.basis, backends.get_backend("cuda:0").card)
             assert group == (0, 1, WORDS[bits])
             check_ring(ring)
+        check_ring(pg.Ring(256, 3329), (2, 3))
 
 
 @needs_compiler
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 9, 10, 12])
-def test_every_size(gpu, size):
-    """Lengths of all rounds, lone rows and ragged tiles; the words take turns."""
-    n = 1 << size
-    bits = (30, 50, 60)[size % 3]
-    for kind in KINDS:
-        ring = pg.Ring(n, primes(n, bits, kind), kind=kind)
-        check_transform(ring, (1,))
-        a, b = ring.random((5,), seed=1), ring.random((5,), seed=2)
-        same(a.to("cuda") * b.to("cuda"), a * b)
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_ffts_in_any_order_of_threads(dtype, order):
+    """The bits of another order."""
+    found = []
+    for options in ({"order": order}, {"order": "random", "concurrent_blocks": 3}):
+        with simulated(**options) as cupy:
+            rows = [cupy.asarray(test_fft.values((33, 1 << i), dtype)) for i in range(13)]
+            found.append([fft.fft(x, inverse).get() for x in rows for inverse in (False, True)])
+            a, b = (cupy.asarray(test_fft.values((33, 64), dtype, seed)) for seed in (1, 2))
+            found[-1] += [fft.convolve64(a, b).get(), fft.convolve64(a, b[0], out=a).get()]
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 @needs_compiler
@@ -185,13 +112,10 @@ def test_many_short_rows(gpu, size, monkeypatch):
     n, batch = 1 << size, (4096 >> size) + 1
     (one,) = split_passes(n, 1, 4 if size == 9 else 8, backend.card)
     ring = pg.Ring(n, primes(n, {7: 60, 9: 30, 11: 50}[size]))
-    check_transform(ring, (batch,))
-    a, b = ring.random((batch,), seed=1), ring.random((batch,), seed=2)
-    same(a.to("cuda") * b.to("cuda"), a * b)
+    check_products(ring, (batch,))
     assert one.log_values == 4 and sum(one.shape in name for name in kernels) == 3
     kernels.clear()
-    a, b = a[:1], b[:1]
-    same(a.to("cuda") * b.to("cuda"), a * b)
+    agree(pg.Poly.mul, drawn(ring, (1,), 1), drawn(ring, (1,), 2))
     (small,) = split_passes(n, 1, 4 if size == 9 else 8, backend.card, few=True)
     assert small != one and any("ntt_product<" in name and small.shape in name for name in kernels)
 
@@ -203,18 +127,8 @@ def test_many_short_rows_of_leaves(gpu, monkeypatch):
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     ring = pg.Ring.preset("ml-kem")
     for batch in (17, 2, 17):
-        check_transform(ring, (batch,))
-        a, b = ring.random((batch,), seed=1), ring.random((batch,), seed=2)
-        same(a.to("cuda") * b.to("cuda"), a * b)
-        same(a.to("cuda").ntt() * b.to("cuda").ntt(), a.ntt() * b.ntt())
-
-
-@needs_compiler
-@pytest.mark.parametrize("q", [3, 5, 17, 257, 7681, 12289])
-def test_small_primes(gpu, q):
-    n = (q - 1) & (1 - q)  # the largest power of two that divides q - 1
-    for kind, degree in (("cyclic", min(n, 64)), ("negacyclic", min(n // 2, 64))):
-        check_ring(pg.Ring(degree, q, kind=kind))
+        check_products(ring, (batch,))
+        agree(pg.Poly.mul, drawn(ring, (batch,), 1).ntt(), drawn(ring, (batch,), 2).ntt())
 
 
 @needs_compiler
@@ -271,41 +185,7 @@ def test_three_passes(bits, monkeypatch):
     for kind, order in zip(KINDS, ("reverse", "random"), strict=True):
         with simulated(order=order, seed=bits):
             ring = pg.Ring(1 << 12, primes(1 << 12, bits, kind, count=2), kind=kind)
-            check_transform(ring)
-            a, b = ring.random((3,), seed=1), largest(ring, ())
-            same(a.to("cuda") * b.to("cuda"), a * b)
-
-
-def chain(n, bits, kind="negacyclic"):
-    """A ring with limbs of so many bits."""
-    lists = {b: iter(primes(n, b, kind, bits.count(b))) for b in bits}
-    return pg.Ring(n, [next(lists[b]) for b in bits], kind=kind)
-
-
-MIXED = [
-    ("h100", (60, 50, 50, 60)),
-    ("rtx3090", (30, 62, 31, 31)),
-    ("h100", (64, 50, 30)),
-    ("rtx3090", (50, 32, 30)),
-    ("h100", (30, 31, 32)),
-]
-
-
-@needs_compiler
-@pytest.mark.parametrize(("card", "bits"), MIXED, ids=str)
-@pytest.mark.parametrize("n", [2, 16, 64, 512])
-def test_every_limb_in_its_own_word(n, card, bits):
-    """Groups of limbs, with rows of other limbs between: several rows a block, and ragged blocks."""
-    kind = KINDS[n > 16]
-    with simulated(card, order="random", seed=n):
-        ring = chain(n, bits, kind)
-        assert len(groups_of(ring.basis, backends.get_backend("cuda:0").card)) > 1
-        for batch in ((), (3, 5)):
-            check_transform(ring, batch)
-            a, b = ring.random(batch, seed=1), largest(ring, batch[-1:])
-            for x, y in ((a, b), (b, a), (a, a)):
-                same(x.to("cuda") * y.to("cuda"), x * y)
-            same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+            check_products(ring)
 
 
 @needs_compiler
@@ -318,9 +198,7 @@ def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
     monkeypatch.setattr(cuda.transform, "_MAX_GRID_Y", 65535 if lag else 0)
     with simulated("rtx3090", order="random", seed=lag, concurrent_blocks=3):
         ring = chain(1 << 11, bits)
-        check_transform(ring, (3,))
-        a, b = ring.random((2,), seed=1), largest(ring, ())
-        same(a.to("cuda") * b.to("cuda"), a * b)
+        check_products(ring)
 
 
 @needs_compiler
@@ -328,20 +206,7 @@ def test_more_limbs_than_a_launch_takes(gpu):
     ring = chain(16, (30,) * 70 + (31,))
     groups = groups_of(ring.basis, backends.get_backend("cuda:0").card)
     assert [group.limbs for group in groups] == [64, 6, 1]
-    check_transform(ring, (3,))
-    a, b = ring.random((3,), seed=1), largest(ring, ())
-    same(a.to("cuda") * b.to("cuda"), a * b)
-
-
-@needs_compiler
-def test_leaves_of_mixed_limbs(gpu):
-    q, other = 3329, next(q for q in primes(128, 50, count=50) if (q - 1) % 512)
-    ring = pg.Ring(256, [q, other])
-    assert ring.leaf_size == 2
-    check_transform(ring, (3,))
-    a, b = ring.random((3,), seed=1), largest(ring, (2, 1))
-    same(a.to("cuda") * b.to("cuda"), a * b)
-    same(a.ntt().to("cuda") * b.ntt().to("cuda"), a.ntt() * b.ntt())
+    check_products(ring)
 
 
 @needs_compiler
@@ -388,24 +253,8 @@ def test_flow_of_two_passes(passes, bits, concurrent_blocks, monkeypatch):
         with simulated(order="random", seed=bits + lag, concurrent_blocks=concurrent_blocks):
             ring = pg.Ring(base << stages, [q, other])
             assert ring.transform.leaf_size == base
-            check_transform(ring, (5,))
-            a, b = ring.random((3,), seed=1), largest(ring, ())
-            same(a.to("cuda") * b.to("cuda"), a * b)
+            check_products(ring, (5,))
     assert {"ntt_forward_flow", "ntt_inverse_flow"} <= expressions
-
-
-@needs_compiler
-@pytest.mark.parametrize("order", ORDERS)
-def test_incomplete_transforms(order):
-    """Leaves of 2, 4 and 8 coefficients; ML-KEM's are of 2."""
-    with simulated(order=order):
-        for ring in (pg.Ring.preset("ml-kem"), pg.Ring(512, 3329), pg.Ring(1024, 3329), pg.Ring(4, 3)):
-            assert ring.transform.leaf_size > 1
-            check_ring(ring, (2, 3))
-        wide = [q for q in primes(64, 60, count=8) if (q - 1) % 256]
-        ring = pg.Ring(128, wide[:2])
-        assert ring.transform.leaf_size == 2
-        check_ring(ring)
 
 
 @needs_compiler
@@ -415,125 +264,24 @@ def test_incomplete_transforms_of_two_passes(monkeypatch):
         check_ring(pg.Ring.preset("ml-kem"), (3,))
 
 
-@needs_compiler
-def test_limbs_of_different_primes(gpu):
-    for moduli in (
-        primes(256, 30, count=3),
-        primes(64, 50, count=2) + primes(64, 30, count=2),
-        primes(64, 62) + primes(64, 20) + primes(64, 64),
-    ):
-        ring = pg.Ring(256 if len(moduli) == 3 and max(moduli) < 1 << 32 else 64, moduli)
-        check_ring(ring, (2, 3))
-        values = [[-1, ring.modulus - 1, 1 << 70, -(1 << 90)], [5]]
-        with pg.device("cuda"):
-            on_gpu = [ring(v) for v in values]
-        for got, value in zip(on_gpu, values, strict=True):
-            same(got, ring(value))
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "n, moduli, kind",
-    [
-        (256, 1 << 64, "negacyclic"),
-        (256, 1 << 32, "cyclic"),
-        (32, 2, "negacyclic"),
-        (257, 10**18 + 2, "negacyclic"),
-        (255, [2**31 - 1, 2**61 - 1], "negacyclic"),
-        (12, [7, 9, 10], "cyclic"),
-        (1, 1 << 64, "cyclic"),
-        (61, 1 << 128, "negacyclic"),
-        (64, 2**200 - 75, "cyclic"),
-    ],
-)
-def test_products_modulo_anything(gpu, n, moduli, kind):
-    """By FFT and through auxiliary primes; a modulus above 2^64 is computed on the host."""
-    check_ring(pg.Ring(n, moduli, kind=kind), (2, 3))
-
-
-@needs_compiler
-def test_products_in_chunks(gpu, monkeypatch):
-    """Operands that broadcast, a few rows at a time."""
-    ring = pg.Ring(20, [10**9, 10**9 + 7, 2**64 - 59], product="ntt")
-    transform = ring.product_plan().transform
-    row = 8 * len(transform.basis.moduli) * transform.degree
-    a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
-    for rows in (1, 4, 5, 18, 19):
-        monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", rows * row)
-        same(a.to("cuda") * b.to("cuda"), a * b)
-        c = a.to("cuda")
-        c.mul(c, out=c)
-        same(c, a * a)
-
-
 # ---- products by FFT ----
-
-# Of one kernel each: digits of an operand, rows of a block and what is left, products that are folded.
-BY_FFT = {
-    "1 digit": (64, 3329, "negacyclic"),
-    "1 digit, folded": (20, 3329, "negacyclic"),
-    "2 digits": (64, 2**32 - 5, "negacyclic"),
-    "2 digits of 2^32": (64, 2**32, "negacyclic"),
-    "2 digits, folded": (31, [3, 2**32 - 5], "cyclic"),
-    "2 digits of 64 bits": (64, 2**40 - 87, "negacyclic"),
-    "2 digits of 64 bits, folded": (33, [5, 7, 2**40 - 87], "negacyclic"),
-    "3 digits": (64, 2**56 - 5, "negacyclic"),
-    "4 digits": (64, [2**64, 3, 2**61 - 1], "negacyclic"),
-    "4 digits, folded": (64, 2**64 - 59, "cyclic"),
-    "4 digits of 2^64, folded": (100, 2**64, "negacyclic"),
-    "n = 1": (1, 2**64, "cyclic"),
-    "n = 2": (2, 2, "negacyclic"),
-    "1000 coefficients": (1000, 2**32 - 5, "cyclic"),
-}
-
-
-def check_products_by_fft(ring, batches):
-    """Rows at the edges of centred residues, and random ones: as through auxiliary primes on the CPU."""
-    for batch in batches:
-        half = np.empty((*batch, ring.rows, ring.n), ring.dtype)
-        for limb, q in enumerate(ring.moduli):
-            half[..., limb, :] = q // 2
-        minus_half = ring.from_residues(half) + 1
-        a, b, top, edge = (
-            ring.random(batch, seed=1),
-            ring.random(batch[-1:], seed=2),
-            largest(ring, batch),
-            minus_half,
-        )
-        x, y, z, w = (value.to("cuda") for value in (a, b, top, edge))
-        same(x.mul(y, product="fft"), a.mul(b, product="ntt"))
-        same(z.mul(z, product="fft"), top.mul(top, product="ntt"))
-        same(w.mul(w, product="fft"), edge.mul(edge, product="ntt"))
-        same(w.mul(x, product="fft"), edge.mul(a, product="ntt"))
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", BY_FFT)
-def test_products_by_fft(name, monkeypatch):
+def test_products_by_fft_in_one_kernel(name, monkeypatch):
     """In one kernel: a lone product, several in a block, a ragged last one."""
     n, moduli, kind = BY_FFT[name]
     names = noted_kernels(monkeypatch)
     for order in ORDERS:
         with simulated(order=order, seed=n):
             ring = pg.Ring(n, moduli, kind=kind)
-            check_products_by_fft(
-                ring, [(1,), (2,)] if n >= 1000 or order != "random" else [(1,), (2, 3), (19,)]
-            )
+            for batch in [(1,), (2,)] if n >= 1000 or order != "random" else [(1,), (2, 3), (19,)]:
+                check_products_by_fft(ring, batch)
     digits = ring.product_plan("fft").digits
     assert "fft_product" in names and "fft_multiply" not in names
     assert digits == int(name[0]) if "digit" in name else digits <= 4
     assert any(f", {1 << (digits - 1).bit_length()}, " in name for name in names)
-
-
-@needs_compiler
-@pytest.mark.parametrize("name", [name for name in BY_FFT if "folded" in name or "n =" in name])
-def test_products_by_fft_in_passes(name, monkeypatch):
-    n, moduli, kind = BY_FFT[name]
-    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
-    names = noted_kernels(monkeypatch)
-    with simulated(order="random", seed=n, concurrent_blocks=3):
-        check_products_by_fft(pg.Ring(n, moduli, kind=kind), [(2,)])
-    assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
 
 
 @needs_compiler
@@ -542,7 +290,7 @@ def test_products_of_more_digits_than_a_kernel_holds(gpu, monkeypatch):
     names = noted_kernels(monkeypatch)
     ring = pg.Ring(2**13, 2**64 - 59)
     assert ring.product_plan("fft").digits == 5
-    check_products_by_fft(ring, [(2,)])
+    check_products_by_fft(ring, (2,))
     assert "fft_compose" in names and "fft_product" not in names
 
 
@@ -553,7 +301,7 @@ def test_products_by_fft_on_cards(card, monkeypatch):
     names = noted_kernels(monkeypatch)
     with simulated(card, order="random", seed=5):
         ring = pg.Ring(4096, 2**32)
-        check_products_by_fft(ring, [(1,)])
+        check_products_by_fft(ring, (1,))
         whole = fft_tile(ring.product_plan("fft"), backends.get_backend("cuda:0").card) is not None
         assert whole == ("fft_product" in names) == (card == "h100")
 
@@ -570,38 +318,8 @@ def test_products_by_fft_of_several_passes(passes, lag, monkeypatch):
     with simulated(order="random", seed=lag, concurrent_blocks=1 + lag):
         points = 1 << sum(p[0] for p in passes)
         n, kind = (points - 7, "cyclic") if lag == 1 else (2 * points, "negacyclic")
-        check_products_by_fft(pg.Ring(n, [2**64, 3], kind=kind), [(3,)])
+        check_products_by_fft(pg.Ring(n, [2**64, 3], kind=kind), (3,))
     assert ("ntt_forward_flow" in names) == ("ntt_inverse_flow" in names) == (lag > 0)
-
-
-@needs_compiler
-@pytest.mark.parametrize("n", [20, 64])
-def test_products_by_fft_in_chunks(gpu, n, monkeypatch):
-    """Operands that broadcast, a few units at a time; results in place."""
-    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
-    ring = pg.Ring(n, [10**9, 10**9 + 7, 2**64 - 59], product="fft")
-    found = ring.product_plan()
-    unit = 16 * found.points * (2 * found.digits + found.sums)
-    a, b = ring.random((3, 1), seed=1), ring.random((2,), seed=2)
-    for units in (1, 4, 5, 18, 19):
-        monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", units * unit)
-        same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, product="ntt"))
-        c = a.to("cuda")
-        c.mul(c, out=c)
-        same(c, pg.Poly.mul(a, a, product="ntt"))
-
-
-@needs_compiler
-@pytest.mark.parametrize("n", [20, 64])
-def test_products_by_fft_in_place(gpu, n):
-    ring = pg.Ring(n, [3, 2**64 - 59])
-    a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
-    for into in (0, 1):
-        x = [a.to("cuda"), b.to("cuda")]
-        assert x[0].mul(x[1], out=x[into], product="fft") is x[into]
-        same(x[into], a.mul(b, product="ntt"))
-    x = a.to("cuda")
-    same(x.mul(x, out=x, product="fft"), a.mul(a, product="ntt"))
 
 
 @needs_compiler
@@ -660,7 +378,7 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     passes = split_passes(points, 1, 16, compute.card)
     tables, moduli = compute._fft_tables(planned, passes).value, compute._moduli(planned.basis)
     offsets = table_offsets(passes, "Complex128")
-    x = complex_rows((5, points), np.complex128)
+    x = test_fft.values((5, points), np.complex128)
     there = gpu.asarray(x)
     packed = packed_tables([compute.address(tables)])
     rows, at = Rows(5, 1, 0, log_points, "Complex128", moduli, packed), compute.address(there)
@@ -697,132 +415,13 @@ def test_tiles_of_products_by_fft(card):
         assert 128 <= tile.threads <= 512 and 16 * tile.shared_values <= card.shared_bytes
 
 
-# ---- Fourier transforms ----
-
-
-def complex_rows(shape, dtype, seed=1):
-    parts = np.random.default_rng(seed).standard_normal((2, *shape))
-    return (parts[0] + 1j * parts[1]).astype(dtype)
-
-
-def close(found, expected):
-    """Within the errors that fft.py states, of each row."""
-    bound = {np.complex64: 2.0**-21, np.complex128: 2.0**-50}[found.dtype.type]
-    error = np.linalg.norm((found - expected).astype(np.clongdouble), axis=-1)
-    assert np.all(error < bound * np.linalg.norm(expected, axis=-1))
-
-
-def exact_transform(x, inverse):
-    return (np.fft.ifft if inverse else np.fft.fft)(x.astype(np.clongdouble))
-
-
-def exact_convolution(a, b):
-    return exact_transform(exact_transform(a, False) * exact_transform(b, False), True)
-
-
-def check_transforms(cupy, n, dtype, inverse):
-    """Batches that fill blocks and that do not: a row's bits are the same in each, and in place."""
-    x = complex_rows((33, n), dtype)
-    there = cupy.asarray(x)
-    found = fft.fft(there, inverse)
-    assert type(found) is cupy.ndarray and found.dtype == dtype
-    bits = found.get()
-    close(bits, exact_transform(x, inverse))
-    np.testing.assert_array_equal(there.get(), x)
-    for rows in (1, 5, 33):
-        y = cupy.asarray(x[:rows])
-        np.testing.assert_array_equal(fft.fft(y, inverse).get(), bits[:rows])
-        assert fft.fft(y, inverse, out=y) is y
-        np.testing.assert_array_equal(y.get(), bits[:rows])
-    return bits
-
-
-@needs_compiler
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("log_n", range(13))
-def test_ffts(log_n, order):
-    """Both types; directions take turns, 64 points have both."""
-    with simulated(order=order, seed=log_n, concurrent_blocks=1 + log_n % 3) as cupy:
-        for which, dtype in enumerate((np.complex64, np.complex128)):
-            for inverse in (False, True) if log_n == 6 else (bool((log_n + which) % 2),):
-                check_transforms(cupy, 1 << log_n, dtype, inverse)
-
-
-@needs_compiler
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_convolutions_by_fft(dtype, order):
-    with simulated(order=order, seed=3, concurrent_blocks=2) as cupy:
-        a, b = complex_rows((33, 64), dtype, 1), complex_rows((33, 64), dtype, 2)
-        full, shared = exact_convolution(a, b), exact_convolution(a, b[:1])
-        for rows in (1, 5, 33):
-            x, y, f = cupy.asarray(a[:rows]), cupy.asarray(b[:rows]), cupy.asarray(b[0])
-            found, filtered = fft.convolve64(x, y).get(), fft.convolve64(x, f).get()
-            close(found, full[:rows])
-            close(filtered, shared[:rows])
-            if rows > 1:  # two single rows may change places
-                np.testing.assert_array_equal(fft.convolve64(f, x).get(), filtered)
-                np.testing.assert_array_equal(fft.convolve64(x, f.reshape(1, 64)).get(), filtered)
-            np.testing.assert_array_equal(x.get(), a[:rows])
-            for out in (0, 1):
-                operands = cupy.asarray(a[:rows]), cupy.asarray(b[:rows])
-                assert fft.convolve64(*operands, out=operands[out]) is operands[out]
-                np.testing.assert_array_equal(operands[out].get(), found)
-            np.testing.assert_array_equal(fft.convolve64(x, f, out=x).get(), filtered)
-        left, right = complex_rows((3, 1, 64), dtype, 3), complex_rows((1, 4, 64), dtype, 4)
-        found = fft.convolve64(cupy.asarray(left), cupy.asarray(right))
-        assert found.shape == (3, 4, 64)
-        close(found.get(), exact_convolution(left, right))
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", test_fft.SHORT)
-def test_64_points_by_the_definition(gpu, dtype):
-    x = test_fft.rows_of_64(dtype)
-    for inverse in (False, True):
-        found = gpu.asnumpy(fft.fft64(gpu.asarray(x), inverse))
-        assert max(test_fft.errors_by_definition(x, found, inverse)) <= test_fft.SHORT[dtype]
-
-
-@needs_compiler
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-def test_ffts_of_other_layouts(gpu, dtype):
-    x = complex_rows((6, 64), dtype)
-    expected, there = fft.fft(gpu.asarray(x)).get(), gpu.asarray(x)
-    padded = gpu.zeros((6, 70), dtype)
-    padded[:, 3:67] = there
-    room = gpu.zeros((x.nbytes + 8,), np.uint8)
-    off = room[8:].view(dtype).reshape(x.shape)
-    off[...] = there
-    wide = gpu.asarray(np.repeat(x, 2, axis=0))
-    for y in (padded[:, 3:67], off, wide[::2], gpu.asarray(x.T.copy()).T):
-        np.testing.assert_array_equal(fft.fft64(y).get(), expected)
-        np.testing.assert_array_equal(y.get(), x)
-    assert fft.fft64(gpu.asarray(x[:0])).shape == (0, 64)
-    assert fft.convolve64(gpu.asarray(x[:0]), there[0]).shape == (0, 64)
-
-
-@needs_compiler
-def test_ffts_keep_bad_values_in_their_row(gpu):
-    x = complex_rows((40, 64), np.complex64)
-    x[7, 3], x[20, 0], x[39, 63] = np.nan, np.inf, -1j * np.inf
-    good = np.isfinite(x).all(axis=1)
-    f = complex_rows((64,), np.complex64, 2)
-    for found, alone in (
-        (fft.fft64(gpu.asarray(x)).get(), fft.fft64(gpu.asarray(x[good])).get()),
-        (
-            fft.convolve64(gpu.asarray(x), gpu.asarray(f)).get(),
-            fft.convolve64(gpu.asarray(x[good]), gpu.asarray(f)).get(),
-        ),
-    ):
-        np.testing.assert_array_equal(found[good], alone)
-        assert not np.isfinite(found[~good]).any()
+# ---- two cards ----
 
 
 @needs_compiler
 def test_ffts_stay_on_their_device():
     with simulated(devices_count=2) as cupy:
-        x = complex_rows((3, 64), np.complex64)
+        x = test_fft.values((3, 64), np.complex64)
         zero = cupy.asarray(x)
         with cupy.cuda.Device(1):
             one = cupy.asarray(x)
@@ -835,220 +434,11 @@ def test_ffts_stay_on_their_device():
             ):
                 assert found.device.id == index
         np.testing.assert_array_equal(fft.fft64(one).get(), fft.fft64(zero).get())
-        for call, words in (
-            (lambda: fft.convolve64(zero, one), "b: on cuda:1, and a is on cuda:0"),
-            (lambda: fft.convolve64(zero, x), "b: on cpu, and a is on cuda:0"),
-            (lambda: fft.convolve64(x, one), "b: on cuda:1, and a is on cpu"),
-            (lambda: fft.fft64(zero, out=one), "out: on cuda:1, the operands are on cuda:0"),
-            (lambda: fft.fft64(zero, out=x.copy()), "out: on cpu, the operands are on cuda:0"),
-            (lambda: fft.fft64(x, out=zero), "out: on cuda:0, the operands are on cpu"),
-        ):
-            with pytest.raises(pg.DeviceError, match=words):
-                call()
-        for call, error in (
-            (lambda: fft.fft64(zero, out=zero.T), pg.OutputError),
-            (lambda: fft.fft64(zero, out=zero[:2]), pg.OutputError),
-            (lambda: fft.fft64(zero[:2], out=zero[1:]), pg.OutputError),
-            (lambda: fft.fft64(zero.view(np.float32)), pg.NotComplex),
-            (lambda: fft.fft(zero[:, :48]), pg.ParameterError),
-        ):
-            with pytest.raises(error):
-                call()
+        with pytest.raises(pg.DeviceError, match="b: on cuda:1, and a is on cuda:0"):
+            fft.convolve64(zero, one)
+        with pytest.raises(pg.DeviceError, match="out: on cuda:1, the operands are on cuda:0"):
+            fft.fft64(zero, out=one)
         np.testing.assert_array_equal(zero.get(), x)
-
-
-# ---- products of matrices ----
-
-
-def with_idle_multiprocessors(gpu, count):
-    """The backend on a card so large: tiles are small and sums in parts where there are many."""
-    backend = backends.get_backend("cuda:0")
-    backend.card = replace(backend.card, multiprocessors=count)
-    return backend
-
-
-check_integers = partial(matrices.check_matmul, method="_matmul_integer")
-
-
-@needs_compiler
-@pytest.mark.parametrize("values", ["random", "last", "words"])
-@pytest.mark.parametrize("q", matrices.MODULI)
-def test_products_of_integers(gpu, q, values):
-    """A lone entry, no terms or products, odd sizes, both sides of tiles, shared operands; every kernel."""
-    backend = with_idle_multiprocessors(gpu, 132)
-    for batch, m, k, n in (
-        (1, 1, 1, 1),
-        (2, 3, 0, 4),
-        (0, 3, 2, 4),
-        (2, 0, 3, 1),
-        (2, 9, 5, 10),
-        (1, 65, 17, 66),
-    ):
-        check_integers(backend, q, (batch, m, k), (batch, k, n), values)
-    for m, n in ((10, 11), (9, 3), (3, 9)):
-        check_integers(backend, q, (3, m, 5), (1, 5, n), values)
-        check_integers(backend, q, (1, m, 5), (3, 5, n), values)
-
-
-@needs_compiler
-@pytest.mark.parametrize("q, side", [(2**31 - 1, 8), *product((2**31 - 1, 2**32 - 5, 2**62), (1, 2, 4))])
-def test_every_tile_of_products_of_integers(gpu, q, side):
-    """Lengths and edges on both sides of the tile's."""
-    backend, edge = with_idle_multiprocessors(gpu, 1), 16 * side
-    for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
-        tile = integer_tile(sum_of(basis_of((q,))), 2, edge, edge, backend.card)
-        assert (tile.side, tile.grid) == (side, 2)
-        check_integers(backend, q, (2, m, k), (2, k, n), "words")
-    check_integers(backend, q, (2, edge, 16), (2, 16, edge))
-
-
-@needs_compiler
-@pytest.mark.parametrize("multiprocessors", [0, 132])
-@pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
-def test_narrow_products_of_integers(gpu, q, multiprocessors):
-    """Few columns and few rows, chunks and single words, one thread to a block of them for a sum."""
-    backend = with_idle_multiprocessors(gpu, multiprocessors)
-    for narrow, wide, k in product((1, 2, 3, 5, 8), (3, 36), (1, 7, 64, 129)):
-        for batch in (1, 2):
-            check_integers(backend, q, (batch, wide, k), (batch, k, narrow), "last")
-            check_integers(backend, q, (batch, narrow, k), (batch, k, wide))
-    check_integers(backend, q, (1, 300, 4), (1, 4, 3))
-    check_integers(backend, q, (1, 2, 2100), (2, 2100, 1), "last")
-
-
-@needs_compiler
-@pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
-@pytest.mark.parametrize("m, n", [(1, 1), (20, 2), (2, 20), (20, 20)])
-def test_long_sums_in_parts(gpu, q, m, n):
-    backend = with_idle_multiprocessors(gpu, 5)
-    for k in (1037, 1040):
-        assert part_of_sums(sum_of(basis_of((q,))), 1, m, n, k, backend.card) < k
-        check_integers(backend, q, (1, m, k), (1, k, n), "words")
-        check_integers(backend, q, (1, m, k), (1, k, n))
-
-
-@needs_compiler
-@pytest.mark.parametrize("layout", matrices.LAYOUTS)
-@pytest.mark.parametrize("moduli", matrices.POINT_MODULI)
-def test_products_at_points(gpu, moduli, layout):
-    for multiprocessors in (0, 132):
-        matrices.check_all_points(with_idle_multiprocessors(gpu, multiprocessors), moduli, layout)
-
-
-@needs_compiler
-@pytest.mark.parametrize("layout", matrices.LAYOUTS)
-@pytest.mark.parametrize(
-    "moduli, side",
-    [(matrices.MODULI[:4], 8), (matrices.MODULI[:4], 4), (matrices.MODULI[2:7], 4), (matrices.MODULI[5:], 4)],
-)
-def test_products_at_points_in_stages(gpu, moduli, side, layout):
-    """Sums on both sides of one stage and of all; rows, columns and points that end within a block."""
-    backend, basis = with_idle_multiprocessors(gpu, 0), basis_of(moduli)
-    for batch, m, k, p, points in (
-        (1, 2 * side, 2, 2 * side, 32),
-        (2, 2 * side - 1, 3, 2 * side, 20),
-        (1, side + 1, 4, 4 * side - 1, 36),
-        (3, 2 * side, 5, side + 2 if side == 4 else 14, 24),
-        (1, 2 * side, 11, 2 * side, 20),
-        (1, 2 * side, 12, 2 * side, 20),
-        (1, 2 * side, 27, 2 * side - 1, 20),
-    ):
-        tile = staged_tile(basis, batch, m, p, k, points, backend.card)
-        assert tile is not None and tile.side == side
-        for values in ("random", "last"):
-            matrices.check_points(backend, moduli, (batch, m, k, p, points), values, layout)
-
-
-def dot(gpu, q, a, b):
-    """A sum of products, by the device."""
-    basis, k = basis_of((q,)), len(a)
-    x, y = (gpu.asarray(np.array(values, basis.dtype)) for values in (a, b))
-    out = gpu.zeros((1, 1, 1, 1, 1), basis.dtype)
-    backends.get_backend("cuda:0").matmul_points(
-        basis, x.reshape(1, 1, k, 1, 1), y.reshape(1, k, 1, 1, 1), out
-    )
-    return int(out.get().item())
-
-
-@needs_compiler
-def test_a_carry_through_a_word_of_ones(gpu):
-    """(q - 1)^2 + 2^63 * 240 = 2^128 + 3600: the carry of the lowest word runs through the next."""
-    q = 2**64 - 59
-    assert dot(gpu, q, [q - 1, 1 << 63], [q - 1, 240]) == (2**128 + 3600) % q
-
-
-@needs_compiler
-def test_a_sum_that_wraps_when_its_words_are_joined(gpu):
-    """2^65 - 1 = 2^64 + (2^64 - 1): the lower word and what the upper one counts modulo q exceed a word."""
-    q = 3 * 10**9
-    factor, last = divmod(2**65 - 1 - 4 * (q - 1) ** 2, q - 1)
-    assert dot(gpu, q, [q - 1] * 5 + [1], [q - 1] * 4 + [factor, last]) == (2**65 - 1) % q
-
-
-@needs_compiler
-def test_products_at_points_off_the_alignment_of_chunks(gpu):
-    backend, basis = with_idle_multiprocessors(gpu, 0), basis_of((17,))
-    x = gpu.zeros((1 + 3 * 64,), np.uint32)
-    x[1:] = gpu.asarray(np.arange(192, dtype=np.uint32) % 17)
-    a = x[1:].reshape(1, 1, 3, 1, 64)
-    b, out = a.reshape(1, 3, 1, 1, 64), gpu.zeros((1, 1, 1, 1, 64), np.uint32)
-    backend.matmul_points(basis, a, b, out)
-    np.testing.assert_array_equal(out.get().ravel(), (a.get().astype(int) ** 2).sum(axis=2).ravel() % 17)
-
-
-def test_tiles_of_products_of_integers():
-    """Large for large matrices; small for batches of small ones; few long sums in parts."""
-    card = Card((9, 0), 227 << 10, 50 << 20, 132)
-    assert (
-        integer_tile("Sum31", 1, 4096, 4096, card).side == 8
-        and integer_tile("Sum62", 1, 4096, 4096, card).side == 4
-    )
-    assert integer_tile("Sum31", 10**5, 16, 16, card).side == 1
-    for shape in ((4096, 4096, 4096), (8192, 8192, 64), (4096, 1, 256), (1, 8192, 200)):
-        assert part_of_sums("Sum31", 1, *shape, card) == shape[2]
-    for rows, columns in ((1, 1), (64, 64), (100, 1), (1, 5000), (512, 512)):
-        part = part_of_sums("Sum31", 1, rows, columns, 10**5, card)
-        assert 128 <= part <= 10**5 // 4 and part % 16 == 0
-        assert part_of_sums("Sum31", 2, rows, columns, 10**5, card) == 10**5
-
-
-def test_tiles_of_products_at_points():
-    """Large where there is work for all multiprocessors, small where not; all is covered."""
-    card = Card((9, 0), 227 << 10, 50 << 20, 132)
-    four, wide = (basis_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
-    tile = points_tile(four, 1, 64, 64, 4096, True, card)
-    assert (tile.rows, tile.columns, tile.width) == (8, 8, 1)
-    assert tile.grid == 64 * 4 * 4096 // 128
-    assert points_tile(wide, 1, 64, 64, 4096, True, card).rows == 4
-    assert points_tile(four, 1, 8, 8, 256, True, card).rows == 1
-    dots = points_tile(four, 64, 1, 1, 4096, True, card)
-    assert (dots.width, dots.log_lanes, dots.grid) == (4, 7, 64 * 4096 // 128)
-    for batch, rows, columns, points in product((1, 3, 1000), (1, 3, 7, 9, 64), (1, 5, 12, 33), (1, 6, 64)):
-        tile = points_tile(four, batch, rows, columns, points, points % 4 == 0, card)
-        assert tile.rows <= rows and tile.columns <= columns and tile.rows * tile.columns * tile.width <= 64
-        held = tile.rows * tile.columns * tile.width * tile.grid << 7
-        assert held >= batch * rows * columns * 4 * points
-
-
-def test_stages_of_products_at_points():
-    """For matrices larger than a tile that fill the card; edges that waste less; sums of up to 62 bits."""
-    card = Card((9, 0), 227 << 10, 50 << 20, 132)
-
-    def tile(bits, batch, rows, columns, points):
-        basis = basis_of(tuple(2**bits - 1 - 2 * i for i in range(4)))
-        found = staged_tile(basis, batch, rows, columns, 64, points, card)
-        return found and (found.side, found.width, found.grid)
-
-    assert tile(30, 1, 64, 64, 4096) == (8, 1, 4 * 4 * 512)
-    assert tile(30, 16, 16, 16, 4096) == (8, 1, 16 * 512)
-    assert tile(30, 16, 12, 9, 4096) == (4, 2, 16 * 2 * 2 * 256)
-    assert tile(30, 1, 8, 8, 4096) is tile(30, 1, 8, 8, 256) is None
-    assert tile(30, 16, 8, 8, 4096) == (4, 2, 16 * 256)
-    assert tile(32, 1, 64, 64, 4096) == (4, 2, 8 * 8 * 256)
-    assert tile(60, 1, 64, 64, 1024) == tile(62, 1, 64, 64, 1024) == (4, 1, 8 * 8 * 128)
-    assert tile(64, 1, 64, 64, 4096) is None
-    assert staged_tile(basis_of((17,)), 1, 64, 64, 1, 1 << 20, card) is None
-    assert tile(30, 1000, 4, 64, 4096) is tile(60, 1000, 64, 1, 4096) is tile(30, 1000, 64, 64, 4) is None
 
 
 # ---- races and bad addresses ----
@@ -1061,7 +451,7 @@ from cudasim import simulated_cuda
 import polygpu as pg
 from polygpu import fft
 from polygpu.backends import cuda
-from test_cuda_simulated import complex_rows
+from test_fft import values
 
 def multiply(*parameters, **options):
     ring = pg.Ring(*parameters, **options, product="fft")
@@ -1072,10 +462,10 @@ def multiply(*parameters, **options):
 
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2) as cupy:
     for n, inverse in ((64, False), (512, True)):
-        x = cupy.asarray(complex_rows((3, n), np.complex64))
+        x = cupy.asarray(values((3, n), np.complex64))
         fft.fft(x, inverse, out=x)
     for rows in (1, 19):
-        x, y = (cupy.asarray(complex_rows((rows, 64), np.complex64)) for _ in range(2))
+        x, y = (cupy.asarray(values((rows, 64), np.complex64)) for _ in range(2))
         fft.convolve64(x, y, out=y if IN_PLACE else None)
         fft.convolve64(x, y[:1], out=x if IN_PLACE else None)
     multiply(20, [3, 2**32 - 5], kind="cyclic")
@@ -1372,68 +762,7 @@ def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     same(x.mul(x, out=x), a * a)
 
 
-# ---- batches ----
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "ring",
-    [
-        pytest.param(lambda: pg.Ring(32, primes(32, 30, count=2)), id="fused"),
-        pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
-        pytest.param(lambda: pg.Ring(20, 10**18, product="ntt"), id="auxiliary"),
-        pytest.param(lambda: pg.Ring(20, 10**18, product="fft"), id="FFT"),
-    ],
-)
-def test_broadcasting(gpu, ring):
-    ring = ring()
-    shapes = [((3, 1), (1, 4)), ((4,), ()), ((), (2, 1, 3)), ((2, 1, 3), (4, 1)), ((0,), (1,)), ((1,), (5,))]
-    for left, right in shapes:
-        a, b = ring.random(left, seed=1), ring.random(right, seed=2)
-        x, y = a.to("cuda"), b.to("cuda")
-        same(x * y, a * b)
-        same(x - y, a - b)
-        if ring.has_eval:
-            same(x.ntt() * y.ntt(), a.ntt() * b.ntt())
-            same(x.ntt() * y, a.ntt() * b)
-            same(pg.fma(x, y, x), pg.fma(a, b, a))
-            same(pg.fma(x.ntt(), y.ntt(), x.ntt()), pg.fma(a.ntt(), b.ntt(), a.ntt()))
-
-
-@needs_compiler
-def test_more_axes_than_a_kernel_broadcasts(gpu):
-    ring = pg.Ring(4, 17)
-    a, b = ring.random((1, 2) * 4, seed=1), ring.random((2, 1) * 4, seed=2)
-    same(a.to("cuda") + a.to("cuda"), a + a)  # nothing broadcasts
-    same(a.to("cuda") + b.to("cuda"), a + b)
-    same(a.to("cuda") * b.to("cuda"), a * b)
-
-
-@needs_compiler
-@pytest.mark.parametrize("n, bits", [(64, 30), (64, 60), (1 << 13, 60), (256, 12)])
-def test_results_in_place(gpu, n, bits):
-    """`out` is an operand, both, or memory of its own; the library's caller decides."""
-    ring = pg.Ring.preset("ml-kem") if bits == 12 else pg.Ring(n, primes(n, bits))
-    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
-    x, y = a.to("cuda"), b.to("cuda")
-    for expected, compute in (
-        (a * b, lambda u, v: u.mul(v, out=u)),
-        (a * b, lambda u, v: u.mul(v, out=v)),
-        (a * a, lambda u, v: u.mul(u, out=u)),
-        (a + b, lambda u, v: u.add(v, out=v)),
-        (-a, lambda u, v: u.neg(out=u)),
-        (a.ntt(), lambda u, v: u.ntt(out=u)),
-        (a.ntt(), lambda u, v: u.ntt(out=v)),
-        (a.ntt() * b.ntt(), lambda u, v: u.ntt(out=u).mul(v.ntt(out=v), out=v)),
-        (a, lambda u, v: u.ntt(out=v).intt(out=v)),
-        (a, lambda u, v: u.ntt(out=u).intt(out=v)),
-    ):
-        u, v = x.copy(), y.copy()
-        result = compute(u, v)
-        assert result is u or result is v
-        same(result, expected)
-    same(x, a)
-    same(y, b)
+# ---- values, streams and graphs ----
 
 
 @needs_compiler
@@ -1447,167 +776,6 @@ def test_results_in_place_of_ragged_tiles(blocks):
         same(x.mul(y, out=x), a * b)
         same(y.ntt(out=y), b.ntt())
         same(y.intt(out=y), b)
-
-
-CONTRACTIONS = [
-    ("ij,jk->ki", [(2, 3), (3, 4)]),
-    ("bij,jk->ibk", [(2, 3, 2), (2, 3)]),
-    ("ij,bjk->bik", [(2, 3), (4, 3, 2)]),
-    ("abcd,cbe->aed", [(2, 3, 2, 2), (2, 3, 2)]),
-    ("aibj,cjbk->ackib", [(2, 2, 3, 2), (2, 2, 3, 2)]),
-    ("...ij,...jk", [(2, 1, 2, 3), (4, 3, 2)]),
-    ("iij,jk->k", [(2, 2, 3), (3, 2)]),
-    ("ij,jk,kl", [(2, 3), (3, 2), (2, 2)]),
-    ("i,i", [(3,), (3,)]),
-    ("iji->ji", [(3, 2, 3)]),
-    ("ij,jk", [(2, 0), (0, 4)]),
-    ("ij,jk", [(0, 2), (2, 4)]),
-]
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "ring",
-    [
-        pytest.param(lambda: pg.Ring(16, primes(16, 30) + primes(16, 50) + primes(16, 64)), id="RNS"),
-        pytest.param(lambda: pg.Ring(2, 17), id="2 points"),
-        pytest.param(lambda: pg.Ring(8, 41), id="leaves"),
-        pytest.param(lambda: pg.Ring(6, 10**9), id="no transform"),
-        pytest.param(lambda: pg.Ring(4, 2**100), id="host"),
-    ],
-)
-def test_sums_of_products_of_polynomials(gpu, ring):
-    """Views of every kind that einsum.py gives to the kernels; results also in an operand."""
-    ring = ring()
-    for subscripts, shapes in CONTRACTIONS:
-        polys = [ring.random(shape, seed=i) for i, shape in enumerate(shapes)]
-        on_gpu = [p.to("cuda") for p in polys]
-        same(pg.einsum(subscripts, *on_gpu), pg.einsum(subscripts, *polys))
-        if ring.has_eval:
-            on_gpu[0] = on_gpu[0].ntt()
-            same(pg.einsum(subscripts, *on_gpu), pg.einsum(subscripts, polys[0].ntt(), *polys[1:]))
-    a = ring.random((3, 3), seed=1)
-    x, expected = a.to("cuda"), a @ a
-    same(pg.matmul(x, x, out=x), expected)
-
-
-@needs_compiler
-@pytest.mark.parametrize("q", [97, 2**32, 2**61 - 1])
-def test_matrices_of_integers(gpu, q):
-    """CuPy arrays of any integer type in and out; both must be there."""
-    a = np.arange(-20, 22).reshape(2, 3, 7)
-    b = np.arange(210, dtype=np.uint8).reshape(3, 2, 7, 5)
-    word = np.uint32 if q <= 2**32 else np.uint64
-    for x, y in (
-        (a, b),
-        (a, b[0, 0]),
-        (a[0, 0], b),
-        (b.astype(word).swapaxes(2, 3), a.swapaxes(1, 2)),
-        (a[:, :, :0], b[:, :, :0]),
-    ):
-        expected = pg.linalg.matmul(x, y, q)
-        got = pg.linalg.matmul(gpu.asarray(x), gpu.asarray(y), q)
-        assert isinstance(got, gpu.ndarray) and got.dtype == word
-        np.testing.assert_array_equal(got.get(), expected)
-        out = gpu.empty(expected.shape, word)
-        assert pg.linalg.matmul(gpu.asarray(x), gpu.asarray(y), q, out=out) is out
-        np.testing.assert_array_equal(out.get(), expected)
-    square = gpu.asarray(np.arange(9, dtype=word).reshape(3, 3))
-    expected = pg.linalg.matmul(square.get(), square.get(), q)
-    pg.linalg.matmul(square, square, q, out=square)
-    np.testing.assert_array_equal(square.get(), expected)
-    with pytest.raises(pg.DeviceError, match="B: on cpu, and A is on cuda:0"):
-        pg.linalg.matmul(square, expected, q)
-    with pytest.raises(pg.DeviceError, match="out: on cpu, the operands are on cuda:0"):
-        pg.linalg.matmul(square, square, q, out=expected)
-    with pytest.raises(pg.CoefficientError, match="A: dtype float64"):
-        pg.linalg.matmul(square * 1.0, square, q)
-    with pytest.raises(pg.DeviceError, match="operands on cuda:0 and cpu"):
-        pg.Ring(4, 17).ones((2, 2)).to("cuda") @ pg.Ring(4, 17).ones((2, 2))
-
-
-@needs_compiler
-def test_values_of_a_batch(gpu):
-    """What poly.py does with arrays: it must stay on the GPU."""
-    ring = pg.Ring(16, primes(16, 30, count=2))
-    a, b = ring.random((4, 3), seed=1), ring.random((4, 3), seed=2)
-    x, y = a.to("cuda"), b.to("cuda")
-    same(x.sum(0), a.sum(0))
-    same(x.sum((0, 1)), a.sum())
-    same(x[1:3, 0], a[1:3, 0])
-    same(x.reshape(2, 6), a.reshape(2, 6))
-    same(pg.dot(x, y), pg.dot(a, b))
-    same(pg.stack([x, y], 1), pg.stack([a, b], 1))
-    same(pg.concatenate([x, y]), pg.concatenate([a, b]))
-    same(x**3, a**3)
-    same(x.inverse(), a.inverse())
-    same(x.ntt().inverse() * 1, a.ntt().inverse())
-    same(x + 5, a + 5)
-    same(3 - x, 3 - a)
-    assert (x == y) is False and x == x.ntt() and (x - x) == 0
-    assert pg.equal(x, y).tolist() == pg.equal(a, b).tolist()
-    assert (x.to_bigints() == a.to_bigints()).all()
-    np.testing.assert_array_equal(x.norm(), a.norm())
-    np.testing.assert_array_equal(x.natural_order().get(), a.natural_order())
-    same(x.ntt().mul_monomial(5), a.ntt().mul_monomial(5))
-    same(x.mul_monomial(-3), a.mul_monomial(-3))
-    with pg.device("cuda"):
-        points = ring.eval_points(1)
-    assert isinstance(points, np.ndarray) and np.array_equal(points, ring.eval_points(1))
-    same(x.ntt().mul_monomial(5), a.ntt().mul_monomial(5))
-    same(x.mul_monomial(-3), a.mul_monomial(-3))
-    with pg.device("cuda"):
-        points = ring.eval_points(1)
-    assert isinstance(points, np.ndarray) and np.array_equal(points, ring.eval_points(1))
-    same(pickle.loads(pickle.dumps(x)), a)
-    assert x.to("cuda") is x and x.cpu() == a
-    assert repr(x) == repr(a).replace("cpu", "cuda:0")
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "n, moduli",
-    [(16, 97), (256, 3329), (9, 2**20), (9, 2**100), (5, 101), (5, [101, 2**16])],
-)
-def test_inverses(gpu, n, moduli):
-    """Pointwise, by the extended Euclid and by Hensel lifting: the result lies where the value does."""
-    ring = pg.Ring(n, moduli)
-    a = ring([[1, 2], [3, 0]])
-    same(a.to("cuda").inverse(), a.inverse())
-    same((a.to("cuda") ** -2), a**-2)
-
-
-@needs_compiler
-@pytest.mark.parametrize("bits", [30, 60, 64])
-def test_values_made_on_the_device(gpu, bits):
-    ring = pg.Ring(16, primes(16, bits, count=2))
-    rng = np.random.default_rng(1)
-    signed = rng.integers(-(2**63), 2**63 - 1, (3, 16), np.int64, endpoint=True)
-    signed[0, :4] = -(2**63), 2**63 - 1, -1, 0
-    inputs = [signed, signed.view(np.uint64), signed[:, :5], signed.astype(np.int8), [[1, -1], [2**100, 0]]]
-    for values in inputs:
-        with pg.device("cuda"):
-            made = ring(values)
-        same(made, ring(values))
-    with pg.device("cuda:0"):
-        made = ring.random((2, 2), seed=9), ring.ones((2,)), ring.monomial(3)
-    for got, expected in zip(
-        made, (ring.random((2, 2), seed=9), ring.ones((2,)), ring.monomial(3)), strict=True
-    ):
-        same(got, expected)
-
-
-@needs_compiler
-def test_arrays_of_the_device(gpu):
-    """Integers and residues that lie on the GPU already."""
-    ring = pg.Ring(8, primes(8, 30))
-    values = np.arange(-4, 20).reshape(3, 8)
-    same(ring(gpu.asarray(values)), ring(values))
-    residues = ring(values).data
-    on_gpu = gpu.asarray(residues)
-    wrapped = ring.from_residues(on_gpu)
-    same(wrapped, ring(values))
-    assert wrapped.data is on_gpu
 
 
 SECOND = {
@@ -1683,34 +851,6 @@ def test_the_second_card(ring):
             made = make()
         for got, expected in zip(made, make(), strict=True):
             assert got.device == "cuda:1"
-            same(got, expected)
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "ring",
-    [
-        pytest.param(lambda: pg.Ring(64, primes(64, 60)), id="fused"),
-        pytest.param(lambda: pg.Ring.preset("ml-kem"), id="leaves"),
-        pytest.param(lambda: pg.Ring(20, 10**18, product="ntt"), id="auxiliary"),
-        pytest.param(lambda: pg.Ring(20, 10**18, product="fft"), id="FFT"),
-    ],
-)
-def test_nothing_waits(gpu, ring):
-    """Products and transforms can be captured in a graph: no copy, no wait. A replay reads new values."""
-    ring = ring()
-
-    def compute(x, y):
-        both = x * y, x * x - y, -(x + y)
-        return (*both, x.ntt(), x.ntt() * y.ntt(), y.ntt().intt()) if ring.has_eval else both
-
-    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
-    x, y = a.to("cuda"), b.to("cuda")
-    replay = pg.capture(compute, x, y)
-    for seed in (3, 4):
-        a = ring.random((2,), seed=seed)
-        x.data[...] = gpu.asarray(a.data)
-        for got, expected in zip(replay(), compute(a, b), strict=True):
             same(got, expected)
 
 
@@ -2048,12 +1188,12 @@ def test_bank_conflicts(gpu, word_bytes):
 
 @contextmanager
 def instead_of_cupy(module):
-    _forget()
+    forget()
     try:
         with in_place_of_cupy({"cupy": module}):
             yield
     finally:
-        _forget()
+        forget()
 
 
 def test_without_cupy(monkeypatch):
@@ -2119,7 +1259,7 @@ def test_out_of_memory(gpu, monkeypatch):
         raise gpu.cuda.memory.OutOfMemoryError("Out of memory allocating 192 bytes")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gpu, "empty", empty)
+        patch.setattr(gpu, "ndarray", empty)
         for call in (x.ntt, lambda: x * x, lambda: x + 1, lambda: x.automorphism(3)):
             with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: Out of memory.*smaller batches"):
                 call()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from devices import CARDS, backend, host, on, shares_memory, sized, there
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import everywhere
 
 import polygpu as pg
 from polygpu import fft
@@ -22,7 +25,7 @@ GROWTH = 8
 
 on_every_type = pytest.mark.parametrize("dtype", SHORT, ids=lambda dtype: dtype.__name__)
 in_both_directions = pytest.mark.parametrize("inverse", [False, True], ids=["forward", "inverse"])
-on_host_devices = pytest.mark.parametrize("device", ["cpu", "reference"])
+fast_devices = on("cpu", *CARDS)
 
 
 def values(shape: tuple[int, ...], dtype: Any, seed: int = 1) -> Any:
@@ -44,16 +47,16 @@ def exact_convolution(a: Any, b: Any) -> Any:
 
 def norm(x: Any) -> Any:
     """Of each row."""
-    return np.linalg.norm(x.astype(np.clongdouble), axis=-1)
+    return np.linalg.norm(host(x).astype(np.clongdouble), axis=-1)
 
 
 def error(found: Any, expected: Any) -> float:
     """The largest relative error of a row."""
-    return float(np.max(norm(found - expected) / norm(expected)))
+    return float(np.max(norm(host(found) - expected) / norm(expected)))
 
 
 def same_bits(found: Any, expected: Any) -> None:
-    assert type(found) is np.ndarray and found.flags.c_contiguous
+    assert type(found) is type(expected) and found.flags.c_contiguous
     assert found.dtype == expected.dtype and found.shape == expected.shape
     assert found.tobytes() == expected.tobytes()
 
@@ -92,9 +95,11 @@ def errors_by_definition(x: Any, found: Any, inverse: bool = False) -> list[floa
 
 @on_every_type
 @in_both_directions
+@fast_devices
 def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
     x = rows_of_64(dtype)
-    assert max(errors_by_definition(x, fft.fft64(x, inverse), inverse)) <= SHORT[dtype]
+    found = host(fft.fft64(there(x), inverse))
+    assert max(errors_by_definition(x, found, inverse)) <= SHORT[dtype]
 
 
 @on_every_type
@@ -103,26 +108,40 @@ def test_256_points_by_the_definition(dtype: Any) -> None:
     assert max(errors_by_definition(x, fft.fft(x))) < LONG[dtype]
 
 
-@on_every_type
-@in_both_directions
-@pytest.mark.parametrize("log_n", range(13))
-def test_every_length(log_n: int, dtype: Any, inverse: bool) -> None:
-    x = values((5, 1 << log_n), dtype)
-    assert error(fft.fft(x, inverse), exact(x, inverse)) < LONG[dtype]
+@sized(
+    "log_n, dtype, inverse",
+    cpu=itertools.product(range(13), SHORT, [False, True]),
+    # Directions take turns; 64 points have both.
+    simulated=[(i, d, bool(i % 2)) for i in range(13) for d in SHORT] + [(6, d, True) for d in SHORT],
+    cuda=itertools.product(range(13), SHORT, [False, True]),
+)
+def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> None:
+    """Batches that fill blocks and that do not: a row's bits are the same in each, and in place."""
+    n, rows = 1 << log_n, 1027 if device == "cuda:0" else 33
+    x = values((rows, n), dtype)
+    y = there(x)
+    found = fft.fft(y, inverse)
+    assert type(found) is type(y) and found.dtype == dtype
+    assert error(found, exact(x, inverse)) < (SHORT if n == 64 and device != "cpu" else LONG)[dtype]
+    for count in (1, 5, 33, rows):
+        part = there(x[:count].copy())
+        same_bits(fft.fft(part, inverse), found[:count])
+        assert fft.fft(part, inverse, out=part) is part
+        same_bits(part, found[:count])
+    same_bits(y, there(x))
 
 
 @on_every_type
 @in_both_directions
-@on_host_devices
+@everywhere
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 32, 64])
-def test_natural_order(n: int, device: str, dtype: Any, inverse: bool) -> None:
+def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
     """Column j of the matrix of the transform from the unit j."""
     turns = np.outer(np.arange(n), np.arange(n)) % n / n
     expected = np.exp((2j if inverse else -2j) * np.pi * turns) / (n if inverse else 1)
-    with pg.device(device):
-        found = fft.fft(np.eye(n, dtype=dtype), inverse)
+    found = fft.fft(there(np.eye(n, dtype=dtype)), inverse)
     assert found.dtype == dtype
-    np.testing.assert_allclose(found, expected, rtol=0, atol=16 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(host(found), expected, rtol=0, atol=16 * np.finfo(dtype).eps)
 
 
 @on_every_type
@@ -143,6 +162,7 @@ def test_64_points_are_a_case_of_any(dtype: Any, inverse: bool) -> None:
 
 
 @on_every_type
+@fast_devices
 @pytest.mark.parametrize("n", [1, 8, 64, 512])
 def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
     """Infinities and NaNs stay in their row; the bits of the others are those of a batch of one."""
@@ -150,32 +170,29 @@ def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
     bad = {5: np.inf, 6: -np.inf * 1j, 20: np.nan, 36: complex(0, np.nan)}
     for row, value in bad.items():
         x[row, n // 3] = value
+    good = [row for row in range(37) if row not in bad]
     for inverse in (False, True):
-        found = fft.fft(x, inverse)
-        for row in range(37):
-            if row in bad:
-                assert not np.isfinite(found[row]).any()
-            else:
-                same_bits(found[row], fft.fft(x[row], inverse))
+        found = host(fft.fft(there(x), inverse))
+        assert not np.isfinite(found[list(bad)]).any()
+        for row in good:
+            same_bits(found[row], host(fft.fft(there(x[row]), inverse)))
     if n == 64:
         shared, own = values((64,), dtype, 2), values((37, 64), dtype, 3)
         for b in (shared, own):
-            found = fft.convolve64(x, b)
-            for row in range(37):
-                if row in bad:
-                    assert not np.isfinite(found[row]).any()
-            good = [row for row in range(37) if row not in bad]
-            same_bits(found[good], fft.convolve64(x[good], b if b.ndim == 1 else b[good]))
+            found = host(fft.convolve64(there(x), there(b)))
+            assert not np.isfinite(found[list(bad)]).any()
+            alone = fft.convolve64(there(x[good]), there(b if b.ndim == 1 else b[good]))
+            same_bits(found[good], host(alone))
         shared[1] = np.nan
-        assert not np.isfinite(fft.convolve64(own, shared)).any()
+        assert not np.isfinite(host(fft.convolve64(there(own), there(shared)))).any()
 
 
 # ---- convolutions ----
 
 
 @on_every_type
-@on_host_devices
-def test_convolutions_of_integers(device: str, dtype: Any) -> None:
+@everywhere
+def test_convolutions_of_integers(dtype: Any) -> None:
     """Small integers: the nearest ones are the exact result."""
     rng = np.random.default_rng(1)
     a, b = rng.integers(-9, 10, (2, 5, 64, 2))
@@ -185,19 +202,23 @@ def test_convolutions_of_integers(device: str, dtype: Any) -> None:
         x, y = (v[row, :, 0] + 1j * v[row, :, 1] for v in (a, b))
         expected[row] = [(x * y[(i - k) % 64]).sum() for i in k]
     x, y = ((v[..., 0] + 1j * v[..., 1]).astype(dtype) for v in (a, b))
-    with pg.device(device):
-        found = fft.convolve64(x, y)
+    found = host(fft.convolve64(there(x), there(y)))
     assert np.array_equal(np.round(found), expected)
     assert np.all(norm(found - expected) < LONG[dtype] * norm(x) * norm(y))
 
 
 @on_every_type
-def test_convolutions_of_random_rows(dtype: Any) -> None:
-    a, b = values((50, 64), dtype, 1), values((50, 64), dtype, 2)
-    assert np.all(norm(fft.convolve64(a, b) - exact_convolution(a, b)) < LONG[dtype] * norm(a) * norm(b))
+@sized("rows", cpu=[50], simulated=[1, 5, 33], cuda=[1, 5, 33, 16384, 100003])
+def test_convolutions_of_random_rows(rows: int, dtype: Any) -> None:
+    a, b = values((rows, 64), dtype, 1), values((rows, 64), dtype, 2)
+    found = host(fft.convolve64(there(a), there(b)))
+    a, b, found = a[-5000:], b[-5000:], found[-5000:]
+    expected = exact(exact(a) * exact(b), inverse=True)
+    assert np.all(norm(found - expected) < LONG[dtype] * norm(a) * norm(b))
 
 
 @on_every_type
+@fast_devices
 def test_convolutions_at_their_largest(dtype: Any) -> None:
     """Two tones of one frequency: all of the result is in one value of the spectrum."""
     rng = np.random.default_rng(3)
@@ -206,7 +227,7 @@ def test_convolutions_at_their_largest(dtype: Any) -> None:
     a, b = ((factor * tones).astype(dtype) for factor in factors)
     expected = exact_convolution(a, b)
     assert np.all(norm(expected) > 0.999 * GROWTH * norm(a) * norm(b))
-    assert error(fft.convolve64(a, b), expected) < LONG[dtype]
+    assert error(fft.convolve64(there(a), there(b)), expected) < LONG[dtype]
 
 
 SHAPES = [
@@ -229,17 +250,18 @@ SHAPES = [
 
 
 @on_every_type
+@fast_devices
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
-    a, b = values(left, dtype, 1), values(right, dtype, 2)
+    a, b = there(values(left, dtype, 1)), there(values(right, dtype, 2))
     kept = a.copy(), b.copy()
     found = fft.convolve64(a, b)
     shape = np.broadcast_shapes(left, right)
     assert found.shape == shape and found.dtype == dtype
-    x, y = (np.broadcast_to(v, shape).reshape(-1, 64) for v in (a, b))
-    for row, u, v in zip(found.reshape(-1, 64), x, y, strict=True):
+    x, y = (np.broadcast_to(host(v), shape).reshape(-1, 64) for v in (a, b))
+    for row, u, v in zip(host(found).reshape(-1, 64), x, y, strict=True):
         assert error(row, exact_convolution(u, v)) < 2 * LONG[dtype]
-    out = np.full(shape, np.nan, dtype)
+    out = there(np.full(shape, np.nan, dtype))
     assert fft.convolve64(a, b, out=out) is out
     same_bits(out, found)
     same_bits(a, kept[0])
@@ -247,22 +269,28 @@ def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], dtype:
 
 
 @on_every_type
+@fast_devices
 def test_a_shared_filter_is_one_of_each_row(dtype: Any) -> None:
-    a, b = values((9, 64), dtype, 1), values((64,), dtype, 2)
-    found = fft.convolve64(a, b)
-    same_bits(fft.convolve64(b, a), found)
-    same_bits(fft.convolve64(a, np.tile(b, (9, 1))), found)
+    a, b = there(values((9, 64), dtype, 1)), values((64,), dtype, 2)
+    found = fft.convolve64(a, there(b))
+    same_bits(fft.convolve64(there(b), a), found)
+    same_bits(fft.convolve64(a, there(b.reshape(1, 64))), found)
+    same_bits(fft.convolve64(a, there(np.tile(b, (9, 1)))), found)
 
 
 @on_every_type
+@fast_devices
 def test_a_convolution_alone_has_the_bits_of_one_in_a_batch(dtype: Any) -> None:
-    a, b = values((20, 64), dtype, 1), values((20, 64), dtype, 2)
-    same_bits(fft.convolve64(a, b), np.array([fft.convolve64(x, y) for x, y in zip(a, b, strict=True)]))
+    a, b = there(values((20, 64), dtype, 1)), there(values((20, 64), dtype, 2))
+    found = fft.convolve64(a, b)
+    for row in range(20):
+        same_bits(fft.convolve64(a[row], b[row]), found[row])
 
 
 @on_every_type
+@fast_devices
 def test_convolutions_into_an_operand(dtype: Any) -> None:
-    a, b, f = values((5, 64), dtype, 1), values((5, 64), dtype, 2), values((1, 64), dtype, 3)
+    a, b, f = (there(values((rows, 64), dtype, seed)) for seed, rows in enumerate((33, 33, 1)))
     expected, filtered, square = fft.convolve64(a, b), fft.convolve64(a, f), fft.convolve64(a, a)
     one = fft.convolve64(f, f)
     for left, right, result in ((a, b, expected), (a, f, filtered), (f, a, filtered), (a, a, square)):
@@ -322,41 +350,69 @@ def test_any_layout_is_read(layout: str, dtype: Any) -> None:
 
 
 @on_every_type
+@on(*CARDS)
+def test_any_layout_is_read_on_a_card(dtype: Any) -> None:
+    x, xp = values((6, 64), dtype), backend().xp
+    kept = there(x)
+    expected, filtered = fft.fft64(kept), fft.convolve64(kept, kept[0])
+    padded, off = (
+        xp.zeros((6, 70), dtype),
+        xp.zeros((x.nbytes + 8,), np.uint8)[8:].view(dtype).reshape(x.shape),
+    )
+    padded[:, 3:67], off[...] = kept, kept
+    for y in (padded[:, 3:67], off, xp.repeat(kept, 2, axis=0)[::2], there(x.T.copy()).T):
+        same_bits(fft.fft64(y), expected)
+        same_bits(fft.convolve64(y, y[0]), filtered)
+        # CuPy compares aligned complex numbers only
+        same_bits(xp.ascontiguousarray(y).view(np.uint8), kept.view(np.uint8))
+
+
+@on(*CARDS)
+def test_operands_of_several_devices(device: str) -> None:
+    x = values((3, 64), np.complex64)
+    y = there(x)
+    for call, wrong, words in (
+        (lambda: fft.convolve64(y, x), pg.DeviceError, f"b: on cpu, and a is on {device}"),
+        (lambda: fft.convolve64(x, y), pg.DeviceError, f"b: on {device}, and a is on cpu"),
+        (lambda: fft.fft64(y, out=x), pg.DeviceError, f"out: on cpu, the operands are on {device}"),
+        (lambda: fft.fft64(x, out=y), pg.DeviceError, f"out: on {device}, the operands are on cpu"),
+        (lambda: fft.fft64(y, out=y.T), pg.OutputError, "the result is complex64"),
+        (lambda: fft.fft64(y, out=y[:2]), pg.OutputError, "the result is complex64"),
+        (lambda: fft.fft64(y[:2], out=y[1:]), pg.OutputError, "overlaps an operand in part"),
+        (lambda: fft.fft64(y, out=y.astype(np.complex128)), pg.OutputError, "complex128"),
+        (lambda: fft.fft64(y.view(np.float32)), pg.NotComplex, "float32"),
+        (lambda: fft.fft(y[:, :48]), pg.ParameterError, "48 points"),
+    ):
+        with pytest.raises(wrong, match=words):
+            call()
+    same_bits(y, there(x))
+
+
+@on_every_type
 def test_a_row_that_is_repeated(dtype: Any) -> None:
     row = values((64,), dtype)
     same_bits(fft.fft64(np.broadcast_to(row, (4, 64))), np.tile(fft.fft64(row), (4, 1)))
 
 
 @on_every_type
-@on_host_devices
+@everywhere
 @pytest.mark.parametrize(
     "shape", [(64,), (1, 64), (2, 3, 64), (0, 64), (2, 0, 64), (1, 1, 1, 1, 1, 1, 1, 64)]
 )
-def test_batch_axes(shape: tuple[int, ...], device: str, dtype: Any) -> None:
-    x = values(shape, dtype)
+def test_batch_axes(shape: tuple[int, ...], dtype: Any) -> None:
+    x = there(values(shape, dtype))
     kept = x.copy()
-    with pg.device(device):
-        found = fft.fft64(x)
-        assert found.shape == shape and found.dtype == dtype and not np.shares_memory(found, x)
-        same_bits(x, kept)
-        out = np.full(shape, np.nan, dtype)
-        assert fft.fft64(x, out=out) is out
-        same_bits(out, found)
-        assert fft.fft64(x, out=x) is x
-        same_bits(x, found)
-        assert fft.fft(x, inverse=True, out=x) is x
+    found = fft.fft64(x)
+    assert found.shape == shape and found.dtype == dtype and not shares_memory(found, x)
+    same_bits(x, kept)
+    out = there(np.full(shape, np.nan, dtype))
+    assert fft.fft64(x, out=out) is out
+    same_bits(out, found)
+    assert fft.fft64(x, out=x) is x
+    same_bits(x, found)
+    assert fft.fft(x, inverse=True, out=x) is x
     if x.size:
-        assert error(x, kept) < 2 * LONG[dtype]
-
-
-@on_every_type
-@pytest.mark.parametrize("n", [1, 2, 16, 64, 1024, 4096])
-def test_in_place(n: int, dtype: Any) -> None:
-    x = values((3, n), dtype)
-    for inverse in (False, True):
-        expected, y = fft.fft(x, inverse), x.copy()
-        assert fft.fft(y, inverse, out=y) is y
-        same_bits(y, expected)
+        assert error(x, host(kept)) < 2 * LONG[dtype]
 
 
 @on_every_type

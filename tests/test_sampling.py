@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from oracle import everywhere
 
 import polygpu as pg
 from polygpu.ops.sampling import stream
@@ -40,6 +41,7 @@ def expected_residue(tagged_seed, q, words, n, limb, poly, coefficient):
     return int.from_bytes(text[position % 64 : position % 64 + size], "little") % q
 
 
+@everywhere
 @pytest.mark.parametrize(
     "moduli", [[97], [2**32], [2**64], [pg.ntt_primes(8, 60)[0], 5, 2**20], [2**200 - 75], [2**128]]
 )

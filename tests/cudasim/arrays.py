@@ -23,24 +23,8 @@ class MemoryPointer:
         self.ptr = mem.ptr + offset
         self.device = devices.Device(mem.device)
 
-    @property
-    def device_id(self) -> int:
-        return self.device.id
-
     def __int__(self) -> int:
         return self.ptr
-
-    def memset(self, value: int, size: int) -> None:
-        self.memset_async(value, size)
-
-    def memset_async(self, value: int, size: int, stream: streams.Stream | None = None) -> None:
-        offset = self.ptr - self.mem.ptr
-        if size > self.mem.size - offset:
-            raise streams.CUDARuntimeError(
-                1, f"cudaErrorInvalidValue: memset of {size} bytes beyond the allocation"
-            )
-        target = stream or streams.current_stream()
-        target._run(lambda: self.mem.bytes[offset : offset + size].fill(value))
 
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)

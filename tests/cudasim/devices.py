@@ -88,7 +88,3 @@ class Device:
 
         total = card(self.id).memory_bytes
         return total - live_bytes(self.id), total
-
-    @property
-    def pci_bus_id(self) -> str:
-        return f"0000:{self.id + 1:02X}:00.0"

@@ -71,32 +71,6 @@ class RawModule:
         kernel._entry()
         return kernel
 
-    def get_global(self, name: str) -> arrays.MemoryPointer:
-        """A `__device__` or `__constant__` variable, which has no guard zones."""
-        import ctypes
-
-        library = self._module().library
-        try:
-            address = ctypes.addressof(ctypes.c_char.in_dll(library, name))
-        except ValueError:
-            raise launch.CUDADriverError(
-                500, "CUDA_ERROR_NOT_FOUND", f"named symbol not found: {name}"
-            ) from None
-        return arrays.MemoryPointer(_Symbol(address, devices.current(), library), 0)  # type: ignore[arg-type]
-
-
-class _Symbol:
-    """The memory of a variable in a module; long enough for whatever the caller says it is."""
-
-    def __init__(self, address: int, device: int, library: Any) -> None:
-        import ctypes
-
-        self.ptr = address
-        self.device = device
-        self.size = 64 << 10
-        self.library = library
-        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(address))
-
 
 class RawKernel:
     """Stands for `cupy.RawKernel`; also what `RawModule.get_function` returns."""
@@ -123,7 +97,6 @@ class RawKernel:
         self._entries: dict[tuple[int, int], launch.Entry] = {}
         self._functions: dict[int, driver.Function] = {}
         self._dynamic_limits: dict[int, int] = {}
-        self._carveout = -1
 
     def compile(self, log_stream: Any = None) -> None:
         self._entry()
@@ -190,45 +163,10 @@ class RawKernel:
             )
         self._dynamic_limits[devices.current()] = int(size)
 
-    @property
-    def preferred_shared_memory_carveout(self) -> int:
-        return self._carveout
-
-    @preferred_shared_memory_carveout.setter
-    def preferred_shared_memory_carveout(self, percent: int) -> None:
-        if not -1 <= percent <= 100:
-            raise launch.invalid_value(f"preferred_shared_memory_carveout = {percent}")
-        self._carveout = percent
-
     # What ptxas would say; the simulator does not know it.
-    max_threads_per_block = 1024
-    shared_size_bytes = 0
-    const_size_bytes = 0
-    local_size_bytes = 0
     num_regs = 32
-    cache_mode_ca = 0
-
-    @property
-    def binary_version(self) -> int:
-        return int(devices.Device().compute_capability)
-
-    ptx_version = binary_version
-
-    @property
-    def attributes(self) -> dict[str, int]:
-        names = (
-            "max_threads_per_block",
-            "shared_size_bytes",
-            "const_size_bytes",
-            "local_size_bytes",
-            "num_regs",
-            "ptx_version",
-            "binary_version",
-            "cache_mode_ca",
-            "max_dynamic_shared_size_bytes",
-            "preferred_shared_memory_carveout",
-        )
-        return {name: getattr(self, name) for name in names}
+    shared_size_bytes = 0
+    local_size_bytes = 0
 
 
 class CompileException(Exception):
@@ -242,9 +180,6 @@ class CompileException(Exception):
         self.name = name
         self.options = options
         self.backend = backend
-
-    def get_message(self) -> str:
-        return str(self)
 
 
 # ---- arrays ----
@@ -338,10 +273,6 @@ def may_share_memory(a: ndarray, b: ndarray, max_work: Any = None) -> bool:
     return np.may_share_memory(arrays.operand(a), arrays.operand(b))
 
 
-def get_array_module(*args: Any) -> Any:
-    return cupy if any(isinstance(a, ndarray) for a in args) else np
-
-
 def from_dlpack(source: Any, **_: Any) -> ndarray:
     if isinstance(source, ndarray):
         return source.view()
@@ -382,56 +313,16 @@ def _delegate(function: Any) -> Any:
 
 
 _DELEGATED = """
-    add subtract multiply divide true_divide floor_divide remainder mod power negative absolute abs
-    sign bitwise_and bitwise_or bitwise_xor invert left_shift right_shift bitwise_count equal
-    not_equal less less_equal greater greater_equal logical_and logical_or logical_not isfinite
-    isnan minimum maximum clip where rint floor ceil trunc round sqrt exp sin cos conj real imag
-    angle sum prod max min amax amin any all argmax argmin mean std var cumsum count_nonzero
-    array_equal allclose isclose concatenate stack vstack hstack split array_split moveaxis rollaxis
-    swapaxes diagonal transpose broadcast_to broadcast_arrays reshape ravel squeeze expand_dims atleast_1d
-    flip roll repeat tile pad take take_along_axis searchsorted sort argsort unique nonzero matmul
-    dot tensordot einsum outer
+    add multiply remainder power negative abs right_shift bitwise_count equal isfinite minimum where
+    rint floor ceil round sqrt exp sin cos conj real imag angle sum prod max min any all argmax mean
+    cumsum array_equal allclose concatenate stack split moveaxis swapaxes diagonal transpose
+    broadcast_to broadcast_arrays reshape ravel roll repeat tile pad take sort unique matmul dot
+    einsum outer argwhere
 """.split()  # noqa: SIM905
 _FFT = ["fft", "ifft", "rfft", "irfft", "fftshift"]
 
 
 # ---- the module ----
-
-
-def _device_attribute(attribute: Any, device: int) -> int:
-    """By CUDA's number or by the name in `Device.attributes`."""
-    numbers = {
-        1: "MaxThreadsPerBlock",
-        8: "MaxSharedMemoryPerBlock",
-        10: "WarpSize",
-        16: "MultiProcessorCount",
-        38: "L2CacheSize",
-        39: "MaxThreadsPerMultiProcessor",
-        75: "ComputeCapabilityMajor",
-        76: "ComputeCapabilityMinor",
-        81: "MaxSharedMemoryPerMultiprocessor",
-        82: "MaxRegistersPerMultiprocessor",
-        95: "CooperativeLaunch",
-        97: "MaxSharedMemoryPerBlockOptin",
-        106: "MaxBlocksPerMultiprocessor",
-    }
-    attributes = devices.card(device).attributes()
-    name = numbers.get(attribute, attribute)
-    if name not in attributes:
-        raise streams.CUDARuntimeError(
-            1, f"cudaErrorInvalidValue: device attribute {attribute!r} is not simulated"
-        )
-    return attributes[name]
-
-
-def _memset(address: int, value: int, size: int, stream: int = 0) -> None:
-    streams.submit(lambda: memory.bytes_at(address, size).fill(value))
-
-
-def _copy_on_device(target: int, source: int, size: int, kind: int = 3, stream: int = 0) -> None:
-    if kind != 3:
-        raise NotImplementedError("the simulator copies by address within the device only (kind 3)")
-    streams.submit(lambda: np.copyto(memory.bytes_at(target, size), memory.bytes_at(source, size)))
 
 
 class MemoryPool:
@@ -452,17 +343,8 @@ class MemoryPool:
 
     total_bytes = used_bytes
 
-    def free_bytes(self) -> int:
-        return 0
-
     def free_all_blocks(self, stream: Any = None) -> None:
         pass
-
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        pass
-
-    def get_limit(self) -> int:
-        return 0
 
 
 class _FakeModule(ModuleType):
@@ -484,27 +366,12 @@ def _build() -> ModuleType:
         CUDARuntimeError=streams.CUDARuntimeError,
         getDeviceCount=devices.count,
         getDevice=devices.current,
-        setDevice=devices.set_current,
         free=lambda address: None,
         getDeviceProperties=lambda device: devices.card(device).properties(),
-        deviceGetAttribute=_device_attribute,
         deviceSynchronize=lambda: None,
-        deviceCanAccessPeer=lambda device, peer: 0,
-        streamSynchronize=lambda stream: None,
-        memset=_memset,
-        memsetAsync=_memset,
-        memcpy=_copy_on_device,
-        memcpyAsync=_copy_on_device,
-        memcpyDeviceToDevice=3,
         runtimeGetVersion=lambda: 12080,
         driverGetVersion=lambda: 12080,
-        memGetInfo=lambda: devices.Device().mem_info,
-        is_hip=False,
-        streamCaptureModeGlobal=0,
         streamCaptureModeThreadLocal=1,
-        streamCaptureModeRelaxed=2,
-        cudaDevAttrMaxSharedMemoryPerBlockOptin=97,
-        cudaDevAttrMultiProcessorCount=16,
     )
     own_driver = _module("cupy.cuda.driver", CUDADriverError=launch.CUDADriverError)
     cuda_compiler = _module("cupy.cuda.compiler", CompileException=CompileException)
@@ -534,21 +401,15 @@ def _build() -> ModuleType:
         device=_module("cupy.cuda.device", Device=devices.Device, get_cublas_handle=lambda: 0),
         Device=devices.Device,
         Stream=streams.Stream,
-        ExternalStream=streams.ExternalStream,
         Event=streams.Event,
         Graph=streams.Graph,
         MemoryPool=MemoryPool,
         MemoryPointer=arrays.MemoryPointer,
         get_current_stream=streams.current_stream,
         get_elapsed_time=streams.get_elapsed_time,
-        get_device_id=devices.current,
-        is_available=lambda: devices.count() > 0,
-        get_allocator=lambda: pool.malloc,
-        set_allocator=lambda allocator=None: None,
         using_allocator=lambda allocator=pool.malloc: memory.kept_in(
             None if allocator == pool.malloc else allocator.__self__.kept
         ),
-        alloc=pool.malloc,
     )
     own = _module(
         "cupy",
@@ -563,18 +424,15 @@ def _build() -> ModuleType:
         full=full,
         empty_like=_like(empty),
         zeros_like=_like(zeros),
-        ones_like=_like(ones),
         full_like=full_like,
         array=array,
         asarray=asarray,
-        asanyarray=asarray,
         ascontiguousarray=ascontiguousarray,
         asnumpy=asnumpy,
         arange=arange,
         copyto=copyto,
         shares_memory=shares_memory,
         may_share_memory=may_share_memory,
-        get_array_module=get_array_module,
         from_dlpack=from_dlpack,
         get_default_memory_pool=lambda: pool,
         newaxis=None,

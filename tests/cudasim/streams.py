@@ -32,9 +32,6 @@ class Graph:
         target = stream or current_stream()
         target._run(self._replay)
 
-    def upload(self, stream: Stream | None = None) -> None:
-        pass
-
     def _replay(self) -> None:
         for action in self._actions:
             action()
@@ -87,9 +84,6 @@ class Stream:
         if event._capture is not None:
             self._capture = event._capture
 
-    def launch_host_func(self, callback: Callable[[object], None], argument: object) -> None:
-        self._run(lambda: callback(argument))
-
     def begin_capture(self, mode: int | None = None) -> None:
         if self.ptr == 0:
             raise RuntimeError("cannot capture on the default stream")
@@ -117,15 +111,6 @@ class Stream:
             raise CUDARuntimeError(
                 900, f"cudaErrorStreamCaptureUnsupported: {what} while the stream is captured"
             )
-
-
-class ExternalStream(Stream):
-    """A stream made elsewhere."""
-
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        super().__init__()
-        self.ptr = ptr
-        _streams[ptr] = self
 
 
 Stream.null = Stream(null=True)

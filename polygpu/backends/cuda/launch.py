@@ -240,6 +240,7 @@ class Launcher(Device):
             return None
         launch, streams, index, record = done.launch, done.streams, self._index, recording.get
         stream_of, device, new = self.xp.cuda.get_current_stream, self._current_device, self.xp.ndarray
+        card = self.card
 
         def call(x: Any, y: Any = None) -> Array | None:
             stream, first = stream_of(index).ptr, x.data
@@ -250,6 +251,7 @@ class Launcher(Device):
                 or (a | b) % ALIGNMENT
                 or stream not in streams
                 or record() is not None
+                or self._card is not card
             ):
                 return None
             try:

@@ -36,10 +36,6 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
 inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
-inline int __mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
-inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
-inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a > b ? a - b : b - a); }
-inline unsigned __uhadd(unsigned a, unsigned b) { return unsigned((uint64_t(a) + b) >> 1); }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
@@ -102,60 +98,20 @@ inline std::common_type_t<A, B> max(A a, B b) {
     std::common_type_t<A, B> x = a, y = b;
     return x < y ? y : x;
 }
-inline unsigned umin(unsigned a, unsigned b) { return min(a, b); }
-inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
-inline long long llmin(long long a, long long b) { return min(a, b); }
-inline long long llmax(long long a, long long b) { return max(a, b); }
-inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return min(a, b); }
-inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return max(a, b); }
 
 // ---- floating point, round to nearest even (compiled with -ffp-contract=off) ----
 
 inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dsub_rn(double a, double b) { return a - b; }
-inline double __ddiv_rn(double a, double b) { return a / b; }
-inline double __drcp_rn(double a) { return 1.0 / a; }
-inline double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
-inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __frcp_rn(float a) { return 1.0f / a; }
-inline double rsqrt(double a) { return 1.0 / __builtin_sqrt(a); }
-inline float rsqrtf(float a) { return 1.0f / __builtin_sqrtf(a); }
-inline void sincospi(double a, double *s, double *c) { sincos(a * 3.14159265358979323846, s, c); }
-inline void sincospif(float a, float *s, float *c) { sincosf(a * 3.14159265358979323846f, s, c); }
 
 inline double __ull2double_rn(unsigned long long a) { return double(a); }
-inline double __ll2double_rn(long long a) { return double(a); }
-inline double __uint2double_rn(unsigned a) { return a; }
-inline double __int2double_rn(int a) { return a; }
-inline float __uint2float_rn(unsigned a) { return float(a); }
-inline float __int2float_rn(int a) { return float(a); }
-inline float __double2float_rn(double a) { return float(a); }
 inline long long __double2ll_rn(double a) { return sim::saturate<long long>(__builtin_rint(a)); }
-inline long long __double2ll_rz(double a) { return sim::saturate<long long>(__builtin_trunc(a)); }
-inline long long __double2ll_rd(double a) { return sim::saturate<long long>(__builtin_floor(a)); }
-inline unsigned long long __double2ull_rn(double a) { return sim::saturate<unsigned long long>(__builtin_rint(a)); }
-inline unsigned long long __double2ull_rz(double a) { return sim::saturate<unsigned long long>(__builtin_trunc(a)); }
-inline int __double2int_rn(double a) { return sim::saturate<int>(__builtin_rint(a)); }
-inline int __double2int_rz(double a) { return sim::saturate<int>(__builtin_trunc(a)); }
-inline unsigned __double2uint_rn(double a) { return sim::saturate<unsigned>(__builtin_rint(a)); }
-inline unsigned __double2uint_rz(double a) { return sim::saturate<unsigned>(__builtin_trunc(a)); }
-inline int __float2int_rn(float a) { return sim::saturate<int>(__builtin_rintf(a)); }
-inline unsigned __float2uint_rn(float a) { return sim::saturate<unsigned>(__builtin_rintf(a)); }
 
 inline long long __double_as_longlong(double a) { return sim::bits_as<long long>(a); }
 inline double __longlong_as_double(long long a) { return sim::bits_as<double>(a); }
-inline int __float_as_int(float a) { return sim::bits_as<int>(a); }
-inline float __int_as_float(int a) { return sim::bits_as<float>(a); }
 inline unsigned __float_as_uint(float a) { return sim::bits_as<unsigned>(a); }
 inline float __uint_as_float(unsigned a) { return sim::bits_as<float>(a); }
-inline int __double2hiint(double a) { return int(sim::bits_as<uint64_t>(a) >> 32); }
-inline int __double2loint(double a) { return int(uint32_t(sim::bits_as<uint64_t>(a))); }
 inline double __hiloint2double(int high, int low) {
     return sim::bits_as<double>(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
 }

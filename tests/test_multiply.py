@@ -1,7 +1,8 @@
-"""Products by FFT: exact in every ring, at the proven bound too; their plans."""
+"""Products of polynomials, by FFT at the proven bound too: exact in every ring; their plans."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 from fractions import Fraction
@@ -11,12 +12,14 @@ import flint
 import mpmath
 import numpy as np
 import pytest
+from devices import agree, host, noted_kernels, on, same, sized
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import KINDS, check_products_by_fft, check_ring, edges, everywhere
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu
-from polygpu.backends import get_backend
+from polygpu.backends import cuda, get_backend
 from polygpu.backends.cpu import CpuBackend
 from polygpu.plans.basis import Basis
 from polygpu.plans.fft import unit_roots
@@ -31,7 +34,6 @@ from polygpu.plans.product import (
 )
 from polygpu.testing import kinds
 
-KINDS = ("negacyclic", "cyclic")
 DEGREES = [1, 2, 3, 5, 16, 31, 32, 33, 64, 100, 256, 1000, 1024, 4096]
 MODULI: list[Any] = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
 MODULI += [[3, 2**32 - 5], [2**64, 3, 2**61 - 1], [5, 7, 2**40 - 87]]
@@ -80,22 +82,48 @@ def patterns(ring: Ring) -> Poly:
         rows.append([(0, q - 1)[j == n - 1] for j in range(n)])
         for i, row in enumerate(rows):
             data[i, limb] = np.array(row, np.uint64)
-    data[7] = ring.random(seed=n).data
+    data[7] = host(ring.random(seed=n).data)
     return ring.from_residues(data)
 
 
 def check_products(ring: Ring) -> None:
     """Squares of all rows, and each row with the next but one."""
-    a = patterns(ring)
+    a = patterns(ring).to()
     for b in (a, a[np.arange(2, 10) % 8]):
         product = a.mul(b, product="fft")
         assert product.domain == "coef" and product.shape == (8,)
         assert product.data.tolist() == expected(a, b)
 
 
-@of_both_kinds
-@pytest.mark.parametrize("moduli", MODULI, ids=str)
-@pytest.mark.parametrize("n", DEGREES)
+# Of 1, 2 and more digits, in words of 32 and 64 bits.
+DIGITS: list[Any] = [3329, 2**31 - 1, [3, 2**32 - 5], 2**40 - 87, [2**64, 3, 2**61 - 1], 2**64 - 59]
+# Digits of an operand, products that are folded.
+BY_FFT: dict[str, tuple[int, Any, Any]] = {
+    "1 digit": (64, 3329, "negacyclic"),
+    "1 digit, folded": (20, 3329, "negacyclic"),
+    "2 digits": (64, 2**32 - 5, "negacyclic"),
+    "2 digits of 2^32": (64, 2**32, "negacyclic"),
+    "2 digits, folded": (31, [3, 2**32 - 5], "cyclic"),
+    "2 digits of 64 bits": (64, 2**40 - 87, "negacyclic"),
+    "2 digits of 64 bits, folded": (33, [5, 7, 2**40 - 87], "negacyclic"),
+    "3 digits": (64, 2**56 - 5, "negacyclic"),
+    "4 digits": (64, [2**64, 3, 2**61 - 1], "negacyclic"),
+    "4 digits, folded": (64, 2**64 - 59, "cyclic"),
+    "4 digits of 2^64, folded": (100, 2**64, "negacyclic"),
+    "n = 1": (1, 2**64, "cyclic"),
+    "n = 2": (2, 2, "negacyclic"),
+    "1000 coefficients": (1000, 2**32 - 5, "cyclic"),
+}
+SIZES = sorted({*(1 << i for i in range(13)), *((1 << i) + 3 for i in range(3, 12))})
+
+
+@sized(
+    "n, moduli, kind",
+    cpu=itertools.product(DEGREES, MODULI, KINDS),
+    reference=itertools.product([1, 12, 64], [[2**64, 3]], KINDS),
+    simulated=BY_FFT.values(),
+    cuda=itertools.product(SIZES, DIGITS, KINDS),
+)
 def test_products_are_exact(n: int, moduli: Any, kind: Any) -> None:
     check_products(Ring(n, moduli, kind=kind))
 
@@ -148,10 +176,11 @@ def rings_and_rows(draw: st.DrawFn) -> tuple[Poly, Poly]:
     return operands[0], operands[1]
 
 
+@on("cpu", "cuda")
 @given(rings_and_rows())
 def test_products_of_the_largest_are_exact(case: tuple[Poly, Poly]) -> None:
     a, b = case
-    assert [a.mul(b, product="fft").data.tolist()] == expected(a, b)
+    assert [a.to().mul(b.to(), product="fft").data.tolist()] == expected(a, b)
 
 
 SHAPES = [
@@ -167,18 +196,20 @@ SHAPES = [
 
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 @pytest.mark.parametrize("n", [12, 64])
+@everywhere
 def test_batches_broadcast(n: int, left: tuple[int, ...], right: tuple[int, ...]) -> None:
     ring = Ring(n, [2**64, 3, 2**61 - 1])
     a, b = ring.random(left, seed=1), ring.random(right, seed=2)
-    kept = a.data.copy(), b.data.copy()
+    kept = a.copy(), b.copy()
     product = a.mul(b, product="fft")
     shape = np.broadcast_shapes(left, right)
-    x, y = (ring.from_residues(np.broadcast_to(v.data, (*shape, 3, n)).copy()) for v in (a, b))
+    x, y = (ring.from_residues(np.broadcast_to(host(v.data), (*shape, 3, n)).copy()) for v in (a, b))
     assert product.shape == shape
     assert product.data.reshape(-1, 3, n).tolist() == expected(x, y)
-    assert np.array_equal(a.data, kept[0]) and np.array_equal(b.data, kept[1])
+    assert a == kept[0] and b == kept[1]
 
 
+@everywhere
 @pytest.mark.parametrize("moduli", [2**32, 2**64 - 59, [5, 7, 2**40 - 87]], ids=str)
 @pytest.mark.parametrize("n", [1, 20, 64])
 def test_results_into_operands(n: int, moduli: Any) -> None:
@@ -194,6 +225,7 @@ def test_results_into_operands(n: int, moduli: Any) -> None:
     assert x.mul(x, x, product="fft") is x and x == square
 
 
+@everywhere
 def test_integers_and_methods() -> None:
     ring = Ring(8, 2**40)
     a = ring.random(seed=1)
@@ -201,12 +233,79 @@ def test_integers_and_methods() -> None:
         assert a.mul(3, product=method) == Poly.mul(3, a, product=method) == a + a + a  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("n", [1, 12, 64])
-def test_the_reference_device(n: int) -> None:
-    ring = Ring(n, [2**64, 3], product="fft")
-    a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
-    with pg.device("reference"):
-        assert (a * b).data.tolist() == expected(a, b)
+ANYTHING: dict[str, tuple[int, Any, Any]] = {
+    "2^64, n = 256": (256, 2**64, "negacyclic"),
+    "2^32, n = 256, cyclic": (256, 2**32, "cyclic"),
+    "2": (32, 2, "negacyclic"),
+    "composite, n = 257": (257, 10**18 + 2, "negacyclic"),
+    "RNS of Mersenne primes, n = 255": (255, [2**31 - 1, 2**61 - 1], "negacyclic"),
+    "RNS of small ones, n = 12": (12, [7, 9, 10], "cyclic"),
+    "2^64, n = 1": (1, 2**64, "cyclic"),
+    "2^128": (61, 2**128, "negacyclic"),
+    "200 bits": (64, 2**200 - 75, "cyclic"),
+}
+AUXILIARY: dict[str, tuple[int, Any, Any]] = {
+    "2^32": (64, 2**32, "negacyclic"),
+    "2^32 cyclic": (64, 2**32, "cyclic"),
+    "2^64": (64, 2**64, "negacyclic"),
+    "2^64, n = 12, cyclic": (12, 2**64, "cyclic"),
+    "2^64 - 1, n = 9": (9, 2**64 - 1, "negacyclic"),
+    "2^32 - 1, n = 5": (5, 2**32 - 1, "cyclic"),
+    "3, n = 4": (4, 3, "cyclic"),
+    "composite": (64, 10**9, "negacyclic"),
+    "unfriendly prime": (64, 1_000_003, "negacyclic"),
+    "unfriendly prime, 61 bits, n = 6": (6, 2**61 - 1, "cyclic"),
+    "n = 31": (31, 2**31 - 1, "negacyclic"),
+    "n = 33": (33, 10**18 + 2, "negacyclic"),
+    "RNS with 2^64": (6, [2**64, 3, 2**64 - 59], "cyclic"),
+    "RNS of small ones": (8, [2**20, 97, 3**5], "negacyclic"),
+    "long": (2**15, 2**60, "negacyclic"),
+    "long, n = 3 * 2^13": (3 * 2**13, 2**64, "negacyclic"),
+    "2^65": (8, 2**65, "negacyclic"),
+    "wide composite": (6, 10**40, "cyclic"),
+    "wide prime": (8, pg.ntt_primes(8, 100)[0], "negacyclic"),
+    "wide prime, cyclic": (16, pg.ntt_primes(16, 128, kind="cyclic")[0], "cyclic"),
+}
+
+
+@sized("name", simulated=ANYTHING, cuda=[*ANYTHING, *AUXILIARY])
+def test_products_modulo_anything(name: str) -> None:
+    """By FFT and through auxiliary primes; a modulus above 2^64 is computed on the host."""
+    n, moduli, kind = (ANYTHING | AUXILIARY)[name]
+    check_ring(Ring(n, moduli, kind=kind), (2, 3) if n < 1000 else (2,))
+
+
+@sized(
+    "n, moduli, kind",
+    simulated=[BY_FFT[name] for name in BY_FFT if "folded" in name or "n =" in name],
+    cuda=itertools.product([20, 512, 1000, 2**13], DIGITS, ["negacyclic"]),
+)
+def test_products_by_fft_in_passes(n: int, moduli: Any, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
+    names = noted_kernels(monkeypatch)
+    check_products_by_fft(Ring(n, moduli, kind=kind), (2, 3))
+    assert {"fft_split", "fft_multiply", "fft_compose"} <= names and "fft_product" not in names
+
+
+@sized("method, n", simulated=itertools.product(["ntt", "fft"], [20, 64]), cuda=[("ntt", 33), ("fft", 33)])
+def test_products_in_parts(method: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands that broadcast, a few rows at a time, and in place."""
+    monkeypatch.setattr(cuda.multiply, "fft_tile", lambda *_: None)
+    for moduli in ([10**9, 10**9 + 7, 2**64 - 59], 2**64):
+        ring = Ring(n, moduli, product=method)
+        plan: Any = ring.product_plan()
+        if method == "fft":
+            unit = 16 * plan.points * (2 * plan.digits + plan.sums)
+        else:
+            unit = 8 * len(plan.transform.basis.moduli) * plan.transform.degree
+        for units in (1, 4, 5, 18, 19):
+            monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", units * unit)
+            for left, right in (((3, 1), (2,)), ((2, 3), (3,)), ((2, 1), (1, 4))):
+                agree(lambda x, y: x.mul(y), edges(ring, left, 1), edges(ring, right, 2))
+            a = edges(ring, (3,), 1)
+            agree(lambda x: x.mul(x, out=x.copy()), a)
+            c = a.to()
+            same(c.mul(c, out=c), a.mul(a, product="ntt"))
 
 
 # ---- many polynomials times one ----
@@ -271,6 +370,7 @@ def test_short_and_many() -> None:
 # ---- rings that multiply by FFT ----
 
 
+@everywhere
 @pytest.mark.parametrize("moduli", [97, 3329, 2**32, [17, 97], [2**64, 3]], ids=str)
 @pytest.mark.parametrize("n", [8, 12])
 def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
@@ -286,9 +386,9 @@ def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
         (a * 5 - b, x * 5 - y),
         (a.mul(b, product="ntt"), x * y),
     ):
-        assert got.ring == own and np.array_equal(got.data, wanted.data)
+        assert got.ring == own and np.array_equal(host(got.data), host(wanted.data))
     if own.has_eval:
-        assert np.array_equal(a.ntt().data, x.ntt().data)
+        assert np.array_equal(host(a.ntt().data), host(x.ntt().data))
         assert (a.ntt() * b.ntt()).intt() == (a.ntt() * b).intt() == a * b
         if other.leaf_size == 1:
             u = own.ones() + own.monomial(1, 2)

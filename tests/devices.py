@@ -1,0 +1,175 @@
+"""Where tests run: the devices, a simulated card among them, and how to look into them."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cudasim import simulated_cuda
+
+import polygpu as pg
+from polygpu import Poly, backends
+from polygpu.backends import cuda
+from polygpu.plans import cache as plan_cache
+from polygpu.plans.basis import basis_of
+
+with warnings.catch_warnings():  # CuPy's own, at import
+    warnings.simplefilter("ignore")
+    ABSENT = cuda.absence(0)
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
+)
+needs_card = pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {ABSENT}")
+
+# Their names in polygpu.device. The simulated card is the second one: tables that rings keep for it are never
+# taken for those of a real card, and what falls back to the first card shows.
+DEVICES = {"reference": "reference", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
+HOST = ("reference", "cpu")
+CARDS = ("simulated", "cuda")
+MARKS = {"simulated": [needs_compiler], "cuda": [pytest.mark.gpu, needs_card]}
+
+
+def on(*devices: str) -> Any:
+    """Runs a test on these devices; a test that is given the fixture `device` alone runs on all."""
+    return _cases(("device",), [(device,) for device in devices])
+
+
+def over(names: Iterable[str], few: Iterable[str] = (), devices: Iterable[str] = DEVICES) -> Any:
+    """Runs a test for each name; on the devices that are slow for those alone that are among `few`."""
+    slow, few = ("reference", "simulated"), set(few)
+    cases = [(d, name) for d in devices for name in names if d not in slow or not few or name in few]
+    return _cases(("device", "name"), cases)
+
+
+def sized(arguments: str, **cases: Iterable[Any]) -> Any:
+    """Runs a test on each device named, with cases of its own."""
+    names = ("device", *arguments.replace(" ", "").split(","))
+    rows = [(d, *(c if len(names) > 2 else (c,))) for d, found in cases.items() for c in found]
+    return _cases(names, rows)
+
+
+def _cases(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
+    params = [pytest.param(*row, marks=MARKS.get(row[0], ())) for row in rows]
+    parametrized = pytest.mark.parametrize(names, params, indirect=["device"])
+    return lambda test: parametrized(pytest.mark.usefixtures("device")(test))
+
+
+@contextmanager
+def use(device: str) -> Iterator[str]:
+    """Make and compute new values there inside a `with`."""
+    name = DEVICES[device]
+    if device == "simulated":
+        options = {"order": "random", "seed": 7, "concurrent_blocks": 3}
+        with simulated_cuda("h100", devices_count=2, **options) as cupy, cupy.cuda.Device(1), pg.device(name):
+            yield name
+        return
+    with pg.device(name):
+        yield name
+    if device == "cuda":
+        pool = backend().xp.get_default_memory_pool()
+        if pool.total_bytes() > 1 << 30:  # every test starts with the card's memory free
+            pool.free_all_blocks()
+
+
+def forget() -> None:
+    """Backends, and plans with what backends keep there, belong to one simulation."""
+    backends.get_backend.cache_clear()
+    backends._default_device.cache_clear()
+    plan_cache.forget()
+    basis_of.cache_clear()
+
+
+@contextmanager
+def simulated(card: Any = "h100", **options: Any) -> Iterator[Any]:
+    """A simulation of its own, with cards from "cuda:0" on: gives the module that stands in for CuPy."""
+    forget()
+    try:
+        with simulated_cuda(card, **options) as cupy:
+            yield cupy
+    finally:
+        forget()
+
+
+# ---- arrays there ----
+
+
+def backend() -> Any:
+    """Of the device that the test runs on."""
+    return backends.backend()
+
+
+def there(x: Any) -> Any:
+    """A NumPy array on the device; itself on the host."""
+    return backend().from_host(x)
+
+
+def host(x: Any) -> Any:
+    """An array of any device in host memory."""
+    return x if isinstance(x, np.ndarray) else x.get()
+
+
+def shares_memory(x: Any, y: Any) -> bool:
+    """Whether two arrays of any devices have a word in common."""
+    return type(x) is type(y) and bool(backend().xp.shares_memory(x, y))
+
+
+# ---- as on the host ----
+
+
+def same(found: Poly, expected: Poly) -> None:
+    """A value on a card has the bits that the CPU computes."""
+    assert found.device.startswith("cuda:") and expected.device == "cpu"
+    assert (found.ring, found.domain, found.shape) == (expected.ring, expected.domain, expected.shape)
+    assert found.data.flags.c_contiguous and found.data.dtype == expected.data.dtype
+    np.testing.assert_array_equal(host(found.data), expected.data)
+
+
+def card_name() -> str:
+    """The card that the test runs on; the first one of a simulation of its own."""
+    name = backends.current_device()
+    return name if name.startswith("cuda") else "cuda:0"
+
+
+def agree(compute: Callable[..., Any], *operands: Poly) -> None:
+    """The same call on a card as on the CPU; operands stay as they were."""
+    moved = [x.to(card_name()) for x in operands]
+    with pg.device("cpu"):
+        expected = compute(*operands)
+    same(compute(*moved), expected)
+    for x, kept in zip(moved, operands, strict=True):
+        same(x, kept)
+
+
+# ---- what is launched ----
+
+
+def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the kernels that are launched from now on, and what they are instances of."""
+    names: set[str] = set()
+    kernel = cuda.CudaBackend._kernel
+
+    def noted(self: Any, launch: Any) -> Any:
+        names.update((launch.kernel, launch.kernel.partition("<")[0]))
+        return kernel(self, launch)
+
+    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
+    return names
+
+
+@contextmanager
+def card_of(multiprocessors: int, **changes: Any) -> Iterator[Any]:
+    """The backend, as on a card with so many: few rows fill one, 0 give the largest tiles of matrices."""
+    compute: Any = backends.get_backend(card_name())
+    card = compute.card
+    compute.card = replace(card, multiprocessors=multiprocessors, **changes)
+    try:
+        yield compute
+    finally:
+        compute.card = card

@@ -1,0 +1,484 @@
+"""Integers and residues in, integers out: constants, values at points, norms."""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+from decimal import Decimal, localcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, on, over, shares_memory, there
+from oracle import (
+    FEW,
+    LAYOUTS,
+    R17,
+    RNS,
+    check,
+    draw,
+    every_ring,
+    every_transform,
+    everywhere,
+    few_rings,
+    fold,
+    padded,
+    product,
+    residues,
+    ring,
+    sign_of,
+    value_at,
+)
+
+import polygpu as pg
+from polygpu import Ring
+
+
+@every_ring
+def test_data_holds_x_reduced_in_every_limb(name: str) -> None:
+    R = ring(name)
+    q = R.modulus
+    x = draw(R, (2, 3))
+    x[0, 0] += q * random.Random(name).choice([-(2**200), -1, 1, 2**200])
+    x[1, 2] = -x[1, 2]
+    poly = R(x)
+    assert poly.data.tolist() == residues(R, x)
+    assert poly.data.dtype == (np.uint32 if max(R.moduli) <= 2**32 else np.uint64)
+    assert (poly.domain, poly.shape, poly.ndim, poly.ring) == ("coef", (2, 3), 2, R)
+    assert poly.to_bigints().tolist() == (x % q).tolist()
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+@over(["30 bits", "64 bits", "RNS of 3 words", "2^32", "2^128", "q = 2"], ["RNS of 3 words", "2^128"])
+def test_any_integer_dtype(name: str, kind: str, order: str) -> None:
+    R = ring(name)
+    info = np.iinfo(kind)
+    values = [info.min, info.max, 0, 1][: R.n]
+    x = np.array(values, dtype=kind).astype(order + kind)
+    assert R(x).data.tolist() == R(values).data.tolist() == residues(R, padded(R, values))
+
+
+class Small(enum.IntEnum):
+    TWO = 2
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "x",
+    [
+        [-1, 2, 2**70],
+        (-1, 2, 2**70),
+        np.array([-1, 2, 2**70], dtype=object),
+        [np.int8(-1), np.uint64(2), 2**70],
+        [-1, Small.TWO, 2**70],
+    ],
+    ids=["list", "tuple", "object array", "NumPy ints", "IntEnum"],
+)
+def test_ints_in_any_container(x: Any) -> None:
+    assert RNS(x).data.tolist() == residues(RNS, padded(RNS, [-1, 2, 2**70]))
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("x", "values"),
+    [
+        (range(-1, 3), [-1, 0, 1, 2]),
+        ([2**63, -1], [2**63, -1]),
+        ([2**64 - 1, 2**64], [2**64 - 1, 2**64]),
+        ([-(2**63) - 1, 2**63], [-(2**63) - 1, 2**63]),
+        (np.arange(4, dtype=np.uint64) + np.uint64(2**64 - 4), list(range(2**64 - 4, 2**64))),
+        ([], []),
+    ],
+    ids=["range", "2^63", "2^64", "-2^63 - 1", "uint64", "nothing"],
+)
+def test_ints_at_the_edge_of_machine_words(x: Any, values: list[int]) -> None:
+    assert RNS(x).data.tolist() == residues(RNS, padded(RNS, values))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [-3, np.int64(-3), np.int8(-3), np.array(-3), np.array(-3, ">i2"), np.array(-3, object), [-3]],
+    ids=repr,
+)
+@few_rings
+def test_one_int_is_a_constant(name: str, x: Any) -> None:
+    R = ring(name)
+    check(R(x), fold(R, [-3]), batch=())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32, np.int8])
+@over(FEW, devices=["cpu"])
+def test_any_memory_layout(name: str, dtype: type, layout: str) -> None:
+    R = ring(name)
+    x = np.random.default_rng(1).integers(0, 100, (3, R.n)).astype(dtype)
+    view = LAYOUTS[layout](x)
+    assert R(view).data.tolist() == residues(R, view.astype(object))
+
+
+@pytest.mark.parametrize("size", [100, 2**80])
+@pytest.mark.parametrize("layout", ["transposed", "Fortran", "every other", "backwards", "broadcast"])
+@over(FEW, devices=["cpu"])
+def test_any_memory_layout_of_python_ints(name: str, layout: str, size: int) -> None:
+    R = ring(name)
+    source = random.Random(1)
+    x = np.array([[source.randrange(-size, size) for _ in range(R.n)] for _ in range(3)], dtype=object)
+    view = LAYOUTS[layout](x)
+    assert R(view).data.tolist() == residues(R, view)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (3, 0, 2)])
+@few_rings
+def test_missing_coefficients_are_zero_and_batches_may_be_empty(name: str, shape: tuple[int, ...]) -> None:
+    R = ring(name)
+    for dtype in (np.int64, np.uint8, object):
+        poly = R(np.zeros(shape, dtype))
+        assert poly.shape == shape[:-1]
+        assert not poly.data.any()
+
+
+@everywhere
+def test_short_rows_are_padded_at_the_high_end() -> None:
+    check(R17([[1, 2], [3, 4]]), [[1, 2, 0, 0], [3, 4, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64, object])
+@few_rings
+def test_integers_are_copied_never_shared_never_changed(name: str, dtype: type) -> None:
+    R = ring(name)
+    x = np.full((2, R.n), 7, dtype)
+    if dtype is not object:
+        x = there(x)
+    poly = R(x)
+    assert (x == 7).all() and not shares_memory(x, poly.data)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@few_rings
+def test_integers_that_lie_on_the_device(name: str, dtype: Any) -> None:
+    R, limits = ring(name), np.iinfo(dtype)
+    x = np.array([[limits.min, limits.max, 0], [1, limits.max // 2, limits.min + 1]], dtype=dtype)
+    for view in (np.s_[:], np.s_[:, ::2], np.s_[0, 1], np.s_[:0]):
+        found = np.array(x.astype(object)[view], dtype=object)
+        rows = found if found.ndim else found[None]
+        expected = np.zeros((*rows.shape[:-1], R.n), dtype=object)
+        expected[..., : rows.shape[-1]] = rows
+        check(R(there(x)[view]), expected % R.modulus)
+
+
+# ---- residues in ----
+
+
+@every_ring
+def test_plain_residues_are_shared(name: str) -> None:
+    R = ring(name)
+    data = R(draw(R, (2,))).data
+    poly = R.from_residues(data)
+    assert shares_memory(poly.data, data) and (poly.domain, poly.shape) == ("coef", (2,))
+    assert shares_memory(R.from_residues(data, copy=False).data, data)
+    assert not shares_memory(R.from_residues(data, copy=True).data, data)
+    check(R.from_residues(data, copy=True), draw(R, (2,)))
+
+
+@every_transform
+def test_residues_of_the_evaluation_domain(name: str) -> None:
+    R = ring(name)
+    data = R(draw(R)).ntt().data.copy()
+    check(R.from_residues(data, "eval"), draw(R), "eval")
+
+
+OTHER_DATA = {
+    **{name: layout for name, layout in LAYOUTS.items() if name not in ("read-only", "subclass")},
+    "other dtype": lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x.astype(object),
+    "object": lambda x: x.astype(object),
+    "lists": lambda x: x.tolist(),
+}
+
+
+@pytest.mark.parametrize("layout", OTHER_DATA)
+@over(FEW, devices=["cpu"])
+def test_other_residues_are_copied(name: str, layout: str) -> None:
+    R = ring(name)
+    plain = R(draw(R, (3,))).data
+    if layout in ("transposed", "Fortran", "every other", "broadcast"):
+        data = OTHER_DATA[layout](plain)
+    elif layout == "backwards":
+        data = plain[::-1].copy()[::-1]
+    else:
+        data = OTHER_DATA[layout](plain)
+    before = np.array(data, dtype=object)
+    poly = R.from_residues(data)
+    assert poly.data.tolist() == before.tolist()
+    assert poly.data.flags.c_contiguous and poly.data.flags.aligned and poly.data.dtype == R.dtype
+    assert not (isinstance(data, np.ndarray) and np.shares_memory(data, poly.data))
+    assert np.array_equal(np.array(data, dtype=object), before)
+    with pytest.raises(pg.ParameterError, match="copy=False"):
+        R.from_residues(data, copy=False)
+
+
+@on(*CARDS)
+def test_residues_on_a_card() -> None:
+    x = draw(RNS, (2,))
+    data = there(np.array(residues(RNS, x), RNS.dtype))
+    shared = RNS.from_residues(data)
+    assert shared.data is data
+    assert not shares_memory(RNS.from_residues(data, copy=True).data, data)
+    check(RNS.from_residues(data.astype(np.int64)), x)
+    check(RNS.from_residues(there(np.array(residues(RNS, x), RNS.dtype).T.copy()).T), x)
+    with pytest.raises(pg.ParameterError, match="copy"):
+        RNS.from_residues(data[:, :, ::-1], copy=False)
+    data[1, 2, 3] = RNS.moduli[2]
+    with pg.debug(), pytest.raises(pg.NotCanonical, match=r"\(1, 2, 3\)"):
+        RNS.from_residues(data)
+    with pytest.raises(pg.CoefficientError, match="float64"):
+        RNS(there(np.zeros(3)))
+
+
+def test_read_only_residues_are_shared_and_stay_read_only() -> None:
+    data = np.array([[1, 2, 3, 16]], np.uint32)
+    data.flags.writeable = False
+    poly = R17.from_residues(data)
+    assert np.shares_memory(poly.data, data) and not poly.data.flags.writeable
+    check(poly * poly, product(R17, [1, 2, 3, 16], [1, 2, 3, 16]))
+
+
+def test_an_array_subclass_becomes_a_plain_array() -> None:
+    data = np.array([[1, 2, 3, 16]], np.uint32).view(np.recarray)
+    assert type(R17.from_residues(data).data) is np.ndarray
+
+
+@everywhere
+@pytest.mark.parametrize("wrong", [17, 2**32 - 1])
+def test_debug_checks_residues_that_are_shared(wrong: int) -> None:
+    data = there(np.array([[1, 2, wrong, 16]], np.uint32))
+    R17.from_residues(data)  # nothing looks at the values of plain arrays
+    with pg.debug():
+        with pytest.raises(pg.NotCanonical, match=rf"{wrong} at \(0, 2\).*17"):
+            R17.from_residues(data)
+        R17.from_residues(data % 17)
+    R17.from_residues(data)
+
+
+@pytest.mark.parametrize(
+    ("q", "value"),
+    [
+        (2**65, 2**65),
+        (2**65, 2**65 + 5),
+        (2**65, 3 * 2**64),
+        (2**64 + 1, 2**64 + 1),
+        (10**30, 10**30),
+        (10**30, 2**128 - 1),
+        (2**128 - 1, 2**128 - 1),
+    ],
+)
+def test_debug_checks_the_words_of_a_wide_residue_together(q: int, value: int) -> None:
+    R = Ring(2, q)
+    data = np.array([[0, value % 2**64], [0, value >> 64]], np.uint64)
+    with pg.debug():
+        with pytest.raises(pg.NotCanonical, match=f"{value} at .*1.* is not a residue mod {q}"):
+            R.from_residues(data)
+        data[:, 1] = (q - 1) % 2**64, (q - 1) >> 64
+        check(R.from_residues(data), [0, q - 1])
+
+
+@pytest.mark.parametrize("word", [-1, 2**64, -(2**64)])
+@pytest.mark.parametrize("row", [0, 1])
+def test_words_of_a_wide_residue_are_checked_where_they_are_converted(row: int, word: int) -> None:
+    words = [[0, 3], [0, 2**30]]
+    words[row][1] = word
+    for data in (words, np.array(words, object), np.array(words, np.int64) if word == -1 else words):
+        with pytest.raises(pg.NotCanonical, match=str(2**100)):
+            Ring(2, 2**100).from_residues(data)
+
+
+@pytest.mark.parametrize("data", [[[1, 2, 3, 17]], [[-1, 2, 3, 4]], [[1, 2, 3, 2**32]]])
+@pytest.mark.parametrize("dtype", [np.int64, object, ">i8", None])
+def test_residues_are_checked_where_they_are_converted(data: Any, dtype: Any) -> None:
+    with pytest.raises(pg.NotCanonical, match="17"):
+        R17.from_residues(data if dtype is None else np.array(data, dtype))
+
+
+@pytest.mark.parametrize("wrong", [1.5, True, None, "3", 2j])
+def test_object_residues_must_be_ints(wrong: Any) -> None:
+    with pytest.raises(pg.CoefficientError):
+        R17.from_residues(np.array([[0, 1, 2, wrong]], dtype=object))
+
+
+# ---- zeros, ones, monomial ----
+
+
+@pytest.mark.parametrize("batch", [(), 0, 3, (2, 3), [2], (np.int64(2), 0)])
+@few_rings
+def test_zeros_and_ones(name: str, batch: Any) -> None:
+    R = ring(name)
+    shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    one = np.zeros((*shape, R.n), dtype=object)
+    check(R.zeros(batch), one, batch=shape)
+    one[..., 0] = 1
+    check(R.ones(batch), one, batch=shape)
+
+
+@every_ring
+def test_monomials_of_any_exponent(name: str) -> None:
+    R = ring(name)
+    for k in (*range(-2 * R.n - 1, 2 * R.n + 2, max(1, R.n // 5)), 10**30, -(10**30)):
+        turns, at = divmod(k, R.n)
+        expected = [0] * R.n
+        expected[at] = sign_of(R) ** (turns % 2) % R.modulus
+        check(R.monomial(k), expected)
+
+
+@everywhere
+def test_monomial_times_a_coefficient() -> None:
+    check(RNS.monomial(-3, 2**100), [0, -(2**100) % RNS.modulus, 0, 0])
+    check(RNS.monomial(np.int64(2), np.int8(-5)), [0, 0, -5 % RNS.modulus, 0])
+
+
+# ---- values at points ----
+
+
+@every_ring
+def test_value_at_one_point(name: str) -> None:
+    R = ring(name)
+    x = draw(R)
+    for point in (0, 1, -1, 5, R.modulus - 1, -(2**100), np.int64(-5), np.uint8(200)):
+        got = R(x)(point)
+        assert type(got) is int
+        assert got == value_at(x, int(point) % R.modulus, R.modulus)
+
+
+POINTS = [[], [3], [0, -1, 2**100], [[1, 2], [3, 4]], np.array([-1, 2], np.int8), (5, 6), range(3)]
+
+
+@pytest.mark.parametrize("points", POINTS, ids=repr)
+@pytest.mark.parametrize("batch", [(), (2,), (0,)])
+@few_rings
+def test_values_at_points(name: str, batch: tuple[int, ...], points: Any) -> None:
+    R = ring(name)
+    x = draw(R, batch)
+    got = R(x)(points)
+    at = np.array(points, dtype=object)
+    assert got.dtype == object and got.shape == (*batch, *at.shape)
+    for i in np.ndindex(batch):
+        for j in np.ndindex(at.shape):
+            point = int(at[j]) % R.modulus
+            assert type(got[(*i, *j)]) is int
+            assert got[(*i, *j)] == value_at(x[i], point, R.modulus)
+
+
+@everywhere
+@pytest.mark.parametrize("batch", [(2,), (2, 3), (0,)])
+def test_values_of_a_batch_at_one_point(batch: tuple[int, ...]) -> None:
+    x = draw(RNS, batch)
+    got = RNS(x)(7)
+    assert got.shape == batch
+    for i in np.ndindex(batch):
+        assert got[i] == value_at(x[i], 7, RNS.modulus)
+
+
+@everywhere
+def test_values_of_an_evaluated_poly() -> None:
+    x = draw(R17, (2,))
+    assert R17(x).ntt()([3, 5]).tolist() == R17(x)([3, 5]).tolist()
+
+
+# ---- norms and integers out ----
+
+
+@every_ring
+def test_norms(name: str) -> None:
+    R = ring(name)
+    x = draw(R, (2, 3))
+    q = R.modulus
+    sizes = np.minimum(x, q - x)
+    assert R(x).norm(1).tolist() == sizes.sum(axis=-1).tolist()
+    assert R(x).norm(math.inf).tolist() == sizes.max(axis=-1).tolist()
+    euclid = R(x).norm()
+    assert euclid.dtype == np.float64 and euclid.shape == (2, 3)
+    with localcontext() as context:
+        context.prec = 400
+        for i in np.ndindex(2, 3):
+            exact = Decimal(int((sizes[i] ** 2).sum())).sqrt()
+            assert euclid[i] == pytest.approx(float(exact), rel=3e-16)
+
+
+@few_rings
+def test_norms_of_one_are_numbers(name: str) -> None:
+    R = ring(name)
+    a = R([3, -4])
+    for poly in (a, a.ntt()) if R.has_eval else (a,):
+        norms = poly.norm(), poly.norm(1), poly.norm(float("inf")), poly.norm(np.inf)
+        assert norms == (5.0, 7, 4, 4)
+        assert [type(v) for v in norms] == [float, int, int, int]
+
+
+@everywhere
+@pytest.mark.parametrize("size", [2**31, 2**63, 2**64, 2**200, 10**120])
+def test_norms_of_huge_values_are_exact(size: int) -> None:
+    R = Ring(4, 10**130)
+    a = R([size, -size, 0, 1])
+    assert a.norm(1) == 2 * size + 1 and a.norm(math.inf) == size
+    assert type(a.norm(1)) is int and type(a.norm(math.inf)) is int
+    many = R([[size, -size, 0, 1]] * 2)
+    assert many.norm(1).tolist() == [2 * size + 1] * 2
+    assert many.norm(math.inf).tolist() == [size] * 2
+
+
+@pytest.mark.parametrize("k", [100, 499, 500, 600, 1000])
+def test_the_euclidean_norm_of_huge_values(k: int) -> None:
+    R = Ring(4, 2**1100)
+    assert R([2**k]).norm() == 2.0**k
+    assert R([3 * 2**k, 0, 4 * 2**k]).norm() == 5 * 2.0**k
+
+
+def test_a_euclidean_norm_above_all_floats_says_what_to_do() -> None:
+    a = Ring(4, 2**1100)([2**1099])
+    assert a.norm(math.inf) == 2**1099
+    with pytest.raises(pg.PolyGPUError, match="inf"):
+        a.norm()
+
+
+@everywhere
+def test_norms_of_an_empty_batch() -> None:
+    for p in (1, 2, math.inf):
+        assert R17.zeros((0, 2)).norm(p).shape == (0, 2)
+
+
+@every_ring
+def test_centred_integers_at_the_edges(name: str) -> None:
+    """In (-Q/2, Q/2]: Q even keeps + Q/2, Q odd splits evenly."""
+    R = ring(name)
+    q = R.modulus
+    for v in {0, 1, q // 2, (q // 2 + 1) % q, q - 1, (q - 1) // 2}:
+        low, centred = R(v).to_bigints()[0], R(v).to_bigints(centered=True)[0]
+        assert type(low) is int and type(centred) is int
+        assert low == v
+        assert (centred - v) % q == 0 and -q < 2 * centred <= q
+
+
+@every_transform
+def test_integers_of_an_evaluated_poly(name: str) -> None:
+    R = ring(name)
+    x = draw(R, (2,))
+    got = R(x).ntt().to_bigints(centered=True)
+    assert got.dtype == object and got.shape == x.shape
+    assert (got % R.modulus).tolist() == x.tolist()
+    assert all(-R.modulus < 2 * v <= R.modulus for v in got.ravel())
+
+
+@everywhere
+@pytest.mark.parametrize("centered", [False, True])
+def test_integers_of_an_empty_batch(centered: bool) -> None:
+    for R in (R17, RNS, ring("2^128")):
+        assert R.zeros((0, 2)).to_bigints(centered).shape == (0, 2, 4)
+
+
+@everywhere
+def test_to_residue_ints() -> None:
+    assert RNS([[2**70, 1]]).to_residue_ints().tolist() == residues(
+        RNS, np.array([[2**70, 1, 0, 0]], dtype=object)
+    )
+    wide = Ring(2, 2**100)([[2**99 + 1, -1]])
+    assert wide.to_residue_ints().tolist() == [[2**99 + 1, 2**100 - 1]]

@@ -1,0 +1,172 @@
+"""Inverses of units, and what is said of others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flint
+import numpy as np
+import pytest
+from devices import CARDS, on, over, same, there
+from oracle import FEW, R17, RINGS, RNS, check, draw, everywhere, product, ring, times
+
+import polygpu as pg
+from polygpu import Poly, Ring
+
+
+def is_unit(R: Ring, x: Any) -> bool:
+    """Whether the determinant of multiplication by x is a unit mod Q."""
+    n = R.n
+    rows = [product(R, x, [0] * i + [1] + [0] * (n - 1 - i)) for i in range(n)]
+    return math.gcd(int(flint.fmpz_mat(rows).det()), R.modulus) == 1
+
+
+INVERTIBLE_KINDS = [
+    name
+    for name in RINGS
+    if name != "ML-KEM"  # below: its determinant takes a while
+    and all(pg.is_prime(q) or q & (q - 1) == 0 for q in ring(name).moduli)
+]
+
+
+@over(INVERTIBLE_KINDS, FEW)
+def test_inverse_of_every_kind(name: str) -> None:
+    R = ring(name)
+    one = [1] + [0] * (R.n - 1)
+    found = 0
+    for seed in range(40):
+        x = draw(R, (), seed)
+        if is_unit(R, x):
+            found += 1
+            y = R(x).inverse()
+            assert y.domain == "coef"
+            assert product(R, x, y.to_bigints()) == one
+            if R.has_eval:
+                check(R(x).ntt().inverse(), y.to_bigints(), "eval")
+            assert R(x) ** -1 == y and R(x) ** -3 == y * y * y
+        else:
+            with pytest.raises(pg.NotInvertible):
+                R(x).inverse()
+        if found == 3:
+            break
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("n", "moduli", "kind"),
+    [
+        (1, 8, "negacyclic"),
+        (1, 7, "cyclic"),
+        (2, 3, "negacyclic"),
+        (2, 4, "negacyclic"),
+        (2, 5, "negacyclic"),
+        (2, 7, "cyclic"),
+        (3, 2, "cyclic"),
+        (3, 4, "negacyclic"),
+        (4, 3, "cyclic"),
+        (4, 3, "negacyclic"),
+        (5, 2, "negacyclic"),
+        (2, [3, 4], "negacyclic"),
+        (2, [2, 5], "cyclic"),
+    ],
+)
+def test_every_element_of_small_rings(n: int, moduli: Any, kind: Any) -> None:
+    R = Ring(n, moduli, kind=kind)
+    q, one = R.modulus, [1] + [0] * (n - 1)
+    for number in range(q**n):
+        x = [number // q**i % q for i in range(n)]
+        if is_unit(R, x):
+            assert product(R, x, R(x).inverse().to_bigints()) == one
+        else:
+            with pytest.raises(pg.NotInvertible):
+                R(x).inverse()
+
+
+@everywhere
+def test_inverse_of_ml_kem_batches() -> None:
+    R = ring("ML-KEM")
+    x = draw(R, (2,), 3)
+    y = R(x).inverse()
+    check(y * R(x), [[1] + [0] * 255] * 2)
+    check(R.from_residues(y.data), y.to_bigints())
+    assert [product(R, *pair) for pair in zip(x, y.to_bigints(), strict=True)] == [[1] + [0] * 255] * 2
+
+
+@over(["30 bits", "RNS of 3", "degree 12", "2^64", "2^128", "ML-KEM"], ["RNS of 3", "degree 12", "2^64"])
+@pytest.mark.parametrize("batch", [(0,), (1,), (2, 2)])
+def test_inverse_of_batches(name: str, batch: tuple[int, ...]) -> None:
+    R = ring(name)
+    x = np.zeros((*batch, R.n), dtype=object)
+    x[..., 1] = np.arange(1, math.prod(batch) + 1).reshape(batch) * 2 - 1
+    y = R(x).inverse()
+    expected = np.zeros_like(x)
+    expected[..., 0] = 1
+    check(y, y.to_bigints(), batch=batch)
+    assert times(R, x, y.to_bigints()).tolist() == expected.tolist()
+
+
+def message_of_inverse(poly: Poly) -> str:
+    with pytest.raises(pg.NotInvertible) as caught:
+        poly.inverse()
+    return str(caught.value)
+
+
+@everywhere
+@pytest.mark.parametrize("limb", range(3))
+@pytest.mark.parametrize("k", range(4))
+def test_not_invertible_names_limb_and_index(limb: int, k: int) -> None:
+    data = np.ones((2, 3, 4), np.uint32)
+    data[1, limb, k] = 0
+    message = message_of_inverse(RNS.from_residues(there(data), "eval").intt())
+    assert f"index {k} of limb {limb}" in message and f"q = {RNS.moduli[limb]}" in message
+    assert "(1,)" in message
+
+
+@pytest.mark.parametrize(
+    ("moduli", "value", "limb"),
+    [([8, 17], [17], 1), ([17, 8], [17], 0), ([8, 17], [2], 0), ([17, 13], [13], 1)],
+)
+def test_not_invertible_names_the_limb_of_an_rns_without_a_transform(
+    moduli: list[int], value: list[int], limb: int
+) -> None:
+    R = Ring(4, moduli)
+    assert R.leaf_size != 1
+    message = message_of_inverse(R(value))
+    assert f"limb {limb}" in message and f"limb {1 - limb}" not in message
+
+
+@pytest.mark.parametrize("moduli", [13, 8, [9 * 0 + 13, 4]])
+def test_not_invertible_names_the_batch_element(moduli: Any) -> None:
+    R = Ring(6, moduli)
+    x = np.zeros((2, 3, 6), dtype=object)
+    x[..., 0] = 1
+    x[1, 2] = 0
+    assert "(1, 2)" in message_of_inverse(R(x))
+
+
+@pytest.mark.parametrize("name", ["composite", "2^64 - 1", "wide composite", "RNS of mixed moduli"])
+def test_not_invertible_says_what_to_do_for_a_composite_modulus(name: str) -> None:
+    message = message_of_inverse(ring(name).ones())
+    assert "neither prime nor a power of two" in message and "coprime factors as moduli" in message
+
+
+def test_not_invertible_is_both_built_ins() -> None:
+    for error in (ValueError, ZeroDivisionError):
+        with pytest.raises(error):
+            R17(0).inverse()
+
+
+@on(*CARDS)
+@pytest.mark.parametrize(
+    ("n", "moduli"), [(16, 97), (256, 3329), (9, 2**20), (9, 2**100), (5, 101), (5, [101, 2**16])]
+)
+def test_an_inverse_lies_where_the_value_does(device: str, n: int, moduli: Any) -> None:
+    """Pointwise, by the extended Euclid and by Hensel lifting, whatever device is chosen for new values."""
+    with pg.device("cpu"):
+        a = Ring(n, moduli)([[1, 2], [3, 0]])
+        expected, x = a.inverse(), a.to(device)
+        same(x.inverse(), expected)
+        same(x**-2, a**-2)
+        if a.ring.has_eval:
+            same(x.ntt().inverse(), expected.ntt())
