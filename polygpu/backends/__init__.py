@@ -103,14 +103,14 @@ class Backend(Arithmetic, Protocol):
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Whether products of so many polynomials with one are faster by matmul than by the plan."""
 
-    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """Products of matrices modulo the one modulus of limbs, at most 2^62.
 
         (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
         canonical or not; out is canonical, C-contiguous and no operand.
         """
 
-    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """Products of matrices, point by point.
 
         out[s, i, j, r, x] = sum over k of a[s, i, k, r, x] b[s, k, j, r, x] mod q_r.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import Array, Memory
 from ..plans.basis import Calls
 
 _KEPT = 64  # of a ring, and of a basis
+
+
+def recall(calls: Calls, key: tuple[Any, ...], operands: Sequence[Array]) -> Array | None:
+    """The result of a call that has come before; None where it takes another way."""
+    call = calls.get(key)
+    return None if call is None else call(*operands)
 
 
 def remember(

@@ -13,10 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..arrays import contiguous, empty, overlap
-from ..backends import Array, Backend, Memory, backend_of
+from ..backends import Array, Backend, Done, Memory, backend_of
 from ..checks import Domain
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
+from .calls import recall, remember
 from .elementwise import add_up, pointwise
 from .multiply import multiply
 from .transform import to_domain
@@ -38,6 +39,9 @@ _CHUNK_BYTES = 1 << 26  # of products of polynomials held at a time before they 
 
 def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> tuple[Array, Domain]:
     """The product of two matrices of elements, by NumPy's rules; evaluated where an operand is."""
+    key = "matmul", *_described(arrays, domains)
+    if out is None and (data := recall(ring.calls, key, arrays)) is not None:
+        return data, "eval"
     a, b = (x.shape[:-2] for x in arrays)
     for name, batch in (("a", a), ("b", b)):
         if not batch:
@@ -53,28 +57,38 @@ def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> t
     columns: list[Label] = ["n"] if len(b) > 1 else []
     output = max(batches, key=len) + rows + columns
     labels = [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]]
-    return _contract(ring, arrays, domains, labels, output, out)
+    return _contract(ring, arrays, domains, labels, output, out, key)
 
 
 def dot(
     ring: Ring, arrays: Arrays, domains: Domains, axis: object, out: Array | None
 ) -> tuple[Array, Domain]:
     """The sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as of matmul."""
+    key = "dot", axis, *_described(arrays, domains)
+    if out is None and type(axis) is int and (data := recall(ring.calls, key, arrays)) is not None:
+        return data, "eval"
     ndim = len(result_shape(*arrays)) - 2
     if not ndim:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
     summed = checked_axis(axis, ndim) - ndim
     output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
     labels: list[list[Label]] = [list(range(2 - x.ndim, 0)) for x in arrays]
-    return _contract(ring, arrays, domains, labels, output, out)
+    return _contract(ring, arrays, domains, labels, output, out, key)
 
 
 def einsum(
     ring: Ring, subscripts: object, arrays: Arrays, domains: Domains, out: Array | None
 ) -> tuple[Array, Domain]:
     """Sums of products over labelled batch axes, by NumPy's rules; domains as of matmul."""
+    key = "einsum", subscripts, *_described(arrays, domains)
+    if out is None and isinstance(subscripts, str) and (data := recall(ring.calls, key, arrays)) is not None:
+        return data, "eval"
     labels, output = _parsed(subscripts, [x.ndim - 2 for x in arrays])
-    return _contract(ring, arrays, domains, labels, output, out)
+    return _contract(ring, arrays, domains, labels, output, out, key)
+
+
+def _described(arrays: Arrays, domains: Domains) -> tuple[object, ...]:
+    return type(arrays[0]), *domains, *(x.shape for x in arrays)
 
 
 # ---- subscripts ----
@@ -164,8 +178,9 @@ def _contract(
     labels: list[list[Label]],
     output: list[Label],
     out: Array | None,
+    key: tuple[object, ...],
 ) -> tuple[Array, Domain]:
-    """The sum of the products over all labels that the result has not."""
+    """The sum of the products over all labels that the result has not; key: of the call."""
     sizes = _sizes(arrays, labels)
     compute = backend_of(arrays[0])
     shape = (*(sizes[x] for x in output), ring.rows, ring.n)
@@ -186,7 +201,11 @@ def _contract(
         later = {x for other in terms[i + 1 :] for x in other.labels}
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
         if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # else there is no matmul_points
-            _multiply_points(ring, compute, total, term, result)
+            done = _multiply_points(ring, compute, total, term, result)
+            if tuple(domains) == ("eval", "eval"):
+                starts = [compute.address(x) for x in (*arrays, data)]
+                if starts == [compute.address(x.data) for x in (*terms, result)]:
+                    remember(ring.calls, key, compute, done, data)
         else:
             _add_products(ring, compute, domain, total, term, result)
         total = result
@@ -262,7 +281,7 @@ def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> 
 Groups = tuple[list[Label], list[Label], list[Label]]
 
 
-def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
+def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, out: _Term) -> Done | None:
     """One batch of matrix products for each point.
 
     Axes that only one operand has are rows or columns. Where several of them do not lie one behind the other,
@@ -288,9 +307,10 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
     with compute.device_scope():
         a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
         c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
-        compute.matmul_points(ring.basis, a, b, c)
+        done = compute.matmul_points(ring.basis, a, b, c)
         if not fits[2]:
             views[2][...] = c.reshape(views[2].shape)
+    return done if all(fits) else None
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:

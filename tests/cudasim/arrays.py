@@ -23,6 +23,10 @@ class MemoryPointer:
         self.ptr = mem.ptr + offset
         self.device = devices.Device(mem.device)
 
+    @property
+    def device_id(self) -> int:
+        return self.mem.device
+
     def __int__(self) -> int:
         return self.ptr
 

@@ -407,6 +407,7 @@ def _build() -> ModuleType:
         MemoryPointer=arrays.MemoryPointer,
         get_current_stream=streams.current_stream,
         get_elapsed_time=streams.get_elapsed_time,
+        alloc=pool.malloc,
         using_allocator=lambda allocator=pool.malloc: memory.kept_in(
             None if allocator == pool.malloc else allocator.__self__.kept
         ),

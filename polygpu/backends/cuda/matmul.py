@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import OutOfDeviceMemory
 from ...plans.basis import Basis
-from .. import Array
+from .. import Array, Done
 from .device import recording
 from .launch import (
     ALIGNMENT,
@@ -183,55 +183,56 @@ def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> L
 class Matmul(Launcher):
     """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
-    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend. CuPy records no call of cuBLAS in a graph: products take another way there."""
         (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
             with self._scope:
                 out[...] = 0
-            return
+            return None
         method = matmul_method(q, size, batch, m, k, n, self.card)
         if method == "residues" and not self._stream().is_capturing() and recording.get() is None:
             try:
                 self._matmul_residues(basis, a, b, out)
-                return
+                return None
             except OutOfDeviceMemory:  # the other ways need none
                 pass
         if method == "integer" or not has_digits(q, size):
-            self._matmul_integer(basis, a, b, out)
-        else:
-            self._matmul_digits(basis, a, b, out)
+            return self._matmul_integer(basis, a, b, out)
+        return self._matmul_digits(basis, a, b, out)
 
     # ---- on CUDA cores ----
 
-    def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """By the integer arithmetic of CUDA cores. Few long sums are taken in parts."""
         (batch, rows, columns), length = out.shape, a.shape[2]
         part = part_of_sums(sum_of(basis), batch, rows, columns, length, self.card)
         if part == length:
-            self._matmul_parts(basis, a, b, out, part)
-            return
+            return self._matmul_parts(basis, a, b, out, part)
         parts = -(-length // part)
         with self._scope:
             sums = self.xp.empty((parts, rows, columns), out.dtype)
             ones = self.xp.ones((1, 1, parts), out.dtype)
         self._matmul_parts(basis, a, b, sums, part)
         self._matmul_integer(basis, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
+        return None
 
-    def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
+    def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> Done | None:
         """The products; or, where a part is shorter than the sums, those of all parts of one product."""
         if out.size == 0:
-            return
-        if 1 < out.shape[2] <= MOST_NARROW:
+            return None
+        turned = 1 < out.shape[2] <= MOST_NARROW
+        if turned:
             with self._scope:
                 b = self.xp.ascontiguousarray(b.swapaxes(1, 2))
         aligned = [self._aligned(x) for x in (a, b, out)]
-        self.run(
+        done = self.run(
             basis.handles,
             ("integers", part, a.shape, b.shape, out.shape, *aligned),
             lambda: self._parts_recipe(basis, a, b, out, part, aligned),
             *(a, b, out),
         )
+        return done if all(aligned) and not turned else None
 
     def _parts_recipe(
         self, basis: Basis, a: Array, b: Array, out: Array, part: int, aligned: list[bool]
@@ -270,18 +271,19 @@ class Matmul(Launcher):
         moduli = self._moduli_of(basis)
         return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
 
-    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
         if out.size == 0:
-            return
+            return None
         arrays = [x for x in (a, b, out) if x.size]
         aligned = self._aligned(*arrays)
-        self.run(
+        done = self.run(
             basis.handles,
             ("points", aligned, out.shape, a.shape[2], a.strides, b.strides, out.strides),
             lambda: self._points_recipe(basis, a, b, out, aligned),
             *(a, b, out),
         )
+        return done if aligned else None
 
     def _points_recipe(self, basis: Basis, a: Array, b: Array, out: Array, aligned: bool) -> Recipe:
         batch, rows, columns, _, points = out.shape
@@ -303,7 +305,7 @@ class Matmul(Launcher):
 
     # ---- on tensor cores ----
 
-    def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """By bytes of the words, where has_digits."""
         (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
@@ -320,7 +322,8 @@ class Matmul(Launcher):
                 made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
             return made
 
-        self.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+        done = self.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+        return done if aligned == ALIGNMENT else None
 
     def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
