@@ -73,7 +73,7 @@ def use(device: str) -> Iterator[str]:
     with pg.device(name):
         yield name
     if device == "cuda":
-        pool = backend().xp.get_default_memory_pool()
+        pool = backends.get_backend(name).xp.get_default_memory_pool()  # type: ignore[attr-defined]
         if pool.total_bytes() > 1 << 30:  # every test starts with the card's memory free
             pool.free_all_blocks()
 

@@ -96,7 +96,7 @@ def malformed(good: np.ndarray) -> dict[str, Any]:
     }
     table |= {f"{offset} bytes off": moved(good, offset) for offset in (1, 2, size - 1)}
     table |= {
-        "chararray": np.zeros(good.shape, "S4").view(np.char.chararray),
+        "bytes": np.zeros(good.shape, "S4"),
         "subclass": good.copy().view(Subclass),
         "recarray": good.copy().view(np.recarray),
         "masked": np.ma.masked_array(good.copy(), good == 0),
