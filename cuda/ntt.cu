@@ -23,6 +23,7 @@ struct Pass {
     u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
     u32 log_degree;  // values of a row: the points times the size of a leaf
     u32 log_blocks;
+    u32 starts_next;  // whether the next kernel may start while this one computes
 
     // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
     template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
@@ -138,6 +139,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     await_previous();
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
+    if (pass.starts_next) start_next();
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -168,6 +170,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
     }
+    if (pass.starts_next) start_next();
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -217,7 +220,6 @@ template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    start_next();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                      group_of<S>(p.pass, blockIdx.x), shared);
@@ -226,7 +228,6 @@ template <class W, class S, bool LAZY_IN, bool ROOT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    start_next();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
@@ -271,7 +272,6 @@ template <class W, class COLUMNS, class ROWS, bool LAZY_IN>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_forward_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    start_next();
     await_previous();
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_columns, two.log_rows};
@@ -291,7 +291,6 @@ template <class W, class COLUMNS, class ROWS, bool ROOT>
 __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     ntt_inverse_flow(const __grid_constant__ FlowParameters<typename W::Storage> p) {
     SHARED_VALUES;
-    start_next();
     await_previous();
     const TwoPasses<COLUMNS, ROWS> two(p.pass, p.rows_offset);
     const Flow flow = {p.progress, (u32)p.pass.tiles, p.lag, two.log_rows, two.log_columns};
@@ -324,7 +323,6 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     ntt_product(const __grid_constant__ ProductParameters<typename W::Storage> p) {
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
-    start_next();
     prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
     prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
     const Place<S> place;
@@ -338,6 +336,7 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     read_round<0, DEFAULT>(p.a, from, place, left);
     from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
     read_round<0, DEFAULT>(p.b, from, place, right);
+    if (p.pass.starts_next) start_next();
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k)

@@ -20,9 +20,9 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 #endif
 }
 
-// Programmatic dependent launch, on cards that have it: a kernel lets the next one on the stream start when all its
-// blocks have, and that one waits before it reads or writes what kernels write. Before, it may read what the host
-// wrote.
+// Programmatic dependent launch, on cards that have it: the next kernel on the stream starts when all blocks of this
+// one have come to start_next() or to their end. It waits before it reads or writes what kernels write; before, it may
+// read what the host wrote.
 PG_DEVICE void start_next() {
 #ifdef PG_SIMULATOR
     sim::griddepcontrol_launch_dependents();

@@ -45,6 +45,7 @@ from .transform import (
     TABLES,
     Transform,
     blocks_ahead,
+    leaves_room,
     order_of,
     packed_pass,
     packed_tables,
@@ -156,7 +157,8 @@ def product_passes(
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
     """A product in one kernel; offsets of the forward and of the inverse pass in the primes' tables."""
     tiles, grid = tiles_and_grid(rows, passed, card)
-    own = {"pass": packed_pass(rows, passed, offsets[0], tiles), "inverse_offset": offsets[1]}
+    room = leaves_room(grid, passed.threads, card)
+    own = {"pass": packed_pass(rows, passed, offsets[0], tiles, room), "inverse_offset": offsets[1]}
     own["tables"] = rows.tables
     parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
     shared = 2 * passed.shared_values * word_bytes_of(rows.word)

@@ -49,7 +49,7 @@ PASS = Struct(
     "Pass",
     ("moduli", POINTER),
     ("offset tiles", U64),
-    ("limbs gap log_degree log_blocks", U32),
+    ("limbs gap log_degree log_blocks starts_next", U32),
 )
 ONE_PASS = Struct(
     "ntt.cu",
@@ -94,7 +94,7 @@ def packed_tables(addresses: Iterable[int]) -> bytes:
     return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # zeros follow
 
 
-def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int) -> bytes:
+def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
     """The C struct Pass."""
     return PASS(
         moduli=rows.moduli,
@@ -104,7 +104,17 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int) -> bytes:
         gap=rows.gap,
         log_degree=rows.log_degree,
         log_blocks=passed.log_blocks,
+        starts_next=starts_next,
     )
+
+
+def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
+    """Whether the next kernel's blocks, which take the room that is left, find it all over the card.
+
+    A sixteenth of the threads that multiprocessors hold, by measurement (docs/performance.md): of larger
+    launches the next blocks gather on few multiprocessors.
+    """
+    return grid[0] * grid[1] * threads <= card.multiprocessors << 7
 
 
 def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int, int]]:
@@ -163,7 +173,8 @@ def transform_recipe(
         if len(step) == 1:
             name, flags = f"ntt_{direction}", [lazy_in, not root if forward else root]
             tiles, grid = tiles_and_grid(rows, parts[0], card)
-            packed = packed_pass(rows, parts[0], own[0], tiles)
+            room = leaves_room(grid, parts[0].threads, card)
+            packed = packed_pass(rows, parts[0], own[0], tiles, room)
             ahead = blocks_ahead(rows, parts[0], card)
             count = rows.count + (rows.count // rows.limbs - 1) * rows.gap
             more = {"rows": count, "ahead": ahead, "tables": rows.tables}
