@@ -966,7 +966,7 @@ def test_out_of_memory_on_the_card() -> None:
 def test_out_of_memory_within_a_call(little_memory: None) -> None:
     """The operands stay as they were, and the next call works."""
     for ring in (Ring(2**17, prime(2**17, 30)), Ring(2**15, 2**60)):
-        size = 12 << 20
+        size = 24 << 20
         a = drawn(ring, (size // (ring.n * ring.dtype.itemsize),), 1)
         small = drawn(ring, (), 2)
         x, y = a.to(GPU), small.to(GPU)

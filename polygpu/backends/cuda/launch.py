@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -310,6 +311,7 @@ class Launcher(Device):
         return prepared
 
     def _prepare(self, recipe: Recipe) -> Prepared:
+        self._compile([step.launch for step in recipe.steps])
         ready = []
         for launch, operands, offsets in recipe.steps:
             if launch.grid[0] == 0:
@@ -320,6 +322,18 @@ class Launcher(Device):
             ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
         call = _cpu.Launches(self.driver, ready)
         return Prepared(call, recipe)
+
+    def _compile(self, launches: Sequence[Launch]) -> None:
+        """Compile the kernels that are not yet there side by side; NVRTC takes a core for each."""
+        missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
+        if len(missing) > 1:
+
+            def one(launch: Launch) -> None:
+                with self._scope:  # of this thread
+                    self._kernel(launch)
+
+            with ThreadPoolExecutor(len(missing)) as workers:
+                list(workers.map(one, missing.values()))
 
     def _kernel(self, launch: Launch) -> int:
         """The driver's handle of a kernel, which may use the shared memory that the launch has."""
