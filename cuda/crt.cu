@@ -15,7 +15,7 @@ template <class T> struct SpreadParameters {
     Layout layout;
 };
 template <class T> __global__ void __launch_bounds__(256) crt_spread(const SpreadParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.length) return;
@@ -71,7 +71,7 @@ template <class T> struct ComposeParameters {
     u32 limbs, count, negacyclic;
 };
 template <class T> __global__ void __launch_bounds__(256) crt_compose(const ComposeParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.n) return;

@@ -139,7 +139,7 @@ template <class Real, int LOG_LENGTH, bool INVERSE>
 __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft(const FftParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    start_next();
+    start_next(starts_early());
     const F f(memory, p.twiddles);
     const u64 row = F::row();
     await_previous();
@@ -164,7 +164,7 @@ template <class Real, int LOG_LENGTH>
 __global__ void __launch_bounds__((Fft<Real, LOG_LENGTH>::THREADS)) fft_convolve(const ConvolveParameters<Real> p) {
     extern __shared__ __align__(16) unsigned char memory[];
     using F = Fft<Real, LOG_LENGTH>;
-    start_next();
+    start_next(starts_early());
     const F f(memory, p.twiddles);
     const u64 row = F::row();
     await_previous();

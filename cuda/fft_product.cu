@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     static_assert(S::COLUMNS == 1 && S::ROWS % PARTS == 0 && S::VALUES >= PARTS, "rows are digits");
     extern __shared__ __align__(16) unsigned char memory[];
     Complex<double> *const shared = (Complex<double> *)memory;
-    start_next();
+    start_next(starts_early());
     const Place<S> place;
     const Digits digits = {DIGITS, p.width, p.sums};
     const u32 degree = p.degree, part = place.row % PARTS;
@@ -212,7 +212,7 @@ template <class T> struct SplitParameters {
     Layout layout;
 };
 template <class T> __global__ void __launch_bounds__(256) fft_split(const SplitParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.points) return;
@@ -235,7 +235,7 @@ struct FftMultiplyParameters {
     u32 count, sums;
 };
 __global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.points) return;
@@ -259,7 +259,7 @@ template <class T> struct FftComposeParameters {
     u32 limbs, width, sums, negacyclic;
 };
 template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftComposeParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.units * p.degree) return;

@@ -139,7 +139,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     await_previous();
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
-    if (pass.starts_next) start_next();
+    start_next(pass.starts_next);
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -170,7 +170,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
     }
-    if (pass.starts_next) start_next();
+    start_next(pass.starts_next);
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     read_round<0, DEFAULT>(p.a, from, place, left);
     from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
     read_round<0, DEFAULT>(p.b, from, place, right);
-    if (p.pass.starts_next) start_next();
+    start_next(p.pass.starts_next);
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k)

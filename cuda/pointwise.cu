@@ -32,7 +32,7 @@ template <class T> struct PointwiseParameters {
 };
 template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) pointwise(const PointwiseParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
-    start_next();
+    start_next(starts_early());
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 row = quotient(e, p.n), j = e - row * p.n;
@@ -70,7 +70,7 @@ template <class T> struct PermuteParameters {
     u32 limbs;
 };
 template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
@@ -98,7 +98,7 @@ template <class T> struct LeavesParameters {
     Layout layout;  // of a and b
 };
 template <class T> __global__ void __launch_bounds__(256) multiply_eval(const LeavesParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
     if (e >= p.entries) return;
@@ -126,7 +126,7 @@ template <class T> struct IntegersParameters {
     u32 limbs, is_signed;
 };
 template <class T> __global__ void __launch_bounds__(256) reduce_integers(const IntegersParameters<T> p) {
-    start_next();
+    start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.entries) return;

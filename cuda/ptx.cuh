@@ -22,19 +22,32 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 
 // Programmatic dependent launch, on cards that have it: the next kernel on the stream starts when all blocks of this
 // one have come to start_next() or to their end. It waits before it reads or writes what kernels write; before, it may
-// read what the host wrote.
-PG_DEVICE void start_next() {
+// read what the host wrote. Of many blocks none starts early: each would wait for some hundred cycles.
+constexpr u32 EARLY_BLOCKS = 1 << 13;  // as in polygpu/backends/cuda/launch.py
+PG_DEVICE bool starts_early() { return (u64)gridDim.x * gridDim.y <= EARLY_BLOCKS; }
+PG_DEVICE void start_next(bool now) {
 #ifdef PG_SIMULATOR
-    sim::griddepcontrol_launch_dependents();
+    if (now) sim::griddepcontrol_launch_dependents();
 #elif __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile(
+        "{\n"
+        ".reg .pred now;\n"
+        "setp.ne.u32 now, %0, 0;\n"
+        "@now griddepcontrol.launch_dependents;\n"
+        "}" ::"r"((u32)now));
 #endif
 }
 PG_DEVICE void await_previous() {
 #ifdef PG_SIMULATOR
-    sim::griddepcontrol_wait();
+    if (starts_early()) sim::griddepcontrol_wait();
 #elif __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred early;\n"
+        "setp.ne.u32 early, %0, 0;\n"
+        "@early griddepcontrol.wait;\n"
+        "}" ::"r"((u32)starts_early())
+        : "memory");
 #endif
 }
 

@@ -9,6 +9,7 @@ import pytest
 from cudasim import compiler
 
 from polygpu.backends import cuda, cuda_sources  # noqa: F401  (makes all structs)
+from polygpu.backends.cuda import launch
 from polygpu.backends.cuda.launch import POINTER, U32, U64, Struct
 
 FOLDER = Path(cuda_sources())
@@ -69,3 +70,13 @@ def test_values_go_to_their_fields():
                 inner(a=value, b=0)
     finally:
         del Struct.made[-2:]
+
+
+def test_kernels_and_launches_agree_on_early_starts():
+    (blocks,) = re.findall(r"EARLY_BLOCKS = (.*?);", (FOLDER / "ptx.cuh").read_text())
+    assert eval(blocks) == launch._EARLY_BLOCKS
+    for path in FOLDER.glob("*.cu"):
+        text = path.read_text()
+        waits = "await_previous();" in text
+        assert waits == ("start_next(" in text), path
+        assert waits == (path.name in (*launch._EARLY, "ntt.cu", "fft.cu")), path

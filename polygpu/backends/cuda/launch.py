@@ -28,6 +28,7 @@ MODULUS_BYTES = 128  # modulus.cuh
 _RECORDS = 64  # calls of a plan that are kept prepared
 _EARLY = ("pointwise.cu", "crt.cu", "fft_product.cu")  # whose kernels of one thread an entry may start early
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
+_EARLY_BLOCKS = 1 << 13  # the most with which it may (cuda/ptx.cuh)
 
 _log = logging.getLogger("polygpu")
 
@@ -318,7 +319,8 @@ class Launcher(Device):
                 continue  # a grid without blocks is no launch
             function = self._kernel(launch)
             sizes = launch.grid, launch.threads, launch.shared, launch.counters
-            early = launch.early and self.card.capability >= _CAN_START_EARLY
+            few = launch.grid[0] * launch.grid[1] <= _EARLY_BLOCKS
+            early = launch.early and few and self.card.capability >= _CAN_START_EARLY
             ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
         call = _cpu.Launches(self.driver, ready)
         return Prepared(call, recipe)
