@@ -136,10 +136,9 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     const Place<S> place;
     const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
-    await_previous();
     typename W::Storage raw[HELD];
     read_round<0, IN>(x, at, place, raw);
-    start_next(pass.starts_next);
+    if constexpr (HELD <= 16) start_next(pass.starts_next);  // registers are short where a thread holds more
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -162,7 +161,6 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     const Place<S> place;
     const Address<W, S> at(pass, tables, place, group);
     const W word(pass.moduli[at.limb]);
-    await_previous();
     typename W::Storage raw[HELD];
     if constexpr (S::COLUMNS == 1) {
         read_neighbours<W, S, IN>(x, pass, at.start(group), raw, shared);
@@ -170,7 +168,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
     }
-    start_next(pass.starts_next);
+    if constexpr (HELD <= 16) start_next(pass.starts_next);  // registers are short where a thread holds more
     typename W::Value values[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; ++k) values[k] = W::load(raw[k], LAZY_IN);
@@ -220,6 +218,7 @@ template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    await_previous();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                      group_of<S>(p.pass, blockIdx.x), shared);
@@ -228,6 +227,7 @@ template <class W, class S, bool LAZY_IN, bool ROOT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
+    await_previous();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
     inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
@@ -255,6 +255,7 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
         rows.tiles = pass.tiles << (log_unit - ROWS::LOG_LENGTH - ROWS::LOG_COLUMNS);
         rows.log_blocks = pass.log_blocks + COLUMNS::LOG_LENGTH;
         rows.offset = rows_offset;
+        columns.starts_next = rows.starts_next = 0;
         log_columns = log_unit - COLUMNS::LOG_BLOCK_VALUES, log_rows = log_unit - ROWS::LOG_BLOCK_VALUES;
     }
     // Units follow each other over the batch, then over the blocks of a row, then over limbs, as blocks of a pass do.
@@ -323,13 +324,13 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     ntt_product(const __grid_constant__ ProductParameters<typename W::Storage> p) {
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
+    await_previous();
     prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
     prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
     const Place<S> place;
     const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
     const W word(p.pass.moduli[at.limb]);
     const u32 row = (u32)(at.first / S::LENGTH);
-    await_previous();
     Address<W, S> from = at;
     typename W::Storage left[S::VALUES], right[S::VALUES];
     from.first = (u64)(row < p.rows_a ? row : row % p.rows_a) * S::LENGTH;
