@@ -239,10 +239,9 @@ class Multiply(Elementwise, Transform):
         elif way.leaf_size > 1:
             ps = 35.0 * way.points * way.leaf_size
         else:
-            size = basis.dtype.itemsize
-            slow = sum(word_of(q, size, self.card) == "Strict64" for q in basis.moduli)
-            slow = slow if way.points >= 256 else 0
-            return (90.0 * slow + 20.0 * (len(basis.moduli) - slow)) * way.points / 1000
+            words = [word_of(q, basis.dtype.itemsize, self.card) for q in basis.moduli]
+            ps_of = {"Lazy32": 10.0, "Strict64": 90.0 if way.points >= 256 else 20.0}
+            return sum(ps_of.get(word, 20.0) for word in words) * way.points / 1000
         return len(basis.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
