@@ -337,7 +337,6 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     read_round<0, DEFAULT>(p.a, from, place, left);
     from.first = (u64)(row < p.rows_b ? row : row % p.rows_b) * S::LENGTH;
     read_round<0, DEFAULT>(p.b, from, place, right);
-    start_next(p.pass.starts_next);
     typename W::Value both[2 * S::VALUES], values[S::VALUES];
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k)
@@ -346,6 +345,7 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
     __syncthreads();  // from here on values lie elsewhere in shared memory
+    start_next(p.pass.starts_next);
     const char *const inverse = (const char *)at.twiddles + (p.inverse_offset - p.pass.offset);
     inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);
 #pragma unroll
