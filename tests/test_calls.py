@@ -12,7 +12,7 @@ from oracle import drawn
 
 import polygpu as pg
 from polygpu import Poly, Ring, linalg
-from polygpu.backends.cuda import launch
+from polygpu.backends.cuda import launch, multiply
 
 N = 16
 
@@ -167,3 +167,20 @@ def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         x = drawn(ring(), (2,), 1).to("cuda")
         with pytest.raises(pg.DeviceError, match=r"/nowhere/libcuda.so.1 does not load.*POLYGPU_LIBCUDA="):
             x.ntt()
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("options", [{"product": "ntt"}, {"product": "fft"}])
+def test_products_in_many_chunks_take_the_memory_of_one(
+    device: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    R = Ring(20, 2**32, **options)
+    a, b = drawn(R, (30,), 1), drawn(R, (30,), 2)
+    monkeypatch.setattr(multiply, "_CHUNK_BYTES", 1 << 11)
+    monkeypatch.setattr(multiply, "fft_tile", lambda plan, card: None)
+    monkeypatch.setattr(multiply, "product_passes", lambda *sizes: ())  # of several launches
+    agree(Poly.mul, a, b)
+    plan = R.product_plan("auto", pg.backends.current_device())
+    records = plan.handles[backend()._records_key]
+    (prepared,) = [record for key, record in records.items() if key[0] == "product"]
+    assert len(prepared.temporaries) <= 8 and sum(prepared.temporaries) <= 8 << 11

@@ -110,23 +110,34 @@ class Recipe:
         self.steps: list[Step] = []
         self.used = list(used)  # what is read beside the operands
         self.temporaries: list[int] = []  # bytes of each
+        self._lent: list[
+            int
+        ] = []  # those temporary operands that serve one launch or one added recipe at a time
 
     def temporary(self, size: int) -> int:
         """One more operand, of so many bytes, which each call allocates for itself."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
+    def _lend(self, number: int, size: int) -> int:
+        """An operand of at least so many bytes until the next launch or added recipe: they run one by one."""
+        if number == len(self._lent):
+            self._lent.append(self.temporary(size))
+        at = self._lent[number] - self.given
+        self.temporaries[at] = max(self.temporaries[at], size)
+        return self._lent[number]
+
     def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
         """Another launch, on operands from offsets in bytes on, one for all or one each."""
         if isinstance(offsets, int):
             offsets = (offsets,) * len(operands)
         if launch.counters:
-            operands, offsets = (*operands, self.temporary(4 * launch.counters)), (*offsets, 0)
+            operands, offsets = (*operands, self._lend(0, 4 * launch.counters)), (*offsets, 0)
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
         """What another call launches, on operands of this one."""
-        numbers = (*operands, *map(self.temporary, recipe.temporaries))
+        numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
 
