@@ -68,6 +68,22 @@ template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m) { re
 template const RowKernels<u32> &pointwise_kernels(const Modulus &);
 template const RowKernels<u64> &pointwise_kernels(const Modulus &);
 
+template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits) {
+    Modulus larger = m;  // kernels for it serve smaller moduli too, but for those of residues alone
+    if (m.bits <= 62 && sizeof(T) == 8) larger.bits = bits > 62 ? 62 : bits;
+    const RowKernels<T> &fast = slot(current(), larger, T());
+    return fast.combine ? fast : slot(isa_portable, larger, T());
+}
+template const RowKernels<u32> &combine_kernels(const Modulus &, unsigned);
+template const RowKernels<u64> &combine_kernels(const Modulus &, unsigned);
+
+template <class T> const EstimateKernels<T> &estimate_kernels() {
+    if constexpr (sizeof(T) == 4) return current().estimate32;
+    else return current().estimate64;
+}
+template const EstimateKernels<u32> &estimate_kernels();
+template const EstimateKernels<u64> &estimate_kernels();
+
 template <class T> const ProductKernels<T> &product_kernels(size_t length) {
     const ProductKernels<T> &fast = slot(current(), T());
     return length >= fast.least_length ? fast : slot(isa_portable, T());

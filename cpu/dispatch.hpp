@@ -15,6 +15,9 @@ void set_isa(const std::string &name);
 template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree);
 // Pointwise loops finish rows of any length themselves.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
+// For combine, of words that are below 2^bits.
+template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits);
+template <class T> const EstimateKernels<T> &estimate_kernels();
 template <class T> const GemmKernels<T> &gemm_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
 // T is float or double.

@@ -1,4 +1,5 @@
 // AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
+#include "combine.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -329,7 +330,7 @@ const Isa isa_avx2{
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
     {},
-    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>>(),
+    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>, Lazy<Lanes64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),
@@ -338,6 +339,8 @@ const Isa isa_avx2{
     product_kernels<u64, Reals>(),
     gemm_kernels<u32, Reals>(),
     gemm_kernels<u64, Reals>(),
+    estimate_kernels<u32>(),
+    estimate_kernels<u64>(),
 };
 
 }  // namespace pg

@@ -1,4 +1,5 @@
 // AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
+#include "combine.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -382,6 +383,8 @@ const Isa isa_avx512{
     product_kernels<u64, Reals>(),
     gemm_kernels<u32, Reals>(),
     gemm_kernels<u64, Reals>(),
+    estimate_kernels<u32>(),
+    estimate_kernels<u64>(),
 };
 
 }  // namespace pg

@@ -1,4 +1,5 @@
 // The kernels every machine can run; residues from the others must equal theirs bit for bit.
+#include "combine.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -64,6 +65,8 @@ const Isa isa_portable{
     product_kernels<u64, ScalarReals>(),
     gemm_kernels<u32, ScalarReals>(),
     gemm_kernels<u64, ScalarReals>(),
+    estimate_kernels<u32>(),
+    estimate_kernels<u64>(),
 };
 
 }  // namespace pg

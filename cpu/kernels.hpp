@@ -33,8 +33,19 @@ template <class T> struct RowKernels {
     void (*inverse)(const T *x, T *y, const Row<T> &row);
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
+    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words below 2^62, of 52-bit lanes below 2^52,
+    // of 32-bit lanes and of moduli above 2^62 any
+    void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
-    bool numbers;         // of the twiddles are read, not w and shoup
+    bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
+};
+
+// What a conversion estimates: floor(sum of z_i / q_i + half) of rows z_i of residues (docs/math.md).
+template <class T> struct EstimateKernels {
+    void (*add_ratios)(const T *z, double ratio, double *sum, size_t n);  // sum += z * ratio
+    void (*count_from)(const T *z, T least, T *count, size_t n);          // count += z >= least
+    // quotient = floor(sum + half); returns whether some sum + half is closer to an integer than guard
+    bool (*round_sums)(const double *sum, double half, double guard, T *quotient, size_t n);
 };
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.
@@ -136,6 +147,8 @@ struct Isa {
     ProductKernels<u64> product64;
     GemmKernels<u32> gemm32;
     GemmKernels<u64> gemm64;
+    EstimateKernels<u32> estimate32;
+    EstimateKernels<u64> estimate64;
 };
 
 extern const Isa isa_portable;

@@ -454,11 +454,5 @@ void pointwise_row(Op op, const typename L::T *a, const typename L::T *b, bool s
     }
 }
 
-// Rest: the one-lane version for what is left over at the end of a row.
-template <class B, class Rest> constexpr RowKernels<typename B::Lanes::T> row_kernels() {
-    using L = typename B::Lanes;
-    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, 2 * L::WIDTH, B::NUMBERS};
-}
-
 }  // namespace
 }  // namespace pg

@@ -121,16 +121,19 @@ void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, si
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
 
-template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &out) const {
-    const size_t limbs = basis_.rows();
-    T *const result = result_of<T>(out, limbs);
-    const Operand<T> from(x, out, limbs);
+template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &out, size_t first) const {
+    require(out.ndim() >= 2, "transform: an array without rows");
+    const size_t limbs = basis_.rows(), rows = out.shape(out.ndim() - 2);
+    T *const result = result_of<T>(out, rows);
+    const Operand<T> from(x, out, rows);
     require(from.length() == degree_ && last(out) == degree_, "transform: wrong degree");
+    require(first <= rows && limbs <= rows - first, "transform: fewer rows than limbs");
     const double seconds = basis_.slowness() * seconds_transform(degree_);
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const LimbRow<T> r = row<T>(i % limbs, worker);
-        if (FORWARD) forward_row(from.row(i), result + i * degree_, r);
-        else inverse_row(from.row(i), result + i * degree_, r);
+        const size_t at = i / limbs * rows + first + i % limbs;
+        if (FORWARD) forward_row(from.row(at), result + at * degree_, r);
+        else inverse_row(from.row(at), result + at * degree_, r);
     });
 }
 
@@ -151,12 +154,12 @@ template <class T, bool TRANSFORMED> void Transform::product(const Array &a, con
     });
 }
 
-void Transform::forward(const Array &x, const Out &out) const {
-    basis_.narrow() ? run<u32, true>(x, out) : run<u64, true>(x, out);
+void Transform::forward(const Array &x, const Out &out, size_t first) const {
+    basis_.narrow() ? run<u32, true>(x, out, first) : run<u64, true>(x, out, first);
 }
 
-void Transform::inverse(const Array &x, const Out &out) const {
-    basis_.narrow() ? run<u32, false>(x, out) : run<u64, false>(x, out);
+void Transform::inverse(const Array &x, const Out &out, size_t first) const {
+    basis_.narrow() ? run<u32, false>(x, out, first) : run<u64, false>(x, out, first);
 }
 
 void Transform::multiply(const Array &a, const Array &b, const Out &out) const {

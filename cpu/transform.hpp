@@ -38,8 +38,9 @@ class Transform {
     Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
               const std::vector<const PrimeTables *> &tables);
 
-    void forward(const Array &x, const Out &out) const;
-    void inverse(const Array &x, const Out &out) const;
+    // Of arrays with more rows than limbs, the rows from `first` on.
+    void forward(const Array &x, const Out &out, size_t first) const;
+    void inverse(const Array &x, const Out &out, size_t first) const;
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
     void multiply(const Array &a, const Array &b, const Out &out) const;
     // transformed operands, any leaf_size: products modulo the leaves
@@ -60,7 +61,7 @@ class Transform {
     template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
     template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
-    template <class T, bool FORWARD> void run(const Array &x, const Out &out) const;
+    template <class T, bool FORWARD> void run(const Array &x, const Out &out, size_t first) const;
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;

@@ -18,6 +18,16 @@ from .ops.elementwise import add_up, equal, negate, pointwise, scale
 from .ops.integers import evaluate, from_integers, norm, residue_ints
 from .ops.multiply import multiply, power
 from .ops.permutation import automorphism, multiply_by_monomial
+from .ops.rns import (
+    Precision,
+    Rounding,
+    checked_ring,
+    convert,
+    digits,
+    mod_down,
+    mod_up,
+    restrict,
+)
 from .ops.transform import natural_order, to_domain
 
 if TYPE_CHECKING:
@@ -303,14 +313,7 @@ class Poly:
 
     def _memory(self, out: Poly) -> Array:
         """The array of `out`, where it is a Poly of this ring."""
-        if not isinstance(out, Poly):
-            raise OutputError(
-                f"out: {type(out).__name__}, must be a Poly; "
-                "ring.from_residues(array, copy=False) wraps an array"
-            )
-        if out._ring != self._ring:
-            raise OutputError(f"out: of {out._ring!r}, the result is of {self._ring!r}")
-        return out._data
+        return _memory_of(self._ring, out)
 
     def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
         """A value of this ring, unchecked as by _wrap; it is `out` where that holds the data already."""
@@ -432,6 +435,151 @@ class Poly:
 
         return self._result(inverse(self._ring, self._data, self._domain), self._domain)
 
+    # ---- between bases of moduli ----
+
+    def restrict(self, S: Ring, out: Poly | None = None) -> Poly:
+        """The value modulo the moduli of S, which are among its own: other limbs are left out.
+
+        Args:
+            S: a ring of the same degree and kind, such as ring[:k]; any order of its moduli.
+            out: a Poly of S with the same batch shape to write into.
+
+        Returns a copy, in this value's domain; in coefficients where S has no evaluation domain.
+
+        Raises:
+            RingMismatch: another degree or kind, or a modulus that the value has not.
+            BadRoot: S has another root for a prime that both have.
+
+        Cost: a copy; transforms where S is transformed to leaves of another size.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [17, 97])
+        >>> R([1700 + 5]).restrict(R[:1]).to_bigints().tolist()
+        [5, 0, 0, 0]
+        """
+        return self._moved(S, restrict, S, out=out)
+
+    def convert(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
+        """The value v, centred in [-Q/2, Q/2), modulo the moduli of S, whatever they are.
+
+        Args:
+            S: a ring of the same degree and kind. One modulus above 2**64 is allowed on either side.
+            conversion: "exact", for every input; or "fast": v + uQ with |u| <= floor(k / 2) for k limbs, the
+                sum of y_i (Q/q_i) with y_i = a (Q/q_i)^-1 mod q_i centred in [-q_i/2, q_i/2).
+            out: a Poly of S with the same batch shape to write into.
+
+        Returns the domain of this value where S has it, else coefficients. Limbs that both have are copied.
+
+        Raises:
+            RingMismatch: another degree or kind. BadRoot: another root for the same prime.
+
+        Cost: k products for each coefficient and limb of S; of evaluated values the inverse transforms of all
+        limbs and the transforms of new ones. Coefficients that doubles cannot decide take up to 20 times as
+        long. Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md.
+
+        >>> import polygpu as pg
+        >>> R, S = pg.Ring(4, [17, 97]), pg.Ring(4, 193)
+        >>> R([-5, 800]).convert(S).to_bigints(centered=True).tolist()
+        [-5, 28, 0, 0]
+        """
+        return self._moved(S, convert, S, conversion, out=out)
+
+    def mod_up(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
+        """As convert(), to a ring that has all of this one's moduli: own residues are kept.
+
+        Raises:
+            RingMismatch: S lacks a modulus. ParameterError: a modulus above 2**64.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [17, 97])
+        >>> R[:1]([3, -4]).mod_up(R).to_bigints(centered=True).tolist()
+        [3, -4, 0, 0]
+        """
+        return self._moved(S, mod_up, S, conversion, out=out)
+
+    def mod_down(
+        self,
+        S: Ring,
+        rounding: Rounding = "nearest",
+        conversion: Precision = "exact",
+        plaintext: int | None = None,
+        out: Poly | None = None,
+    ) -> Poly:
+        """The value a divided by P, the product of the moduli that S lacks, modulo the others.
+
+        Args:
+            S: a ring of some of the moduli, in any order.
+            rounding: "nearest" is floor((2a + P) / (2P)), halves up; "floor" is floor(a / P); both whatever
+                multiple of Q is added to a, as long as S is what the result is taken modulo.
+            conversion: "exact"; or "fast", which is off by at most floor(dropped / 2) for "nearest" and gives
+                floor(a / P) - u with 0 <= u < dropped for "floor".
+            plaintext: t, coprime to P: P times the result is a mod t, as BGV wants it.
+            out: a Poly of S with the same batch shape to write into.
+
+        Raises:
+            RingMismatch: S has a modulus that the value has not. ParameterError: a modulus above 2**64.
+
+        Cost: of evaluated values the inverse transforms of the limbs that fall away and the transforms of
+        those that stay. Source: Cheon et al. 2018/931; Halevi, Polyakov, Shoup 2018/117.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [97, 17])
+        >>> R([170, 171, 178, 179]).mod_down(R[:1]).to_bigints().tolist()
+        [10, 10, 10, 11]
+        """
+        return self._moved(S, mod_down, S, rounding, conversion, plaintext, out=out)
+
+    def rescale(self, k: int = 1, out: Poly | None = None) -> Poly:
+        """mod_down() by the last k moduli, to ring[:-k], rounded to the nearest.
+
+        >>> import polygpu as pg
+        >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
+        Ring(4, 97)
+        """
+        count, limbs = integer(k, "k"), len(self._ring.moduli)
+        if not 1 <= count < limbs:
+            raise ParameterError(f"k: {shown(count)} must be from 1 to {limbs - 1}: one limb at least stays")
+        return self.mod_down(self._ring[:-count], out=out)
+
+    def digits(self, S: Ring, size: int, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
+        """The digits of a decomposition by limbs, modulo S: (*batch, ceil(k / size)).
+
+        Digit j is the value modulo group j of `size` neighbouring limbs, centred; the last group may be
+        smaller. With g = polygpu.rns.gadget(ring, size) the sum of digit_j g_j is this value.
+
+        Args:
+            S: a ring of the same degree and kind; its limbs that belong to the group are copied.
+            size: limbs of a group.
+            conversion: as convert()'s, for each group.
+            out: a Poly of S with the result's batch shape to write into.
+
+        Raises:
+            RingMismatch, BadRoot: as convert(). ParameterError: size < 1, or a modulus above 2**64.
+
+        Cost: inverse transforms of all limbs, once, and a transform for each limb of a digit that is new.
+        Source: Han, Ki 2019/688.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [17, 97, 193])
+        >>> a, g = R([-70000]), pg.rns.gadget(R, 2)
+        >>> d = a.digits(R, 2)
+        >>> d.shape, d[0] * g[0] + d[1] * g[1] == a
+        ((2,), True)
+        """
+        return self._moved(S, digits, S, size, conversion, out=out)
+
+    def _moved(
+        self, S: Ring, verb: Callable[..., tuple[Array, Domain]], *options: Any, out: Poly | None
+    ) -> Poly:
+        """What a verb of ops/rns.py gives, as a value of S."""
+        S = checked_ring(self._ring, S, "S")
+        memory = None if out is None else _memory_of(S, out)
+        data, domain = verb(self._ring, self._data, self._domain, *options, out=memory)
+        if out is None:
+            return Poly._wrap(S, data, domain)
+        out._domain = domain
+        return out
+
     # ---- integers ----
 
     def to_bigints(self, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
@@ -480,6 +628,17 @@ class Poly:
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's device of the residues."""
         return self._data.__dlpack_device__()
+
+
+def _memory_of(ring: Ring, out: Poly) -> Array:
+    """The array of `out`, where it is a Poly of the ring."""
+    if not isinstance(out, Poly):
+        raise OutputError(
+            f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
+        )
+    if out._ring != ring:
+        raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
+    return out._data
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:

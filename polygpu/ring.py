@@ -37,6 +37,7 @@ from .plans.basis import Basis, Calls, basis_of
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.permutation import bit_reversal
 from .plans.product import Plan
+from .plans.rns import Conversion
 from .poly import Poly
 
 RootRule = Literal["minimal", "generator"]
@@ -201,6 +202,11 @@ class Ring:
     @cached_property
     def calls(self) -> Calls:
         """What is ready for calls that come again (ops/calls.py)."""
+        return {}
+
+    @cached_property
+    def conversions(self) -> dict[tuple[Any, ...], Conversion]:
+        """Conversions to other bases that this ring's values have taken (ops/rns.py)."""
         return {}
 
     @cached_property

@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import elementwise, fft, matmul, multiply, transform
+from polygpu.backends.cuda import elementwise, fft, matmul, multiply, rns, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
@@ -38,6 +38,7 @@ from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
 from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
+from polygpu.plans.rns import Conversion, Residues
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -123,6 +124,22 @@ def entrywise_launches() -> Iterator[Launch]:
         plan, filled = AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), "n length units limbs count"
         yield multiply.spread_launch(plan, 1, **blank(multiply.SPREAD, filled))
         yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
+
+
+def convert_launches() -> Iterator[Launch]:
+    """Conversions from few rows and from many, of narrow and wide words: in every way, and scaled."""
+    for bits, rows in product((30, 31, 60, 64), (1, 3, 8, 24)):
+        moduli = tuple((1 << bits) - 1 - 2 * i for i in range(rows + 1))  # launches depend on sizes only
+        source, target = Residues(moduli[:-1], tuple(range(rows)), rows), Residues(moduli[-1:], (0,), 1)
+        for rounding, exact, scaled in product(("nearest", "floor"), (True, False), (False, True)):
+            conversion = Conversion(source, target, (1,), rounding, exact)
+            if scaled:
+                conversion = replace(conversion, divisors=tuple(range(rows)))
+            conversion.__dict__["inverses"] = (1,) * rows  # the moduli are not coprime
+            types = ("u32",) * 3 if bits < 32 else ("u64",) * 3
+            values = blank(rns.CONVERT)
+            names = ["source", "target", "table", "x", "own", "out"]
+            yield rns.convert_launch(conversion, types, 1, 64, **{name: values[name] for name in names})
 
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
@@ -232,6 +249,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     largest: dict[str, Kernel] = {}
     for launch in (
         *entrywise_launches(),
+        *convert_launches(),
         *transform_launches(card, transforms),
         *fft_product_launches(card, transforms),
         *fft_launches(),

@@ -16,6 +16,7 @@
 #include "multiply.hpp"
 #include "pool.hpp"
 #include "results.hpp"
+#include "rns.hpp"
 #include "tables.hpp"
 #include "threads.hpp"
 #include "transform.hpp"
@@ -60,6 +61,18 @@ NB_MODULE(_cpu, module) {
         .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<Residues>(module, "Residues")
+        .def(nb::init<const std::vector<u64> &, const std::vector<size_t> &, size_t>(), nb::arg("moduli"),
+             nb::arg("at"), nb::arg("total"));
+    nb::class_<Quotients>(module, "Quotients")
+        .def(nb::init<const std::string &, const std::vector<u64> &, const Numbers &>(), nb::arg("way"),
+             nb::arg("moduli"), nb::arg("words"));
+    nb::class_<Conversion>(module, "Conversion")
+        .def(nb::init<Residues, std::vector<u64>, Quotients, Residues, Residues, bool, const Numbers &>(),
+             nb::arg("source"), nb::arg("inverses"), nb::arg("quotients"), nb::arg("target"), nb::arg("own"),
+             nb::arg("accumulates"), nb::arg("matrix"))
+        .def("scale", &Conversion::scale, nb::arg("rows"), nb::arg("remainders"), nb::arg("fractions"))
+        .def("run", &Conversion::run, nb::arg("x").none(), nb::arg("own").none(), nb::arg("out"));
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));
@@ -74,8 +87,8 @@ NB_MODULE(_cpu, module) {
             },
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("leaf_size"),
             nb::arg("block"), nb::arg("negacyclic"), nb::arg("tables"))
-        .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"))
-        .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"))
+        .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
+        .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")

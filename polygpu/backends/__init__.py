@@ -20,6 +20,7 @@ from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliarySize, FftProductPlan, Plan
+from ..plans.rns import Conversion
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -81,11 +82,14 @@ class Arithmetic(Memory, Protocol):
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
-        """Coefficients to the evaluation domain, in its bit-reversed order."""
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
+        """Coefficients to the evaluation domain, in its bit-reversed order.
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
-        """The evaluation domain to coefficients."""
+        Where the arrays have more rows than the plan has limbs, the rows from `first` on; the others stay.
+        """
+
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
+        """The evaluation domain to coefficients, in rows as ntt()."""
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """Product in the ring, coefficients to coefficients."""
@@ -118,6 +122,12 @@ class Backend(Arithmetic, Protocol):
         canonical residues; the last two axes are dense, the first three may be strided (transposed or
         broadcast views, with step 0), out's too but without step 0. out is no operand. Moduli are at most
         2^64.
+        """
+
+    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
+        """Rows of out from rows of x and own (plans/rns.py), of words that hold the moduli of their rows.
+
+        out may be neither operand. Batch axes broadcast to out's.
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ from ..plans.basis import Basis
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
+from ..plans.rns import Conversion, Residues
 from . import Array, Done, Op, host
 from .reference import HostMemory
 
@@ -43,6 +44,11 @@ def configure() -> None:
         _cpu.set_num_threads(int(threads))
     else:
         raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
+
+
+def _words(moduli: Iterable[int]) -> list[int]:
+    """Moduli as the core takes them: 0 stands for 2^64."""
+    return [q % (1 << 64) for q in moduli]
 
 
 class _Scope:
@@ -146,17 +152,45 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).reduce_words(words, limb, out)
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""
         native = self._native(plan)
-        native.forward(x, out)
+        native.forward(x, out, first)
         return native.forward
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""
         native = self._native(plan)
-        native.inverse(x, out)
+        native.inverse(x, out, first)
         return native.inverse
+
+    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
+        """See Backend."""
+        native = conversion.handles.get("cpu")
+        if native is None:
+            native = conversion.handles["cpu"] = self._native_conversion(conversion)
+        native.run(x, own, out)
+
+    def _native_conversion(self, conversion: Conversion) -> _cpu.Conversion:
+        moduli = conversion.source.moduli
+
+        def rows(of: Residues | None) -> _cpu.Residues:
+            return _cpu.Residues(_words(of.moduli), list(of.at), of.total) if of else _cpu.Residues([], [], 0)
+
+        native = _cpu.Conversion(
+            rows(conversion.source),
+            list(conversion.inverses),
+            _cpu.Quotients(conversion.estimate, _words(moduli), conversion.numbers),
+            rows(conversion.target),
+            rows(conversion.own),
+            conversion.accumulate,
+            conversion.table,
+        )
+        if conversion.scales:
+            divisors = _words(moduli[i] for i in conversion.divisors)
+            fractions = _cpu.Quotients(conversion.fraction, divisors, conversion.fraction_numbers)
+            native.scale(list(conversion.divisors), list(conversion.remainders), fractions)
+        return native
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""

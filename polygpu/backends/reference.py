@@ -37,6 +37,11 @@ def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
     out[...] = np.array(values, dtype=out.dtype).reshape(out.shape)
 
 
+def part_of(basis: Any, x: Array, first: int) -> Array:
+    """The rows of a basis in an array that may have more."""
+    return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
+
+
 def product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
     """a * b mod X^n - constant, mod q: each pair of coefficients once."""
     n = len(a)
@@ -91,6 +96,26 @@ def exact_sum(terms: list[complex]) -> complex:
         return complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
     except (OverflowError, ValueError):
         return sum(terms)
+
+
+def value_of(conversion: Any, residues: Sequence[int]) -> int:
+    """The value that residues of one coefficient stand for in a conversion between bases."""
+    moduli = conversion.source.moduli
+    whole, nearest = math.prod(moduli), conversion.rounding == "nearest"
+    value = 0
+    for x, q in zip(residues, moduli, strict=True):
+        y = x * pow(whole // q, -1, q) % q
+        if not conversion.exact and nearest and 2 * y >= q:
+            y -= q
+        value += y * (whole // q)
+    if conversion.exact:
+        value %= whole
+        if nearest and 2 * value >= whole:
+            value -= whole
+    if conversion.divisors:
+        divisor = math.prod(moduli[i] for i in conversion.divisors)
+        value = (2 * conversion.factor * value + divisor) // (2 * divisor)
+    return value
 
 
 class HostMemory:
@@ -198,8 +223,9 @@ class ReferenceBackend(HostMemory):
         else:
             out[:, limb, :] = np.array(values, dtype=out.dtype)
 
-    def ntt(self, plan: Any, x: Array, out: Array) -> None:
+    def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
         """The residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
+        x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
@@ -213,8 +239,9 @@ class ReferenceBackend(HostMemory):
             values.append(rows)
         write(plan.basis, values, out)
 
-    def intt(self, plan: Any, x: Array, out: Array) -> None:
+    def intt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
         """a[i leaf_size + r] = 1/points times the sum over the leaves of residue r times c^-i."""
+        x, out = part_of(plan.basis, x, first), part_of(plan.basis, out, first)
         values = []
         for item in to_ints(plan.basis, np.broadcast_to(x, out.shape)):
             rows = []
@@ -232,6 +259,31 @@ class ReferenceBackend(HostMemory):
                 rows.append(coefficients)
             values.append(rows)
         write(plan.basis, values, out)
+
+    def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
+        """The value that the source's rows hold, then each row of the target from it."""
+        source, target, n = conversion.source, conversion.target, out.shape[-1]
+        items = out.reshape(-1, target.total, n)
+        empty = np.zeros((*out.shape[:-2], 0, n), out.dtype)
+        left, right = (
+            np.broadcast_to(
+                empty if a is None else a, (*out.shape[:-2], (empty if a is None else a).shape[-2], n)
+            )
+            .reshape(len(items), -1, n)
+            .tolist()
+            for a in (x, own)
+        )
+        for item, rows, others in zip(items, left, right, strict=True):
+            columns = zip(*(rows[i] for i in source.at), strict=True) if source.at else [()] * n
+            values = [value_of(conversion, column) for column in columns]
+            for j, (s, place) in enumerate(zip(target.moduli, target.at, strict=True)):
+                row = [conversion.multipliers[j] * v for v in values]
+                if conversion.own is not None:
+                    added = others[conversion.own.at[j]]
+                    row = [v + conversion.own_factors[j] * w for v, w in zip(row, added, strict=True)]
+                if conversion.accumulate:
+                    row = [v + w for v, w in zip(row, item[place].tolist(), strict=True)]
+                item[place] = np.array([v % s for v in row], out.dtype)
 
     def product_ns(self, basis: Any, way: Any) -> float:
         """Every product is computed from its definition, whatever the plan."""

@@ -72,12 +72,12 @@ class WideArithmetic:
         self._core.reduce_integers(basis, x, out)
 
     @_on_host
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
         """See Arithmetic."""
         out[...] = ints_to_words(_forward(plan, words_to_ints(x)), plan.basis.words)
 
     @_on_host
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> None:
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
         """See Arithmetic."""
         out[...] = ints_to_words(_inverse(plan, words_to_ints(x)), plan.basis.words)
 

@@ -44,8 +44,8 @@ class Basis:
 
 
 @lru_cache(maxsize=256)
-def basis_of(moduli: tuple[int, ...]) -> Basis:
-    """The limbs of the given moduli: uint32 where every q <= 2^32, else uint64."""
-    narrow = all(q <= 1 << 32 for q in moduli)
+def basis_of(moduli: tuple[int, ...], wider: bool = False) -> Basis:
+    """The limbs of the given moduli: uint32 where every q <= 2^32, unless among wider ones, else uint64."""
+    narrow = not wider and all(q <= 1 << 32 for q in moduli)
     words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
     return Basis(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))

@@ -118,6 +118,21 @@ def plan_ntt(n: int, moduli: tuple[int, ...], kind: Kind, leaf_size: int, roots:
     return cached(("ntt", n, moduli, kind, leaf_size, roots), build)
 
 
+def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
+    """The transform of some limbs, in any order and number, of residues stored as the plan's."""
+    if limbs == tuple(range(len(plan.tables))):
+        return plan
+    chosen = tuple(plan.tables[i] for i in limbs)
+
+    def build() -> NttPlan:
+        basis = basis_of(tuple(t.modulus for t in chosen), plan.basis.dtype == np.uint64)
+        return NttPlan(basis, plan.degree, plan.kind, plan.leaf_size, chosen)
+
+    return cached(
+        ("ntt", plan.degree, plan.leaf_size, *((t.modulus, t.root, t.kind, t.dtype) for t in chosen)), build
+    )
+
+
 def prime_tables(q: int, root: int, points: int, kind: Kind, dtype: np.dtype[Any]) -> PrimeTables:
     """The tables of a prime, from whichever ring has them."""
     key = ("prime", q, root, points, kind, dtype)

@@ -352,9 +352,9 @@ class Multiply(Elementwise, Transform):
         evaluated: list[int] = []
         for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
             evaluated.append(recipe.temporary(size * prod(shape)))
-            recipe.add(self._transform_recipe(plan, "forward", prod(shape[:-2])), operand, evaluated[-1])
+            recipe.add(self._transform_recipe(plan, "forward", shape), operand, evaluated[-1])
         recipe.add(self._eval_recipe(plan, a, b, out), evaluated[0], evaluated[-1], 2)
-        recipe.add(self._transform_recipe(plan, "inverse", prod(out[:-2])), 2, 2)
+        recipe.add(self._transform_recipe(plan, "inverse", out), 2, 2)
         return recipe
 
     # ---- by FFT ----

@@ -100,15 +100,15 @@ def word_of(q: int, storage_bytes: int, card: Card) -> str:
     return "Lazy64" if q < 1 << 62 else "Strict64"
 
 
-def groups_of(basis: Basis, card: Card) -> tuple[Group, ...]:
-    """The limbs of a ring by the words that serve them, in their order."""
+def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
+    """The limbs of a ring by the words that serve them, in their order; apart: among rows of others."""
     size = basis.dtype.itemsize
     groups = []
     for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
         chosen = list(limbs)
         for i in range(0, len(chosen), MAX_LIMBS):
             groups.append(Group(chosen[i], len(chosen[i : i + MAX_LIMBS]), word))
-    if len(groups) > 1:
+    if len(groups) > 1 or apart:
         groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
     return tuple(groups)
 

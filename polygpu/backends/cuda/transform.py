@@ -212,55 +212,69 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
 class Transform(Launcher):
     """Kernels of ntt.cu and tables.cu."""
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""
-        return self._transform(plan, x, out, "forward")
+        return self._transform(plan, x, out, "forward", first)
 
-    def intt(self, plan: NttPlan, x: Array, out: Array) -> Done | None:
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""
-        return self._transform(plan, x, out, "inverse")
+        return self._transform(plan, x, out, "inverse", first)
 
-    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str) -> Done | None:
+    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> Done | None:
+        rows = slice(first, first + len(plan.tables))
         if plan.points == 1:
             with self._scope:
-                out[...] = x
+                out[..., rows, :] = x[..., rows, :]
             return None
         if (self.address(x) | self.address(out)) % ALIGNMENT:
             with self._scope:
-                aligned = x.copy()
-            self._transform(plan, aligned, aligned, direction)
+                aligned = x[..., rows, :].copy()
+            self._transform(plan, aligned, aligned, direction, 0)
             with self._scope:
-                out[...] = aligned
+                out[..., rows, :] = aligned
             return None
         shape = x.shape
-        key = direction, shape
+        key = direction, first, shape
         return self.run(
-            plan.handles, key, lambda: self._transform_recipe(plan, direction, prod(shape[:-2])), x, out
+            plan.handles, key, lambda: self._transform_recipe(plan, direction, shape, first), x, out
         )
 
-    def _transform_recipe(self, plan: NttPlan, direction: str, count: int) -> Recipe:
-        """Of each group of limbs, the transforms of so many polynomials."""
-        size = plan.basis.dtype.itemsize
+    def _transform_recipe(
+        self, plan: NttPlan, direction: str, shape: tuple[int, ...], first: int = 0
+    ) -> Recipe:
+        """Of each group of limbs, the transforms of all polynomials in arrays of a shape."""
+        size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
         passes = passes_over(count * len(plan.basis.moduli), plan.points, plan.leaf_size, size, self.card)
-        recipe = Recipe(2)
-        for group in groups_of(plan.basis, self.card):
-            rows = self._rows(plan, group, count, passes, recipe)
+        recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
+        for group in groups_of(plan.basis, self.card, between > 0):
+            rows = self._rows(plan, group, count, passes, recipe, between, first)
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
             recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)
         return recipe
 
     def _rows(
-        self, plan: NttPlan, group: Group, count: int, passes: tuple[Pass, ...], recipe: Recipe
+        self,
+        plan: NttPlan,
+        group: Group,
+        count: int,
+        passes: tuple[Pass, ...],
+        recipe: Recipe,
+        between: int = 0,
+        first: int = 0,
     ) -> Rows:
-        """The rows of a group in so many polynomials; a recipe uses its moduli and tables."""
+        """The rows of a group in so many polynomials; a recipe uses its moduli and tables.
+
+        between: rows that a polynomial has beside those of the plan, whose own ones begin at row `first`.
+        """
         basis, log_degree = plan.basis, plan.degree.bit_length() - 1
         shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
         recipe.used += [shared, tables]
         moduli = self.address(shared.value) + group.first * MODULUS_BYTES
-        gap, first = len(basis.moduli) - group.limbs, group.first * plan.degree * basis.dtype.itemsize
+        gap = len(basis.moduli) - group.limbs + between
+        start = (first + group.first) * plan.degree * basis.dtype.itemsize
         return Rows(
-            count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.value, first
+            count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.value, start
         )
 
     def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:

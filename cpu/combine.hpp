@@ -1,0 +1,91 @@
+// Rows that are sums of multiples of other rows, and what a conversion estimates of them, for every instruction set.
+#pragma once
+#include "ntt.hpp"
+
+namespace pg {
+namespace {
+
+// How sums of products are kept in the lanes' range: in [0, 2q), canonical, or canonical without products that are
+// lazy.
+enum class Sums { lazy, tight, strict };
+template <class B> constexpr Sums SUMS = Sums::lazy;
+template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
+template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
+
+// y = sum of x[i] w[i] mod q. COUNT vectors at a time share the factors.
+template <Sums SUM, class L, size_t COUNT>
+PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L::T *const *x, const typename L::T *w,
+                             const typename L::T *shoup, size_t terms, typename L::T *y, size_t begin, size_t end) {
+    using V = typename L::V;
+    for (size_t j = begin; j < end; j += COUNT * L::WIDTH) {
+        V sum[COUNT];
+        for (size_t c = 0; c < COUNT; ++c) sum[c] = L::zero();
+        for (size_t i = 0; i < terms; ++i) {
+            if constexpr (SUM == Sums::strict) {
+                for (size_t c = 0; c < COUNT; ++c)
+                    sum[c] = lanes.add_mod(sum[c], lanes.mul((V)reduce(m, x[i][j + c]), w[i]));
+            } else {
+                const typename L::Twiddle factor = L::broadcast(w[i], shoup[i]);
+                for (size_t c = 0; c < COUNT; ++c) {
+                    const V product = lanes.mul_lazy(L::load(x[i] + j + c * L::WIDTH), factor);
+                    if constexpr (SUM == Sums::tight)
+                        sum[c] = lanes.add_mod(sum[c], lanes.reduce_once(product, lanes.q));
+                    else sum[c] = lanes.reduce_once(lanes.masked(L::add(sum[c], product)), lanes.q2);
+                }
+            }
+        }
+        for (size_t c = 0; c < COUNT; ++c) {
+            if constexpr (SUM == Sums::lazy) sum[c] = lanes.reduce_once(sum[c], lanes.q);
+            L::store(y + j + c * L::WIDTH, sum[c]);
+        }
+    }
+}
+
+template <Sums SUM, class L, class Rest>
+void combine_row(const typename L::T *const *x, const typename L::T *w, const typename L::T *shoup, size_t terms,
+                 typename L::T *y, size_t n, const Modulus &m) {
+    constexpr size_t COUNT = L::WIDTH > 1 ? 4 : 1;
+    const size_t most = n - n % (COUNT * L::WIDTH), whole = n - n % L::WIDTH;
+    const L lanes(m);
+    combine_range<SUM, L, COUNT>(lanes, m, x, w, shoup, terms, y, 0, most);
+    if constexpr (COUNT > 1) combine_range<SUM, L, 1>(lanes, m, x, w, shoup, terms, y, most, whole);
+    if (whole < n) combine_range<SUM, Rest, 1>(Rest(m), m, x, w, shoup, terms, y, whole, n);
+}
+
+// sum += z * ratio
+template <class T> void add_ratios(const T *z, double ratio, double *sum, size_t n) {
+    for (size_t j = 0; j < n; ++j) sum[j] += (double)z[j] * ratio;
+}
+
+// count += z >= least
+template <class T> void count_from(const T *z, T least, T *count, size_t n) {
+    for (size_t j = 0; j < n; ++j) count[j] += z[j] >= least;
+}
+
+// quotient = floor(sum + half), for sums below 2^31. Returns whether some sum + half is closer to an integer than
+// guard.
+template <class T> bool round_sums(const double *sum, double half, double guard, T *quotient, size_t n) {
+    bool close = false;
+    for (size_t j = 0; j < n; ++j) {
+        const double value = sum[j] + half;
+        const int32_t whole = (int32_t)value;
+        const double rest = value - (double)whole;
+        quotient[j] = (T)whole;
+        close |= (rest < guard) | (rest > 1 - guard);
+    }
+    return close;
+}
+
+// Rest: the one-lane version for what is left over at the end of a row. C: combines, where the lanes of B are doubles.
+template <class B, class Rest, class C = B> constexpr RowKernels<typename B::Lanes::T> row_kernels() {
+    using L = typename B::Lanes;
+    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, combine_row<SUMS<C>, typename C::Lanes, Rest>,
+            2 * L::WIDTH,   B::NUMBERS};
+}
+
+template <class T> constexpr EstimateKernels<T> estimate_kernels() {
+    return {add_ratios<T>, count_from<T>, round_sums<T>};
+}
+
+}  // namespace
+}  // namespace pg

@@ -1,0 +1,84 @@
+// Residues modulo some moduli from residues modulo others, coefficient by coefficient (docs/math.md, "Conversion
+// between bases"; polygpu/plans/rns.py has the numbers).
+#pragma once
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "array.hpp"
+#include "kernels.hpp"
+
+namespace pg {
+
+// Rows of residues in an array (*batch, count, n).
+struct Residues {
+    std::vector<Modulus> moduli;  // of each of them
+    std::vector<size_t> at;       // where each lies
+    size_t count = 0;             // rows of the array
+
+    Residues() = default;
+    Residues(const std::vector<u64> &moduli, const std::vector<size_t> &at, size_t count);
+    size_t size() const { return at.size(); }
+    unsigned bits() const;  // of the largest modulus
+};
+
+// floor(sum of z_i / q_i + half) of canonical residues z_i: exact for every input.
+class Quotients {
+  public:
+    Quotients() = default;
+    // way: "none", "floor" (half is 0), "nearest" (1/2), "counted" (the number of z_i that are at least q_i / 2).
+    // words: (1 + rows, count) of the product P of the moduli and of each P / q_i, little-endian
+    Quotients(const std::string &way, const std::vector<u64> &moduli, const Numbers &words);
+
+    bool wanted() const { return way_ != Way::none; }
+    size_t rows() const { return moduli_.size(); }
+    // z: n residues of each row; sums: room for n
+    template <class T> void find(const T *const *z, size_t n, double *sums, T *quotient) const;
+
+  private:
+    enum class Way { none, floor, nearest, counted };
+    template <class T> bool reaches(const T *const *z, size_t j, u64 boundary) const;
+
+    Way way_ = Way::none;
+    std::vector<u64> moduli_, words_;  // a modulus of 2^64 is 0
+    std::vector<double> ratios_;       // 1 / q_i
+    size_t count_ = 0;
+    double guard_ = 0;
+};
+
+class Conversion {
+  public:
+    // Row j of the target is a sum of multiples, by row j of the matrix (target, terms), of: y_i = x_i inverse_i for
+    // each row of the source; the quotient, if wanted; the low 16 bits of the whole parts, with the fraction, and the
+    // rest of them, if the value is scaled; row j of `own`, if there are such; row j of the target itself, if it
+    // accumulates.
+    Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, Residues own,
+               bool accumulates, const Numbers &matrix);
+    // Of y_i r_i / q_i, i one of `rows` of the source, the whole parts and the nearest integer to the sum of the rest.
+    void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
+
+    // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n), each of words of
+    // 32 or 64 bits that hold its residues
+    void run(const Array &x, const Array &own, const Out &out) const;
+
+  private:
+    // By row of the target: the matrix in words that kernels read, and Shoup's quotients.
+    template <class W> struct Factors {
+        std::once_flag made;
+        std::vector<W> w, shoup;
+    };
+    template <class W> void run_words(const Array &x, const Array &own, const Out &out) const;
+    template <class W> const Factors<W> &factors() const;
+
+    Residues source_, target_, own_;
+    std::vector<u64> inverses_, matrix_;
+    Quotients quotients_, fractions_;
+    std::vector<size_t> scaled_;
+    std::vector<u64> remainders_;
+    bool accumulates_;
+    size_t terms_;
+    mutable Factors<u32> narrow_;
+    mutable Factors<u64> wide_;
+};
+
+}  // namespace pg

@@ -1,0 +1,155 @@
+// Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
+// between bases"; polygpu/plans/rns.py has the numbers). One thread a coefficient of a polynomial. grid: entries / 256
+// in x. block: 256 threads.
+#include "ptx.cuh"
+#include "rows.cuh"
+#include "sum.cuh"
+
+// How a quotient floor(sum of z_i / q_i + half) is found: not at all, half = 0, half = 1/2, or as the number of z_i
+// that are at least q_i / 2.
+enum { NONE, FLOOR, NEAREST, COUNTED };
+
+// What a quotient is found from: of so many rows i the double 1 / q_i; then words of the product P of the moduli, and
+// of each P / q_i, little-endian.
+struct QuotientTable {
+    const u64 *ratios, *numbers;
+    u32 words;
+};
+
+// In a table of 64-bit words: of the source's rows the inverses, the ratios and the places; of the target's rows their
+// places and those of their own rows; the matrix (targets, terms); the numbers of the quotient; and where values are
+// scaled, of the source's rows the remainders and the ratios, and the numbers of the fraction.
+struct ConvertParameters {
+    const void *x, *own;
+    void *out;
+    const Modulus *source, *target;
+    const u64 *table;
+    u64 n, entries;
+    u32 rows, targets, terms, x_rows, own_rows, out_rows, words, fraction_words, has_own, accumulates;
+};
+
+// Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [NEAREST]) P for the number
+// T = sum of z_i P / q_i. The difference, word by word from the lowest; only its sign is kept.
+template <int WAY, int K>
+PG_DEVICE bool reaches(const u64 (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
+    const u64 factor = 2 * boundary - (WAY == NEAREST);
+    u64 carry_low = 0, carry_high = 0, product_carry = 0, top = 0, borrow = 0;
+    for (u32 w = 0; w < table.words; ++w) {
+        u64 low = carry_low, middle = carry_high, high = 0;  // the carry and this word's products
+#pragma unroll
+        for (int i = 0; i < K; ++i)
+            if (i < (int)rows) {
+                const u64 number = table.numbers[(1 + i) * table.words + w];
+                const u64 part = z[i] * number;
+                low += part;
+                const u64 rest = __umul64hi(z[i], number) + (low < part);  // of two words: below 2^64 - 1
+                middle += rest;
+                high += middle < rest;
+            }
+        carry_low = middle, carry_high = high;
+        const u64 doubled = low << 1 | top;
+        top = low >> 63;
+        const u64 part = table.numbers[w] * factor, other = part + product_carry;
+        product_carry = __umul64hi(table.numbers[w], factor) + (other < part);
+        const u64 difference = doubled - other;
+        const bool less = doubled < other || difference < borrow;
+        borrow = less;
+    }
+    return !borrow;
+}
+
+template <int WAY, int K>
+PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, const QuotientTable &table) {
+    if (WAY == COUNTED) {
+        u64 count = 0;
+#pragma unroll
+        for (int i = 0; i < K; ++i)
+            if (i < (int)rows) count += z[i] > moduli[i].last / 2;  // 2 z >= q
+        return count;
+    }
+    double sum = WAY == NEAREST ? 0.5 : 0;
+#pragma unroll
+    for (int i = 0; i < K; ++i)
+        if (i < (int)rows) sum += (double)z[i] * __longlong_as_double((i64)table.ratios[i]);
+    const u64 boundary = (u64)(sum + 0.5);
+    const double guard = (double)((rows + 4) * (rows + 1)) * 2.220446049250313e-16;  // 2^-52
+    const double distance = sum - (double)boundary;
+    if (distance >= guard || distance <= -guard) return (u64)sum;
+    return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
+}
+
+// S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows.
+template <class S, class X, class Y, class O, int K, int WAY, int SCALE>
+__global__ void __launch_bounds__(256) convert(const ConvertParameters p) {
+    using T = typename S::Storage;
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 item = quotient(e, p.n), j = e - item * p.n;
+    const u64 *const inverses = p.table, *const ratios = inverses + p.rows, *const places = ratios + p.rows;
+    const u64 *const out_places = places + p.rows, *const own_places = out_places + p.targets;
+    const u64 *factor = own_places + p.targets;
+    const u64 *const numbers = factor + (u64)p.targets * p.terms;
+    const X *const x = (const X *)p.x + item * p.x_rows * p.n + j;
+    u64 y[K];
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        y[i] = 0;
+        if (i < (int)p.rows) {
+            const u64 value = x[places[i] * p.n], inverse = inverses[i];
+            const Modulus &m = p.source[i];
+            y[i] = inverse == 1   ? value
+                   : m.bits <= 62 ? barrett_product(m, value, inverse)
+                                  : mul_mod(m, value, inverse);
+        }
+    }
+    u64 turns = 0, low = 0, high = 0;
+    if (WAY != NONE) turns = quotient_of<WAY>(y, p.rows, p.source, {ratios, numbers, p.words});
+    if (SCALE != NONE) {
+        const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + p.rows;
+        u64 z[K];
+#pragma unroll
+        for (int i = 0; i < K; ++i) {
+            z[i] = 0;
+            if (i < (int)p.rows) {
+                const Modulus &m = p.source[i];
+                const u64 product = y[i] * remainders[i], above = __umul64hi(y[i], remainders[i]);
+                u64 whole = above;
+                z[i] = product;
+                if (m.q) {
+                    whole = divide(m, m.shift ? above << m.shift | product >> (64 - m.shift) : above,
+                                   product << m.shift, z[i]);
+                    z[i] >>= m.shift;
+                }
+                low += whole & 0xffff, high += whole >> 16;
+            }
+        }
+        low += quotient_of<SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + p.rows, p.fraction_words});
+    }
+    for (u32 t = 0; t < p.targets; ++t, factor += p.terms) {
+        const Modulus &m = p.target[t];
+        O *const to = (O *)p.out + (item * p.out_rows + out_places[t]) * p.n + j;
+        S sum;
+        u32 term = 0;
+#pragma unroll
+        for (int i = 0; i < K; ++i)
+            if (i < (int)p.rows) {
+                sum.add((T)y[i], (T)factor[term++]);
+                if ((i + 1) % S::STEPS == 0) sum.settle(m);
+            }
+        sum.settle(m);
+        if (WAY != NONE) sum.add((T)turns, (T)factor[term++]);
+        if (SCALE != NONE) {
+            sum.settle(m);
+            sum.add((T)low, (T)factor[term++]);
+            sum.add((T)high, (T)factor[term++]);
+            sum.settle(m);
+        }
+        if (p.has_own) sum.add((T)((const Y *)p.own)[(item * p.own_rows + own_places[t]) * p.n + j], (T)factor[term++]);
+        sum.settle(m);
+        if (p.accumulates) sum.add((T)*to, (T)factor[term++]);
+        sum.settle(m);
+        *to = (O)sum.value(m);
+    }
+}

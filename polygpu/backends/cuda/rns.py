@@ -1,0 +1,148 @@
+"""Conversions between bases of moduli."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...plans.rns import Conversion, Estimate
+from .. import Array, Done
+from .launch import POINTER, U32, U64, Launch, Launcher, Recipe, Struct, entrywise, modulus_constants
+
+_FILE = "rns.cu"
+_WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
+_WORD = (1 << 64) - 1
+
+CONVERT = Struct(
+    _FILE,
+    "ConvertParameters",
+    ("x own out source target table", POINTER),
+    ("n entries", U64),
+    ("rows targets terms x_rows own_rows out_rows words fraction_words has_own accumulates", U32),
+)
+
+
+def rows_held(rows: int) -> int:
+    """The rows for which a thread has registers: kernels are compiled for few numbers of them."""
+    step = next((s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if rows <= s), 0)
+    return step or 1 << (rows - 1).bit_length()
+
+
+def sum_of(conversion: Conversion, narrow: bool) -> str:
+    """The sum of cuda/sum.cuh for the target's moduli; narrow: all operands are words of 32 bits."""
+    largest = max(conversion.target.moduli)
+    if narrow:
+        return "Sum31" if largest < 1 << 31 else "Sum32"
+    return "Sum62" if largest <= 1 << 62 else "Sum64"
+
+
+def convert_launch(
+    conversion: Conversion, types: tuple[str, str, str], items: int, n: int, **values: int
+) -> Launch:
+    """The conversion of so many polynomials, of x, own and out of these types."""
+    rows = len(conversion.source.moduli)
+    way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
+    sums = sum_of(conversion, types == ("u32", "u32", "u32"))
+    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}>"
+    sizes = {
+        "n": n,
+        "entries": items * n,
+        "rows": rows,
+        "targets": len(conversion.target.moduli),
+        "terms": conversion.table.shape[1],
+        "x_rows": conversion.source.total,
+        "own_rows": conversion.own.total if conversion.own else 0,
+        "out_rows": conversion.target.total,
+        "words": conversion.numbers.shape[1],
+        "fraction_words": conversion.fraction_numbers.shape[1],
+        "has_own": conversion.own is not None,
+        "accumulates": conversion.accumulate,
+    }
+    return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values))
+
+
+def packed_table(conversion: Conversion) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The words that the kernel reads, in the order of cuda/rns.cu."""
+    source, target = conversion.source, conversion.target
+    own = conversion.own.at if conversion.own else (0,) * len(target.at)
+
+    def ratios(chosen: Iterable[bool]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        values = [1 / q if wanted else 0.0 for q, wanted in zip(source.moduli, chosen, strict=True)]
+        return np.array(values, np.float64).view(np.uint64)
+
+    def words(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return np.array([x & _WORD for x in values], np.uint64)
+
+    rows = range(len(source.moduli))
+    parts = [
+        words(conversion.inverses),
+        ratios(True for _ in rows),
+        words(source.at),
+        words(target.at),
+        words(own),
+    ]
+    parts += [conversion.table.ravel(), conversion.numbers.ravel()]
+    if conversion.scales:
+        # A row that is not scaled has the remainder 0: neither whole parts nor fractions.
+        remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
+        spread = np.zeros((1 + len(rows), conversion.fraction_numbers.shape[1]), np.uint64)
+        spread[[0, *(1 + i for i in conversion.divisors)]] = conversion.fraction_numbers
+        parts += [
+            words(remainders.get(i, 0) for i in rows),
+            ratios(i in remainders for i in rows),
+            spread.ravel(),
+        ]
+    return np.concatenate(parts)
+
+
+class Rns(Launcher):
+    """Kernels of rns.cu."""
+
+    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
+        """See Backend."""
+        shape = out.shape
+        if shape[-1] == 0 or 0 in shape:
+            return None
+        operands = [a if a is None or a.shape[:-2] == shape[:-2] else self._all(a, shape) for a in (x, own)]
+        types = tuple(
+            "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
+        )
+        given = [a for a in operands if a is not None]
+        numbers = (
+            [given.index(a) if a is not None else len(given) for a in operands] if len(given) < 2 else [0, 1]
+        )
+        return self.run(
+            conversion.handles,
+            (shape, *types, *numbers),
+            lambda: self._convert_recipe(conversion, types, shape, numbers, len(given)),  # type: ignore[arg-type]
+            *(*given, out),
+        )
+
+    def _all(self, a: Array, shape: tuple[int, ...]) -> Array:
+        """A copy with the result's batch."""
+        return self._broadcast(a, (*shape[:-2], *a.shape[-2:]))
+
+    def _convert_recipe(
+        self,
+        conversion: Conversion,
+        types: tuple[str, str, str],
+        shape: tuple[int, ...],
+        numbers: list[int],
+        given: int,
+    ) -> Recipe:
+        """Operands: x and own, where they are given, and the result, which stands in for one that is not."""
+
+        def make() -> tuple[Array, ...]:
+            constants = [modulus_constants(rows.moduli) for rows in (conversion.source, conversion.target)]
+            return tuple(self.from_host(a) for a in (*constants, packed_table(conversion)))
+
+        shared = self._kept(conversion.handles, "tables", lambda: (make(), ()))
+        names = ("source", "target", "table")
+        where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
+        launch = convert_launch(conversion, types, prod(shape[:-2]), shape[-1], x=0, own=0, out=0, **where)
+        recipe = Recipe(given + 1, shared)
+        recipe.launch(launch, *numbers, given)
+        return recipe

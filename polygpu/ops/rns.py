@@ -1,0 +1,422 @@
+"""Between bases of moduli: chosen and joined limbs, conversions, exact divisions, digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ..arrays import empty, overlap
+from ..backends import Array, Backend, backend_of
+from ..checks import Domain, integer, shown
+from ..errors import BadRoot, ParameterError, RingMismatch
+from ..exact.crt import compose
+from ..plans.ntt import part_of
+from ..plans.rns import Conversion, Residues
+from .batch import result_array, result_shape
+from .integers import from_integers
+from .transform import to_domain
+
+if TYPE_CHECKING:
+    from ..ring import Ring
+
+Precision = Literal["exact", "fast"]
+Rounding = Literal["nearest", "floor"]
+Value = tuple[Array, Domain]
+
+
+# ---- checks ----
+
+
+def checked_ring(ring: Ring, other: object, name: str) -> Ring:
+    """The other ring, where a value of one can be a value of the other modulo other moduli."""
+    if not hasattr(other, "from_residues"):
+        raise ParameterError(f"{name}: {type(other).__name__}, must be a Ring")
+    target: Any = other
+    if (target.n, target.kind) != (ring.n, ring.kind):
+        raise RingMismatch(
+            f"{name}: {target!r} differs from {ring!r} in degree or kind; "
+            f"Ring({ring.n}, moduli, kind={ring.kind!r}) fits"
+        )
+    if _same_leaves(ring, target) and (ring._root != target._root or not isinstance(ring._root, str)):
+        roots = dict(zip(ring.moduli, ring.roots or (), strict=True))
+        for q, root in zip(target.moduli, target.roots or (), strict=True):
+            if roots.get(q, root) != root:
+                raise BadRoot(
+                    f"{name}: root {shown(root)} mod {shown(q)}, {ring!r} has {shown(roots[q])}; evaluated "
+                    "values would change their order: ring[...] and ring.join make rings with the same roots"
+                )
+    return target  # type: ignore[no-any-return]
+
+
+def check_words(ring: Ring, verb: str) -> None:
+    """Raise ParameterError for a modulus above 2^64, which only `convert` takes."""
+    if ring.basis.wide:
+        raise ParameterError(
+            f"{verb}: q = {shown(ring.moduli[0])} is above 2**64; only convert() takes such a modulus"
+        )
+
+
+def checked_option(value: object, name: str, options: Any) -> Any:
+    """One of the words of a Literal."""
+    if not isinstance(value, str) or value not in get_args(options):
+        raise ParameterError(
+            f"{name}: {shown(value)} must be one of {', '.join(map(repr, get_args(options)))}"
+        )
+    return value
+
+
+def _same_leaves(ring: Ring, other: Ring) -> bool:
+    """Whether evaluated residues of one are evaluated residues of the other."""
+    return ring.leaf_size is not None and ring.leaf_size == other.leaf_size
+
+
+def _places(ring: Ring, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
+    """Where the ring has these moduli."""
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    places = tuple(at.get(q, -1) for q in moduli)
+    if -1 in places:
+        missing = list(moduli)[places.index(-1)]
+        raise RingMismatch(f"{verb}: {shown(missing)} is no modulus of {ring!r}; {way_out}")
+    return places
+
+
+# ---- rows ----
+
+
+def _ranges(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of neighbours among places that rise: (first, how many)."""
+    runs = []
+    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        members = [place for _, place in run]
+        runs.append((members[0], len(members)))
+    return runs
+
+
+def _copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
+    """Residues of the limb axis into others, between words of any size that hold them."""
+    pairs = list(zip(from_rows, to_rows, strict=True))
+    with backend_of(out).device_scope():
+        for _, run in groupby(enumerate(pairs), key=lambda p: (p[1][0] - p[0], p[1][1] - p[0])):
+            members = [pair for _, pair in run]
+            (source, target), count = members[0], len(members)
+            out[..., target : target + count, :] = x[..., source : source + count, :]
+
+
+def _evaluate_rows(ring: Ring, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
+    """The transforms, in place, of rows at rising places, each modulo its limb of a ring."""
+    compute, done = backend_of(data), 0
+    for first, count in _ranges(places):
+        compute.ntt(part_of(ring.transform, limbs[done : done + count]), data, data, first)
+        done += count
+
+
+def _coefficients(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) -> tuple[Array, Residues]:
+    """Some limbs in coefficients, and where they lie: in x itself, or in a transformed copy."""
+    moduli = tuple(ring.moduli[i] for i in limbs)
+    if domain == "coef":
+        return x, Residues(moduli, limbs, ring.rows)
+    compute = backend_of(x)
+    data = empty(compute, (*x.shape[:-2], len(limbs), ring.n), ring.dtype)
+    _copy_rows(x, limbs, data, range(len(limbs)))
+    compute.intt(part_of(ring.transform, limbs), data, data)
+    return data, Residues(moduli, tuple(range(len(limbs))), len(limbs))
+
+
+def _plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Conversion]) -> Conversion:
+    """A conversion that the ring keeps."""
+    plans = ring.conversions
+    plan = plans.get(key)
+    if plan is None:
+        for old in list(plans)[: max(0, len(plans) - 255)]:
+            plans.pop(old, None)
+        plan = plans[key] = build()
+    return plan
+
+
+class _Result:
+    """The array of a result modulo a ring's moduli, written in one domain and wanted perhaps in another."""
+
+    def __init__(self, S: Ring, x: Array, out: Array | None, batch: tuple[int, ...]) -> None:
+        self.compute: Backend = backend_of(x)
+        shape = (*batch, S.rows, S.n)
+        checked = None if out is None else result_array(self.compute, shape, out, x)
+        overlaps = checked is not None and overlap(self.compute, checked, x)
+        self.data = empty(self.compute, shape, S.dtype) if checked is None or overlaps else checked
+        self.out = checked
+
+    def finish(self) -> Array:
+        """The array, or `out` with its values."""
+        if self.out is None or self.out is self.data:
+            return self.data
+        with self.compute.device_scope():
+            self.out[...] = self.data
+        return self.out
+
+
+# ---- verbs ----
+
+
+def restrict(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None = None) -> Value:
+    """The value modulo the moduli of S, which are among the ring's."""
+    S = checked_ring(ring, S, "S")
+    places = _places(ring, S.moduli, "restrict", "convert() gives the value modulo other moduli")
+    if domain == "eval" and not _same_leaves(ring, S):
+        data, _ = restrict(ring, to_domain(ring, x, "eval", "coef"), "coef", S, out)
+        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+    result = _Result(S, x, out, x.shape[:-2])
+    if S.basis.wide:
+        places = tuple(range(S.rows))
+    _copy_rows(x, places, result.data, range(len(places)))
+    return result.finish(), domain
+
+
+def join(
+    rings: tuple[Ring, Ring], joined: Ring, arrays: tuple[Array, Array], domains: tuple[Domain, Domain]
+) -> Value:
+    """The value whose residues both operands hold."""
+    evaluated = "eval" in domains and joined.has_eval
+    domain: Domain = "eval" if evaluated else "coef"
+    batch = result_shape(*(x[..., :1, :] for x in arrays))[:-2]
+    data = empty(backend_of(arrays[0]), (*batch, joined.rows, joined.n), joined.dtype)
+    first = 0
+    for ring, x, own in zip(rings, arrays, domains, strict=True):
+        same = own == "coef" or _same_leaves(ring, joined)
+        wanted: Domain = domain if own == domain or same else "coef"
+        if not ring.has_eval or (wanted == "eval" and not _same_leaves(ring, joined)):
+            wanted = "coef"
+        places = range(first, first + ring.rows)
+        _copy_rows(to_domain(ring, x, own, wanted), range(ring.rows), data, places)
+        if wanted != domain:
+            _evaluate_rows(joined, data, tuple(places), places)
+        first += ring.rows
+    return data, domain
+
+
+def convert(
+    ring: Ring, x: Array, domain: Domain, S: Ring, conversion: Precision = "exact", out: Array | None = None
+) -> Value:
+    """The centred value modulo the moduli of S."""
+    S = checked_ring(ring, S, "S")
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    if ring.basis.wide or S.basis.wide:
+        return _convert_wide(ring, x, domain, S, out)
+    if domain == "eval" and not _same_leaves(ring, S):
+        data, _ = convert(ring, to_domain(ring, x, "eval", "coef"), "coef", S, conversion, out)
+        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+    result = _Result(S, x, out, x.shape[:-2])
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    own = [(at[q], j) for j, q in enumerate(S.moduli) if q in at]
+    rest = tuple(j for j, q in enumerate(S.moduli) if q not in at)
+    _copy_rows(x, (i for i, _ in own), result.data, (j for _, j in own))
+    if not rest:
+        return result.finish(), domain
+    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+
+    def build() -> Conversion:
+        target = Residues(tuple(S.moduli[j] for j in rest), rest, S.rows)
+        return Conversion(rows, target, (1,) * len(rest), exact=exact)
+
+    plan = _plan(ring, ("convert", S.moduli, exact), build)
+    result.compute.convert(plan, data, None, result.data)
+    if domain == "eval":
+        _evaluate_rows(S, result.data, rest, rest)
+    return result.finish(), domain
+
+
+def _convert_wide(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None) -> Value:
+    """By Python ints, as one of the moduli is above 2^64; exact whatever is asked for."""
+    compute = backend_of(x)
+    residues = compute.to_host(to_domain(ring, x, domain, "coef"))
+    values = compose(ring.moduli, residues, False)
+    values = np.where(2 * values >= ring.modulus, values - ring.modulus, values).astype(object)
+    result = _Result(S, x, out, x.shape[:-2])
+    with compute.device_scope():
+        result.data[...] = from_integers(S.basis, S.n, values, compute)
+    data = result.finish()
+    if domain == "eval" and S.has_eval:
+        return to_domain(S, data, "coef", "eval", data), "eval"
+    return data, "coef"
+
+
+def mod_up(
+    ring: Ring, x: Array, domain: Domain, S: Ring, conversion: Precision = "exact", out: Array | None = None
+) -> Value:
+    """The centred value modulo S, which has all of the ring's moduli."""
+    S = checked_ring(ring, S, "S")
+    for r in (ring, S):
+        check_words(r, "mod_up")
+    _places(S, ring.moduli, "mod_up", "convert() needs no modulus in common")
+    return convert(ring, x, domain, S, conversion, out)
+
+
+def mod_down(
+    ring: Ring,
+    x: Array,
+    domain: Domain,
+    S: Ring,
+    rounding: Rounding = "nearest",
+    conversion: Precision = "exact",
+    plaintext: int | None = None,
+    out: Array | None = None,
+) -> Value:
+    """The value divided by the product P of the moduli that S lacks, rounded."""
+    S = checked_ring(ring, S, "S")
+    check_words(ring, "mod_down")
+    checked_option(rounding, "rounding", Rounding)
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    kept = _places(ring, S.moduli, "mod_down", "its moduli must be among those of the value")
+    dropped = tuple(i for i in range(ring.rows) if i not in kept)
+    P = prod(ring.moduli[i] for i in dropped)
+    t = None if plaintext is None else _checked_plaintext(plaintext, P)
+    if not dropped:
+        return restrict(ring, x, domain, S, out)
+    if domain == "eval" and not _same_leaves(ring, S):
+        coefficients = to_domain(ring, x, "eval", "coef")
+        data, _ = mod_down(ring, coefficients, "coef", S, rounding, conversion, plaintext, out)
+        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+    result = _Result(S, x, out, x.shape[:-2])
+    inverses = tuple(pow(P, -1, s) for s in S.moduli)
+    target, own = Residues(S.moduli, tuple(range(S.rows)), S.rows), Residues(S.moduli, kept, ring.rows)
+    data, rows = _coefficients(ring, x, domain, dropped)
+    options: dict[str, Any] = {"rounding": rounding, "exact": exact}
+    in_one = domain == "coef" and t is None
+
+    def build() -> Conversion:
+        more: dict[str, Any] = {"own": own, "own_factors": inverses} if in_one else {}
+        multipliers = tuple(-i % s for i, s in zip(inverses, S.moduli, strict=True))
+        return Conversion(rows, target, multipliers, **options, **more)
+
+    key = "mod_down", dropped, S.moduli, rounding, exact, in_one, rows.total
+    plan, compute = _plan(ring, key, build), result.compute
+    if in_one:
+        compute.convert(plan, data, x, result.data)
+        return result.finish(), domain
+    compute.convert(plan, data, None, result.data)
+    if t is not None:
+        _add_multiple(ring, data, rows, S, t, P, options, result.data)
+    if domain == "eval":
+        compute.ntt(S.transform, result.data, result.data)
+    nothing = Residues((), (), 0)
+
+    def build_sum() -> Conversion:
+        return Conversion(nothing, target, (0,) * S.rows, own=own, own_factors=inverses, accumulate=True)
+
+    compute.convert(_plan(ring, ("mod_down sum", dropped, S.moduli), build_sum), None, x, result.data)
+    return result.finish(), domain
+
+
+def _checked_plaintext(plaintext: object, P: int) -> int:
+    t = integer(plaintext, "plaintext")
+    if not 2 <= t <= 1 << 64 or gcd(t, P) != 1:
+        raise ParameterError(
+            f"plaintext: {shown(t)} must be from 2 to 2**64 and coprime to the moduli that fall away"
+        )
+    return t
+
+
+def _add_multiple(
+    ring: Ring, x: Array, rows: Residues, S: Ring, t: int, P: int, options: dict[str, Any], out: Array
+) -> None:
+    """Add u, centred, with P u = v mod t of the value v that is taken away: what is left of a is 0 mod t.
+
+    Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
+    """
+    compute, one = backend_of(x), Residues((t,), (0,), 1)
+    u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
+    key = "plaintext", rows.moduli, t, *options.values(), rows.total
+    compute.convert(_plan(ring, key, lambda: Conversion(rows, one, (pow(P, -1, t),), **options)), x, None, u)
+
+    def build() -> Conversion:
+        target = Residues(S.moduli, tuple(range(S.rows)), S.rows)
+        return Conversion(one, target, (1,) * S.rows, accumulate=True)
+
+    compute.convert(_plan(ring, ("add", t, S.moduli), build), u, None, out)
+
+
+def scale(
+    ring: Ring,
+    x: Array,
+    domain: Domain,
+    t: int,
+    S: Ring,
+    divisor: Ring | None = None,
+    out: Array | None = None,
+) -> Value:
+    """floor((2 t v + D) / (2 D)) modulo S, of the centred value v."""
+    S = checked_ring(ring, S, "S")
+    for r in (ring, S):
+        check_words(r, "scale")
+    factor = integer(t, "t")
+    D = ring if divisor is None else checked_ring(ring, divisor, "divisor")
+    divisors = tuple(
+        sorted(_places(ring, D.moduli, "scale", "the divisor's moduli must be among the value's"))
+    )
+    result = _Result(S, x, out, x.shape[:-2])
+    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+
+    def build() -> Conversion:
+        target = Residues(S.moduli, tuple(range(S.rows)), S.rows)
+        return Conversion(rows, target, (1,) * S.rows, factor=factor, divisors=divisors)
+
+    plan = _plan(ring, ("scale", factor, divisors, S.moduli), build)
+    result.compute.convert(plan, data, None, result.data)
+    if domain == "eval" and S.has_eval:
+        result.compute.ntt(S.transform, result.data, result.data)
+        return result.finish(), "eval"
+    return result.finish(), "coef"
+
+
+def groups(ring: Ring, size: int) -> list[tuple[int, ...]]:
+    """The limbs of each digit: `size` neighbours, of the last one perhaps fewer."""
+    count = integer(size, "size")
+    if count < 1:
+        raise ParameterError(f"size: {shown(count)} must be at least 1, the limbs of a digit")
+    return [tuple(range(i, min(i + count, ring.rows))) for i in range(0, ring.rows, count)]
+
+
+def digits(
+    ring: Ring,
+    x: Array,
+    domain: Domain,
+    S: Ring,
+    size: int,
+    conversion: Precision = "exact",
+    out: Array | None = None,
+) -> Value:
+    """The centred value of each group of limbs modulo S, along a new last batch axis."""
+    S = checked_ring(ring, S, "S")
+    for r in (ring, S):
+        check_words(r, "digits")
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    parts = groups(ring, size)
+    if domain == "eval" and not _same_leaves(ring, S):
+        data, _ = digits(ring, to_domain(ring, x, "eval", "coef"), "coef", S, size, conversion, out)
+        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+    batch, count = x.shape[:-2], len(parts) * S.rows
+    result = _Result(S, x, out, (*batch, len(parts)))
+    flat = result.data.reshape(*batch, count, ring.n)
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    pairs = [(at.get(q, -1), j * S.rows + r) for j in range(len(parts)) for r, q in enumerate(S.moduli)]
+    own = [(i, place) for i, place in pairs if i in parts[place // S.rows]]
+    rest = sorted({place for _, place in pairs} - {place for _, place in own})
+    _copy_rows(x, (i for i, _ in own), flat, (place for _, place in own))
+    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+    for j, part in enumerate(parts):
+        places = [place for place in rest if place // S.rows == j]
+        if not places:
+            continue
+
+        def build(part: tuple[int, ...] = part, places: list[int] = places) -> Conversion:
+            source = Residues(tuple(ring.moduli[i] for i in part), part, rows.total)
+            target = Residues(tuple(S.moduli[p % S.rows] for p in places), tuple(places), count)
+            return Conversion(source, target, (1,) * len(places), exact=exact)
+
+        plan = _plan(ring, ("digit", j, size, S.moduli, exact), build)
+        result.compute.convert(plan, data, None, flat)
+    if domain == "eval" and rest:
+        _evaluate_rows(S, flat, tuple(place % S.rows for place in rest), rest)
+    return result.finish(), domain

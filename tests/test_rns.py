@@ -1,0 +1,546 @@
+"""Between bases of moduli: every verb against Python ints, on every device, at the edges of its rounding."""
+
+import math
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+from devices import on, over, use
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import chain, draw, everywhere
+
+import polygpu as pg
+from polygpu import Poly, Ring, ntt_primes
+
+# ---- definitions, in Python ints ----
+
+
+def centred(x: int, m: int) -> int:
+    """In [-m/2, m/2)."""
+    x %= m
+    return x - m if 2 * x >= m else x
+
+
+def ints(a: Poly) -> np.ndarray:
+    """The residues of a, composed here: (*batch, n) in [0, Q)."""
+    data, Q = a.intt().cpu().data.astype(object), a.ring.modulus
+    total = np.zeros((*a.shape, a.ring.n), object)
+    for i, q in enumerate(a.ring.moduli):
+        total = total + data[..., i, :] * (Q // q * pow(Q // q, -1, q))
+    return total % Q
+
+
+def each(f, values: np.ndarray) -> np.ndarray:
+    return np.array([f(int(x)) for x in values.ravel()], object).reshape(values.shape)
+
+
+def fast(x: int, moduli) -> int:
+    """The sum of y_i Q/q_i."""
+    Q = math.prod(moduli)
+    return sum(centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli)
+
+
+def holds(a: Poly, values: np.ndarray) -> None:
+    """Every residue of a is that of the values."""
+    data = a.intt().cpu().data
+    for i, q in enumerate(a.ring.moduli):
+        np.testing.assert_array_equal(data[..., i, :].astype(object), values % q)
+    assert data.dtype == a.ring.dtype and data.flags.c_contiguous
+
+
+# ---- values at the edges ----
+
+
+def around(*numbers: int) -> list[int]:
+    return [x + d for x in numbers for d in (-2, -1, 0, 1, 2)]
+
+
+def edges(R: Ring, dropped: int = 1, t: int = 1) -> list[int]:
+    """Values next to where the roundings turn: multiples and halves of Q, of P, of D / t, of each Q/q_i."""
+    Q, P = R.modulus, dropped
+    values = around(0, Q // 2, Q, P // 2, P, 5 * P, 5 * P + P // 2, Q // P * P, Q - P // 2)
+    values += around(*(k * P + P // 2 for k in (1, 3, Q // P // 2)))
+    values += around(*(Q // q * (q // 2) for q in R.moduli), *(Q // q for q in R.moduli))
+    if t:
+        values += around(*((2 * j + 1) * Q // (2 * abs(t)) for j in (0, 1, abs(t) // 2, abs(t) - 1)))
+    return [v % Q for v in values]
+
+
+def value(R: Ring, batch=(), seed=0, dropped: int = 1, t: int = 1) -> Poly:
+    """Random coefficients, and as many of the edges as there is room for."""
+    rng = random.Random(f"{R!r} {batch} {seed}")
+    values = draw(R, batch, seed).ravel()
+    special = edges(R, dropped, t)
+    rng.shuffle(special)
+    for i, v in zip(rng.sample(range(len(values)), len(values) // 2), special, strict=False):
+        values[i] = v
+    values = values.reshape(*batch, R.n)
+    data = np.empty((*batch, len(R.moduli), R.n), R.dtype)
+    for i, q in enumerate(R.moduli):
+        data[..., i, :] = values % q
+    return R.from_residues(pg.backends.backend().from_host(data))
+
+
+RINGS = {
+    "30 bits": chain(16, (30,) * 4),
+    "31 and 20 bits": chain(16, (31, 20, 31)),
+    "50 bits": chain(16, (50,) * 5),
+    "46 to 60 bits": chain(16, (60, 46, 50, 58, 60)),
+    "62 bits": chain(8, (62, 62, 61)),
+    "64, 63 and 40 bits": chain(16, (64, 63, 40, 64)),
+    "small words among large ones": chain(32, (30, 60, 28, 50)),
+    "cyclic": chain(16, (50, 30, 60), "cyclic"),
+    "no transform": Ring(12, [2**31 - 1, 1_000_003, 97, 2**61 - 1]),
+    "composite": Ring(6, [2**20, 3**7, 5**9 * 7, 11]),
+    "with 2^64": Ring(5, [2**64, 3, 2**64 - 59], kind="cyclic"),
+    "2 bits": Ring(8, [2, 3, 5, 7]),
+    "incomplete": Ring(16, [97, 17, 193]),
+    "32 bits": Ring(16, [2**32, 2**32 - 5, 3]),
+}
+FEW = ["30 bits", "46 to 60 bits", "small words among large ones", "64, 63 and 40 bits", "composite"]
+every_chain = over(RINGS, FEW)
+few_chains = over(FEW, FEW)
+
+
+def others(R: Ring) -> list[Ring]:
+    """Rings to which values of R may go: narrower words, wider ones, moduli in common."""
+    taken, found = R.modulus, []
+    for bits in (20, 40, 60, 64):
+        q = next(p for p in range(2**bits - 1, 0, -2) if math.gcd(p, taken) == 1)
+        found.append(q)
+        taken *= q
+    return [
+        Ring(R.n, found[0], kind=R.kind),
+        Ring(R.n, found[:3], kind=R.kind),
+        Ring(R.n, [found[3], R.moduli[0]], kind=R.kind),
+        Ring(R.n, [found[1], *R.moduli[::-1], found[2]], kind=R.kind),
+    ]
+
+
+def domains(R: Ring):
+    return ("coef", "eval") if R.has_eval else ("coef",)
+
+
+def entered(a: Poly, domain: str) -> Poly:
+    return a.ntt() if domain == "eval" else a
+
+
+# ---- every verb ----
+
+
+@every_chain
+def test_restricted_values_keep_their_residues(name):
+    R = RINGS[name]
+    a = value(R, (2, 3))
+    for S in (R[:1], R[1:], R[[2, 0]], R):
+        for domain in domains(R):
+            b = entered(a, domain).restrict(S)
+            assert (b.ring, b.domain, b.shape) == (S, domain if S.has_eval else "coef", (2, 3))
+            holds(b, ints(a))
+
+
+@every_chain
+def test_joined_values_hold_both_residues(name):
+    R = RINGS[name]
+    S, T = R[:2], R[2:]
+    a = value(R, (3,))
+    for first in domains(S):
+        for second in domains(T):
+            joined = pg.rns.join(entered(a.restrict(S), first), entered(a[0].restrict(T), second))
+            assert joined.ring == R and joined.shape == (3,)
+            both = "eval" in (first, second)
+            assert joined.domain == ("eval" if both and R.has_eval else "coef")
+            np.testing.assert_array_equal(joined.restrict(S).intt().cpu().data, a.restrict(S).cpu().data)
+            holds(joined.restrict(T)[1], ints(a)[0])
+    assert pg.rns.join(a.restrict(S), a.restrict(T)) == a
+
+
+@every_chain
+def test_converted_values_are_the_centred_ones(name):
+    R = RINGS[name]
+    a = value(R, (2,))
+    expected = each(lambda x: centred(x, R.modulus), ints(a))
+    for S in (*others(R), R):
+        for domain in domains(R):
+            b = entered(a, domain).convert(S)
+            assert (b.ring, b.domain) == (S, domain if S.has_eval else "coef")
+            holds(b, expected)
+
+
+@every_chain
+def test_fast_conversion_is_its_sum_and_off_by_few_multiples(name):
+    R = RINGS[name]
+    a, k = value(R, (2,)), len(R.moduli)
+    sums = each(lambda x: fast(x, R.moduli), ints(a))
+    for x, y in zip(ints(a).ravel(), sums.ravel(), strict=True):
+        turns, rest = divmod(y - centred(x, R.modulus), R.modulus)
+        assert rest == 0 and abs(turns) <= k // 2
+    for S in others(R):
+        for domain in domains(R):
+            holds(entered(a, domain).convert(S, "fast"), sums)
+
+
+@every_chain
+def test_raised_values_keep_their_residues(name):
+    R = RINGS[name]
+    for S in (R[:1], R[[2, 0]], R):
+        a = value(S, (2,))
+        expected = each(lambda x, m=S.modulus: centred(x, m), ints(a))
+        for domain in domains(S):
+            holds(entered(a, domain).mod_up(R), expected)
+            sums = each(lambda x, S=S: fast(x, S.moduli), ints(a))
+            holds(entered(a, domain).mod_up(R, conversion="fast"), sums)
+
+
+def parts(R: Ring):
+    """Rings that values of R come down to, and what falls away."""
+    for S in (R[:-1], R[1:], R[[1]], R[[2, 0]]):
+        yield S, math.prod(q for q in R.moduli if q not in S.moduli)
+
+
+@every_chain
+def test_divisions_are_rounded_to_the_nearest_or_down(name):
+    R = RINGS[name]
+    for S, P in parts(R):
+        a = value(R, (2,), dropped=P)
+        for domain in domains(R):
+            x = entered(a, domain)
+            holds(x.mod_down(S), each(lambda v, P=P: (2 * v + P) // (2 * P), ints(a)))
+            holds(x.mod_down(S, "floor"), each(lambda v, P=P: v // P, ints(a)))
+
+
+@every_chain
+def test_fast_divisions_stay_within_their_error(name):
+    R = RINGS[name]
+    for S, P in parts(R):
+        dropped = [q for q in R.moduli if q not in S.moduli]
+        a = value(R, (2,), dropped=P)
+
+        def down(v, dropped=dropped, P=P):
+            return sum(v * pow(P // q, -1, q) % q * (P // q) for q in dropped)
+
+        for domain in domains(R):
+            x = entered(a, domain)
+            nearest = each(lambda v, d=dropped, P=P: (v - fast(v % P, d)) // P, ints(a))
+            holds(x.mod_down(S, conversion="fast"), nearest)
+            lower = each(lambda v, P=P: (v - down(v)) // P, ints(a))
+            holds(x.mod_down(S, "floor", "fast"), lower)
+            exact = each(lambda v, P=P: (2 * v + P) // (2 * P), ints(a))
+            assert max(abs(nearest - exact).ravel()) <= len(dropped) // 2
+            assert all(0 <= u < len(dropped) for u in (each(lambda v, P=P: v // P, ints(a)) - lower).ravel())
+
+
+@few_chains
+def test_divisions_keep_the_plaintext(name):
+    R = RINGS[name]
+    for t in (2**16 + 1, 1_000_003, 2**61 - 1):
+        if math.gcd(t, R.modulus) > 1:
+            continue
+        for S, P in parts(R):
+            a = value(R, (2,), dropped=P)
+            for domain in domains(R):
+                for rounding in ("nearest", "floor"):
+                    b = entered(a, domain).mod_down(S, rounding, plaintext=t)
+
+                    def divided(v, P=P, t=t, rounding=rounding):
+                        taken = centred(v, P) if rounding == "nearest" else v % P
+                        return (v - taken) // P + centred(taken * pow(P, -1, t), t)
+
+                    values = each(divided, ints(a))
+                    assert all(
+                        (P * y - x) % t == 0 for x, y in zip(ints(a).ravel(), values.ravel(), strict=True)
+                    )
+                    holds(b, values)
+
+
+@every_chain
+def test_rescaled_values_lose_their_last_limbs(name):
+    R = RINGS[name]
+    a = value(R, (2,), dropped=R.moduli[-1])
+    holds(a.rescale(), each(lambda v: (2 * v + R.moduli[-1]) // (2 * R.moduli[-1]), ints(a)))
+    P = math.prod(R.moduli[-2:])
+    holds(entered(a, domains(R)[-1]).rescale(2), each(lambda v: (2 * v + P) // (2 * P), ints(a)))
+
+
+@every_chain
+def test_scaled_values_are_rounded_before_they_are_reduced(name):
+    R = RINGS[name]
+    for t in (1, 2, 65537, -3, R.modulus // 3, 10**30, 0):
+        for divisor in (None, R[:1], R[1:], R[[2, 0]]):
+            D = (divisor or R).modulus
+            a = value(R, (2,), seed=t % 1000, t=t)
+            expected = each(lambda x, t=t, D=D: (2 * t * centred(x, R.modulus) + D) // (2 * D), ints(a))
+            for S in (others(R)[1], others(R)[3]):
+                domain = random.Random(f"{t} {D}").choice(domains(R))
+                holds(pg.rns.scale(entered(a, domain), t, S, divisor), expected)
+
+
+@every_chain
+def test_digits_add_up_to_the_value(name):
+    R = RINGS[name]
+    a = value(R, (2,))
+    for size in (1, 2, 3, len(R.moduli)):
+        g = pg.rns.gadget(R, size)
+        groups = [R.moduli[i : i + size] for i in range(0, len(R.moduli), size)]
+        for S in (R, others(R)[3], others(R)[1]):
+            for domain in domains(R):
+                d = entered(a, domain).digits(S, size)
+                assert (d.ring, d.shape) == (S, (2, len(groups)))
+                for j, group in enumerate(groups):
+                    holds(d[:, j], each(partial(centred, m=math.prod(group)), ints(a)))
+                if S == R:
+                    assert sum((d[:, j] * g[j] for j in range(1, len(g))), d[:, 0] * g[0]) == a
+        fast_digits = a.digits(others(R)[3], size, "fast")
+        for j, group in enumerate(groups):
+            holds(fast_digits[:, j], each(lambda x, group=group: fast(x, group), ints(a)))
+
+
+def test_gadget_is_one_in_its_group_and_zero_elsewhere():
+    R = RINGS["46 to 60 bits"]
+    for j, g in enumerate(pg.rns.gadget(R, 2)):
+        assert 0 <= g < R.modulus
+        assert [g % q for q in R.moduli] == [int(i // 2 == j) for i in range(5)]
+
+
+# ---- one modulus above 2^64 ----
+
+
+@on("reference", "cpu", "simulated")
+@pytest.mark.usefixtures("device")
+def test_wide_moduli_are_converted_both_ways():
+    wide, R = Ring(8, 2**127 - 1), Ring(8, [2**61 - 1, 97, 2**64 - 59])
+    a = wide(draw(wide, (2,)))
+    values = each(lambda x: centred(x, wide.modulus), a.to_bigints())
+    holds(a.convert(R), values)
+    even = Ring(8, 2**128)
+    half = even([2**127, 2**127 - 1])
+    assert half.convert(R).to_bigints(centered=True)[:2].tolist() == [
+        -(2**127) % R.modulus - R.modulus,
+        2**127 - 1,
+    ]
+    b = value(R, (2,))
+    found = b.convert(wide).to_bigints()
+    assert (found == each(lambda x: centred(x, R.modulus) % wide.modulus, ints(b))).all()
+    for verb in (partial(a.mod_up, wide), partial(a.mod_down, wide), partial(a.digits, wide, 1)):
+        with pytest.raises(pg.ParameterError, match=r"above 2\*\*64; only convert"):
+            verb()
+
+
+# ---- coefficients that doubles cannot decide ----
+
+
+@every_chain
+def test_values_that_no_double_decides_are_decided_exactly(name):
+    """All coefficients lie next to Q/2, where the estimate is half an integer, or next to multiples of P."""
+    R = RINGS[name]
+    Q = R.modulus
+    for S, P in parts(R):
+        for numbers in (around(Q // 2), around(P // 2, 3 * P + P // 2), around(0, P, 7 * P)):
+            values = np.array([numbers[i % len(numbers)] % Q for i in range(R.n)], object)
+            a = R(values)
+            holds(a.convert(others(R)[1]), each(lambda x: centred(x, Q), values))
+            holds(a.mod_down(S), each(lambda v, P=P: (2 * v + P) // (2 * P), values))
+            holds(a.mod_down(S, "floor"), each(lambda v, P=P: v // P, values))
+            holds(
+                pg.rns.scale(a, 1, others(R)[1]), each(lambda x: (2 * centred(x, Q) + Q) // (2 * Q), values)
+            )
+
+
+@pytest.mark.parametrize("k", [2, 7, 24, 64])
+def test_the_guard_of_the_estimate_holds_for_many_limbs(k):
+    """Values whose sum of ratios is closer to half an integer than doubles see, with up to 64 limbs."""
+    R = Ring(64, ntt_primes(64, 60, k))
+    S = Ring(64, ntt_primes(64, 30))
+    values = np.array([(R.modulus // 2 + d) % R.modulus for d in range(-32, 32)], object)
+    holds(R(values).convert(S), each(lambda x: centred(x, R.modulus), values))
+    P = math.prod(R.moduli[1:])
+    values = np.array([(R.moduli[0] // 3 * P + P // 2 + d) % R.modulus for d in range(-32, 32)], object)
+    holds(R(values).mod_down(R[:1]), each(lambda v: (2 * v + P) // (2 * P), values))
+
+
+# ---- laws ----
+
+
+@pytest.mark.usefixtures("each_isa")
+@pytest.mark.parametrize("name", RINGS)
+def test_every_instruction_set_converts_alike(name):
+    R = RINGS[name]
+    a = value(Ring(1000 + R.n, R.moduli, kind=R.kind), (3,))
+    S = Ring(a.ring.n, others(R)[3].moduli, kind=R.kind)
+    with use("reference"):
+        expected = a.convert(S)
+        scaled = pg.rns.scale(a, 65537, S, a.ring[1:])
+    assert a.convert(S) == expected
+    assert pg.rns.scale(a, 65537, S, a.ring[1:]) == scaled
+
+
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(2, 64), min_size=2, max_size=8),
+    st.integers(1, 7),
+    st.integers(-(10**25), 10**25),
+)
+def test_every_verb_against_python_ints(seed, bits, split, t):
+    rng = random.Random(seed)
+    moduli, whole = [], 1
+    for size in bits:
+        for _ in range(200):
+            q = rng.randrange(1 << (size - 1), 1 << size) | (size > 1)
+            if q > 1 and math.gcd(q, whole) == 1:
+                moduli.append(q)
+                whole *= q
+                break
+    if len(moduli) < 2:
+        return
+    R = Ring(rng.randrange(1, 40), moduli, kind=rng.choice(["negacyclic", "cyclic"]))
+    kept = sorted(rng.sample(range(len(moduli)), min(split, len(moduli) - 1)))
+    S = R[kept]
+    P = whole // S.modulus
+    a = value(R, (rng.randrange(1, 4),), seed, P, t)
+    target = others(R)[rng.randrange(4)]
+    holds(a.convert(target), each(lambda x: centred(x, whole), ints(a)))
+    holds(a.mod_down(S), each(lambda v: (2 * v + P) // (2 * P), ints(a)))
+    holds(a.mod_down(S, "floor"), each(lambda v: v // P, ints(a)))
+    D = S.modulus
+    scaled = each(lambda x: (2 * t * centred(x, whole) + D) // (2 * D), ints(a))
+    holds(pg.rns.scale(a, t, target, S), scaled)
+    low = a.restrict(S)
+    assert (low.mod_up(R) * P).mod_down(S) == low
+    assert (
+        pg.rns.join(low, a.restrict(R[[i for i in range(len(moduli)) if i not in kept]])).restrict(S) == low
+    )
+
+
+@everywhere
+def test_raised_then_multiplied_and_divided_gives_the_value_back():
+    R = RINGS["46 to 60 bits"]
+    S = R[:3]
+    P = math.prod(R.moduli[3:])
+    a = value(S, (2,))
+    assert (a.mod_up(R) * P).mod_down(S) == a
+    assert (a.ntt().mod_up(R) * P).mod_down(S, "floor") == a
+
+
+@everywhere
+def test_the_rescale_of_a_sum_is_near_the_sum_of_rescales():
+    R = RINGS["30 bits"]
+    a, b = value(R, (4,), 1), value(R, (4,), 2)
+    difference = ((a + b).rescale() - (a.rescale() + b.rescale())).to_bigints(centered=True)
+    assert max(abs(difference).ravel()) <= 1
+
+
+# ---- results in memory that is given, and errors ----
+
+
+CALLS = {
+    "restrict": lambda a, S, out: a.restrict(S, out=out),
+    "convert": lambda a, S, out: a.convert(S, out=out),
+    "mod_up": lambda a, S, out: a.restrict(S).mod_up(a.ring, out=out),
+    "mod_down": lambda a, S, out: a.mod_down(S, out=out),
+    "rescale": lambda a, S, out: a.rescale(3, out=out),
+    "scale": lambda a, S, out: pg.rns.scale(a, 3, S, out=out),
+    "digits": lambda a, S, out: a.digits(S, 2, out=out),
+}
+
+
+@everywhere
+@pytest.mark.parametrize("call", CALLS)
+def test_out_takes_every_result(call):
+    R = RINGS["46 to 60 bits"]
+    for domain in domains(R):
+        a = entered(value(R, (2,)), domain)
+        expected = CALLS[call](a, R[:2], None)
+        out = expected.ring.zeros(expected.shape)
+        assert CALLS[call](a, R[:2], out) is out
+        assert out == expected and out.domain == domain
+
+
+@everywhere
+def test_out_may_be_the_operands_memory():
+    R = RINGS["30 bits"]
+    S = Ring(R.n, ntt_primes(R.n, 29, 4))
+    for domain in domains(R):
+        a = entered(value(R, (2,)), domain)
+        expected = a.convert(S)
+        out = S.from_residues(a.data, domain)
+        assert a.convert(S, out=out) is out and out == expected
+
+
+def test_no_operand_is_changed():
+    R = RINGS["46 to 60 bits"]
+    for domain in domains(R):
+        a = entered(value(R, (2,)), domain)
+        kept = a.copy()
+        a.convert(others(R)[3]), a.mod_down(R[:2]), a.digits(R, 2), a.restrict(R[1:]), a.rescale()
+        pg.rns.scale(a, 5, R)
+        same_bits = np.array_equal(a.data, kept.data)
+        assert same_bits
+
+
+BAD = {
+    "another degree": (lambda a: a.convert(Ring(32, 97)), pg.RingMismatch, "degree or kind"),
+    "no ring": (lambda a: a.convert(97), pg.ParameterError, "must be a Ring"),
+    "unknown precision": (lambda a: a.convert(a.ring, "near"), pg.ParameterError, "'exact', 'fast'"),
+    "unknown rounding": (lambda a: a.mod_down(a.ring[:1], "up"), pg.ParameterError, "'nearest', 'floor'"),
+    "a modulus too many": (lambda a: a.restrict(Ring(16, 97)), pg.RingMismatch, "convert()"),
+    "down to another": (lambda a: a.mod_down(Ring(16, 97)), pg.RingMismatch, "must be among"),
+    "up without own": (lambda a: a.mod_up(a.ring[:2]), pg.RingMismatch, "convert()"),
+    "no limb left": (lambda a: a.rescale(4), pg.ParameterError, "one limb at least stays"),
+    "no limb dropped": (lambda a: a.rescale(0), pg.ParameterError, "from 1 to 3"),
+    "half a limb": (lambda a: a.rescale(1.5), pg.NotAnInteger, "must be an int"),
+    "empty digits": (lambda a: a.digits(a.ring, 0), pg.ParameterError, "at least 1"),
+    "plaintext with a factor": (
+        lambda a: a.mod_down(a.ring[:1], plaintext=a.ring.moduli[1]),
+        pg.ParameterError,
+        "coprime",
+    ),
+    "out of another ring": (
+        lambda a: a.convert(a.ring[:1], out=a.ring.zeros()),
+        pg.OutputError,
+        "the result is of",
+    ),
+    "out of another shape": (
+        lambda a: a.restrict(a.ring[:1], out=a.ring[:1].zeros(3)),
+        pg.OutputError,
+        "batch",
+    ),
+    "another divisor": (
+        lambda a: pg.rns.scale(a, 1, a.ring, Ring(16, 97)),
+        pg.RingMismatch,
+        "divisor's moduli",
+    ),
+    "scale by a float": (lambda a: pg.rns.scale(a, 0.5, a.ring), pg.NotAnInteger, "must be an int"),
+    "no Poly": (lambda a: pg.rns.scale(3, 1, a.ring), pg.RingMismatch, "must be a Poly"),
+    "joined twice": (lambda a: pg.rns.join(a, a), pg.ParameterError, "coprime"),
+    "gadget of no ring": (lambda a: pg.rns.gadget(3, 1), pg.ParameterError, "must be a Ring"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arguments_say_what_is_wrong(case):
+    call, error, text = BAD[case]
+    with pytest.raises(error, match=text.replace("(", r"\(").replace(")", r"\)")):
+        call(RINGS["30 bits"].ones())
+
+
+def test_another_root_for_the_same_prime_is_refused():
+    q = ntt_primes(16, 30)[0]
+    R = Ring(16, q)
+    S = Ring(16, q, root=pow(R.roots[0], 3, q))
+    with pytest.raises(pg.BadRoot, match="the same roots"):
+        R.ones().convert(S)
+
+
+def test_values_pass_through_coefficients_where_leaves_differ():
+    complete = Ring(16, 97)
+    both = Ring(16, [97, 17])
+    assert (complete.leaf_size, both.leaf_size) == (1, 2)
+    a = value(both, (2,))
+    holds(a.ntt().restrict(complete), ints(a))
+    assert a.ntt().restrict(complete).domain == "eval"
+    b = value(complete, (2,))
+    holds(b.ntt().mod_up(both), each(lambda x: centred(x, 97), ints(b)))
+    same_value = b.ntt().mod_up(both)
+    assert same_value.domain == "eval"
