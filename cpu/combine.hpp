@@ -7,7 +7,7 @@ namespace {
 
 // How sums of products are kept in the lanes' range: in [0, 2q), canonical, or canonical without products that are
 // lazy.
-enum class Sums { lazy, tight, strict };
+enum class Sums { lazy, tight, strict, halves };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
 template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
@@ -41,15 +41,56 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
     }
 }
 
+// The same with both halves of the products added up apart, without a reduction for each. Lanes have for it
+//   mul_add_low(z, x, y) mul_add_high(z, x, y)   z more the low or the high 52 bits of x * y
+//   power                                        the Twiddle 2^52 mod q
+// Of 8 factors x below 2^50 the high halves are below 2^51, and those that were reduced before are too.
+template <class L, size_t COUNT>
+PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
+                              typename L::T *y, size_t begin, size_t end) {
+    using V = typename L::V;
+    for (size_t j = begin; j < end; j += COUNT * L::WIDTH) {
+        V low[COUNT], high[COUNT];
+        for (size_t c = 0; c < COUNT; ++c) low[c] = high[c] = L::zero();
+        for (size_t i = 0;;) {
+            for (const size_t stop = i + 8 < terms ? i + 8 : terms; i < stop; ++i) {
+                const V factor = L::splat(w[i]);
+                for (size_t c = 0; c < COUNT; ++c) {
+                    const V word = L::load(x[i] + j + c * L::WIDTH);
+                    low[c] = L::mul_add_low(low[c], word, factor);
+                    high[c] = L::mul_add_high(high[c], word, factor);
+                }
+            }
+            for (size_t c = 0; c < COUNT; ++c) {
+                high[c] = L::add(high[c], L::above52(low[c]));
+                low[c] = lanes.masked(low[c]);
+            }
+            if (i == terms) break;
+            for (size_t c = 0; c < COUNT; ++c) high[c] = lanes.masked(lanes.relax(high[c]));
+        }
+        for (size_t c = 0; c < COUNT; ++c) {
+            const V sum = L::add(lanes.mul_lazy(high[c], lanes.power), lanes.relax(low[c]));
+            const V relaxed = lanes.reduce_once(lanes.masked(sum), lanes.q2);
+            L::store(y + j + c * L::WIDTH, lanes.reduce_once(relaxed, lanes.q));
+        }
+    }
+}
+
 template <Sums SUM, class L, class Rest>
 void combine_row(const typename L::T *const *x, const typename L::T *w, const typename L::T *shoup, size_t terms,
                  typename L::T *y, size_t n, const Modulus &m) {
     constexpr size_t COUNT = L::WIDTH > 1 ? 4 : 1;
     const size_t most = n - n % (COUNT * L::WIDTH), whole = n - n % L::WIDTH;
     const L lanes(m);
-    combine_range<SUM, L, COUNT>(lanes, m, x, w, shoup, terms, y, 0, most);
-    if constexpr (COUNT > 1) combine_range<SUM, L, 1>(lanes, m, x, w, shoup, terms, y, most, whole);
-    if (whole < n) combine_range<SUM, Rest, 1>(Rest(m), m, x, w, shoup, terms, y, whole, n);
+    if constexpr (SUM == Sums::halves) {
+        combine_halves<L, COUNT>(lanes, x, w, terms, y, 0, most);
+        combine_halves<L, 1>(lanes, x, w, terms, y, most, whole);
+    } else {
+        combine_range<SUM, L, COUNT>(lanes, m, x, w, shoup, terms, y, 0, most);
+        if constexpr (COUNT > 1) combine_range<SUM, L, 1>(lanes, m, x, w, shoup, terms, y, most, whole);
+    }
+    constexpr Sums LAST = SUM == Sums::halves ? Sums::lazy : SUM;
+    if (whole < n) combine_range<LAST, Rest, 1>(Rest(m), m, x, w, shoup, terms, y, whole, n);
 }
 
 // sum += z * ratio
@@ -76,10 +117,11 @@ template <class T> bool round_sums(const double *sum, double half, double guard,
     return close;
 }
 
-// Rest: the one-lane version for what is left over at the end of a row. C: combines, where the lanes of B are doubles.
-template <class B, class Rest, class C = B> constexpr RowKernels<typename B::Lanes::T> row_kernels() {
+// Rest: the one-lane version for what is left over at the end of a row. SUM, C: combine, where those of B are not best.
+template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
+constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;
-    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, combine_row<SUMS<C>, typename C::Lanes, Rest>,
+    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, combine_row<SUM, C, Rest>,
             2 * L::WIDTH,   B::NUMBERS};
 }
 

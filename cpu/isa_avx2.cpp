@@ -330,7 +330,7 @@ const Isa isa_avx2{
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
     {},
-    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>, Lazy<Lanes64>>(),
+    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

@@ -213,6 +213,17 @@ struct Lanes52 : Lanes64Base {
     }
 };
 
+// Lanes52 for combine_halves.
+struct Lanes52Sums : Lanes52 {
+    const Twiddle power;
+    explicit Lanes52Sums(const Modulus &m) : Lanes52(m), power(twiddle(m, reduce(m, 1ull << 52))) {}
+
+    static PG_INLINE Twiddle twiddle(const Modulus &m, T w) { return broadcast(w, shoup_quotient(m, w)); }
+    static PG_INLINE V mul_add_low(V z, V x, V y) { return _mm512_madd52lo_epu64(z, x, y); }
+    static PG_INLINE V mul_add_high(V z, V x, V y) { return _mm512_madd52hi_epu64(z, x, y); }
+    static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
+};
+
 // q < 2^62
 struct Lanes64 : Lanes64Base {
     struct Twiddle {
@@ -373,8 +384,8 @@ const Isa isa_avx512{
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
-    row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>>(),
+    row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
+    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

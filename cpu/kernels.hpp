@@ -33,8 +33,7 @@ template <class T> struct RowKernels {
     void (*inverse)(const T *x, T *y, const Row<T> &row);
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
-    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words below 2^62, of 52-bit lanes below 2^52,
-    // of 32-bit lanes and of moduli above 2^62 any
+    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup

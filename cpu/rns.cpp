@@ -143,17 +143,19 @@ template <class T> void Quotients::find(const T *const *z, size_t n, double *sum
 
 // ---- conversions ----
 
-Conversion::Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, Residues own,
-                       bool accumulates, const Numbers &matrix)
+Conversion::Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target,
+                       bool accumulates, const Transform *transform, Residues own, const Numbers &matrix)
     : source_(std::move(source)),
       target_(std::move(target)),
       own_(std::move(own)),
       inverses_(std::move(inverses)),
       quotients_(std::move(quotients)),
-      accumulates_(accumulates) {
+      accumulates_(accumulates),
+      transform_(transform) {
     require(inverses_.size() == source_.size(), "Conversion: one inverse a row");
     require(!quotients_.wanted() || quotients_.rows() == source_.size(), "Conversion: quotients of other rows");
     require(own_.size() == 0 || own_.size() == target_.size(), "Conversion: one own row for each of the target");
+    require(!transform || transform->basis().rows() == target_.size(), "Conversion: a transform of other rows");
     require(matrix.ndim() == 2 && matrix.hold<u64>() && matrix.shape(0) == target_.size(), "Conversion: wrong matrix");
     terms_ = matrix.shape(1);
     matrix_.assign((const u64 *)matrix.data(), (const u64 *)matrix.data() + matrix.size());
@@ -234,7 +236,6 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
             const Modulus &m = target_.moduli[j];
             const size_t at = (item * target_.count + target_.at[j]) * n + begin;
             size_t t = term;
-            if (own_.size()) terms[t++] = from_own.at(item, own_.at[j], begin, count, own_room);
             W *y = made;
             if constexpr (sizeof(W) == 8) {
                 if (!narrow_out) y = (W *)result + at;
@@ -244,17 +245,45 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
                 y = (W *)result + at;
             }
             if (accumulates_) terms[t++] = y;
+            if (own_.size() && !transform_) terms[t++] = from_own.at(item, own_.at[j], begin, count, own_room);
             combine_kernels<W>(m, std::max(m.bits, bits))
-                .combine(terms.data(), &factor.w[j * terms_], &factor.shoup[j * terms_], terms_, y, count, m);
+                .combine(terms.data(), &factor.w[j * terms_], &factor.shoup[j * terms_], t, y, count, m);
             if (y == made)
                 for (size_t i = 0; i < count; ++i) ((u32 *)result)[at + i] = (u32)made[i];
         }
     });
 }
 
+// Transforms each row of the target, and adds its own row while it is in the cache. W: words of out.
+template <class W> void Conversion::finish_rows(const Array &own, const Out &out) const {
+    const size_t n = last(out), rows = target_.size();
+    W *const result = result_of<W>(out, target_.count);
+    const RowsOf<W> from_own(own, out, own_);
+    require(transform_->degree() == n && transform_->basis().narrow() == (sizeof(W) == 4),
+            "Conversion: a transform of other rows");
+    const Factors<W> &factor = factors<W>();
+    const double seconds = isa_slowness() * (seconds_transform(n) + 2 * seconds_pointwise(n));
+    for_each_row(batch_of(out) * rows, seconds, [&](size_t index, const Worker &worker) {
+        const size_t item = index / rows, j = index % rows;
+        const Modulus &m = target_.moduli[j];
+        W *const y = result + (item * target_.count + target_.at[j]) * n;
+        transform_->forward_in_place(y, j, worker);
+        if (own_.size() == 0) return;
+        const W *const terms[] = {y, from_own.at(item, own_.at[j], 0, n, (W *)worker.scratch(n * sizeof(W)))};
+        const size_t at = (j + 1) * terms_ - 1;
+        const W one = (W)reduce(m, 1), w[] = {one, factor.w[at]};
+        const u64 quotient = m.q ? shoup_quotient(m, one) : 0;
+        const W shoup[] = {(W)(quotient >> (64 - 8 * sizeof(W))), factor.shoup[at]};
+        combine_kernels<W>(m, m.bits).combine(terms, w, shoup, 2, y, n, m);
+    });
+}
+
 void Conversion::run(const Array &x, const Array &own, const Out &out) const {
-    const bool narrow = out.itemsize() == 4 && (!x || x.itemsize() == 4) && (!own || own.itemsize() == 4);
+    const bool narrow_out = out.itemsize() == 4, narrow_own = !own || own.itemsize() == 4;
+    const bool narrow = narrow_out && (!x || x.itemsize() == 4) && (transform_ || narrow_own);
     narrow ? run_words<u32>(x, own, out) : run_words<u64>(x, own, out);
+    if (!transform_) return;
+    narrow_out ? finish_rows<u32>(own, out) : finish_rows<u64>(own, out);
 }
 
 }  // namespace pg

@@ -7,6 +7,7 @@
 
 #include "array.hpp"
 #include "kernels.hpp"
+#include "transform.hpp"
 
 namespace pg {
 
@@ -50,10 +51,11 @@ class Conversion {
   public:
     // Row j of the target is a sum of multiples, by row j of the matrix (target, terms), of: y_i = x_i inverse_i for
     // each row of the source; the quotient, if wanted; the low 16 bits of the whole parts, with the fraction, and the
-    // rest of them, if the value is scaled; row j of `own`, if there are such; row j of the target itself, if it
-    // accumulates.
-    Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, Residues own,
-               bool accumulates, const Numbers &matrix);
+    // rest of them, if the value is scaled; row j of the target itself, if it accumulates. This sum is transformed, if
+    // there is a transform, which must live as long and has the limbs of the target's rows. At last row j of `own` is
+    // added, if there are such.
+    Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
+               const Transform *transform, Residues own, const Numbers &matrix);
     // Of y_i r_i / q_i, i one of `rows` of the source, the whole parts and the nearest integer to the sum of the rest.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
@@ -68,6 +70,7 @@ class Conversion {
         std::vector<W> w, shoup;
     };
     template <class W> void run_words(const Array &x, const Array &own, const Out &out) const;
+    template <class W> void finish_rows(const Array &own, const Out &out) const;
     template <class W> const Factors<W> &factors() const;
 
     Residues source_, target_, own_;
@@ -76,6 +79,7 @@ class Conversion {
     std::vector<size_t> scaled_;
     std::vector<u64> remainders_;
     bool accumulates_;
+    const Transform *transform_;
     size_t terms_;
     mutable Factors<u32> narrow_;
     mutable Factors<u64> wide_;

@@ -1,6 +1,6 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the numbers). One thread a coefficient of a polynomial. grid: entries / 256
-// in x. block: 256 threads.
+// between bases"; polygpu/plans/rns.py has the numbers). One thread a coefficient of a polynomial and some rows of the
+// target. grid: entries / 256 in x, targets / share in y. block: 256 threads.
 #include "ptx.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
@@ -25,7 +25,7 @@ struct ConvertParameters {
     const Modulus *source, *target;
     const u64 *table;
     u64 n, entries;
-    u32 rows, targets, terms, x_rows, own_rows, out_rows, words, fraction_words, has_own, accumulates;
+    u32 rows, targets, terms, x_rows, own_rows, out_rows, words, fraction_words, share, has_own, accumulates;
 };
 
 // Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [NEAREST]) P for the number
@@ -127,7 +127,9 @@ __global__ void __launch_bounds__(256) convert(const ConvertParameters p) {
         }
         low += quotient_of<SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + p.rows, p.fraction_words});
     }
-    for (u32 t = 0; t < p.targets; ++t, factor += p.terms) {
+    const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
+    factor += (u64)first * p.terms;
+    for (u32 t = first; t < last; ++t, factor += p.terms) {
         const Modulus &m = p.target[t];
         O *const to = (O *)p.out + (item * p.out_rows + out_places[t]) * p.n + j;
         S sum;
@@ -146,9 +148,9 @@ __global__ void __launch_bounds__(256) convert(const ConvertParameters p) {
             sum.add((T)high, (T)factor[term++]);
             sum.settle(m);
         }
-        if (p.has_own) sum.add((T)((const Y *)p.own)[(item * p.own_rows + own_places[t]) * p.n + j], (T)factor[term++]);
-        sum.settle(m);
         if (p.accumulates) sum.add((T)*to, (T)factor[term++]);
+        sum.settle(m);
+        if (p.has_own) sum.add((T)((const Y *)p.own)[(item * p.own_rows + own_places[t]) * p.n + j], (T)factor[term++]);
         sum.settle(m);
         *to = (O)sum.value(m);
     }

@@ -36,8 +36,9 @@ class Conversion:
         inverses: list[int],
         quotients: Quotients,
         target: Residues,
-        own: Residues,
         accumulates: bool,
+        transform: Transform | None,
+        own: Residues,
         matrix: Array,
     ) -> None: ...
     def scale(self, rows: list[int], remainders: list[int], fractions: Quotients) -> None: ...

@@ -126,7 +126,7 @@ def entrywise_launches() -> Iterator[Launch]:
         yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
 
 
-def convert_launches() -> Iterator[Launch]:
+def convert_launches(card: Card) -> Iterator[Launch]:
     """Conversions from few rows and from many, of narrow and wide words: in every way, and scaled."""
     for bits, rows in product((30, 31, 60, 64), (1, 3, 8, 24)):
         moduli = tuple((1 << bits) - 1 - 2 * i for i in range(rows + 1))  # launches depend on sizes only
@@ -139,7 +139,7 @@ def convert_launches() -> Iterator[Launch]:
             types = ("u32",) * 3 if bits < 32 else ("u64",) * 3
             values = blank(rns.CONVERT)
             names = ["source", "target", "table", "x", "own", "out"]
-            yield rns.convert_launch(conversion, types, 1, 64, **{name: values[name] for name in names})
+            yield rns.convert_launch(conversion, types, 1, 64, card, **{name: values[name] for name in names})
 
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
@@ -249,7 +249,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     largest: dict[str, Kernel] = {}
     for launch in (
         *entrywise_launches(),
-        *convert_launches(),
+        *convert_launches(card),
         *transform_launches(card, transforms),
         *fft_product_launches(card, transforms),
         *fft_launches(),
@@ -374,6 +374,7 @@ REGISTERS = 65536  # of a multiprocessor
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is the same for all:
 # their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow.
 SPILLED = {
+    ("convert", "Sum31"): 48,  # chosen by the compiler, with registers to spare
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gemm_compose", "u64"): 32,

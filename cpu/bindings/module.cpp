@@ -68,9 +68,10 @@ NB_MODULE(_cpu, module) {
         .def(nb::init<const std::string &, const std::vector<u64> &, const Numbers &>(), nb::arg("way"),
              nb::arg("moduli"), nb::arg("words"));
     nb::class_<Conversion>(module, "Conversion")
-        .def(nb::init<Residues, std::vector<u64>, Quotients, Residues, Residues, bool, const Numbers &>(),
-             nb::arg("source"), nb::arg("inverses"), nb::arg("quotients"), nb::arg("target"), nb::arg("own"),
-             nb::arg("accumulates"), nb::arg("matrix"))
+        .def(nb::init<Residues, std::vector<u64>, Quotients, Residues, bool, const Transform *, Residues,
+                      const Numbers &>(),
+             nb::keep_alive<1, 7>(), nb::arg("source"), nb::arg("inverses"), nb::arg("quotients"), nb::arg("target"),
+             nb::arg("accumulates"), nb::arg("transform").none(), nb::arg("own"), nb::arg("matrix"))
         .def("scale", &Conversion::scale, nb::arg("rows"), nb::arg("remainders"), nb::arg("fractions"))
         .def("run", &Conversion::run, nb::arg("x").none(), nb::arg("own").none(), nb::arg("out"));
     nb::class_<PrimeTables>(module, "PrimeTables")

@@ -182,8 +182,9 @@ class CpuBackend(HostMemory):
             list(conversion.inverses),
             _cpu.Quotients(conversion.estimate, _words(moduli), conversion.numbers),
             rows(conversion.target),
-            rows(conversion.own),
             conversion.accumulate,
+            None if conversion.transform is None else self._native(conversion.transform),
+            rows(conversion.own),
             conversion.table,
         )
         if conversion.scales:

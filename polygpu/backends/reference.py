@@ -278,12 +278,22 @@ class ReferenceBackend(HostMemory):
             values = [value_of(conversion, column) for column in columns]
             for j, (s, place) in enumerate(zip(target.moduli, target.at, strict=True)):
                 row = [conversion.multipliers[j] * v for v in values]
-                if conversion.own is not None:
-                    added = others[conversion.own.at[j]]
-                    row = [v + conversion.own_factors[j] * w for v, w in zip(row, added, strict=True)]
                 if conversion.accumulate:
                     row = [v + w for v, w in zip(row, item[place].tolist(), strict=True)]
                 item[place] = np.array([v % s for v in row], out.dtype)
+            if conversion.transform is not None:
+                item[list(target.at)] = self._evaluated(conversion.transform, item[list(target.at)])
+            if conversion.own is not None:
+                for place, s, at, factor in zip(
+                    target.at, target.moduli, conversion.own.at, conversion.own_factors, strict=True
+                ):
+                    row = [v + factor * w for v, w in zip(item[place].tolist(), others[at], strict=True)]
+                    item[place] = np.array([v % s for v in row], out.dtype)
+
+    def _evaluated(self, plan: Any, x: Array) -> Array:
+        out = np.empty_like(x)
+        self.ntt(plan, x, out)
+        return out
 
     def product_ns(self, basis: Any, way: Any) -> float:
         """Every product is computed from its definition, whatever the plan."""

@@ -14,8 +14,8 @@ from ..backends import Array, Backend, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import BadRoot, ParameterError, RingMismatch
 from ..exact.crt import compose
-from ..plans.ntt import part_of
-from ..plans.rns import Conversion, Residues
+from ..plans.ntt import NttPlan, part_of
+from ..plans.rns import Conversion, Residues, runs_of
 from .batch import result_array, result_shape
 from .integers import from_integers
 from .transform import to_domain
@@ -87,15 +87,6 @@ def _places(ring: Ring, moduli: Iterable[int], verb: str, way_out: str) -> tuple
 # ---- rows ----
 
 
-def _ranges(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of neighbours among places that rise: (first, how many)."""
-    runs = []
-    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
-        members = [place for _, place in run]
-        runs.append((members[0], len(members)))
-    return runs
-
-
 def _copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
     """Residues of the limb axis into others, between words of any size that hold them."""
     pairs = list(zip(from_rows, to_rows, strict=True))
@@ -109,7 +100,7 @@ def _copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable
 def _evaluate_rows(ring: Ring, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
     """The transforms, in place, of rows at rising places, each modulo its limb of a ring."""
     compute, done = backend_of(data), 0
-    for first, count in _ranges(places):
+    for first, count in runs_of(places):
         compute.ntt(part_of(ring.transform, limbs[done : done + count]), data, data, first)
         done += count
 
@@ -124,6 +115,11 @@ def _coefficients(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) 
     _copy_rows(x, limbs, data, range(len(limbs)))
     compute.intt(part_of(ring.transform, limbs), data, data)
     return data, Residues(moduli, tuple(range(len(limbs))), len(limbs))
+
+
+def _transform(ring: Ring, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
+    """The transform of some limbs of values that are wanted in a domain."""
+    return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
 def _plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Conversion]) -> Conversion:
@@ -218,12 +214,10 @@ def convert(
 
     def build() -> Conversion:
         target = Residues(tuple(S.moduli[j] for j in rest), rest, S.rows)
-        return Conversion(rows, target, (1,) * len(rest), exact=exact)
+        return Conversion(rows, target, (1,) * len(rest), exact=exact, transform=_transform(S, rest, domain))
 
-    plan = _plan(ring, ("convert", S.moduli, exact), build)
+    plan = _plan(ring, ("convert", S, exact, domain), build)
     result.compute.convert(plan, data, None, result.data)
-    if domain == "eval":
-        _evaluate_rows(S, result.data, rest, rest)
     return result.finish(), domain
 
 
@@ -280,32 +274,35 @@ def mod_down(
         return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
     result = _Result(S, x, out, x.shape[:-2])
     inverses = tuple(pow(P, -1, s) for s in S.moduli)
-    target, own = Residues(S.moduli, tuple(range(S.rows)), S.rows), Residues(S.moduli, kept, ring.rows)
+    multipliers = tuple(-i % s for i, s in zip(inverses, S.moduli, strict=True))
+    places = tuple(range(S.rows))
+    target = Residues(S.moduli, places, S.rows)
+    last: dict[str, Any] = {  # what the last conversion does beside its own part
+        "transform": _transform(S, places, domain),
+        "own": Residues(S.moduli, kept, ring.rows),
+        "own_factors": inverses,
+    }
     data, rows = _coefficients(ring, x, domain, dropped)
     options: dict[str, Any] = {"rounding": rounding, "exact": exact}
-    in_one = domain == "coef" and t is None
-
-    def build() -> Conversion:
-        more: dict[str, Any] = {"own": own, "own_factors": inverses} if in_one else {}
-        multipliers = tuple(-i % s for i, s in zip(inverses, S.moduli, strict=True))
-        return Conversion(rows, target, multipliers, **options, **more)
-
-    key = "mod_down", dropped, S.moduli, rounding, exact, in_one, rows.total
-    plan, compute = _plan(ring, key, build), result.compute
-    if in_one:
+    key, compute = (S, rounding, exact, domain), result.compute
+    if t is None:
+        plan = _plan(
+            ring, ("mod_down", *key), lambda: Conversion(rows, target, multipliers, **options, **last)
+        )
         compute.convert(plan, data, x, result.data)
         return result.finish(), domain
+    # Less v / P and more u = v / P mod t, centred: P times the result is a - v + P u, which is a mod t.
+    # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
+    one = Residues((t,), (0,), 1)
+    u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
+    plan = _plan(ring, ("value", *key), lambda: Conversion(rows, target, multipliers, **options))
     compute.convert(plan, data, None, result.data)
-    if t is not None:
-        _add_multiple(ring, data, rows, S, t, P, options, result.data)
-    if domain == "eval":
-        compute.ntt(S.transform, result.data, result.data)
-    nothing = Residues((), (), 0)
-
-    def build_sum() -> Conversion:
-        return Conversion(nothing, target, (0,) * S.rows, own=own, own_factors=inverses, accumulate=True)
-
-    compute.convert(_plan(ring, ("mod_down sum", dropped, S.moduli), build_sum), None, x, result.data)
+    plan = _plan(ring, ("modulo t", t, *key), lambda: Conversion(rows, one, (pow(P, -1, t),), **options))
+    compute.convert(plan, data, None, u)
+    plan = _plan(
+        ring, ("sum", t, *key), lambda: Conversion(one, target, (1,) * S.rows, accumulate=True, **last)
+    )
+    compute.convert(plan, u, x, result.data)
     return result.finish(), domain
 
 
@@ -316,25 +313,6 @@ def _checked_plaintext(plaintext: object, P: int) -> int:
             f"plaintext: {shown(t)} must be from 2 to 2**64 and coprime to the moduli that fall away"
         )
     return t
-
-
-def _add_multiple(
-    ring: Ring, x: Array, rows: Residues, S: Ring, t: int, P: int, options: dict[str, Any], out: Array
-) -> None:
-    """Add u, centred, with P u = v mod t of the value v that is taken away: what is left of a is 0 mod t.
-
-    Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
-    """
-    compute, one = backend_of(x), Residues((t,), (0,), 1)
-    u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
-    key = "plaintext", rows.moduli, t, *options.values(), rows.total
-    compute.convert(_plan(ring, key, lambda: Conversion(rows, one, (pow(P, -1, t),), **options)), x, None, u)
-
-    def build() -> Conversion:
-        target = Residues(S.moduli, tuple(range(S.rows)), S.rows)
-        return Conversion(one, target, (1,) * S.rows, accumulate=True)
-
-    compute.convert(_plan(ring, ("add", t, S.moduli), build), u, None, out)
 
 
 def scale(
@@ -358,16 +336,16 @@ def scale(
     result = _Result(S, x, out, x.shape[:-2])
     data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
 
-    def build() -> Conversion:
-        target = Residues(S.moduli, tuple(range(S.rows)), S.rows)
-        return Conversion(rows, target, (1,) * S.rows, factor=factor, divisors=divisors)
+    wanted: Domain = domain if S.has_eval else "coef"
+    places = tuple(range(S.rows))
 
-    plan = _plan(ring, ("scale", factor, divisors, S.moduli), build)
+    def build() -> Conversion:
+        target, plan = Residues(S.moduli, places, S.rows), _transform(S, places, wanted)
+        return Conversion(rows, target, (1,) * S.rows, factor=factor, divisors=divisors, transform=plan)
+
+    plan = _plan(ring, ("scale", factor, divisors, S, wanted), build)
     result.compute.convert(plan, data, None, result.data)
-    if domain == "eval" and S.has_eval:
-        result.compute.ntt(S.transform, result.data, result.data)
-        return result.finish(), "eval"
-    return result.finish(), "coef"
+    return result.finish(), wanted
 
 
 def groups(ring: Ring, size: int) -> list[tuple[int, ...]]:
@@ -412,11 +390,10 @@ def digits(
 
         def build(part: tuple[int, ...] = part, places: list[int] = places) -> Conversion:
             source = Residues(tuple(ring.moduli[i] for i in part), part, rows.total)
-            target = Residues(tuple(S.moduli[p % S.rows] for p in places), tuple(places), count)
-            return Conversion(source, target, (1,) * len(places), exact=exact)
+            limbs = tuple(p % S.rows for p in places)
+            target = Residues(tuple(S.moduli[i] for i in limbs), tuple(places), count)
+            evaluated = _transform(S, limbs, domain)
+            return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
 
-        plan = _plan(ring, ("digit", j, size, S.moduli, exact), build)
-        result.compute.convert(plan, data, None, flat)
-    if domain == "eval" and rest:
-        _evaluate_rows(S, flat, tuple(place % S.rows for place in rest), rest)
+        result.compute.convert(_plan(ring, ("digit", j, size, S, exact, domain), build), data, None, flat)
     return result.finish(), domain

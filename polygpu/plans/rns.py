@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from math import prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .basis import Handles
+from .ntt import NttPlan
 
 Estimate = Literal["nearest", "floor", "counted", "none"]
+
+
+def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of neighbours among rising places: (first, how many)."""
+    runs = []
+    for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
+        members = [place for _, place in run]
+        runs.append((members[0], len(members)))
+    return runs
 
 
 class Residues(NamedTuple):
@@ -34,8 +46,9 @@ class Conversion:
         nearest, fast    sum of y_i Q/q_i, y_i = x (Q/q_i)^-1 mod q_i centred: x + uQ, |u| <= floor(k/2)
         floor, fast      the same with y_i in [0, q_i): x + uQ, 0 <= u < k
 
-    Row j of the target is  multiplier_j w + own_j x_j (+ what is there)  mod s_j. There w is v, or with a
-    `factor` t and a divisor D the scaled value floor((2 t v + D) / (2 D)); x_j is a row of an array `own`.
+    Row j of the target is  T(multiplier_j w (+ what is there)) + own_j x_j  mod s_j. There w is v, or with a
+    `factor` t and a divisor D the scaled value floor((2 t v + D) / (2 D)); T is the transform, if there is
+    one; x_j is a row of an array `own`.
     Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
     """
 
@@ -46,10 +59,24 @@ class Conversion:
     exact: bool = True
     factor: int = 1
     divisors: tuple[int, ...] = ()  # numbers of the source's rows whose moduli are factors of D
+    accumulate: bool = False
+    transform: NttPlan | None = None  # of each row of the target
     own: Residues | None = None  # one row for each of the target
     own_factors: tuple[int, ...] = ()
-    accumulate: bool = False
     handles: Handles = field(default_factory=dict, repr=False)
+
+    def steps(self) -> tuple[Conversion, Conversion | None]:
+        """The conversion up to its transform, and the sum with the own rows after it."""
+        if self.transform is None:
+            return self, None
+        before = replace(self, transform=None, own=None, own_factors=(), handles={})
+        if self.own is None:
+            return before, None
+        nothing, zeros = Residues((), (), 0), (0,) * len(self.target.moduli)
+        after = Conversion(
+            nothing, self.target, zeros, accumulate=True, own=self.own, own_factors=self.own_factors
+        )
+        return before, after
 
     @property
     def scales(self) -> bool:
@@ -103,7 +130,7 @@ class Conversion:
 
         The terms are y_i of each row of the source; c, unless it is 0; where the value is scaled, the sum of
         the low 16 bits of the whole parts and of the fraction, and the sum of the other bits, in units of
-        2^16; the own row; the target's row.
+        2^16; the target's row; the own row.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
@@ -115,9 +142,10 @@ class Conversion:
                 row.append(-multiplier * times)
             if self.scales:
                 row += [multiplier, multiplier << 16]
+            row += [1] * self.accumulate
             if self.own is not None:
                 row.append(self.own_factors[j])
-            rows.append([factor % s for factor in row] + [1 % s] * self.accumulate)
+            rows.append([factor % s for factor in row])
         return np.array(rows, np.uint64).reshape(len(rows), -1)
 
     @cached_property

@@ -12,5 +12,5 @@ from .rns import Rns
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Matmul, Fft, Rns):
+class CudaBackend(Multiply, Rns, Matmul, Fft):
     """The kernels behind the protocol, on one GPU."""

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...plans.rns import Conversion, Estimate
+from ...plans.ntt import part_of
+from ...plans.rns import Conversion, Estimate, runs_of
 from .. import Array, Done
-from .launch import POINTER, U32, U64, Launch, Launcher, Recipe, Struct, entrywise, modulus_constants
+from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, entrywise, modulus_constants
+from .tiles import Card
+from .transform import Transform
 
 _FILE = "rns.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
@@ -21,7 +24,7 @@ CONVERT = Struct(
     "ConvertParameters",
     ("x own out source target table", POINTER),
     ("n entries", U64),
-    ("rows targets terms x_rows own_rows out_rows words fraction_words has_own accumulates", U32),
+    ("rows targets terms x_rows own_rows out_rows words fraction_words share has_own accumulates", U32),
 )
 
 
@@ -39,11 +42,22 @@ def sum_of(conversion: Conversion, narrow: bool) -> str:
     return "Sum62" if largest <= 1 << 62 else "Sum64"
 
 
+def share_of(conversion: Conversion, entries: int, card: Card) -> int:
+    """Rows of the target that a thread computes: few where there are few coefficients to fill the card with.
+
+    Each thread finds the quotients anew, which costs as much as a row or two.
+    """
+    targets = len(conversion.target.moduli)
+    parts = (card.multiprocessors << 12) // max(entries, 1)
+    return -(-targets // max(1, min(parts, targets)))
+
+
 def convert_launch(
-    conversion: Conversion, types: tuple[str, str, str], items: int, n: int, **values: int
+    conversion: Conversion, types: tuple[str, str, str], items: int, n: int, card: Card, **values: int
 ) -> Launch:
     """The conversion of so many polynomials, of x, own and out of these types."""
-    rows = len(conversion.source.moduli)
+    rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
+    share = share_of(conversion, items * n, card)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     sums = sum_of(conversion, types == ("u32", "u32", "u32"))
     kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}>"
@@ -51,17 +65,18 @@ def convert_launch(
         "n": n,
         "entries": items * n,
         "rows": rows,
-        "targets": len(conversion.target.moduli),
+        "targets": targets,
         "terms": conversion.table.shape[1],
         "x_rows": conversion.source.total,
         "own_rows": conversion.own.total if conversion.own else 0,
         "out_rows": conversion.target.total,
         "words": conversion.numbers.shape[1],
         "fraction_words": conversion.fraction_numbers.shape[1],
+        "share": share,
         "has_own": conversion.own is not None,
         "accumulates": conversion.accumulate,
     }
-    return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values))
+    return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values), -(-targets // share))
 
 
 def packed_table(conversion: Conversion) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -98,26 +113,34 @@ def packed_table(conversion: Conversion) -> np.ndarray[Any, np.dtype[np.uint64]]
     return np.concatenate(parts)
 
 
-class Rns(Launcher):
+class Rns(Transform):
     """Kernels of rns.cu."""
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
         """See Backend."""
         shape = out.shape
-        if shape[-1] == 0 or 0 in shape:
+        if 0 in shape:
+            return None
+        if conversion.transform is not None and self.address(out) % ALIGNMENT:
+            with self._scope:
+                aligned = out.copy()
+            self.convert(conversion, x, own, aligned)
+            with self._scope:
+                out[...] = aligned
             return None
         operands = [a if a is None or a.shape[:-2] == shape[:-2] else self._all(a, shape) for a in (x, own)]
+        given = [a for a in operands if a is not None]
         types = tuple(
             "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
         )
-        given = [a for a in operands if a is not None]
-        numbers = (
-            [given.index(a) if a is not None else len(given) for a in operands] if len(given) < 2 else [0, 1]
-        )
+        # In the place of x or own, where it is not given, the kernel has the result's address, and reads nothing.
+        x_number = 0 if operands[0] is not None else len(given)
+        own_number = len(given) - 1 if operands[1] is not None else len(given)
+        numbers = x_number, own_number, len(given)
         return self.run(
             conversion.handles,
             (shape, *types, *numbers),
-            lambda: self._convert_recipe(conversion, types, shape, numbers, len(given)),  # type: ignore[arg-type]
+            lambda: self._convert_recipe(conversion, types, shape, numbers),  # type: ignore[arg-type]
             *(*given, out),
         )
 
@@ -130,11 +153,31 @@ class Rns(Launcher):
         conversion: Conversion,
         types: tuple[str, str, str],
         shape: tuple[int, ...],
-        numbers: list[int],
-        given: int,
+        numbers: tuple[int, int, int],
     ) -> Recipe:
-        """Operands: x and own, where they are given, and the result, which stands in for one that is not."""
+        """Of x, own and the result, operands of these numbers: the conversion, the transforms, the sum."""
+        recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
+        before, after = conversion.steps()
+        self._add_launch(recipe, before, types, shape, numbers)
+        plan = conversion.transform
+        if plan is not None and plan.points > 1:
+            done = 0
+            for first, count in runs_of(conversion.target.at):
+                part = part_of(plan, tuple(range(done, done + count)))
+                recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
+                done += count
+        if after is not None:
+            self._add_launch(recipe, after, types, shape, numbers)
+        return recipe
 
+    def _add_launch(
+        self,
+        recipe: Recipe,
+        conversion: Conversion,
+        types: tuple[str, str, str],
+        shape: tuple[int, ...],
+        numbers: tuple[int, int, int],
+    ) -> None:
         def make() -> tuple[Array, ...]:
             constants = [modulus_constants(rows.moduli) for rows in (conversion.source, conversion.target)]
             return tuple(self.from_host(a) for a in (*constants, packed_table(conversion)))
@@ -142,7 +185,7 @@ class Rns(Launcher):
         shared = self._kept(conversion.handles, "tables", lambda: (make(), ()))
         names = ("source", "target", "table")
         where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
-        launch = convert_launch(conversion, types, prod(shape[:-2]), shape[-1], x=0, own=0, out=0, **where)
-        recipe = Recipe(given + 1, shared)
-        recipe.launch(launch, *numbers, given)
-        return recipe
+        pointers = {"x": 0, "own": 0, "out": 0, **where}
+        launch = convert_launch(conversion, types, prod(shape[:-2]), shape[-1], self.card, **pointers)
+        recipe.used.append(shared)
+        recipe.launch(launch, *numbers)
