@@ -17,8 +17,8 @@ struct QuotientTable {
 };
 
 // In a table of 64-bit words: of the source's rows the inverses, the ratios and the places; of the target's rows their
-// places and those of their own rows; the matrix (targets, terms); the numbers of the quotient; and where values are
-// scaled, of the source's rows the remainders and the ratios, and the numbers of the fraction.
+// places and those of their own rows; the matrix (targets, terms), packed for S; the numbers of the quotient; and where
+// values are scaled, of the source's rows the remainders and the ratios, and the numbers of the fraction.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
@@ -127,30 +127,35 @@ __global__ void __launch_bounds__(256) convert(const ConvertParameters p) {
         }
         low += quotient_of<SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + p.rows, p.fraction_words});
     }
+#pragma unroll
+    for (int i = 0; i < K; ++i) y[i] = S::pack((T)y[i]);
+    const u64 more[] = {S::pack((T)turns), S::pack((T)low), S::pack((T)high)};
     const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
     factor += (u64)first * p.terms;
-    for (u32 t = first; t < last; ++t, factor += p.terms) {
+    for (u32 t = first; t < last; ++t) {
         const Modulus &m = p.target[t];
         O *const to = (O *)p.out + (item * p.out_rows + out_places[t]) * p.n + j;
         S sum;
-        u32 term = 0;
 #pragma unroll
         for (int i = 0; i < K; ++i)
             if (i < (int)p.rows) {
-                sum.add((T)y[i], (T)factor[term++]);
-                if ((i + 1) % S::STEPS == 0) sum.settle(m);
+                if (i && i % S::STEPS == 0) sum.settle(m);
+                sum.add((T)y[i], (T)*factor++);
             }
         sum.settle(m);
-        if (WAY != NONE) sum.add((T)turns, (T)factor[term++]);
+        if (WAY != NONE) sum.add((T)more[0], (T)*factor++);
         if (SCALE != NONE) {
             sum.settle(m);
-            sum.add((T)low, (T)factor[term++]);
-            sum.add((T)high, (T)factor[term++]);
+            sum.add((T)more[1], (T)*factor++);
+            sum.add((T)more[2], (T)*factor++);
             sum.settle(m);
         }
-        if (p.accumulates) sum.add((T)*to, (T)factor[term++]);
+        if (p.accumulates) sum.add(S::pack((T)*to), (T)*factor++);
         sum.settle(m);
-        if (p.has_own) sum.add((T)((const Y *)p.own)[(item * p.own_rows + own_places[t]) * p.n + j], (T)factor[term++]);
+        if (p.has_own) {
+            const Y *const own = (const Y *)p.own + (item * p.own_rows + own_places[t]) * p.n + j;
+            sum.add(S::pack((T)*own), (T)*factor++);
+        }
         sum.settle(m);
         *to = (O)sum.value(m);
     }

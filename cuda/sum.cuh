@@ -2,6 +2,7 @@
 //
 //   Storage     of the factors and of the value
 //   STEPS       products after which a sum must be settled, which it may be at any time; the turns of an unrolled loop
+//   pack        a factor as add takes it
 //   add         one product
 //   value       the residue
 #pragma once
@@ -19,6 +20,7 @@ struct Sum31 {
     using Storage = u32;
     static constexpr int STEPS = 2;
     u64 sum = 0;
+    static PG_DEVICE u32 pack(u32 x) { return x; }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
     // A word below q stays: less q it wraps to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
@@ -38,6 +40,7 @@ struct Sum32 {
     static constexpr int STEPS = 2;
     u64 low = 0;
     u32 high = 0;
+    static PG_DEVICE u32 pack(u32 x) { return x; }
     PG_DEVICE void add(u32 x, u32 y) { add_product(low, high, x, y); }
     PG_DEVICE void settle(const Modulus &) {}
     PG_DEVICE u32 value(const Modulus &m) const {
@@ -53,6 +56,7 @@ struct Sum64 {
     static constexpr int STEPS = 1;
     u64 low = 0, middle = 0, mixed = 0;
     u32 high = 0, mixed_high = 0;
+    static PG_DEVICE u64 pack(u64 x) { return x; }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
         add_products(low, middle, high, x0, y0, x1, y1);
@@ -85,11 +89,44 @@ struct Sum62 : Sum64 {
         return residue(m, fold(m, fold(m, s.high, s.middle), s.low));
     }
 
-  private:
+  protected:
     // A word congruent to x 2^64 + y. The product is below 3q, and so is the sum where it wraps.
     static PG_DEVICE u64 fold(const Modulus &m, u64 x, u64 y) {
         const u64 quotient = high_product_or_less(x, m.power64_quotient);
         const u64 sum = y + sum_of_products(x, m.power64, quotient, m.minus_q);
         return sum < y ? sum + m.power64 : sum;
+    }
+};
+
+// Factors and words below 2^(2 BITS), as halves of BITS bits; moduli up to 2^(2 BITS). Products of halves are added up
+// by their weights, 2^(BITS i), without carries: of 25 bits up to 2^13 of them, of 30 bits 7 until the sum is settled.
+template <int BITS> struct SumHalves : Sum62 {
+    static_assert(BITS == 25 || BITS == 30);
+    static constexpr int STEPS = BITS == 25 ? 1 << 13 : 7;
+    static constexpr u64 MASK = (1ull << BITS) - 1;
+    u64 parts[4] = {};
+
+    // Both halves in one word, as the factors of tables are.
+    static PG_DEVICE u64 pack(u64 x) { return x >> BITS << 32 | (x & MASK); }
+    PG_DEVICE void add(u64 x, u64 y) {
+        const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
+        parts[0] += (u64)x0 * y0;
+        parts[1] += (u64)x0 * y1;
+        parts[1] += (u64)x1 * y0;
+        parts[2] += (u64)x1 * y1;
+    }
+    PG_DEVICE void settle(const Modulus &) {
+        if (BITS == 25) return;
+#pragma unroll
+        for (int i = 0; i < 3; ++i) parts[i + 1] += parts[i] >> BITS, parts[i] &= MASK;
+    }
+    PG_DEVICE u64 value(const Modulus &m) const {
+        const u64 first = parts[1] << BITS, second = parts[2] << 2 * BITS;
+        const u64 sum = parts[0] + first, low = sum + second;
+        u64 middle = (parts[1] >> (64 - BITS)) + (parts[2] >> (64 - 2 * BITS)) + (sum < first) + (low < second);
+        if (BITS == 25) return residue(m, fold(m, middle, low));
+        const u64 third = parts[3] << (3 * BITS - 64);
+        middle += third;
+        return residue(m, fold(m, fold(m, (parts[3] >> (128 - 3 * BITS)) + (middle < third), middle), low));
     }
 };

@@ -128,7 +128,7 @@ def entrywise_launches() -> Iterator[Launch]:
 
 def convert_launches(card: Card) -> Iterator[Launch]:
     """Conversions from few rows and from many, of narrow and wide words: in every way, and scaled."""
-    for bits, rows in product((30, 31, 60, 64), (1, 3, 8, 24)):
+    for bits, rows in product((30, 32, 50, 60, 62, 64), (1, 3, 8, 24)):
         moduli = tuple((1 << bits) - 1 - 2 * i for i in range(rows + 1))  # launches depend on sizes only
         source, target = Residues(moduli[:-1], tuple(range(rows)), rows), Residues(moduli[-1:], (0,), 1)
         for rounding, exact, scaled in product(("nearest", "floor"), (True, False), (False, True)):
@@ -136,7 +136,7 @@ def convert_launches(card: Card) -> Iterator[Launch]:
             if scaled:
                 conversion = replace(conversion, divisors=tuple(range(rows)))
             conversion.__dict__["inverses"] = (1,) * rows  # the moduli are not coprime
-            types = ("u32",) * 3 if bits < 32 else ("u64",) * 3
+            types = ("u32",) * 3 if bits <= 32 else ("u64",) * 3
             values = blank(rns.CONVERT)
             names = ["source", "target", "table", "x", "own", "out"]
             yield rns.convert_launch(conversion, types, 1, 64, card, **{name: values[name] for name in names})
@@ -374,7 +374,8 @@ REGISTERS = 65536  # of a multiprocessor
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is the same for all:
 # their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow.
 SPILLED = {
-    ("convert", "Sum31"): 48,  # chosen by the compiler, with registers to spare
+    ("convert", "Sum31"): 80,  # chosen by the compiler, with registers to spare
+    ("convert", "Sum32"): 80,
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gemm_compose", "u64"): 32,

@@ -18,6 +18,9 @@ from .transform import Transform
 _FILE = "rns.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
+_HALVES = 25, 30  # bits of SumHalves
+
+Types = tuple[str, str, str]
 
 CONVERT = Struct(
     _FILE,
@@ -34,11 +37,15 @@ def rows_held(rows: int) -> int:
     return step or 1 << (rows - 1).bit_length()
 
 
-def sum_of(conversion: Conversion, narrow: bool) -> str:
-    """The sum of cuda/sum.cuh for the target's moduli; narrow: all operands are words of 32 bits."""
+def sum_of(conversion: Conversion, types: Types) -> str:
+    """The sum of cuda/sum.cuh for the target's moduli, for x, own and out of these types."""
     largest = max(conversion.target.moduli)
-    if narrow:
+    if types == ("u32",) * 3:
         return "Sum31" if largest < 1 << 31 else "Sum32"
+    both = max(largest, *conversion.source.moduli) if conversion.source.moduli else largest
+    for half in _HALVES:
+        if both <= 1 << 2 * half:
+            return f"SumHalves<{half}>"
     return "Sum62" if largest <= 1 << 62 else "Sum64"
 
 
@@ -48,19 +55,18 @@ def share_of(conversion: Conversion, entries: int, card: Card) -> int:
     Each thread finds the quotients anew, which costs as much as a row or two.
     """
     targets = len(conversion.target.moduli)
-    parts = (card.multiprocessors << 12) // max(entries, 1)
+    parts = (card.multiprocessors << 11) // max(entries, 1)
     return -(-targets // max(1, min(parts, targets)))
 
 
 def convert_launch(
-    conversion: Conversion, types: tuple[str, str, str], items: int, n: int, card: Card, **values: int
+    conversion: Conversion, types: Types, items: int, n: int, card: Card, **values: int
 ) -> Launch:
     """The conversion of so many polynomials, of x, own and out of these types."""
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     share = share_of(conversion, items * n, card)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
-    sums = sum_of(conversion, types == ("u32", "u32", "u32"))
-    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}>"
+    kernel = f"convert<{sum_of(conversion, types)}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}>"
     sizes = {
         "n": n,
         "entries": items * n,
@@ -79,7 +85,15 @@ def convert_launch(
     return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values), -(-targets // share))
 
 
-def packed_table(conversion: Conversion) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def packed_factors(factors: np.ndarray[Any, np.dtype[np.uint64]], sums: str) -> Any:
+    """Factors as a sum of cuda/sum.cuh takes them."""
+    for half in _HALVES:
+        if sums == f"SumHalves<{half}>":
+            return factors >> np.uint64(half) << np.uint64(32) | factors & np.uint64((1 << half) - 1)
+    return factors
+
+
+def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The words that the kernel reads, in the order of cuda/rns.cu."""
     source, target = conversion.source, conversion.target
     own = conversion.own.at if conversion.own else (0,) * len(target.at)
@@ -99,7 +113,7 @@ def packed_table(conversion: Conversion) -> np.ndarray[Any, np.dtype[np.uint64]]
         words(target.at),
         words(own),
     ]
-    parts += [conversion.table.ravel(), conversion.numbers.ravel()]
+    parts += [packed_factors(conversion.table, sums).ravel(), conversion.numbers.ravel()]
     if conversion.scales:
         # A row that is not scaled has the remainder 0: neither whole parts nor fractions.
         remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
@@ -133,7 +147,7 @@ class Rns(Transform):
         types = tuple(
             "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
         )
-        # In the place of x or own, where it is not given, the kernel has the result's address, and reads nothing.
+        # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
         x_number = 0 if operands[0] is not None else len(given)
         own_number = len(given) - 1 if operands[1] is not None else len(given)
         numbers = x_number, own_number, len(given)
@@ -151,7 +165,7 @@ class Rns(Transform):
     def _convert_recipe(
         self,
         conversion: Conversion,
-        types: tuple[str, str, str],
+        types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
     ) -> Recipe:
@@ -174,15 +188,17 @@ class Rns(Transform):
         self,
         recipe: Recipe,
         conversion: Conversion,
-        types: tuple[str, str, str],
+        types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
     ) -> None:
+        sums = sum_of(conversion, types)
+
         def make() -> tuple[Array, ...]:
             constants = [modulus_constants(rows.moduli) for rows in (conversion.source, conversion.target)]
-            return tuple(self.from_host(a) for a in (*constants, packed_table(conversion)))
+            return tuple(self.from_host(a) for a in (*constants, packed_table(conversion, sums)))
 
-        shared = self._kept(conversion.handles, "tables", lambda: (make(), ()))
+        shared = self._kept(conversion.handles, f"tables {sums}", lambda: (make(), ()))
         names = ("source", "target", "table")
         where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
         pointers = {"x": 0, "own": 0, "out": 0, **where}
