@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -98,32 +99,54 @@ recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default
 class Shared:
     """Arrays made once, on one stream, and read on any.
 
-    Other streams wait for their making, and for that of the parts which the arrays point to. Before their
-    memory, which goes back to the first stream's pool, serves anything else, that stream waits for the
-    others.
+    Streams wait for their making, and for that of their parts: what the arrays point to, and what fills
+    them. Before their memory, which goes back to the first stream's pool, serves anything else, that stream
+    waits for the others.
+
+    `launches` are those that `fill` makes, once, before the first use on any stream: their kernels can be
+    compiled until then. Then they and the value are let go.
     """
 
-    def __init__(self, value: Any, device: Any, stream: Any, parts: Sequence[Shared] = ()) -> None:
+    def __init__(
+        self,
+        value: Any,
+        device: Any,
+        stream: Any,
+        parts: Sequence[Shared] = (),
+        fill: Callable[[], None] | None = None,
+        launches: Sequence[Any] = (),
+    ) -> None:
         self.value, self._device, self._home, self._parts = value, device, stream, parts
-        for part in parts:
-            part.on(stream)
-        self._made = stream.record()
-        self._streams = {stream.ptr: stream}
+        self._fill, self._launches = fill, launches
+        self._made, self._maker = stream.record(), stream.ptr
+        self._streams: dict[int, Any] = {}
+        self._one_at_a_time = Lock()
+
+    def pending(self) -> list[Any]:
+        """The launches that the first use makes, those of the parts too."""
+        return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """The value, for work on a stream."""
+        """The value, for work on a stream, the current one."""
         if stream.ptr not in self._streams:
-            for part in self._parts:
-                part.on(stream)
-            stream.wait_event(self._made)
-            self._streams[stream.ptr] = stream
+            with self._one_at_a_time:
+                for part in self._parts:
+                    part.on(stream)
+                if stream.ptr != self._maker:
+                    stream.wait_event(self._made)
+                if self._fill is not None:
+                    with self._device:
+                        self._fill()
+                        self._made, self._maker = stream.record(), stream.ptr
+                    self.value, self._fill, self._launches = None, None, ()
+                self._streams[stream.ptr] = stream
         recorded = recording.get()
         if recorded is not None:
             recorded.append(self)
         return self.value
 
     def __del__(self) -> None:
-        if len(self._streams) > 1:
+        if self.value is not None and self._streams.keys() - {self._home.ptr}:
             try:  # at the end of the process CUDA may be gone, and this module's names
                 with self._device:
                     for stream in self._streams.values():

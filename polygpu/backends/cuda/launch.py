@@ -294,6 +294,15 @@ class Launcher(Device):
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
+    def _filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
+        """A part of arrays that these launches fill, which read and write what is kept."""
+
+        def fill() -> None:
+            for launch in launches:
+                self.launch(launch)
+
+        return Shared(kept, self._device, self._stream(), (), fill, launches)
+
     def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
         stream = self._stream()
         at = stream.ptr
@@ -323,7 +332,8 @@ class Launcher(Device):
         return prepared
 
     def _prepare(self, recipe: Recipe) -> Prepared:
-        self._compile([step.launch for step in recipe.steps])
+        pending = [launch for shared in recipe.used for launch in shared.pending()]
+        self._compile([*(step.launch for step in recipe.steps), *pending])
         ready = []
         for launch, operands, offsets in recipe.steps:
             if launch.grid[0] == 0:
