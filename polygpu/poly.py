@@ -308,7 +308,7 @@ class Poly:
                 f"out: {type(out).__name__}, must be a Poly; "
                 "ring.from_residues(array, copy=False) wraps an array"
             )
-        if out._ring != self._ring:
+        if out._ring is not self._ring and out._ring != self._ring:
             raise OutputError(f"out: of {out._ring!r}, the result is of {self._ring!r}")
         return out._data
 

@@ -255,7 +255,21 @@ class Launcher(Device):
         stream_of, device, new = self.xp.cuda.get_current_stream, self._current_device, self.xp.ndarray
         card = self.card
 
-        def call(x: Any, y: Any = None) -> Array | None:
+        def place(out: Any, *operands: Any) -> int | None:
+            """Where the result goes; None where that wants to be looked at."""
+            if type(out) is not new or out.shape != shape or out.dtype != dtype:
+                return None
+            data = out.data
+            begin: int = data.ptr
+            if begin % ALIGNMENT or data.device_id != index:
+                return None
+            end = begin + out.nbytes
+            for x in operands:
+                if x is not None and x is not out and x.data.ptr < end and begin < x.data.ptr + x.nbytes:
+                    return None
+            return begin
+
+        def call(x: Any, y: Any = None, out: Any = None) -> Array | None:
             stream, first = stream_of(index).ptr, x.data
             a, b = first.ptr, 0 if y is None else y.data.ptr
             if (
@@ -268,11 +282,17 @@ class Launcher(Device):
             ):
                 return None
             try:
-                out = new(shape, dtype)
-                if y is None:
-                    launch(stream, a, out.data.ptr)
+                if out is None:
+                    out = new(shape, dtype)
+                    target = out.data.ptr
                 else:
-                    launch(stream, a, b, out.data.ptr)
+                    target = place(out, x, y)
+                    if target is None:
+                        return None
+                if y is None:
+                    launch(stream, a, target)
+                else:
+                    launch(stream, a, b, target)
             except self._memory_error as error:
                 raise self._scope.out_of_memory(error) from error
             except _cpu.NoContext:
