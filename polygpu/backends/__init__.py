@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -62,8 +62,11 @@ class Memory(Protocol):
         memory with an operand that it is not.
         """
 
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """What repeats f with its work recorded once; f itself where nothing is gained."""
+    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
+        """What repeats f with its work recorded once; f itself where nothing is gained.
+
+        Given the arrays on which f works, what repeats it takes others in their place and returns nothing.
+        """
 
 
 class Arithmetic(Memory, Protocol):

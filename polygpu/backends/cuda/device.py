@@ -25,6 +25,7 @@ import numpy as np
 from ...errors import DeviceError, OutOfDeviceMemory
 from ...plans.basis import Handles
 from .. import Array
+from .graph import Launched, Recorded
 from .tiles import Card
 
 _LEAST_CAPABILITY = (7, 5)
@@ -233,15 +234,24 @@ class Device:
 
     @cached_property
     def driver(self) -> dict[str, int]:
-        """The addresses of libcuda's functions that launch, by name.
+        """The addresses of libcuda's functions that launch, by name; DeviceError as for libcuda."""
+        return {
+            name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0 for name in _DRIVER
+        }
+
+    @cached_property
+    def libcuda(self) -> ctypes.CDLL:
+        """CUDA's driver.
 
         Raises:
-            DeviceError: libcuda is not found, or lacks one.
+            DeviceError: it is not found, or lacks what launches need.
         """
         path = os.environ.get("POLYGPU_LIBCUDA") or "libcuda.so.1"
         try:
             library = ctypes.CDLL(path)
-            return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _DRIVER}
+            for name in _DRIVER:
+                getattr(library, name)
+            return library
         except (OSError, AttributeError) as error:
             raise DeviceError(
                 f"{self.name}: {path} does not load or is too old: {error}; "
@@ -325,7 +335,7 @@ class Device:
     def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
         return Shared(value, self._device, self._stream(), parts)
 
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
         with self._scope:
@@ -336,12 +346,20 @@ class Device:
                 with cuda.using_allocator(pool.malloc), stream:
                     f()  # compiles kernels, makes tables, fills the pool
                     stream.synchronize()
+                    before = len(recorded)
                     # Other threads may allocate meanwhile.
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                     try:
                         result = f()
                     finally:
-                        graph = stream.end_capture()
+                        if arrays is None:
+                            graph = stream.end_capture()
+                        else:  # CuPy's object of a graph does not keep the nodes
+                            graph = cuda.runtime.streamEndCapture(stream.ptr)
             finally:
                 recording.reset(token)
-        return _Replay(self._scope, graph, (f, pool, stream, recorded), result)
+            kept = f, pool, stream, recorded
+            if arrays is not None:
+                launched = [x for x in recorded[before:] if isinstance(x, Launched)]
+                return Recorded(self, graph, launched, arrays, (*kept, result))
+        return _Replay(self._scope, graph, kept, result)

@@ -18,10 +18,11 @@ from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
 from .. import Array, cuda_sources
+from . import graph
 from .device import INSTALL, Device, Shared, recording
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
-ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
+ALIGNMENT = graph.ALIGNMENT
 MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
@@ -145,10 +146,11 @@ class Recipe:
 class Prepared:
     """A recipe whose kernels are loaded: it wants a stream and the operands' addresses."""
 
-    __slots__ = ("launch", "streams", "temporaries", "used")
+    __slots__ = ("launch", "steps", "streams", "temporaries", "used")
 
-    def __init__(self, launch: Callable[..., None], recipe: Recipe) -> None:
+    def __init__(self, launch: Callable[..., None], steps: Sequence[Any], recipe: Recipe) -> None:
         self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
+        self.steps = steps  # those of `launch`
         self.streams: set[int] = set()  # that have waited for what is used
 
 
@@ -326,13 +328,16 @@ class Launcher(Device):
     def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
         stream = self._stream()
         at = stream.ptr
-        if at not in prepared.streams or recording.get() is not None:
+        recorded = recording.get()
+        if at not in prepared.streams or recorded is not None:
             for shared in prepared.used:
                 shared.on(stream)
             prepared.streams.add(at)
         if prepared.temporaries:  # let go when all is launched: who gets them next comes after on the stream
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
+        if recorded is not None:
+            recorded.append(graph.Launched(prepared.steps, tuple(addresses)))
         try:
             prepared.launch(at, *addresses)
         except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
@@ -364,7 +369,7 @@ class Launcher(Device):
             early = launch.early and few and self.card.capability >= _CAN_START_EARLY
             ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
         call = _cpu.Launches(self.driver, ready)
-        return Prepared(call, recipe)
+        return Prepared(call, ready, recipe)
 
     def _compile(self, launches: Sequence[Launch]) -> None:
         """Compile the kernels that are not yet there side by side; NVRTC takes a core for each."""
