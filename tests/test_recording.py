@@ -191,7 +191,6 @@ def test_alignment_is_kept(device: str) -> None:
         (lambda x: x.copy(), BY_CUPY),
         (lambda x: (x.data.fill(0), x + x)[1], BY_CUPY),
         (lambda x: (x.data.__setitem__(0, x.data[1]), x + x)[1], BY_CUPY),
-        (lambda x: x.ntt(out=x), BY_CUPY),  # the second time a copy
         (lambda x: (x.reshape(3, 1), x + x), "f returns a part of argument 0"),
         (lambda x: SimpleNamespace(y=x + x), "f returns a SimpleNamespace"),
     ],
@@ -201,6 +200,22 @@ def test_work_that_cannot_be_moved_is_refused(device: str, compute: Callable[...
     with pytest.raises(pg.ParameterError, match=text):
         pg.capture(compute, x, rebind=True)
     pg.capture(compute, x.copy())
+
+
+@on(*CARDS)
+def test_an_error_of_f_ends_the_recording(device: str) -> None:
+    (a, *_), (x, *_) = pairs()
+    turns = iter(range(4))
+
+    def fails(x: Poly) -> Poly:
+        if next(turns) % 2:
+            raise KeyError("the second time")
+        return x + x
+
+    for rebind in (False, True):
+        with pytest.raises(KeyError, match="the second time"):
+            pg.capture(fails, x, rebind=rebind)
+    equals(pg.capture(lambda x: x + x, x, rebind=True)(), a + a)
 
 
 @on(*CARDS)

@@ -351,11 +351,13 @@ class Device:
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                     try:
                         result = f()
-                    finally:
-                        if arrays is None:
-                            graph = stream.end_capture()
-                        else:  # CuPy's object of a graph does not keep the nodes
-                            graph = cuda.runtime.streamEndCapture(stream.ptr)
+                    except BaseException:
+                        stream.end_capture()
+                        raise
+                    if arrays is None:
+                        graph = stream.end_capture()
+                    else:  # CuPy's object of a graph does not keep the nodes
+                        graph = cuda.runtime.streamEndCapture(stream.ptr)
             finally:
                 recording.reset(token)
             kept = f, pool, stream, recorded
