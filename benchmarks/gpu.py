@@ -1,11 +1,14 @@
 """Transforms and products on the GPU, beside a copy and cuFFT, in one process.
 
-    python -m benchmarks.gpu [--quick] [--out DIR]
+    python -m benchmarks.gpu [--quick] [--only SECTION] [--out DIR]
 
 Batches of 512 MiB come from the card's memory and go back to it; smaller ones take turns among so
 many buffers that together they are four times the card's L2 cache. Single polynomials stay in the
 cache: their rows show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that
 one reading and one writing of its coefficients reach; `copy_gbps` counts both directions too.
+
+Sections: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to back:
+calls.py); first (the first product of a process: first.py); cufft.
 
 A card that works for long reaches its power limit and lowers its clock: it rests before each row, and some
 rows are repeated after a load.
@@ -38,7 +41,8 @@ from polygpu.backends.cuda import absence
 from polygpu.backends.cuda.tiles import groups_of
 from polygpu.backends.reference import evaluate, reverse_bits
 
-from .harness import RESULTS, Case, CudaEvents, Row, measure, print_table, record
+from . import calls, first
+from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, print_table, record
 from .report import KINDS
 
 DEVICE = "cuda:0"
@@ -46,10 +50,10 @@ BATCH_BYTES = 2**29
 PRIME_BITS = (30, 50, 60)
 DEGREES = (*(2**k for k in range(10, 18)), 2**20, 2**24)
 QUICK = (2**12, 2**14, 2**16)
-SINGLE_DEGREES = (2**12, 2**16)  # one polynomial
+SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # one polynomial
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
 STRUCTURE_DEGREE = 2**16  # automorphisms and products point by point
-GRAPH_CALLS = 16  # in one graph
+SECTIONS = ("batches", "calls", "first", "cufft")
 LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after so long a load
 COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
@@ -314,24 +318,25 @@ def structure_cases(w: Workload) -> Iterator[Case]:
 
 
 def single_cases(w: Workload) -> Iterator[Case]:
-    """Transforms of one polynomial: call by call, and one or many in a CUDA graph."""
+    """One polynomial: transforms and products, call by call, and one or many in a CUDA graph."""
     s = w.first
     directions: tuple[tuple[str, pg.Poly, pg.Poly, Run, Callable[[NDArray[Any]], bool]], ...] = (
         ("forward", s.a, s.transform, partial(s.a.ntt, out=s.transform), w.is_forward),
         ("inverse", s.transform, s.result, partial(s.transform.intt, out=s.result), w.is_inverse),
+        ("product", s.a, s.result, partial(s.a.mul, s.b, out=s.result), w.is_product),
     )
     for op, _, target, run, verify in directions:
         w.poison(target)
         yield w.case(op, ORDERS[op], [run], verify)
 
-    for (op, source, target, run, verify), calls in itertools.product(directions, (1, GRAPH_CALLS)):
+    for (op, source, target, run, verify), count in itertools.product(directions, (1, calls.GRAPH_CALLS)):
 
-        def repeat(_: pg.Poly, run: Run = run, calls: int = calls) -> pg.Poly:
-            return [run() for _ in range(calls)][-1]
+        def repeat(_: pg.Poly, run: Run = run, count: int = count) -> pg.Poly:
+            return [run() for _ in range(count)][-1]
 
         replay = pg.capture(repeat, source)
         w.poison(target)
-        yield w.case(op, ORDERS[op], [replay], verify, f"CUDA graph of {calls}", calls)
+        yield w.case(op, ORDERS[op], [replay], verify, f"CUDA graph of {count}", count)
 
 
 # ---- what it is compared with ----
@@ -407,8 +412,10 @@ def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
 # ---- the run ----
 
 
-def programme(degrees: Sequence[int], l2_bytes: int) -> Iterator[tuple[str, Callable[[], Iterator[Case]]]]:
-    """Groups of cases that share buffers, by name; a group frees them at its end."""
+def programme(
+    degrees: Sequence[int], l2_bytes: int
+) -> Iterator[tuple[str, str, Callable[[], Iterator[Case]]]]:
+    """Groups of cases that share buffers, by section and name; a group frees them at its end."""
 
     def batched(n: int, moduli: Sequence[int], batch: int | None = None) -> Workload:
         ring = pg.Ring(n, moduli)
@@ -426,42 +433,49 @@ def programme(degrees: Sequence[int], l2_bytes: int) -> Iterator[tuple[str, Call
             def make(n: int = n, bits: int = bits) -> Workload:
                 return batched(n, [modulus(n, bits)])
 
-            yield f"{bits} bits, n = {n}", partial(group, transform_cases, make)
-        for n in SINGLE_DEGREES:
+            yield "batches", f"{bits} bits, n = {n}", partial(group, transform_cases, make)
+        for n, limbs in itertools.product(SINGLE_DEGREES, SINGLE_LIMBS):
 
-            def single(n: int = n, bits: int = bits) -> Workload:
-                return Workload(pg.Ring(n, modulus(n, bits)), 1)
+            def single(n: int = n, bits: int = bits, limbs: int = limbs) -> Workload:
+                return Workload(pg.Ring(n, pg.ntt_primes(n, bits, limbs)), 1)
 
-            yield f"{bits} bits, n = {n}, one polynomial", partial(group, single_cases, single)
+            name = f"{bits} bits, n = {n}, one polynomial, limbs: {limbs}"
+            yield "calls", f"{name}, host", partial(group, calls.host_cases, single)
+            yield "calls", name, partial(group, single_cases, single)
 
         def structure(bits: int = bits) -> Workload:
             return batched(STRUCTURE_DEGREE, [modulus(STRUCTURE_DEGREE, bits)])
 
-        yield f"{bits} bits, automorphisms", partial(group, structure_cases, structure)
+        yield "batches", f"{bits} bits, automorphisms", partial(group, structure_cases, structure)
     for bits, batch in itertools.product(PRIME_BITS[:2], (None, 1)):
 
         def rns(bits: int = bits, batch: int | None = batch) -> Workload:
             return batched(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits, RNS_LIMBS), batch)
 
         yield (
+            "batches",
             f"{RNS_LIMBS} limbs of {bits} bits, batch {batch or 'in memory'}",
             partial(group, transform_cases, rns),
         )
+    yield "calls", "sums of products", partial(calls.sum_cases, DEVICE)
+    for size in calls.SQUARES:
+        yield "calls", f"matrices of integers, {size}", partial(calls.square_cases, size)
+    yield "first", "first products", first.cases
     for word_bytes, n in itertools.product((8, 16), degrees):
-        yield f"cuFFT, {word_bytes} bytes, n = {n}", partial(cufft_cases, n, word_bytes)
+        yield "cufft", f"cuFFT, {word_bytes} bytes, n = {n}", partial(cufft_cases, n, word_bytes)
 
 
 def with_figures(row: Row, copy_gbps: float) -> Row:
     """The row and what the tables show: times in us, and the share of the copy's bandwidth."""
     word_bytes = int(row.params["word_bytes"])
     assert row.minimum is not None
-    figures = {
-        "us_median": round(row.median / 1000, 3),
-        "us_min": round(row.minimum / 1000, 3),
-        "ps_per_coef": round(1000 * row.median / row.work, 3),
-        "copy_gbps": round(copy_gbps, 1),
-        "eff1": round(2 * word_bytes * row.work / row.median / copy_gbps, 4),
-    }
+    figures = {"us_median": round(row.median / 1000, 3), "us_min": round(row.minimum / 1000, 3)}
+    if row.params.get("launch") not in (calls.HOST, calls.BACK_TO_BACK, "first"):  # not bound by memory
+        figures |= {
+            "ps_per_coef": round(1000 * row.median / row.work, 3),
+            "copy_gbps": round(copy_gbps, 1),
+            "eff1": round(2 * word_bytes * row.work / row.median / copy_gbps, 4),
+        }
     return dataclasses.replace(row, figures=figures)
 
 
@@ -470,17 +484,16 @@ def describe(row: Row) -> str:
     what = (
         f"{row.library} {row.op}, {p['word']} {p['bits']} bits, n = {p['n']}, {p['limbs']} x {p['batch']}, "
     )
-    how = f"{p.get('launch', 'plain')}, {p['order']}"
-    return (
-        f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), "
-        f"{f['ps_per_coef']:.2f} ps a coefficient, {f['eff1']:.1%} of copy, digest {row.digest}"
-    )
+    how = ", ".join(str(p[key]) for key in ("launch", "cache", "order") if key in p)
+    share = f"{f['ps_per_coef']:.2f} ps a coefficient, {f['eff1']:.1%} of copy, " if "eff1" in f else ""
+    return f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), {share}digest {row.digest}"
 
 
 @pg.device("cpu")  # what is made without a device named is for the comparison
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="this section, or several")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
     reason = absence(0)
@@ -491,6 +504,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import cupy
 
     timer = CudaEvents()
+    machine = timer.machine()
+    timers: dict[object, Timer] = {calls.HOST: calls.HostTime(machine), "first": first.Processes(machine)}
     rows: list[Row] = []
     failures = 0
 
@@ -503,7 +518,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             for case in cases():
                 try:
-                    row = measure(case, timer)
+                    row = measure(case, timers.get(case.params.get("launch"), timer))
                     gbps = rows[0].figures["copy_gbps"] if rows else 8 * row.work / row.median
                     rows.append(with_figures(row, gbps))
                     record(rows[-1], options.out)
@@ -520,16 +535,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
-    machine = timer.machine()
     print(", ".join(f"{key} {value}" for key, value in machine.items()), flush=True)
     run("copy", partial(copy_cases, BATCH_BYTES // 4))
     if not rows:
         print("without the copy's bandwidth there is nothing to compare with")
         return 1
     free()
-    for name, cases in programme(QUICK if options.quick else DEGREES, int(machine["l2_bytes"])):
-        run(name, cases)
-        free()
+    for section, name, cases in programme(QUICK if options.quick else DEGREES, int(machine["l2_bytes"])):
+        if section in (options.only or SECTIONS):
+            run(name, cases)
+            free()
     for table in (table for kind in KINDS.values() for table in kind.tables(rows)):
         print_table(table.title, table.header, table.body)
     if failures:

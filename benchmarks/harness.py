@@ -70,6 +70,8 @@ class Case:
     """Calls that one `run` makes, all of the same work."""
     load_ns: float = 0
     """Nanoseconds for which the device has run this before it is timed; 0: it has rested."""
+    samples: int = SAMPLES
+    """At least; fewer where one takes seconds."""
 
     def __str__(self) -> str:
         return f"{self.op} {' '.join(f'{k}={v}' for k, v in self.params.items())} [{self.library}]"
@@ -212,7 +214,7 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
         raise Unverified(f"{case}: the result is wrong, so it is not timed")
     seen = digest(values)
     timer.rest()
-    loops, times = sample(case.run, timer, case.load_ns)
+    loops, times = sample(case.run, timer, case.load_ns, case.samples)
     if digest(case.values(case.run())) != seen:
         raise Unverified(f"{case}: the result changed while it was timed")
     calls = loops * case.calls
@@ -242,7 +244,9 @@ def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()
     )
 
 
-def sample(run: Callable[[], Any], timer: Timer, load_ns: float = 0) -> tuple[int, list[float]]:
+def sample(
+    run: Callable[[], Any], timer: Timer, load_ns: float = 0, least: int = SAMPLES
+) -> tuple[int, list[float]]:
     """Calls per sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
@@ -253,7 +257,7 @@ def sample(run: Callable[[], Any], timer: Timer, load_ns: float = 0) -> tuple[in
             if once < SAMPLE_NS:
                 loops *= 2
         times: list[float] = []
-        while len(times) < SAMPLES or sum(times) < timer.total_ns:
+        while len(times) < least or sum(times) < timer.total_ns:
             times.append(timer.elapsed(run, loops))
         return loops, times
     finally:

@@ -3,13 +3,14 @@
     python -m benchmarks.products [--device cpu | cuda] [--quick] [--out DIR]
 
 One polynomial on the CPU, batches of 256 MiB on a GPU; `auto` of a row: whether the ring takes this one by
-itself. Results are compared with products of Python integers (Kronecker substitution), three rows on a GPU.
+itself. Where that takes over 15 % longer than the other, a line at the end says so, and the exit status is 1.
+Results are compared with products of Python integers (Kronecker substitution), three rows on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,20 @@ MODULI = {
     "2^64": 2**64,
     "2^64 - 59": 2**64 - 59,
 }
+PRIMES = {"32-bit prime": 32, "63-bit prime": 63, "64-bit prime": 64}  # the largest with a transform
+NAMES = (*MODULI, *PRIMES)
 BATCH_BYTES = 1 << 28
+SLOWER = 1.15  # times the other method's, which the one taken may cost
+
+
+def modulus(n: int, name: str) -> int:
+    """Of a column of the tables, for degree n."""
+    return MODULI[name] if name in MODULI else pg.ntt_primes(n, PRIMES[name])[0]
 
 
 def cases(n: int, name: str, device: str) -> Iterator[Case]:
     """Both products of one ring; only that by primes where no FFT is exact."""
-    ring = pg.Ring(n, MODULI[name])
+    ring = pg.Ring(n, modulus(n, name))
     word_bytes = ring.dtype.itemsize
     batch = 1 if device == "cpu" else max(1, BATCH_BYTES // (word_bytes * n))
     picked = sorted({0, batch // 2, batch - 1})
@@ -92,7 +101,20 @@ def operand(ring: pg.Ring, few: pg.Poly, picked: Sequence[int], batch: int, devi
     return few[index]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def slower_choices(rows: Iterable[Row]) -> Iterator[str]:
+    """The rings whose own choice is clearly slower than the other method."""
+    found: dict[tuple[object, object], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.params["n"], row.params["q"]), []).append(row)
+    for (n, q), both in found.items():
+        best = min(both, key=lambda row: row.median)
+        for taken in both:
+            if taken.params["auto"] and taken.median > SLOWER * best.median:
+                methods = f"{taken.params['method']} is taken, {best.params['method']}"
+                yield f"n = {n}, q = {q}: {methods} is {taken.median / best.median:.2f} times as fast"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.products", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")
@@ -100,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     timer = WallClock() if options.device == "cpu" else CudaEvents()
     rows: list[Row] = []
-    for name in MODULI:
+    for name in NAMES:
         for n in QUICK if options.quick else DEGREES:
             for case in cases(n, name, options.device):
                 rows.append(measure(case, timer))
@@ -109,7 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for kind in ("cpu-exact", "gpu-exact"):
         for table in KINDS[kind].tables(rows):
             print_table(table.title, table.header, table.body)
+    slower = list(slower_choices(rows))
+    for line in slower:
+        print(line)
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import calls, roofline
 from . import goals as cpu_goals
-from . import roofline
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
@@ -315,7 +315,7 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-AnyKind = Kind | BatchKind | ExactKind | GpuKind | cpu_goals.GoalKind | StudyKind
+AnyKind = Kind | BatchKind | ExactKind | GpuKind | calls.CallKind | cpu_goals.GoalKind | StudyKind
 
 KINDS: dict[str, AnyKind] = {
     "cpu-product": Kind(
@@ -342,6 +342,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-exact": ExactKind("gpu"),
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
+    **calls.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,
     **gemm.KINDS,

@@ -14,6 +14,7 @@ from .ops import batch
 from .ops import einsum as sums
 from .ops.multiply import multiply_add
 from .poly import Poly, checked_poly
+from .recording import Recording
 
 
 def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
@@ -128,12 +129,29 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return checked_poly(a, "a")._equal(b)
 
 
-def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    """Record f(*args) once, for repeated calls on values that change in place.
+def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable[..., Any]:
+    """Record f(*args) once, for repeated calls on values that change in place, or on others.
 
     On a GPU the work becomes a CUDA graph: calling the result launches it with one small call, reads what
     the arguments hold then (write them with out=) and returns the same objects, overwritten. Shapes are
     fixed; f must not read values back. On the CPU the result calls f(*args).
+
+    Args:
+        f: is called twice on a GPU, once before it is recorded.
+        args: at least one Poly.
+        rebind: the result g takes other arguments too. g(*others) sets the pointers of the recorded launches
+            and launches them; g() goes on with the arguments used last. A Poly takes another one of its ring,
+            shape, domain and device, all else stays as it was. The others share memory as the recorded ones
+            do: the same value in the same places, or none in common. Launches already under way, on any
+            stream, keep the arguments and overwrite the same results.
+
+    Raises:
+        ParameterError: no Poly among the arguments. With rebind: f works on an argument by anything but this
+            library's kernels (by CuPy, which also joins and copies for this library), changes its domain, or
+            returns a part of it; others that do not fit.
+        RingMismatch, DeviceError: others of another ring or device; the driver refuses.
+
+    Cost: with rebind, a few us for each launch that reads or writes an argument, where one is another.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -141,10 +159,15 @@ def capture(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     >>> square = capture(lambda x: x * x, a)
     >>> square().to_bigints().tolist()
     [1, 2, 1, 0]
+    >>> square = capture(lambda x: x * x, a, rebind=True)
+    >>> square(R([0, 1])).to_bigints().tolist()
+    [0, 0, 1, 0]
     """
     polys = [x for x in args if isinstance(x, Poly)]
     if not polys:
         raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
+    if rebind:
+        return Recording(f, args)
     return backend_of(polys[0]._data).capture(partial(f, *args))
 
 

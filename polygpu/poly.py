@@ -636,7 +636,7 @@ def _memory_of(ring: Ring, out: Poly) -> Array:
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
         )
-    if out._ring != ring:
+    if out._ring is not ring and out._ring != ring:
         raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
     return out._data
 

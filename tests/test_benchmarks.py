@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import polygpu as pg
-from benchmarks import cpu, goals, gpu, harness, polynomials, report
+from benchmarks import calls, cpu, first, goals, gpu, harness, polynomials, products, report
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
 from benchmarks.tables import Goal
@@ -647,6 +647,142 @@ def test_cuda_events_enclose_what_is_timed_alone(monkeypatch: pytest.MonkeyPatch
     assert (machine["driver"], machine["nvrtc"], machine["l2_bytes"]) == ("580", "13.1", 50)
 
 
+@pytest.mark.parametrize("dry", [0, 2, calls.ATTEMPTS])
+def test_the_host_is_timed_while_the_card_is_busy(dry: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many attempts find that the card had nothing left to do before the last call."""
+    log: list[str] = []
+
+    class Event:
+        def record(self) -> None:
+            log.append("begun")
+
+        @property
+        def done(self) -> bool:
+            return log.count("begun") <= dry
+
+    device = SimpleNamespace(synchronize=lambda: log.append("wait"))
+    cuda = SimpleNamespace(Event=Event, Device=lambda: device)
+    spin = SimpleNamespace(cuda=cuda, RawKernel=lambda code, name: lambda *sizes: log.append("busy"))
+    monkeypatch.setitem(sys.modules, "cupy", spin)
+    timer = calls.HostTime({"kind": "gpu"})
+    if dry == calls.ATTEMPTS:
+        with pytest.raises(Unverified, match="3 calls take longer"):
+            timer.elapsed(lambda: log.append("run"), 3)
+        return
+    assert 0 < timer.elapsed(lambda: log.append("run"), 3) < 1e9
+    attempt = ["wait", "busy", "begun", "run", "run", "run"]
+    assert log == attempt * (dry + 1) + ["wait"]
+
+
+def test_wrong_results_of_single_calls_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, _ = host_workload(monkeypatch, pg.ntt_primes(32, 30, 2))
+    for case in calls.host_cases(w):
+        assert case.params["launch"] == calls.HOST and case.verify(case.values(case.run())), case
+        wrong = case.run()
+        q = w.ring.moduli[1]
+        wrong.data[0, 1, 3] = (int(wrong.data[0, 1, 3]) + 1) % q
+        assert not case.verify(case.values(wrong)), case
+    monkeypatch.setattr(calls, "SUMS", (32, 50, 2, 8, 4))
+    for case in calls.sum_cases("cpu"):
+        right = case.values(case.run())
+        wrong = right.copy()
+        wrong[..., 1, 5] ^= 1
+        assert case.verify(right) and not case.verify(wrong), case
+
+
+def test_first_products_are_compared_and_taken_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first, "SIZES", ((32, 50), (64, 30)))
+    seen: list[str | None] = []
+
+    def run(n: int, bits: int, kernels: str | None) -> first.First:
+        seen.append(kernels)
+        assert kernels is None or Path(kernels).is_dir()
+        a, b = first.operands(n, bits)
+        return first.First(10**9 * len(seen), (a * b).data)
+
+    rows = [measure(case, first.Processes({"kind": "gpu", "name": "x"})) for case in first.cases(run)]
+    assert [(r.params["n"], r.params["cache"]) for r in rows] == [
+        (n, cache) for n in (32, 64) for cache in ("empty", "full")
+    ]
+    assert all(r.samples == r.loops * first.SAMPLES for r in rows)
+    each = len(seen) // 4
+    assert (
+        seen[:each] == [None] * each
+        and len(set(seen[each : 2 * each])) == 1
+        and None not in seen[each : 2 * each]
+    )
+
+    def wrong(n: int, bits: int, kernels: str | None) -> first.First:
+        found = run(n, bits, kernels)
+        found.values[0, 7] ^= 1
+        return found
+
+    with pytest.raises(Unverified):
+        measure(next(first.cases(wrong)), first.Processes({}))
+
+
+def test_call_tables_follow_the_rows() -> None:
+    def call(op: str, n: int, us: float, bits: int = 50, **params: int | str) -> Row:
+        own: dict[str, int | str] = {"batch": 1, "launch": calls.HOST} | params
+        return dataclasses.replace(gpu_row(op, n, bits, 1.0, params=own), median=1000 * us)
+
+    rows = [
+        call("product", 4096, 7.5),
+        call("add", 4096, 6.25),
+        call("forward", 4096, 8.5, limbs=32),
+        call("forward", 4096, 3.9, bits=30, launch="CUDA graph of 20"),
+        call("forward", 4096, 88.8, launch="CUDA graph of 1"),  # in no table
+        call("dot", 4096, 12.5, limbs=4, batch=8),
+        call("linalg.matmul", 512, 9.5, bits=31),
+        call("linalg.matmul", 512, 10.5, bits=31, launch=calls.BACK_TO_BACK),
+        call("first product", 4096, 0.81e6, launch="first", cache="empty"),
+        call("first product", 4096, 0.21e6, launch="first", cache="full"),
+    ]
+    page = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in calls.KINDS)
+    text = report.rewrite(page, [*rows, row(op="product")])
+    assert "| bits | limbs | N | a * b | a + b | ntt() |" in text
+    assert "| 50 | 1 | 2^12 | 7.50 | 6.25 |  |\n| 50 | 32 | 2^12 |  |  | 8.50 |" in text
+    assert "| bits | limbs | N | ntt |" in text and "| 30 | 1 | 2^12 | 3.90 |" in text
+    assert "| dot | 4 | 2^12 | 12.5 |  |\n| linalg.matmul | 1 | 2^9 | 9.50 | 10.5 |" in text
+    assert "| bits | limbs | N | no kernels kept | kernels kept on disk |" in text
+    assert "| 50 | 1 | 2^12 | 0.810 | 0.210 |" in text and "88.8" not in text
+    assert report.rewrite(page, [row(op="ntt")]).count("Nothing has been measured yet.") == len(calls.KINDS)
+
+
+def test_figures_of_calls_are_times_alone() -> None:
+    plain = gpu_row("forward", 4096, 30, 2.9)
+    host = dataclasses.replace(plain, params=plain.params | {"launch": calls.HOST})
+    assert set(gpu.with_figures(host, 2900.0).figures) == {"us_median", "us_min"}
+    assert "of copy" in gpu.describe(dataclasses.replace(plain, params=plain.params | {"order": "natural"}))
+    assert "of copy" not in gpu.describe(gpu.with_figures(host, 2900.0))
+
+
+def test_a_choice_that_is_clearly_slower_is_named() -> None:
+    def exact(q: str, method: str, auto: int, median: float) -> Row:
+        return row(op="exact product", params={"n": 8, "q": q, "method": method, "auto": auto}, median=median)
+
+    rows = [exact("2^32", "ntt", 1, 114.0), exact("2^32", "fft", 0, 100.0), exact("7", "ntt", 1, 9.0)]
+    assert not list(products.slower_choices(rows))
+    rows += [exact("64-bit prime", "ntt", 0, 100.0), exact("64-bit prime", "fft", 1, 150.0)]
+    assert list(products.slower_choices(rows)) == [
+        "n = 8, q = 64-bit prime: fft is taken, ntt is 1.50 times as fast"
+    ]
+
+
+@pytest.mark.parametrize("name", products.NAMES)
+def test_exact_products_are_compared(name: str) -> None:
+    cases = list(products.cases(256, name, "cpu"))
+    assert len(cases) == 2 and sum(int(case.params["auto"]) for case in cases) == 1
+    q = products.modulus(256, name)
+    if name in products.PRIMES:
+        assert pg.is_prime(q) and q % 512 == 1 and q.bit_length() == products.PRIMES[name]
+    for case in cases:
+        values = case.values(case.run())
+        assert case.verify(values)
+        values[0, 5] ^= 1
+        assert not case.verify(values)
+
+
 def test_share_of_the_copy() -> None:
     figures = gpu_row("forward", 4096, 30, 2.9).figures
     assert figures["ps_per_coef"] == pytest.approx(2.9)
@@ -754,8 +890,12 @@ def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
     for _ in range(5):
         run()
     assert order == [0, 1, 2, 0, 1]
-    names = [name for name, _ in gpu.programme(gpu.DEGREES, 50 << 20)]
-    assert len(names) == len(set(names)) == 3 * (len(gpu.DEGREES) + 3) + 4 + 2 * len(gpu.DEGREES)
+    groups = [(section, name) for section, name, _ in gpu.programme(gpu.DEGREES, 50 << 20)]
+    assert len(groups) == len({name for _, name in groups})
+    count = {section: sum(own == section for own, _ in groups) for section in gpu.SECTIONS}
+    degrees = len(gpu.DEGREES)
+    assert count == {"batches": 3 * (degrees + 1) + 4, "calls": 3 * 8 + 3, "first": 1, "cufft": 2 * degrees}
+    assert sum(count.values()) == len(groups)
 
 
 def test_gpu_benchmark_without_a_gpu(

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, HOST, agree, backend, noted_kernels, on, same, there
+from devices import CARDS, HOST, agree, backend, host, noted_kernels, on, same, there
 from oracle import drawn
 
 import polygpu as pg
 from polygpu import Poly, Ring, linalg
 from polygpu.backends.cuda import launch, multiply
+from polygpu.ops import elementwise, transform
+from polygpu.ops import multiply as multiplication
 
 N = 16
 
@@ -75,6 +77,182 @@ def test_unaligned_operands_take_their_own_way(device: str) -> None:
         expected = compute(a, b)
         for x, y in ((unaligned(a), b), (a, unaligned(b)), (unaligned(a), unaligned(b)), (a, b)):
             same(compute(x, y), expected.cpu())
+
+
+# ---- with out= ----
+
+INTO: dict[str, Callable[..., Poly]] = {
+    "add": lambda a, b, out: a.add(b, out=out),
+    "sub": lambda a, b, out: a.sub(b, out=out),
+    "neg": lambda a, b, out: a.neg(out=out),
+    "mul": lambda a, b, out: a.mul(b, out=out),
+    "mul eval": lambda a, b, out: a.ntt().mul(b.ntt(), out=out),
+    "ntt": lambda a, b, out: a.ntt(out=out),
+    "intt": lambda a, b, out: a.ntt().intt(out=out),
+}
+SLOW = ("cpu", *CARDS)
+
+
+def expected_of(name: str, a: Poly, b: Poly) -> Poly:
+    """In Python integers, by the reference, which keeps no calls."""
+    with pg.device("reference"):
+        a, b = (Ring(N, x.ring.moduli).from_residues(x.cpu().data) for x in (a, b))
+        return INTO[name](a, b, (a + b).copy())
+
+
+def filled(R: Ring, batch: tuple[int, ...], domain: Any = "coef") -> Poly:
+    return R.from_residues(there(np.full((*batch, R.rows, N), 96, R.dtype)), domain, copy=False)
+
+
+def holds(found: Poly, out: Poly, expected: Poly) -> None:
+    assert found is out and found.domain == expected.domain
+    np.testing.assert_array_equal(host(found.data), expected.data)
+
+
+@on(*SLOW)
+@pytest.mark.parametrize("name", INTO)
+def test_calls_with_out_are_kept_whole(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second takes none of the long way, and is right; so is the first without out, and in place."""
+    R = ring()
+    a, b, c, d = (drawn(R, (2,), seed).to() for seed in (1, 2, 3, 4))
+    x, y = (c, d) if "eval" not in name and name != "intt" else (c.ntt(), d.ntt())
+    expected = expected_of(name, c, d)
+    compute = INTO[name]
+    holds(compute(a, b, out := filled(R, (2,))), out, expected_of(name, a, b))
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("the long way")
+
+    for module in (elementwise, transform, multiplication):
+        monkeypatch.setattr(module, "backend_for", refused)
+    holds(compute(x, y, out := filled(R, (2,))), out, expected)
+    whole = {"add": Poly.add, "sub": Poly.sub, "mul": Poly.mul, "mul eval": Poly.mul}.get(name)
+    if whole is not None:
+        assert np.array_equal(host(whole(x, y).data), expected.data)
+    holds(compute(x, y, x), x, expected)
+
+
+@on(*SLOW)
+@pytest.mark.parametrize("name", INTO)
+def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
+    R, other, wider = ring(), Ring(N, [97, 257]), Ring(2 * N, [193, 257])
+    compute = INTO[name]
+    a, b = (drawn(R, (2,), seed).to() for seed in (1, 2))
+    x, y = (a, b) if "eval" not in name and name != "intt" else (a.ntt(), b.ntt())
+    expected = expected_of(name, a, b)
+    for _ in range(2):
+        holds(compute(x, y, out := filled(R, (2,))), out, expected)
+    # another ring, shape, kind of array
+    for wrong in (filled(other, (2,)), wider.from_residues(there(np.zeros((2, 2, 2 * N), wider.dtype)))):
+        with pytest.raises(pg.OutputError, match="the result is of"):
+            compute(x, y, wrong)
+    for batch in ((3,), (1,), (2, 1), (), (1, 2)):
+        with pytest.raises(pg.OutputError, match="batch shape"):
+            compute(x, y, filled(R, batch))
+    with pytest.raises(pg.OutputError, match="must be a Poly"):
+        compute(x, y, x.data)
+    # memory that overlaps an operand in part
+    room = there(np.zeros((3, R.rows, N), R.dtype))
+    for place in (slice(0, 2), slice(1, 3)):
+        for operands in ((x, y), (y, x)):
+            room[...] = 0
+            inside = R.from_residues(room[place], operands[0].domain, copy=False)
+            inside.data[...] = operands[0].data
+            shifted = R.from_residues(room[slice(1, 3) if place.start == 0 else slice(0, 2)], copy=False)
+            pair = (inside, operands[1]) if operands[0] is x else (operands[1], inside)
+            if name in ("neg", "ntt", "intt") and pair[0] is not inside:
+                continue
+            kept = host(room).copy()
+            if name == "intt":  # a.ntt() is a itself there
+                with pytest.raises(pg.OutputError, match="overlaps an operand in part"):
+                    inside.intt(out=shifted)
+            else:
+                with pytest.raises(pg.OutputError, match="overlaps an operand in part"):
+                    compute(*pair, shifted)
+            assert np.array_equal(host(room), kept)
+    # the same memory under another name is the operand itself
+    again = R.from_residues(x.data[:], x.domain, copy=False)
+    holds(compute(x.copy(), y, out := filled(R, (2,))), out, expected)
+    holds(compute(x, y, again), again, expected)
+
+
+@on("cpu")
+@pytest.mark.parametrize("name", INTO)
+def test_a_read_only_out_meets_no_record(device: str, name: str) -> None:
+    R = ring()
+    a, b = drawn(R, (2,), 1), drawn(R, (2,), 2)
+    for _ in range(2):
+        INTO[name](a, b, filled(R, (2,)))
+    frozen = filled(R, (2,))
+    frozen.data.setflags(write=False)
+    with pytest.raises(pg.OutputError, match="read-only"):
+        INTO[name](a, b, frozen)
+    assert (frozen.data == 96).all()
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("name", INTO)
+def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
+    """Unaligned, in host memory, written on another stream and by other threads."""
+    R, xp, at = ring(), backend().xp, pg.backends.current_device()
+    compute = INTO[name]
+    a, b = (drawn(R, (2,), seed).to(at) for seed in (1, 2))
+    expected = expected_of(name, a, b)
+    for _ in range(2):
+        holds(compute(a, b, out := filled(R, (2,))), out, expected)
+    odd = unaligned(filled(R, (2,)))
+    holds(compute(a, b, odd), odd, expected)
+    holds(compute(unaligned(a), b, out := filled(R, (2,))), out, expected)
+    with pytest.raises(pg.OutputError, match="operands are on"):
+        compute(a, b, drawn(R, (2,), 3).cpu())
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with xp.cuda.Device(int(at[5:])), pg.device(at), xp.cuda.Stream(non_blocking=True) as stream:
+                found = compute(a, b, out := filled(R, (2,)))
+                stream.synchronize()
+                holds(found, out, expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+@on(*SLOW)
+def test_values_in_their_domain_are_copied(device: str) -> None:
+    """ntt(out=) of evaluated values has the key of a transform that came before, and is none."""
+    R = ring()
+    a = drawn(R, (2,), 1).to()
+    e = a.ntt()
+    for _ in range(2):
+        a.ntt(out=filled(R, (2,)))
+        e.intt(out=filled(R, (2,)))
+    out = filled(R, (2,))
+    assert np.array_equal(host(e.ntt(out=out).data), host(e.data)) and out.domain == "eval"
+    assert np.array_equal(host(a.intt(out=out).data), host(a.data)) and out.domain == "coef"
+
+
+@on("cpu")
+def test_a_product_in_place_of_a_matrix_leaves_no_record(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    R, way, taken = Ring(8, 12289), multiplication._multiply_by_matrix, list[bool]()
+    monkeypatch.setattr(
+        multiplication, "_multiply_by_matrix", lambda *args: (taken.append(True), way(*args))[1]
+    )
+    many, one = drawn(R, (1 << 13,), 1), drawn(R, (), 2)
+    expected = many * one
+    for count in (2, 3):
+        in_place = many.copy()
+        in_place.mul(one, out=in_place)
+        assert in_place == expected == many * one
+        assert len(taken) == count
 
 
 @on(*CARDS)

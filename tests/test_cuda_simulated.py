@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from test_multiply import BY_FFT
 import polygpu as pg
 from polygpu import backends, fft
 from polygpu.backends import cuda
+from polygpu.backends.cuda.device import Shared
 from polygpu.backends.cuda.launch import modulus_constants
 from polygpu.backends.cuda.tiles import (
     Card,
@@ -210,6 +212,56 @@ def test_more_limbs_than_a_launch_takes(gpu):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("compute", "moduli", "product", "kernels"),
+    [
+        (pg.Poly.ntt, primes(16, 50), "auto", 2),
+        (pg.Poly.mul, primes(16, 50), "auto", 2),
+        (pg.Poly.mul, [*primes(16, 50), *primes(16, 60)], "auto", 4),
+        (pg.Poly.mul, 2**32, "fft", 2),
+    ],
+)
+def test_kernels_of_tables_compile_beside_the_others(gpu, monkeypatch, compute, moduli, product, kernels):
+    """A first call takes the time of its slowest kernel: here none is compiled until all are asked for."""
+    together, load = threading.Barrier(kernels, timeout=30), gpu.RawModule.get_function
+
+    def meeting(module, name):
+        together.wait()
+        return load(module, name)
+
+    monkeypatch.setattr(gpu.RawModule, "get_function", meeting)
+    ring = pg.Ring(16, moduli, product=product)
+    operands = [drawn(ring, (2,), seed) for seed in (1, 2)]
+    agree(compute, *operands[: 1 if compute is pg.Poly.ntt else 2])
+
+
+@needs_compiler
+def test_tables_are_filled_once_before_any_stream_reads_them(gpu, monkeypatch):
+    """Also where the first call is refused, and where rings that share a filling are gone."""
+    ring = pg.Ring(64, primes(64, 50, count=2))
+    x, names = ring.random((2,), seed=1), noted_kernels(monkeypatch)
+    y, noted = x.to("cuda"), cuda.CudaBackend._kernel
+
+    def refused(self, launch):
+        raise pg.DeviceError(launch.kernel)
+
+    monkeypatch.setattr(cuda.CudaBackend, "_kernel", refused)
+    with pytest.raises(pg.DeviceError):
+        y.ntt()
+    monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
+    first, second = ring[:1], ring[1:]
+    parts = [part.from_residues(x.data[:, i : i + 1].copy()) for i, part in enumerate((first, second))]
+    moved = [part.to("cuda") for part in parts]
+    with gpu.cuda.Stream(non_blocking=True):
+        same(moved[0].ntt(), parts[0].ntt())
+    assert any(name.startswith("fill_twiddles") for name in names)
+    names.clear()
+    same(moved[1].ntt(), parts[1].ntt())
+    same(y.ntt(), x.ntt())
+    assert not any(name.startswith("fill_twiddles") for name in names)
+
+
+@needs_compiler
 def test_rings_share_the_tables_of_primes(gpu):
     """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
     ring = chain(64, (50, 50, 60))
@@ -376,7 +428,8 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     points = 1 << log_points
     compute, planned = backends.get_backend("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
-    tables, moduli = compute._fft_tables(planned, passes).value, compute._moduli(planned.basis)
+    tables = compute._fft_tables(planned, passes).on(gpu.cuda.Stream.null)
+    moduli = compute._moduli(planned.basis)
     offsets = table_offsets(passes, "Complex128")
     x = test_fft.values((5, points), np.complex128)
     there = gpu.asarray(x)
@@ -895,12 +948,27 @@ def test_tables_between_streams(gpu, monkeypatch):
     assert not waits
     with stream:
         x.ntt()
-        assert waits == [stream] * 3  # for the moduli, for the prime's table, for what points to it
+        assert waits == [stream] * 4  # for the moduli, the prime's table, what fills it, what points to it
         x.ntt()
-        assert len(waits) == 3
+        assert len(waits) == 4
     (table,) = ring.transform.tables[0].handles.values()
     table.__del__()
-    assert [y.ptr for y in waits[3:]] == [0, 0]
+    assert [y.ptr for y in waits[4:]] == [0, 0]
+
+
+@needs_compiler
+def test_the_first_stream_waits_for_what_a_second_one_filled(gpu, monkeypatch):
+    waits = []
+    monkeypatch.setattr(gpu.cuda.Stream, "wait_event", lambda stream, event: waits.append(stream.ptr))
+    backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
+    x, home, log = gpu.empty(4, np.uint64), gpu.cuda.Stream.null, []
+    filling = Shared(x, gpu.cuda.Device(0), home, (), lambda: log.append(1))
+    shared = backend._share(x, (filling,))
+    with stream:
+        shared.on(stream)
+    assert waits == [stream.ptr] * 2 and log == [1]
+    shared.on(home)
+    assert waits == [stream.ptr] * 2 + [0] and log == [1]
 
 
 @needs_compiler

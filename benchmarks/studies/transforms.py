@@ -121,7 +121,7 @@ def round_twiddles(degree: int, one: Pass) -> int:
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = groups_of(plan.basis, backend.card)
-    packed: bytes = backend._group_tables(plan, group, (one,)).value
+    packed: bytes = backend._group_tables(plan, group, (one,)).on(backend._stream())
     return int.from_bytes(packed[:8], "little")
 
 

@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -54,15 +54,20 @@ class Memory(Protocol):
     def again(
         self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[..., Array | None] | None:
-        """What computes on other operands as an operation did, into a new array; None where it cannot.
+        """What computes on other operands as an operation did; None where it cannot.
 
-        done: what the operation returned. The operands have the shapes of those before and are of this
-        device's kind. None is its result for operands that need another way: in unaligned memory, on another
-        device.
+        It is called with one operand or two (the second None where there is one) and `out`: an array that is
+        not yet checked, None for a new one. done: what the operation returned. The operands have the shapes
+        of those before and are of this device's kind. None is its result where another way is needed:
+        operands or `out` in unaligned memory, on another device; an `out` that does not fit, or shares
+        memory with an operand that it is not.
         """
 
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
-        """What repeats f with its work recorded once; f itself where nothing is gained."""
+    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
+        """What repeats f with its work recorded once; f itself where nothing is gained.
+
+        Given the arrays on which f works, what repeats it takes others in their place and returns nothing.
+        """
 
 
 class Arithmetic(Memory, Protocol):

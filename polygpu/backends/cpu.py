@@ -120,12 +120,28 @@ class CpuBackend(HostMemory):
             return None
         native, new, of_host = done, _cpu.empty, host
 
-        def call(*operands: Array) -> Array | None:
+        overlap = np.may_share_memory
+
+        def call(x: Array, y: Array | None = None, out: Array | None = None) -> Array | None:
             if of_host() is not self:
                 return None
-            out = new(shape, dtype, False, SMALL_ARRAY)
-            if out is not None:
-                native(*operands, out)
+            if out is None:
+                out = new(shape, dtype, False, SMALL_ARRAY)
+                if out is None:
+                    return None
+            elif (
+                type(out) is not np.ndarray
+                or out.shape != shape
+                or out.dtype != dtype
+                or not out.flags.writeable
+                or (x is not out and overlap(x, out))
+                or (y is not None and y is not out and overlap(y, out))
+            ):
+                return None
+            if y is None:
+                native(x, out)
+            else:
+                native(x, y, out)
             return out
 
         return call

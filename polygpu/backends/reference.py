@@ -133,7 +133,7 @@ class HostMemory:
 
     constant = from_host
 
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+    def capture(self, f: Callable[[], Any], arrays: Any = None) -> Callable[..., Any]:
         """See Backend."""
         return f
 

@@ -12,7 +12,7 @@ _KEPT = 64  # of a ring, and of a basis
 
 
 def recall(calls: Calls, key: tuple[Any, ...], operands: Sequence[Array]) -> Array | None:
-    """The result of a call that has come before; None where it takes another way."""
+    """The new result of a call that has come before; None where it takes another way."""
     call = calls.get(key)
     return None if call is None else call(*operands)
 

@@ -15,7 +15,7 @@ from .calls import remember
 def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
     """a + b, a - b or a * b, residue by residue; batch axes broadcast."""
     key = op, type(a), a.shape, b.shape
-    if out is None and (call := basis.calls.get(key)) and (data := call(a, b)) is not None:
+    if (call := basis.calls.get(key)) and (data := call(a, b, out)) is not None:
         return data  # type: ignore[no-any-return]
     compute = backend_for(basis, a)
     data = result_array(compute, result_shape(a, b), out, a, b)
@@ -27,7 +27,7 @@ def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None
 def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
     """-x."""
     key = "neg", type(x), x.shape
-    if out is None and (call := basis.calls.get(key)) and (data := call(x)) is not None:
+    if (call := basis.calls.get(key)) and (data := call(x, None, out)) is not None:
         return data  # type: ignore[no-any-return]
     compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)

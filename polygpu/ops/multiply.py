@@ -88,7 +88,7 @@ def multiply(
         PrecisionError, ParameterError, TablesTooLarge: as Ring.product_plan.
     """
     key = product, domain, type(a), a is b, a.shape, b.shape
-    if out is None and (call := ring.calls.get(key)) and (data := call(a, b)) is not None:
+    if (call := ring.calls.get(key)) and (data := call(a, b, out)) is not None:
         return data  # type: ignore[no-any-return]
     compute = backend_for(ring.basis, a)
     if domain == "eval" and product == "fft":
@@ -101,8 +101,11 @@ def multiply(
     plan = ring.product_plan(product, compute.name)
     if a.size != b.size and product == ring.product == "auto":
         many, one = (b, a) if a.size < b.size else (a, b)
-        if _as_matrices(plan, many, one, data):
-            _multiply_by_matrix(ring, many, one, data)
+        if _as_matrices(plan, many, one):
+            if overlap(compute, many, data):  # a product of matrices reads what it has overwritten
+                compute.multiply(plan, a, b, data)
+            else:
+                _multiply_by_matrix(ring, many, one, data)
             return data
     done = compute.multiply(plan, a, b, data)
     remember(ring.calls, key, compute, done, data)
@@ -144,11 +147,11 @@ def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
 # ---- many short polynomials times one: a product of matrices ----
 
 
-def _as_matrices(plan: Plan, many: Array, one: Array, out: Array) -> bool:
-    """Whether to multiply many polynomials by the matrix of one, into memory that holds neither."""
+def _as_matrices(plan: Plan, many: Array, one: Array) -> bool:
+    """Whether to multiply many polynomials by the matrix of one."""
     compute, basis, count = backend_of(many), plan.basis, prod(many.shape[:-2])
     possible = prod(one.shape[:-2]) == 1 < count and basis.rows == 1 and basis.moduli[0] <= MAX_MODULUS
-    return possible and compute.prefers_matrix(plan, count) and not overlap(compute, many, out)
+    return possible and compute.prefers_matrix(plan, count)
 
 
 def _multiply_by_matrix(ring: Ring, many: Array, one: Array, out: Array) -> None:

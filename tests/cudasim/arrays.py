@@ -148,7 +148,7 @@ class ndarray:
             raise ValueError(
                 f"{values.dtype} array of shape {values.shape} set to {self.dtype} of shape {self.shape}"
             )
-        streams.submit(lambda: np.copyto(self._host, values))
+        streams.submit(lambda: np.copyto(self._host, values), streams.COPY)
 
     def item(self, *args: Any) -> Any:
         streams.require_no_capture("a copy to the host")
@@ -228,7 +228,7 @@ class ndarray:
     # ---- new arrays ----
 
     def copy(self, order: str = "C") -> ndarray:
-        return compute(lambda: self._host.copy(order), self)  # type: ignore[arg-type]
+        return compute(lambda: self._host.copy(order), self, kind=streams.COPY)  # type: ignore[arg-type]
 
     def astype(
         self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
@@ -238,7 +238,9 @@ class ndarray:
         return compute(lambda: self._host.astype(dtype), self)
 
     def fill(self, value: Any) -> None:
-        streams.submit(lambda: self._host.fill(operand(value)))
+        streams.submit(
+            lambda: self._host.fill(operand(value)), streams.FILL if value == 0 else streams.KERNEL
+        )
 
     def take(self, indices: Any, axis: int | None = None) -> ndarray:
         return compute(lambda: self._host.take(operand(indices), axis), self)
@@ -281,14 +283,14 @@ def operand(value: Any) -> Any:
     return value
 
 
-def compute(function: Callable[[], Any], *sources: ndarray) -> ndarray:
+def compute(function: Callable[[], Any], *sources: ndarray, kind: int = streams.KERNEL) -> ndarray:
     """A new device array with the values that `function` gives when the stream comes to it."""
     for source in sources:
         operand(source)
     values = np.asarray(function())
     result = ndarray(values.shape, values.dtype)
     if streams.current_stream().is_capturing():
-        streams.submit(lambda: np.copyto(result._host, function()))
+        streams.submit(lambda: np.copyto(result._host, function()), kind)
     else:
         np.copyto(result._host, values)
     return result

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from . import compiler, devices, launch, memory, settings, streams
+from . import compiler, devices, graphs, launch, memory, settings, streams
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # of CUlaunchAttributeID
+_INVALID_VALUE = 1
 _UNKNOWN_FAILURE = 719  # CUDA_ERROR_LAUNCH_FAILED
 
 functions: weakref.WeakValueDictionary[int, Function] = weakref.WeakValueDictionary()
@@ -56,18 +57,51 @@ _Fill = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_
 _Error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
 
 
+_Nodes = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
+)
+_Type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+_Get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+_Set = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(graphs.KernelParams))
+_Parameter = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+
+
 class _Calls(ctypes.Structure):
     """`Calls` of runtime/driver.cpp."""
 
-    _fields_ = (("launch", _Launch), ("fill", _Fill), ("error", _Error))
+    _fields_ = (
+        ("launch", _Launch),
+        ("fill", _Fill),
+        ("error", _Error),
+        ("graph_nodes", _Nodes),
+        ("node_type", _Type),
+        ("get_params", _Get),
+        ("set_params", _Set),
+        ("parameter", _Parameter),
+    )
 
 
 class _Driver:
     """What the library calls; an exception becomes a status, under which its text is kept."""
 
     def __init__(self) -> None:
-        self.failures: dict[int, tuple[bytes, bytes]] = {}
-        self.calls = _Calls(_Launch(self.launch), _Fill(self.fill), _Error(self.error))
+        self.failures = {_INVALID_VALUE: (b"CUDA_ERROR_INVALID_VALUE", b"invalid argument")}
+        self.calls = _Calls(
+            _Launch(self.launch),
+            _Fill(self.fill),
+            _Error(self.error),
+            _Nodes(self.graph_nodes),
+            _Type(self.node_type),
+            _Get(self.get_params),
+            _Set(self.set_params),
+            _Parameter(self.parameter),
+        )
 
     def launch(self, config: Any, function: int, parameters: Any) -> int:
         return self._status(lambda: _launch(config.contents, functions[function], parameters))
@@ -76,6 +110,7 @@ class _Driver:
         def run() -> None:
             memory.bytes_at(address, 4 * words).view(np.uint32)[:] = word
 
+        run.kind, run.address = streams.FILL, address  # type: ignore[attr-defined]
         return self._status(lambda: streams.of_pointer(stream or 0)._run(run))
 
     def error(self, status: int, text: int, out: Any) -> int:
@@ -84,6 +119,42 @@ class _Driver:
             return 1
         out[0] = known[text]
         return 0
+
+    def graph_nodes(self, graph: int, out: Any, count: Any) -> int:
+        nodes = graphs.nodes_of(streams.graph_of(graph))
+        for i, node in enumerate(nodes[: count[0]] if out else ()):
+            out[i] = node.handle
+        count[0] = len(nodes)
+        return 0
+
+    def node_type(self, node: int, out: Any) -> int:
+        out[0] = graphs.nodes[node].kind
+        return 0
+
+    def get_params(self, node: int, kind: int, out: int) -> int:
+        found = graphs.nodes[node]
+        if found.kind != kind:
+            return _INVALID_VALUE
+        params = found.params()
+        ctypes.memmove(out, ctypes.byref(params), ctypes.sizeof(params))
+        return 0
+
+    def set_params(self, exec_: int, node: int, params: Any) -> int:
+        """As CUDA's: the kernel stays the same, and what has been launched keeps its parameters."""
+        found, new = graphs.nodes[node], params.contents
+        if not isinstance(found.action, graphs.Work) or found.function != new.function:
+            return _INVALID_VALUE
+        actions = streams.graph_of(exec_)._actions
+        actions[found.index] = found.action.changed(new)
+        return 0
+
+    def parameter(self, function: int, index: int, offset: Any, size: Any) -> int:
+        for node in list(graphs.nodes.values()):
+            if node.function == function and index < len(node.blocks):
+                sizes = list(map(len, node.blocks))
+                offset[0], size[0] = sum(sizes[:index]), sizes[index]
+                return 0
+        return _INVALID_VALUE
 
     def _status(self, call: Any) -> int:
         try:
@@ -104,26 +175,14 @@ def _launch(config: _Config, function: Function, parameters: Any) -> None:
         raise launch.CUDADriverError(
             400, "CUDA_ERROR_INVALID_HANDLE", f"a kernel of device {function.device} on device {device}"
         )
-    sizes = [size for _, size in function.entry.parameters]
-    prepared = launch.Launch(
-        entry=function.entry,
-        card=devices.card(device),
-        device=device,
-        grid=tuple(config.grid),
-        block=tuple(config.block),
-        arguments=[
-            np.frombuffer(ctypes.string_at(parameters[i], size), np.uint8) for i, size in enumerate(sizes)
-        ],
-        shared_mem=config.shared,
-        max_dynamic_shared=function.kernel.max_dynamic_shared_size_bytes,
-        cooperative=False,
-        dependent=any(
-            config.attributes[i].id == PROGRAMMATIC_STREAM_SERIALIZATION and config.attributes[i].value[1]
-            for i in range(config.attribute_count)
-        ),
+    dependent = any(
+        config.attributes[i].id == PROGRAMMATIC_STREAM_SERIALIZATION and config.attributes[i].value[1]
+        for i in range(config.attribute_count)
     )
-    chosen = active[-1]
-    streams.of_pointer(config.stream or 0)._run(lambda: prepared.run(chosen))
+    sizes = {"grid": tuple(config.grid), "block": tuple(config.block), "shared_mem": config.shared}
+    blocks = [ctypes.string_at(parameters[i], size) for i, (_, size) in enumerate(function.entry.parameters)]
+    work = graphs.Work(function, sizes | {"dependent": dependent}, blocks, active[-1])
+    streams.of_pointer(config.stream or 0)._run(work)
 
 
 @contextmanager

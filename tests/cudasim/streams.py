@@ -7,11 +7,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
-Action = Callable[[], None]
+Action = Callable[[], None]  # in a graph a node: graphs.py
 _addresses = itertools.count(0x5700, 16)
+KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_graphs: dict[int, Graph] = {}  # those of the runtime's functions, by handle
 
 
 class CUDARuntimeError(RuntimeError):
@@ -27,13 +30,14 @@ class Graph:
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
+        self.nodes: list[Any] | None = None  # graphs.py
 
     def launch(self, stream: Stream | None = None) -> None:
         target = stream or current_stream()
         target._run(self._replay)
 
     def _replay(self) -> None:
-        for action in self._actions:
+        for action in list(self._actions):
             action()
 
 
@@ -143,6 +147,36 @@ def get_elapsed_time(start: Event, end: Event) -> float:
     return (end._time - start._time) * 1e3
 
 
+def end_capture(stream: int) -> int:
+    """cudaStreamEndCapture: the handle of a graph that is not yet to be launched."""
+    return _keep(of_pointer(stream).end_capture())
+
+
+def instantiate(graph: int) -> int:
+    """cudaGraphInstantiate: a copy that is launched, with nodes in the order of the graph's."""
+    made = Graph()
+    made._actions = list(_graphs[graph]._actions)
+    return _keep(made)
+
+
+def _keep(graph: Graph) -> int:
+    handle = next(_addresses)
+    _graphs[handle] = graph
+    return handle
+
+
+def graph_of(handle: int) -> Graph:
+    return _graphs[handle]
+
+
+def launch_graph(exec_: int, stream: int) -> None:
+    _graphs[exec_].launch(of_pointer(stream))
+
+
+def destroy_graph(handle: int) -> None:
+    del _graphs[handle]
+
+
 def of_pointer(ptr: int) -> Stream:
     """The stream that the driver knows by a number."""
     return _streams[ptr]
@@ -152,8 +186,10 @@ def current_stream(device_id: int | None = None) -> Stream:
     return getattr(_state, "stream", Stream.null)
 
 
-def submit(action: Action) -> None:
-    """Run on the current stream."""
+def submit(action: Action, kind: int = KERNEL) -> None:
+    """Run on the current stream; in a graph a node of that kind, which touches the arrays of the action."""
+    if kind != KERNEL:
+        action.kind = kind  # type: ignore[attr-defined]
     current_stream()._run(action)
 
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy as np
 from ...errors import DeviceError, OutOfDeviceMemory
 from ...plans.basis import Handles
 from .. import Array
+from .graph import Launched, Recorded
 from .tiles import Card
 
 _LEAST_CAPABILITY = (7, 5)
@@ -98,32 +100,54 @@ recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default
 class Shared:
     """Arrays made once, on one stream, and read on any.
 
-    Other streams wait for their making, and for that of the parts which the arrays point to. Before their
-    memory, which goes back to the first stream's pool, serves anything else, that stream waits for the
-    others.
+    Streams wait for their making, and for that of their parts: what the arrays point to, and what fills
+    them. Before their memory, which goes back to the first stream's pool, serves anything else, that stream
+    waits for the others.
+
+    `launches` are those that `fill` makes, once, before the first use on any stream: their kernels can be
+    compiled until then. Then they and the value are let go.
     """
 
-    def __init__(self, value: Any, device: Any, stream: Any, parts: Sequence[Shared] = ()) -> None:
+    def __init__(
+        self,
+        value: Any,
+        device: Any,
+        stream: Any,
+        parts: Sequence[Shared] = (),
+        fill: Callable[[], None] | None = None,
+        launches: Sequence[Any] = (),
+    ) -> None:
         self.value, self._device, self._home, self._parts = value, device, stream, parts
-        for part in parts:
-            part.on(stream)
-        self._made = stream.record()
-        self._streams = {stream.ptr: stream}
+        self._fill, self._launches = fill, launches
+        self._made, self._maker = stream.record(), stream.ptr
+        self._streams: dict[int, Any] = {}
+        self._one_at_a_time = Lock()
+
+    def pending(self) -> list[Any]:
+        """The launches that the first use makes, those of the parts too."""
+        return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
-        """The value, for work on a stream."""
+        """The value, for work on a stream, the current one."""
         if stream.ptr not in self._streams:
-            for part in self._parts:
-                part.on(stream)
-            stream.wait_event(self._made)
-            self._streams[stream.ptr] = stream
+            with self._one_at_a_time:
+                for part in self._parts:
+                    part.on(stream)
+                if stream.ptr != self._maker:
+                    stream.wait_event(self._made)
+                if self._fill is not None:
+                    with self._device:
+                        self._fill()
+                        self._made, self._maker = stream.record(), stream.ptr
+                    self.value, self._fill, self._launches = None, None, ()
+                self._streams[stream.ptr] = stream
         recorded = recording.get()
         if recorded is not None:
             recorded.append(self)
         return self.value
 
     def __del__(self) -> None:
-        if len(self._streams) > 1:
+        if self.value is not None and self._streams.keys() - {self._home.ptr}:
             try:  # at the end of the process CUDA may be gone, and this module's names
                 with self._device:
                     for stream in self._streams.values():
@@ -210,15 +234,24 @@ class Device:
 
     @cached_property
     def driver(self) -> dict[str, int]:
-        """The addresses of libcuda's functions that launch, by name.
+        """The addresses of libcuda's functions that launch, by name; DeviceError as for libcuda."""
+        return {
+            name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0 for name in _DRIVER
+        }
+
+    @cached_property
+    def libcuda(self) -> ctypes.CDLL:
+        """CUDA's driver.
 
         Raises:
-            DeviceError: libcuda is not found, or lacks one.
+            DeviceError: it is not found, or lacks what launches need.
         """
         path = os.environ.get("POLYGPU_LIBCUDA") or "libcuda.so.1"
         try:
             library = ctypes.CDLL(path)
-            return {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _DRIVER}
+            for name in _DRIVER:
+                getattr(library, name)
+            return library
         except (OSError, AttributeError) as error:
             raise DeviceError(
                 f"{self.name}: {path} does not load or is too old: {error}; "
@@ -302,7 +335,7 @@ class Device:
     def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
         return Shared(value, self._device, self._stream(), parts)
 
-    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
         with self._scope:
@@ -313,12 +346,22 @@ class Device:
                 with cuda.using_allocator(pool.malloc), stream:
                     f()  # compiles kernels, makes tables, fills the pool
                     stream.synchronize()
+                    before = len(recorded)
                     # Other threads may allocate meanwhile.
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                     try:
                         result = f()
-                    finally:
+                    except BaseException:
+                        stream.end_capture()
+                        raise
+                    if arrays is None:
                         graph = stream.end_capture()
+                    else:  # CuPy's object of a graph does not keep the nodes
+                        graph = cuda.runtime.streamEndCapture(stream.ptr)
             finally:
                 recording.reset(token)
-        return _Replay(self._scope, graph, (f, pool, stream, recorded), result)
+            kept = f, pool, stream, recorded
+            if arrays is not None:
+                launched = [x for x in recorded[before:] if isinstance(x, Launched)]
+                return Recorded(self, graph, launched, arrays, (*kept, result))
+        return _Replay(self._scope, graph, kept, result)

@@ -18,10 +18,11 @@ from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
 from .. import Array, cuda_sources
+from . import graph
 from .device import INSTALL, Device, Shared, recording
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
-ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
+ALIGNMENT = graph.ALIGNMENT
 MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
@@ -150,10 +151,11 @@ class Recipe:
 class Prepared:
     """A recipe whose kernels are loaded: it wants a stream and the operands' addresses."""
 
-    __slots__ = ("launch", "streams", "temporaries", "used")
+    __slots__ = ("launch", "steps", "streams", "temporaries", "used")
 
-    def __init__(self, launch: Callable[..., None], recipe: Recipe) -> None:
+    def __init__(self, launch: Callable[..., None], steps: Sequence[Any], recipe: Recipe) -> None:
         self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
+        self.steps = steps  # those of `launch`
         self.streams: set[int] = set()  # that have waited for what is used
 
 
@@ -260,7 +262,21 @@ class Launcher(Device):
         stream_of, device, new = self.xp.cuda.get_current_stream, self._current_device, self.xp.ndarray
         card = self.card
 
-        def call(x: Any, y: Any = None) -> Array | None:
+        def place(out: Any, *operands: Any) -> int | None:
+            """Where the result goes; None where that wants to be looked at."""
+            if type(out) is not new or out.shape != shape or out.dtype != dtype:
+                return None
+            data = out.data
+            begin: int = data.ptr
+            if begin % ALIGNMENT or data.device_id != index:
+                return None
+            end = begin + out.nbytes
+            for x in operands:
+                if x is not None and x is not out and x.data.ptr < end and begin < x.data.ptr + x.nbytes:
+                    return None
+            return begin
+
+        def call(x: Any, y: Any = None, out: Any = None) -> Array | None:
             stream, first = stream_of(index).ptr, x.data
             a, b = first.ptr, 0 if y is None else y.data.ptr
             if (
@@ -273,11 +289,17 @@ class Launcher(Device):
             ):
                 return None
             try:
-                out = new(shape, dtype)
-                if y is None:
-                    launch(stream, a, out.data.ptr)
+                if out is None:
+                    out = new(shape, dtype)
+                    target = out.data.ptr
                 else:
-                    launch(stream, a, b, out.data.ptr)
+                    target = place(out, x, y)
+                    if target is None:
+                        return None
+                if y is None:
+                    launch(stream, a, target)
+                else:
+                    launch(stream, a, b, target)
             except self._memory_error as error:
                 raise self._scope.out_of_memory(error) from error
             except _cpu.NoContext:
@@ -299,16 +321,28 @@ class Launcher(Device):
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
+    def _filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
+        """A part of arrays that these launches fill, which read and write what is kept."""
+
+        def fill() -> None:
+            for launch in launches:
+                self.launch(launch)
+
+        return Shared(kept, self._device, self._stream(), (), fill, launches)
+
     def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
         stream = self._stream()
         at = stream.ptr
-        if at not in prepared.streams or recording.get() is not None:
+        recorded = recording.get()
+        if at not in prepared.streams or recorded is not None:
             for shared in prepared.used:
                 shared.on(stream)
             prepared.streams.add(at)
         if prepared.temporaries:  # let go when all is launched: who gets them next comes after on the stream
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
+        if recorded is not None:
+            recorded.append(graph.Launched(prepared.steps, tuple(addresses)))
         try:
             prepared.launch(at, *addresses)
         except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
@@ -328,7 +362,8 @@ class Launcher(Device):
         return prepared
 
     def _prepare(self, recipe: Recipe) -> Prepared:
-        self._compile([step.launch for step in recipe.steps])
+        pending = [launch for shared in recipe.used for launch in shared.pending()]
+        self._compile([*(step.launch for step in recipe.steps), *pending])
         ready = []
         for launch, operands, offsets in recipe.steps:
             if launch.grid[0] == 0:
@@ -339,7 +374,7 @@ class Launcher(Device):
             early = launch.early and few and self.card.capability >= _CAN_START_EARLY
             ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
         call = _cpu.Launches(self.driver, ready)
-        return Prepared(call, recipe)
+        return Prepared(call, ready, recipe)
 
     def _compile(self, launches: Sequence[Launch]) -> None:
         """Compile the kernels that are not yet there side by side; NVRTC takes a core for each."""

@@ -398,15 +398,15 @@ class Multiply(Elementwise, Transform):
     def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> Shared:
         """The twiddles of each pass, in its order, at table_offsets."""
 
-        def make() -> Array:
+        def make() -> tuple[Array, tuple[Shared, ...]]:
             nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")
             table: Array = self.xp.empty(offsets[len(passes)], np.uint8)
             where = {"table": self.address(table), "nodes": self.address(nodes)}
-            for passed, offset in zip(passes, offsets, strict=False):
-                self.launch(arrange_launch(passed, offset=offset, **where))
-            return table
+            pairs = zip(passes, offsets, strict=False)
+            launches = [arrange_launch(passed, offset=offset, **where) for passed, offset in pairs]
+            return table, (self._filling(launches, table, nodes),)
 
-        return self._kept(plan.handles, f"tables {passes}", lambda: (make(), ()))
+        return self._kept(plan.handles, f"tables {passes}", make)
 
     # ---- through auxiliary primes ----
 

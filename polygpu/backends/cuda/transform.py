@@ -295,18 +295,23 @@ class Transform(Launcher):
         name = f"{self.name} {key}"
         missing = [p for p in primes if name not in p.handles]
         if missing:
-            made = self._make_tables(missing, word, passes)
-            for prime, table in zip(missing, made, strict=True):
-                prime.handles.setdefault(name, self._share(table))  # another thread may have been faster
+            tables, filling = self._make_tables(missing, word, passes)
+            for prime, table in zip(missing, tables, strict=True):
+                made = self._share(table, (filling,))
+                prime.handles.setdefault(name, made)  # another thread may have been faster
         return [p.handles[name] for p in primes]
 
-    def _make_tables(self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]) -> list[Array]:
+    def _make_tables(
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]
+    ) -> tuple[list[Array], Shared]:
+        """Memory for the tables of primes, and what fills it at its first use."""
         points, kind = primes[0].points, primes[0].kind
         bits = points.bit_length() - (1 if kind == "negacyclic" else 2)
         offsets = table_offsets(passes, word)
         moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
         tables: list[Array] = [self.xp.empty(offsets[-1], np.uint8) for _ in primes]
         pointers = self.from_host(np.array([self.address(x) for x in tables], np.uint64))
+        launches, kept = list[Launch](), [moduli, pointers, *tables]
         for direction, sign in enumerate((1, -1)):
             factors = np.ones((len(primes), max(bits, 1)), np.uint64)
             scale = np.ones(len(primes), np.uint64)
@@ -318,12 +323,13 @@ class Transform(Launcher):
                 if sign < 0:
                     scale[i] = pow(points, -1, q)
             constants = [self.from_host(x) for x in (factors, scale)]
+            kept += constants
             values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
             values |= {"factors": self.address(constants[0]), "scale": self.address(constants[1])}
             values["negacyclic"] = kind == "negacyclic"
             for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
-                self.launch(fill_launch(word, passed, len(primes), offset=offset, **values))
-        return tables
+                launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
+        return tables, self._filling(launches, *kept)
 
     def _leaves(self, plan: NttPlan) -> Shared:
         """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
