@@ -16,6 +16,7 @@ template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree)
 // Pointwise loops finish rows of any length themselves.
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
 template <class T> const GemmKernels<T> &gemm_kernels();
+const SamplingKernels &sampling_kernels_in_use();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();

@@ -1,4 +1,5 @@
 // The kernels every machine can run; residues from the others must equal theirs bit for bit.
+#include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -64,6 +65,7 @@ const Isa isa_portable{
     product_kernels<u64, ScalarReals>(),
     gemm_kernels<u32, ScalarReals>(),
     gemm_kernels<u64, ScalarReals>(),
+    sampling_kernels<ScalarReals, CountAll>(),
 };
 
 }  // namespace pg

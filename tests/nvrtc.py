@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import elementwise, fft, matmul, multiply, transform
+from polygpu.backends.cuda import elementwise, fft, matmul, multiply, sampling, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
@@ -38,6 +39,7 @@ from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
 from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
+from polygpu.plans.sampling import TERNARY, binomial, gaussian, tuniform
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -123,6 +125,21 @@ def entrywise_launches() -> Iterator[Launch]:
         plan, filled = AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), "n length units limbs count"
         yield multiply.spread_launch(plan, 1, **blank(multiply.SPREAD, filled))
         yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
+
+
+def sampling_launches() -> Iterator[Launch]:
+    """Every shape of small integers, with every number of bytes."""
+    samplers = [TERNARY, *map(binomial, (4, 8, 16, 32)), *map(tuniform, (6, 14, 30, 62))]
+    samplers += [gaussian(Fraction(sigma)) for sigma in (3, 100, 10000)]
+    yield sampling.keystream_launch(64, **blank(sampling.KEYS, "blocks"))
+    for modulus in (SMALL, LARGE):
+        basis = basis_of((modulus,))
+        for whole in (False, True):
+            yield sampling.uniform_launch(basis, whole, 64, **blank(sampling.UNIFORM, "blocks limbs"))
+        filled = "blocks bound weights limbs parameter count"
+        for sampler in samplers:
+            yield sampling.small_launch(basis, sampler, 64, **blank(sampling.SMALL, filled))
+        yield sampling.sparse_launch(basis, 1, **blank(sampling.SPARSE, "limbs"))
 
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
@@ -232,6 +249,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     largest: dict[str, Kernel] = {}
     for launch in (
         *entrywise_launches(),
+        *sampling_launches(),
         *transform_launches(card, transforms),
         *fft_product_launches(card, transforms),
         *fft_launches(),

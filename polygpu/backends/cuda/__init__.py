@@ -7,9 +7,10 @@ from .device import absence, describe
 from .fft import Fft
 from .matmul import Matmul
 from .multiply import Multiply
+from .sampling import Sampling
 
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Matmul, Fft):
+class CudaBackend(Multiply, Matmul, Fft, Sampling):
     """The kernels behind the protocol, on one GPU."""
