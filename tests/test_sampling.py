@@ -312,6 +312,24 @@ def test_pieces_of_small_integers_join(name):
         assert pg.concatenate(pieces) == whole
 
 
+@on("simulated", "cuda")
+@pytest.mark.parametrize("n", [300, 299])
+@pytest.mark.parametrize(
+    "draw", [pg.Ring.random, DRAWS["gaussian 2^20"], DRAWS["ternary"], DRAWS["weight 3"]]
+)
+def test_many_blocks_of_threads(n, draw):
+    """Blocks of 256 threads have 1024 residues, 512 Gaussians of this width, 2048 ternary ones."""
+    for moduli in ([97, 2**31 - 1], [2**61 - 1, 5]):
+        ring = pg.Ring(n, moduli)
+        found = draw(ring, 9, seed=3, start=1)
+        with pg.device("cpu"):
+            assert np.array_equal(host(found.data), draw(ring, 9, seed=3, start=1).data)
+    ring = pg.Ring(1500 + n, 17)
+    found = draw(ring, 2, seed=4)
+    with pg.device("cpu"):
+        assert np.array_equal(host(found.data), draw(ring, 2, seed=4).data)
+
+
 @every_draw
 @pytest.mark.parametrize("moduli", [[2**20 + 7, 3], [2**50 + 55, 2**64 - 59]])
 def test_small_integers_of_every_instruction_set(name, moduli, each_isa):
