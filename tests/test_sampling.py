@@ -109,7 +109,7 @@ def test_batch_split_start_and_device_change_nothing(ring):
         whole = ring.random((6, 2), seed=3)
     assert np.array_equal(host(found.data), whole.data) and found.device == backend().name
     assert found == pg.concatenate([ring.random((2, 2), seed=3, start=4 * i) for i in range(3)])
-    assert found[1, 1] == ring.random(seed=3, start=3)
+    assert found[1, 1] == ring.random(seed=3, start=np.uint8(3))
     assert ring.random((0, 2), seed=3).shape == (0, 2)
 
 

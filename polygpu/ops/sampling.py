@@ -58,36 +58,35 @@ def _utf8(seed: str) -> bytes:
         raise ParameterError(f"seed: {seed!r} has no UTF-8; give bytes or an int") from None
 
 
-def _check_start(start: int, items: int, size: int, n: int) -> None:
-    """Raise ParameterError where polynomials of so many bytes a coefficient leave the stream."""
-    if integer(start, "start") < 0:
+def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
+    """Memory for polynomials of `size` bytes of stream a coefficient, after checks of batch and start."""
+    shape = checked_batch(batch)
+    first = integer(start, "start")
+    if first < 0:
         raise ParameterError(f"start: {shown(start)} must be at least 0")
-    if start >> 48:
+    if first >> 48:
         raise ParameterError(f"start: {shown(start)} must be below 2**48")
-    last = _STREAM // (size * n)
-    if start + items > last:
+    out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
+    items, last = prod(shape), _STREAM // (size * n)
+    if first + items > last:
         raise ParameterError(
-            f"start: {start} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
+            f"start: {first} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
         )
+    return out
 
 
 def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array:
     """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
-    shape = checked_batch(batch)
-    _check_start(start, prod(shape), 8 * (basis.words + 1), n)
-    key = key_of(seed)
-    out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
-    backend_for(basis, out).uniform(basis, key, int(start), out)
+    out = _result(basis, n, batch, 8 * (basis.words + 1), start)
+    backend_for(basis, out).uniform(basis, key_of(seed), int(start), out)
     return out
 
 
 def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, seed: Seed, start: int) -> Array:
     """Residues (*batch, rows, n) of small integers; the label names the sampler and its parameter."""
-    shape = checked_batch(batch)
-    _check_start(start, prod(shape), sampler.size, n)
+    out = _result(basis, n, batch, sampler.size, start)
     name, _, parameter = label.partition(" ")
     key = key_of(seed, f"polygpu {name} 1 n={n} {parameter} ")
-    out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
     backend_for(basis, out).sample(basis, sampler, key, int(start), out)
     return out
 
