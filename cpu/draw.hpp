@@ -7,13 +7,11 @@
 namespace pg {
 namespace {
 
-// (high 2^64 + low) mod q, numbers one after another, low word first. Below 2^62 by Shoup's product with 2^64 mod q and
-// one with 1, both below 2q; above, one division, before which the high word is below 4q (docs/math.md, "Random
-// elements").
+// (high 2^64 + low) mod q; in arrays the low word comes first (docs/math.md, "Small random elements").
+// For q > 2^62 - 1: high < 4q is reduced, then one division as divide() has it, without quotient and branches.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;
-    // As divide(), without its quotient and without branches.
     const u128 estimate = (u128)m.recip.v * high + (((u128)high << 64) | low);
     u64 r = low - ((u64)(estimate >> 64) + 1) * m.recip.d;
     r += m.recip.d & (0 - (u64)(r > (u64)estimate));
@@ -45,13 +43,14 @@ template <class T, class R> void reduce_pairs_strict(const u64 *x, T *y, size_t 
     }
     for (; i < n; ++i) y[i] = divide_pair<T>(x[2 * i], x[2 * i + 1], m);
 }
+// For q < 2^62: Shoup's products with 2^64 mod q and with 1, both below 2q.
 template <class T> PG_INLINE T reduce_pair(u64 low, u64 high, const ScalarLanes<u64> &l, u64 c, u64 c_shoup, u64 one) {
     const u64 r = l.mul_lazy(high, {c, c_shoup}) + l.mul_lazy(low, {1, one});
     return (T)l.reduce_once(l.relax(r), l.q);
 }
 template <class T, class R> void reduce_pairs(const u64 *x, T *y, size_t n, const Modulus &m) {
     if (m.bits > 62) return reduce_pairs_strict<T, R>(x, y, n, m);
-    const u64 c = reduce(m, 1 % m.q, 0), c_shoup = shoup_quotient(m, c), one = shoup_quotient(m, 1);
+    const u64 c = reduce(m, 1, 0), c_shoup = shoup_quotient(m, c), one = shoup_quotient(m, 1);
     size_t i = 0;
     if constexpr (R::WIDTH > 1) {
         const typename R::Words l(m);
