@@ -29,9 +29,6 @@ class Basis {
     // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
     void reduce_integers(const Numbers &x, const Out &out) const;
 
-    // out row `limb` (all rows of a wide modulus): numbers of k words, (items, degree, k), mod q
-    void reduce_words(const Numbers &words, size_t limb, const Out &out) const;
-
     // out (batch, m, n) = a b of any words, (batch or 1, m, k) and (batch or 1, k, n)
     void matmul(const Array &a, const Array &b, const Out &out) const;
 

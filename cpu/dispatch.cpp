@@ -98,6 +98,8 @@ template <class T> const GemmKernels<T> &gemm_kernels() {
 template const GemmKernels<u32> &gemm_kernels();
 template const GemmKernels<u64> &gemm_kernels();
 
+const SamplingKernels &sampling_kernels_in_use() { return current().sampling; }
+
 template <class T> const FftKernels<T> &fft_kernels() {
     if constexpr (sizeof(T) == 4) return current().fft_float;
     else return current().fft_double;

@@ -19,6 +19,7 @@ template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
 template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits);
 template <class T> const EstimateKernels<T> &estimate_kernels();
 template <class T> const GemmKernels<T> &gemm_kernels();
+const SamplingKernels &sampling_kernels_in_use();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();

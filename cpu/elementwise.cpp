@@ -127,33 +127,4 @@ void Basis::reduce_integers(const Numbers &x, const Out &out) const {
     else reduce_integers_to<u64>(*this, x, is_signed, out);
 }
 
-void Basis::reduce_words(const Numbers &words, size_t limb, const Out &out) const {
-    require(words.hold<u64>() && words.ndim() == 3, "reduce_words: uint64 (items, degree, words)");
-    const size_t n = words.shape(1), k = words.shape(2), r = rows();
-    if (narrow_) result_of<u32>(out, r);
-    else result_of<u64>(out, r);
-    require(limb < r && last(out) == n && batch_of(out) == words.shape(0), "reduce_words: lengths differ");
-    for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &worker) {
-        const u64 *x = (const u64 *)words.data() + item * n * k;
-        if (wide()) {
-            std::vector<u64> value(r), scratch(r + 1);
-            u64 *y = (u64 *)out.data() + item * r * n;
-            for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
-                std::fill(value.begin(), value.end(), 0);
-                for (size_t i = k; i-- > 0;) wide_.horner(value.data(), 0, x[i], scratch.data());
-                for (size_t i = 0; i < r; ++i) y[i * n + j] = value[i];
-            }
-            return;
-        }
-        const Modulus &m = moduli_[limb];
-        for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
-            u64 value = 0;
-            for (size_t i = k; i-- > 0;) value = reduce(m, value, x[i]);
-            const size_t at = (item * r + limb) * n + j;
-            if (narrow_) ((u32 *)out.data())[at] = (u32)value;
-            else ((u64 *)out.data())[at] = value;
-        }
-    });
-}
-
 }  // namespace pg

@@ -1,5 +1,6 @@
 // AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
 #include "combine.hpp"
+#include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -315,6 +316,13 @@ struct Reals {
         const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
         return _mm256_sub_epi64(right(_mm256_xor_si256(x, sign), count), right(sign, count));
     }
+    static PG_INLINE I mul_low(I x, I y) { return Words::low_product(x, Words::upper(x), y, Words::upper(y)); }
+    static PG_INLINE I mul_high(I x, I y) { return Words::high_product(x, Words::upper(x), y, Words::upper(y)); }
+    static PG_INLINE I add_where_above(I x, I y, I sum, I term) {  // sum + term where x > y
+        const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
+        const I above = _mm256_cmpgt_epi64(_mm256_xor_si256(x, sign), _mm256_xor_si256(y, sign));
+        return _mm256_add_epi64(sum, _mm256_and_si256(above, term));
+    }
     static PG_INLINE I centred(I x, I half, I q) {
         const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
         I above = _mm256_cmpgt_epi64(_mm256_xor_si256(x, sign), _mm256_xor_si256(half, sign));
@@ -341,6 +349,7 @@ const Isa isa_avx2{
     gemm_kernels<u64, Reals>(),
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
+    sampling_kernels<Reals, CountAll>(),
 };
 
 }  // namespace pg

@@ -1,5 +1,6 @@
 // AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
 #include "combine.hpp"
+#include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -372,8 +373,43 @@ struct Reals {
     static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right_signed(I x, unsigned count) { return _mm512_sra_epi64(x, _mm_cvtsi32_si128((int)count)); }
+    static PG_INLINE I mul_low(I x, I y) { return _mm512_mullo_epi64(x, y); }
+    static PG_INLINE I mul_high(I x, I y) { return Words::high_product(x, y, Words::upper(y)); }
+    static PG_INLINE I add_where_above(I x, I y, I sum, I term) {  // sum + term where x > y
+        return _mm512_mask_add_epi64(sum, _mm512_cmpgt_epu64_mask(x, y), sum, term);
+    }
     static PG_INLINE I centred(I x, I half, I q) {
         return _mm512_mask_sub_epi64(x, _mm512_cmpgt_epu64_mask(x, half), x, q);
+    }
+};
+
+// As CountAll, in two steps: the bucket by all 15 of their ends, then all thresholds of the bucket, which permutations
+// pick. Addresses and work are the same for every value.
+struct CountByBuckets {
+    static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
+        constexpr size_t VECTORS = 4;
+        const __m512i one = _mm512_set1_epi64(1), step = _mm512_set1_epi64((long long)draw.bucket + 1);
+        const u64 *const ends = draw.buckets + 16 * draw.bucket;
+        __m512i x[VECTORS], bucket[VECTORS], sum[VECTORS];
+        for (size_t at = 0; at < DRAW_BLOCK; at += 8 * VECTORS) {
+            for (size_t k = 0; k < VECTORS; ++k)
+                x[k] = _mm512_loadu_si512(u + at + 8 * k), bucket[k] = _mm512_setzero_si512();
+            for (size_t b = 0; b < 15; ++b) {
+                const __m512i end = _mm512_set1_epi64((long long)ends[b]);
+                for (size_t k = 0; k < VECTORS; ++k)
+                    bucket[k] = _mm512_mask_add_epi64(bucket[k], _mm512_cmpge_epu64_mask(x[k], end), bucket[k], one);
+            }
+            for (size_t k = 0; k < VECTORS; ++k) sum[k] = _mm512_mullo_epi64(bucket[k], step);
+            for (size_t i = 0; i < draw.bucket; ++i) {
+                const __m512i low = _mm512_loadu_si512(draw.buckets + 16 * i);
+                const __m512i high = _mm512_loadu_si512(draw.buckets + 16 * i + 8);
+                for (size_t k = 0; k < VECTORS; ++k) {
+                    const __m512i threshold = _mm512_permutex2var_epi64(low, bucket[k], high);
+                    sum[k] = _mm512_mask_add_epi64(sum[k], _mm512_cmpge_epu64_mask(x[k], threshold), sum[k], one);
+                }
+            }
+            for (size_t k = 0; k < VECTORS; ++k) _mm512_storeu_si512(counts + at + 8 * k, sum[k]);
+        }
     }
 };
 
@@ -396,6 +432,7 @@ const Isa isa_avx512{
     gemm_kernels<u64, Reals>(),
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
+    sampling_kernels<Reals, CountByBuckets>(),
 };
 
 }  // namespace pg

@@ -1,5 +1,6 @@
 // The kernels every machine can run; residues from the others must equal theirs bit for bit.
 #include "combine.hpp"
+#include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "lanes_scalar.hpp"
@@ -67,6 +68,7 @@ const Isa isa_portable{
     gemm_kernels<u64, ScalarReals>(),
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
+    sampling_kernels<ScalarReals, CountAll>(),
 };
 
 }  // namespace pg

@@ -135,6 +135,34 @@ template <class T> struct GemmKernels {
     void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
 };
 
+// Distributions of small integers (polygpu/plans/sampling.py). A sparse polynomial is no loop of kernels.
+enum class DrawShape { ternary, sparse, binomial, gaussian, tuniform };
+constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
+
+struct Draw {
+    DrawShape shape;
+    size_t bytes;        // of stream for an integer
+    unsigned parameter;  // eta or b
+    // Of a Gaussian: terms with weights, each a sign and the number of thresholds that 63 bits are not below.
+    size_t terms, thresholds;
+    i64 weights[4];
+    const u64 *sorted;  // the thresholds
+    size_t bucket;      // thresholds in each of 16 buckets, then the one before the next: 16 (bucket + 1) cells in all
+    const u64
+        *buckets;  // [i * 16 + b]: threshold (bucket + 1) b + i; i = bucket: the last of bucket b. 2^64 - 1 beyond all
+};
+
+struct SamplingKernels {
+    // y = x mod q of n numbers of two words, low first
+    void (*reduce_pairs32)(const u64 *x, u32 *y, size_t n, const Modulus &m);
+    void (*reduce_pairs64)(const u64 *x, u64 *y, size_t n, const Modulus &m);
+    // y = v mod q, |v| <= bound <= 2^62
+    void (*reduce_small32)(const i64 *v, u32 *y, size_t n, const Modulus &m, u64 bound);
+    void (*reduce_small64)(const i64 *v, u64 *y, size_t n, const Modulus &m, u64 bound);
+    // n integers from draw.bytes each; any shape but sparse
+    void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
+};
+
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
@@ -148,6 +176,7 @@ struct Isa {
     GemmKernels<u64> gemm64;
     EstimateKernels<u32> estimate32;
     EstimateKernels<u64> estimate64;
+    SamplingKernels sampling;  // any q of the word
 };
 
 extern const Isa isa_portable;

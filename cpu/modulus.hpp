@@ -11,6 +11,7 @@ namespace pg {
 
 using u32 = uint32_t;
 using u64 = uint64_t;
+using i64 = int64_t;
 using u128 = unsigned __int128;
 
 struct Reciprocal {

@@ -29,9 +29,10 @@ from .errors import BadRoot, DomainError, NotNTTFriendly, ParameterError, RingMi
 from .exact.primes import root_order
 from .exact.roots import has_order, root_of_unity
 from .memory import check_memory
+from .ops import sampling
 from .ops.integers import from_integers, from_residues, ones
 from .ops.multiply import choose, plan_product
-from .ops.sampling import Seed, uniform
+from .ops.sampling import Batch, Seed
 from .ops.transform import eval_points
 from .plans.basis import Basis, Calls, basis_of
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
@@ -458,8 +459,8 @@ class Ring:
         x[at] = sign * integer(coefficient, "coefficient")
         return self(x)
 
-    def random(self, batch: int | tuple[int, ...] = (), seed: Seed = None, *, start: int = 0) -> Poly:
-        """Elements uniform in the ring, from a ChaCha20 stream.
+    def random(self, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+        """Elements uniform in the ring, from a ChaCha20 stream; made on the current device.
 
         Args:
             batch: batch shape.
@@ -468,14 +469,63 @@ class Ring:
             start: number of the first polynomial: a batch of 8 equals two of 4 with start 0 and 4.
 
         Cost: 8 (W + 1) bytes of stream a coefficient and limb, W words of a residue.
-        Source: ops/sampling.py fixes the stream.
+        Source: ops/sampling.py fixes the stream. The samplers below take the same batch, seed and start,
+        give coefficients, the same integer in all limbs, whatever the moduli, and share no stream.
 
         >>> R = Ring(4, 97)
         >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)
         True
         """
-        data = uniform(self.basis, self._n, checked_batch(batch), seed, start)
-        return Poly._wrap(self, backend().from_host(data), "coef")
+        return Poly._wrap(self, sampling.uniform(self.basis, self._n, batch, seed, start), "coef")
+
+    def ternary(
+        self, batch: Batch = (), weight: int | None = None, seed: Seed = None, *, start: int = 0
+    ) -> Poly:
+        """Coefficients uniform in {-1, 0, 1}, or exactly `weight` not 0, signs and places uniform.
+
+        Raises: ParameterError for a weight outside [0, n]. Cost: 8 bytes of stream a coefficient; with a
+        weight the time depends on the values. Distance from the ideal: 2^-64 a coefficient; with a weight
+        n 2^-63 a polynomial. Source: docs/math.md, "Small random elements".
+
+        >>> Ring(4, [17, 97]).ternary(weight=2, seed=1).to_bigints(centered=True).tolist()
+        [-1, 0, 1, 0]
+        """
+        return Poly._wrap(self, sampling.ternary(self.basis, self._n, batch, weight, seed, start), "coef")
+
+    def binomial(self, eta: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+        """Centred binomial coefficients, the sum of eta bits less that of eta others: sigma^2 = eta / 2.
+
+        Raises: ParameterError for eta outside [1, 32]. Exact. Cost: 1, 2, 4 or 8 bytes of stream a
+        coefficient, the least that hold 2 eta bits. Source: Alkim et al. 2016, "Post-quantum key exchange".
+
+        >>> Ring(4, 17).binomial(2, seed=1).to_bigints(centered=True).tolist()
+        [-1, 1, -1, -1]
+        """
+        return Poly._wrap(self, sampling.binomial(self.basis, self._n, batch, eta, seed, start), "coef")
+
+    def gaussian(self, sigma: float, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+        """Discrete Gaussian coefficients: P(z) in proportion to exp(-z^2 / (2 sigma^2)).
+
+        sigma: an int, float or Fraction, taken exactly. Raises: ParameterError outside [0.5, 2**20]. Distance
+        from the ideal, a coefficient: 2^-58 to sigma = 4, 2^-56 to 16, 2^-53 for all. Cost: 8 bytes of stream
+        to sigma = 16, 16 to 1024, else 32; no branch or address depends on a value.
+        Source: docs/math.md, "Small random elements"; Micciancio & Walter 2017 for the wide ones.
+
+        >>> Ring(4, 97).gaussian(3.2, seed=1).to_bigints(centered=True).tolist()
+        [0, -4, -3, 5]
+        """
+        return Poly._wrap(self, sampling.gaussian(self.basis, self._n, batch, sigma, seed, start), "coef")
+
+    def tuniform(self, b: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+        """Coefficients on [-2^b, 2^b]: the ends with probability 2^-(b + 2), all others with 2^-(b + 1).
+
+        Raises: ParameterError for b outside [0, 62]. Exact. Cost: 1, 2, 4 or 8 bytes of stream a coefficient,
+        the least that hold b + 2 bits. Source: the noise of TFHE-rs, Zama.
+
+        >>> Ring(4, 97).tuniform(3, seed=1).to_bigints(centered=True).tolist()
+        [2, -3, 5, 1]
+        """
+        return Poly._wrap(self, sampling.tuniform(self.basis, self._n, batch, b, seed, start), "coef")
 
     # ---- the evaluation domain ----
 

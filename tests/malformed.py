@@ -157,7 +157,17 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     index = np.arange(N)[::-1].copy()
     yield "permute", lambda x, y: basis.permute(x, index, y), [a, out]
     yield "reduce_integers", basis.reduce_integers, [np.arange(-4, 4), out]
-    yield "reduce_words", basis.reduce_words, [np.ones((1, N, 3), np.uint64), 0, out]
+    words = np.ones(N * (ring.basis.words + 1), np.uint64)
+    yield "reduce_words", basis.reduce_words, [words, 0, 0, out]
+    thresholds = np.array([2**62, 2**63 - 1], np.uint64)
+    gaussian = _cpu.Sampler(3, 16, 0, 6, np.array([1, 2]), thresholds)
+    yield "Sampler", _cpu.Sampler, [3, 16, 0, 6, np.array([1, 2]), thresholds]
+    for name, sampler in (
+        ("sparse", _cpu.Sampler(1, 8, 2, 1, np.zeros(0, np.int64), thresholds[:0])),
+        ("gaussian", gaussian),
+    ):
+        stream = np.ones(2 * N, np.uint64)
+        yield name, lambda x, y, of=sampler: of.draw(basis, x, 0, N, y), [stream, out]  # type: ignore[misc]
     if ring is not WIDE:
         transform = backend._native(ring.transform)
         yield "forward", transform.forward, [a, out]

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import elementwise, fft, matmul, multiply, rns, transform
+from polygpu.backends.cuda import elementwise, fft, matmul, multiply, rns, sampling, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
@@ -39,6 +40,7 @@ from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
 from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
 from polygpu.plans.rns import Conversion, Residues
+from polygpu.plans.sampling import TERNARY, binomial, gaussian, tuniform
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -140,6 +142,21 @@ def convert_launches(card: Card) -> Iterator[Launch]:
             values = blank(rns.CONVERT)
             names = ["source", "target", "table", "x", "own", "out"]
             yield rns.convert_launch(conversion, types, 1, 64, card, **{name: values[name] for name in names})
+
+
+def sampling_launches() -> Iterator[Launch]:
+    """Every shape of small integers, with every number of bytes."""
+    samplers = [TERNARY, *map(binomial, (4, 8, 16, 32)), *map(tuniform, (6, 14, 30, 62))]
+    samplers += [gaussian(Fraction(sigma)) for sigma in (3, 100, 10000)]
+    yield sampling.keystream_launch(64, **blank(sampling.KEYS, "blocks"))
+    for modulus in (SMALL, LARGE):
+        basis = basis_of((modulus,))
+        for whole in (False, True):
+            yield sampling.uniform_launch(basis, whole, 64, **blank(sampling.UNIFORM, "blocks limbs"))
+        filled = "blocks bound weights limbs parameter count"
+        for sampler in samplers:
+            yield sampling.small_launch(basis, sampler, 64, **blank(sampling.SMALL, filled))
+        yield sampling.sparse_launch(basis, 1, **blank(sampling.SPARSE, "limbs"))
 
 
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
@@ -250,6 +267,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     for launch in (
         *entrywise_launches(),
         *convert_launches(card),
+        *sampling_launches(),
         *transform_launches(card, transforms),
         *fft_product_launches(card, transforms),
         *fft_launches(),

@@ -17,6 +17,7 @@
 #include "pool.hpp"
 #include "results.hpp"
 #include "rns.hpp"
+#include "sampling.hpp"
 #include "tables.hpp"
 #include "threads.hpp"
 #include "transform.hpp"
@@ -58,7 +59,7 @@ NB_MODULE(_cpu, module) {
              nb::arg("out"))
         .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
         .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
-        .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
+        .def("reduce_words", &reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("first"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Residues>(module, "Residues")
@@ -74,6 +75,11 @@ NB_MODULE(_cpu, module) {
              nb::arg("accumulates"), nb::arg("transform").none(), nb::arg("own"), nb::arg("matrix"))
         .def("scale", &Conversion::scale, nb::arg("rows"), nb::arg("remainders"), nb::arg("fractions"))
         .def("run", &Conversion::run, nb::arg("x").none(), nb::arg("own").none(), nb::arg("out"));
+    nb::class_<Sampler>(module, "Sampler")
+        .def(nb::init<int, size_t, u64, u64, const Numbers &, const Numbers &>(), nb::arg("shape"), nb::arg("bytes"),
+             nb::arg("parameter"), nb::arg("bound"), nb::arg("weights"), nb::arg("thresholds"))
+        .def("draw", &Sampler::draw, nb::arg("basis"), nb::arg("stream"), nb::arg("first"), nb::arg("count"),
+             nb::arg("out"));
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));

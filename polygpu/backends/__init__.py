@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliarySize, FftProductPlan, Plan
 from ..plans.rns import Conversion
+from ..plans.sampling import Sampler
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
@@ -87,6 +88,12 @@ class Arithmetic(Memory, Protocol):
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
 
+    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
+        """Uniform residues of the polynomials start, start + 1, ... of a key's stream (ops/sampling.py)."""
+
+    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+        """Residues of small integers, of the polynomials start, start + 1, ... of a key's stream."""
+
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """Coefficients to the evaluation domain, in its bit-reversed order.
 
@@ -140,13 +147,6 @@ class Backend(Arithmetic, Protocol):
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
         """Cyclic convolutions of rows of 64 complex numbers; b may be one row for all."""
-
-
-class HostBackend(Backend, Protocol):
-    """A backend of NumPy arrays; random values are made on the host, whatever device they are for."""
-
-    def reduce_words(self, basis: Basis, words: Array, limb: int, out: Array) -> None:
-        """Residues of numbers of k uint64 words (items, n, k) into row `limb` of (items, rows, n)."""
 
 
 # ---- devices ----
@@ -226,15 +226,15 @@ def backend() -> Backend:
     return get_backend(current_device())
 
 
-def host() -> HostBackend:
+def host() -> Backend:
     """The backend of values in host memory: "reference" if that is chosen, else "cpu"."""
     return _host(_device.get())
 
 
 @cache
-def _host(device: str | None) -> HostBackend:
+def _host(device: str | None) -> Backend:
     chosen = device or _default_device()
-    return cast(HostBackend, get_backend(chosen if chosen in _HOST_DEVICES else "cpu"))
+    return get_backend(chosen if chosen in _HOST_DEVICES else "cpu")
 
 
 def backend_of(x: Array) -> Backend:

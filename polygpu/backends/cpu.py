@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
@@ -19,9 +19,13 @@ from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from ..plans.rns import Conversion, Residues
+from ..plans.sampling import Sampler, Shape
 from . import Array, Done, Op, host
+from .cipher import Keystream
 from .reference import HostMemory
 
+_PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the second cache
+_SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
 # Nanoseconds of a core by instruction set: a coefficient and layer of a transform, a real number of an FFT.
@@ -49,6 +53,30 @@ def configure() -> None:
 def _words(moduli: Iterable[int]) -> list[int]:
     """Moduli as the core takes them: 0 stands for 2^64."""
     return [q % (1 << 64) for q in moduli]
+
+
+def _coefficients(out: Array) -> int:
+    """Of all polynomials of a result."""
+    return int(prod(out.shape[:-2]) * out.shape[-1])
+
+
+def _pieces(
+    key: bytes, limb: int, start: int, count: int, size: int, unit: int = 1
+) -> Iterator[tuple[int, int, Array]]:
+    """The stream of coefficients from number `start` on, in pieces that stay in the cache.
+
+    Each piece: its first coefficient, counted from there, how many it has, a multiple of `unit`, and words
+    of their bytes, valid until the next.
+    """
+    if not count:
+        return
+    step = min(count, max(1, _PIECE // (size * unit)) * unit)
+    words = np.empty(-(-step * size // 8), np.uint64)
+    stream, zeros = Keystream(key, limb, start * size), np.zeros(step * size, np.uint8)
+    for first in range(0, count, step):
+        some = min(step, count - first)
+        stream.fill(words.view(np.uint8)[: some * size], zeros)
+        yield first, some, words
 
 
 class _Scope:
@@ -164,9 +192,30 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).reduce_integers(x, out)
 
-    def reduce_words(self, basis: Basis, words: Array, limb: int, out: Array) -> None:
+    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
         """See Backend."""
-        self._native_basis(basis).reduce_words(words, limb, out)
+        native, n, size = self._native_basis(basis), out.shape[-1], 8 * (basis.words + 1)
+        for limb in range(len(basis.moduli)):
+            for first, some, words in _pieces(key, limb, start * n, _coefficients(out), size):
+                native.reduce_words(words[: some * size // 8], limb, first, out)
+
+    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+        """See Backend."""
+        native, n = self._native_basis(basis), out.shape[-1]
+        drawn = self._native_sampler(sampler)
+        unit = n if sampler.shape == "sparse" else 1
+        for first, some, words in _pieces(key, 0, start * n, _coefficients(out), sampler.size, unit):
+            drawn.draw(native, words, first, some, out)
+
+    def _native_sampler(self, sampler: Sampler) -> _cpu.Sampler:
+        native: _cpu.Sampler | None = sampler.handles.get("cpu")
+        if native is None:
+            weights = np.array(sampler.weights, np.int64)
+            thresholds = np.array(sampler.thresholds, np.uint64)
+            shape = _SHAPES.index(sampler.shape)
+            native = _cpu.Sampler(shape, sampler.size, sampler.parameter, sampler.bound, weights, thresholds)
+            sampler.handles["cpu"] = native
+        return native
 
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import cmath
 import math
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -118,6 +120,71 @@ def value_of(conversion: Any, residues: Sequence[int]) -> int:
     return value
 
 
+def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
+    """Blocks first, first + 1, ... of the stream of a key and a limb, all at a time."""
+    counters = [first + i for i in range(count)]
+    state = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), 0, 0, limb, 0]
+    start = np.repeat(np.array(state, np.uint32)[:, None], count, axis=1)
+    start[12] = [c % 2**32 for c in counters]
+    start[13] = [c >> 32 for c in counters]
+    x = start.copy()
+    for turn in range(20):
+        for i in range(4):
+            shift = turn % 2  # columns, then diagonals
+            a, b, c, d = i, 4 + (i + shift) % 4, 8 + (i + 2 * shift) % 4, 12 + (i + 3 * shift) % 4
+            for u, v, w, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                x[u] += x[v]
+                mixed = x[w] ^ x[u]
+                x[w] = mixed << bits | mixed >> (32 - bits)
+    return (x + start).T.astype("<u4").tobytes()
+
+
+def numbers_of(key: bytes, limb: int, first: int, count: int, size: int) -> list[int]:
+    """Little-endian numbers first, first + 1, ... of `size` bytes each, of a limb's stream."""
+    block, skip = divmod(first * size, 64)
+    text = chacha20(key, limb, block, -(-(skip + count * size) // 64))[skip:]
+    return [int.from_bytes(text[i * size : (i + 1) * size], "little") for i in range(count)]
+
+
+@cache
+def gaussian_thresholds(variance: Any) -> list[int]:
+    """round(2^63 P(|z| <= j)) while below 2^63, P(z) in proportion to exp(-z^2 / (2 variance))."""
+    import decimal  # here: the import of polygpu is to be light
+
+    with decimal.localcontext(decimal.Context(prec=90, Emin=-(10**9), Emax=10**9)):
+        half = decimal.Decimal(variance.denominator) / decimal.Decimal(2 * variance.numerator)
+        sums, density, j = [decimal.Decimal(1)], decimal.Decimal(1), 0
+        while density > decimal.Decimal("1e-50"):
+            j += 1
+            density = (-j * j * half).exp()
+            sums.append(sums[-1] + 2 * density)
+        rounded = [math.floor(2**63 * x / sums[-1] + decimal.Decimal("0.5")) for x in sums]
+    return [x for x in rounded if x < 2**63]
+
+
+def small_integers(sampler: Any, numbers: list[int]) -> list[int]:
+    """The coefficients of one polynomial from its numbers."""
+    p = sampler.parameter
+    if sampler.shape == "ternary":
+        return [3 * w // 2**64 - 1 for w in numbers]
+    if sampler.shape == "sparse":
+        chosen = set(sorted(range(len(numbers)), key=lambda j: (numbers[j] // 2, j))[:p])
+        return [1 - 2 * (w % 2) if j in chosen else 0 for j, w in enumerate(numbers)]
+    if sampler.shape == "binomial":
+        return [(w % 2**p).bit_count() - (w // 2**p % 2**p).bit_count() for w in numbers]
+    if sampler.shape == "tuniform":
+        return [(w % 2 ** (p + 2) + 1) // 2 - 2**p for w in numbers]
+    thresholds, values = gaussian_thresholds(sampler.variance), []
+    for w in numbers:
+        total = 0
+        for weight in sampler.weights:
+            w, word = divmod(w, 2**64)
+            size = sum(word // 2 >= t for t in thresholds)
+            total += weight * (-size if word % 2 else size)
+        values.append(total)
+    return values
+
+
 class HostMemory:
     """What the backends that compute on NumPy arrays share: nothing is moved, nothing recorded."""
 
@@ -214,14 +281,23 @@ class ReferenceBackend(HostMemory):
             out,
         )
 
-    def reduce_words(self, basis: Any, words: Array, limb: int, out: Array) -> None:
-        """Sum of words[i] 2^(64 i), mod q."""
-        q = basis.moduli[limb]
-        values = [[sum(w << 64 * i for i, w in enumerate(x)) % q for x in item] for item in words.tolist()]
-        if basis.words > 1:
-            write(basis, [[row] for row in values], out)
-        else:
-            out[:, limb, :] = np.array(values, dtype=out.dtype)
+    def uniform(self, basis: Any, key: bytes, start: int, out: Array) -> None:
+        """A number of one word more than a residue has, mod q, of each limb's stream."""
+        n, size = out.shape[-1], 8 * (basis.words + 1)
+        count = prod(out.shape[:-2]) * n
+        rows = []
+        for limb, q in enumerate(basis.moduli):
+            numbers = numbers_of(key, limb, start * n, count, size)
+            rows.append([[w % q for w in numbers[i : i + n]] for i in range(0, count, n)])
+        write(basis, [list(item) for item in zip(*rows, strict=True)], out)
+
+    def sample(self, basis: Any, sampler: Any, key: bytes, start: int, out: Array) -> None:
+        """As plans/sampling.py defines each distribution."""
+        n = out.shape[-1]
+        count = prod(out.shape[:-2]) * n
+        numbers = numbers_of(key, 0, start * n, count, sampler.size)
+        values = [small_integers(sampler, numbers[i : i + n]) for i in range(0, count, n)]
+        write(basis, [[[v % q for v in item] for q in basis.moduli] for item in values], out)
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
         """The residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""

@@ -18,6 +18,7 @@ from ..plans.basis import Basis
 from ..plans.ntt import NttPlan
 from ..plans.permutation import Permutation
 from ..plans.product import Plan
+from ..plans.sampling import Sampler
 from . import Array, Memory, Op, get_backend
 
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -70,6 +71,16 @@ class WideArithmetic:
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Arithmetic."""
         self._core.reduce_integers(basis, x, out)
+
+    @_on_host
+    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.uniform(basis, key, start, out)
+
+    @_on_host
+    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.sample(basis, sampler, key, start, out)
 
     @_on_host
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:

@@ -126,13 +126,11 @@ class BFV:
 
     def _ternary(self, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
         """Uniform coefficients in {-1, 0, 1}."""
-        return self.ring(pg.Ring(self.n, 3).random(batch, seed=seed).to_bigints(centered=True))
+        return self.ring.ternary(batch, seed=seed)
 
     def _noise(self, seed: bytes, batch: tuple[int, ...]) -> pg.Poly:
         """Centred binomial coefficients: the ones of 21 bits less those of 21, sigma = 3.24."""
-        words = pg.Ring(self.n, 2**21).random((2, *batch), seed=seed).cpu().data[..., 0, :]
-        x, y = np.bitwise_count(words).astype(np.int8)
-        return self.ring(x - y)
+        return self.ring.binomial(21, batch, seed=seed)
 
 
 def _round_scale(x: Array, numerator: int, denominator: int) -> Array:

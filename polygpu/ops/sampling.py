@@ -1,35 +1,40 @@
-"""Uniform polynomials from a seed: a ChaCha20 stream whose values do not depend on how it is cut.
+"""Random polynomials from a seed: ChaCha20 streams whose values do not depend on how they are cut.
 
-The stream, fixed by test vectors (tests/test_sampling.py):
-  key      SHA-256("polygpu uniform 1" || tag || seed), tag and seed being "int:" and Python's hex(seed),
-           "str:" and its UTF-8, or "bytes:" and the bytes
+The streams, fixed by test vectors (tests/test_sampling.py):
+  key      SHA-256(label || tag || seed), tag and seed being "int:" and Python's hex(seed), "str:" and its
+           UTF-8, or "bytes:" and the bytes. The label of uniform values is "polygpu uniform 1"; of others it
+           names sampler, degree and parameter: "polygpu gaussian 1 n=1024 sigma=16/5 "
   nonce    8 bytes: limb as uint32, then 0 as uint32, little-endian; the block counter has 64 bits
-  number   coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
+  uniform  coefficient j of polynomial i is the little-endian integer of the W + 1 words of 64 bits at
            byte 8 (W + 1) (i n + j), W = words of one residue, mod q: bias at most 2^-64 (wide reduction)
+  others   one integer for all limbs, of the stream of limb 0; plans/sampling.py says which
 Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 """
 
 from __future__ import annotations
 
+import math
 from math import prod
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..arrays import empty
-from ..backends import Array, host
-from ..checks import integer, shown
+from ..backends import Array, backend, backend_for
+from ..checks import checked_batch, integer, shown
 from ..errors import NotAnInteger, ParameterError
+from ..plans import sampling as plans
 from ..plans.basis import Basis
+from ..plans.sampling import Sampler
 
-_CHUNK_WORDS = 1 << 20  # words of stream held at a time
-_BLOCK = 64  # bytes of a ChaCha20 block
-_COUNTED = 1 << 32  # blocks the library counts
-_STREAM = _BLOCK << 64  # bytes of a key's stream for a limb
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_STREAM = 64 << 64  # bytes of a key's stream for a limb
 
 Seed = int | bytes | str | None
+Batch = int | tuple[int, ...]
 
 
-def key_of(seed: Seed) -> bytes:
+def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
     """The cipher's key for a seed: an int, bytes or str; None takes one from the operating system."""
     import hashlib
     import secrets
@@ -43,7 +48,7 @@ def key_of(seed: Seed) -> bytes:
             tagged = b"int:" + hex(integer(seed, "seed")).encode()
         except NotAnInteger:
             raise NotAnInteger(f"seed: {shown(seed)} must be an int, bytes, str or None") from None
-    return hashlib.sha256(b"polygpu uniform 1" + tagged).digest()
+    return hashlib.sha256(label.encode() + tagged).digest()
 
 
 def _utf8(seed: str) -> bytes:
@@ -53,45 +58,97 @@ def _utf8(seed: str) -> bytes:
         raise ParameterError(f"seed: {seed!r} has no UTF-8; give bytes or an int") from None
 
 
-def stream(key: bytes, limb: int, offset: int, size: int) -> Array:
-    """`size` bytes of the key's stream for a limb, from byte `offset`, as uint8."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-
-    first, skip = divmod(offset, _BLOCK)
-    buffer = np.zeros(skip + size, np.uint8)
-    done = 0
-    while done < len(buffer):
-        # The library counts blocks in 32 bits; the upper half of the counter goes through the nonce.
-        block = first + done // _BLOCK
-        count = min(len(buffer) - done, (_COUNTED - block % _COUNTED) * _BLOCK)
-        nonce = block.to_bytes(8, "little") + limb.to_bytes(4, "little") + bytes(4)
-        part = buffer[done : done + count].data
-        Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update_into(part, part)
-        done += count
-    return buffer[skip:]
-
-
-def uniform(basis: Basis, n: int, batch: tuple[int, ...], seed: Seed, start: int) -> Array:
-    """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..., in host memory."""
-    if integer(start, "start") < 0:
+def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
+    """Memory for polynomials of `size` bytes of stream a coefficient, after checks of batch and start."""
+    shape = checked_batch(batch)
+    first = integer(start, "start")
+    if first < 0:
         raise ParameterError(f"start: {shown(start)} must be at least 0")
-    if start >> 48:
+    if first >> 48:
         raise ParameterError(f"start: {shown(start)} must be below 2**48")
-    compute = host()
-    out = empty(compute, (*batch, basis.rows, n), basis.dtype)
-    key, words, items = key_of(seed), basis.words + 1, prod(batch)
-    last = _STREAM // (8 * words * n)
-    if start + items > last:
+    out = empty(backend(), (*shape, basis.rows, n), basis.dtype)
+    items, last = prod(shape), _STREAM // (size * n)
+    if first + items > last:
         raise ParameterError(
-            f"start: {start} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
+            f"start: {first} and {shown(items)} polynomials from there; at n = {n} the stream has {last}"
         )
-    flat = out.reshape(items, basis.rows, n)
-    step = max(1, _CHUNK_WORDS // (words * n))
-    for limb in range(len(basis.moduli)):
-        for first in range(0, items, step):
-            count = min(step, items - first)
-            size = 8 * words * n
-            raw = stream(key, limb, size * (start + first), size * count)
-            numbers = np.ascontiguousarray(raw).view("<u8").astype(np.uint64, copy=False)
-            compute.reduce_words(basis, numbers.reshape(count, n, words), limb, flat[first : first + count])
     return out
+
+
+def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array:
+    """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
+    out = _result(basis, n, batch, 8 * (basis.words + 1), start)
+    backend_for(basis, out).uniform(basis, key_of(seed), int(start), out)
+    return out
+
+
+def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, seed: Seed, start: int) -> Array:
+    """Residues (*batch, rows, n) of small integers; the label names the sampler and its parameter."""
+    out = _result(basis, n, batch, sampler.size, start)
+    name, _, parameter = label.partition(" ")
+    key = key_of(seed, f"polygpu {name} 1 n={n} {parameter} ")
+    backend_for(basis, out).sample(basis, sampler, key, int(start), out)
+    return out
+
+
+def ternary(basis: Basis, n: int, batch: Batch, weight: int | None, seed: Seed, start: int) -> Array:
+    """Coefficients in {-1, 0, 1}; see Ring.ternary."""
+    if weight is None:
+        return _small(basis, n, batch, plans.TERNARY, "ternary weight=None", seed, start)
+    h = integer(weight, "weight")
+    if not 0 <= h <= n:
+        raise ParameterError(
+            f"weight: {shown(weight)} must be in [0, n], the nonzero coefficients of n = {n}; "
+            "leave it out for coefficients that are independent"
+        )
+    return _small(basis, n, batch, plans.sparse(h), f"ternary weight={h}", seed, start)
+
+
+def binomial(basis: Basis, n: int, batch: Batch, eta: int, seed: Seed, start: int) -> Array:
+    """Centred binomial coefficients; see Ring.binomial."""
+    bits = integer(eta, "eta")
+    if not 1 <= bits <= plans.ETA_MAX:
+        raise ParameterError(
+            f"eta: {shown(eta)} must be in [1, {plans.ETA_MAX}]; its sigma is sqrt(eta / 2), "
+            "and gaussian(sigma) takes wider ones"
+        )
+    return _small(basis, n, batch, plans.binomial(bits), f"binomial eta={bits}", seed, start)
+
+
+def gaussian(basis: Basis, n: int, batch: Batch, sigma: Any, seed: Seed, start: int) -> Array:
+    """Discrete Gaussian coefficients; see Ring.gaussian."""
+    exact = _exact(sigma)
+    if exact is None or not plans.SIGMA_MIN <= exact <= plans.SIGMA_MAX:
+        raise ParameterError(
+            f"sigma: {shown(sigma)} must be a number from 0.5 to 2**20: an int, a float or a Fraction; "
+            "ternary() and binomial(1) are narrower, random() is uniform"
+        )
+    return _small(basis, n, batch, plans.gaussian(exact), f"gaussian sigma={exact}", seed, start)
+
+
+def _exact(x: Any) -> Fraction | None:
+    """The rational that a number is; None for what is no finite number."""
+    from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
+    from numbers import Rational
+
+    if isinstance(x, bool) or type(x).__name__ == "bool":
+        return None
+    try:
+        if isinstance(x, Rational):
+            return Fraction(int(x.numerator), int(x.denominator))
+        if isinstance(x, float) or type(x).__name__ in ("float16", "float32"):
+            return Fraction(float(x)) if math.isfinite(x) else None
+        return Fraction(integer(x, "sigma"))
+    except NotAnInteger:
+        return None
+
+
+def tuniform(basis: Basis, n: int, batch: Batch, b: int, seed: Seed, start: int) -> Array:
+    """Coefficients on [-2^b, 2^b]; see Ring.tuniform."""
+    bits = integer(b, "b")
+    if not 0 <= bits <= plans.B_MAX:
+        raise ParameterError(
+            f"b: {shown(b)} must be in [0, {plans.B_MAX}], for values in [-2**b, 2**b]; "
+            "random() is uniform in the whole ring"
+        )
+    return _small(basis, n, batch, plans.tuniform(bits), f"tuniform b={bits}", seed, start)

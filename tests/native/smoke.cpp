@@ -1,11 +1,13 @@
 // The kernels without Python, of the instruction sets that are named (portable, where none is): transforms, products,
-// products of matrices and pointwise operations of every slot of Isa against their definitions modulo q, complex
-// transforms against theirs in long double. Prints what failed; exits 1 then.
+// products of matrices, random values and pointwise operations of every slot of Isa against their definitions modulo q,
+// complex transforms against theirs in long double. Prints what failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
 // "plant-overrun" and "plant-shift" make the mistakes that a sanitizer must see.
 #include "cases.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 
 using namespace pg;
@@ -195,6 +197,121 @@ void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, siz
     }
 }
 
+// Numbers of two words, edges among them, and integers up to a bound.
+template <class T> void check_reductions(u64 q, size_t n) {
+    const Modulus m = make_modulus(q), any = make_modulus(0);
+    std::vector<u64> x = residues<u64>(2 * n, any);
+    if (n > 4) x[1] = ~(u64)0, x[0] = ~(u64)0, x[3] = m.last, x[2] = ~(u64)0, x[5] = q, x[4] = 0;
+    std::vector<T> expected(n), small(n);
+    for (size_t i = 0; i < n; ++i) expected[i] = (T)reduce(m, q ? x[2 * i + 1] % q : 0, x[2 * i]);
+    for (u64 bound : {(u64)1, (u64)3, (u64)1 << 30, (u64)1 << 62}) {
+        std::vector<i64> v(n);
+        for (size_t i = 0; i < n; ++i) {
+            v[i] = i < 2 ? (i64)bound : (i64)(x[i] % (bound + 1));
+            if (i % 2) v[i] = -v[i];
+            const u64 size = reduce(m, (u64)(v[i] < 0 ? -v[i] : v[i]));
+            small[i] = (T)(v[i] < 0 ? neg_mod(m, size) : size);
+        }
+        for (const Isa *isa : isas) {
+            std::vector<T> y(n);
+            if constexpr (sizeof(T) == 4) isa->sampling.reduce_small32(v.data(), y.data(), n, m, bound);
+            else isa->sampling.reduce_small64(v.data(), y.data(), n, m, bound);
+            expect(y == small, isa, "residues of small integers", q, n);
+        }
+    }
+    for (const Isa *isa : isas) {
+        std::vector<T> y(n);
+        if constexpr (sizeof(T) == 4) isa->sampling.reduce_pairs32(x.data(), y.data(), n, m);
+        else isa->sampling.reduce_pairs64(x.data(), y.data(), n, m);
+        expect(y == expected, isa, "residues of two words", q, n);
+    }
+}
+i64 drawn(const Draw &draw, const unsigned char *x) {
+    u64 w = 0;
+    std::memcpy(&w, x, std::min<size_t>(draw.bytes, 8));
+    const u64 ones = (u64)1 << draw.parameter;
+    switch (draw.shape) {
+        case DrawShape::ternary:
+            return (i64)((u128)w * 3 >> 64) - 1;
+        case DrawShape::binomial:
+            return __builtin_popcountll(w & (ones - 1)) - __builtin_popcountll(w >> draw.parameter & (ones - 1));
+        case DrawShape::tuniform:
+            return (i64)((((u128)(w & (4 * (u128)ones - 1)) + 1) >> 1) - ones);
+        default:
+            i64 sum = 0;
+            for (size_t term = 0; term < draw.terms; ++term) {
+                std::memcpy(&w, x + 8 * term, 8);
+                const i64 size = std::upper_bound(draw.sorted, draw.sorted + draw.thresholds, w >> 1) - draw.sorted;
+                sum += draw.weights[term] * (w & 1 ? -size : size);
+            }
+            return sum;
+    }
+}
+void check_draw(const Draw &draw, size_t n) {
+    std::vector<unsigned char> x(n * draw.bytes);
+    const std::vector<u64> words = residues<u64>(x.size() / 8 + 1, make_modulus(0));
+    std::memcpy(x.data(), words.data(), x.size());
+    if (x.size() >= 16) std::memset(x.data(), 255, 8), std::memset(x.data() + 8, 0, 8);
+    std::vector<i64> expected(n);
+    for (size_t i = 0; i < n; ++i) expected[i] = drawn(draw, x.data() + i * draw.bytes);
+    for (const Isa *isa : isas) {
+        std::vector<i64> v(n);
+        isa->sampling.draw(x.data(), v.data(), n, draw);
+        expect(v == expected, isa, "small integers", (u64)draw.shape, n);
+    }
+}
+void check_draws() {
+    for (size_t n : {1, 7, 64, 100}) {
+        check_draw({DrawShape::ternary, 8, 0, 0, 0, {}, nullptr, 0, nullptr}, n);
+        for (unsigned eta : {1, 4, 5, 8, 16, 21, 32})
+            check_draw({DrawShape::binomial,
+                        eta <= 4    ? 1u
+                        : eta <= 8  ? 2u
+                        : eta <= 16 ? 4u
+                                    : 8u,
+                        eta,
+                        0,
+                        0,
+                        {},
+                        nullptr,
+                        0,
+                        nullptr},
+                       n);
+        for (unsigned b : {0, 6, 7, 14, 30, 31, 62})
+            check_draw({DrawShape::tuniform,
+                        b <= 6    ? 1u
+                        : b <= 14 ? 2u
+                        : b <= 30 ? 4u
+                                  : 8u,
+                        b,
+                        0,
+                        0,
+                        {},
+                        nullptr,
+                        0,
+                        nullptr},
+                       n);
+        for (size_t count : {1, 15, 16, 17, 31, 200, 511}) {
+            std::vector<u64> sorted = residues<u64>(count, make_modulus((u64)1 << 63));
+            std::sort(sorted.begin(), sorted.end());
+            const size_t cells = count / 16 + 1;
+            std::vector<u64> buckets(16 * cells, ~(u64)0);
+            for (size_t j = 0; j < count; ++j) buckets[j % cells * 16 + j / cells] = sorted[j];
+            for (size_t terms : {1, 2, 4})
+                check_draw({DrawShape::gaussian,
+                            8 * terms,
+                            0,
+                            terms,
+                            count,
+                            {1, 3, 7, 21},
+                            sorted.data(),
+                            cells - 1,
+                            buckets.data()},
+                           n);
+        }
+    }
+}
+
 template <class T> void check_slot(const Slot<T> &slot) {
     for (size_t degree : {2, 8, 16, 32, 64, 256, 512})
         for (size_t leaf_size : {1, 2, 4, 8})
@@ -256,6 +373,14 @@ int main(int count, char **names) {
     else if (count > 1 && isas.back() != isa_of(last)) return std::printf("no instruction set %s\n", last.c_str()), 2;
     for_each_slot([](const auto &slot) { check_slot(slot); });
     check_ffts(&Isa::fft_float), check_ffts(&Isa::fft_double);
+    for (size_t n : {1, 7, 16, 37}) {
+        for (u64 q : {2, 3, 12289, 2147483647}) check_reductions<u32>(q, n), check_reductions<u64>(q, n);
+        check_reductions<u32>((u64)1 << 32, n), check_reductions<u32>(4294967291, n);
+        for (unsigned bits : {46, 50, 61, 62, 63})
+            check_reductions<u64>(((u64)1 << bits) - 1, n), check_reductions<u64>((u64)1 << bits, n);
+        check_reductions<u64>(18446744073709551557u, n), check_reductions<u64>(0, n);
+    }
+    check_draws();
     check_products<u32>(&Isa::product32, {3, (u64)1 << 31, 4294967291, (u64)1 << 32});
     check_products<u64>(&Isa::product64,
                         {3, (u64)1 << 61, 4611686018427387847, 9223372036854775837u, 18446744073709551557u, 0});

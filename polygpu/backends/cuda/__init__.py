@@ -8,9 +8,10 @@ from .fft import Fft
 from .matmul import Matmul
 from .multiply import Multiply
 from .rns import Rns
+from .sampling import Sampling
 
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Rns, Matmul, Fft):
+class CudaBackend(Multiply, Rns, Matmul, Fft, Sampling):
     """The kernels behind the protocol, on one GPU."""
