@@ -17,7 +17,7 @@ PACKAGE = ROOT / "polygpu"
 # A module imports only from layers below its own; modules of one layer do not import each other.
 LAYERS = [
     {"errors", "_cpu", "exact", "plans", "ops", "exact.root_cache", "exact.crt", "backends.reference"},
-    {"checks", "memory", "exact.inverse"},
+    {"checks", "memory"},
     {"exact.primes"},
     {"exact.roots"},
     {"plans.basis", "plans.cache", "plans.fft", "plans.permutation"},

@@ -59,7 +59,10 @@ NB_MODULE(_cpu, module) {
         .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &Basis::reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
-        .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+        .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("invert", &Basis::invert, nb::arg("x"), nb::arg("negacyclic"), nb::arg("out"), nb::arg("degrees"))
+        .def("find_wrong_product", &Basis::find_wrong_product, nb::arg("a"), nb::arg("b"), nb::arg("c"),
+             nb::arg("points"), nb::arg("negacyclic"));
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));

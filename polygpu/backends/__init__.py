@@ -133,6 +133,21 @@ class HostBackend(Backend, Protocol):
     def reduce_words(self, basis: Basis, words: Array, limb: int, out: Array) -> None:
         """Residues of numbers of k uint64 words (items, n, k) into row `limb` of (items, rows, n)."""
 
+    def invert(self, basis: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
+        """Inverses modulo X^n ± 1 and the one modulus of a basis, a prime of any size.
+
+        Returns an int64 for each item: the degree of the factor that it shares with X^n ± 1, 0 where it has
+        an inverse; `out` holds any values where it has none.
+        """
+
+    def find_wrong_product(
+        self, basis: Basis, a: Array, b: Array, c: Array, points: Array, negacyclic: bool
+    ) -> int:
+        """The first row (item and limb, counted through) of c that is not a b at points (rows, count), or -1.
+
+        Coefficients of any basis of primes; batch axes of a and b broadcast to c's.
+        """
+
 
 # ---- devices ----
 

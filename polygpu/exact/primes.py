@@ -53,6 +53,31 @@ def _is_prime(n: int) -> bool:
     return bool(sympy.isprime(n))
 
 
+def prime_power(q: int) -> tuple[int, int] | None:
+    """The prime p and the exponent k of q = p^k; None where q is no such power.
+
+    >>> prime_power(3**5), prime_power(12)
+    ((3, 5), None)
+    """
+    if q % 2 == 0:
+        return (2, q.bit_length() - 1) if q & (q - 1) == 0 else None
+    k = 1
+    while 3**k <= q:
+        p = _root(q, k)
+        if p**k == q and _is_prime(p):
+            return p, k
+        k += 1
+    return None
+
+
+def _root(q: int, k: int) -> int:
+    """floor(q^(1/k)), by Newton's method from above."""
+    x = 1 << -(-q.bit_length() // k)
+    while (y := ((k - 1) * x + q // x ** (k - 1)) // k) < x:
+        x = y
+    return x
+
+
 def root_order(points: int, kind: Kind) -> int:
     """Order of the root that a transform of `points` points needs: 2N negacyclic, N cyclic."""
     return 2 * points if kind == "negacyclic" else points
