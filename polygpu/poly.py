@@ -15,9 +15,10 @@ from .exact.crt import compose, words_to_ints
 from .ops.batch import index, reshape
 from .ops.einsum import matmul
 from .ops.elementwise import add_up, equal, negate, pointwise, scale
-from .ops.integers import evaluate, from_integers, norm, residue_ints
+from .ops.integers import from_integers, norm, residue_ints
 from .ops.multiply import multiply, power
 from .ops.permutation import automorphism, multiply_by_monomial
+from .ops.points import evaluate
 from .ops.transform import natural_order, to_domain
 
 if TYPE_CHECKING:
@@ -403,15 +404,23 @@ class Poly:
         return self._result(multiply_by_monomial(self._ring, self._data, self._domain, k), self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """a(x) mod Q by Horner's rule: Python ints in an object array (*batch, *x.shape), or one int.
+        """a(x) mod Q of the polynomial of degree below n: Python ints (*batch, *x.shape), or one int.
 
-        x are integers, each reduced mod Q. Cost: n products of Python ints a point and polynomial.
+        Args:
+            x: integers of any size and sign, one or an array of any shape; each is reduced modulo each limb.
+
+        Raises:
+            ParameterError: a point that is no int, or a Poly.
+
+        Cost: n products of words a limb, point and polynomial, as products of matrices on the value's device,
+        for moduli up to 2**62; above by halves, in log2 n passes. An evaluated value takes an inverse
+        transform first. Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3])(5)
         1
         """
-        return evaluate(self.to_bigints(), self._ring.modulus, x)
+        return evaluate(self._ring.basis, self.intt()._data, x)
 
     def inverse(self) -> Poly:
         """The multiplicative inverse, in the value's domain.

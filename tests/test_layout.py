@@ -33,7 +33,7 @@ LAYERS = [
     {"ops.batch", "ops.calls", "ops.integers", "ops.sampling", "fft"},
     {"ops.elementwise", "ops.transform", "linalg"},
     {"ops.multiply"},
-    {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation"},
+    {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation", "ops.points"},
     {"poly"},
     {"ring", "functions"},
     {"__init__"},

@@ -112,7 +112,8 @@ def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:
         return x
     p = field.moduli[0]
     if not basis.wide:
-        return (x % basis.dtype.type(p)).astype(field.dtype)
+        residues: Array = x % basis.dtype.type(p)
+        return residues.astype(field.dtype)
     if p == 2:
         return (x[..., :1, :] & np.uint64(1)).astype(field.dtype)
     out = empty(host(), (*x.shape[:-2], field.rows, x.shape[-1]), field.dtype)
