@@ -30,7 +30,7 @@ except ImportError as error:
 from . import fft as fft
 from . import linalg as linalg
 from .backends import device
-from .checks import debug
+from .checks import debug, verify
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -50,6 +50,7 @@ from .errors import (
     PrecisionError,
     RingMismatch,
     TablesTooLarge,
+    VerificationError,
 )
 from .exact.primes import is_prime, ntt_primes
 from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
@@ -79,6 +80,7 @@ __all__ = [
     "Ring",
     "RingMismatch",
     "TablesTooLarge",
+    "VerificationError",
     "capture",
     "concatenate",
     "debug",
@@ -91,4 +93,5 @@ __all__ = [
     "matmul",
     "ntt_primes",
     "stack",
+    "verify",
 ]

@@ -57,6 +57,7 @@ BUILT_IN = {
     "ParameterError": (ValueError,),
     "NotNTTFriendly": (ValueError, pg.ParameterError),
     "BadRoot": (ValueError, pg.ParameterError),
+    "VerificationError": (RuntimeError,),
     "PrecisionError": (ValueError, pg.ParameterError),
     "DomainError": (ValueError, pg.ParameterError),
     "NotCanonical": (ValueError, pg.ParameterError),

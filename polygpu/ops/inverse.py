@@ -1,4 +1,4 @@
-"""Multiplicative inverses: pointwise, or limb by limb by the extended Euclid, lifted modulo powers of primes."""
+"""Multiplicative inverses: pointwise, or limb by limb by the extended Euclid, lifted to powers of primes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of polynomials at points, and powers of an element: a few calls of a backend, whatever the degree."""
+"""Values of polynomials at points, and powers of an element: a few calls of a backend for any degree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def checked_points(x: Any) -> Array:
 
 
 def powers(basis: Basis, x: Array, count: int) -> Array:
-    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), in place of their last axis. Cost: 2 count products."""
+    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on their last axis. Cost: 2 count products."""
     compute = backend_for(basis, x)
     with compute.device_scope():
         found = compute.xp.zeros_like(x)
@@ -98,7 +98,7 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 
 
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
-    """Values (items, rows, points) for every modulus: the lower half plus r^(n/2) times the upper, and again."""
+    """Values (items, rows, points) for every modulus: lower half plus r^(n/2) times the upper, and so on."""
     compute, (items, rows, n) = backend_of(x), x.shape
     steps = [points]
     while 1 << len(steps) < n:
@@ -113,4 +113,5 @@ def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
             low, high = contiguous(value[..., :length]), contiguous(value[..., length:])
             value = multiply_add(basis, high, steps[length.bit_length() - 1], low)
         value = compute.xp.broadcast_to(value, (items, len(points), rows, 1))
-        return value[..., 0].transpose(0, 2, 1)
+        values: Array = value[..., 0].transpose(0, 2, 1)
+        return values
