@@ -29,6 +29,7 @@ except ImportError as error:
 
 from . import fft as fft
 from . import linalg as linalg
+from . import zk as zk
 from .backends import device
 from .checks import debug, verify
 from .errors import (

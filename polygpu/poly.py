@@ -292,7 +292,7 @@ class Poly:
             if other._ring is not self._ring and other._ring != self._ring:
                 raise RingMismatch(
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
-                    "ring(poly.to_bigints(centered=True)) moves a value from one to another"
+                    f"{_way_between(self._ring, other._ring)}"
                 )
             if not same_device(other._data, self._data):
                 raise DeviceError(
@@ -516,6 +516,23 @@ def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     if isinstance(other, (bool, float, complex, str, np.generic)):
         integer(other, "operand")
     return cast(Poly, NotImplemented)
+
+
+def _way_between(first: Ring, second: Ring) -> str:
+    """Which verb brings an operand into the other's ring, for a message."""
+    p, q = set(first.moduli), set(second.moduli)
+    if (first.n, first.kind) != (second.n, second.kind):
+        return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
+    if first.moduli == second.moduli:  # another root or rule for products: coefficients are the same
+        return "ring.from_residues(poly.intt().data) moves a value from one to another"
+    if p == q:
+        return "the limbs are in another order: a.restrict(b.ring) puts a's in b's"
+    if p > q:
+        return "a.restrict(b.ring) takes a modulo b's moduli, b.mod_up(a.ring) extends b to all of a's"
+    if p < q:
+        return "a.mod_up(b.ring) extends a to all of b's moduli, b.restrict(a.ring) takes b modulo a's"
+    join = "" if p & q else "; pg.rns.join(a, b) is the value that has both their residues"
+    return f"a.convert(b.ring) is a's centred value modulo b's moduli{join}"
 
 
 def checked_poly(x: object, name: str) -> Poly:

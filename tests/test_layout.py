@@ -37,6 +37,7 @@ LAYERS = [
     {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation", "ops.points"},
     {"poly"},
     {"ring", "functions"},
+    {"zk"},
     {"__init__"},
     {"testing", "examples"},
     {"cli"},
@@ -175,7 +176,10 @@ def test_every_public_function_has_a_docstring_with_an_example():
         "einsum",
     ):
         assert ">>>" in getattr(pg, name).__doc__, name
-    assert ">>>" in pg.linalg.matmul.__doc__
+    for module in (pg.linalg, pg.zk):
+        for name in module.__all__:
+            if callable(getattr(module, name)):
+                assert ">>>" in getattr(module, name).__doc__, name
 
 
 def test_readme_code_runs():

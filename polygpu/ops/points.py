@@ -45,6 +45,34 @@ def powers(basis: Basis, x: Array, count: int) -> Array:
         return contiguous(found[..., :count])
 
 
+def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
+    """Coefficients of a(factor X), of (*batch, rows, n)."""
+    compute = backend_of(x)
+    return pointwise(basis, "mul", x, powers(basis, from_integers(basis, 1, factor, compute), x.shape[-1]))
+
+
+def padded(x: Array, n: int) -> Array:
+    """Coefficients (*batch, rows, n), zeros after those of x; a copy where there are any."""
+    more = n - x.shape[-1]
+    if not more:
+        return x
+    compute = backend_of(x)
+    data = empty(compute, (*x.shape[:-1], n), x.dtype, zero=True)
+    with compute.device_scope():
+        data[..., : x.shape[-1]] = x
+    return data
+
+
+def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
+    """The first n coefficients, and the first item of which others are not 0, or None; waits for the GPU."""
+    compute = backend_of(x)
+    with compute.device_scope():
+        rest: Any = x[..., n:].any(axis=(-2, -1))
+        rest = np.asarray(compute.to_host(rest))
+        found = tuple(int(i) for i in np.argwhere(rest)[0]) if rest.any() else None
+        return contiguous(x[..., :n]), found
+
+
 def evaluate(basis: Basis, data: Array, x: Any) -> Any:
     """Values of coefficients (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
     points, compute = checked_points(x), backend_of(data)
@@ -84,8 +112,7 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
     width = 1 << (n.bit_length() // 2)  # m
     height = -(-n // width)
     with compute.device_scope():
-        if height * width != n:
-            x = compute.xp.concatenate([x, compute.xp.zeros((items, 1, height * width - n), x.dtype)], -1)
+        x = padded(x, height * width)
         baby = powers(basis, points, width)
         last = contiguous(baby[..., -1:])
         giant = powers(basis, pointwise(basis, "mul", last, points), height)
@@ -105,9 +132,7 @@ def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
         steps.append(pointwise(basis, "mul", steps[-1], steps[-1]))
     length = 1 << (n - 1).bit_length()
     with compute.device_scope():
-        if length != n:
-            x = compute.xp.concatenate([x, compute.xp.zeros((items, rows, length - n), x.dtype)], -1)
-        value = x.reshape(items, 1, rows, length)
+        value = padded(x, length).reshape(items, 1, rows, length)
         while length > 1:
             length //= 2
             low, high = contiguous(value[..., :length]), contiguous(value[..., length:])
