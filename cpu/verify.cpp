@@ -13,32 +13,37 @@
 namespace pg {
 namespace {
 
-constexpr size_t CHAINS = 4;  // points that are worked on together: each is a chain of products that wait
+// A number by which others are multiplied modulo q: by Shoup's product for q < 2^63.
+struct Factor {
+    u64 w = 0, quotient = 0;
 
-// A row of words at `count` points, at most CHAINS
-template <class T>
-bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool negacyclic, const u64 *points,
-           size_t count, const int *stop) {
-    u64 v[CHAINS] = {}, expected[CHAINS] = {}, sum[CHAINS] = {}, wrap[CHAINS];
-    for (size_t p = 0; p < count; ++p) {
-        wrap[p] = pow_mod(m, points[p], n);
-        wrap[p] = negacyclic ? add_mod(m, wrap[p], reduce(m, 1)) : sub_mod(m, wrap[p], reduce(m, 1));
+    Factor() = default;
+    Factor(const Modulus &m, u64 w_) : w(w_), quotient(m.bits <= 63 ? shoup_quotient(m, w_) : 0) {}
+    u64 times(const Modulus &m, u64 x) const {
+        if (m.bits > 63) return mul_mod(m, x, w);
+        const u64 r = x * w - mul_hi(x, quotient) * m.q;  // below 2q
+        return r >= m.q ? r - m.q : r;
     }
+};
+
+// A row of words at a point
+template <class T>
+bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool negacyclic, u64 point,
+           const int *stop) {
+    const u64 power = pow_mod(m, point, n), one = reduce(m, 1);
+    const Factor r(m, point), wrap(m, negacyclic ? add_mod(m, power, one) : sub_mod(m, power, one));
+    u64 v = 0, expected = 0, sum = 0;
     for (size_t j = n; j-- > 0;) {
         if (j % 4096 == 0 && stopped(stop)) return true;
-        for (size_t p = 0; p < count; ++p) {
-            v[p] = add_mod(m, mul_mod(m, v[p], points[p]), a[j]);
-            expected[p] = add_mod(m, mul_mod(m, expected[p], points[p]), c[j]);
-        }
+        v = add_mod(m, r.times(m, v), a[j]);
+        expected = add_mod(m, r.times(m, expected), c[j]);
     }
     for (size_t j = 0; j < n; ++j) {
         if (j % 4096 == 0 && stopped(stop)) return true;
-        for (size_t p = 0; p < count; ++p) {
-            sum[p] = add_mod(m, sum[p], mul_mod(m, v[p], b[j]));
-            v[p] = sub_mod(m, mul_mod(m, v[p], points[p]), mul_mod(m, wrap[p], a[n - 1 - j]));
-        }
+        sum = add_mod(m, sum, mul_mod(m, v, b[j]));
+        v = sub_mod(m, r.times(m, v), wrap.times(m, a[n - 1 - j]));
     }
-    return std::equal(sum, sum + count, expected);
+    return sum == expected;
 }
 
 // The same of a wide modulus, at one point; numbers lie n words apart
@@ -97,19 +102,19 @@ int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out
     const T *const at = (const T *)points.data();
     const size_t count = points.shape(1);
     std::atomic<int64_t> wrong{INT64_MAX};
-    const double each = basis.wide() ? 40e-9 * (double)(rows * rows) : 15e-9;
+    const double each = basis.wide() ? 40e-9 * (double)(rows * rows) : 8e-9;
     for_each_row(batch_of(c) * limbs, each * (double)(n * count), [&](size_t i, const Worker &worker) {
         bool right = true;
-        if constexpr (sizeof(T) == sizeof(u64))
-            for (size_t p = 0; basis.wide() && p < count && right; ++p)
-                right = holds_wide(basis.wide_modulus(), x.item(i), y.item(i), z + i * rows * n, n, negacyclic, at + p,
-                                   count, worker.stop);
-        for (size_t p = 0; !basis.wide() && p < count && right; p += CHAINS) {
-            const size_t chains = std::min(CHAINS, count - p);
-            u64 some[CHAINS] = {};
-            std::copy(at + i % limbs * count + p, at + i % limbs * count + p + chains, some);
-            right = holds(basis.moduli()[i % limbs], x.row(i), y.row(i), z + i * n, n, negacyclic, some, chains,
-                          worker.stop);
+        for (size_t p = 0; p < count && right; ++p) {
+            if constexpr (sizeof(T) == sizeof(u64)) {
+                if (basis.wide()) {
+                    right = holds_wide(basis.wide_modulus(), x.item(i), y.item(i), z + i * rows * n, n, negacyclic,
+                                       at + p, count, worker.stop);
+                    continue;
+                }
+            }
+            right = holds(basis.moduli()[i % limbs], x.row(i), y.row(i), z + i * n, n, negacyclic,
+                          at[i % limbs * count + p], worker.stop);
         }
         int64_t first = wrong.load();
         while (!right && (int64_t)i < first && !wrong.compare_exchange_weak(first, (int64_t)i)) {

@@ -172,7 +172,7 @@ def verify() -> Iterator[None]:
     Raises:
         VerificationError: a result is wrong.
 
-    Cost: on the host about 30 ns a coefficient, limb and point (at n = 4096 1 point for 60 bits, 3 for 30
+    Cost: on the host about 8 ns a coefficient, limb and point (at n = 4096 1 point for 60 bits, 3 for 30
     bits; at most 20), and the copy from a GPU. Another way takes 5 to 50 times the product. Vectors cost less
     than the product of large matrices.
     Source: docs/math.md, "Checked products".
