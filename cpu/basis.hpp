@@ -36,6 +36,15 @@ class Basis {
     // points); the first three axes have any steps
     void matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
 
+    // out = 1 / x in the ring of the one modulus, a prime, for each item of (items, words, degree); degrees: (items,)
+    // int64, of the common factor of x and X^n +- 1, 0 where x has an inverse. Items without one are unspecified.
+    void invert(const Array &x, bool negacyclic, const Out &out, const Out &degrees) const;
+
+    // Whether c = a b in the ring, at points (rows, count), canonical: the first wrong row of c, or -1.
+    // A wrong product passes at one uniform point with probability (degree - 1) / q at most, for q prime.
+    int64_t find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
+                               bool negacyclic) const;
+
   private:
     bool narrow_;                  // words of 32 bits, else of 64
     std::vector<Modulus> moduli_;  // empty for a wide modulus

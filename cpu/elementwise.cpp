@@ -23,23 +23,38 @@ void pointwise_words(const Basis &basis, Op op, const Array &a, const Array &b, 
     });
 }
 
-void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, const Out &out) {
-    require(op == Op::add || op == Op::sub || op == Op::neg, "pointwise: a wide modulus adds and subtracts only");
+void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, const Array &c, const Out &out) {
     const size_t n = last(out), words = basis.rows();
     u64 *const result = result_of<u64>(out, words);
-    const Operand<u64> x(a, out, words), y(b ? b : a, out, words);
-    require(x.length() == n && y.length() == n, "pointwise: lengths differ");
-    for_each_row(batch_of(out), seconds_pointwise(4 * n * words), [&](size_t i, const Worker &worker) {
-        const u64 *from_x = x.item(i), *from_y = y.item(i);
+    const Operand<u64> x(a, out, words), y(b ? b : a, out, words), z(c ? c : a, out, words);
+    require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
+    const size_t step = y.length() == n ? 1 : 0;  // of the second operand, which may be a number for each item
+    const bool products = op == Op::mul || op == Op::mul_add;
+    const double each = products ? 10e-9 * (double)(words * words) : seconds_pointwise(4 * words);
+    for_each_row(batch_of(out), each * (double)n, [&](size_t i, const Worker &worker) {
+        const WideModulus &q = basis.wide_modulus();
+        const u64 *from_x = x.item(i), *from_y = y.item(i), *from_z = z.item(i);
         u64 *to = result + i * n * words;
-        std::vector<u64> u(words), v(words);
+        std::vector<u64> memory(2 * words + q.multiply_scratch());
+        u64 *const u = memory.data(), *const v = u + words, *const scratch = v + words;
+        const auto read = [&](u64 *number, const u64 *from, size_t length, size_t j) {
+            for (size_t w = 0; w < words; ++w) number[w] = from[w * length + j];
+        };
         for (size_t j = 0; j < n && !stopped(worker.stop); ++j) {
-            for (size_t w = 0; w < words; ++w) {
-                u[w] = op == Op::neg ? 0 : from_x[w * n + j];
-                v[w] = op == Op::neg ? from_x[w * n + j] : from_y[w * n + j];
+            if (op == Op::neg) {
+                std::fill(u, u + words, 0);
+                read(v, from_x, n, j);
+            } else {
+                read(u, from_x, n, j);
+                read(v, from_y, y.length(), j * step);
             }
-            if (op == Op::add) basis.wide_modulus().add(u.data(), v.data());
-            else basis.wide_modulus().sub(u.data(), v.data());
+            if (op == Op::add) q.add(u, v);
+            else if (products) q.multiply(u, v, scratch);
+            else q.sub(u, v);
+            if (op == Op::mul_add) {
+                read(v, from_z, n, j);
+                q.add(u, v);
+            }
             for (size_t w = 0; w < words; ++w) to[w * n + j] = u[w];
         }
     });
@@ -110,7 +125,7 @@ template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x,
 }  // namespace
 
 void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
-    if (wide()) pointwise_wide(*this, (Op)op, a, b, out);
+    if (wide()) pointwise_wide(*this, (Op)op, a, b, c, out);
     else if (narrow_) pointwise_words<u32>(*this, (Op)op, a, b, c, out);
     else pointwise_words<u64>(*this, (Op)op, a, b, c, out);
 }

@@ -88,6 +88,24 @@ struct WideModulus {
         while (high) high += add_to(u, d.data(), n);
         for (size_t i = 0; i < n; ++i) x[i] = shift ? u[i] >> shift | (i + 1 < n ? u[i + 1] << (64 - shift) : 0) : u[i];
     }
+
+    // x = x y mod q, for x, y in [0, q): digits of the product, reduced from the top by Horner's rule.
+    void multiply(u64 *x, const u64 *y, u64 *u) const {  // u: 3 words() + 1 of scratch
+        const size_t n = words();
+        u64 *const product = u + n + 1;
+        for (size_t i = 0; i < 2 * n; ++i) product[i] = 0;
+        for (size_t i = 0; i < n; ++i) {
+            u64 carry = 0;
+            for (size_t j = 0; j < n; ++j) {
+                u128 z = (u128)x[i] * y[j] + product[i + j] + carry;
+                product[i + j] = (u64)z, carry = (u64)(z >> 64);
+            }
+            product[i + n] = carry;
+        }
+        for (size_t i = 0; i < n; ++i) x[i] = 0;
+        for (size_t i = 2 * n; i-- > 0;) horner(x, 0, product[i], u);
+    }
+    size_t multiply_scratch() const { return 3 * words() + 1; }
 };
 
 // Residues mod p_0 ... p_{k-1}, of one bit length, to mixed-radix digits and a sign.

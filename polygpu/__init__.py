@@ -30,8 +30,9 @@ except ImportError as error:
 from . import fft as fft
 from . import linalg as linalg
 from . import rns as rns
+from . import zk as zk
 from .backends import device
-from .checks import debug
+from .checks import debug, verify
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -51,6 +52,7 @@ from .errors import (
     PrecisionError,
     RingMismatch,
     TablesTooLarge,
+    VerificationError,
 )
 from .exact.primes import is_prime, ntt_primes
 from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
@@ -80,6 +82,7 @@ __all__ = [
     "Ring",
     "RingMismatch",
     "TablesTooLarge",
+    "VerificationError",
     "capture",
     "concatenate",
     "debug",
@@ -92,4 +95,5 @@ __all__ = [
     "matmul",
     "ntt_primes",
     "stack",
+    "verify",
 ]

@@ -55,6 +55,10 @@ class NotInvertible(PolyGPUError, ZeroDivisionError, ValueError):
     """A polynomial without an inverse in its ring, or one that no method here can find."""
 
 
+class VerificationError(PolyGPUError, RuntimeError):
+    """A result that a check inside `with polygpu.verify()` found to be wrong."""
+
+
 class DeviceError(PolyGPUError, RuntimeError):
     """Operands or a call on a device that does not fit."""
 

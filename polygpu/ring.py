@@ -554,7 +554,8 @@ class Ring:
         """A ring of a standard, or of a field of proof systems.
 
         "ml-kem", "ml-dsa", "falcon-512", "falcon-1024"; cyclic, with the root of the field's
-        generator: "babybear", "koalabear", "goldilocks".
+        generator: "babybear", "koalabear", "goldilocks". Other names raise ParameterError, which names the
+        closest of these.
 
         Args:
             name: the preset.
@@ -565,7 +566,9 @@ class Ring:
         (17,)
         """
         if not isinstance(name, str) or name not in {**_SCHEMES, **_FIELDS}:
-            raise ParameterError(f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}")
+            raise ParameterError(
+                f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}{_closest(name)}"
+            )
         if name in _SCHEMES:
             degree, q = _SCHEMES[name]
             if n not in (None, degree):
@@ -586,6 +589,37 @@ _FIELDS = {
     "koalabear": 127 * 2**24 + 1,
     "goldilocks": 2**64 - 2**32 + 1,
 }
+
+
+_ALIASES = {  # names before the standards, and others in use
+    "kyber": "ml-kem",
+    "crystals-kyber": "ml-kem",
+    "fips-203": "ml-kem",
+    "dilithium": "ml-dsa",
+    "crystals-dilithium": "ml-dsa",
+    "fips-204": "ml-dsa",
+    "falcon": "falcon-512",
+    "fn-dsa": "falcon-512",
+    "fn-dsa-512": "falcon-512",
+    "fn-dsa-1024": "falcon-1024",
+    "bb31": "babybear",
+    "kb31": "koalabear",
+    "gl64": "goldilocks",
+}
+
+
+def _closest(name: object) -> str:
+    """The preset that a wrong name comes closest to, for a message."""
+    if not isinstance(name, str):
+        return ""
+    from difflib import get_close_matches  # here: the import of polygpu is to be light
+
+    given = "-".join(name.lower().replace("_", "-").split())
+    known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # of "kyber768": its parameter sets share one ring
+    near = get_close_matches(given[:64], known, 1, 0.85)
+    near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
+    return f"; did you mean {known[near[0]]!r}?" if near else ""
 
 
 def _make_ring(

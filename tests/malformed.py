@@ -151,9 +151,13 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     backend = CpuBackend()
     basis = backend._native_basis(ring.basis)
     for op in range(5):
-        if not (ring is WIDE and op > 2):
-            yield f"pointwise {op}", basis.pointwise, [op, a, b, a, out]
-    yield "pointwise with a scalar", basis.pointwise, [0 if ring is WIDE else 3, a, b, None, out]
+        yield f"pointwise {op}", basis.pointwise, [op, a, b, a, out]
+    yield "pointwise with a scalar", basis.pointwise, [3, a, b, None, out]
+    points = np.ones((len(a), 5), a.dtype)
+    yield "find_wrong_product", basis.find_wrong_product, [a, b, out, points, True]
+    alone = basis if ring is WIDE else backend._native_basis(pg.Ring(N, ring.moduli[0]).basis)
+    x, y = (np.ascontiguousarray(v if ring is WIDE else v[:1]) for v in (a, out))
+    yield "invert", alone.invert, [x, True, y, np.zeros(1, np.int64)]
     index = np.arange(N)[::-1].copy()
     yield "permute", lambda x, y: basis.permute(x, index, y), [a, out]
     yield "reduce_integers", basis.reduce_integers, [np.arange(-4, 4), out]

@@ -57,6 +57,7 @@ BUILT_IN = {
     "ParameterError": (ValueError,),
     "NotNTTFriendly": (ValueError, pg.ParameterError),
     "BadRoot": (ValueError, pg.ParameterError),
+    "VerificationError": (RuntimeError,),
     "PrecisionError": (ValueError, pg.ParameterError),
     "DomainError": (ValueError, pg.ParameterError),
     "NotCanonical": (ValueError, pg.ParameterError),
@@ -514,7 +515,31 @@ def test_debug_names_the_residue() -> None:
         "limb float": (lambda: RNS.eval_points(0.0), pg.ParameterError, ["limb: 0.0", "int"]),
         "points without a transform": (lambda: U.eval_points(), pg.NotNTTFriendly, ["15"]),
         "order without a transform": (lambda: U.natural_order(), pg.NotNTTFriendly, ["15"]),
-        "preset": (lambda: Ring.preset("kyber"), pg.ParameterError, ["'kyber'", "ml-kem", "goldilocks"]),
+        "preset": (
+            lambda: Ring.preset("kyber"),
+            pg.ParameterError,
+            ["'kyber'", "goldilocks", "mean 'ml-kem'?"],
+        ),
+        **{
+            f"preset {name}": (
+                lambda name=name: Ring.preset(name),
+                pg.ParameterError,
+                [repr(name), f"mean {meant!r}?"],
+            )
+            for name, meant in {
+                "Kyber768": "ml-kem",
+                "ML_KEM": "ml-kem",
+                "ml-kem-512": "ml-kem",
+                "mlkem": "ml-kem",
+                "dilithium": "ml-dsa",
+                "ml-dsa-65": "ml-dsa",
+                "falcon": "falcon-512",
+                "falcon512": "falcon-512",
+                "falcon-1204": "falcon-1024",
+                "Baby Bear": "babybear",
+                "goldilock": "goldilocks",
+            }.items()
+        },
         "preset's degree": (
             lambda: Ring.preset("ml-kem", 512),
             pg.ParameterError,
@@ -569,6 +594,28 @@ def test_ntt_without_a_transform(call: Any, cls: Any, words: Any) -> None:
         "count < 0": (lambda: ntt_primes(4, 30, -1), pg.ParameterError, ["count: -1", "at least 0"]),
         "count float": (lambda: ntt_primes(4, 30, 2.0), pg.ParameterError, ["count: 2.0", "int"]),
         "kind": (lambda: ntt_primes(4, 30, kind="x"), pg.ParameterError, ["'x'", "cyclic"]),
+        "exclude float": (lambda: ntt_primes(4, 30, exclude=2.0), pg.ParameterError, ["exclude: 2.0", "int"]),
+        "exclude text": (lambda: ntt_primes(4, 30, exclude="7"), pg.ParameterError, ["exclude: '7'", "int"]),
+        "near float": (
+            lambda: ntt_primes(4, 30, near=2.0**30),
+            pg.ParameterError,
+            ["near: 1073741824.0", "int"],
+        ),
+        "near below": (
+            lambda: ntt_primes(4, 30, near=2**29 - 1),
+            pg.ParameterError,
+            ["near: 536870911", "[2**29, 2**30]", "bits=29"],
+        ),
+        "near above": (
+            lambda: ntt_primes(4, 30, near=2**30 + 1),
+            pg.ParameterError,
+            ["near: 1073741825", "[2**29, 2**30]", "bits=31"],
+        ),
+        "too few near": (
+            lambda: ntt_primes(2**20, 22, 5, near=True, exclude=R),
+            pg.ParameterError,
+            ["bits=22", "in turns above and below 4194304", "without the 1 excluded", "5 were asked for"],
+        ),
         "too few bits": (
             lambda: ntt_primes(2**20, 10),
             pg.ParameterError,
@@ -596,12 +643,12 @@ def test_primes(call: Any, cls: Any, words: Any) -> None:
 
 # ---- operands ----
 
-FOREIGN = {
-    "n": Ring(8, 17),
-    "moduli": Ring(4, 97),
-    "kind": Ring(4, 17, kind="cyclic"),
-    "root": Ring(4, 17, root=8),
-    "order of moduli": Ring(4, [17, 97]),
+FOREIGN = {  # and the verb that brings one operand to the other
+    "n": (Ring(8, 17), "ring(poly.to_bigints("),
+    "kind": (Ring(4, 17, kind="cyclic"), "ring(poly.to_bigints("),
+    "root": (Ring(4, 17, root=8), "from_residues(poly.intt().data)"),
+    "moduli": (Ring(4, 97), "a.convert(b.ring) is a's centred value modulo b's moduli; pg.rns.join(a, b)"),
+    "more moduli": (Ring(4, [17, 97]), "a.mod_up(b.ring) extends a to all of b's moduli, b.restrict(a.ring)"),
 }
 JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
     "+": lambda a, b: a + b,
@@ -622,8 +669,35 @@ JOINS: dict[str, Callable[[Poly, Poly], Any]] = {
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_other_rings_do_not_mix(name: str, join: str) -> None:
-    a, b = R([1, 2]), FOREIGN[name]([3])
-    check(lambda: JOINS[join](a, b), pg.RingMismatch, ["Ring(4, 17)", repr(b.ring), "to_bigints"])
+    ring, verb = FOREIGN[name]
+    a, b = R([1, 2]), ring([3])
+    check(lambda: JOINS[join](a, b), pg.RingMismatch, ["Ring(4, 17)", repr(b.ring), verb])
+
+
+@cases(
+    {
+        "fewer moduli": (
+            lambda: RNS.ones() + R.ones(),
+            pg.RingMismatch,
+            ["a.restrict(b.ring) takes a modulo b's moduli, b.mod_up(a.ring) extends b"],
+        ),
+        "another order": (
+            lambda: RNS.ones() + Ring(4, [193, 97, 17]).ones(),
+            pg.RingMismatch,
+            ["another order", "a.restrict(b.ring)"],
+        ),
+        "some in common": (
+            lambda: RNS.ones() * Ring(4, [97, 113]).ones(),
+            pg.RingMismatch,
+            ["a.convert(b.ring)"],
+        ),
+    }
+)
+def test_rings_of_other_limbs(call: Any, cls: Any, words: Any) -> None:
+    check(call, cls, words)
+    with pytest.raises(cls) as caught:
+        call()
+    assert "to_bigints" not in str(caught.value)
 
 
 def batch(*shape: int) -> Poly:

@@ -637,6 +637,45 @@ def test_ntt_primes_are_the_largest_ones(n: int, bits: int, kind: Any) -> None:
 
 
 @KINDS
+@pytest.mark.parametrize("bits", [6, 8, 11])
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_ntt_primes_near_a_number(n: int, bits: int, kind: Any) -> None:
+    """Beside the list of all primes: in turns above and below, nearest first, as long as both sides last."""
+    order = root_order(n, kind)
+    for middle in (
+        2 ** (bits - 1),
+        2**bits - 3,
+        2**bits,
+        next(p for p in primes_of(2**bits) if p > 2 ** (bits - 1)),
+    ):
+        every = [p for p in primes_of(2 * middle) if p > middle // 2 and (p - 1) % order == 0]
+        above, below = [p for p in every if p >= middle], [p for p in every[::-1] if p < middle]
+        turns = [p for pair in zip(above, below, strict=False) for p in pair]
+        turns += above[len(below) : len(below) + 1]
+        for count in range(len(turns) + 1):
+            near = True if middle == 2**bits else middle
+            assert ntt_primes(n, bits, count, kind, near=near) == turns[:count]
+        with pytest.raises(pg.ParameterError, match=f"only {len(turns)} primes in turns"):
+            ntt_primes(n, bits, len(turns) + 1, kind, near=middle)
+
+
+def primes_of(end: int) -> list[int]:
+    return list(sympy.primerange(end))
+
+
+def test_ntt_primes_that_are_excluded() -> None:
+    every = ntt_primes(64, 30, 8)
+    R = Ring(64, every[1:3])
+    for exclude in (R, [R], R.moduli, (R, every[1]), np.array(R.moduli), iter(R.moduli)):
+        assert ntt_primes(64, 30, 4, exclude=exclude) == [every[0], *every[3:6]]
+    assert ntt_primes(64, 30, 3, exclude=[R, every[0], 17, Ring(4, 2**100)]) == every[3:6]
+    assert ntt_primes(64, 30, 2, exclude=[]) == every[:2]
+    near = ntt_primes(64, 30, 5, near=True)
+    assert ntt_primes(64, 30, 3, near=True, exclude=near[0]) == [near[2], near[1], near[4]]
+    assert abs(math.prod(near[:4]) / 2**120 - 1) < 1e-4
+
+
+@KINDS
 @pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 63, 64, 65, 100, 256])
 def test_large_ntt_primes(bits: int, kind: Any) -> None:
     order = root_order(1024, kind)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -149,6 +149,25 @@ class Backend(Arithmetic, Protocol):
         """Cyclic convolutions of rows of 64 complex numbers; b may be one row for all."""
 
 
+class HostBackend(Backend, Protocol):
+    """A backend of NumPy arrays: what is computed on the host, wherever its values lie."""
+
+    def invert(self, basis: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
+        """Inverses modulo X^n ± 1 and the one modulus of a basis, a prime of any size.
+
+        Returns an int64 for each item: the degree of the factor that it shares with X^n ± 1, 0 where it has
+        an inverse; `out` holds any values where it has none.
+        """
+
+    def find_wrong_product(
+        self, basis: Basis, a: Array, b: Array, c: Array, points: Array, negacyclic: bool
+    ) -> int:
+        """The first row (item and limb, counted through) of c that is not a b at points (rows, count), or -1.
+
+        Coefficients of any basis of primes; batch axes of a and b broadcast to c's.
+        """
+
+
 # ---- devices ----
 
 _HOST_DEVICES = ("cpu", "reference")
@@ -226,15 +245,15 @@ def backend() -> Backend:
     return get_backend(current_device())
 
 
-def host() -> Backend:
+def host() -> HostBackend:
     """The backend of values in host memory: "reference" if that is chosen, else "cpu"."""
     return _host(_device.get())
 
 
 @cache
-def _host(device: str | None) -> Backend:
+def _host(device: str | None) -> HostBackend:
     chosen = device or _default_device()
-    return get_backend(chosen if chosen in _HOST_DEVICES else "cpu")
+    return cast(HostBackend, get_backend(chosen if chosen in _HOST_DEVICES else "cpu"))
 
 
 def backend_of(x: Array) -> Backend:

@@ -217,6 +217,18 @@ class CpuBackend(HostMemory):
             sampler.handles["cpu"] = native
         return native
 
+    def invert(self, basis: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
+        """See HostBackend."""
+        degrees = np.zeros(prod(out.shape[:-2]), np.int64)
+        self._native_basis(basis).invert(x, negacyclic, out, degrees)
+        return degrees
+
+    def find_wrong_product(
+        self, basis: Basis, a: Array, b: Array, c: Array, points: Array, negacyclic: bool
+    ) -> int:
+        """See HostBackend."""
+        return self._native_basis(basis).find_wrong_product(a, b, c, points, negacyclic)
+
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """See Backend."""
         native = self._native(plan)

@@ -92,6 +92,28 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
     return value
 
 
+def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
+    """1 / a mod X^n - constant, q prime, by the extended Euclid; else the degree of the common factor."""
+
+    def trimmed(x: list[int]) -> list[int]:
+        while x and not x[-1]:
+            x = x[:-1]
+        return x
+
+    n = len(a)
+    # Invariant: x = s (X^n - constant) + u a with some s not kept; y and v likewise.
+    x, y = trimmed([-constant % q, *[0] * (n - 1), 1]), trimmed(list(a))
+    u, v = [0] * (n + 1), [1, *[0] * n]
+    while len(y) > 1:
+        lead = pow(y[-1], -1, q)
+        while len(x) >= len(y):
+            factor, shift = x[-1] * lead % q, len(x) - len(y)
+            x = trimmed([(c - factor * (y[i - shift] if i >= shift else 0)) % q for i, c in enumerate(x)])
+            u = [(c - factor * (v[i - shift] if i >= shift else 0)) % q for i, c in enumerate(u)]
+        x, y, u, v = y, x, v, u
+    return [c * pow(y[0], -1, q) % q for c in v[:n]] if y else len(x) - 1
+
+
 def exact_sum(terms: list[complex]) -> complex:
     """Each part rounded once; of infinities and of what overflows, as sums of floats are."""
     try:
@@ -436,3 +458,31 @@ class ReferenceBackend(HostMemory):
         for left, right, result in zip(a.tolist(), np.broadcast_to(b, a.shape).tolist(), out, strict=True):
             for k in range(n):
                 result[k] = exact_sum([v * right[(k - i) % n] for i, v in enumerate(left)])
+
+    def invert(self, basis: Any, x: Array, negacyclic: bool, out: Array) -> Array:
+        """By the extended Euclid, in lists of Python integers."""
+        q, n, values, degrees = basis.moduli[0], out.shape[-1], [], []
+        for item in to_ints(basis, x):
+            found = inverse(item[0], q, -1 if negacyclic else 1)
+            degrees.append(found if isinstance(found, int) else 0)
+            values.append([[0] * n if isinstance(found, int) else found])
+        write(basis, values, out)
+        return np.array(degrees, np.int64)
+
+    def find_wrong_product(
+        self, basis: Any, a: Array, b: Array, c: Array, points: Array, negacyclic: bool
+    ) -> int:
+        """Values of X^j a at each point, added up with the coefficients of b."""
+        at, row, sign = to_ints(basis, points)[0], 0, -1 if negacyclic else 1
+        operands = (to_ints(basis, np.broadcast_to(x, c.shape)) for x in (a, b, c))
+        for left, right, claimed in zip(*operands, strict=True):
+            for u, v, w, q, some in zip(left, right, claimed, basis.moduli, at, strict=True):
+                for r in some:
+                    value, total, wrap = evaluate(u, r, q), 0, pow(r, len(u), q) - sign
+                    for j, y in enumerate(v):
+                        total += y * value
+                        value = (r * value - u[len(u) - 1 - j] * wrap) % q
+                    if total % q != evaluate(w, r, q):
+                        return row
+                row += 1
+        return -1

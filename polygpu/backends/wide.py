@@ -1,7 +1,7 @@
 """One modulus above 2^64: computed in host memory, wherever its values lie.
 
-The core adds, permutes, reduces and multiplies polynomials; products of residues and transforms, for which
-it has no operation, are done in Python integers. A value on a GPU is copied to the host and the result back,
+The core works on residues, permutes, reduces and multiplies polynomials; transforms, for which it has no
+operation, are done in Python integers. A value on a GPU is copied to the host and the result back,
 which waits for the stream.
 """
 
@@ -54,13 +54,7 @@ class WideArithmetic:
     @_on_host
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
         """See Arithmetic."""
-        if b is None or op not in ("mul", "mul_add"):
-            self._core.pointwise(basis, op, a, b, c, out)
-            return
-        value = words_to_ints(a) * words_to_ints(b)
-        if c is not None:
-            value = value + words_to_ints(c)
-        out[...] = ints_to_words(value % basis.moduli[0], basis.words)
+        self._core.pointwise(basis, op, a, b, c, out)
 
     @_on_host
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
@@ -100,6 +94,9 @@ class WideArithmetic:
     @_on_host
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
         """See Arithmetic."""
+        if plan.leaf_size == 1:
+            self._core.pointwise(plan.basis, "mul", a, b, None, out)
+            return
         product = _multiply_leaves(plan, words_to_ints(a), words_to_ints(b))
         out[...] = ints_to_words(product, plan.basis.words)
 

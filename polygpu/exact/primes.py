@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from functools import lru_cache
+from itertools import islice, zip_longest
+from typing import Any
 
-from ..checks import Kind, check_kind, checked_degree, integer, shown
+from ..checks import MAX_DEGREE, Kind, check_kind, checked_degree, integer, sequence, shown
 from ..errors import ParameterError
 
 # The first 13 primes decide primality below this bound. Source: Sorenson & Webster 2015.
@@ -53,21 +56,71 @@ def _is_prime(n: int) -> bool:
     return bool(sympy.isprime(n))
 
 
+def prime_power(q: int) -> tuple[int, int] | None:
+    """The prime p and the exponent k of q = p^k; None where q is no such power.
+
+    >>> prime_power(3**5), prime_power(12)
+    ((3, 5), None)
+    """
+    if q % 2 == 0:
+        return (2, q.bit_length() - 1) if q & (q - 1) == 0 else None
+    k = 1
+    while 3**k <= q:
+        p = _root(q, k)
+        if p**k == q and _is_prime(p):
+            return p, k
+        k += 1
+    return None
+
+
+def _root(q: int, k: int) -> int:
+    """floor(q^(1/k)), by Newton's method from above."""
+    x = 1 << -(-q.bit_length() // k)
+    while (y := ((k - 1) * x + q // x ** (k - 1)) // k) < x:
+        x = y
+    return x
+
+
 def root_order(points: int, kind: Kind) -> int:
     """Order of the root that a transform of `points` points needs: 2N negacyclic, N cyclic."""
     return 2 * points if kind == "negacyclic" else points
 
 
-def ntt_primes(n: int, bits: int, count: int = 1, kind: Kind = "negacyclic") -> list[int]:
+def ntt_primes(
+    n: int,
+    bits: int,
+    count: int = 1,
+    kind: Kind = "negacyclic",
+    *,
+    exclude: Any = (),
+    near: bool | int = False,
+) -> list[int]:
     """The `count` largest primes below 2**bits with a full transform of degree n, descending.
 
     Such a prime is 1 mod 2n (negacyclic) or 1 mod n (cyclic); n must be a power of two.
 
+    Args:
+        n: degree of the transform.
+        bits: size of the primes, each in [2**(bits - 1), 2**bits).
+        count: how many.
+        kind: "negacyclic" or "cyclic".
+        exclude: moduli that are skipped: an int, a ring (all its moduli), or several of both.
+        near: a number m in [2**(bits - 1), 2**bits], True for 2**bits itself. The primes are then the nearest
+            on both sides of m, in turns: the least p >= m, the largest p < m, the next above, the next below.
+            Their products stay close to powers of m, as the scale of CKKS wants it. Those above 2**bits have
+            bits + 1 bits; all are above m/2 and below 2m.
+
     Raises:
-        ParameterError: n is no power of two, or there are fewer such primes of exactly `bits` bits.
+        ParameterError: n is no power of two, near is outside its rule, or there are fewer such primes.
+
+    Cost: a test of primality for each candidate, one in about 0.35 bits of them is prime.
 
     >>> ntt_primes(4096, bits=30, count=2)
     [1073692673, 1073668097]
+    >>> ntt_primes(4096, bits=30, count=2, exclude=1073692673)
+    [1073668097, 1073651713]
+    >>> [p - 2**30 for p in ntt_primes(4096, bits=30, count=4, near=True)]
+    [8193, -49151, 73729, -73727]
     """
     n, bits, count = checked_degree(n), integer(bits, "bits"), integer(count, "count")
     if n & (n - 1):
@@ -78,16 +131,52 @@ def ntt_primes(n: int, bits: int, count: int = 1, kind: Kind = "negacyclic") -> 
             f"and count: {shown(count)} at least 0"
         )
     check_kind(kind)
-    order = root_order(n, kind)
-    primes: list[int] = []
-    candidate = ((1 << bits) - 2) // order * order + 1
-    while len(primes) < count and candidate >> (bits - 1):
-        if _is_prime(candidate):
-            primes.append(candidate)
-        candidate -= order
+    skipped, order = _moduli(exclude), root_order(n, kind)
+    if near is False:
+        found = _primes((1 << bits) - 1, order, -1, (1 << (bits - 1)) - 1, skipped)
+        where = f"primes of {bits} bits"
+    else:
+        middle = 1 << bits if near is True else integer(near, "near")
+        if not 1 << (bits - 1) <= middle <= 1 << bits:
+            raise ParameterError(
+                f"near: {shown(middle)} must be in [2**{bits - 1}, 2**{bits}] for bits={bits}; "
+                f"bits={max(2, (middle - 1).bit_length())} is the size that fits"
+            )
+        above = _primes(middle, order, 1, 2 * middle, skipped)
+        below = _primes(middle - 1, order, -1, middle // 2, skipped)
+        # One side that ends, ends both: the primes are in turns.
+        found = _alternating(above, below)
+        where = f"primes in turns above and below {shown(middle)}"
+    primes = list(islice(found, min(count, MAX_DEGREE)))  # islice counts in machine words
     if len(primes) < count:
+        kept = f", without the {len(skipped)} excluded" if skipped else ""
         raise ParameterError(
-            f"bits={bits}: only {len(primes)} primes of {bits} bits are 1 mod {order}, {shown(count)} were "
+            f"bits={bits}: only {len(primes)} {where} are 1 mod {order}{kept}, {shown(count)} were "
             f"asked for; use more bits or a smaller n than {n}"
         )
     return primes
+
+
+def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
+    """Primes 1 mod order from a number on, up (step 1) or down (-1), before the bound."""
+    candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
+    while (end - candidate) * step > 0:
+        if candidate not in skipped and _is_prime(candidate):
+            yield candidate
+        candidate += step * order
+
+
+def _alternating(first: Iterator[int], second: Iterator[int]) -> Iterator[int]:
+    for pair in zip_longest(first, second):
+        for x in pair:
+            if x is None:
+                return
+            yield x
+
+
+def _moduli(exclude: Any) -> set[int]:
+    """Moduli given as an int, a ring, or several of both."""
+    found: set[int] = set()
+    for x in (exclude,) if hasattr(exclude, "moduli") else sequence(exclude):
+        found.update(x.moduli if hasattr(x, "moduli") else [integer(x, "exclude")])
+    return found

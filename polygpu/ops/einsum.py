@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from ..arrays import contiguous, empty, overlap
 from ..backends import Array, Backend, Done, Memory, backend_of
-from ..checks import Domain
+from ..checks import Domain, verifying
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
 from .calls import recall, remember
 from .elementwise import add_up, pointwise
 from .multiply import multiply
 from .transform import to_domain
+from .verify import check_matrices_of_points
 
 if TYPE_CHECKING:
     from ..ring import Ring
@@ -308,6 +309,8 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
         a, b = (x.reshape(shape) for x, shape in zip(views[:2], shapes, strict=False))
         c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
         done = compute.matmul_points(ring.basis, a, b, c)
+        if verifying() and c.size:
+            check_matrices_of_points(compute, ring.basis, a, b, c)
         if not fits[2]:
             views[2][...] = c.reshape(views[2].shape)
     return done if all(fits) else None

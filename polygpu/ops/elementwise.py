@@ -36,6 +36,14 @@ def negate(basis: Basis, x: Array, out: Array | None = None) -> Array:
     return data
 
 
+def multiply_add(basis: Basis, a: Array, b: Array, c: Array, out: Array | None = None) -> Array:
+    """a * b + c, residue by residue; b may be one number a row, and batch axes broadcast."""
+    compute = backend_for(basis, a)
+    data = result_array(compute, result_shape(a, b, c), out, a, b, c)
+    compute.pointwise(basis, "mul_add", a, b, c, data)
+    return data
+
+
 def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Array:
     """x times an int."""
     compute = backend_for(basis, x)

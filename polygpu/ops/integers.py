@@ -1,4 +1,4 @@
-"""Integers to residues and back: elements from ints and from residues, values at integers, norms."""
+"""Integers to residues and back: elements from ints and from residues, norms."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import as_integers, check_unmasked, empty, holds_poly
+from ..arrays import as_integers, check_unmasked, empty
 from ..backends import Array, Memory, backend_for, backend_of, host, is_device_array
-from ..checks import debugging, integer, shown
+from ..checks import debugging, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
 from ..exact.crt import residues_of_ints, words_to_ints
 from ..plans.basis import Basis
@@ -114,20 +114,6 @@ def residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.objec
     """Residues as Python ints (*batch, limbs, n); of one modulus above 2^64 (*batch, n), not their words."""
     residues = backend_of(data).to_host(data)
     return words_to_ints(residues) if basis.wide else residues.astype(object)
-
-
-def evaluate(coefficients: Array, modulus: int, x: Any) -> Any:
-    """Values at integers x by Horner's rule, of Python ints (*batch, n): (*batch, *x.shape), or one int."""
-    if holds_poly(x):
-        raise ParameterError("x: a Poly; values are taken at integers")
-    points, batch = np.array(x, dtype=object), coefficients.shape[:-1]
-    at = np.array([integer(v, "x") % modulus for v in points.flat], dtype=object)
-    coefficients = coefficients[..., None]
-    total = np.zeros((*batch, len(at)), dtype=object)
-    for j in reversed(range(coefficients.shape[-2])):
-        total = (total * at + coefficients[..., j, :]) % modulus
-    total = total.reshape((*batch, *points.shape))
-    return total if total.ndim else total.item()
 
 
 def norm(coefficients: Array, p: float) -> Any:

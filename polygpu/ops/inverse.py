@@ -1,20 +1,18 @@
-"""Multiplicative inverses: pointwise, or limb by limb in Python integers, lifted modulo powers of two."""
+"""Multiplicative inverses: pointwise, or limb by limb by the extended Euclid, lifted to powers of primes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import empty
-from ..backends import Array, backend_of
+from ..backends import Array, backend_of, host
 from ..checks import Domain, shown
 from ..errors import NotInvertible
-from ..exact.crt import compose
-from ..exact.inverse import inverse_mod_prime, inverse_mod_two
-from ..exact.primes import is_prime
+from ..exact.crt import residues_of_ints, words_to_ints
+from ..exact.primes import prime_power
+from ..plans.basis import Basis, basis_of
 from .elementwise import pointwise
 from .integers import from_integers, ones
 from .multiply import multiply
@@ -28,7 +26,7 @@ def inverse(ring: Ring, x: Array, domain: Domain) -> Array:
     """The inverse of each element, in x's domain.
 
     Raises:
-        NotInvertible: some element has none, or a modulus is neither prime nor a power of two.
+        NotInvertible: some element has none, or a modulus is no power of a prime.
     """
     if ring.leaf_size == 1:
         y = _inverse_evaluated(ring, to_domain(ring, x, domain, "eval"))
@@ -77,29 +75,47 @@ def _inverse_by_limbs(ring: Ring, x: Array) -> Array:
 
 
 def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
-    """Modulo one prime by the extended Euclid, modulo a power of two by Hensel lifting."""
-    basis, n, q, compute = ring.basis, ring.n, ring.modulus, backend_of(x)
-    constant = -1 if ring.kind == "negacyclic" else 1
-    if is_prime(q):
-        invert: Callable[[list[int]], list[int]] = partial(inverse_mod_prime, q=q, constant=constant)
-    elif q & (q - 1) == 0:
-        invert = inverse_mod_two
-    else:
+    """Modulo p^k of a prime p: modulo p by the extended Euclid, then by Hensel lifting."""
+    basis, q, compute = ring.basis, ring.modulus, backend_of(x)
+    power = prime_power(q)
+    if power is None:
         raise NotInvertible(
-            f"inverse: {shown(q)} is neither prime nor a power of two; give its coprime factors as moduli"
+            f"inverse: {shown(q)} is neither prime nor a power of a prime; give its coprime factors as moduli"
         )
-    batch = x.shape[:-2]
-    elements = compose(ring.moduli, compute.to_host(x), False).reshape(-1, n)
-    found = np.zeros(elements.shape, dtype=object)
-    for i, element in enumerate(elements):
-        try:
-            found[i] = invert([int(v) for v in element])
-        except NotInvertible as error:
-            at = tuple(int(k) for k in np.unravel_index(i, batch)) if batch else ()
-            raise NotInvertible(f"{error}" + (f" (batch element {at})" if at else "")) from None
-    y = from_integers(basis, n, found.reshape(*batch, n), compute)
-    if q & (q - 1) == 0:  # Newton: right mod 2^k becomes right mod 2^2k
-        two = from_integers(basis, n, 2, compute)
-        for _ in range((q.bit_length() - 2).bit_length()):
-            y = multiply(ring, y, pointwise(basis, "sub", two, multiply(ring, x, y, "coef")), "coef")
+    p, exponent = power
+    field = basis_of((p,))
+    residues = _modulo_prime(basis, field, compute.to_host(x))
+    found = empty(host(), residues.shape, field.dtype)
+    degrees = host().invert(field, residues, ring.kind == "negacyclic", found)
+    if degrees.any():
+        i = int(np.argmax(degrees != 0))
+        at = tuple(int(k) for k in np.unravel_index(i, x.shape[:-2])) if x.ndim > 2 else ()
+        raise NotInvertible(
+            f"inverse: the polynomial shares a factor of degree {degrees[i]} with "
+            f"X^{ring.n} {'+' if ring.kind == 'negacyclic' else '-'} 1 mod {shown(p)}"
+            + (f" (batch element {at})" if at else "")
+        )
+    y = found
+    if exponent > 1:
+        y = empty(host(), x.shape, basis.dtype, zero=True)
+        y[..., : field.rows, :] = found
+    y = compute.from_host(y)
+    two = from_integers(basis, ring.n, 2, compute)
+    for _ in range((exponent - 1).bit_length()):  # Newton: right mod p^k becomes right mod p^2k
+        y = multiply(ring, y, pointwise(basis, "sub", two, multiply(ring, x, y, "coef")), "coef")
     return y
+
+
+def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:
+    """Residues modulo p of residues modulo p^k, in host memory."""
+    if basis is field:
+        return x
+    p = field.moduli[0]
+    if not basis.wide:
+        residues: Array = x % basis.dtype.type(p)
+        return residues.astype(field.dtype)
+    if p == 2:
+        return (x[..., :1, :] & np.uint64(1)).astype(field.dtype)
+    out = empty(host(), (*x.shape[:-2], field.rows, x.shape[-1]), field.dtype)
+    residues_of_ints(field.moduli, words_to_ints(x), out)
+    return out

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import overlap
 from ..backends import Array, backend_for, backend_of, get_backend
-from ..checks import Domain, Product
+from ..checks import Domain, Product, unverified, verifying
 from ..errors import DomainError, PrecisionError, TablesTooLarge
 from ..linalg import MAX_MODULUS
 from ..memory import check_memory
@@ -21,6 +21,7 @@ from .calls import remember
 from .elementwise import pointwise
 from .integers import ones
 from .transform import to_domain
+from .verify import check_again, check_product
 
 if TYPE_CHECKING:
     from ..ring import Ring
@@ -87,6 +88,8 @@ def multiply(
         DomainError: evaluated operands, and product="fft".
         PrecisionError, ParameterError, TablesTooLarge: as Ring.product_plan.
     """
+    if verifying():
+        return _verified(ring, a, b, domain, product, out)
     key = product, domain, type(a), a is b, a.shape, b.shape
     if (call := ring.calls.get(key)) and (data := call(a, b, out)) is not None:
         return data  # type: ignore[no-any-return]
@@ -112,10 +115,32 @@ def multiply(
     return data
 
 
+def _verified(ring: Ring, a: Array, b: Array, domain: Domain, product: Product, out: Array | None) -> Array:
+    """The product, after its check."""
+    compute = backend_of(a)
+    with unverified():
+        if out is not None:  # the operands are read again
+            with compute.device_scope():
+                a, b = (x.copy() if overlap(compute, x, out) else x for x in (a, b))
+        data = multiply(ring, a, b, domain, product, out)
+        if not data.size:
+            return data
+
+        def again(other: Ring, x: Array, y: Array) -> Array:
+            return multiply(other, x, y, "coef")
+
+        if domain == "eval":
+            x, y, z = (to_domain(ring, v, "eval", "coef") for v in (a, b, data))
+            check_again(ring, x, y, z, again, by_fft=False)
+        else:
+            check_product(ring, a, b, data, ring.product_plan(product, compute.name), again)
+    return data
+
+
 def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: Array | None = None) -> Array:
     """a b + c of elements in one domain, in that domain; one pass where a product is one of each residue."""
     compute, shape = backend_for(ring.basis, a), result_shape(a, b, c)
-    if domain == "eval" and ring.transform.leaf_size == 1:
+    if domain == "eval" and ring.transform.leaf_size == 1 and not verifying():
         data = result_array(compute, shape, out, a, b, c)
         compute.pointwise(ring.basis, "mul_add", a, b, c, data)
         return data

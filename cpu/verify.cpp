@@ -1,0 +1,134 @@
+// Products in the ring, checked at random points.
+//
+// a b = c in Z_q[X]/(X^n - s), s = 1 or -1, where c(r) = the sum over j of b_j v_j(r), v_j = X^j a in the ring:
+// v_0 = a, v_(j+1) = X v_j - (coefficient n-1 of v_j, up to a sign a_(n-1-j)) (X^n - s).
+// Source: docs/math.md, "Checked products".
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "basis.hpp"
+#include "threads.hpp"
+
+namespace pg {
+namespace {
+
+// A number by which others are multiplied modulo q: by Shoup's product for q < 2^63.
+struct Factor {
+    u64 w = 0, quotient = 0;
+
+    Factor() = default;
+    Factor(const Modulus &m, u64 w_) : w(w_), quotient(m.bits <= 63 ? shoup_quotient(m, w_) : 0) {}
+    u64 times(const Modulus &m, u64 x) const {
+        if (m.bits > 63) return mul_mod(m, x, w);
+        const u64 r = x * w - mul_hi(x, quotient) * m.q;  // below 2q
+        return r >= m.q ? r - m.q : r;
+    }
+};
+
+// A row of words at a point
+template <class T>
+bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool negacyclic, u64 point,
+           const int *stop) {
+    const u64 power = pow_mod(m, point, n), one = reduce(m, 1);
+    const Factor r(m, point), wrap(m, negacyclic ? add_mod(m, power, one) : sub_mod(m, power, one));
+    u64 v = 0, expected = 0, sum = 0;
+    for (size_t j = n; j-- > 0;) {
+        if (j % 4096 == 0 && stopped(stop)) return true;
+        v = add_mod(m, r.times(m, v), a[j]);
+        expected = add_mod(m, r.times(m, expected), c[j]);
+    }
+    for (size_t j = 0; j < n; ++j) {
+        if (j % 4096 == 0 && stopped(stop)) return true;
+        sum = add_mod(m, sum, mul_mod(m, v, b[j]));
+        v = sub_mod(m, r.times(m, v), wrap.times(m, a[n - 1 - j]));
+    }
+    return sum == expected;
+}
+
+// The same of a wide modulus, at one point; numbers lie n words apart
+bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, bool negacyclic,
+                const u64 *point, size_t apart, const int *stop) {
+    const size_t words = q.words();
+    std::vector<u64> memory(7 * words + q.multiply_scratch());
+    u64 *const r = memory.data(), *const v = r + words, *const expected = v + words, *const sum = expected + words;
+    u64 *const wrap = sum + words, *const x = wrap + words, *const one = x + words, *const scratch = one + words;
+    const auto read = [&](u64 *number, const u64 *from, size_t step, size_t j) {
+        for (size_t w = 0; w < words; ++w) number[w] = from[w * step + j];
+    };
+    read(r, point, apart, 0);
+    one[0] = 1;
+    wrap[0] = 1;
+    std::copy(r, r + words, x);
+    for (size_t exponent = n; exponent; exponent >>= 1) {
+        if (exponent & 1) q.multiply(wrap, x, scratch);
+        std::copy(x, x + words, expected);
+        q.multiply(x, expected, scratch);
+    }
+    if (negacyclic) q.add(wrap, one);
+    else q.sub(wrap, one);
+    std::fill(expected, expected + words, 0);
+    for (size_t j = n; j-- > 0;) {
+        if (stopped(stop)) return true;
+        q.multiply(v, r, scratch);
+        read(x, a, n, j);
+        q.add(v, x);
+        q.multiply(expected, r, scratch);
+        read(x, c, n, j);
+        q.add(expected, x);
+    }
+    for (size_t j = 0; j < n; ++j) {
+        if (stopped(stop)) return true;
+        read(x, b, n, j);
+        q.multiply(x, v, scratch);
+        q.add(sum, x);
+        q.multiply(v, r, scratch);
+        read(x, a, n, n - 1 - j);
+        q.multiply(x, wrap, scratch);
+        q.sub(v, x);
+    }
+    return std::equal(sum, sum + words, expected);
+}
+
+template <class T>
+int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out &c, const Array &points,
+                   bool negacyclic) {
+    const size_t n = last(c), rows = basis.rows(), limbs = basis.wide() ? 1 : rows;
+    const T *const z = result_of<T>(c, rows);
+    const Operand<T> x(a, c, rows), y(b, c, rows);
+    require(x.length() == n && y.length() == n, "find_wrong_product: lengths differ");
+    require(points.ndim() == 2 && points.shape(0) == rows && points.itemsize() == sizeof(T),
+            "find_wrong_product: points (rows, count)");
+    const T *const at = (const T *)points.data();
+    const size_t count = points.shape(1);
+    std::atomic<int64_t> wrong{INT64_MAX};
+    const double each = basis.wide() ? 40e-9 * (double)(rows * rows) : 8e-9;
+    for_each_row(batch_of(c) * limbs, each * (double)(n * count), [&](size_t i, const Worker &worker) {
+        bool right = true;
+        for (size_t p = 0; p < count && right; ++p) {
+            if constexpr (sizeof(T) == sizeof(u64)) {
+                if (basis.wide()) {
+                    right = holds_wide(basis.wide_modulus(), x.item(i), y.item(i), z + i * rows * n, n, negacyclic,
+                                       at + p, count, worker.stop);
+                    continue;
+                }
+            }
+            right = holds(basis.moduli()[i % limbs], x.row(i), y.row(i), z + i * n, n, negacyclic,
+                          at[i % limbs * count + p], worker.stop);
+        }
+        int64_t first = wrong.load();
+        while (!right && (int64_t)i < first && !wrong.compare_exchange_weak(first, (int64_t)i)) {
+        }
+    });
+    return wrong == INT64_MAX ? -1 : wrong.load();
+}
+
+}  // namespace
+
+int64_t Basis::find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
+                                  bool negacyclic) const {
+    return narrow_ ? find_wrong<u32>(*this, a, b, c, points, negacyclic)
+                   : find_wrong<u64>(*this, a, b, c, points, negacyclic);
+}
+
+}  // namespace pg

@@ -1,0 +1,142 @@
+"""Values of polynomials at points, and powers of an element: a few calls of a backend for any degree."""
+
+from __future__ import annotations
+
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from ..arrays import as_integers, contiguous, empty, holds_poly
+from ..backends import Array, backend_for, backend_of, is_device_array
+from ..checks import integer
+from ..errors import ParameterError
+from ..exact.crt import compose
+from ..linalg import MAX_MODULUS
+from ..plans.basis import Basis, basis_of
+from .elementwise import multiply_add, pointwise
+from .integers import from_integers
+
+_CHUNK = 1 << 22  # numbers that are held at a time for some of the points
+
+
+def checked_points(x: Any) -> Array:
+    """Integers of any size in host memory, an array of any shape."""
+    if holds_poly(x):
+        raise ParameterError("x: a Poly; values are taken at integers")
+    if is_device_array(x):
+        x = backend_of(x).to_host(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+        return as_integers(x)
+    points = np.array(x, dtype=object)
+    return np.array([integer(v, "x") for v in points.flat], dtype=object).reshape(points.shape)
+
+
+def powers(basis: Basis, x: Array, count: int) -> Array:
+    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on their last axis. Cost: 2 count products."""
+    compute = backend_for(basis, x)
+    with compute.device_scope():
+        found = compute.xp.zeros_like(x)
+        found[..., :: basis.words, :] = 1  # the lowest word of each modulus, which is at least 2
+        step = x
+        while found.shape[-1] < count:
+            found = compute.xp.concatenate([found, pointwise(basis, "mul", found, step)], axis=-1)
+            step = pointwise(basis, "mul", step, step)
+        return contiguous(found[..., :count])
+
+
+def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
+    """Coefficients of a(factor X), of (*batch, rows, n)."""
+    compute = backend_of(x)
+    return pointwise(basis, "mul", x, powers(basis, from_integers(basis, 1, factor, compute), x.shape[-1]))
+
+
+def padded(x: Array, n: int) -> Array:
+    """Coefficients (*batch, rows, n), zeros after those of x; a copy where there are any."""
+    more = n - x.shape[-1]
+    if not more:
+        return x
+    compute = backend_of(x)
+    data = empty(compute, (*x.shape[:-1], n), x.dtype, zero=True)
+    with compute.device_scope():
+        data[..., : x.shape[-1]] = x
+    return data
+
+
+def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
+    """The first n coefficients, and the first item of which others are not 0, or None; waits for the GPU."""
+    compute = backend_of(x)
+    with compute.device_scope():
+        rest: Any = x[..., n:].any(axis=(-2, -1))
+        rest = np.asarray(compute.to_host(rest))
+        found = tuple(int(i) for i in np.argwhere(rest)[0]) if rest.any() else None
+        return contiguous(x[..., :n]), found
+
+
+def evaluate(basis: Basis, data: Array, x: Any) -> Any:
+    """Values of coefficients (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
+    points, compute = checked_points(x), backend_of(data)
+    batch, (rows, n) = data.shape[:-2], data.shape[-2:]
+    items, total = prod(batch), points.size
+    values = np.zeros((items, rows, total), basis.dtype)
+    if items and total:
+        at = points.reshape(-1, 1)
+        for limb, part in _parts(basis):
+            q = part.moduli[0]
+            matrix = not part.wide and q <= MAX_MODULUS
+            with compute.device_scope():
+                x_limb = data.reshape(items, rows, n)[:, limb].astype(part.dtype, copy=False)
+            size = max(1, _CHUNK // ((items + 2) * (isqrt(n) + 1) if matrix else items * n))
+            for first in range(0, total, size):
+                some = from_integers(part, 1, at[first : first + size], compute)
+                found = (_by_matrices if matrix else _by_halves)(part, contiguous(x_limb), some)
+                values[:, limb, first : first + size] = compute.to_host(found)
+    composed = compose(basis.moduli, values, False).reshape((*batch, *points.shape))
+    return composed if composed.ndim else composed.item()
+
+
+def _parts(basis: Basis) -> list[tuple[slice, Basis]]:
+    """Each modulus alone, and its rows."""
+    if len(basis.moduli) == 1:
+        return [(slice(0, basis.rows), basis)]
+    return [(slice(i, i + 1), basis_of((q,))) for i, q in enumerate(basis.moduli)]
+
+
+def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
+    """Values (items, 1, points): x as rows of about sqrt(n) coefficients, times powers of each point.
+
+    a(r) = sum over i, j of r^(i m) a_(i m + j) r^j: giant steps by a product of matrices, then baby steps.
+    Source: Paterson & Stockmeyer 1973, for scalars.
+    """
+    compute, items, n, count = backend_of(x), len(x), x.shape[-1], len(points)
+    width = 1 << (n.bit_length() // 2)  # m
+    height = -(-n // width)
+    with compute.device_scope():
+        x = padded(x, height * width)
+        baby = powers(basis, points, width)
+        last = contiguous(baby[..., -1:])
+        giant = powers(basis, pointwise(basis, "mul", last, points), height)
+        partial = empty(compute, (items, count, width), basis.dtype)
+        compute.matmul(basis, giant.reshape(1, count, height), x.reshape(items, height, width), partial)
+        by_point = contiguous(partial.transpose(1, 0, 2))
+        values = empty(compute, (count, items, 1), basis.dtype)
+        compute.matmul(basis, by_point, baby.reshape(count, width, 1), values)
+        return values.transpose(1, 2, 0)
+
+
+def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
+    """Values (items, rows, points) for every modulus: lower half plus r^(n/2) times the upper, and so on."""
+    compute, (items, rows, n) = backend_of(x), x.shape
+    steps = [points]
+    while 1 << len(steps) < n:
+        steps.append(pointwise(basis, "mul", steps[-1], steps[-1]))
+    length = 1 << (n - 1).bit_length()
+    with compute.device_scope():
+        value = padded(x, length).reshape(items, 1, rows, length)
+        while length > 1:
+            length //= 2
+            low, high = contiguous(value[..., :length]), contiguous(value[..., length:])
+            value = multiply_add(basis, high, steps[length.bit_length() - 1], low)
+        value = compute.xp.broadcast_to(value, (items, len(points), rows, 1))
+        values: Array = value[..., 0].transpose(0, 2, 1)
+        return values

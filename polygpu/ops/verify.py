@@ -1,0 +1,161 @@
+"""Checks of results inside `with polygpu.verify()`: products at random points, or computed in another way.
+
+A wrong result passes with probability 2^-40 at most. Proofs: docs/math.md, "Checked products".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arrays import contiguous, empty, spread
+from ..backends import Array, Backend, backend_for, backend_of, host
+from ..checks import shown
+from ..errors import ParameterError, TablesTooLarge, VerificationError
+from ..exact.crt import ints_to_words
+from ..exact.primes import is_prime
+from ..plans.basis import Basis
+from ..plans.product import FftProductPlan, Plan, plan_fft
+
+if TYPE_CHECKING:
+    from ..ring import Ring
+
+_BITS = 40  # a wrong result passes with probability 2^-_BITS at most
+
+Multiply = Callable[["Ring", Array, Array], Array]  # of coefficients, unchecked
+
+
+def check_product(ring: Ring, a: Array, b: Array, c: Array, plan: Plan, multiply: Multiply) -> None:
+    """Raise VerificationError where c is not a b, of coefficients; plan: by which c was computed."""
+    if all(q >= 4 * ring.n and is_prime(q) for q in ring.moduli):
+        _check_at_points(ring, a, b, c)
+    else:
+        check_again(ring, a, b, c, multiply, not isinstance(plan, FftProductPlan))
+
+
+def _check_at_points(ring: Ring, a: Array, b: Array, c: Array) -> None:
+    """At so many uniform points modulo each prime that ((n - 1) / q)^count <= 2^-40; in host memory."""
+    basis = ring.basis
+    count = max(_points_needed(ring.n, q) for q in ring.moduli)
+    at = np.array([[secrets.randbelow(q) for _ in range(count)] for q in ring.moduli], dtype=object)
+    points = ints_to_words(at, basis.words)[0] if basis.wide else at.astype(basis.dtype)
+    x, y, z = (contiguous(backend_of(v).to_host(v)) for v in (a, b, c))
+    negacyclic = ring.kind == "negacyclic"
+    row = host().find_wrong_product(basis, x, y, z, np.ascontiguousarray(points), negacyclic)
+    if row >= 0:
+        item, limb = divmod(row, len(ring.moduli))
+        raise _wrong(ring, c, item, f"limb {limb}, q = {shown(ring.moduli[limb])}, at a random point")
+
+
+def _points_needed(n: int, q: int) -> int:
+    """The least count of points with ((n - 1) / q)^count <= 2^-40; at most 20 for q >= 4 n."""
+    count = 1
+    while (n - 1) ** count << _BITS > q**count:
+        count += 1
+    return count
+
+
+def check_again(ring: Ring, a: Array, b: Array, c: Array, multiply: Multiply, by_fft: bool) -> None:
+    """Raise VerificationError where c is not a b, computed in another way; of coefficients.
+
+    In the ring of X^2n - 1, of which this one is a quotient, and there X^s times it for a random s: lengths,
+    places and mostly the kind of transform are others. by_fft: by FFT where one is proven to be exact.
+    """
+    n, compute = ring.n, backend_for(ring.basis, c)
+    double = _double(ring, by_fft)
+    turn = secrets.choice([s for s in (secrets.randbelow(2 * n) for _ in range(64)) if s % n] or [0])
+    with compute.device_scope():
+        join = compute.xp.concatenate
+        wide_a, wide_b = (join([x, compute.xp.zeros_like(x)], -1) for x in (a, b))
+        wide_a = join([wide_a[..., 2 * n - turn :], wide_a[..., : 2 * n - turn]], -1)
+        product = multiply(double, wide_a, wide_b)
+        product = join([product[..., turn:], product[..., :turn]], -1)
+        low, high = contiguous(product[..., :n]), contiguous(product[..., n:])
+        folded = empty(compute, low.shape, low.dtype)
+        compute.pointwise(ring.basis, "sub" if ring.kind == "negacyclic" else "add", low, high, None, folded)
+        right = compute.to_host((folded == c).all(axis=(-2, -1)))
+    if not right.all():
+        raise _wrong(ring, c, int(np.argmin(right)), "computed in another way")
+
+
+@lru_cache(maxsize=64)
+def _double(ring: Ring, by_fft: bool) -> Ring:
+    """The ring of X^2n - 1 and the same moduli."""
+    degree, moduli = 2 * ring.n, ring.moduli
+    if by_fft and not ring.basis.wide:
+        try:
+            plan_fft(degree, moduli, "cyclic")
+            return type(ring)(degree, moduli, kind="cyclic", product="fft")
+        except (ParameterError, TablesTooLarge):  # no FFT is proven to be exact, or fits in memory
+            pass
+    return type(ring)(degree, moduli, kind="cyclic", product="ntt")
+
+
+def _wrong(ring: Ring, c: Array, item: int, where: str) -> VerificationError:
+    batch = c.shape[:-2]
+    at = tuple(int(i) for i in np.unravel_index(item, batch)) if batch else ()
+    return VerificationError(
+        f"product: a * b in {ring!r} on {backend_of(c).name} is wrong"
+        + (f" (batch element {at})" if at else "")
+        + f", {where}; the machine erred, or the library: "
+        "compute it again, and in `with polygpu.device('reference')`, which multiplies from the definition"
+    )
+
+
+# ---- products of matrices: (a b) v = a (b v) for random vectors v. Source: Freivalds 1977 ----
+
+
+def check_matrices(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
+    """Raise VerificationError where c is not a b, modulo one modulus: arrays as of Backend.matmul."""
+    count = _vectors_needed(basis)
+    v = compute.from_host(_uniform(basis, (b.shape[2], count))[0][None])
+
+    def times(x: Array, y: Array) -> Array:
+        out = empty(compute, (max(len(x), len(y)), x.shape[1], count), basis.dtype)
+        compute.matmul(basis, x, y, out)
+        return out
+
+    _compare(compute, basis, times(a, times(b, v)), times(c, v))
+
+
+def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array, c: Array) -> None:
+    """Raise VerificationError where c is not a b at some point, modulo primes: arrays as of matmul_points."""
+    batch, m, columns, rows, points = c.shape
+    count, inner = _vectors_needed(basis), a.shape[2]
+    some = np.moveaxis(_uniform(basis, (columns, count, points)), 0, -2)
+    v = spread(compute.from_host(np.ascontiguousarray(some))[None], (batch, columns, count, rows, points))
+
+    def times(x: Array, y: Array, height: int) -> Array:
+        out = empty(compute, (batch, height, count, rows, points), basis.dtype)
+        compute.matmul_points(basis, x, y, out)
+        return out
+
+    _compare(compute, basis, times(a, times(b, v, inner), m), times(c, v, m))
+
+
+def _vectors_needed(basis: Basis) -> int:
+    """So many that a wrong product passes with 2^-40: by one vector 1/q, or 1/2 for unknown factors."""
+    bits = min(q.bit_length() - 1 if is_prime(q) else 1 for q in basis.moduli)
+    return -(-_BITS // bits)
+
+
+def _uniform(basis: Basis, shape: tuple[int, ...]) -> Array:
+    """Residues (limbs, *shape)."""
+    source = np.random.default_rng(secrets.randbits(128))
+    rows: list[Any] = [source.integers(0, q - 1, shape, np.uint64, endpoint=True) for q in basis.moduli]
+    return np.stack(rows).astype(basis.dtype)
+
+
+def _compare(compute: Backend, basis: Basis, left: Array, right: Array) -> None:
+    with compute.device_scope():
+        same = bool((left == right).all())
+    if not same:
+        raise VerificationError(
+            f"matmul: the product of matrices modulo {shown(list(basis.moduli))} on {compute.name} is wrong "
+            "at a random vector; the machine erred, or the library: compute it again, and in "
+            "`with polygpu.device('reference')`, which multiplies from the definition"
+        )

@@ -1,0 +1,275 @@
+"""What proof systems do with polynomials over a field: cosets, low-degree extensions, entrywise products.
+
+Values are taken at the points of a ring's transform, in its bit-reversed order. For cyclic rings these are
+the powers of omega, a subgroup H of the field; a coset is shift * H. A ring of several limbs does all of it
+modulo each prime. Values are computed on where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
+
+from .backends import Array, backend
+from .checks import integer, shown
+from .errors import BadRoot, NotNTTFriendly, ParameterError, RingMismatch
+from .ops import points
+from .ops.elementwise import pointwise
+from .ops.integers import from_integers
+from .poly import Poly, checked_poly
+from .ring import Ring
+
+__all__ = ["coset_intt", "coset_ntt", "hadamard", "interpolate", "low_degree_extension", "pad", "powers"]
+
+
+def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
+    """x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
+
+    Args:
+        ring: whose moduli; any.
+        x: integers of any size and sign, one or an array of any shape.
+        count: how many powers, from 0 on.
+
+    Returns:
+        Residues (*x.shape, rows, count) of the ring's dtype. With count = n, ring.from_residues makes
+        polynomials of them.
+
+    Raises:
+        ParameterError: no int, or a count below 0.
+
+    Cost: count products, in log2 count calls.
+
+    >>> powers(Ring(4, [17, 97]), 3, 5).tolist()
+    [[1, 3, 9, 10, 13], [1, 3, 9, 27, 81]]
+    """
+    if not isinstance(ring, Ring):
+        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+    length = integer(count, "count")
+    if length < 0:
+        raise ParameterError(f"count: {shown(length)} must be at least 0")
+    numbers = points.checked_points(x)
+    residues = from_integers(ring.basis, 1, numbers[..., None], backend())
+    return points.powers(ring.basis, residues, length)
+
+
+def hadamard(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
+    """The entrywise product of two vectors of coefficients, c_j = a_j b_j, also known as Hadamard's.
+
+    Not the product of the polynomials, which is a * b. Evaluated operands are brought to coefficients.
+
+    Args:
+        a: values of any ring.
+        b: of a's ring and device; batch axes broadcast.
+        out: as of Poly.mul.
+
+    Raises:
+        RingMismatch, DeviceError, OutputError: as of Poly.mul; also an operand that is no Poly.
+
+    Cost: one pass.
+
+    >>> R = Ring(4, 17)
+    >>> hadamard(R([1, 2, 3, 4]), R([5, 6, 7, 8])).to_bigints().tolist()
+    [5, 12, 4, 15]
+    """
+    b = checked_poly(a, "a")._operand(checked_poly(b, "b")).intt()
+    a = a.intt()
+    memory = None if out is None else a._memory(out)
+    return a._result(pointwise(a._ring.basis, "mul", a._data, b._data, memory), "coef", out)
+
+
+def pad(a: Poly, n: int | Ring) -> Poly:
+    """The polynomial of degree below a.ring.n with the same coefficients, in a ring of larger degree.
+
+    Args:
+        a: a value; an evaluated one is brought to coefficients.
+        n: the degree of the larger ring, which has a's moduli, kind and rule for roots; or that ring itself,
+            of any kind and roots, with a's moduli.
+
+    Returns:
+        Coefficients; a itself where its ring is the one asked for.
+
+    Raises:
+        ParameterError: a smaller degree.
+        RingMismatch: a ring of other moduli.
+        BadRoot: a's ring has roots that were given, which serve its degree alone; give the larger ring.
+
+    Cost: a copy.
+
+    >>> pad(Ring(2, 17)([1, 2]), 4).to_bigints().tolist()
+    [1, 2, 0, 0]
+    """
+    a = checked_poly(a, "a").intt()
+    ring = n if isinstance(n, Ring) else _of_degree(a._ring, integer(n, "n"))
+    if ring.moduli != a._ring.moduli:
+        raise RingMismatch(f"pad: {ring!r} has other moduli than {a._ring!r}; a.convert(...) changes moduli")
+    if ring.n < a._ring.n:
+        raise ParameterError(
+            f"n: {ring.n} must be at least {a._ring.n}, the degree of a's ring; zk.interpolate(values, n) "
+            "gives polynomials of smaller degree"
+        )
+    if ring == a._ring:
+        return a
+    data = points.padded(a._data, ring.n)
+    return Poly._wrap(ring, data, "coef") if data is not a._data else Poly._wrap(ring, a.copy()._data, "coef")
+
+
+@lru_cache(maxsize=64)
+def _of_degree(ring: Ring, n: int) -> Ring:
+    """The ring of the same moduli, kind and rule for roots."""
+    if n == ring.n:
+        return ring
+    if not isinstance(ring._root, str):
+        raise BadRoot(
+            f"n: {shown(n)} needs roots of its own, and those of {ring!r} were given; "
+            "zk.pad(a, larger_ring) takes the ring, and zk.coset_ntt gives values there"
+        )
+    return Ring(n, ring.moduli, kind=ring.kind, root=ring._root, product=ring.product)
+
+
+def coset_ntt(a: Poly, shift: int) -> Poly:
+    """Values of a polynomial of degree below n at shift times the points of its ring.
+
+    Args:
+        a: the polynomial; an evaluated value is brought to coefficients.
+        shift: an int of any size and sign that is a unit modulo each limb.
+
+    Returns:
+        Of a's ring in "eval": entry k is a(shift omega^br(k)) (cyclic) or a(shift psi^(2 br(k) + 1))
+        (negacyclic).
+
+    Raises:
+        ParameterError: shift is no unit.
+        NotNTTFriendly: the ring has no complete transform.
+
+    Cost: a transform, a pass and n products for the powers of shift.
+
+    >>> R = Ring(4, 17, kind="cyclic")
+    >>> a = R([1, 2, 3])
+    >>> [int(x) for x in coset_ntt(a, 3).data[0]] == a([3 * int(x) for x in R.eval_points()]).tolist()
+    True
+    """
+    a = checked_poly(a, "a")
+    _check_complete(a._ring)
+    return _scaled(a.intt(), _unit(a._ring, shift)).ntt()
+
+
+def coset_intt(values: Poly, shift: int) -> Poly:
+    """The polynomial of degree below n with these values at shift times the points: coset_ntt's inverse.
+
+    Args:
+        values: of a ring with a complete transform, in "eval" as coset_ntt returns it.
+        shift: as there.
+
+    Returns:
+        Coefficients.
+
+    Raises:
+        ParameterError, NotNTTFriendly: as coset_ntt.
+
+    Cost: as coset_ntt.
+
+    >>> a = Ring(4, 17, kind="cyclic")([1, 2, 3])
+    >>> coset_intt(coset_ntt(a, 3), 3) == a
+    True
+    """
+    values = checked_poly(values, "values")
+    _check_complete(values._ring)
+    unit = _unit(values._ring, shift)
+    return _scaled(values.intt(), pow(unit, -1, values._ring.modulus))
+
+
+def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
+    """Values of a polynomial of degree below n at factor * n points: a Reed-Solomon code word.
+
+    Args:
+        a: the polynomial; evaluated values (at H, say) are brought to coefficients.
+        factor: a power of two, the inverse of the code's rate.
+        shift: the values are taken on shift times the points of the larger ring; a generator of the field's
+            group makes them disjoint from H.
+
+    Returns:
+        Of the ring of degree factor * n with a's moduli, kind and rule for roots, in "eval": entry k is
+        a(shift omega^br(k)), omega of order factor * n. With root="generator", omega^factor is the root of
+        a's ring, and for shift = 1 the first n entries are a's own values.
+
+    Raises:
+        ParameterError: factor is no power of two; shift is no unit.
+        NotNTTFriendly: no transform of factor * n points.
+        BadRoot: as pad; coset_ntt(pad(a, larger_ring), shift) takes roots of your choice.
+
+    Cost: a transform of factor * n points, a pass and n products. Source: Reed & Solomon 1960.
+
+    >>> a = Ring.preset("babybear", 4)([1, 2, 3])
+    >>> extended = low_degree_extension(a, 2)
+    >>> extended.ring.n, extended.data[0, :4].tolist() == a.ntt().data[0].tolist()
+    (8, True)
+    """
+    a = checked_poly(a, "a")
+    times = integer(factor, "factor")
+    if times < 1 or times & (times - 1):
+        raise ParameterError(f"factor: {shown(times)} must be a power of two, from 1 on")
+    ring = _of_degree(a._ring, times * a._ring.n)
+    _check_complete(ring)
+    scaled = _scaled(a.intt(), _unit(ring, shift))
+    return Poly._wrap(ring, points.padded(scaled._data, ring.n), "coef").ntt()
+
+
+def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
+    """The polynomial of degree below n with these values: the inverse of low_degree_extension.
+
+    Args:
+        values: of a ring with a complete transform, in "eval": at shift times its points.
+        n: degree of the smaller ring, at most that of values.
+        shift: as of low_degree_extension.
+
+    Returns:
+        Coefficients, of the ring of degree n with the same moduli, kind and rule for roots.
+
+    Raises:
+        ParameterError: no polynomial of degree below n has these values; n is too large; shift is no unit.
+        NotNTTFriendly, BadRoot: as low_degree_extension.
+
+    Cost: a transform of all points; waits for the GPU, to look at the coefficients from n on.
+
+    >>> a = Ring.preset("babybear", 4)([1, 2, 3])
+    >>> interpolate(low_degree_extension(a, 4, shift=31), 4, shift=31) == a
+    True
+    """
+    a = coset_intt(values, shift)
+    degree = integer(n, "n")
+    if not 1 <= degree <= a._ring.n:
+        raise ParameterError(f"n: {shown(degree)} must be from 1 to {a._ring.n}, the degree of values' ring")
+    ring = _of_degree(a._ring, degree)
+    data, item = points.truncated(a._data, degree)
+    if item is not None:
+        at = f"batch element {item} has" if item else "they have"
+        raise ParameterError(
+            f"values: of no polynomial of degree below n = {degree}: {at} coefficients that are not 0 from "
+            "there on; zk.coset_intt(values, shift) gives them all"
+        )
+    return Poly._wrap(ring, data, "coef")
+
+
+def _scaled(a: Poly, unit: int) -> Poly:
+    """a(unit X), of coefficients."""
+    return a if unit == 1 else a._result(points.scale_by_powers(a._ring.basis, a._data, unit), "coef")
+
+
+def _unit(ring: Ring, shift: object) -> int:
+    """The shift modulo Q, where it is a unit."""
+    x = integer(shift, "shift") % ring.modulus
+    if gcd(x, ring.modulus) != 1:
+        q = next(q for q in ring.moduli if gcd(x, q) != 1)
+        raise ParameterError(f"shift: {shown(shift)} is 0 modulo {shown(q)}; give one that is a unit")
+    return x
+
+
+def _check_complete(ring: Ring) -> None:
+    if ring.leaf_size is None:
+        raise NotNTTFriendly(ring._why_no_transform())
+    if ring.leaf_size > 1:
+        raise NotNTTFriendly(
+            f"{ring!r}: its transform stops at leaves of {ring.leaf_size} coefficients, which are no values "
+            f"at points; ntt_primes({ring.n}, bits, kind={ring.kind!r}) lists moduli with a complete one"
+        )

@@ -1,0 +1,102 @@
+"""Values at points, beside the definition in Python ints and beside python-flint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flint
+import numpy as np
+import pytest
+from devices import HOST, on, sized, there
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import draw, every_ring, ring, value_at
+
+import polygpu as pg
+from polygpu import Ring, ntt_primes
+from polygpu.ops import points
+from polygpu.testing import polys, rings
+
+
+@every_ring
+def test_values_at_edges(name: str) -> None:
+    R, batch = ring(name), (2,)
+    q, x = R.modulus, draw(ring(name), (2,), 5)
+    at = [0, 1, -1, q - 1, q, q + 2, -(q**2) - 3, 2**64 - 1, R.moduli[-1], 5]
+    a = R(x)
+    for value in (a, a.ntt()) if R.has_eval else (a,):
+        got = value(at)
+        assert got.shape == (*batch, len(at)) and got.dtype == object
+        assert [[value_at(row, p, q) for p in at] for row in x] == got.tolist()
+        assert all(type(v) is int for v in got.flat)
+
+
+@on(*HOST, "simulated", "cuda")
+def test_shapes_of_points_and_batches(device: str) -> None:
+    R = Ring(6, [17, 97])
+    x = draw(R, (2, 3))
+    a = R(x)
+    at = np.array([[3, -4], [5, 2**40]])
+    got = a(at)
+    assert got.shape == (2, 3, 2, 2)
+    for i in np.ndindex(2, 3):
+        assert got[i].tolist() == [[value_at(x[i], int(p), R.modulus) for p in row] for row in at]
+    single = a[0, 0]
+    assert type(single(7)) is int and single(7) == value_at(x[0, 0], 7, R.modulus)
+    assert single(np.uint8(7)) == single(7) == single(np.array(7, dtype=object))
+    assert a([]).shape == (2, 3, 0) and a[:0](3).shape == (0, 3)
+    assert a(there(at)).tolist() == got.tolist()
+
+
+@sized(
+    "n",
+    cpu=[1, 2, 3, 63, 64, 65, 1000, 4096],
+    reference=[1, 17],
+    simulated=[1, 5, 64],
+    cuda=[1, 1000, 4096],
+)
+@pytest.mark.parametrize(
+    "moduli", [97, 2**32 - 5, 2**62, 2**62 + 135, 2**64, 2**64 - 59, [97, 2**40 - 87, 2**63 - 25], 2**100 + 7]
+)
+def test_degrees_of_every_kind(device: str, n: int, moduli: Any) -> None:
+    """Both ways, at their limit of 2^62, beside the values that python-flint gives."""
+    R = Ring(n, moduli, kind="cyclic")
+    x = draw(R, (2,), 1)
+    at = [2, R.modulus - 2, 12345678901234567890]
+    context = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(R.modulus))
+    expected = [[int(context([int(v) for v in row])(p % R.modulus)) for p in at] for row in x]
+    assert R(x)(at).tolist() == expected
+
+
+@pytest.mark.parametrize("q", [ntt_primes(64, 30)[0], 2**63 - 25])
+def test_many_points_go_in_parts(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "_CHUNK", 1000)
+    R = Ring(64, q)
+    a, at = R.random(3, seed=1), list(range(200))
+    context = flint.nmod_poly
+    expected = [[int(context([int(v) for v in row], q)(p)) for p in at] for row in a.to_bigints()]
+    assert a(at).tolist() == expected
+
+
+@given(data=st.data())
+def test_a_value_is_a_homomorphism_where_points_are_roots(data: Any) -> None:
+    """At r with r^n = X^n of the ring, products of values are values of products."""
+    R = data.draw(rings(max_degree=64, transform=True, max_bits=64))
+    a, b = (data.draw(polys(R, batch=())) for _ in range(2))
+    limb = data.draw(st.integers(0, len(R.moduli) - 1))
+    q, r = R.moduli[limb], int(R.eval_points(limb)[data.draw(st.integers(0, R.n - 1))])
+    assert a(r) * b(r) % q == (a * b)(r) % q
+    assert (a + b)(r) == (a(r) + b(r)) % R.modulus
+
+
+def test_operands_stay_as_they_were() -> None:
+    a, at = Ring(8, 97)(range(8)), np.arange(5)
+    before = a.data.copy()
+    a(at)
+    assert (a.data == before).all() and at.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [np.array([1.5]), np.array([True]), [None], "7", np.array([1j])])
+def test_points_that_are_no_integers(at: Any) -> None:
+    with pytest.raises(pg.ParameterError, match=r"x: .*int"):
+        Ring(4, 17)([1, 2])(at)

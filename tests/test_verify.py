@@ -1,0 +1,251 @@
+"""Products inside `with pg.verify()`: right ones pass, planted errors are found, everywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import HOST, on, there
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import DOMAINS, FEW, RINGS, check, draw, every_ring, in_domain, ring, times
+
+import polygpu as pg
+from polygpu import Poly, Ring, backends, linalg, ntt_primes
+from polygpu.backends import Array
+from polygpu.ops import verify
+from polygpu.testing import polys, rings
+
+# ---- right products pass, and are those computed without a check ----
+
+
+@every_ring
+def test_right_products_pass(name: str) -> None:
+    R = ring(name)
+    x, y = draw(R, (2,), 1), draw(R, (), 2)
+    with pg.verify():
+        check(R(x) * R(y), times(R, x, y))
+        check(R(y) * R(x), times(R, x, y))
+        check(R(x) * R(x), times(R, x, x))
+        if R.has_eval:
+            check(R(x).ntt() * R(y), times(R, x, y), "eval")
+        check(R(x) ** 3, times(R, x, times(R, x, x)))
+        check(pg.fma(R(x), R(y), 1), R(times(R, x, y)).add(1).to_bigints())
+        check(pg.dot(R(x), R(y)), R(times(R, x, y)).sum().to_bigints())
+
+
+@given(data=st.data())
+def test_right_products_of_random_rings_pass(data: Any) -> None:
+    R = data.draw(rings(max_degree=300))
+    a, b = data.draw(polys(R)), data.draw(polys(R, batch=()))
+    expected, product = a * b, data.draw(st.sampled_from(["auto", "ntt"]))
+    with pg.verify():
+        assert a * b == expected
+        assert a.intt().mul(b.intt(), product=product) == expected
+
+
+@on(*HOST, "simulated", "cuda")
+@pytest.mark.parametrize("domains", DOMAINS)
+def test_an_output_that_is_an_operand(device: str, domains: tuple[str, str, str]) -> None:
+    R = Ring(16, ntt_primes(16, 30, 2))
+    x, y = draw(R, (2,), 1), draw(R, (2,), 2)
+    with pg.verify():
+        a, b = in_domain(R(x), domains[0]), in_domain(R(y), domains[1])
+        a.mul(b, out=a)
+        check(a, times(R, x, y), domains[2])
+        a, b = in_domain(R(x), domains[0]), in_domain(R(y), domains[1])
+        pg.fma(a, b, a, out=b)
+        check(b, R(times(R, x, y)).add(R(x)).to_bigints(), domains[2])
+
+
+@on(*HOST, "simulated", "cuda")
+@pytest.mark.parametrize("q", [2, 97, 2**31, 2**32, 10**9, 2**61 - 1, 2**62])
+def test_right_products_of_matrices_pass(device: str, q: int) -> None:
+    rng = np.random.default_rng(q)
+    a, b = rng.integers(0, 2**62, (3, 4, 5)), rng.integers(0, 2**62, (5, 6))
+    c = (a.astype(object) @ b.astype(object)) % q
+    with pg.verify():
+        found = linalg.matmul(there(a), there(b), q)
+        assert backends.backend().to_host(found).tolist() == c.tolist()
+        assert linalg.matmul(there(a[:, :, :0]), there(b[:0]), q).any() == False  # noqa: E712
+        assert linalg.matmul([1, 2], [3, 4], q) == 11 % q
+
+
+# ---- planted errors ----
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Changes one number of what a method of the device's backend writes."""
+
+    def plant(method: str, index: int, above: int = 0) -> None:
+        compute = type(backends.backend())
+        right = getattr(compute, method)
+
+        def wrong(self: Any, parameters: Any, *arrays: Any) -> None:  # and no call that comes again
+            right(self, parameters, *arrays)
+            out = arrays[-1]
+            if out.size > above:
+                flat = self.to_host(out).copy().reshape(-1)
+                flat[index % flat.size] ^= 1
+                out[...] = self.from_host(flat.reshape(out.shape))
+
+        monkeypatch.setattr(compute, method, wrong)
+
+    return plant
+
+
+def fresh(name: str) -> Ring:
+    """The ring, without calls that come again."""
+    R = ring(name)
+    return Ring(R.n, R.moduli, kind=R.kind)
+
+
+CORRUPT = [
+    "30 bits",
+    "60 bits",
+    "RNS of 3 words",
+    "64 bits",
+    "ML-KEM",
+    "wide prime, 100 bits",
+    "composite",
+    "q = 3",
+    "degree 12",
+    "2^64",
+    "2^128",
+    "wide composite",
+    "RNS of mixed moduli",
+]
+
+
+@pytest.mark.parametrize("index", [0, 1, -1])
+@pytest.mark.parametrize("name", CORRUPT)
+@on("cpu", "reference", "simulated", "cuda")
+def test_wrong_products_of_coefficients_are_found(
+    device: str, name: str, index: int, planted: Callable[..., None]
+) -> None:
+    R = fresh(name)
+    if R.basis.wide and device.startswith("cuda"):
+        pytest.skip("computed on the host")
+    a, b = R(draw(R, (2,), 1)), R(draw(R, (2,), 2))
+    planted("multiply", index)
+    a * b  # nothing is said without being asked
+    with pg.verify(), pytest.raises(pg.VerificationError, match=r"product: .*reference"):
+        a * b
+
+
+@pytest.mark.parametrize("name", ["30 bits", "RNS of 3 words", "ML-KEM", "Goldilocks cyclic"])
+@on("cpu", "reference", "simulated", "cuda")
+def test_wrong_products_of_evaluated_operands_are_found(
+    device: str, name: str, planted: Callable[..., None]
+) -> None:
+    R = fresh(name)
+    a, b = (R(draw(R, (2,), seed)).ntt() for seed in (1, 2))
+    planted("multiply_eval", 3)
+    with pg.verify(), pytest.raises(pg.VerificationError):
+        a * b
+    with pg.verify(), pytest.raises(pg.VerificationError):
+        pg.fma(a, b, a)
+    with pg.verify(), pytest.raises(pg.VerificationError):
+        a**3
+
+
+@on("cpu", "reference", "simulated", "cuda")
+def test_wrong_sums_of_products_are_found(device: str, planted: Callable[..., None]) -> None:
+    R = Ring(8, ntt_primes(8, 30, 2))
+    a, b = (R(draw(R, (2, 2), seed)) for seed in (1, 2))
+    pg.matmul(a, b)  # a call that comes again is checked too
+    with pg.verify():
+        assert pg.matmul(a, b) == pg.matmul(a, b)
+    planted("matmul_points", 5)
+    for compute in (lambda: a @ b, lambda: pg.dot(a, b), lambda: pg.einsum("ij,kj->ik", a, b)):
+        with pg.verify(), pytest.raises(pg.VerificationError, match="matmul"):
+            compute()
+
+
+@pytest.mark.parametrize("q", [2, 97, 2**32, 10**9 + 7, 2**62])
+@on("cpu", "reference", "simulated", "cuda")
+def test_wrong_products_of_matrices_are_found(device: str, q: int, planted: Callable[..., None]) -> None:
+    rng = np.random.default_rng(q)
+    a, b = rng.integers(0, q, (60, 5)), rng.integers(0, q, (5, 60))
+    planted("matmul", 1234, above=60 * 40)  # the product, and not the check
+    with pg.verify(), pytest.raises(pg.VerificationError, match=f"modulo \\[{q}\\]"):
+        linalg.matmul(there(a), there(b), q)
+
+
+def test_a_result_of_a_call_that_comes_again_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = Ring(64, ntt_primes(64, 30)[0])
+    a = R.random(seed=1)
+    for _ in range(3):
+        a * a
+    wrong = {key: lambda x, y: np.ones_like(x) for key in R.calls}
+    monkeypatch.setitem(R.__dict__, "calls", wrong)
+    assert (a * a).data.tolist() == [[1] * 64]
+    with pg.verify(), pytest.raises(pg.VerificationError):
+        a * a
+
+
+# ---- the check itself ----
+
+
+def test_points_are_enough_and_no_more() -> None:
+    for n, q in ((2, 11), (256, 3329), (4096, 2**30), (4096, 2**60), (2**20, 2**22 + 1), (1, 5)):
+        t = verify._points_needed(n, q)
+        assert (n - 1) ** t * 2**40 <= q**t and (t == 1 or (n - 1) ** (t - 1) * 2**40 > q ** (t - 1))
+        assert t <= 20
+
+
+@pytest.mark.parametrize("name", ["30 bits", "50 bits cyclic", "RNS of 3", "wide prime, 100 bits", "64 bits"])
+def test_the_kernel_names_the_first_wrong_row(name: str) -> None:
+    """The core's check is that of the definition, of right, wrong and broadcast products."""
+    R, rng = ring(name), np.random.default_rng(1)
+    a, b = R(draw(R, (3, 2), 1)), R(draw(R, (2,), 2))
+    c: Array = (a * b).data
+    limbs = len(R.moduli)
+    points = np.stack([rng.integers(1, min(q, 2**63), 5) for q in R.moduli]).astype(R.dtype)
+    if R.basis.wide:
+        points = np.concatenate([points, np.zeros((R.rows - 1, 5), R.dtype)])
+    for row in (None, 0, 3 * limbs, 6 * limbs - 1):
+        wrong = c.copy()
+        if row is not None:
+            wrong.reshape(6, limbs, -1, R.n)[row // limbs, row % limbs, 0, 2] ^= 1
+            wrong.reshape(6, limbs, -1, R.n)[5, limbs - 1, 0, 0] ^= 1
+        for device in HOST:
+            found = backends.get_backend(device).find_wrong_product(  # type: ignore[attr-defined]
+                R.basis, a.data, b.data, wrong, points, R.kind == "negacyclic"
+            )
+            assert found == (-1 if row is None else row)
+
+
+def test_threads_have_settings_of_their_own(planted: Callable[..., None]) -> None:
+    R = Ring(64, ntt_primes(64, 50)[0])
+    a = R.random(seed=1)
+    found: list[Any] = []
+    planted("multiply", 0)
+
+    def other() -> None:
+        found.append(a * a)
+
+    with pg.verify():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with pytest.raises(pg.VerificationError):
+            a * a
+    assert isinstance(found[0], Poly)
+    a * a  # the setting ends with the block, after an error too
+
+
+def test_the_batch_element_is_named(planted: Callable[..., None]) -> None:
+    planted("multiply", 4 * 64 + 7)
+    for R in (Ring(64, ntt_primes(64, 50)[0]), Ring(64, ntt_primes(64, 60)[0], kind="cyclic")):
+        a = R.random((2, 3), seed=1)
+        with pg.verify(), pytest.raises(pg.VerificationError, match=r"batch element \(1, 1\)"):
+            a * a
+
+
+def test_every_few_ring_is_among_those_corrupted() -> None:
+    assert set(CORRUPT) <= set(RINGS) and len(set(FEW) & set(CORRUPT)) >= 5
