@@ -23,7 +23,7 @@ enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, com
 // Where numbers lie and how. The caller's memory: shape and strides as well.
 struct Layout {
     void *data;
-    size_t bytes, itemsize, ndim;      // of all numbers, of one: 4, 8 or 16
+    size_t bytes, itemsize, ndim;      // of all numbers, of one: 1, 2, 4, 8 or 16
     const ptrdiff_t *shape, *strides;  // strides in bytes
     Kind kind;
 };

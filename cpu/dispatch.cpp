@@ -82,6 +82,8 @@ template <class T> const GemmKernels<T> &gemm_kernels() {
 template const GemmKernels<u32> &gemm_kernels();
 template const GemmKernels<u64> &gemm_kernels();
 
+const IntegerKernels &integer_kernels() { return current().integers; }
+
 template <class T> const FftKernels<T> &fft_kernels() {
     if constexpr (sizeof(T) == 4) return current().fft_float;
     else return current().fft_double;

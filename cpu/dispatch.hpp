@@ -17,6 +17,7 @@ template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree)
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
 template <class T> const GemmKernels<T> &gemm_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
+const IntegerKernels &integer_kernels();
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();
 

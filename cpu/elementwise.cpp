@@ -1,6 +1,5 @@
 // What Basis does to each residue.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "basis.hpp"
@@ -28,7 +27,8 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     const size_t n = last(out), words = basis.rows();
     u64 *const result = result_of<u64>(out, words);
     const Operand<u64> x(a, out, words), y(b ? b : a, out, words);
-    require(x.length() == n && y.length() == n, "pointwise: lengths differ");
+    require(x.length() == n && (y.length() == n || y.length() == 1), "pointwise: lengths differ");
+    const size_t step = y.length() == n ? 1 : 0;
     for_each_row(batch_of(out), seconds_pointwise(4 * n * words), [&](size_t i, const Worker &worker) {
         const u64 *from_x = x.item(i), *from_y = y.item(i);
         u64 *to = result + i * n * words;
@@ -36,7 +36,7 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
         for (size_t j = 0; j < n && !stopped(worker.stop); ++j) {
             for (size_t w = 0; w < words; ++w) {
                 u[w] = op == Op::neg ? 0 : from_x[w * n + j];
-                v[w] = op == Op::neg ? from_x[w * n + j] : from_y[w * n + j];
+                v[w] = op == Op::neg ? from_x[w * n + j] : from_y[(w * n + j) * step + w * (1 - step)];
             }
             if (op == Op::add) basis.wide_modulus().add(u.data(), v.data());
             else basis.wide_modulus().sub(u.data(), v.data());
@@ -74,39 +74,6 @@ template <class T> void permute_words(const Basis &basis, const Array &x, const 
     });
 }
 
-// A machine integer is smaller than any wide modulus.
-void set_wide(const Basis &basis, u64 *to, size_t stride, u64 magnitude, bool negative) {
-    std::vector<u64> value(basis.rows(), 0), size(basis.rows(), 0);
-    size[0] = magnitude;
-    if (negative) basis.wide_modulus().sub(value.data(), size.data());
-    else value = size;
-    for (size_t w = 0; w < basis.rows(); ++w) to[w * stride] = value[w];
-}
-
-template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x, bool is_signed, const Out &out) {
-    const size_t n = last(out), count = last(x), r = basis.rows();
-    T *const result = result_of<T>(out, r);
-    require(count <= n && x.size() == batch_of(out) * count, "reduce_integers: lengths differ");
-    const u64 *source = (const u64 *)x.data();
-    for_each_row(batch_of(out), 3e-9 * (double)(n * r), [&](size_t i, const Worker &) {
-        const u64 *from = source + i * count;
-        T *to = result + i * n * r;
-        std::memset(to, 0, n * r * sizeof(T));
-        for (size_t w = 0; w < r; ++w) {
-            for (size_t j = 0; j < count; ++j) {
-                const bool negative = is_signed && (int64_t)from[j] < 0;
-                const u64 magnitude = negative ? 0 - from[j] : from[j];
-                if (basis.wide()) {
-                    if (w == 0) set_wide(basis, (u64 *)to + j, n, magnitude, negative);
-                } else {
-                    const u64 residue = reduce(basis.moduli()[w], magnitude);
-                    to[w * n + j] = (T)(negative ? neg_mod(basis.moduli()[w], residue) : residue);
-                }
-            }
-        }
-    });
-}
-
 }  // namespace
 
 void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
@@ -118,42 +85,6 @@ void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, co
 void Basis::permute(const Array &x, const Numbers &index, const Out &out) const {
     if (narrow_) permute_words<u32>(*this, x, index, out);
     else permute_words<u64>(*this, x, index, out);
-}
-
-void Basis::reduce_integers(const Numbers &x, const Out &out) const {
-    const bool is_signed = x.hold<int64_t>();
-    require(is_signed || x.hold<u64>(), "reduce_integers: int64 or uint64");
-    if (narrow_) reduce_integers_to<u32>(*this, x, is_signed, out);
-    else reduce_integers_to<u64>(*this, x, is_signed, out);
-}
-
-void Basis::reduce_words(const Numbers &words, size_t limb, const Out &out) const {
-    require(words.hold<u64>() && words.ndim() == 3, "reduce_words: uint64 (items, degree, words)");
-    const size_t n = words.shape(1), k = words.shape(2), r = rows();
-    if (narrow_) result_of<u32>(out, r);
-    else result_of<u64>(out, r);
-    require(limb < r && last(out) == n && batch_of(out) == words.shape(0), "reduce_words: lengths differ");
-    for_each_row(words.shape(0), 20e-9 * (double)(n * k * r), [&](size_t item, const Worker &worker) {
-        const u64 *x = (const u64 *)words.data() + item * n * k;
-        if (wide()) {
-            std::vector<u64> value(r), scratch(r + 1);
-            u64 *y = (u64 *)out.data() + item * r * n;
-            for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
-                std::fill(value.begin(), value.end(), 0);
-                for (size_t i = k; i-- > 0;) wide_.horner(value.data(), 0, x[i], scratch.data());
-                for (size_t i = 0; i < r; ++i) y[i * n + j] = value[i];
-            }
-            return;
-        }
-        const Modulus &m = moduli_[limb];
-        for (size_t j = 0; j < n && !stopped(worker.stop); ++j, x += k) {
-            u64 value = 0;
-            for (size_t i = k; i-- > 0;) value = reduce(m, value, x[i]);
-            const size_t at = (item * r + limb) * n + j;
-            if (narrow_) ((u32 *)out.data())[at] = (u32)value;
-            else ((u64 *)out.data())[at] = value;
-        }
-    });
 }
 
 }  // namespace pg

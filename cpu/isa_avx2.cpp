@@ -1,6 +1,7 @@
 // AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -307,6 +308,11 @@ struct Reals {
     }
     static PG_INLINE void store_words(u64 *x, I v) { store256(x, v); }
     static PG_INLINE I mul_halves(I x, I y) { return _mm256_mul_epu32(x, y); }
+    static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, Words::upper(x), y, y_high); }
+    static PG_INLINE I mul_low(I x, I y, I y_high) { return Words::low_product(x, Words::upper(x), y, y_high); }
+    static PG_INLINE I where_negative(I x, I y) {
+        return _mm256_castpd_si256(_mm256_blendv_pd(_mm256_setzero_pd(), value(y), value(x)));
+    }
     static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm256_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -338,6 +344,7 @@ const Isa isa_avx2{
     product_kernels<u64, Reals>(),
     gemm_kernels<u32, Reals>(),
     gemm_kernels<u64, Reals>(),
+    integer_kernels<Reals, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -1,6 +1,7 @@
 // AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
@@ -356,6 +357,9 @@ struct Reals {
     static PG_INLINE I mul_halves(I x, I y) { return _mm512_mul_epu32(x, y); }
     static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
+    static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, y, y_high); }
+    static PG_INLINE I mul_low(I x, I y, I) { return _mm512_mullo_epi64(x, y); }
+    static PG_INLINE I where_negative(I x, I y) { return _mm512_maskz_mov_epi64(_mm512_movepi64_mask(x), y); }
     static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -382,6 +386,7 @@ const Isa isa_avx512{
     product_kernels<u64, Reals>(),
     gemm_kernels<u32, Reals>(),
     gemm_kernels<u64, Reals>(),
+    integer_kernels<Reals, ScalarReals>(),
 };
 
 }  // namespace pg

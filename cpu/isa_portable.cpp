@@ -1,6 +1,7 @@
 // The kernels every machine can run; residues from the others must equal theirs bit for bit.
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 namespace pg {
@@ -64,6 +65,7 @@ const Isa isa_portable{
     product_kernels<u64, ScalarReals>(),
     gemm_kernels<u32, ScalarReals>(),
     gemm_kernels<u64, ScalarReals>(),
+    integer_kernels<ScalarReals, ScalarReals>(),
 };
 
 }  // namespace pg

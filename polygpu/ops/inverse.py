@@ -12,11 +12,10 @@ from ..arrays import empty
 from ..backends import Array, backend_of
 from ..checks import Domain, shown
 from ..errors import NotInvertible
-from ..exact.crt import compose
 from ..exact.inverse import inverse_mod_prime, inverse_mod_two
 from ..exact.primes import is_prime
 from .elementwise import pointwise
-from .integers import from_integers, ones
+from .integers import big_integers, from_integers, ones
 from .multiply import multiply
 from .transform import to_domain
 
@@ -89,7 +88,7 @@ def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
             f"inverse: {shown(q)} is neither prime nor a power of two; give its coprime factors as moduli"
         )
     batch = x.shape[:-2]
-    elements = compose(ring.moduli, compute.to_host(x), False).reshape(-1, n)
+    elements = big_integers(basis, x, False).reshape(-1, n)
     found = np.zeros(elements.shape, dtype=object)
     for i, element in enumerate(elements):
         try:

@@ -5,11 +5,12 @@ Nothing here synchronises, and temporaries come from CuPy's pool. Other packages
 
 from .device import absence, describe
 from .fft import Fft
+from .integers import Integers
 from .matmul import Matmul
 from .multiply import Multiply
 
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Matmul, Fft):
+class CudaBackend(Multiply, Matmul, Fft, Integers):
     """The kernels behind the protocol, on one GPU."""
