@@ -299,7 +299,7 @@ void Composition::words(const Array &x, bool centered, const Out &out) const {
 
 void Composition::doubles(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x);
-    require(out.itemsize() == 8 && out.size() == items(x) * n, "out: wrong dtype or size");
+    require(out.hold<double>() && out.size() == items(x) * n, "out: wrong dtype or size");
     run(x, centered, 3, [&](size_t, size_t item) {
         double *const y = (double *)out.data() + item * n;
         return [=, size = std::vector<u64>(words_)](const u64 *words, size_t first, size_t count) mutable {

@@ -157,6 +157,11 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     index = np.arange(N)[::-1].copy()
     yield "permute", lambda x, y: basis.permute(x, index, y), [a, out]
     yield "reduce_integers", basis.reduce_integers, [np.arange(-4, 4), out]
+    composition = backend._composition(ring.basis)
+    words = np.empty((*a.shape[:-2], N, ring.modulus.bit_length() // 64 + 1), np.uint64)
+    yield "words", composition.words, [a, True, words]
+    yield "integers", composition.integers, [a * 0, True, np.empty((*a.shape[:-2], N), np.int64)]
+    yield "doubles", composition.doubles, [a, True, np.empty((*a.shape[:-2], N))]
     yield "reduce_words", basis.reduce_words, [np.ones((1, N, 3), np.uint64), 0, out]
     if ring is not WIDE:
         transform = backend._native(ring.transform)

@@ -61,6 +61,7 @@ class Buffer {
         const char letter = format[1] ? '\0' : *format;
         if (letter && std::strchr("BHILQ", letter)) return Kind::unsigned_integer;
         if (letter && std::strchr("bhilq", letter)) return Kind::signed_integer;
+        if (letter == 'f' || letter == 'd') return Kind::real;
         return view_.itemsize < 8 || std::strcmp(format, view_.itemsize == 8 ? "Zf" : "Zd") ? Kind::unknown
                                                                                             : Kind::complex;
     }
