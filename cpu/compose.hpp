@@ -31,7 +31,8 @@ class Composition {
     void norms(const Array &x, int p, const Out &out) const;
 
   private:
-    // make(unit, item) gives, for each part of an item, what uses its integers: use(words, first, count)
+    // make(unit, item) gives, for each part of an item, what uses its integers: use(digits, first, count), digit d of
+    // integer j at digits[d * count + j] (SumWords)
     template <class Make> void run(const Array &x, bool centered, double ns, const Make &make) const;
     template <class T, class Use>
     void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;
@@ -45,7 +46,8 @@ class Composition {
     SumWords sums(bool centered) const;
 
     const Basis &basis_;
-    size_t words_, prefix_ = 0;
+    size_t words_, digits_, prefix_ = 0;
+    bool narrow_ = true;
     std::vector<u64> inverse_, terms_, modulus_, prefix_inverse_, bounds_;
     std::vector<u64> halves_[2], zero_, radix_;  // floor(Q / 2) and the rest of Q, in digits
     std::vector<double> reciprocal_;

@@ -65,17 +65,39 @@ template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x,
 
 // ---- out ----
 
-bool is_negative(const u64 *x, size_t words) { return x[words - 1] >> 63; }
-void negate(u64 *x, size_t words) {
-    u64 carry = 1;
-    for (size_t w = 0; w < words; ++w) x[w] = ~x[w] + carry, carry &= x[w] == 0;
+constexpr unsigned BITS = SumWords::BITS;
+
+// Digits in two's complement, x[d * stride], as words.
+void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t words) {
+    const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
+    u64 word = 0;
+    size_t w = 0;
+    unsigned bits = 0;  // of the word
+    for (size_t d = 0; d < digits && w < words; ++d) {
+        const u64 digit = x[d * stride];
+        word |= digit << bits, bits += BITS;
+        if (bits < 64) continue;
+        out[w++] = word, bits -= 64;
+        word = bits ? digit >> (BITS - bits) : 0;
+    }
+    if (w < words && bits) out[w++] = word | sign << bits;
+    while (w < words) out[w++] = sign;
+}
+// Words in two's complement as digits.
+void store_digits(const u64 *words, size_t count, u64 *x, size_t stride, size_t digits) {
+    const u64 sign = words[count - 1] >> 63 ? ~(u64)0 : 0;
+    for (size_t d = 0; d < digits; ++d) {
+        const size_t w = d * BITS / 64, shift = d * BITS % 64;
+        const u64 low = w < count ? words[w] : sign, high = w + 1 < count ? words[w + 1] : sign;
+        x[d * stride] = (shift ? low >> shift | high << (64 - shift) : low) & SumWords::MASK;
+    }
 }
 
 // The nearest double, halves to even, of words in two's complement.
 double nearest_double(const u64 *x, size_t words, u64 *size) {
-    const bool negative = is_negative(x, words);
-    std::copy(x, x + words, size);
-    if (negative) negate(size, words);
+    const bool negative = x[words - 1] >> 63;
+    u64 carry = negative;
+    for (size_t w = 0; w < words; ++w) size[w] = (negative ? ~x[w] : x[w]) + carry, carry &= size[w] == 0;
     size_t top = words;
     while (top && size[top - 1] == 0) --top;
     if (top == 0) return 0;
@@ -92,50 +114,21 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// sum += x^2; sum holds words of any sum
-void add_square(u64 *sum, size_t sum_words, const u64 *x, size_t words) {
-    for (size_t i = 0; i < words; ++i) {
-        u64 carry = 0;
-        size_t at = 2 * i;
-        // x_i^2 once, x_i x_j twice: the second product goes on top of the first.
-        for (size_t j = i; j < words; ++j, ++at) {
-            const u128 z = (u128)x[i] * x[j];
-            u128 s = (u128)sum[at] + (u64)z + carry;
-            u64 high = (u64)(z >> 64) + (u64)(s >> 64);
-            if (j != i) {
-                s = (u128)(u64)s + (u64)z;
-                sum[at] = (u64)s;
-                u128 h = (u128)high + (u64)(z >> 64) + (u64)(s >> 64);
-                carry = (u64)h;
-                if ((u64)(h >> 64)) {
-                    for (size_t k = at + 2; k < sum_words && ++sum[k] == 0; ++k) {
-                    }
-                }
-            } else {
-                sum[at] = (u64)s, carry = high;
-            }
-        }
-        for (; carry && at < sum_words; ++at) {
-            sum[at] += carry;
-            carry = sum[at] < carry;
-        }
+// A norm of nonnegative numbers in digits: the largest of them (p = 0), or sums in units of 2^(BITS c), of which no
+// part of a row makes one too large for its word.
+void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
+    if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
+    for (size_t d = 0; p == 1 && d < digits; ++d)
+        for (size_t j = 0; j < n; ++j) norm[d] += x[d * n + j];
+    for (size_t j = 0; p == 0 && j < n; ++j) {
+        size_t d = digits - 1;
+        while (d && x[d * n + j] == norm[d]) --d;
+        if (x[d * n + j] <= norm[d]) continue;
+        for (size_t i = 0; i < digits; ++i) norm[i] = x[i * n + j];
     }
 }
-
-bool above(const u64 *x, const u64 *y, size_t words) {
-    for (size_t w = words; w-- > 0;)
-        if (x[w] != y[w]) return x[w] > y[w];
-    return false;
-}
-
-// Adds one number, or what parts have found, to a norm.
-void add_to_norm(int p, u64 *norm, size_t norm_words, const u64 *x, size_t words) {
-    if (p == 0) {
-        if (above(x, norm, words)) std::copy(x, x + words, norm);
-        return;
-    }
-    u64 carry = WideModulus::add_to(norm, x, words);
-    for (size_t w = words; carry && w < norm_words; ++w) carry = ++norm[w] == 0;
+void carry_digits(u64 *norm, size_t digits) {
+    for (size_t d = 0; d + 1 < digits; ++d) norm[d + 1] += norm[d] >> BITS, norm[d] &= SumWords::MASK;
 }
 
 }  // namespace
@@ -186,11 +179,12 @@ Composition::Composition(const Basis &basis, size_t words, const Numbers &invers
     };
     const size_t k = basis.rows();
     require(words > 0, "Composition: no words");
+    digits_ = (64 * words + BITS) / BITS;
     if (basis.wide()) return;
     inverse_ = copy(inverse), terms_ = copy(terms), modulus_ = copy(modulus);
     prefix_inverse_ = copy(prefix_inverse), bounds_ = copy(bounds);
     prefix_ = bounds_.size() / 4;
-    const size_t digits = modulus_.size();
+    const size_t digits = digits_ = modulus_.size();
     require(k <= SumWords::MAX_COUNT && inverse_.size() == k && terms_.size() == digits * (k + 1),
             "Composition: tables of other moduli");
     require(prefix_ > 0 && prefix_ <= k && bounds_.size() == 4 * prefix_ && prefix_inverse_.size() == prefix_ * prefix_,
@@ -198,6 +192,7 @@ Composition::Composition(const Basis &basis, size_t words, const Numbers &invers
     for (const Modulus &m : basis.moduli()) {
         radix_.push_back(m.q), reciprocal_.push_back(m.q ? 1 / (double)m.q : 0x1p-64);
         if (radix_.size() <= prefix_) prefix_product_ *= m.q;
+        narrow_ &= m.bits <= SumWords::BITS;
     }
     // floor(Q / 2) and what is left
     halves_[0].assign(digits, 0), halves_[1].assign(digits, 0), zero_.assign(digits, 0);
@@ -216,8 +211,17 @@ SumWords Composition::sums(bool centered) const {
     const double count = (double)radix_.size() + 2;
     const u64 *low = centered ? halves_[0].data() : zero_.data(),
               *high = centered ? halves_[1].data() : modulus_.data();
-    return {radix_.size(), modulus_.size(),         words_,  terms_.data(), reciprocal_.data(), modulus_.data(), low,
-            high,          count * count * 0x1p-52, centered};
+    return {radix_.size(),
+            modulus_.size(),
+            words_,
+            terms_.data(),
+            reciprocal_.data(),
+            modulus_.data(),
+            low,
+            high,
+            count * count * 0x1p-52,
+            centered,
+            narrow_ && count <= 2000};
 }
 
 size_t Composition::items(const Array &x) const {
@@ -230,11 +234,11 @@ size_t Composition::items(const Array &x) const {
 template <class T, class Use>
 void Composition::compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker,
                           Use &use) const {
-    const size_t k = basis_.rows(), digits = modulus_.size();
+    const size_t k = basis_.rows();
     const IntegerKernels &kernels = integer_kernels();
     const SumWords m = sums(centered);
     std::vector<T> y(k * BLOCK);
-    std::vector<u64> words(BLOCK * words_), scratch(k + 1 + digits);
+    std::vector<u64> digits(BLOCK * digits_), scratch(2 * BLOCK + k + 2 + digits_);
     for (size_t j = begin; j < end && !stopped(worker.stop); j += BLOCK) {
         const size_t count = std::min(BLOCK, end - j);
         for (size_t i = 0; i < k; ++i) {
@@ -243,8 +247,8 @@ void Composition::compose(const T *x, size_t n, size_t begin, size_t end, bool c
             const Modulus &q = basis_.moduli()[i];
             pointwise_kernels<T>(q).pointwise(Op::mul, row, &factor, true, row, y.data() + i * count, count, q);
         }
-        kernels.compose(y.data(), m, words.data(), count, scratch.data());
-        use(words.data(), j, count);
+        kernels.compose(y.data(), m, digits.data(), count, scratch.data());
+        use(digits.data(), j, count);
     }
 }
 
@@ -253,7 +257,7 @@ void Composition::compose_wide(const u64 *x, size_t n, size_t begin, size_t end,
                                Use &use) const {
     const WideModulus &m = basis_.wide_modulus();
     const size_t r = m.words();
-    std::vector<u64> value(words_ + r + 1), rest(r);
+    std::vector<u64> value(words_ + r + 1), rest(r), digits(digits_);
     for (size_t j = begin; j < end && !stopped(worker.stop); ++j) {
         std::fill(value.begin(), value.end(), 0);
         for (size_t w = 0; w < r; ++w) value[w] = rest[w] = x[w * n + j];
@@ -269,7 +273,8 @@ void Composition::compose_wide(const u64 *x, size_t n, size_t begin, size_t end,
                 for (size_t w = r; w < words_; ++w) value[w] -= borrow, borrow = value[w] == ~(u64)0;
             }
         }
-        use(value.data(), j, 1);
+        store_digits(value.data(), words_, digits.data(), 1, digits_);
+        use(digits.data(), j, 1);
     }
 }
 
@@ -291,8 +296,9 @@ void Composition::words(const Array &x, bool centered, const Out &out) const {
     require(out.hold<u64>() && out.size() == items(x) * n * words_, "out: wrong dtype or size");
     run(x, centered, 3, [&](size_t, size_t item) {
         u64 *const y = (u64 *)out.data() + item * n * words_;
-        return [=](const u64 *words, size_t first, size_t count) {
-            std::copy(words, words + count * words_, y + first * words_);
+        return [=](const u64 *digits, size_t first, size_t count) {
+            for (size_t j = 0; j < count; ++j)
+                store_words(digits + j, count, digits_, y + (first + j) * words_, words_);
         };
     });
 }
@@ -302,37 +308,43 @@ void Composition::doubles(const Array &x, bool centered, const Out &out) const {
     require(out.hold<double>() && out.size() == items(x) * n, "out: wrong dtype or size");
     run(x, centered, 3, [&](size_t, size_t item) {
         double *const y = (double *)out.data() + item * n;
-        return [=, size = std::vector<u64>(words_)](const u64 *words, size_t first, size_t count) mutable {
-            for (size_t j = 0; j < count; ++j) y[first + j] = nearest_double(words + j * words_, words_, size.data());
+        return [=, words = std::vector<u64>(2 * words_)](const u64 *digits, size_t first, size_t count) mutable {
+            for (size_t j = 0; j < count; ++j) {
+                store_words(digits + j, count, digits_, words.data(), words_);
+                y[first + j] = nearest_double(words.data(), words_, words.data() + words_);
+            }
         };
     });
 }
 
 void Composition::norms(const Array &x, int p, const Out &out) const {
     const size_t n = last(x), parts = (n + PART - 1) / PART, count_of_items = items(x);
-    const size_t length = p == 0 ? words_ : p == 1 ? words_ + 1 : 2 * words_ + 1;
-    require(p >= 0 && p <= 2 && out.hold<u64>() && out.size() == count_of_items * length, "out: wrong dtype or size");
+    const size_t words = p == 0 ? words_ : p == 1 ? words_ + 1 : 2 * words_ + 1;
+    const size_t length =
+        2 * digits_ + 4;  // of a norm in digits: a number is below 2^64 times the largest one's square
+    require(p >= 0 && p <= 2 && out.hold<u64>() && out.size() == count_of_items * words, "out: wrong dtype or size");
     std::vector<u64> found(count_of_items * parts * length);
     run(x, true, 4, [&](size_t unit, size_t) {
         u64 *const norm = found.data() + unit * length;
-        return [=, size = std::vector<u64>(words_)](const u64 *words, size_t, size_t count) mutable {
-            for (size_t j = 0; j < count; ++j) {
-                std::copy(words + j * words_, words + (j + 1) * words_, size.begin());
-                if (is_negative(size.data(), words_)) negate(size.data(), words_);
-                if (p < 2) {
-                    add_to_norm(p, norm, length, size.data(), words_);
-                } else {
-                    size_t top = words_;
-                    while (top && size[top - 1] == 0) --top;
-                    add_square(norm, length, size.data(), top);
-                }
-            }
+        return [=, size = std::vector<u64>(), scratch = std::vector<u64>(BLOCK)](const u64 *digits, size_t,
+                                                                                 size_t count) mutable {
+            size.assign(digits, digits + count * digits_);
+            integer_kernels().make_sizes(size.data(), digits_, count, scratch.data());
+            add_to_norm(p, size.data(), digits_, count, norm);
+            if (p == 2) carry_digits(norm, length);
         };
     });
-    u64 *const result = (u64 *)out.data();
-    std::fill(result, result + out.size(), 0);
-    for (size_t unit = 0; unit < count_of_items * parts; ++unit)
-        add_to_norm(p, result + unit / parts * length, length, found.data() + unit * length, length);
+    std::vector<u64> norm(length);
+    for (size_t item = 0; item < count_of_items; ++item) {
+        std::fill(norm.begin(), norm.end(), 0);
+        for (size_t part = 0; part < parts; ++part) {
+            u64 *const of_part = found.data() + (item * parts + part) * length;
+            carry_digits(of_part, length);
+            add_to_norm(p == 0 ? 0 : 1, of_part, length, 1, norm.data());
+            carry_digits(norm.data(), length);
+        }
+        store_words(norm.data(), 1, length, (u64 *)out.data() + item * words, words);
+    }
 }
 
 template <class T>
@@ -384,11 +396,12 @@ int64_t Composition::integers(const Array &x, bool centered, const Out &out) con
     if (basis_.wide()) {
         run(x, centered, 2, [&](size_t, size_t item) {
             int64_t *const y = (int64_t *)out.data() + item * n;
-            return [=, &note](const u64 *words, size_t j, size_t) {
-                const u64 sign = words[0] >> 63 ? ~(u64)0 : 0;
+            return [=, &note, all = std::vector<u64>(words_)](const u64 *digits, size_t j, size_t) mutable {
+                store_words(digits, 1, digits_, all.data(), words_);
+                const u64 sign = all[0] >> 63 ? ~(u64)0 : 0;
                 for (size_t w = 1; w < words_; ++w)
-                    if (words[w] != sign) return note((int64_t)(item * n + j));
-                y[j] = (int64_t)words[0];
+                    if (all[w] != sign) return note((int64_t)(item * n + j));
+                y[j] = (int64_t)all[0];
             };
         });
     } else {

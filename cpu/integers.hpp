@@ -132,54 +132,128 @@ inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
         x[d] = (u64)sum & m.MASK;
     }
 }
-// As words.
-inline void store_digits(const u64 *x, u64 *out, const SumWords &m) {
-    const u64 sign = x[m.digits - 1] >> (m.BITS - 1) ? ~(u64)0 : 0;
-    u64 word = 0;
-    size_t w = 0;
-    unsigned bits = 0;  // of the word
-    for (size_t d = 0; d < m.digits && w < m.words; ++d) {
-        word |= x[d] << bits, bits += m.BITS;
-        if (bits < 64) continue;
-        out[w++] = word, bits -= 64;
-        word = bits ? x[d] >> (m.BITS - bits) : 0;
+
+// Sums of y_i and terms of one number, in 128 bits.
+template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
+    const size_t count = m.count;
+    for (size_t i = 0; i < count; ++i) column[i] = y[i * n];
+    column[count] = multiple;
+    const u64 *term = m.terms;
+    u128 sum = 0;
+    for (size_t d = 0; d < m.digits; ++d, term += count + 1) {
+        u128 odd = 0;  // two chains of carries
+        size_t i = 0;
+        for (; i < count; i += 2) sum += (u128)column[i] * term[i], odd += (u128)column[i + 1] * term[i + 1];
+        if (i == count) sum += (u128)column[i] * term[i];
+        sum += odd;
+        x[d * n] = (u64)sum & SumWords::MASK;
+        sum >>= SumWords::BITS;
     }
-    if (w < m.words && bits) out[w++] = word | sign << bits;
-    while (w < m.words) out[w++] = sign;
+}
+// Of two vectors of numbers, through a multiplier of 52 bits: y_i are below 2^52.
+template <class R, class T>
+PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u64 *x, size_t n) {
+    using I = typename R::I;
+    using W = typename R::Words;
+    const u64 *term = m.terms;
+    const I mask = W::splat(SumWords::MASK);
+    I carry[2] = {W::zero(), W::zero()};
+    for (size_t d = 0; d < m.digits; ++d) {
+        I low[2] = {carry[0], carry[1]}, high[2] = {W::zero(), W::zero()};
+        for (size_t i = 0; i <= m.count; ++i, ++term) {
+            const I t = W::splat(*term);
+            for (size_t k = 0; k < 2; ++k) {
+                const I v =
+                    i < m.count ? R::load_words(y + i * n + k * R::WIDTH) : R::load_words(multiple + k * R::WIDTH);
+                low[k] = R::mul_add_low(low[k], v, t), high[k] = R::mul_add_high(high[k], v, t);
+            }
+        }
+        for (size_t k = 0; k < 2; ++k) {
+            R::store_words(x + d * n + k * R::WIDTH, R::both(low[k], mask));
+            carry[k] = W::add(high[k], R::right(low[k], SumWords::BITS));
+        }
+    }
 }
 
-// x = sum y_i Q / q_i modulo Q, of residues y_i at y[i * n + j], in [0, Q) or centred, as m.words words at
-// out[j * m.words]. The sum minus so many Q as its quotient by Q in doubles says, and where that is near an integer,
-// one more or less (docs/math.md, "Integers").
-template <class T> void compose_row(const T *y, const SumWords &m, u64 *out, size_t n, u64 *scratch) {
-    const size_t count = m.count, digits = m.digits;
-    u64 *const column = scratch, *const x = scratch + count + 1;
-    for (size_t j = 0; j < n; ++j, out += m.words) {
-        double quotient = m.centered ? 0.5 : 0;
-        for (size_t i = 0; i < count; ++i) {
-            column[i] = y[i * n + j];
-            quotient += (double)column[i] * m.inverse[i];
+// x = sum y_i Q / q_i modulo Q, of residues y_i at y[i * n + j], in [0, Q) or centred, two's complement in digits at
+// x[d * n + j]. The sum minus so many Q as its quotient by Q in doubles says, and where that is near an integer, one
+// more or less (docs/math.md, "Integers").
+template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch) {
+    double *const quotient = (double *)scratch;
+    u64 *const multiple = scratch + n, *const column = multiple + n, *const one = column + m.count + 2;
+    for (size_t j = 0; j < n; ++j) quotient[j] = m.centered ? 0.5 : 0;
+    for (size_t i = 0; i < m.count; ++i)
+        for (size_t j = 0; j < n; ++j) quotient[j] += (double)y[i * n + j] * m.inverse[i];
+    for (size_t j = 0; j < n; ++j) multiple[j] = (u64)quotient[j], quotient[j] -= (double)multiple[j];
+    size_t j = 0;
+    if constexpr (R::MULTIPLIER52) {
+        if (m.narrow)
+            for (; j + 2 * R::WIDTH <= n; j += 2 * R::WIDTH) sum_vectors<R>(y + j, m, multiple + j, x + j, n);
+    }
+    column[m.count + 1] = 0;
+    for (; j < n; ++j) sum_column(y + j, m, multiple[j], x + j, n, column);
+    for (j = 0; j < n; ++j) {
+        if (quotient[j] >= m.unsure && quotient[j] <= 1 - m.unsure) continue;
+        for (size_t d = 0; d < m.digits; ++d) one[d] = x[d * n + j];
+        if (is_negative(one, m.low, 1, m)) add_digits(one, m.modulus, 1, m);
+        else if (!is_negative(one, m.high, -1, m)) add_digits(one, m.modulus, -1, m);
+        for (size_t d = 0; d < m.digits; ++d) x[d * n + j] = one[d];
+    }
+}
+
+// |x| in the place of numbers in digits at x[d * n + j]
+inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
+    const u64 *top = x + (digits - 1) * n;
+    // The sign of each, then the carry of its negative into the next digit.
+    for (size_t j = 0; j < n; ++j) carry[j] = top[j] >> (SumWords::BITS - 1) ? (u64)1 << 63 | 1 : 0;
+    for (size_t d = 0; d < digits; ++d)
+        for (size_t j = 0; j < n; ++j) {
+            const u64 sign = (u64)((int64_t)carry[j] >> 63);
+            const u64 sum = ((x[d * n + j] ^ sign) & SumWords::MASK) + (carry[j] & 1);
+            x[d * n + j] = sum & SumWords::MASK;
+            carry[j] = (sign & (u64)1 << 63) | sum >> SumWords::BITS;
         }
-        column[count] = (u64)quotient;
-        const double above = quotient - (double)column[count];
-        const u64 *term = m.terms;
+}
+
+// Adds the squares of nonnegative numbers in digits, at x[d * n + j]: to sums[c], in units of 2^(BITS c), for c up to
+// 2 digits; less than 2^56 each for n <= 256.
+template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *sums) {
+    for (size_t c = 0; c + 1 < 2 * digits; ++c) {
+        const size_t first = c < digits ? 0 : c - digits + 1;  // digits i <= c - i
         u128 sum = 0;
-        for (size_t d = 0; d < digits; ++d, term += count + 1) {
-            for (size_t i = 0; i <= count; ++i) sum += (u128)column[i] * term[i];
-            x[d] = (u64)sum & SumWords::MASK;
-            sum >>= SumWords::BITS;
+        size_t j = 0;
+        if constexpr (R::MULTIPLIER52) {
+            using I = typename R::I;
+            using W = typename R::Words;
+            I low = W::zero(), high = low, low_twice = low, high_twice = low;
+            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // 2^12 products fit a lane
+                for (size_t i = first; 2 * i <= c; ++i) {
+                    const I u = R::load_words(x + i * n + j), v = R::load_words(x + (c - i) * n + j);
+                    if (2 * i == c) low = R::mul_add_low(low, u, v), high = R::mul_add_high(high, u, v);
+                    else low_twice = R::mul_add_low(low_twice, u, v), high_twice = R::mul_add_high(high_twice, u, v);
+                }
+            u64 lanes[4][R::WIDTH];
+            R::store_words(lanes[0], low), R::store_words(lanes[1], high);
+            R::store_words(lanes[2], low_twice), R::store_words(lanes[3], high_twice);
+            for (size_t k = 0; k < R::WIDTH; ++k) {
+                sum += (u128)lanes[0][k] + ((u128)lanes[2][k] << 1);
+                sum += ((u128)lanes[1][k] << SumWords::BITS) + ((u128)lanes[3][k] << (SumWords::BITS + 1));
+            }
         }
-        if (above < m.unsure || above > 1 - m.unsure) {
-            if (is_negative(x, m.low, 1, m)) add_digits(x, m.modulus, 1, m);
-            else if (!is_negative(x, m.high, -1, m)) add_digits(x, m.modulus, -1, m);
+        for (size_t i = first; 2 * i <= c; ++i) {
+            u128 products = 0;
+            for (size_t k = j; k < n; ++k) products += (u128)x[i * n + k] * x[(c - i) * n + k];
+            sum += 2 * i == c ? products : products << 1;
         }
-        store_digits(x, out, m);
+        sums[c] += (u64)sum & SumWords::MASK;
+        sums[c + 1] += (u64)(sum >> SumWords::BITS) & SumWords::MASK;
+        sums[c + 2] += (u64)(sum >> 2 * SumWords::BITS);
     }
 }
 
 template <class R, class Rest> constexpr IntegerKernels integer_kernels() {
     return {widen,        reduce_row<R, Rest, u32>, reduce_row<R, Rest, u64>, join_digits, compare<u32>,
-            compare<u64>, compose_row<u32>,         compose_row<u64>};
+            compare<u64>, compose_row<R, u32>,      compose_row<R, u64>,      make_sizes,  add_squares<R>};
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Lanes32 {
         V w, shoup, shoup_odd;
     };
     static constexpr size_t WIDTH = 8;
-    static constexpr bool PERMUTES = false;
+    static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
@@ -104,7 +104,7 @@ struct Lanes64 {
         V w, w_high, shoup, shoup_high;
     };
     static constexpr size_t WIDTH = 4;
-    static constexpr bool PERMUTES = false;
+    static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, q_high, barrett;
     const __m128i low_shift, high_shift;
     explicit Lanes64(const Modulus &m)
@@ -174,6 +174,7 @@ struct LanesFloat64 : Lanes64 {
     struct Twiddle {
         V w, ratio;  // w, |w| <= q/2 in a transform, and w / q
     };
+    static constexpr bool SHOUP = false;
     static constexpr double EXPONENT = 4503599627370496;  // 2^52
     const __m256d modulus, inverse, exponent_q;
     explicit LanesFloat64(const Modulus &m)

@@ -53,6 +53,7 @@ struct Lanes32 {
         V w, shoup, shoup_odd;
     };
     static constexpr size_t WIDTH = 16;
+    static constexpr bool SHOUP = true;
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
@@ -131,6 +132,7 @@ struct Lanes64Base {
     using T = u64;
     using V = __m512i;
     static constexpr size_t WIDTH = 8;
+    static constexpr bool SHOUP = true;
     const V q, q2;
     const __m128i low_shift;
     explicit Lanes64Base(const Modulus &m)

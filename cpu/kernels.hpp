@@ -143,7 +143,7 @@ struct SumWords {
     const u64 *modulus;           // digits of Q
     const u64 *low, *high;        // x + low is no less than 0, x - high below 0
     double unsure;                // how far the quotient of a sum may be from the true one
-    bool centered;
+    bool centered, narrow;        // narrow: y_i are below 2^52, and there are at most 2000
 };
 
 // Of blocks of n numbers. T: the word that stores residues.
@@ -157,9 +157,11 @@ struct IntegerKernels {
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
     u64 (*compare32)(const u32 *x, const u32 *y, u64 *wrong, size_t n);
     u64 (*compare64)(const u64 *x, const u64 *y, u64 *wrong, size_t n);
-    // scratch: count + 1 + digits words
-    void (*compose32)(const u32 *y, const SumWords &m, u64 *out, size_t n, u64 *scratch);
-    void (*compose64)(const u64 *y, const SumWords &m, u64 *out, size_t n, u64 *scratch);
+    // integers in digits of SumWords, digit d of number j at x[d * n + j]; scratch: 2n + count + 2 + digits words
+    void (*compose32)(const u32 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
+    void (*compose64)(const u64 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
+    void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // |x|; scratch: n words
+    void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
 
     void reduce(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m) const {
         reduce32(x, is_signed, extent, y, n, m);

@@ -29,7 +29,7 @@ template <class Word> struct ScalarBase {
 template <class Word> struct ScalarLanes : ScalarBase<Word> {
     using T = Word;
     using typename ScalarBase<Word>::Twiddle;
-    static constexpr bool NARROW = sizeof(T) == 4;
+    static constexpr bool NARROW = sizeof(T) == 4, SHOUP = true;
     const Modulus &m;
     const T q, q2;
     explicit ScalarLanes(const Modulus &modulus) : m(modulus), q((T)modulus.q), q2((T)(2 * modulus.q)) {}
@@ -69,6 +69,7 @@ struct RoomyLanes : ScalarLanes<u64> {
 // any q up to 2^32 (u32) or 2^64 (u64)
 template <class Word> struct StrictLanes : ScalarBase<Word> {
     using T = Word;
+    static constexpr bool SHOUP = false;
     const Modulus &m;
     explicit StrictLanes(const Modulus &modulus) : m(modulus) {}
     PG_INLINE T add_mod(T x, T y) const { return (T)pg::add_mod(m, x, y); }
