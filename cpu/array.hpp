@@ -18,12 +18,12 @@ inline void require(bool holds, const char *what) {
     if (!holds) throw std::invalid_argument(what);
 }
 
-enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, complex };
+enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, real, complex };
 
 // Where numbers lie and how. The caller's memory: shape and strides as well.
 struct Layout {
     void *data;
-    size_t bytes, itemsize, ndim;      // of all numbers, of one: 4, 8 or 16
+    size_t bytes, itemsize, ndim;      // of all numbers, of one: 1, 2, 4, 8 or 16
     const ptrdiff_t *shape, *strides;  // strides in bytes
     Kind kind;
 };
@@ -52,9 +52,10 @@ class Numbers : public Array {
   public:
     using Array::Array;
     template <class T> bool hold() const {
-        constexpr Kind kind = !std::is_integral_v<T> ? Kind::complex
-                              : std::is_signed_v<T>  ? Kind::signed_integer
-                                                     : Kind::unsigned_integer;
+        constexpr Kind kind = std::is_floating_point_v<T> ? Kind::real
+                              : !std::is_integral_v<T>    ? Kind::complex
+                              : std::is_signed_v<T>       ? Kind::signed_integer
+                                                          : Kind::unsigned_integer;
         return itemsize() == sizeof(T) && layout_.kind == kind;
     }
 };

@@ -26,7 +26,7 @@ class Basis {
     // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
     void permute(const Array &x, const Numbers &index, const Out &out) const;
 
-    // out: residues of machine integers x, (*batch, count <= degree); the rest of a row is zero
+    // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree); the rest of a row is zero
     void reduce_integers(const Numbers &x, const Out &out) const;
 
     // out (batch, m, n) = a b of any words, (batch or 1, m, k) and (batch or 1, k, n)

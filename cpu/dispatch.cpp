@@ -99,6 +99,7 @@ template const GemmKernels<u32> &gemm_kernels();
 template const GemmKernels<u64> &gemm_kernels();
 
 const SamplingKernels &sampling_kernels_in_use() { return current().sampling; }
+const IntegerKernels &integer_kernels() { return current().integers; }
 
 template <class T> const FftKernels<T> &fft_kernels() {
     if constexpr (sizeof(T) == 4) return current().fft_float;

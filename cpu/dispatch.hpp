@@ -21,6 +21,7 @@ template <class T> const EstimateKernels<T> &estimate_kernels();
 template <class T> const GemmKernels<T> &gemm_kernels();
 const SamplingKernels &sampling_kernels_in_use();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
+const IntegerKernels &integer_kernels();
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();
 

@@ -1,6 +1,5 @@
 // What Basis does to each residue.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "basis.hpp"
@@ -89,39 +88,6 @@ template <class T> void permute_words(const Basis &basis, const Array &x, const 
     });
 }
 
-// A machine integer is smaller than any wide modulus.
-void set_wide(const Basis &basis, u64 *to, size_t stride, u64 magnitude, bool negative) {
-    std::vector<u64> value(basis.rows(), 0), size(basis.rows(), 0);
-    size[0] = magnitude;
-    if (negative) basis.wide_modulus().sub(value.data(), size.data());
-    else value = size;
-    for (size_t w = 0; w < basis.rows(); ++w) to[w * stride] = value[w];
-}
-
-template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x, bool is_signed, const Out &out) {
-    const size_t n = last(out), count = last(x), r = basis.rows();
-    T *const result = result_of<T>(out, r);
-    require(count <= n && x.size() == batch_of(out) * count, "reduce_integers: lengths differ");
-    const u64 *source = (const u64 *)x.data();
-    for_each_row(batch_of(out), 3e-9 * (double)(n * r), [&](size_t i, const Worker &) {
-        const u64 *from = source + i * count;
-        T *to = result + i * n * r;
-        std::memset(to, 0, n * r * sizeof(T));
-        for (size_t w = 0; w < r; ++w) {
-            for (size_t j = 0; j < count; ++j) {
-                const bool negative = is_signed && (int64_t)from[j] < 0;
-                const u64 magnitude = negative ? 0 - from[j] : from[j];
-                if (basis.wide()) {
-                    if (w == 0) set_wide(basis, (u64 *)to + j, n, magnitude, negative);
-                } else {
-                    const u64 residue = reduce(basis.moduli()[w], magnitude);
-                    to[w * n + j] = (T)(negative ? neg_mod(basis.moduli()[w], residue) : residue);
-                }
-            }
-        }
-    });
-}
-
 }  // namespace
 
 void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
@@ -133,13 +99,6 @@ void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, co
 void Basis::permute(const Array &x, const Numbers &index, const Out &out) const {
     if (narrow_) permute_words<u32>(*this, x, index, out);
     else permute_words<u64>(*this, x, index, out);
-}
-
-void Basis::reduce_integers(const Numbers &x, const Out &out) const {
-    const bool is_signed = x.hold<int64_t>();
-    require(is_signed || x.hold<u64>(), "reduce_integers: int64 or uint64");
-    if (narrow_) reduce_integers_to<u32>(*this, x, is_signed, out);
-    else reduce_integers_to<u64>(*this, x, is_signed, out);
 }
 
 }  // namespace pg

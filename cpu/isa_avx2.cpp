@@ -3,6 +3,7 @@
 #include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -28,7 +29,7 @@ struct Lanes32 {
         V w, shoup, shoup_odd;
     };
     static constexpr size_t WIDTH = 8;
-    static constexpr bool PERMUTES = false;
+    static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
@@ -105,7 +106,7 @@ struct Lanes64 {
         V w, w_high, shoup, shoup_high;
     };
     static constexpr size_t WIDTH = 4;
-    static constexpr bool PERMUTES = false;
+    static constexpr bool PERMUTES = false, SHOUP = true;
     const V q, q2, q_high, barrett;
     const __m128i low_shift, high_shift;
     explicit Lanes64(const Modulus &m)
@@ -175,6 +176,7 @@ struct LanesFloat64 : Lanes64 {
     struct Twiddle {
         V w, ratio;  // w, |w| <= q/2 in a transform, and w / q
     };
+    static constexpr bool SHOUP = false;
     static constexpr double EXPONENT = 4503599627370496;  // 2^52
     const __m256d modulus, inverse, exponent_q;
     explicit LanesFloat64(const Modulus &m)
@@ -309,6 +311,11 @@ struct Reals {
     }
     static PG_INLINE void store_words(u64 *x, I v) { store256(x, v); }
     static PG_INLINE I mul_halves(I x, I y) { return _mm256_mul_epu32(x, y); }
+    static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, Words::upper(x), y, y_high); }
+    static PG_INLINE I mul_low(I x, I y, I y_high) { return Words::low_product(x, Words::upper(x), y, y_high); }
+    static PG_INLINE I where_negative(I x, I y) {
+        return _mm256_castpd_si256(_mm256_blendv_pd(_mm256_setzero_pd(), value(y), value(x)));
+    }
     static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm256_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -350,6 +357,7 @@ const Isa isa_avx2{
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
     sampling_kernels<Reals, CountAll>(),
+    integer_kernels<Reals, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -3,6 +3,7 @@
 #include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
@@ -54,6 +55,7 @@ struct Lanes32 {
         V w, shoup, shoup_odd;
     };
     static constexpr size_t WIDTH = 16;
+    static constexpr bool SHOUP = true;
     const V q, q2, barrett;
     const __m128i shift;
     explicit Lanes32(const Modulus &m)
@@ -132,6 +134,7 @@ struct Lanes64Base {
     using T = u64;
     using V = __m512i;
     static constexpr size_t WIDTH = 8;
+    static constexpr bool SHOUP = true;
     const V q, q2;
     const __m128i low_shift;
     explicit Lanes64Base(const Modulus &m)
@@ -369,6 +372,9 @@ struct Reals {
     static PG_INLINE I mul_halves(I x, I y) { return _mm512_mul_epu32(x, y); }
     static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
+    static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, y, y_high); }
+    static PG_INLINE I mul_low(I x, I y, I) { return _mm512_mullo_epi64(x, y); }
+    static PG_INLINE I where_negative(I x, I y) { return _mm512_maskz_mov_epi64(_mm512_movepi64_mask(x), y); }
     static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -433,6 +439,7 @@ const Isa isa_avx512{
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
     sampling_kernels<Reals, CountByBuckets>(),
+    integer_kernels<Reals, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -3,6 +3,7 @@
 #include "draw.hpp"
 #include "fft.hpp"
 #include "gemm.hpp"
+#include "integers.hpp"
 #include "lanes_scalar.hpp"
 
 namespace pg {
@@ -69,6 +70,7 @@ const Isa isa_portable{
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
     sampling_kernels<ScalarReals, CountAll>(),
+    integer_kernels<ScalarReals, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -163,6 +163,56 @@ struct SamplingKernels {
     void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
+// Numbers in [0, P) by mixed-radix digits, P the product of the radices: which of them fit a word, and as what.
+struct MixedWords {
+    size_t count;
+    const u64 *radix, *most, *least;  // modulo 2^64; digits of the bounds
+    u64 product, negative;            // P modulo 2^64; 1 where numbers from `least` on stand for themselves minus P
+};
+
+// Sums of y_i Q / q_i, in digits of BITS bits: sums of 2^12 products of a word and a digit fit 128 bits.
+struct SumWords {
+    static constexpr unsigned BITS = 52;
+    static constexpr size_t MAX_COUNT = 4094;  // of moduli: with the multiple of Q and a carry
+    static constexpr u64 MASK = ((u64)1 << BITS) - 1;
+    size_t count, digits, words;  // moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
+    const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS digits)
+    const double *inverse;        // 1 / q_i
+    const u64 *modulus;           // digits of Q
+    const u64 *low, *high;        // x + low is no less than 0, x - high below 0
+    double unsure;                // how far the quotient of a sum may be from the true one
+    bool centered, narrow;        // narrow: y_i are below 2^52, and there are at most 2000
+};
+
+// Of blocks of n numbers. T: the word that stores residues.
+struct IntegerKernels {
+    // Integers of 1, 2, 4 or 8 bytes to words in two's complement, y; those of 8 bytes stay where they are. The
+    // extent of all: no x >= 0 is above it, no x < 0 below -extent - 1.
+    u64 (*widen)(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n);
+    // residues of words
+    void (*reduce32)(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m);
+    void (*reduce64)(const u64 *x, bool is_signed, u64 extent, u64 *y, size_t n, const Modulus &m);
+    void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
+    u64 (*compare32)(const u32 *x, const u32 *y, u64 *wrong, size_t n);
+    u64 (*compare64)(const u64 *x, const u64 *y, u64 *wrong, size_t n);
+    // integers in digits of SumWords, digit d of number j at x[d * n + j]; scratch: 2n + count + 2 + digits words
+    void (*compose32)(const u32 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
+    void (*compose64)(const u64 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
+    void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // |x|; scratch: n words
+    void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
+
+    void reduce(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m) const {
+        reduce32(x, is_signed, extent, y, n, m);
+    }
+    void reduce(const u64 *x, bool is_signed, u64 extent, u64 *y, size_t n, const Modulus &m) const {
+        reduce64(x, is_signed, extent, y, n, m);
+    }
+    u64 compare(const u32 *x, const u32 *y, u64 *wrong, size_t n) const { return compare32(x, y, wrong, n); }
+    u64 compare(const u64 *x, const u64 *y, u64 *wrong, size_t n) const { return compare64(x, y, wrong, n); }
+    void compose(const u32 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose32(y, m, out, n, s); }
+    void compose(const u64 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose64(y, m, out, n, s); }
+};
+
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
@@ -177,6 +227,7 @@ struct Isa {
     EstimateKernels<u32> estimate32;
     EstimateKernels<u64> estimate64;
     SamplingKernels sampling;  // any q of the word
+    IntegerKernels integers;
 };
 
 extern const Isa isa_portable;

@@ -29,12 +29,12 @@ template <class Word> struct ScalarBase {
 template <class Word> struct ScalarLanes : ScalarBase<Word> {
     using T = Word;
     using typename ScalarBase<Word>::Twiddle;
-    static constexpr bool NARROW = sizeof(T) == 4;
+    static constexpr bool NARROW = sizeof(T) == 4, SHOUP = true;
     const Modulus &m;
     const T q, q2;
     explicit ScalarLanes(const Modulus &modulus) : m(modulus), q((T)modulus.q), q2((T)(2 * modulus.q)) {}
 
-    PG_INLINE T reduce_once(T x, T bound) const { return x >= bound ? x - bound : x; }
+    static PG_INLINE T reduce_once(T x, T bound) { return x >= bound ? x - bound : x; }
     PG_INLINE T add_mod(T x, T y) const { return reduce_once(x + y, q); }
     PG_INLINE T sub_mod(T x, T y) const { return x >= y ? x - y : x - y + q; }
     PG_INLINE T relax(T x) const { return reduce_once(x, q2); }  // of [0, 4q)
@@ -69,6 +69,7 @@ struct RoomyLanes : ScalarLanes<u64> {
 // any q up to 2^32 (u32) or 2^64 (u64)
 template <class Word> struct StrictLanes : ScalarBase<Word> {
     using T = Word;
+    static constexpr bool SHOUP = false;
     const Modulus &m;
     explicit StrictLanes(const Modulus &modulus) : m(modulus) {}
     PG_INLINE T add_mod(T x, T y) const { return (T)pg::add_mod(m, x, y); }
@@ -111,6 +112,9 @@ struct ScalarReals {
     template <class T> static PG_INLINE I load_words(const T *x) { return *x; }
     template <class T> static PG_INLINE void store_words(T *x, I v) { *x = (T)v; }
     static PG_INLINE I mul_halves(I x, I y) { return (u64)(u32)x * (u32)y; }
+    static PG_INLINE I mul_high(I x, I y, I) { return pg::mul_hi(x, y); }
+    static PG_INLINE I mul_low(I x, I y, I) { return x * y; }
+    static PG_INLINE I where_negative(I x, I y) { return (int64_t)x < 0 ? y : 0; }  // else 0
     static PG_INLINE I both(I x, I y) { return x & y; }
     static PG_INLINE I left(I x, unsigned count) { return x << count; }
     static PG_INLINE I right(I x, unsigned count) { return x >> count; }

@@ -13,6 +13,7 @@
 //   masked(x)                            x without bits that no operation above reads: of a lane of 64 bits, some
 //                                        multipliers read the low 52
 //   mul(x, y)                            product of two residues, canonical
+//   SHOUP                                a Twiddle is w and shoup, by which many residues are multiplied faster
 //   exchange<G>(u, v)                    granules of G lanes: odd ones of u swap with even ones of v
 //   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
 //                                        once, or BACK from G up
@@ -430,10 +431,26 @@ PG_INLINE void pointwise_range(const L &l, const typename L::T *a, const typenam
         L::store(y + i, apply<OP>(l, L::load(a + i), vb, TERNARY ? L::load(c + i) : l.zero()));
     }
 }
+// Products with one residue.
+template <class L>
+PG_INLINE void scale_range(const L &l, const typename L::T *a, const typename L::Twiddle &w, typename L::T *y,
+                           size_t begin, size_t end) {
+    for (size_t i = begin; i < end; i += L::WIDTH)
+        L::store(y + i, L::reduce_once(l.masked(l.mul_lazy(L::load(a + i), w)), l.q));
+}
 template <Op OP, class L, class Rest>
 void pointwise_loop(const typename L::T *a, const typename L::T *b, bool scalar, const typename L::T *c,
                     typename L::T *y, size_t n, const Modulus &m) {
     const size_t whole = n - n % L::WIDTH;
+    if constexpr (OP == Op::mul && L::SHOUP) {
+        if (scalar) {
+            using T = typename L::T;
+            const T w = *b, shoup = (T)(sizeof(T) == 4 ? ((u64)w << 32) / m.q : shoup_quotient(m, w));
+            scale_range(L(m), a, L::broadcast(w, shoup), y, 0, whole);
+            if (whole < n) scale_range(Rest(m), a, Rest::broadcast(w, shoup), y, whole, n);
+            return;
+        }
+    }
     pointwise_range<OP>(L(m), a, b, scalar, c, y, 0, whole);
     if (whole < n) pointwise_range<OP>(Rest(m), a, b, scalar, c, y, whole, n);
 }

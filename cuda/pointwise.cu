@@ -1,5 +1,5 @@
-// Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform,
-// reduction of integers. One thread an entry, or WIDTH neighbours of a row that it moves at once; entry e of the result
+// Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform.
+// One thread an entry, or WIDTH neighbours of a row that it moves at once; entry e of the result
 // is entry e % n of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
@@ -115,29 +115,4 @@ template <class T> __global__ void __launch_bounds__(256) multiply_eval(const Le
         else high = add_mod(m, high, product);
     }
     p.y[e] = (T)add_mod(m, low, mul_mod(m, high, p.constants[limb][leaf]));
-}
-
-// Residues of machine integers x, (items, count): y (items, limbs, n), the rest of each row 0.
-template <class T> struct IntegersParameters {
-    const u64 *x;
-    T *y;
-    const Modulus *moduli;
-    u64 count, n, entries;
-    u32 limbs, is_signed;
-};
-template <class T> __global__ void __launch_bounds__(256) reduce_integers(const IntegersParameters<T> p) {
-    start_next(starts_early());
-    await_previous();
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n;
-    u64 residue = 0;
-    if (j < p.count) {
-        const Modulus &m = p.moduli[rest(row, p.limbs)];
-        const u64 value = p.x[quotient(row, p.limbs) * p.count + j];
-        const bool negative = p.is_signed && (i64)value < 0;
-        residue = reduce(m, negative ? 0 - value : value);
-        if (negative) residue = neg_mod(m, residue);
-    }
-    p.y[e] = (T)residue;
 }

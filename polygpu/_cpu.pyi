@@ -54,6 +54,24 @@ class Sampler:
     ) -> None: ...
     def draw(self, basis: Basis, stream: Array, first: int, count: int, out: Array) -> None: ...
 
+class Composition:
+    """Integers of residues, words in two's complement (plans/crt.py has the tables)."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        words: int,
+        inverse: Array,
+        terms: Array,
+        modulus: Array,
+        prefix_inverse: Array,
+        bounds: Array,
+    ) -> None: ...
+    def words(self, x: Array, centered: bool, out: Array) -> None: ...
+    def integers(self, x: Array, centered: bool, out: Array) -> int: ...
+    def doubles(self, x: Array, centered: bool, out: Array) -> None: ...
+    def norms(self, x: Array, p: int, out: Array) -> None: ...
+
 class PrimeTables:
     """Twiddles and their Shoup quotients of one prime, (2, points) words by node."""
 

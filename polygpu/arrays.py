@@ -125,7 +125,10 @@ def check_unmasked(x: object, name: str) -> None:
 
 
 def as_integers(x: object, name: str = "x") -> Array:
-    """int64 or uint64 array in C order, or object array of Python ints; else raises CoefficientError."""
+    """An array of machine integers in C order and of their own dtype, or an object array of Python ints.
+
+    Raises CoefficientError for all else.
+    """
     if holds_poly(x):
         raise CoefficientError(
             f"{name}: a Poly is no integer; pass poly.to_bigints(), or join values with pg.stack"
@@ -137,9 +140,9 @@ def as_integers(x: object, name: str = "x") -> Array:
         device_array: Any = x
         if device_array.dtype.kind not in "iu":
             raise CoefficientError(f"{name}: dtype {device_array.dtype} {_EXACT}")
-        wide = np.int64 if device_array.dtype.kind == "i" else np.uint64
         with backend_of(device_array).device_scope():
-            return backend_of(device_array).xp.ascontiguousarray(device_array, wide)  # type: ignore[no-any-return]
+            integers = backend_of(device_array).xp.ascontiguousarray(device_array)
+            return integers.reshape(device_array.shape)  # type: ignore[no-any-return]
     if hasattr(x, "__cuda_array_interface__"):
         raise DeviceError(
             f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
@@ -157,8 +160,7 @@ def as_integers(x: object, name: str = "x") -> Array:
                 f"{name}: ragged nested lists; pad them with zeros to one length"
             ) from None
     if array.dtype.kind in "iu":
-        wide_type = np.int64 if array.dtype.kind == "i" else np.uint64
-        return np.require(array, wide_type, ["C", "A"])
+        return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
     if array.dtype.kind != "O":
         raise CoefficientError(f"{name}: dtype {array.dtype} {_EXACT}")
     for value in array.flat:

@@ -30,7 +30,7 @@ from .exact.primes import root_order
 from .exact.roots import has_order, root_of_unity
 from .memory import check_memory
 from .ops import sampling
-from .ops.integers import from_integers, from_residues, ones
+from .ops.integers import from_integers, from_residues, monomial, ones
 from .ops.multiply import choose, plan_product
 from .ops.sampling import Batch, Seed
 from .ops.transform import eval_points
@@ -455,9 +455,8 @@ class Ring:
         """
         turns, at = divmod(integer(k, "k"), self._n)
         sign = -1 if self._kind == "negacyclic" and turns % 2 else 1
-        x = np.zeros(self._n, dtype=object)
-        x[at] = sign * integer(coefficient, "coefficient")
-        return self(x)
+        x = sign * integer(coefficient, "coefficient")
+        return Poly._wrap(self, monomial(self.basis, self._n, x, at, backend()), "coef")
 
     def random(self, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
         """Elements uniform in the ring, from a ChaCha20 stream; made on the current device.

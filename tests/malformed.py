@@ -172,6 +172,11 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     ):
         stream = np.ones(2 * N, np.uint64)
         yield name, lambda x, y, of=sampler: of.draw(basis, x, 0, N, y), [stream, out]  # type: ignore[misc]
+    composition = backend._composition(ring.basis)
+    words = np.empty((*a.shape[:-2], N, ring.modulus.bit_length() // 64 + 1), np.uint64)
+    yield "words", composition.words, [a, True, words]
+    yield "integers", composition.integers, [a * 0, True, np.empty((*a.shape[:-2], N), np.int64)]
+    yield "doubles", composition.doubles, [a, True, np.empty((*a.shape[:-2], N))]
     if ring is not WIDE:
         transform = backend._native(ring.transform)
         yield "forward", transform.forward, [a, out]

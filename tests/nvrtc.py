@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import elementwise, fft, matmul, multiply, rns, sampling, transform
+from polygpu.backends.cuda import elementwise, fft, integers, matmul, multiply, rns, sampling, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
@@ -119,7 +120,16 @@ def entrywise_launches() -> Iterator[Launch]:
         for evaluated in (False, True):
             permutation = automorphism(64, "negacyclic", 3, evaluated)
             yield elementwise.permute_launch(basis, permutation, 64, **values)
-        yield elementwise.integers_launch(basis, 64, **blank(elementwise.INTEGERS, "entries limbs"))
+        values = blank(integers.INTEGERS, "entries limbs")
+        for source in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
+            yield integers.integers_launch(basis, np.dtype(source), 64, **values)
+        for words in (1, 2, 12):  # squares of more words spill a little
+            values = blank(integers.OUT, "entries")
+            for to in ("words", "int64", "float64"):
+                yield integers.out_launch(basis, words, to, 64, **values)
+            for p in (1, 2, math.inf):
+                tables = bytes(integers.TABLES.dtype.itemsize)
+                yield from integers.norm_launches(basis, words, p, (1, 64), tables, words)[:2]
         leaves = NttPlan(basis, 64, "negacyclic", 2, ())
         yield multiply.leaves_launch(leaves, 64, **blank(multiply.LEAVES, "n entries limbs leaf_size"))
         auxiliary = NttPlan(basis_of((MODULI[3],)), 64, "negacyclic", 1, ())
@@ -394,6 +404,7 @@ REGISTERS = 65536  # of a multiprocessor
 SPILLED = {
     ("convert", "Sum31"): 80,  # chosen by the compiler, with registers to spare
     ("convert", "Sum32"): 80,
+    ("norm_parts", "u32"): 48,
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gemm_compose", "u64"): 32,

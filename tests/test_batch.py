@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, over, shares_memory
+from devices import CARDS, on, over, shares_memory
 from oracle import (
     DOMAINS,
     R17,
@@ -301,3 +301,97 @@ def test_dot_of_nothing_is_zero() -> None:
 def test_dot_with_an_int_is_a_multiple_of_the_sum() -> None:
     x = draw(RNS, (3,))
     check(pg.dot(RNS(x), -2), x.sum(axis=0) * -2 % RNS.modulus)
+
+
+# ---- writing in place ----
+
+PLACES: list[Any] = [
+    0,
+    -1,
+    (1, 2),
+    np.s_[1:],
+    np.s_[:, 1],
+    np.s_[::-1, ::2],
+    np.s_[None, 0],
+    [1, 0],
+    np.array([[True, False, True], [False, True, False]]),
+    (),
+    ...,
+    (slice(0, 0),),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=repr)
+@few_rings
+def test_values_are_written_in_place(name: str, place: Any) -> None:
+    R = ring(name)
+    x, y = draw(R, (2, 3), 1), draw(R, (2, 3), 2)
+    for domain in ("coef", "eval") if R.has_eval else ("coef",):
+        a, b = in_domain(R(x), domain), R(y)
+        data, expected = a.data, x.copy()
+        for value, ints in ((b[place], y[place]), (b[0, 0].ntt() if R.has_eval else b[0, 0], y[0, 0])):
+            a[place] = value
+            expected[place] = ints
+            assert a.data is data
+            check(a, expected, domain)
+        a[place] = -2
+        expected[place] = [(R.modulus - 2) % R.modulus, *[0] * (R.n - 1)]
+        check(a, expected, domain)
+
+
+@everywhere
+def test_places_from_the_right() -> None:
+    x, y = draw(RNS, (2, 3), 1), draw(RNS, (2,), 2)
+    a = RNS(x)
+    a[..., 0] = RNS(y)
+    x[:, 0] = y
+    check(a, x)
+
+
+@everywhere
+def test_written_values_may_overlap() -> None:
+    x = draw(RNS, (4,))
+    a = RNS(x)
+    a[1:] = a[:-1]
+    check(a, [x[0], x[0], x[1], x[2]])
+    a = RNS(x)
+    a[::-1] = a
+    check(a, x[::-1])
+    a[:] = a[2]
+    check(a, [x[1]] * 4)
+
+
+@everywhere
+def test_what_cannot_be_written() -> None:
+    a = RNS(draw(RNS, (2, 3)))
+    kept = a.copy()
+    with pytest.raises(pg.ParameterError, match=r"batch shape \(2,\) does not broadcast to \(3,\)"):
+        a[0] = RNS.zeros(2)
+    with pytest.raises(pg.ParameterError, match="does not broadcast"):
+        a[0] = RNS.zeros((2, 3))
+    with pytest.raises(IndexError, match=r"batch shape is \(2, 3\)"):
+        a[2] = RNS(1)
+    with pytest.raises(IndexError, match=r"batch shape is \(2, 3\)"):
+        a[0, 0, 0] = RNS(1)
+    with pytest.raises(pg.RingMismatch):
+        a[0] = R17(1)
+    for wrong in (1.5, True, "1", [1, 2]):
+        with pytest.raises(TypeError):
+            a[0] = wrong
+    assert a == kept
+
+
+@on("cpu")
+def test_read_only_memory_is_not_written() -> None:
+    a = R17([[1, 2], [3, 4]])
+    a.data.flags.writeable = False
+    with pytest.raises(pg.OutputError, match=r"read-only.*copy"):
+        a[0] = a[1]
+
+
+@everywhere
+def test_sums_by_numpy() -> None:
+    x = draw(RNS, (2, 3))
+    for axis in (None, 0, -1, (0, 1)):
+        summed = x.sum(axis=(0, 1) if axis is None else axis if axis != -1 else 1)
+        check(np.sum(RNS(x), axis=axis), summed % RNS.modulus)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import HOST, over, shares_memory, there
+from devices import HOST, host, over, shares_memory, there
 from oracle import (
     DOMAINS,
     FEW,
@@ -390,3 +390,113 @@ def test_unhashable_and_without_truth() -> None:
     for poly in (R17(0), R17(1), R17.zeros(0)):
         with pytest.raises(TypeError, match="poly == 0"):
             bool(poly)
+
+
+# ---- integers as operands ----
+
+constants = pytest.mark.parametrize("constant", [0, 1, -1, 5, 2**64, -(2**200) - 1, np.int8(-3)], ids=repr)
+
+
+@constants
+@pytest.mark.parametrize("domain", ["coef", "eval"])
+@few_transforms
+def test_constants_take_no_transform(
+    monkeypatch: pytest.MonkeyPatch, name: str, domain: str, constant: Any
+) -> None:
+    R = ring(name)
+    x, q, c = draw(R, (2, 3)), R.modulus, int(constant)
+    a = in_domain(R(x), domain)
+    kept = a.copy()
+    one = np.zeros(R.n, dtype=object)
+    one[0] = c
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("transformed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("polygpu.poly.to_domain", refused)
+        sums = a + constant, constant + a, a - constant, constant - a, a.add(constant), a.sub(constant)
+        same_constant = R(0).add(constant) if domain == "coef" else a - a + constant
+        assert same_constant == constant and (a + constant == a) == (c % q == 0)
+    plus, minus = (x + one) % q, (x - one) % q
+    for got, expected in zip(sums, (plus, plus, minus, (one - x) % q, plus, minus), strict=True):
+        check(got, expected, domain)
+    assert a == kept
+    out = R.zeros((2, 3))
+    assert a.sub(constant, out=out) is out
+    check(out, minus, domain)
+    assert a.add(constant, out=a) is a
+    check(a, plus, domain)
+
+
+@pytest.mark.parametrize("domain", ["coef", "eval"])
+@few_transforms
+def test_factors_of_the_batch(name: str, domain: str) -> None:
+    R = ring(name)
+    x = draw(R, (2, 3))
+    a = in_domain(R(x), domain)
+    for ints in (
+        -3,
+        2**100,
+        [1, -2, 2**300],
+        [[5], [-(2**70)]],
+        np.array([[1, -128, 127]], np.int8),
+        np.arange(6, dtype=np.uint64).reshape(2, 3) + np.uint64(2**64 - 6),
+        np.array([[R.modulus - 1, R.modulus, R.modulus // 2]] * 2, dtype=object),
+        there(np.array([-1, 2, 3], np.int64)),
+    ):
+        values = np.array(host(ints) if hasattr(ints, "shape") else ints, dtype=object)
+        expected = x * values[..., None] % R.modulus
+        check(a.scale_by(ints), expected, domain)
+    out = R.zeros((2, 3))
+    assert a.scale_by([3, 4, 5], out=out) is out
+    check(out, x * np.array([3, 4, 5], dtype=object)[:, None] % R.modulus, domain)
+    assert a.scale_by([3, 4, 5], out=a) is a and a == out
+    check(R(x[0, 0]).scale_by(7), x[0, 0] * 7 % R.modulus)
+
+
+@over(
+    ["30 bits", "RNS of 3 words", "RNS of mixed moduli", "RNS with 2^64", "2^128"],
+    ["RNS of 3 words", "2^128"],
+)
+def test_factors_of_limbs(name: str) -> None:
+    R = ring(name)
+    x = draw(R, (2,))
+    limbs = [-1, 2**90, 5][: len(R.moduli)]
+    got = R(x).scale_by(limbs=limbs).to_residue_ints().reshape(2, len(limbs), R.n)
+    for i, (f, q) in enumerate(zip(limbs, R.moduli, strict=True)):
+        assert got[:, i].tolist() == (x * f % q).tolist()
+    for wrong in (limbs[1:], [*limbs, 1], 3 if len(limbs) > 1 else [1, 2]):
+        with pytest.raises(pg.ParameterError, match="one a limb"):
+            R(x).scale_by(limbs=wrong)
+
+
+@everywhere
+def test_factors_that_do_not_fit() -> None:
+    a = RNS(draw(RNS, (2, 3)))
+    for ints in ([1, 2], np.ones((3, 2, 3), int), np.ones((2, 1, 1), int)):
+        with pytest.raises(pg.ParameterError, match="batch shape"):
+            a.scale_by(ints)
+    for ints in (1.5, [1.0, 2, 3], [True, 2, 3], "3", RNS(1)):
+        with pytest.raises(pg.CoefficientError):
+            a.scale_by(ints)
+    for arguments in ({}, {"ints": 3, "limbs": [1, 2, 3]}):
+        with pytest.raises(pg.ParameterError, match="limbs="):
+            a.scale_by(**arguments)
+
+
+@over(RINGS, devices=["cpu"])
+def test_factors_by_every_instruction_set(each_isa: str, name: str) -> None:
+    R = ring(name)
+    x, q = draw(R, (3,)), R.modulus
+    for factor in (q - 1, 1, 0, q // 2, 12345678901234567890):
+        check(R(x).scale_by(factor), x * factor % q)
+
+
+@everywhere
+def test_equality_with_an_array_is_refused() -> None:
+    a = R17([[1, 2], [3, 4]])
+    for array in (np.zeros((2, 4), int), np.array(1), there(np.zeros(2, np.int64))):
+        for compare in (lambda x, y: x == y, lambda x, y: x != y):
+            with pytest.raises(TypeError, match=r"ring\(values\)"):
+                compare(a, array)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, on, over, shares_memory, there
+from devices import CARDS, host, on, over, shares_memory, there
 from oracle import (
     FEW,
     LAYOUTS,
@@ -32,7 +32,7 @@ from oracle import (
 )
 
 import polygpu as pg
-from polygpu import Ring
+from polygpu import Ring, ntt_primes
 
 
 @every_ring
@@ -448,14 +448,14 @@ def test_norms_of_an_empty_batch() -> None:
 
 @every_ring
 def test_centred_integers_at_the_edges(name: str) -> None:
-    """In (-Q/2, Q/2]: Q even keeps + Q/2, Q odd splits evenly."""
+    """In [-Q/2, Q/2): Q even keeps -Q/2, Q odd splits evenly."""
     R = ring(name)
     q = R.modulus
     for v in {0, 1, q // 2, (q // 2 + 1) % q, q - 1, (q - 1) // 2}:
         low, centred = R(v).to_bigints()[0], R(v).to_bigints(centered=True)[0]
         assert type(low) is int and type(centred) is int
         assert low == v
-        assert (centred - v) % q == 0 and -q < 2 * centred <= q
+        assert (centred - v) % q == 0 and -q <= 2 * centred < q
 
 
 @every_transform
@@ -465,7 +465,7 @@ def test_integers_of_an_evaluated_poly(name: str) -> None:
     got = R(x).ntt().to_bigints(centered=True)
     assert got.dtype == object and got.shape == x.shape
     assert (got % R.modulus).tolist() == x.tolist()
-    assert all(-R.modulus < 2 * v <= R.modulus for v in got.ravel())
+    assert all(-R.modulus <= 2 * v < R.modulus for v in got.ravel())
 
 
 @everywhere
@@ -482,3 +482,189 @@ def test_to_residue_ints() -> None:
     )
     wide = Ring(2, 2**100)([[2**99 + 1, -1]])
     assert wide.to_residue_ints().tolist() == [[2**99 + 1, 2**100 - 1]]
+
+
+# ---- machine integers in and out ----
+
+CHAINS = {
+    "2 bits": [2, 3],
+    "tiny": [5, 7, 9, 11, 13, 16, 17, 19],
+    "30 bits": ntt_primes(64, 30, 4),
+    "50 bits": ntt_primes(64, 50, 8),
+    "60 bits": ntt_primes(64, 60, 3),
+    "64 bits": [2**64, 2**64 - 1, 2**64 - 59],
+    "63 bits": [2**63],
+    "just above 2^63": [2**63 + 1],
+    "word": [2**64],
+    "mixed": [3, 2**64 - 59, 97, 2**62 - 57, 2**32],
+    "32 bits and more": [2**32, 2**32 - 5, 2**31 - 1],
+    "65 bits": [2**64 + 13],
+    "2^127": [2**127],
+    "2^128": [2**128],
+    "300 bits": [2**300 - 153],
+}
+chains = over(CHAINS, ["tiny", "50 bits", "64 bits", "mixed", "2^128"])
+
+
+def chain_ring(name: str, n: int = 20) -> Ring:
+    return Ring(n, CHAINS[name])
+
+
+def edges(q: int) -> list[int]:
+    """Where the range, half of it, and machine words end."""
+    near = [0, q // 2, -(q // 2), q, -q, 2**63, -(2**63), 2**64, 2**53, -(2**53), q // 3]
+    return [x + d for x in near for d in (-2, -1, 0, 1, 2)]
+
+
+def in_range(x: int, q: int, centered: bool) -> int:
+    x %= q
+    return x - q if centered and 2 * x >= q else x
+
+
+def rows_of(R: Ring, values: list[int]) -> list[list[int]]:
+    return [padded(R, values[i : i + R.n]).tolist() for i in range(0, len(values), R.n)]
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@chains
+def test_composed_integers(name: str, centered: bool) -> None:
+    R = chain_ring(name)
+    source = random.Random(name)
+    rows = rows_of(R, [*edges(R.modulus), *(source.randrange(R.modulus) for _ in range(45))])
+    expected = [[in_range(x, R.modulus, centered) for x in row] for row in rows]
+    a = R(rows)
+    assert a.to_bigints(centered).tolist() == expected
+    assert a.reshape(1, -1, 1)[0].to_bigints(centered)[:, 0].tolist() == expected
+    found = host(a.to_float64(centered))
+    assert found.dtype == np.float64 and found.tolist() == [[float(x) for x in row] for row in expected]
+    for row, values in zip(a, expected, strict=True):
+        fits = [i for i, x in enumerate(values) if not -(2**63) <= x < 2**63]
+        if fits:
+            with pytest.raises(pg.ParameterError, match=rf"at \({fits[0]},\).*to_bigints"):
+                row.to_int64(centered)
+        else:
+            assert host(row.to_int64(centered)).tolist() == values
+    small = [
+        [x if -(2**63) <= x < 2**63 else i - 5 * centered for i, x in enumerate(row)] for row in expected
+    ]
+    expected = [[in_range(x, R.modulus, centered) for x in row] for row in small]
+    got = R(small).to_int64(centered)
+    if all(-(2**63) <= x < 2**63 for row in expected for x in row):
+        assert type(got) is type(a.data) and got.dtype == np.int64 and host(got).tolist() == expected
+
+
+@on("cpu")
+@pytest.mark.parametrize("wrong", [0, 255, 256, 4095, 4096, 9999])
+def test_one_integer_of_many_does_not_fit(each_isa: str, wrong: int) -> None:
+    R = Ring(10_000, ntt_primes(64, 50, 4))
+    x = np.zeros((2, R.n), dtype=object)
+    x[0] = np.arange(-5000, 5000)
+    assert R(x).to_int64().tolist() == x.tolist()
+    for value in (2**63, -(2**63) - 1, 2**100, R.modulus // 2, CHAINS["50 bits"][0] * CHAINS["50 bits"][1]):
+        x[1, wrong] = value
+        with pytest.raises(pg.ParameterError, match=rf"at \(1, {wrong}\)"):
+            R(x).to_int64()
+
+
+@on("cpu")
+@pytest.mark.parametrize("name", CHAINS)
+def test_integers_by_every_instruction_set(each_isa: str, name: str) -> None:
+    R = chain_ring(name, 300)
+    q, source = R.modulus, random.Random(name)
+    x = [*edges(q), *(source.randrange(-(q // 2), q // 2) >> source.choice([0, 9]) for _ in range(245))]
+    a, expected = R(x), [in_range(v, q, True) for v in x]
+    assert a.to_bigints(centered=True).tolist() == expected
+    assert a.to_float64().tolist() == [float(v) for v in expected]
+    assert (a.norm(1), a.norm(math.inf)) == (sum(map(abs, expected)), max(map(abs, expected)))
+    for dtype in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
+        limits = np.iinfo(dtype)
+        for bound in (2**70, 40, 1):  # of a block: all kinds of it, all below each modulus
+            least, most = max(limits.min, -bound), min(limits.max, bound)
+            y = np.array([least, most, 0, *(source.randint(least, most) for _ in range(290))], dtype=dtype)
+            assert R(y).data.tolist() == residues(R, padded(R, y.tolist()))
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 4095, 4097, 8192])
+@on("cpu")
+def test_rows_of_any_length_come_in(count: int) -> None:
+    R = Ring(8192, ntt_primes(64, 40, 2))
+    x = np.arange(3 * count, dtype=np.int32).reshape(3, count) * 43210 - 5
+    poly, wide = R(x), x.astype(np.int64)
+    expected = np.stack([wide % q for q in R.moduli], axis=1).astype(np.uint64)
+    assert np.array_equal(poly.data[..., :count], expected)
+    assert not poly.data[..., count:].any()
+
+
+@chains
+def test_norms_are_exact(name: str) -> None:
+    R = chain_ring(name)
+    source = random.Random(name)
+    rows = rows_of(R, [*edges(R.modulus), *(source.randrange(R.modulus) for _ in range(25))])
+    sizes = [[abs(in_range(x, R.modulus, True)) for x in row] for row in rows]
+    a = R(rows)
+    assert a.norm(1).tolist() == [sum(row) for row in sizes]
+    assert a.norm(math.inf).tolist() == [max(row) for row in sizes]
+    with localcontext() as context:
+        context.prec = 700
+        expected = [float(Decimal(sum(x * x for x in row)).sqrt()) for row in sizes]
+    assert a.norm().tolist() == expected  # the nearest doubles
+    assert a[0].norm() == expected[0]
+
+
+@on("cpu")
+def test_a_norm_of_many_parts() -> None:
+    R = Ring(10_000, ntt_primes(64, 50, 4))
+    x = [pow(3, i, R.modulus) for i in range(R.n)]
+    sizes = [abs(in_range(v, R.modulus, True)) for v in x]
+    a = R([x, [5] + [0] * (R.n - 1)])
+    assert a.norm(1).tolist() == [sum(sizes), 5] and a.norm(math.inf).tolist() == [max(sizes), 5]
+    assert a.norm().tolist() == [float(math.isqrt(sum(v * v for v in sizes))), 5.0]
+
+
+@pytest.mark.parametrize("square", [2**106 + 2**53, 2**110 + 1, 2**120 - 1, 3 * 2**200 + 5])
+def test_the_euclidean_norm_is_rounded_once(square: int) -> None:
+    """The root of a sum that a double does not hold."""
+    rest, terms = square, []
+    while rest:
+        terms.append(math.isqrt(rest))
+        rest -= terms[-1] ** 2
+    with localcontext() as context:
+        context.prec = 200
+        expected = float(Decimal(square).sqrt())
+    assert Ring(len(terms), 2**200)(terms).norm() == expected
+
+
+def test_doubles_beyond_all_are_infinite() -> None:
+    R = Ring(4, 2**1100)
+    largest = 2**1024 - 2**970
+    x = [2**1030, -(2**1030), largest - 1, -largest]
+    assert R(x).to_float64().tolist() == [math.inf, -math.inf, float(largest - 1), -math.inf]
+    assert Ring(4, [2**61 - 1, 2**64])(
+        [2**53 + 1, 2**53 + 3, -(2**54) - 2, 2**60 + 129]
+    ).to_float64().tolist() == [
+        2.0**53,
+        2.0**53 + 4,
+        -(2.0**54),
+        2.0**60 + 256,
+    ]
+
+
+@everywhere
+def test_integers_out_of_evaluated_and_empty_values() -> None:
+    a = RNS([[1, -2], [3, 4]])
+    assert host(a.ntt().to_int64()).tolist() == [[1, -2, 0, 0], [3, 4, 0, 0]]
+    assert host(a.ntt().to_float64(centered=False)).tolist() == [[1, RNS.modulus - 2, 0, 0], [3, 4, 0, 0]]
+    assert a.ntt().norm(1).tolist() == [3, 7]
+    for R in (RNS, ring("2^128")):
+        empty = R.zeros((0, 2))
+        assert empty.to_int64().shape == empty.to_float64().shape == (0, 2, 4)
+
+
+@over(["30 bits", "RNS of 3 words"], devices=["cpu", *CARDS])
+def test_transposed_batches_of_machine_integers(name: str) -> None:
+    R = ring(name)
+    x = np.arange(-6, 6, dtype=np.int16).reshape(3, 2, 2)
+    check(
+        R(there(x).transpose(1, 0, 2)),
+        [[padded(R, r.tolist()) % R.modulus for r in y] for y in x.transpose(1, 0, 2)],
+    )

@@ -244,3 +244,27 @@ def test_several_threads_may_share_a_poly() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: (a * b).to_bigints().tolist(), range(16)))
     assert results == [expected] * 16
+
+
+@pytest.mark.parametrize(
+    ("poly", "end"),
+    [
+        (R17([1, -2]), "centered=[1, -2, 0, 0])"),
+        (R17([[1], [2]]), "centered=[[1, 0, 0, 0], [2, 0, 0, 0]])"),
+        (RNS([0, 1]).ntt(), f"values mod 17=[{', '.join(map(str, RNS([0, 1]).ntt().data[0].tolist()))}])"),
+        (R17([0, 1]).ntt(), "values=[2, 15, 8, 9])"),
+        (Ring(8, [17, 97])(range(-4, 4)), "centered=[-4, -3, -2, ..., 2, 3])"),
+        (Ring(7, 2**100)([2**99, 1]), f"centered=[{-(2**99)}, 1, 0, ..., 0, 0])"),
+        (R17.zeros(5), "device=cpu)"),
+        (R17.zeros((0, 2)), "device=cpu)"),
+    ],
+)
+def test_the_numbers_of_a_small_batch_are_shown(poly: Poly, end: str) -> None:
+    assert repr(poly).endswith(end)
+
+
+@on(*CARDS)
+def test_a_repr_moves_nothing_from_a_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = R17([1, 2])
+    monkeypatch.setattr(type(backend()), "to_host", None)
+    assert repr(a) == f"Poly(n=4, q=17, domain=coef, shape=(), device={device})"

@@ -136,7 +136,7 @@ def test_integers_go_in_and_come_out(ring, data):
     expected = [v % ring.modulus for v in values] + [0] * (ring.n - len(values))
     assert poly.to_bigints().tolist() == expected
     centred = poly.to_bigints(centered=True).tolist()
-    assert all(-ring.modulus < 2 * v <= ring.modulus for v in centred)
+    assert all(-ring.modulus <= 2 * v < ring.modulus for v in centred)
     assert ring(centred) == poly
 
 

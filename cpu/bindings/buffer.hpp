@@ -45,9 +45,9 @@ class Buffer {
     }
 
   private:
-    // Of 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
+    // Of 1, 2, 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
     bool readable() const {
-        if (view_.itemsize != 4 && view_.itemsize != 8 && view_.itemsize != 16) return false;
+        if (view_.itemsize < 1 || view_.itemsize > 16 || (view_.itemsize & (view_.itemsize - 1))) return false;
         if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
         if (view_.ndim && !(view_.shape && view_.strides)) return false;
         for (int i = 0; i < view_.ndim; ++i)
@@ -59,9 +59,11 @@ class Buffer {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;
         const char letter = format[1] ? '\0' : *format;
-        if (letter == 'I' || letter == 'L' || letter == 'Q') return Kind::unsigned_integer;
-        if (letter == 'i' || letter == 'l' || letter == 'q') return Kind::signed_integer;
-        return std::strcmp(format, view_.itemsize == 8 ? "Zf" : "Zd") ? Kind::unknown : Kind::complex;
+        if (letter && std::strchr("BHILQ", letter)) return Kind::unsigned_integer;
+        if (letter && std::strchr("bhilq", letter)) return Kind::signed_integer;
+        if (letter == 'f' || letter == 'd') return Kind::real;
+        return view_.itemsize < 8 || std::strcmp(format, view_.itemsize == 8 ? "Zf" : "Zd") ? Kind::unknown
+                                                                                            : Kind::complex;
     }
 
     Py_buffer view_{};

@@ -9,6 +9,7 @@
 #include "basis.hpp"
 #include "buffer.hpp"
 #include "clock.hpp"
+#include "compose.hpp"
 #include "dispatch.hpp"
 #include "fourier.hpp"
 #include "gil.hpp"
@@ -83,6 +84,15 @@ NB_MODULE(_cpu, module) {
              nb::arg("parameter"), nb::arg("bound"), nb::arg("weights"), nb::arg("thresholds"))
         .def("draw", &Sampler::draw, nb::arg("basis"), nb::arg("stream"), nb::arg("first"), nb::arg("count"),
              nb::arg("out"));
+    nb::class_<Composition>(module, "Composition")
+        .def(nb::init<const Basis &, size_t, const Numbers &, const Numbers &, const Numbers &, const Numbers &,
+                      const Numbers &>(),
+             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("words"), nb::arg("inverse"), nb::arg("terms"),
+             nb::arg("modulus"), nb::arg("prefix_inverse"), nb::arg("bounds"))
+        .def("words", &Composition::words, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("integers", &Composition::integers, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("doubles", &Composition::doubles, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("norms", &Composition::norms, nb::arg("x"), nb::arg("p"), nb::arg("out"));
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));

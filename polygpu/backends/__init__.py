@@ -86,7 +86,28 @@ class Arithmetic(Memory, Protocol):
         """The entries of x in another order, some negated; out is not x."""
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """Residues of int64 or uint64 integers (*batch, count <= n); the rest of each row is 0."""
+        """Residues of machine integers of any dtype (*batch, count <= n); the rest of each row is 0."""
+
+    # Integers composed of coefficients by the Chinese remainder theorem, exactly: in [0, Q), or centered, in
+    # [-Q/2, Q/2).
+
+    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """Each as uint64 words in two's complement, (*batch, n, words); see plans/crt.py."""
+
+    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+        """Each as int64, (*batch, n); returns the flat index of the first that does not fit, or -1.
+
+        Waits for the result. Where one does not fit, out holds nothing of use.
+        """
+
+    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """Each as the nearest double, halves to even, (*batch, n); those beyond all doubles are infinite."""
+
+    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
+        """Of the centered ones the largest size (p = inf), the sum of sizes (1) or squares (2).
+
+        As uint64 words (*batch, words); see plans/crt.py.
+        """
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
         """Uniform residues of the polynomials start, start + 1, ... of a key's stream (ops/sampling.py)."""
@@ -198,7 +219,7 @@ def device(name: str) -> Iterator[str]:
     >>> import polygpu as pg
     >>> with pg.device("reference"):
     ...     print(pg.Ring(4, 17)([1, 2]) ** 2)
-    Poly(n=4, q=17, domain=coef, shape=(), device=reference)
+    Poly(n=4, q=17, domain=coef, shape=(), device=reference, centered=[1, 4, 4, 0])
     """
     checked = checked_device(name)
     token = _device.set(checked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words
 from ..memory import SMALL_ARRAY
 from ..plans.basis import Basis
+from ..plans.crt import composition_of, words_of
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
@@ -27,6 +29,8 @@ from .reference import HostMemory
 _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the second cache
 _SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+
+_DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 # Nanoseconds of a core by instruction set: a coefficient and layer of a transform, a real number of an FFT.
 _NS = {"avx512": (0.06, 1.45), "avx2": (0.12, 1.5), "portable": (0.8, 6.0)}
@@ -191,6 +195,31 @@ class CpuBackend(HostMemory):
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
         self._native_basis(basis).reduce_integers(x, out)
+
+    def _composition(self, basis: Basis) -> _cpu.Composition:
+        native: _cpu.Composition | None = basis.handles.get("cpu composition")
+        if native is None:
+            plan = composition_of(basis)
+            tables = plan.tables(_DIGIT_BITS)
+            native = _cpu.Composition(self._native_basis(basis), words_of(plan.modulus), *tables)
+            basis.handles["cpu composition"] = native
+        return native
+
+    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._composition(basis).words(x, centered, out)
+
+    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+        """See Backend."""
+        return self._composition(basis).integers(x, centered, out)
+
+    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._composition(basis).doubles(x, centered, out)
+
+    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
+        """See Backend."""
+        self._composition(basis).norms(x, 0 if p == math.inf else int(p), out)
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
         """See Backend."""

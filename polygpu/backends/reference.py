@@ -313,6 +313,59 @@ class ReferenceBackend(HostMemory):
             rows.append([[w % q for w in numbers[i : i + n]] for i in range(0, count, n)])
         write(basis, [list(item) for item in zip(*rows, strict=True)], out)
 
+    def _integers(self, basis: Any, x: Array, centered: bool) -> list[list[int]]:
+        """Coefficients by item, from all residues."""
+        modulus = prod(basis.moduli)
+        factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
+        values = [
+            [
+                sum(f * v for f, v in zip(factors, column, strict=True)) % modulus
+                for column in zip(*item, strict=True)
+            ]
+            for item in to_ints(basis, x)
+        ]
+        if centered:
+            values = [[v - modulus if 2 * v >= modulus else v for v in row] for row in values]
+        return values
+
+    def to_words(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
+        """Two's complement."""
+        mask, words = (1 << 64) - 1, out.shape[-1]
+        values = [
+            [[v >> 64 * i & mask for i in range(words)] for v in row]
+            for row in self._integers(basis, x, centered)
+        ]
+        out[...] = np.array(values, dtype=np.uint64).reshape(out.shape)
+
+    def to_int64(self, basis: Any, x: Array, centered: bool, out: Array) -> int:
+        """The first that does not fit, or -1."""
+        flat = [v for row in self._integers(basis, x, centered) for v in row]
+        for i, v in enumerate(flat):
+            if not -(1 << 63) <= v < 1 << 63:
+                return i
+        out[...] = np.array(flat, dtype=np.int64).reshape(out.shape)
+        return -1
+
+    def to_float64(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
+        """As Python rounds."""
+
+        def rounded(v: int) -> float:
+            try:
+                return float(v)
+            except OverflowError:
+                return math.copysign(math.inf, v)
+
+        values = [rounded(v) for row in self._integers(basis, x, centered) for v in row]
+        out[...] = np.array(values, dtype=np.float64).reshape(out.shape)
+
+    def norm(self, basis: Any, x: Array, p: float, out: Array) -> None:
+        """The largest size, or the sum of sizes or squares."""
+        rows = [[abs(v) for v in row] for row in self._integers(basis, x, True)]
+        norms = [max(row) if p == math.inf else sum(v ** int(p) for v in row) for row in rows]
+        mask = (1 << 64) - 1
+        values = [[v >> 64 * i & mask for i in range(out.shape[-1])] for v in norms]
+        out[...] = np.array(values, dtype=np.uint64).reshape(out.shape)
+
     def sample(self, basis: Any, sampler: Any, key: bytes, start: int, out: Array) -> None:
         """As plans/sampling.py defines each distribution."""
         n = out.shape[-1]

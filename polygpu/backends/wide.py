@@ -21,22 +21,22 @@ from ..plans.product import Plan
 from ..plans.sampling import Sampler
 from . import Array, Memory, Op, get_backend
 
-Method = TypeVar("Method", bound=Callable[..., None])
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _on_host(method: Method) -> Method:
     """A method that gets arrays in host memory, copies where they lie elsewhere; the last is the result."""
 
     @wraps(method)
-    def call(self: WideArithmetic, *args: Any) -> None:
+    def call(self: WideArithmetic, *args: Any) -> Any:
         if self.xp is np:
-            method(self, *args)
-            return
+            return method(self, *args)
         *operands, out = args
         result = np.empty(out.shape, out.dtype)
         copies = (self.to_host(x) if isinstance(x, self.xp.ndarray) else x for x in operands)
-        method(self, *copies, result)
+        returned = method(self, *copies, result)
         out.set(result)
+        return returned
 
     return cast(Method, call)
 
@@ -75,6 +75,26 @@ class WideArithmetic:
     def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
         """See Arithmetic."""
         self._core.sample(basis, sampler, key, start, out)
+
+    @_on_host
+    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.to_words(basis, x, centered, out)
+
+    @_on_host
+    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+        """See Arithmetic."""
+        return self._core.to_int64(basis, x, centered, out)
+
+    @_on_host
+    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.to_float64(basis, x, centered, out)
+
+    @_on_host
+    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
+        """See Arithmetic."""
+        self._core.norm(basis, x, p, out)
 
     @_on_host
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:

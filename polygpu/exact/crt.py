@@ -1,8 +1,7 @@
-"""Python integers to residues and words, and back by the Chinese remainder theorem."""
+"""Python integers to residues and words, and words to Python integers."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,25 +28,16 @@ def ints_to_words(x: NDArray[np.object_], words: int) -> NDArray[np.uint64]:
     return np.ascontiguousarray(np.moveaxis(array, -1, -2))
 
 
-def compose(moduli: tuple[int, ...], residues: NDArray[Any], centered: bool) -> NDArray[np.object_]:
-    """Python ints (*batch, n) in [0, Q), or in (-Q/2, Q/2], of residues (*batch, rows, n).
-
-    Cost: about 0.2 us a coefficient and limb. Source: Garner 1959, in its direct form.
-    """
-    modulus = prod(moduli)
-    if residues.shape[-2] > len(moduli):  # the words of one modulus above 2^64
-        value = words_to_ints(residues)
-    elif len(moduli) == 1:
-        value = residues[..., 0, :].astype(object)
-    else:
-        value = np.zeros((*residues.shape[:-2], residues.shape[-1]), dtype=object)
-        for i, q in enumerate(moduli):
-            rest = modulus // q
-            value += residues[..., i, :].astype(object) * (rest * pow(rest, -1, q) % modulus)
-        value %= modulus
-    if centered:
-        value = np.where(value > modulus // 2, value - modulus, value).astype(object)
-    return value
+def signed_ints(words: NDArray[np.uint64]) -> NDArray[np.object_]:
+    """Python ints of little-endian words in two's complement, (*shape, words)."""
+    shape, count = words.shape[:-1], words.shape[-1]
+    if count == 1:
+        return words[..., 0].view(np.int64).astype(object)
+    whole = np.ascontiguousarray(words, "<u8").view(f"V{8 * count}").ravel().tolist()
+    from_bytes = int.from_bytes
+    out = np.empty(len(whole), dtype=object)
+    out[:] = [from_bytes(x, "little", signed=True) for x in whole]
+    return out.reshape(shape)
 
 
 def residues_of_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import check_writable, empty
+from ..arrays import check_writable, empty, overlap
 from ..backends import Array, Memory, backend_of, same_device
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
@@ -79,6 +79,36 @@ def index(x: Array, key: Any) -> Array:
         with compute.device_scope():
             data = compute.xp.ascontiguousarray(data)
     return data  # type: ignore[no-any-return]
+
+
+def assign(x: Array, key: Any, value: Array) -> None:
+    """Write values at a key of the batch axes, by NumPy's rules; they may share memory with the place."""
+    compute = backend_of(x)
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        raise OutputError("value: is read-only and takes no assignment; value.copy() can be written")
+    keys = key if isinstance(key, tuple) else (key,)
+    if not any(k is Ellipsis for k in keys):
+        keys = (*keys, Ellipsis)
+    at = (*keys, slice(None), slice(None))
+    with compute.device_scope():
+        if overlap(compute, x, value):
+            value = value.copy()
+        try:
+            place = compute.xp.broadcast_to(x[..., 0, 0], x.shape[:-2])[keys].shape
+        except IndexError as error:
+            raise IndexError(
+                f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
+            ) from None
+        try:
+            fits = np.broadcast_shapes(value.shape[:-2], place) == place
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ParameterError(
+                f"value: batch shape {value.shape[:-2]} does not broadcast to {place}, that of the place; "
+                "reshape or index its batch axes"
+            )
+        x[at] = value
 
 
 def reshape(x: Array, sizes: Any) -> Array:

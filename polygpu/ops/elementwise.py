@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..backends import Arithmetic, Array, Op, backend_for, backend_of
+from ..errors import ParameterError
 from ..plans.basis import Basis
 from .batch import checked_axis, result_array, result_shape
 from .calls import remember
+from .integers import factors, factors_of_limbs
 
 
 def pointwise(basis: Basis, op: Op, a: Array, b: Array, out: Array | None = None) -> Array:
@@ -49,6 +51,34 @@ def scale(basis: Basis, x: Array, factor: int, out: Array | None = None) -> Arra
     compute = backend_for(basis, x)
     data = result_array(compute, x.shape, out, x)
     compute.pointwise(basis, "mul", x, compute.constant(basis.residues(factor)), None, data)
+    return data
+
+
+def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = None) -> Array:
+    """x times one integer for each batch element, or for each limb."""
+    if (ints is None) == (limbs is None):
+        raise ParameterError("scale_by: give integers for the batch, or limbs=, one for each modulus")
+    compute = backend_of(x)
+    if limbs is None:
+        scalars = factors(basis, ints, x.shape[:-2], compute)
+    else:
+        scalars = factors_of_limbs(basis, limbs, compute)
+    return pointwise(basis, "mul", x, scalars, out)
+
+
+def add_constant(basis: Basis, x: Array, constant: int, step: int, out: Array | None = None) -> Array:
+    """x plus an int in every step-th entry: n of coefficients, the leaf size of values."""
+    compute = backend_for(basis, x)
+    scalar = compute.constant(basis.residues(constant))
+    if step == 1:
+        return pointwise(basis, "add", x, scalar, out)
+    data = result_array(compute, x.shape, out, x)
+    with compute.device_scope():
+        entries = compute.xp.ascontiguousarray(x[..., ::step])
+        compute.pointwise(basis, "add", entries, scalar, None, entries)
+        if data is not x:
+            data[...] = x
+        data[..., ::step] = entries
     return data
 
 

@@ -9,10 +9,13 @@ import numpy as np
 
 from ..arrays import as_integers, check_unmasked, empty
 from ..backends import Array, Memory, backend_for, backend_of, host, is_device_array
-from ..checks import debugging, shown
+from ..checks import debugging, integer, sequence, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
-from ..exact.crt import residues_of_ints, words_to_ints
+from ..exact.crt import residues_of_ints, signed_ints, words_to_ints
 from ..plans.basis import Basis
+from ..plans.crt import composition_of, norm_words, words_of
+
+_WORD = np.dtype(np.uint64)
 
 # ---- in ----
 
@@ -28,16 +31,59 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             "reduce it mod X^n ± 1 first, or reshape it to (*batch, n)"
         )
     shape = (*integers.shape[:-1], basis.rows, n)
-    if is_device_array(integers):
-        data = empty(backend_of(integers), shape, basis.dtype)
-        backend_for(basis, data).reduce_integers(basis, integers, data)
-        return data
-    data = empty(host(), shape, basis.dtype)
     if integers.dtype == object:
+        data = empty(host(), shape, basis.dtype)
         residues_of_ints(basis.moduli, integers, data)
-    else:
-        backend_for(basis, data).reduce_integers(basis, integers, data)
-    return compute.from_host(data)
+        return compute.from_host(data)
+    if not is_device_array(integers):
+        if compute.xp is np or basis.wide:
+            data = empty(host(), shape, basis.dtype)
+            backend_for(basis, data).reduce_integers(basis, integers, data)
+            return compute.from_host(data)
+        integers = compute.from_host(integers)  # they take less room than their residues
+    data = empty(backend_of(integers), shape, basis.dtype)
+    backend_for(basis, data).reduce_integers(basis, integers, data)
+    return data
+
+
+def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
+    """Residues (rows, n) of an integer at every step-th entry: n of coefficients, the leaf size of values."""
+    return _placed(basis, n, x, slice(0, None, step), compute)
+
+
+def monomial(basis: Basis, n: int, x: int, k: int, compute: Memory) -> Array:
+    """Residues (rows, n) of x X^k, 0 <= k < n."""
+    return _placed(basis, n, x, slice(k, k + 1), compute)
+
+
+def _placed(basis: Basis, n: int, x: int, at: slice, compute: Memory) -> Array:
+    data = empty(compute, (basis.rows, n), basis.dtype, zero=True)
+    with compute.device_scope():
+        data[:, at] = compute.constant(basis.residues(x))
+    return data
+
+
+def factors(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory) -> Array:
+    """Residues (*shape of x, rows, 1) of integers, one for each batch element: x broadcasts to the batch."""
+    integers = as_integers(x, "ints")
+    try:
+        fits = np.broadcast_shapes(integers.shape, batch) == batch
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ParameterError(
+            f"ints: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
+            "for each batch element, or index the batch with None first"
+        )
+    return from_integers(basis, 1, integers[..., None], compute)
+
+
+def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
+    """Residues (rows, 1) of one integer for each limb."""
+    values = [integer(v, "limbs") for v in sequence(x)]
+    if len(values) != len(basis.moduli):
+        raise ParameterError(f"limbs: {len(values)} factors for {len(basis.moduli)} moduli; give one a limb")
+    return compute.constant(basis.residues(values))
 
 
 def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
@@ -116,25 +162,64 @@ def residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.objec
     return words_to_ints(residues) if basis.wide else residues.astype(object)
 
 
-def norm(coefficients: Array, p: float) -> Any:
-    """Norms over the last axis of Python ints: exact for p = 1 and inf, floats for p = 2."""
-    size = np.abs(coefficients)
-    if p == 1:
-        value = np.asarray(size.sum(axis=-1), object)
-    elif p == math.inf:
-        value = np.asarray(size.max(axis=-1), object)
-    elif p == 2:
-        squares = np.asarray((size * size).sum(axis=-1), object)
-        roots = [_square_root(x) for x in squares.flat]
-        value = np.array(roots, np.float64).reshape(squares.shape)
-    else:
+def big_integers(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Coefficients as Python ints (*batch, n)."""
+    shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
+    if len(basis.moduli) == 1 and not centered:
+        return residue_ints(basis, data).reshape(shape[:-1])
+    compute = backend_for(basis, data)
+    words = empty(compute, shape, _WORD)
+    compute.to_words(basis, data, centered, words)
+    return signed_ints(compute.to_host(words))
+
+
+def machine_integers(basis: Basis, data: Array, centered: bool) -> Array:
+    """Coefficients as int64 (*batch, n), where the data lie."""
+    compute = backend_for(basis, data)
+    values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.int64))
+    flat = compute.to_int64(basis, data, centered, values)
+    if flat >= 0:
+        at = tuple(int(i) for i in np.unravel_index(flat, values.shape))
+        column: Any = (*at[:-1], slice(None), slice(at[-1], at[-1] + 1))
+        with compute.device_scope():
+            wrong = compute.xp.ascontiguousarray(data[column])
+        value = big_integers(basis, wrong, centered).item()
+        raise ParameterError(
+            f"to_int64: {shown(value)} at {at} is outside [-2**63, 2**63); to_bigints() gives ints of any "
+            "size, to_float64() rounded ones"
+        )
+    return values
+
+
+def doubles(basis: Basis, data: Array, centered: bool) -> Array:
+    """Coefficients as the nearest doubles (*batch, n), where the data lie."""
+    compute = backend_for(basis, data)
+    values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.float64))
+    compute.to_float64(basis, data, centered, values)
+    return values
+
+
+def norm(basis: Basis, data: Array, p: float) -> Any:
+    """Norms of centred coefficients, by batch element: exact ints for p = 1 and inf, floats for p = 2."""
+    if p not in (1, 2, math.inf):
         raise ParameterError(f"p: {shown(p)} must be 1, 2 or inf")
-    return value if value.ndim else value.item()
+    batch, compute = data.shape[:-2], backend_for(basis, data)
+    words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
+    compute.norm(basis, data, p, words)
+    # A zero word more: they are no two's complement.
+    host_words = compute.to_host(words)
+    padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
+    value = signed_ints(padded)
+    if p == 2:
+        value = np.array([_square_root(int(x)) for x in value.flat], np.float64).reshape(batch)
+    return value if batch else value.item()
 
 
 def _square_root(x: int) -> float:
-    """The root of an int of any size."""
-    try:
-        return math.sqrt(x) if x.bit_length() < 1000 else float(math.isqrt(x))
+    """The double nearest to the root of an int of any size, halves to even."""
+    shift = max(0, 112 - x.bit_length() + 1) & ~1  # the root has 56 bits or more
+    root = math.isqrt(x << shift)
+    try:  # one bit more says whether anything lies below: then the one rounding is that of float()
+        return math.ldexp(float(2 * root + (root * root != x << shift)), -shift // 2 - 1)
     except OverflowError:
         raise ParameterError("norm: larger than any float; p = 1 and p = inf give exact ints") from None

@@ -11,11 +11,10 @@ from ..arrays import as_integers, contiguous, empty, holds_poly
 from ..backends import Array, backend_for, backend_of, is_device_array
 from ..checks import integer
 from ..errors import ParameterError
-from ..exact.crt import compose
 from ..linalg import MAX_MODULUS
 from ..plans.basis import Basis, basis_of
 from .elementwise import multiply_add, pointwise
-from .integers import from_integers
+from .integers import big_integers, from_integers
 
 _CHUNK = 1 << 22  # numbers that are held at a time for some of the points
 
@@ -79,19 +78,20 @@ def evaluate(basis: Basis, data: Array, x: Any) -> Any:
     batch, (rows, n) = data.shape[:-2], data.shape[-2:]
     items, total = prod(batch), points.size
     values = np.zeros((items, rows, total), basis.dtype)
-    if items and total:
-        at = points.reshape(-1, 1)
-        for limb, part in _parts(basis):
-            q = part.moduli[0]
-            matrix = not part.wide and q <= MAX_MODULUS
-            with compute.device_scope():
-                x_limb = data.reshape(items, rows, n)[:, limb].astype(part.dtype, copy=False)
-            size = max(1, _CHUNK // ((items + 2) * (isqrt(n) + 1) if matrix else items * n))
-            for first in range(0, total, size):
-                some = from_integers(part, 1, at[first : first + size], compute)
-                found = (_by_matrices if matrix else _by_halves)(part, contiguous(x_limb), some)
-                values[:, limb, first : first + size] = compute.to_host(found)
-    composed = compose(basis.moduli, values, False).reshape((*batch, *points.shape))
+    if not items or not total:
+        return np.zeros((*batch, *points.shape), object)
+    at = points.reshape(-1, 1)
+    for limb, part in _parts(basis):
+        q = part.moduli[0]
+        matrix = not part.wide and q <= MAX_MODULUS
+        with compute.device_scope():
+            x_limb = data.reshape(items, rows, n)[:, limb].astype(part.dtype, copy=False)
+        size = max(1, _CHUNK // ((items + 2) * (isqrt(n) + 1) if matrix else items * n))
+        for first in range(0, total, size):
+            some = from_integers(part, 1, at[first : first + size], compute)
+            found = (_by_matrices if matrix else _by_halves)(part, contiguous(x_limb), some)
+            values[:, limb, first : first + size] = compute.to_host(found)
+    composed = big_integers(basis, values, False).reshape((*batch, *points.shape))
     return composed if composed.ndim else composed.item()
 
 

@@ -13,11 +13,10 @@ from ..arrays import empty, overlap
 from ..backends import Array, Backend, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import BadRoot, ParameterError, RingMismatch
-from ..exact.crt import compose
 from ..plans.ntt import NttPlan, part_of
 from ..plans.rns import Conversion, Residues, runs_of
 from .batch import result_array, result_shape
-from .integers import from_integers
+from .integers import big_integers, from_integers
 from .transform import to_domain
 
 if TYPE_CHECKING:
@@ -224,9 +223,7 @@ def convert(
 def _convert_wide(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None) -> Value:
     """By Python ints, as one of the moduli is above 2^64; exact whatever is asked for."""
     compute = backend_of(x)
-    residues = compute.to_host(to_domain(ring, x, domain, "coef"))
-    values = compose(ring.moduli, residues, False)
-    values = np.where(2 * values >= ring.modulus, values - ring.modulus, values).astype(object)
+    values = big_integers(ring.basis, to_domain(ring, x, domain, "coef"), True)
     result = _Result(S, x, out, x.shape[:-2])
     with compute.device_scope():
         result.data[...] = from_integers(S.basis, S.n, values, compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -37,9 +37,11 @@ class Basis:
         """Whether one modulus is held in several words."""
         return self.words > 1
 
-    def residues(self, x: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """Residues of one integer as they are stored, (rows, 1)."""
-        words = [[x % q >> 64 * word & _WORD] for q in self.moduli for word in range(self.words)]
+    def residues(self, x: int | Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
+        """Residues of one integer, or of one for each modulus, as they are stored, (rows, 1)."""
+        values = [x] * len(self.moduli) if isinstance(x, int) else x
+        pairs = zip(values, self.moduli, strict=True)
+        words = [[v % q >> 64 * word & _WORD] for v, q in pairs for word in range(self.words)]
         return np.array(words, dtype=self.dtype)
 
 

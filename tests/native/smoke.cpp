@@ -354,6 +354,53 @@ void plant_overrun() {
     std::vector<u32> y(63);
     isas.back()->q30.forward(x.data(), y.data(), of.row);
 }
+// Words of every size to residues, in blocks of one kind.
+template <class T> void check_integers(u64 q, size_t n) {
+    const Modulus m = make_modulus(q);
+    for (bool is_signed : {false, true})
+        for (u64 bound : {~(u64)0, (u64)1 << 40, m.last, (u64)5}) {
+            std::vector<u64> x(n), unused(n);
+            for (u64 &v : x) {
+                v = random_word() & bound;
+                if (is_signed) v = (int64_t)v < 0 ? v : v & ~((u64)1 << 63), v = random_word() & 1 ? 0 - v : v;
+            }
+            std::vector<T> expected(n), y(n);
+            for (size_t i = 0; i < n; ++i) {
+                const bool negative = is_signed && (int64_t)x[i] < 0;
+                const u64 r = reduce(m, negative ? 0 - x[i] : x[i]);
+                expected[i] = (T)(negative ? neg_mod(m, r) : r);
+            }
+            for (const Isa *isa : isas) {
+                const IntegerKernels &kernels = isa->integers;
+                const u64 extent = kernels.widen(x.data(), 8, is_signed, unused.data(), n);
+                kernels.reduce(x.data(), is_signed, extent, y.data(), n, m);
+                expect(y == expected, isa, "residues of integers", q, n);
+            }
+        }
+}
+// Sums of words of random residues: every instruction set as the portable one, all digits and no more written.
+template <class T> void check_sums(u64 below, size_t count, size_t digits, size_t n) {
+    std::vector<T> y(count * n);
+    for (T &v : y) v = (T)(random_word() % below);
+    std::vector<u64> terms((count + 1) * digits), modulus(digits), zero(digits, 0);
+    for (u64 &t : terms) t = random_word() & SumWords::MASK;
+    for (u64 &t : modulus) t = random_word() & SumWords::MASK;
+    const std::vector<double> inverse(count, 1 / (double)below);
+    const SumWords m{count,       digits,         1,       terms.data(), inverse.data(),       modulus.data(),
+                     zero.data(), modulus.data(), 0x1p-40, true,         below <= (u64)1 << 52};
+    std::vector<u64> expected, sums, x(digits * n), scratch(2 * n + count + 2 + digits), square(2 * digits + 1);
+    for (const Isa *isa : {&isa_portable, isas.front(), isas.back()}) {
+        isa->integers.compose(y.data(), m, x.data(), n, scratch.data());
+        if (isa == &isa_portable) expected = x;
+        expect(x == expected, isa, "sum of words", below, n);
+        isa->integers.make_sizes(x.data(), digits, n, scratch.data());
+        std::fill(square.begin(), square.end(), 0);
+        isa->integers.add_squares(x.data(), digits, n, square.data());
+        if (isa == &isa_portable) sums = square;
+        expect(square == sums, isa, "sum of squares", below, n);
+    }
+}
+
 void plant_shift() {
     Modulus m = make_modulus(12289);
     m.bits = 80;
@@ -387,6 +434,15 @@ int main(int count, char **names) {
     check_gemms<u32>(&Isa::gemm32, {3, 2147483647, (u64)1 << 31, 4294967291, (u64)1 << 32});
     check_gemms<u64>(&Isa::gemm64, {3, 4503599627370449, 4503599627370517, 4611686018427387847, (u64)1 << 62,
                                     18446744073709551557u, 0});
+    for (size_t n : {1, 7, 8, 33, 256}) {
+        for (u64 q : {(u64)2, (u64)3, (u64)12289, (u64)2147483647, (u64)4294967291, (u64)1 << 32})
+            check_integers<u32>(q, n);
+        for (u64 q : {(u64)3, (u64)1 << 50, (u64)4611686018427387847, ((u64)1 << 63) - 25, (u64)1 << 63,
+                      (u64)18446744073709551557u, (u64)0})
+            check_integers<u64>(q, n);
+        check_sums<u32>((u64)1 << 30, 5, 4, n), check_sums<u64>((u64)1 << 50, 12, 12, n);
+        check_sums<u64>((u64)1 << 60, 3, 4, n), check_sums<u64>((u64)1 << 50, 1, 2, n);
+    }
     std::puts(all_right ? "ok" : "failed");
     return all_right ? 0 : 1;
 }

@@ -5,6 +5,7 @@ Nothing here synchronises, and temporaries come from CuPy's pool. Other packages
 
 from .device import absence, describe
 from .fft import Fft
+from .integers import Integers
 from .matmul import Matmul
 from .multiply import Multiply
 from .rns import Rns
@@ -13,5 +14,5 @@ from .sampling import Sampling
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Rns, Matmul, Fft, Sampling):
+class CudaBackend(Multiply, Rns, Matmul, Fft, Integers, Sampling):
     """The kernels behind the protocol, on one GPU."""

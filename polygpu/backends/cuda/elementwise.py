@@ -1,4 +1,4 @@
-"""Residues one by one: sums and products, permutations, residues of integers."""
+"""Residues one by one: sums and products, permutations."""
 
 from __future__ import annotations
 
@@ -42,13 +42,6 @@ PERMUTE = Struct(
     ("n order multiplier offset entries", U64),
     ("limbs", U32),
 )
-INTEGERS = Struct(
-    _FILE,
-    "IntegersParameters<u64>",
-    ("x y moduli", POINTER),
-    ("count n entries", U64),
-    ("limbs is_signed", U32),
-)
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
@@ -62,12 +55,6 @@ def permute_launch(basis: Basis, p: Permutation, entries: int, **values: int) ->
     order = {"n": p.n, "order": p.order, "multiplier": p.multiplier, "offset": p.offset}
     parameters = PERMUTE(entries=entries, limbs=basis.rows, **order, **values)
     return entrywise(_FILE, f"permute<{ctype(basis)}, {cbool(p.evaluated)}>", entries, parameters)
-
-
-def integers_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """Residues of machine integers."""
-    parameters = INTEGERS(entries=entries, limbs=basis.rows, **values)
-    return entrywise(_FILE, f"reduce_integers<{ctype(basis)}>", entries, parameters)
 
 
 class Elementwise(Launcher):
@@ -119,16 +106,3 @@ class Elementwise(Launcher):
             return made
 
         self.run(basis.handles, (permutation, out.size), recipe, x, out)
-
-    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """See Backend."""
-
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(basis)
-            where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
-            sizes = {"count": x.shape[-1], "n": out.shape[-1], "is_signed": x.dtype.kind == "i"}
-            made = Recipe(2, moduli)
-            made.launch(integers_launch(basis, out.size, **where, **sizes), 0, 1)
-            return made
-
-        self.run(basis.handles, ("integers", x.shape, out.shape, x.dtype.kind), recipe, x, out)

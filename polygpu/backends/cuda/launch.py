@@ -27,12 +27,8 @@ MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
 _RECORDS = 64  # calls of a plan that are kept prepared
-_EARLY = (
-    "pointwise.cu",
-    "crt.cu",
-    "fft_product.cu",
-    "rns.cu",
-)  # whose kernels of one thread an entry may start early
+# Whose kernels of one thread an entry may start early.
+_EARLY = ("pointwise.cu", "integers.cu", "crt.cu", "fft_product.cu", "rns.cu")
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
 _EARLY_BLOCKS = 1 << 13  # the most with which it may (cuda/ptx.cuh)
 

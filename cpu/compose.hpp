@@ -1,0 +1,57 @@
+// From residues to integers: the Chinese remainder theorem.
+#pragma once
+#include <vector>
+
+#include "basis.hpp"
+#include "kernels.hpp"
+
+namespace pg {
+
+struct Worker;
+
+// Every call takes x (*batch, rows, n), canonical residues, and composes integers in [0, Q), or centered ones in
+// [-Q/2, Q/2).
+class Composition {
+  public:
+    // words: 64-bit words that hold an integer in (-Q, Q) in two's complement. Tables (plans/crt.py): (Q / q_i)^-1 mod
+    // q_i of each limb; `terms` and `modulus` of SumWords; of the first m limbs, whose product is Q or at least 2^65,
+    // 1 / q_j mod q_i, (m, m), and the bounds of MixedWords, (centered, 2, m). A wide modulus needs none of them. The
+    // basis must outlive the object.
+    Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
+                const Numbers &prefix_inverse, const Numbers &bounds);
+
+    // out (*batch, n, words) of 64 bits
+    void words(const Array &x, bool centered, const Out &out) const;
+    // out (*batch, n) int64; returns the number of the first integer that does not fit, or -1
+    int64_t integers(const Array &x, bool centered, const Out &out) const;
+    // out (*batch, n) doubles: the nearest ones, halves to even; infinite beyond them
+    void doubles(const Array &x, bool centered, const Out &out) const;
+    // out (*batch, words of the norm): of centered |x| the largest (p = 0), the sum (1), the sum of squares (2), in
+    // words, words + 1 or 2 words + 1
+    void norms(const Array &x, int p, const Out &out) const;
+
+  private:
+    // make(unit, item) gives, for each part of an item, what uses its integers: use(digits, first, count), digit d of
+    // integer j at digits[d * count + j] (SumWords)
+    template <class Make> void run(const Array &x, bool centered, double ns, const Make &make) const;
+    template <class T, class Use>
+    void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;
+    template <class Use>
+    void compose_wide(const u64 *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker,
+                      Use &use) const;
+    // y[j] for begin <= j < end; returns the first j that does not fit, or -1
+    template <class T>
+    int64_t fit(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, u64 *y) const;
+    size_t items(const Array &x) const;
+    SumWords sums(bool centered) const;
+
+    const Basis &basis_;
+    size_t words_, digits_, prefix_ = 0;
+    bool narrow_ = true;
+    std::vector<u64> inverse_, terms_, modulus_, prefix_inverse_, bounds_;
+    std::vector<u64> halves_[2], zero_, radix_;  // floor(Q / 2) and the rest of Q, in digits
+    std::vector<double> reciprocal_;
+    u64 prefix_product_ = 1;  // modulo 2^64
+};
+
+}  // namespace pg

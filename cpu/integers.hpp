@@ -1,0 +1,260 @@
+// Integers to residues and back, written once for every instruction set. Lanes are those of products of matrices
+// (Reals: 64-bit words in lanes, stored as 32 or 64 bits) and, of them, Words (ntt.hpp).
+#pragma once
+#include <cstring>
+
+#include "kernels.hpp"
+
+namespace pg {
+namespace {
+
+// ---- in ----
+
+// The extent of machine integers: no x >= 0 is above it, no x < 0 below -extent - 1. They become words in two's
+// complement at y, unless y is null; those of 64 bits may lie there already.
+template <class Source> u64 widen_row(const Source *x, u64 *y, size_t n) {
+    u64 extent = 0;
+    for (size_t j = 0; j < n; ++j) {
+        const u64 word = (u64)x[j], size = (Source)-1 < 0 ? word ^ (u64)((int64_t)word >> 63) : word;
+        if (sizeof(Source) < 8) y[j] = word;
+        extent = size > extent ? size : extent;
+    }
+    return extent;
+}
+inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) {
+    switch (2 * bytes + is_signed) {
+        case 2:
+            return widen_row((const uint8_t *)x, y, n);
+        case 3:
+            return widen_row((const int8_t *)x, y, n);
+        case 4:
+            return widen_row((const uint16_t *)x, y, n);
+        case 5:
+            return widen_row((const int16_t *)x, y, n);
+        case 8:
+            return widen_row((const u32 *)x, y, n);
+        case 9:
+            return widen_row((const int32_t *)x, y, n);
+        case 16:
+            return widen_row((const u64 *)x, y, n);
+        default:
+            return widen_row((const int64_t *)x, y, n);
+    }
+}
+
+// Residues of words: x, or x plus a multiple of q where x < 0, then Barrett's quotient with floor(2^64 / q), at most 1
+// too small for any word (docs/math.md, "Integers"). Words below q in size need one addition.
+template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
+    using I = typename R::I;
+    using W = typename R::Words;
+    const I q, shift, inverse, inverse_high, q_high;
+    explicit Reduction(u64 modulus, u64 multiple)
+        : q(W::splat(modulus)),
+          shift(W::splat(SMALL ? modulus : multiple)),
+          inverse(W::splat(~(u64)0 / modulus)),
+          inverse_high(R::right(inverse, 32)),
+          q_high(R::right(q, 32)) {}
+    PG_INLINE I residue(I x) const {
+        if constexpr (SIGNED) x = W::add(x, R::where_negative(x, shift));
+        if constexpr (SMALL) return x;
+        const I quotient = R::mul_high(x, inverse, inverse_high);
+        return W::reduce_once(W::sub(x, R::mul_low(quotient, q, q_high)), q);
+    }
+    PG_INLINE void run(const u64 *x, T *y, size_t begin, size_t end) const {
+        for (size_t j = begin; j < end; j += R::WIDTH) R::store_words(y + j, residue(R::load_words(x + j)));
+    }
+};
+template <class R, class Rest, class T, bool SIGNED, bool SMALL>
+void reduce_loop(const u64 *x, T *y, size_t n, u64 q, u64 multiple) {
+    const size_t whole = n - n % R::WIDTH;
+    Reduction<R, T, SIGNED, SMALL>(q, multiple).run(x, y, 0, whole);
+    if (whole < n) Reduction<Rest, T, SIGNED, SMALL>(q, multiple).run(x, y, whole, n);
+}
+template <class R, class Rest, class T>
+void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m) {
+    if (extent <= m.last) {  // then -x <= q too
+        // Of q = 2^64 the words are the residues.
+        if (is_signed && m.q) reduce_loop<R, Rest, T, true, true>(x, y, n, m.q, m.q);
+        else reduce_loop<R, Rest, T, false, true>(x, y, n, m.q ? m.q : 1, 0);
+    } else if (m.bits > 63) {  // x < 2q, unsigned: 2^63 is no larger than q
+        for (size_t j = 0; j < n; ++j) y[j] = (T)(x[j] > m.last ? x[j] - m.q : x[j]);
+    } else if (is_signed) {
+        const u64 half = (u64)1 << 63;  // the multiple of q in [2^63, 2^63 + q)
+        reduce_loop<R, Rest, T, true, false>(x, y, n, m.q, half + (m.q - half % m.q) % m.q);
+    } else {
+        reduce_loop<R, Rest, T, false, false>(x, y, n, m.q, 0);
+    }
+}
+
+// ---- out ----
+
+// Words and verdicts of numbers whose mixed-radix digits are known; digit i of number j lies at digits[i * n + j].
+// A number up to `most` is its word; one from `least` on stands for itself minus the product of all radices. Others do
+// not fit: wrong is 1, else 0.
+inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n) {
+    for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
+    for (size_t i = m.count; i-- > 0;)
+        for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
+    // From the least digit up: bit 0, what is seen so far is at most `most`; bit 1, it is no less than `least`.
+    for (size_t i = 0; i < m.count; ++i) {
+        const u64 most = m.most[i], least = m.least[i];
+        for (size_t j = 0; j < n; ++j) {
+            const u64 d = digits[i * n + j], seen = wrong[j];
+            const u64 up_to = (u64)(d < most) | ((u64)(d == most) & seen);
+            const u64 from = (u64)(d > least) | ((u64)(d == least) & seen >> 1);
+            wrong[j] = up_to | from << 1;
+        }
+    }
+    for (size_t j = 0; j < n; ++j) {
+        const u64 below = m.negative & wrong[j] >> 1;
+        y[j] -= below * m.product;
+        wrong[j] = (wrong[j] & 1) ^ 1;
+        wrong[j] &= below ^ 1;
+    }
+}
+// wrong = 1 where x is not y; returns whether any is wrong, then or before
+template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
+    u64 any = 0;
+    for (size_t j = 0; j < n; ++j) wrong[j] |= (u64)(x[j] != y[j]), any |= wrong[j];
+    return any;
+}
+
+// Numbers in two's complement, in digits of SumWords: whether x + sign y is negative, and that number in x's place.
+inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
+    int64_t sum = 0;
+    for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
+    return ((u64)sum & m.MASK) >> (m.BITS - 1);
+}
+inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
+    int64_t sum = 0;
+    for (size_t d = 0; d < m.digits; ++d) {
+        sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
+        x[d] = (u64)sum & m.MASK;
+    }
+}
+
+// Sums of y_i and terms of one number, in 128 bits.
+template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
+    const size_t count = m.count;
+    for (size_t i = 0; i < count; ++i) column[i] = y[i * n];
+    column[count] = multiple;
+    const u64 *term = m.terms;
+    u128 sum = 0;
+    for (size_t d = 0; d < m.digits; ++d, term += count + 1) {
+        u128 odd = 0;  // two chains of carries
+        size_t i = 0;
+        for (; i < count; i += 2) sum += (u128)column[i] * term[i], odd += (u128)column[i + 1] * term[i + 1];
+        if (i == count) sum += (u128)column[i] * term[i];
+        sum += odd;
+        x[d * n] = (u64)sum & SumWords::MASK;
+        sum >>= SumWords::BITS;
+    }
+}
+// Of two vectors of numbers, through a multiplier of 52 bits: y_i are below 2^52.
+template <class R, class T>
+PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u64 *x, size_t n) {
+    using I = typename R::I;
+    using W = typename R::Words;
+    const u64 *term = m.terms;
+    const I mask = W::splat(SumWords::MASK);
+    I carry[2] = {W::zero(), W::zero()};
+    for (size_t d = 0; d < m.digits; ++d) {
+        I low[2] = {carry[0], carry[1]}, high[2] = {W::zero(), W::zero()};
+        for (size_t i = 0; i <= m.count; ++i, ++term) {
+            const I t = W::splat(*term);
+            for (size_t k = 0; k < 2; ++k) {
+                const I v =
+                    i < m.count ? R::load_words(y + i * n + k * R::WIDTH) : R::load_words(multiple + k * R::WIDTH);
+                low[k] = R::mul_add_low(low[k], v, t), high[k] = R::mul_add_high(high[k], v, t);
+            }
+        }
+        for (size_t k = 0; k < 2; ++k) {
+            R::store_words(x + d * n + k * R::WIDTH, R::both(low[k], mask));
+            carry[k] = W::add(high[k], R::right(low[k], SumWords::BITS));
+        }
+    }
+}
+
+// x = sum y_i Q / q_i modulo Q, of residues y_i at y[i * n + j], in [0, Q) or centred, two's complement in digits at
+// x[d * n + j]. The sum minus so many Q as its quotient by Q in doubles says, and where that is near an integer, one
+// more or less (docs/math.md, "Integers").
+template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch) {
+    double *const quotient = (double *)scratch;
+    u64 *const multiple = scratch + n, *const column = multiple + n, *const one = column + m.count + 2;
+    for (size_t j = 0; j < n; ++j) quotient[j] = m.centered ? 0.5 : 0;
+    for (size_t i = 0; i < m.count; ++i)
+        for (size_t j = 0; j < n; ++j) quotient[j] += (double)y[i * n + j] * m.inverse[i];
+    for (size_t j = 0; j < n; ++j) multiple[j] = (u64)quotient[j], quotient[j] -= (double)multiple[j];
+    size_t j = 0;
+    if constexpr (R::MULTIPLIER52) {
+        if (m.narrow)
+            for (; j + 2 * R::WIDTH <= n; j += 2 * R::WIDTH) sum_vectors<R>(y + j, m, multiple + j, x + j, n);
+    }
+    column[m.count + 1] = 0;
+    for (; j < n; ++j) sum_column(y + j, m, multiple[j], x + j, n, column);
+    for (j = 0; j < n; ++j) {
+        if (quotient[j] >= m.unsure && quotient[j] <= 1 - m.unsure) continue;
+        for (size_t d = 0; d < m.digits; ++d) one[d] = x[d * n + j];
+        if (is_negative(one, m.low, 1, m)) add_digits(one, m.modulus, 1, m);
+        else if (!is_negative(one, m.high, -1, m)) add_digits(one, m.modulus, -1, m);
+        for (size_t d = 0; d < m.digits; ++d) x[d * n + j] = one[d];
+    }
+}
+
+// |x| in the place of numbers in digits at x[d * n + j]
+inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
+    const u64 *top = x + (digits - 1) * n;
+    // The sign of each, then the carry of its negative into the next digit.
+    for (size_t j = 0; j < n; ++j) carry[j] = top[j] >> (SumWords::BITS - 1) ? (u64)1 << 63 | 1 : 0;
+    for (size_t d = 0; d < digits; ++d)
+        for (size_t j = 0; j < n; ++j) {
+            const u64 sign = (u64)((int64_t)carry[j] >> 63);
+            const u64 sum = ((x[d * n + j] ^ sign) & SumWords::MASK) + (carry[j] & 1);
+            x[d * n + j] = sum & SumWords::MASK;
+            carry[j] = (sign & (u64)1 << 63) | sum >> SumWords::BITS;
+        }
+}
+
+// Adds the squares of nonnegative numbers in digits, at x[d * n + j]: to sums[c], in units of 2^(BITS c), for c up to
+// 2 digits; less than 2^56 each for n <= 256.
+template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *sums) {
+    for (size_t c = 0; c + 1 < 2 * digits; ++c) {
+        const size_t first = c < digits ? 0 : c - digits + 1;  // digits i <= c - i
+        u128 sum = 0;
+        size_t j = 0;
+        if constexpr (R::MULTIPLIER52) {
+            using I = typename R::I;
+            using W = typename R::Words;
+            I low = W::zero(), high = low, low_twice = low, high_twice = low;
+            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // 2^12 products fit a lane
+                for (size_t i = first; 2 * i <= c; ++i) {
+                    const I u = R::load_words(x + i * n + j), v = R::load_words(x + (c - i) * n + j);
+                    if (2 * i == c) low = R::mul_add_low(low, u, v), high = R::mul_add_high(high, u, v);
+                    else low_twice = R::mul_add_low(low_twice, u, v), high_twice = R::mul_add_high(high_twice, u, v);
+                }
+            u64 lanes[4][R::WIDTH];
+            R::store_words(lanes[0], low), R::store_words(lanes[1], high);
+            R::store_words(lanes[2], low_twice), R::store_words(lanes[3], high_twice);
+            for (size_t k = 0; k < R::WIDTH; ++k) {
+                sum += (u128)lanes[0][k] + ((u128)lanes[2][k] << 1);
+                sum += ((u128)lanes[1][k] << SumWords::BITS) + ((u128)lanes[3][k] << (SumWords::BITS + 1));
+            }
+        }
+        for (size_t i = first; 2 * i <= c; ++i) {
+            u128 products = 0;
+            for (size_t k = j; k < n; ++k) products += (u128)x[i * n + k] * x[(c - i) * n + k];
+            sum += 2 * i == c ? products : products << 1;
+        }
+        sums[c] += (u64)sum & SumWords::MASK;
+        sums[c + 1] += (u64)(sum >> SumWords::BITS) & SumWords::MASK;
+        sums[c + 2] += (u64)(sum >> 2 * SumWords::BITS);
+    }
+}
+
+template <class R, class Rest> constexpr IntegerKernels integer_kernels() {
+    return {widen,        reduce_row<R, Rest, u32>, reduce_row<R, Rest, u64>, join_digits, compare<u32>,
+            compare<u64>, compose_row<R, u32>,      compose_row<R, u64>,      make_sizes,  add_squares<R>};
+}
+
+}  // namespace
+}  // namespace pg
