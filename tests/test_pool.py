@@ -341,7 +341,7 @@ def test_memory_that_is_kept_is_given_back_before_there_is_none():
     import polygpu as pg
     from polygpu import _cpu
     r = pg.Ring(2**17, 17)
-    wide = pg.Ring(2**16, 2**64)
+    wide = pg.Ring(2**17, 2**64)
     blocks = [r.ones(16) for _ in range(8)]
     x = r.ones(8)
     y = wide.random(seed=1)
