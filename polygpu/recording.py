@@ -31,6 +31,7 @@ class Recording:
         polys = [args[i] for i in self._places]
 
         def run() -> None:
+            found.clear()  # gives the memory of the run before back: no other can be made in a recording
             before = [p._domain for p in polys]
             result = f(*args)
             found[:] = before, [p._domain for p in polys], result

@@ -396,3 +396,20 @@ def test_products_of_matrices_are_recorded(device: str) -> None:
     for found, right in zip(recorded(z.ntt(), w.ntt()), expected, strict=True):
         same(found, right)
     agree(lambda x: x @ x, a)
+
+
+@on(*CARDS)
+def test_the_result_of_the_first_run_is_let_go(device: str) -> None:
+    """While a graph is recorded no memory can be made: it is that of the run before."""
+    _, (x, *_) = pairs()
+    made: list[weakref.ref[Poly]] = []
+
+    def double(a: Poly) -> Poly:
+        assert all(result() is None for result in made)
+        result = a + a
+        made.append(weakref.ref(result))
+        return result
+
+    recorded = pg.capture(double, x, rebind=True)
+    assert len(made) == 2
+    assert recorded().cpu() == (x + x).cpu()
