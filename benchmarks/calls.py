@@ -114,8 +114,8 @@ def sum_cases(device: str) -> Iterator[Case]:
         ]
     x, y, matrix = (ring.from_residues(data, "eval").to(device) for data in host)
     p, r, m = (data.astype(object) for data in host)
-    expected = {"dot": (p * r).sum(axis=0) % q, "matmul": (m * p).sum(axis=1) % q}
-    runs: dict[str, Callable[[], pg.Poly]] = {"dot": lambda: pg.dot(x, y), "matmul": lambda: matrix @ x}
+    expected = {"dot": (p * r).sum(axis=0) % q, "matrix @ vector": (m * p).sum(axis=1) % q}
+    runs: dict[str, Callable[[], pg.Poly]] = {"dot": lambda: pg.dot(x, y), "matrix @ vector": lambda: matrix @ x}
     for op, run in runs.items():
         params = {"n": n, "word": "f64", "bits": bits, "word_bytes": 8, "limbs": limbs, "batch": terms}
 
@@ -206,7 +206,7 @@ def _shape(row: Row) -> tuple[int, ...]:
 
 
 _IN_GRAPH = {"launch": f"CUDA graph of {GRAPH_CALLS}"}
-_SUMS = {"dot": "dot", "matmul": "matrix @ vector", "linalg.matmul": "linalg.matmul"}  # by op
+_SUMS = {"dot": "dot", "matrix @ vector": "matrix @ vector", "linalg.matmul": "linalg.matmul"}  # by op
 
 KINDS = {
     "gpu-host": CallKind(

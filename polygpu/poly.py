@@ -1,4 +1,7 @@
-"""Poly: a batch of elements of a ring, in coefficients or in the evaluation domain."""
+"""Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
+
+The file is long because the class has every operation as a method: a docstring, and one call of ops/.
+"""
 
 from __future__ import annotations
 

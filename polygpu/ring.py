@@ -1,4 +1,7 @@
-"""Ring: Z_Q[X]/(X^n ± 1), Q one modulus of any size or a product of coprime words."""
+"""Ring: Z_Q[X]/(X^n ± 1), Q one modulus of any size or a product of coprime words.
+
+The file is long because the class makes every kind of element: a docstring, and one call of ops/.
+"""
 
 from __future__ import annotations
 

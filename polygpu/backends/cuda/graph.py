@@ -21,7 +21,7 @@ from .. import Array
 ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5  # of CUgraphNodeType
-_OF_DEVICE = 2  # of CUmemorytype
+_OF_DEVICE, _OF_EITHER = 2, 4  # of CUmemorytype; the latter for addresses that tell by themselves
 _NO_CONTEXT = 201  # of CUresult: the thread has not worked on the GPU before
 _WAY_OUT = "record again for other values, or copy them into the recorded ones"
 
@@ -296,7 +296,7 @@ class Recorded:
 
     def _check_other(self, handle: int, kind: int) -> None:
         """Raise where a node that is no kernel may touch an argument."""
-        node, touched = ctypes.c_void_p(handle), list[int]()
+        node, touched, hosts = ctypes.c_void_p(handle), list[int](), False
         if kind == _MEMSET:
             memset = MemsetParams()
             self._call("cuGraphMemsetNodeGetParams", node, ctypes.byref(memset))
@@ -305,13 +305,14 @@ class Recorded:
             copy = MemcpyParams()
             self._call("cuGraphMemcpyNodeGetParams", node, ctypes.byref(copy))
             ends = (copy.source, copy.target)
-            if any(end.memory_type != _OF_DEVICE for end in ends):  # it may bring addresses for a kernel
-                raise ParameterError(f"capture: f copies between host and GPU; {_WAY_OUT}")
-            touched = [end.address for end in ends]
+            touched = [end.address for end in ends if end.memory_type in (_OF_DEVICE, _OF_EITHER)]
+            hosts = any(end.memory_type != _OF_DEVICE for end in ends)
         elif kind != _EMPTY:
             raise ParameterError(f"capture: the graph has a node of type {kind}; {_WAY_OUT}")
         if any(self._argument_at(address) is not None for address in touched):
             raise ParameterError(f"capture: f copies or fills an argument's memory by CuPy; {_WAY_OUT}")
+        if hosts:  # addresses for a kernel may be among what it copies
+            raise ParameterError(f"capture: f copies memory that may be the host's; {_WAY_OUT}")
 
     def _check_foreign(self, function: int, params: KernelParams) -> None:
         """Raise where a kernel of others has a pointer into an argument."""
