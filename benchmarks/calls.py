@@ -115,7 +115,10 @@ def sum_cases(device: str) -> Iterator[Case]:
     x, y, matrix = (ring.from_residues(data, "eval").to(device) for data in host)
     p, r, m = (data.astype(object) for data in host)
     expected = {"dot": (p * r).sum(axis=0) % q, "matrix @ vector": (m * p).sum(axis=1) % q}
-    runs: dict[str, Callable[[], pg.Poly]] = {"dot": lambda: pg.dot(x, y), "matrix @ vector": lambda: matrix @ x}
+    runs: dict[str, Callable[[], pg.Poly]] = {
+        "dot": lambda: pg.dot(x, y),
+        "matrix @ vector": lambda: matrix @ x,
+    }
     for op, run in runs.items():
         params = {"n": n, "word": "f64", "bits": bits, "word_bytes": 8, "limbs": limbs, "batch": terms}
 
