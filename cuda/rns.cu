@@ -80,7 +80,7 @@ PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, co
 
 // S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE>
-__global__ void __launch_bounds__(256) convert(const ConvertParameters p) {
+__global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
     using T = typename S::Storage;
     start_next(starts_early());
     await_previous();
