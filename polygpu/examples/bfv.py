@@ -57,9 +57,10 @@ class BFV:
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """Products of two centred ciphertexts: at most N Q^2 / 2 in size, so exact mod N Q^2."""
+        """Q and auxiliary primes. Products of centred ciphertexts are exact: at most N Q^2 / 2 in size."""
         needed = (self.n * self.q**2).bit_length()
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, -(-needed // (self.bits - 1))))
+        auxiliary = pg.ntt_primes(self.n, self.bits, -(-needed // (self.bits - 1)))[self.limbs :]
+        return self.ring.join(pg.Ring(self.n, auxiliary))
 
     @property
     def q(self) -> int:
@@ -74,8 +75,7 @@ class BFV:
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set; like every seed here, this one must be secret and used only once."""
         s = self._ternary(_derive(seed, "secret")).ntt()
-        # gadget[i] = 1 mod q_i and 0 mod the others, so any c is the sum of (c mod q_i) gadget[i].
-        gadget = [self.q // qi * pow(self.q // qi, -1, qi) for qi in self.ring.moduli]
+        gadget = pg.rns.gadget(self.ring, 1)  # any c is the sum of its digits times these
         relin = self._zero(s, _derive(seed, "relin"), (self.limbs,))
         relin = pg.stack([relin[0] + self.ring([[g] for g in gadget]) * s * s, relin[1]])
         return Keys(s, self._zero(s, _derive(seed, "public")), relin)
@@ -83,16 +83,16 @@ class BFV:
     def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
         """Encrypt integers of shape (*batch, N), taken mod t."""
         slots = np.asarray(values % self.t, self.plain.dtype)[..., np.newaxis, :]
-        message = self.plain.from_residues(slots, domain="eval").to_bigints()
-        m = self.ring(_round_scale(message, self.q, self.t))
+        message = self.plain.from_residues(slots, domain="eval")
+        m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
         u = self._ternary(_derive(seed, "u"), m.shape)
         e = self._noise(_derive(seed, "e"), (2, *m.shape))
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
         """The slots, shape (*batch, N), int64 in (-t/2, t/2)."""
-        phase = self._phase(secret, ciphertext).to_bigints()
-        slots = self.plain(_round_scale(phase, self.t, self.q)).ntt().cpu().data[..., 0, :]
+        message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q phase)
+        slots = message.ntt().cpu().data[..., 0, :]
         return (slots.astype(np.int64) + self.t // 2) % self.t - self.t // 2
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
@@ -102,14 +102,14 @@ class BFV:
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
         """The product of two ciphertexts of two components, with three: round(t/Q x (*) y)."""
-        x0, x1 = self.wide(x.to_bigints(centered=True)).ntt()
-        y0, y1 = self.wide(y.to_bigints(centered=True)).ntt()
+        x0, x1 = x.mod_up(self.wide).ntt()
+        y0, y1 = y.mod_up(self.wide).ntt()
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
-        return self.ring(_round_scale(product.to_bigints(centered=True), self.t, self.q))
+        return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
     def relinearise(self, relin: pg.Poly, c: pg.Poly) -> pg.Poly:
         """Three components to two: c2 s^2 becomes the sum over limbs of (c2 mod q_i) relin_i."""
-        digits = self.ring(c[2].intt().data).ntt()  # the limb axis of c2 becomes a batch axis
+        digits = c[2].digits(self.ring, 1).ntt()
         return c[:2] + pg.stack([pg.dot(digits, key) for key in relin])
 
     def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
@@ -131,11 +131,6 @@ class BFV:
     def _noise(self, seed: bytes, batch: tuple[int, ...]) -> pg.Poly:
         """Centred binomial coefficients: the ones of 21 bits less those of 21, sigma = 3.24."""
         return self.ring.binomial(21, batch, seed=seed)
-
-
-def _round_scale(x: Array, numerator: int, denominator: int) -> Array:
-    """round(x numerator / denominator) of integers, ties upwards."""
-    return (2 * numerator * x + denominator) // (2 * denominator)
 
 
 def _derive(seed: bytes, label: str) -> bytes:
