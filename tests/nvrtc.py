@@ -402,9 +402,9 @@ REGISTERS = 65536  # of a multiprocessor
 # Bytes that a thread may spill, by kernel and word; all others spill nothing. The reason is the same for all:
 # their launch bounds ask for one block of threads more a multiprocessor than registers alone would allow.
 SPILLED = {
-    ("norm_parts", "u32"): 48,  # long integers, on architectures 10.0 and 12.0
+    ("norm_parts", "u32"): 48,  # long integers, on architectures 8.0, 10.0 and 12.0
     ("norm_parts", "u64"): 48,
-    ("norm_rows", "25"): 112,
+    ("norm_rows", "25"): 144,
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gemm_compose", "u64"): 32,
