@@ -148,8 +148,8 @@ struct Draw {
     i64 weights[4];
     const u64 *sorted;  // the thresholds
     size_t bucket;      // thresholds in each of 16 buckets, then the one before the next: 16 (bucket + 1) cells in all
-    const u64
-        *buckets;  // [i * 16 + b]: threshold (bucket + 1) b + i; i = bucket: the last of bucket b. 2^64 - 1 beyond all
+    // [i * 16 + b]: threshold (bucket + 1) b + i; i = bucket: the last of bucket b. 2^64 - 1 beyond all
+    const u64 *buckets;
 };
 
 struct SamplingKernels {

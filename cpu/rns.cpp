@@ -16,7 +16,7 @@ constexpr size_t BLOCK_BYTES = 1 << 17;
 // Residues of an array of either word, as words W.
 template <class W> class RowsOf {
   public:
-    RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4), count_(rows.count) {
+    RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4) {
         if (!x) return;
         if (narrow_) narrow_rows_.reset(new Operand<u32>(x, out, rows.count));
         else wide_rows_.reset(new Operand<u64>(x, out, rows.count));
@@ -37,7 +37,6 @@ template <class W> class RowsOf {
     }
 
     bool narrow_;
-    size_t count_;
     std::unique_ptr<Operand<u32>> narrow_rows_;
     std::unique_ptr<Operand<u64>> wide_rows_;
 };

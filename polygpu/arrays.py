@@ -96,6 +96,14 @@ def contiguous(x: Any) -> Array:
         return y.reshape(x.shape)  # of a single number too
 
 
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of one shape can take another, by NumPy's rules."""
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
 def spread(x: Array, shape: tuple[int, ...]) -> Array:
     """The array in C order and a larger shape, by NumPy's rules; itself where it has that."""
     if x.shape == shape:

@@ -512,7 +512,7 @@ class Poly:
         >>> R([1700 + 5]).restrict(R[:1]).to_bigints().tolist()
         [5, 0, 0, 0]
         """
-        return self._moved(S, restrict, S, out=out)
+        return self._moved(restrict, S, out=out)
 
     def convert(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
         """The value v, centred in [-Q/2, Q/2), modulo the moduli of S, whatever they are.
@@ -537,7 +537,7 @@ class Poly:
         >>> R([-5, 800]).convert(S).to_bigints(centered=True).tolist()
         [-5, 28, 0, 0]
         """
-        return self._moved(S, convert, S, conversion, out=out)
+        return self._moved(convert, S, conversion, out=out)
 
     def mod_up(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
         """As convert(), to a ring that has all of this one's moduli: own residues are kept.
@@ -550,7 +550,7 @@ class Poly:
         >>> R[:1]([3, -4]).mod_up(R).to_bigints(centered=True).tolist()
         [3, -4, 0, 0]
         """
-        return self._moved(S, mod_up, S, conversion, out=out)
+        return self._moved(mod_up, S, conversion, out=out)
 
     def mod_down(
         self,
@@ -582,7 +582,7 @@ class Poly:
         >>> R([170, 171, 178, 179]).mod_down(R[:1]).to_bigints().tolist()
         [10, 10, 10, 11]
         """
-        return self._moved(S, mod_down, S, rounding, conversion, plaintext, out=out)
+        return self._moved(mod_down, S, rounding, conversion, plaintext, out=out)
 
     def rescale(self, k: int = 1, out: Poly | None = None) -> Poly:
         """mod_down() by the last k moduli, to ring[:-k], rounded to the nearest.
@@ -621,19 +621,16 @@ class Poly:
         >>> d.shape, d[0] * g[0] + d[1] * g[1] == a
         ((2,), True)
         """
-        return self._moved(S, digits, S, size, conversion, out=out)
+        return self._moved(digits, S, size, conversion, out=out)
 
     def _moved(
-        self, S: Ring, verb: Callable[..., tuple[Array, Domain]], *options: Any, out: Poly | None
+        self, verb: Callable[..., tuple[Array, Domain]], S: Ring, *options: Any, out: Poly | None
     ) -> Poly:
         """What a verb of ops/rns.py gives, as a value of S."""
         S = checked_ring(self._ring, S, "S")
         memory = None if out is None else _memory_of(S, out)
-        data, domain = verb(self._ring, self._data, self._domain, *options, out=memory)
-        if out is None:
-            return Poly._wrap(S, data, domain)
-        out._domain = domain
-        return out
+        data, domain = verb(self._ring, self._data, self._domain, S, *options, out=memory)
+        return Poly._wrap(S, data, domain) if out is None else out._result(data, domain, out)
 
     # ---- integers ----
 

@@ -38,6 +38,7 @@ from .ops.multiply import choose, plan_product
 from .ops.sampling import Batch, Seed
 from .ops.transform import eval_points
 from .plans.basis import Basis, Calls, basis_of
+from .plans.cache import keep
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.permutation import bit_reversal
 from .plans.product import Plan
@@ -272,7 +273,7 @@ class Ring:
                 return self
             moduli = tuple(self._moduli[i] for i in chosen)
             given = self._root if isinstance(self._root, str) else tuple(self._root[i] for i in chosen)
-            part = self._kept(self._parts, chosen, self._derived(moduli, given, self._product))
+            part = keep(self._parts, chosen, self._derived(moduli, given, self._product), _KEPT)
         return part
 
     __iter__ = None  # limbs are chosen by slices and lists alone
@@ -293,7 +294,7 @@ class Ring:
         if not isinstance(other, Ring):
             raise ParameterError(f"other: {type(other).__name__}, must be a Ring")
         joined = self._joined.get(other)
-        return self._kept(self._joined, other, self._join(other)) if joined is None else joined
+        return keep(self._joined, other, self._join(other), _KEPT) if joined is None else joined
 
     def _join(self, other: Ring) -> Ring:
         if (self._n, self._kind) != (other._n, other._kind):
@@ -334,13 +335,6 @@ class Ring:
     @cached_property
     def _joined(self) -> dict[Ring, Ring]:
         return {}
-
-    @staticmethod
-    def _kept(known: dict[Any, Ring], key: Any, ring: Ring) -> Ring:
-        """The ring, found by its key from now on; the oldest of many is forgotten."""
-        while len(known) >= _KEPT:
-            known.pop(next(iter(known)), None)
-        return known.setdefault(key, ring)
 
     # ---- identity ----
 

@@ -11,7 +11,7 @@ from math import prod
 from .checks import integer, shown
 from .errors import DeviceError, ParameterError
 from .ops import rns as ops
-from .poly import Poly, _memory_of, checked_poly
+from .poly import Poly, checked_poly
 from .ring import Ring
 
 __all__ = ["gadget", "join", "scale"]
@@ -73,13 +73,7 @@ def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | Non
     >>> pg.rns.scale(R([9360, 9361, 1101]), 2, S).to_bigints().tolist()
     [1, 16, 0, 0]
     """
-    a = checked_poly(a, "a")
-    S = ops.checked_ring(a.ring, S, "S")
-    memory = None if out is None else _memory_of(S, out)
-    data, domain = ops.scale(a.ring, a.data, a.domain, t, S, divisor, memory)
-    if out is None:
-        return Poly._wrap(S, data, domain)
-    return out._result(data, domain, out)
+    return checked_poly(a, "a")._moved(ops.scale, S, t, divisor, out=out)
 
 
 def gadget(R: Ring, size: int) -> tuple[int, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -145,6 +147,18 @@ def agree(compute: Callable[..., Any], *operands: Poly) -> None:
     same(compute(*moved), expected)
     for x, kept in zip(moved, operands, strict=True):
         same(x, kept)
+
+
+def in_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Each work in a thread of its own, all at once; what one raises is raised here."""
+    together = Barrier(len(works))
+
+    def begin(work: Callable[[], None]) -> None:
+        together.wait()
+        work()
+
+    with ThreadPoolExecutor(len(works)) as workers:
+        list(workers.map(begin, works))
 
 
 # ---- what is launched ----

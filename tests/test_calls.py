@@ -1,13 +1,12 @@
 """Calls that come again: another shape, alignment, device, stream, thread or card meets no wrong record."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, HOST, agree, backend, host, noted_kernels, on, same, there
+from devices import CARDS, HOST, agree, backend, host, in_threads, noted_kernels, on, same, there
 from oracle import drawn
 
 import polygpu as pg
@@ -205,23 +204,14 @@ def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
     holds(compute(unaligned(a), b, out := filled(R, (2,))), out, expected)
     with pytest.raises(pg.OutputError, match="operands are on"):
         compute(a, b, drawn(R, (2,), 3).cpu())
-    failures: list[BaseException] = []
 
     def work() -> None:
-        try:
-            with xp.cuda.Device(int(at[5:])), pg.device(at), xp.cuda.Stream(non_blocking=True) as stream:
-                found = compute(a, b, out := filled(R, (2,)))
-                stream.synchronize()
-                holds(found, out, expected)
-        except BaseException as error:
-            failures.append(error)
+        with xp.cuda.Device(int(at[5:])), pg.device(at), xp.cuda.Stream(non_blocking=True) as stream:
+            found = compute(a, b, out := filled(R, (2,)))
+            stream.synchronize()
+            holds(found, out, expected)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads([work] * 3)
 
 
 @on(*SLOW)
@@ -271,24 +261,15 @@ def test_streams_and_threads_share_records(device: str) -> None:
     R, xp, name = ring(), backend().xp, pg.backends.current_device()
     a, b = (drawn(R, (2,), seed).to(name) for seed in (1, 2))
     expected = {c: c(a, b).cpu() for c in binary()}
-    failures: list[BaseException] = []
 
     def work() -> None:
-        try:
-            with xp.cuda.Device(int(name[5:])), xp.cuda.Stream(non_blocking=True) as stream:
-                for compute, result in expected.items():
-                    found = compute(a, b)
-                    stream.synchronize()
-                    same(found, result)
-        except BaseException as error:
-            failures.append(error)
+        with xp.cuda.Device(int(name[5:])), xp.cuda.Stream(non_blocking=True) as stream:
+            for compute, result in expected.items():
+                found = compute(a, b)
+                stream.synchronize()
+                same(found, result)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads([work] * 4)
 
 
 @on(*CARDS)

@@ -1,15 +1,15 @@
 """Recorded calls on other arguments: the pointers of a graph's launches, and all that refuses."""
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, agree, backend, host, on, over, same, there
+from devices import CARDS, agree, backend, host, in_threads, on, over, same, there
 from oracle import drawn
 from test_poly import CAPTURED
 
@@ -323,27 +323,18 @@ def test_streams_and_threads_replay(device: str) -> None:
     xp, name = backend().xp, pg.backends.current_device()
     values, moved = pairs(count=6)
     recorded = pg.capture(lambda x, out: x.mul(x, out=out), moved[0], moved[1], rebind=True)
-    failures: list[BaseException] = []
 
     def work(i: int) -> None:
-        try:
-            with xp.cuda.Device(int(name[5:])), pg.device(name), xp.cuda.Stream(non_blocking=True) as stream:
-                for j in (i, 2, i):
-                    out = moved[j].copy()
-                    stream.synchronize()
-                    found = recorded(moved[j], out)
-                    stream.synchronize()
-                    assert found is out
-                    same(found, values[j] * values[j])
-        except BaseException as error:
-            failures.append(error)
+        with xp.cuda.Device(int(name[5:])), pg.device(name), xp.cuda.Stream(non_blocking=True) as stream:
+            for j in (i, 2, i):
+                out = moved[j].copy()
+                stream.synchronize()
+                found = recorded(moved[j], out)
+                stream.synchronize()
+                assert found is out
+                same(found, values[j] * values[j])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in (3, 4, 5)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads([partial(work, i) for i in (3, 4, 5)])
 
 
 @on("simulated")

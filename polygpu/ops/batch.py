@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import check_writable, empty, overlap
+from ..arrays import broadcasts, check_writable, empty, overlap
 from ..backends import Array, Memory, backend_of, same_device
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
@@ -57,24 +57,29 @@ def checked_axis(axis: object, ndim: int) -> int:
     return a % ndim
 
 
+def _batch_keys(key: Any) -> tuple[Any, ...]:
+    """A key of the batch axes, which an Ellipsis fills up."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
+
+
+def _no_such_entry(error: IndexError, x: Array) -> IndexError:
+    return IndexError(f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data")
+
+
 def index(x: Array, key: Any) -> Array:
     """The entries at a key of the batch axes, by NumPy's rules; a copy where they do not lie together."""
-    keys = key if isinstance(key, tuple) else (key,)
-    kinds = set(map(type, keys))
-    if type(Ellipsis) not in kinds:
-        keys = (*keys, Ellipsis)
+    keys = _batch_keys(key)
     at = (*keys, slice(None), slice(None))
     compute = backend_of(x)
     try:
-        if kinds <= _OF_VIEWS:
+        if set(map(type, keys)) <= _OF_VIEWS:
             data = x[at]
         else:
             with compute.device_scope():
                 data = x[at]
     except IndexError as error:
-        raise IndexError(
-            f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
-        ) from None
+        raise _no_such_entry(error, x) from None
     if not data.flags.c_contiguous:
         with compute.device_scope():
             data = compute.xp.ascontiguousarray(data)
@@ -86,9 +91,7 @@ def assign(x: Array, key: Any, value: Array) -> None:
     compute = backend_of(x)
     if isinstance(x, np.ndarray) and not x.flags.writeable:
         raise OutputError("value: is read-only and takes no assignment; value.copy() can be written")
-    keys = key if isinstance(key, tuple) else (key,)
-    if not any(k is Ellipsis for k in keys):
-        keys = (*keys, Ellipsis)
+    keys = _batch_keys(key)
     at = (*keys, slice(None), slice(None))
     with compute.device_scope():
         if overlap(compute, x, value):
@@ -96,14 +99,8 @@ def assign(x: Array, key: Any, value: Array) -> None:
         try:
             place = compute.xp.broadcast_to(x[..., 0, 0], x.shape[:-2])[keys].shape
         except IndexError as error:
-            raise IndexError(
-                f"{error}; the batch shape is {x.shape[:-2]}, coefficients are in poly.data"
-            ) from None
-        try:
-            fits = np.broadcast_shapes(value.shape[:-2], place) == place
-        except ValueError:
-            fits = False
-        if not fits:
+            raise _no_such_entry(error, x) from None
+        if not broadcasts(value.shape[:-2], place):
             raise ParameterError(
                 f"value: batch shape {value.shape[:-2]} does not broadcast to {place}, that of the place; "
                 "reshape or index its batch axes"

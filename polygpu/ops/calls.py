@@ -8,6 +8,7 @@ from typing import Any
 from ..backends import Array, Memory
 from ..checks import verifying
 from ..plans.basis import Calls
+from ..plans.cache import keep
 
 _KEPT = 64  # of a ring, and of a basis
 
@@ -27,6 +28,4 @@ def remember(
     """
     call = None if key in calls else compute.again(done, data.shape, data.dtype)
     if call is not None:
-        for old in list(calls)[: max(0, len(calls) - _KEPT + 1)]:  # another thread may have been faster
-            calls.pop(old, None)
-        calls[key] = call
+        keep(calls, key, call, _KEPT)

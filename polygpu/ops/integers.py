@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import as_integers, check_unmasked, empty
+from ..arrays import as_integers, broadcasts, check_unmasked, empty
 from ..backends import Array, Memory, backend_for, backend_of, host, is_device_array
 from ..checks import debugging, integer, sequence, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
@@ -66,11 +66,7 @@ def _placed(basis: Basis, n: int, x: int, at: slice, compute: Memory) -> Array:
 def factors(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory) -> Array:
     """Residues (*shape of x, rows, 1) of integers, one for each batch element: x broadcasts to the batch."""
     integers = as_integers(x, "ints")
-    try:
-        fits = np.broadcast_shapes(integers.shape, batch) == batch
-    except ValueError:
-        fits = False
-    if not fits:
+    if not broadcasts(integers.shape, batch):
         raise ParameterError(
             f"ints: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
             "for each batch element, or index the batch with None first"

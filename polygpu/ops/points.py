@@ -77,9 +77,9 @@ def evaluate(basis: Basis, data: Array, x: Any) -> Any:
     points, compute = checked_points(x), backend_of(data)
     batch, (rows, n) = data.shape[:-2], data.shape[-2:]
     items, total = prod(batch), points.size
-    values = np.zeros((items, rows, total), basis.dtype)
     if not items or not total:
         return np.zeros((*batch, *points.shape), object)
+    values = np.zeros((items, rows, total), basis.dtype)
     at = points.reshape(-1, 1)
     for limb, part in _parts(basis):
         q = part.moduli[0]

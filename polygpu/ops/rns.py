@@ -1,4 +1,7 @@
-"""Between bases of moduli: chosen and joined limbs, conversions, exact divisions, digits."""
+"""Between bases of moduli: chosen and joined limbs, conversions, exact divisions, digits.
+
+The ring S that a verb takes a value to was checked by checked_ring().
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from ..arrays import empty, overlap
 from ..backends import Array, Backend, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import BadRoot, ParameterError, RingMismatch
+from ..plans.cache import keep
 from ..plans.ntt import NttPlan, part_of
 from ..plans.rns import Conversion, Residues, runs_of
 from .batch import result_array, result_shape
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 Precision = Literal["exact", "fast"]
 Rounding = Literal["nearest", "floor"]
 Value = tuple[Array, Domain]
+
+_KEPT = 256  # conversions of a ring
 
 
 # ---- checks ----
@@ -123,13 +129,8 @@ def _transform(ring: Ring, limbs: tuple[int, ...], domain: Domain) -> NttPlan | 
 
 def _plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Conversion]) -> Conversion:
     """A conversion that the ring keeps."""
-    plans = ring.conversions
-    plan = plans.get(key)
-    if plan is None:
-        for old in list(plans)[: max(0, len(plans) - 255)]:
-            plans.pop(old, None)
-        plan = plans[key] = build()
-    return plan
+    plan = ring.conversions.get(key)
+    return keep(ring.conversions, key, build(), _KEPT) if plan is None else plan
 
 
 class _Result:
@@ -152,16 +153,29 @@ class _Result:
         return self.out
 
 
+def _in_domain(S: Ring, data: Array, domain: Domain) -> Value:
+    """Coefficients modulo S as a value in a domain, if S has it; transformed in place."""
+    if domain == "eval" and S.has_eval:
+        return to_domain(S, data, "coef", "eval", data), "eval"
+    return data, "coef"
+
+
+def _through_coefficients(
+    verb: Callable[..., Value], ring: Ring, x: Array, S: Ring, *options: Any, out: Array | None
+) -> Value:
+    """What a verb gives for an evaluated value, where evaluated residues of the ring are none of S."""
+    data, _ = verb(ring, to_domain(ring, x, "eval", "coef"), "coef", S, *options, out=out)
+    return _in_domain(S, data, "eval")
+
+
 # ---- verbs ----
 
 
 def restrict(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None = None) -> Value:
     """The value modulo the moduli of S, which are among the ring's."""
-    S = checked_ring(ring, S, "S")
     places = _places(ring, S.moduli, "restrict", "convert() gives the value modulo other moduli")
     if domain == "eval" and not _same_leaves(ring, S):
-        data, _ = restrict(ring, to_domain(ring, x, "eval", "coef"), "coef", S, out)
-        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+        return _through_coefficients(restrict, ring, x, S, out=out)
     result = _Result(S, x, out, x.shape[:-2])
     if S.basis.wide:
         places = tuple(range(S.rows))
@@ -173,16 +187,12 @@ def join(
     rings: tuple[Ring, Ring], joined: Ring, arrays: tuple[Array, Array], domains: tuple[Domain, Domain]
 ) -> Value:
     """The value whose residues both operands hold."""
-    evaluated = "eval" in domains and joined.has_eval
-    domain: Domain = "eval" if evaluated else "coef"
+    domain: Domain = "eval" if "eval" in domains and joined.has_eval else "coef"
     batch = result_shape(*(x[..., :1, :] for x in arrays))[:-2]
     data = empty(backend_of(arrays[0]), (*batch, joined.rows, joined.n), joined.dtype)
     first = 0
     for ring, x, own in zip(rings, arrays, domains, strict=True):
-        same = own == "coef" or _same_leaves(ring, joined)
-        wanted: Domain = domain if own == domain or same else "coef"
-        if not ring.has_eval or (wanted == "eval" and not _same_leaves(ring, joined)):
-            wanted = "coef"
+        wanted: Domain = domain if _same_leaves(ring, joined) else "coef"
         places = range(first, first + ring.rows)
         _copy_rows(to_domain(ring, x, own, wanted), range(ring.rows), data, places)
         if wanted != domain:
@@ -195,13 +205,11 @@ def convert(
     ring: Ring, x: Array, domain: Domain, S: Ring, conversion: Precision = "exact", out: Array | None = None
 ) -> Value:
     """The centred value modulo the moduli of S."""
-    S = checked_ring(ring, S, "S")
     exact = checked_option(conversion, "conversion", Precision) == "exact"
     if ring.basis.wide or S.basis.wide:
         return _convert_wide(ring, x, domain, S, out)
     if domain == "eval" and not _same_leaves(ring, S):
-        data, _ = convert(ring, to_domain(ring, x, "eval", "coef"), "coef", S, conversion, out)
-        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+        return _through_coefficients(convert, ring, x, S, conversion, out=out)
     result = _Result(S, x, out, x.shape[:-2])
     at = {q: i for i, q in enumerate(ring.moduli)}
     own = [(at[q], j) for j, q in enumerate(S.moduli) if q in at]
@@ -227,17 +235,13 @@ def _convert_wide(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | No
     result = _Result(S, x, out, x.shape[:-2])
     with compute.device_scope():
         result.data[...] = from_integers(S.basis, S.n, values, compute)
-    data = result.finish()
-    if domain == "eval" and S.has_eval:
-        return to_domain(S, data, "coef", "eval", data), "eval"
-    return data, "coef"
+    return _in_domain(S, result.finish(), domain)
 
 
 def mod_up(
     ring: Ring, x: Array, domain: Domain, S: Ring, conversion: Precision = "exact", out: Array | None = None
 ) -> Value:
     """The centred value modulo S, which has all of the ring's moduli."""
-    S = checked_ring(ring, S, "S")
     for r in (ring, S):
         check_words(r, "mod_up")
     _places(S, ring.moduli, "mod_up", "convert() needs no modulus in common")
@@ -255,7 +259,6 @@ def mod_down(
     out: Array | None = None,
 ) -> Value:
     """The value divided by the product P of the moduli that S lacks, rounded."""
-    S = checked_ring(ring, S, "S")
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
     exact = checked_option(conversion, "conversion", Precision) == "exact"
@@ -266,38 +269,40 @@ def mod_down(
     if not dropped:
         return restrict(ring, x, domain, S, out)
     if domain == "eval" and not _same_leaves(ring, S):
-        coefficients = to_domain(ring, x, "eval", "coef")
-        data, _ = mod_down(ring, coefficients, "coef", S, rounding, conversion, plaintext, out)
-        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+        return _through_coefficients(mod_down, ring, x, S, rounding, conversion, plaintext, out=out)
     result = _Result(S, x, out, x.shape[:-2])
-    inverses = tuple(pow(P, -1, s) for s in S.moduli)
-    multipliers = tuple(-i % s for i, s in zip(inverses, S.moduli, strict=True))
+    data, rows = _coefficients(ring, x, domain, dropped)
     places = tuple(range(S.rows))
     target = Residues(S.moduli, places, S.rows)
-    last: dict[str, Any] = {  # what the last conversion does beside its own part
-        "transform": _transform(S, places, domain),
-        "own": Residues(S.moduli, kept, ring.rows),
-        "own_factors": inverses,
-    }
-    data, rows = _coefficients(ring, x, domain, dropped)
-    options: dict[str, Any] = {"rounding": rounding, "exact": exact}
+
+    def inverses() -> tuple[int, ...]:
+        return tuple(pow(P, -1, s) for s in S.moduli)
+
+    def taken_away(**last: Any) -> Conversion:
+        multipliers = tuple(-i % s for i, s in zip(inverses(), S.moduli, strict=True))
+        return Conversion(rows, target, multipliers, rounding, exact, **last)
+
+    def last() -> dict[str, Any]:
+        """What the last conversion does beside its own part."""
+        own = Residues(S.moduli, kept, ring.rows)
+        return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
+
     key, compute = (S, rounding, exact, domain), result.compute
     if t is None:
-        plan = _plan(
-            ring, ("mod_down", *key), lambda: Conversion(rows, target, multipliers, **options, **last)
-        )
+        plan = _plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
         compute.convert(plan, data, x, result.data)
         return result.finish(), domain
     # Less v / P and more u = v / P mod t, centred: P times the result is a - v + P u, which is a mod t.
     # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
     one = Residues((t,), (0,), 1)
     u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
-    plan = _plan(ring, ("value", *key), lambda: Conversion(rows, target, multipliers, **options))
-    compute.convert(plan, data, None, result.data)
-    plan = _plan(ring, ("modulo t", t, *key), lambda: Conversion(rows, one, (pow(P, -1, t),), **options))
+    compute.convert(_plan(ring, ("value", *key), taken_away), data, None, result.data)
+    plan = _plan(
+        ring, ("modulo t", t, *key), lambda: Conversion(rows, one, (pow(P, -1, t),), rounding, exact)
+    )
     compute.convert(plan, data, None, u)
     plan = _plan(
-        ring, ("sum", t, *key), lambda: Conversion(one, target, (1,) * S.rows, accumulate=True, **last)
+        ring, ("sum", t, *key), lambda: Conversion(one, target, (1,) * S.rows, accumulate=True, **last())
     )
     compute.convert(plan, u, x, result.data)
     return result.finish(), domain
@@ -316,13 +321,12 @@ def scale(
     ring: Ring,
     x: Array,
     domain: Domain,
-    t: int,
     S: Ring,
+    t: int,
     divisor: Ring | None = None,
     out: Array | None = None,
 ) -> Value:
     """floor((2 t v + D) / (2 D)) modulo S, of the centred value v."""
-    S = checked_ring(ring, S, "S")
     for r in (ring, S):
         check_words(r, "scale")
     factor = integer(t, "t")
@@ -363,14 +367,12 @@ def digits(
     out: Array | None = None,
 ) -> Value:
     """The centred value of each group of limbs modulo S, along a new last batch axis."""
-    S = checked_ring(ring, S, "S")
     for r in (ring, S):
         check_words(r, "digits")
     exact = checked_option(conversion, "conversion", Precision) == "exact"
     parts = groups(ring, size)
     if domain == "eval" and not _same_leaves(ring, S):
-        data, _ = digits(ring, to_domain(ring, x, "eval", "coef"), "coef", S, size, conversion, out)
-        return (to_domain(S, data, "coef", "eval", data), "eval") if S.has_eval else (data, "coef")
+        return _through_coefficients(digits, ring, x, S, size, conversion, out=out)
     batch, count = x.shape[:-2], len(parts) * S.rows
     result = _Result(S, x, out, (*batch, len(parts)))
     flat = result.data.reshape(*batch, count, ring.n)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+_K = TypeVar("_K")
 _P = TypeVar("_P")
 
 # Plans live while a ring uses them; the most recent ones also between rings. Tables live while a plan does.
@@ -25,6 +26,16 @@ def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True
             if recent:
                 _recent.append(plan)
         return plan
+
+
+def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
+    """The value, found by its key from now on; the oldest of so many are forgotten.
+
+    Threads may keep values of one key at the same time: the first stays, and is returned.
+    """
+    for old in list(known)[: max(0, len(known) - most + 1)]:
+        known.pop(old, None)
+    return known.setdefault(key, value)
 
 
 def forget() -> None:

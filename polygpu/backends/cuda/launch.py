@@ -17,6 +17,7 @@ import numpy as np
 from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
+from ...plans.cache import keep
 from .. import Array, cuda_sources
 from . import graph
 from .device import INSTALL, Device, Shared, recording
@@ -112,9 +113,8 @@ class Recipe:
         self.steps: list[Step] = []
         self.used = list(used)  # what is read beside the operands
         self.temporaries: list[int] = []  # bytes of each
-        self._lent: list[
-            int
-        ] = []  # those temporary operands that serve one launch or one added recipe at a time
+        # Those temporary operands that serve one launch or one added recipe at a time.
+        self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
         """One more operand, of so many bytes, which each call allocates for itself."""
@@ -352,10 +352,7 @@ class Launcher(Device):
         records = handles.setdefault(self._records_key, {})
         with self._scope:
             prepared = self._prepare(recipe)
-        for old in list(records)[: max(0, len(records) - _RECORDS + 1)]:
-            records.pop(old, None)
-        records[key] = prepared
-        return prepared
+        return keep(records, key, prepared, _RECORDS)  # type: ignore[no-any-return]
 
     def _prepare(self, recipe: Recipe) -> Prepared:
         pending = [launch for shared in recipe.used for launch in shared.pending()]

@@ -142,7 +142,7 @@ class Rns(Transform):
             with self._scope:
                 out[...] = aligned
             return None
-        operands = [a if a is None or a.shape[:-2] == shape[:-2] else self._all(a, shape) for a in (x, own)]
+        operands = [a if a is None else self._broadcast(a, (*shape[:-2], *a.shape[-2:])) for a in (x, own)]
         given = [a for a in operands if a is not None]
         types = tuple(
             "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
@@ -157,10 +157,6 @@ class Rns(Transform):
             lambda: self._convert_recipe(conversion, types, shape, numbers),  # type: ignore[arg-type]
             *(*given, out),
         )
-
-    def _all(self, a: Array, shape: tuple[int, ...]) -> Array:
-        """A copy with the result's batch."""
-        return self._broadcast(a, (*shape[:-2], *a.shape[-2:]))
 
     def _convert_recipe(
         self,
