@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu.backends import get_backend
 from polygpu.backends.cuda import absence
-from polygpu.backends.cuda.tiles import groups_of
+from polygpu.backends.cuda.words import groups_of
 from polygpu.backends.reference import evaluate, reverse_bits
 
 from . import calls, first

@@ -1,6 +1,7 @@
 // Rows that are sums of multiples of other rows, and what a conversion estimates of them, for every instruction set.
 #pragma once
 #include "ntt.hpp"
+#include "pointwise.hpp"
 
 namespace pg {
 namespace {

@@ -18,10 +18,10 @@ from .errors import CoefficientError, DeviceError, OutputError, ParameterError, 
 from .ops import integers, show
 from .ops.batch import assign, index, reshape
 from .ops.einsum import matmul
-from .ops.elementwise import add_constant, add_up, equal, negate, pointwise, scale, scale_by
 from .ops.multiply import multiply, power
 from .ops.permutation import automorphism, multiply_by_monomial
 from .ops.points import evaluate
+from .ops.pointwise import add_constant, add_up, equal, negate, pointwise, scale, scale_by
 from .ops.rns import (
     Precision,
     Rounding,

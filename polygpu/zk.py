@@ -15,8 +15,8 @@ from .backends import Array, backend
 from .checks import integer, shown
 from .errors import BadRoot, NotNTTFriendly, ParameterError, RingMismatch
 from .ops import points
-from .ops.elementwise import pointwise
 from .ops.integers import from_integers
+from .ops.pointwise import pointwise
 from .poly import Poly, checked_poly
 from .ring import Ring
 

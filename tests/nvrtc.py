@@ -32,10 +32,11 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import elementwise, fft, integers, matmul, multiply, rns, sampling, transform
+from polygpu.backends.cuda import fft, integers, matmul, multiply, pointwise, rns, sampling, transform
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
-from polygpu.backends.cuda.tiles import Card, Rows, fft_tile, split_passes, word_bytes_of, word_of
+from polygpu.backends.cuda.tiles import Rows, fft_tile, split_passes
+from polygpu.backends.cuda.words import Card, word_bytes_of, word_of
 from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
@@ -111,15 +112,15 @@ def entrywise_launches() -> Iterator[Launch]:
     """Of kernels that know the type of residues alone."""
     for modulus in (SMALL, LARGE):
         basis = basis_of((modulus,))
-        values = blank(elementwise.POINTWISE, "entries limbs")
+        values = blank(pointwise.POINTWISE, "entries limbs")
         for op, width in product(
             ("add", "sub", "neg", "mul", "mul_add"), (1, ALIGNMENT // basis.dtype.itemsize)
         ):
-            yield elementwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
-        values = blank(elementwise.PERMUTE, "n order multiplier offset entries limbs")
+            yield pointwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
+        values = blank(pointwise.PERMUTE, "n order multiplier offset entries limbs")
         for evaluated in (False, True):
             permutation = automorphism(64, "negacyclic", 3, evaluated)
-            yield elementwise.permute_launch(basis, permutation, 64, **values)
+            yield pointwise.permute_launch(basis, permutation, 64, **values)
         values = blank(integers.INTEGERS, "entries limbs")
         for source in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
             yield integers.integers_launch(basis, np.dtype(source), 64, **values)

@@ -12,8 +12,8 @@ from oracle import drawn
 import polygpu as pg
 from polygpu import Poly, Ring, linalg
 from polygpu.backends.cuda import launch, multiply
-from polygpu.ops import elementwise, transform
 from polygpu.ops import multiply as multiplication
+from polygpu.ops import pointwise, transform
 
 N = 16
 
@@ -122,7 +122,7 @@ def test_calls_with_out_are_kept_whole(device: str, name: str, monkeypatch: pyte
     def refused(*_: Any) -> Any:
         raise AssertionError("the long way")
 
-    for module in (elementwise, transform, multiplication):
+    for module in (pointwise, transform, multiplication):
         monkeypatch.setattr(module, "backend_for", refused)
     holds(compute(x, y, out := filled(R, (2,))), out, expected)
     whole = {"add": Poly.add, "sub": Poly.sub, "mul": Poly.mul, "mul eval": Poly.mul}.get(name)

@@ -32,17 +32,15 @@ from polygpu.backends import cuda
 from polygpu.backends.cuda.device import Shared
 from polygpu.backends.cuda.launch import modulus_constants
 from polygpu.backends.cuda.tiles import (
-    Card,
     Rows,
     fft_tile,
     flow_lag,
-    groups_of,
     prefetch_distance,
     split_passes,
     table_offsets,
-    word_of,
 )
 from polygpu.backends.cuda.transform import packed_tables, passes_over, transform_recipe
+from polygpu.backends.cuda.words import Card, groups_of, word_of
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
@@ -381,14 +379,14 @@ def test_the_product_of_a_ring_is_chosen_by_card(gpu, monkeypatch):
     for options, launched in (
         ({}, "fft_product"),
         ({"product": "fft"}, "fft_product"),
-        ({"product": "ntt"}, "crt_compose"),
+        ({"product": "ntt"}, "auxiliary_compose"),
     ):
         plan_cache.forget()  # and calls that are prepared
         ring = pg.Ring(100, 2**32, **options)
         a, b = ring.random((2,), seed=1), ring.random((2,), seed=2)
         names.clear()
         same(a.to("cuda") * b.to("cuda"), pg.Poly.mul(a, b, product="ntt"))
-        assert launched in names and len(names & {"fft_product", "crt_compose"}) == 1
+        assert launched in names and len(names & {"fft_product", "auxiliary_compose"}) == 1
         with pg.device("cuda"):
             assert ("FFT of 128 complex points" in ring.explain()) == (launched == "fft_product")
     ring = pg.Ring(64, primes(64, 30))

@@ -54,7 +54,7 @@ import polygpu as pg
 from polygpu import Poly, Ring, fft, ntt_primes
 from polygpu.backends import cuda, get_backend
 from polygpu.backends.cuda.matmul_tiles import has_digits, matmul_method
-from polygpu.backends.cuda.tiles import Card
+from polygpu.backends.cuda.words import Card
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 

@@ -16,7 +16,7 @@ from polygpu import Poly, Ring
 from polygpu.backends import cuda, get_backend
 from polygpu.backends.cuda import matmul_tiles
 from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
-from polygpu.backends.cuda.tiles import Card
+from polygpu.backends.cuda.words import Card
 from polygpu.errors import OutOfDeviceMemory
 from polygpu.plans.basis import basis_of
 

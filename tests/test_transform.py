@@ -30,7 +30,7 @@ from oracle import (
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
-from polygpu.backends.cuda.tiles import groups_of
+from polygpu.backends.cuda.words import groups_of
 
 
 @every_transform

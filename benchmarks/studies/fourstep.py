@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu.backends import get_backend
-from polygpu.backends.cuda.tiles import Card, Pass, flow_lag, split_passes
+from polygpu.backends.cuda.tiles import Pass, flow_lag, split_passes
+from polygpu.backends.cuda.words import Card
 from polygpu.backends.reference import reverse_bits
 
 from .. import plots

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu.backends import get_backend
 from polygpu.backends.cuda.launch import Recipe
-from polygpu.backends.cuda.tiles import Card, Pass, groups_of, split_passes, table_offsets, word_bytes_of
+from polygpu.backends.cuda.tiles import Pass, split_passes, table_offsets
 from polygpu.backends.cuda.transform import passes_over, transform_recipe
+from polygpu.backends.cuda.words import Card, groups_of, word_bytes_of
 from polygpu.backends.reference import reverse_bits
 
 from . import kernel

@@ -18,8 +18,8 @@ from ..checks import Domain, verifying
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
 from .calls import recall, remember
-from .elementwise import add_up, pointwise
 from .multiply import multiply
+from .pointwise import add_up, pointwise
 from .transform import to_domain
 from .verify import check_matrices_of_points
 

@@ -13,9 +13,9 @@ from ..errors import NotInvertible
 from ..exact.crt import residues_of_ints, words_to_ints
 from ..exact.primes import prime_power
 from ..plans.basis import Basis, basis_of
-from .elementwise import pointwise
 from .integers import from_integers, ones
 from .multiply import multiply
+from .pointwise import pointwise
 from .transform import to_domain
 
 if TYPE_CHECKING:

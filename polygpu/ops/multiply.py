@@ -18,8 +18,8 @@ from ..plans.ntt import TransformSize
 from ..plans.product import Plan, auxiliary_size, coarsest_fft, plan_auxiliary, plan_fft
 from .batch import result_array, result_shape
 from .calls import remember
-from .elementwise import pointwise
 from .integers import ones
+from .pointwise import pointwise
 from .transform import to_domain
 from .verify import check_again, check_product
 

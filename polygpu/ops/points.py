@@ -13,8 +13,8 @@ from ..checks import integer
 from ..errors import ParameterError
 from ..linalg import MAX_MODULUS
 from ..plans.basis import Basis, basis_of
-from .elementwise import multiply_add, pointwise
 from .integers import big_integers, from_integers
+from .pointwise import multiply_add, pointwise
 
 _CHUNK = 1 << 22  # numbers that are held at a time for some of the points
 

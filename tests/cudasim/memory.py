@@ -62,10 +62,6 @@ class Allocation:
         if _runtime is not None:
             _runtime.sim_written_by_host(ctypes.c_size_t(self.ptr))
 
-    def guards_intact(self) -> bool:
-        zone = self._zone
-        return bool((zone[:GUARD] == _GUARD_BYTE).all() and (zone[GUARD + self.size :] == _GUARD_BYTE).all())
-
 
 def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
     runtime.sim_forget_memory(ctypes.c_size_t(ptr))
@@ -113,15 +109,17 @@ def check_guards(what: str) -> None:
     """Raise if a guard zone was written to; repairs it, so that one overrun is reported once."""
     if sanitizer() == "address":
         return  # the zones are off limits, for this code too: an overrun was reported where it happened
-    for allocation in list(_live.values()):
-        if allocation.guards_intact():
-            continue
-        zone = allocation._zone
-        before = np.flatnonzero(zone[:GUARD] != _GUARD_BYTE) - GUARD
-        after = np.flatnonzero(zone[GUARD + allocation.size :] != _GUARD_BYTE) + allocation.size
-        offsets = np.concatenate([before, after])
-        zone[:GUARD] = zone[GUARD + allocation.size :] = _GUARD_BYTE
-        raise GuardError(
-            f"{what} wrote outside of an allocation of {allocation.size} bytes: "
-            f"at byte offsets {offsets[0]} to {offsets[-1]}"
-        )
+    assert _runtime is not None
+    _runtime.sim_find_damage.restype = ctypes.c_size_t
+    damaged = _live.get(_runtime.sim_find_damage(ctypes.c_ubyte(_GUARD_BYTE)))
+    if damaged is None:
+        return
+    zone, size = damaged._zone, damaged.size
+    before = np.flatnonzero(zone[:GUARD] != _GUARD_BYTE) - GUARD
+    after = np.flatnonzero(zone[GUARD + size :] != _GUARD_BYTE) + size
+    offsets = np.concatenate([before, after])
+    zone[:GUARD] = zone[GUARD + size :] = _GUARD_BYTE
+    raise GuardError(
+        f"{what} wrote outside of an allocation of {size} bytes: "
+        f"at byte offsets {offsets[0]} to {offsets[-1]}"
+    )

@@ -26,7 +26,7 @@ from ...errors import DeviceError, OutOfDeviceMemory
 from ...plans.basis import Handles
 from .. import Array
 from .graph import Launched, Recorded
-from .tiles import Card
+from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")

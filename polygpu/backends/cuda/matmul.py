@@ -48,7 +48,7 @@ from .matmul_tiles import (
     sum_of,
     weight_table,
 )
-from .tiles import Card
+from .words import Card
 
 _SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
 _CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType

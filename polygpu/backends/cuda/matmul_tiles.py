@@ -11,7 +11,7 @@ import numpy as np
 
 from ...plans.basis import Basis
 from .. import Array
-from .tiles import Card
+from .words import Card
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 

@@ -13,7 +13,6 @@ from ...plans.ntt import NttPlan, TransformSize
 from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from .. import Array, Done
 from .device import Shared
-from .elementwise import Elementwise
 from .launch import (
     ALIGNMENT,
     LAYOUT,
@@ -28,18 +27,8 @@ from .launch import (
     entrywise,
     layout_of,
 )
-from .tiles import (
-    Card,
-    Pass,
-    Rows,
-    fft_tile,
-    groups_of,
-    kernel_digits,
-    split_passes,
-    table_offsets,
-    word_bytes_of,
-    word_of,
-)
+from .pointwise import Pointwise
+from .tiles import Pass, Rows, fft_tile, kernel_digits, split_passes, table_offsets
 from .transform import (
     PASS,
     TABLES,
@@ -53,9 +42,10 @@ from .transform import (
     tiles_and_grid,
     transform_recipe,
 )
+from .words import Card, groups_of, word_bytes_of, word_of
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
-_MAX_PRIMES = 6  # crt.cu
+_MAX_PRIMES = 6  # auxiliary.cu
 
 Shape = tuple[int, ...]
 
@@ -113,7 +103,7 @@ ARRANGE = Struct(
     ("log_blocks log_length log_values", U32),
 )
 SPREAD = Struct(
-    "crt.cu",
+    "auxiliary.cu",
     "SpreadParameters<u64>",
     ("x y moduli primes", POINTER),
     ("n length units first_unit", U64),
@@ -121,7 +111,7 @@ SPREAD = Struct(
     ("layout", LAYOUT),
 )
 COMPOSE = Struct(
-    "crt.cu",
+    "auxiliary.cu",
     "ComposeParameters<u64>",
     ("x y moduli primes constants", POINTER),
     ("n length units first_unit", U64),
@@ -214,20 +204,24 @@ def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
 def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
     """Residues modulo the auxiliary primes."""
     parameters = SPREAD(**_sizes(plan, units), **values)
-    return entrywise("crt.cu", f"crt_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters)
+    return entrywise(
+        "auxiliary.cu", f"auxiliary_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters
+    )
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
     """Residues of the integers that have these residues modulo the auxiliary primes."""
     parameters = COMPOSE(**_sizes(plan, units), negacyclic=plan.kind == "negacyclic", **values)
-    return entrywise("crt.cu", f"crt_compose<{ctype(plan.basis)}>", units * plan.degree, parameters)
+    return entrywise(
+        "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters
+    )
 
 
 # ---- on a device ----
 
 
-class Multiply(Elementwise, Transform):
-    """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and crt.cu."""
+class Multiply(Pointwise, Transform):
+    """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and auxiliary.cu."""
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
@@ -441,7 +435,7 @@ class Multiply(Elementwise, Transform):
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:
-    """1/p_j mod p_i, row by row, then the mixed-radix digits of (P - 1) / 2 (crt.cu)."""
+    """1/p_j mod p_i, row by row, then the mixed-radix digits of (P - 1) / 2 (auxiliary.cu)."""
     count = len(primes)
     table = np.zeros(count * count + count, np.uint64)
     for i, p in enumerate(primes):

@@ -12,8 +12,8 @@ from ...plans.ntt import part_of
 from ...plans.rns import Conversion, Estimate, runs_of
 from .. import Array, Done
 from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, entrywise, modulus_constants
-from .tiles import Card
 from .transform import Transform
+from .words import Card
 
 _FILE = "rns.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}

@@ -1,32 +1,15 @@
-"""What is launched on a card: words, tiles and passes, as pure functions of sizes and of the card."""
+"""What is launched on a card: tiles and passes, as pure functions of sizes and of the card."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, groupby
-from typing import NamedTuple
+from itertools import accumulate
 
-from ...plans.basis import Basis
 from ...plans.product import FftProductPlan
+from .words import Card, arithmetic_of, twiddle_bytes_of, word_bytes_of
 
-MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
-
-
-@dataclass(frozen=True)
-class Card:
-    """What the choice of a launch depends on."""
-
-    capability: tuple[int, int]
-    shared_bytes: int  # of one block, the most it may ask for
-    l2_bytes: int = 0  # of the cache before the memory; 0: not to be relied on
-    multiprocessors: int = 1
-
-    @property
-    def fast_doubles(self) -> bool:
-        """Whether FP64 runs at half the rate of FP32 or better, as on V100, A100, H100 and B200."""
-        return self.capability in ((8, 0), (9, 0), (10, 0))
 
 
 @dataclass(frozen=True)
@@ -81,49 +64,6 @@ class Rows:
     first: int = 0  # bytes before the first row
 
 
-class Group(NamedTuple):
-    """Neighbouring limbs that one word serves, at most MAX_LIMBS."""
-
-    first: int
-    limbs: int
-    word: str
-
-
-def word_of(q: int, storage_bytes: int, card: Card) -> str:
-    """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
-    if q < 1 << 50 and card.fast_doubles and storage_bytes == 8:
-        return "Float64"  # of small moduli too: one group more costs what 32-bit integers gain
-    if q < 1 << 31 or storage_bytes == 4:
-        return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
-    if 1 << 40 <= q < 1 << 60:
-        return "Lazy60"
-    return "Lazy64" if q < 1 << 62 else "Strict64"
-
-
-def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """The limbs of a ring by the words that serve them, in their order; apart: among rows of others."""
-    size = basis.dtype.itemsize
-    groups = []
-    for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
-        chosen = list(limbs)
-        for i in range(0, len(chosen), MAX_LIMBS):
-            groups.append(Group(chosen[i], len(chosen[i : i + MAX_LIMBS]), word))
-    if len(groups) > 1 or apart:
-        groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
-    return tuple(groups)
-
-
-def arithmetic_of(word: str) -> str:
-    """The word without where its residues lie: words of one arithmetic share their tables."""
-    return word.removeprefix("Grouped<").partition(",")[0]
-
-
-def twiddle_bytes_of(word: str) -> int:
-    """Bytes of a twiddle in a table."""
-    arithmetic = arithmetic_of(word)
-    return 8 if arithmetic.endswith("32") or arithmetic == "Float64" else 16
-
-
 def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
     """Where the twiddles of each pass begin in a prime's table, in bytes; and its size.
 
@@ -131,11 +71,6 @@ def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
     """
     sizes = [p.entries * twiddle_bytes_of(word) for p in passes] * 2
     return tuple(accumulate(sizes, initial=0))
-
-
-def word_bytes_of(word: str) -> int:
-    """Bytes of a value of a word in memory."""
-    return 16 if word == "Complex128" else 4 if word.endswith(("32", "u32>")) else 8
 
 
 @lru_cache(maxsize=256)

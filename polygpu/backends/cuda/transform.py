@@ -25,21 +25,8 @@ from .launch import (
     entrywise,
     modulus_constants,
 )
-from .tiles import (
-    MAX_LIMBS,
-    Card,
-    Group,
-    Pass,
-    Rows,
-    arithmetic_of,
-    flow_lag,
-    groups_of,
-    prefetch_distance,
-    split_passes,
-    table_offsets,
-    twiddle_bytes_of,
-    word_bytes_of,
-)
+from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
+from .words import MAX_LIMBS, Card, Group, arithmetic_of, groups_of, twiddle_bytes_of, word_bytes_of
 
 _MAX_GRID_Y = 65535
 

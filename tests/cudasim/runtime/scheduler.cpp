@@ -492,6 +492,18 @@ void sim_forget_memory(uintptr_t start) {
     sim::allocations.erase(found);
 }
 
+// The start of an allocation with another byte than this in a guard zone, or 0.
+uintptr_t sim_find_damage(unsigned char guard_byte) {
+    sim::AllocationsLock lock;
+    for (const auto &[start, allocation] : sim::allocations) {
+        const unsigned char *const before = reinterpret_cast<unsigned char *>(start - allocation.guard);
+        const unsigned char *const after = reinterpret_cast<unsigned char *>(start + allocation.bytes);
+        for (size_t i = 0; i < allocation.guard; ++i)
+            if (before[i] != guard_byte || after[i] != guard_byte) return start;
+    }
+    return 0;
+}
+
 // 0, or 1 with the reason in `error`.
 int sim_launch(const sim::LaunchConfig *config, void (*entry)(void **), void **arguments, char *error,
                size_t error_bytes) {

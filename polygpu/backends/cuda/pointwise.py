@@ -57,7 +57,7 @@ def permute_launch(basis: Basis, p: Permutation, entries: int, **values: int) ->
     return entrywise(_FILE, f"permute<{ctype(basis)}, {cbool(p.evaluated)}>", entries, parameters)
 
 
-class Elementwise(Launcher):
+class Pointwise(Launcher):
     """Kernels of pointwise.cu."""
 
     def pointwise(

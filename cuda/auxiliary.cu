@@ -14,7 +14,7 @@ template <class T> struct SpreadParameters {
     u32 limbs, count, dense;
     Layout layout;
 };
-template <class T> __global__ void __launch_bounds__(256) crt_spread(const SpreadParameters<T> p) {
+template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const SpreadParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
@@ -70,7 +70,7 @@ template <class T> struct ComposeParameters {
     u64 n, length, units, first_unit;
     u32 limbs, count, negacyclic;
 };
-template <class T> __global__ void __launch_bounds__(256) crt_compose(const ComposeParameters<T> p) {
+template <class T> __global__ void __launch_bounds__(256) auxiliary_compose(const ComposeParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
