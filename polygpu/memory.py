@@ -55,11 +55,20 @@ def _available_memory() -> int:
             if key:
                 limits.append(int(words[1]) * 1024)
             elif words[0].isdecimal():
-                limits.append(int(words[0]))
+                limits.append(max(0, int(words[0]) - _held_by_container()))
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
     if addresses != resource.RLIM_INFINITY and (words := _line("/proc/self/statm")):
         limits.append(max(0, addresses - int(words[0]) * page))
     return min(limits)
+
+
+def _held_by_container() -> int:
+    """Bytes of this container that the system cannot take back at once: all but its files' pages."""
+    held, files = (
+        _line("/sys/fs/cgroup/memory.current"),
+        _line("/sys/fs/cgroup/memory.stat", "inactive_file "),
+    )
+    return max(0, int(held[0]) - int(files[1])) if held and files else 0
 
 
 def _line(path: str, key: str = "") -> list[str]:

@@ -1,7 +1,11 @@
 """Calls that come again: another shape, alignment, device, stream, thread or card meets no wrong record."""
 
+import gc
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,8 @@ from oracle import drawn
 import polygpu as pg
 from polygpu import Poly, Ring, linalg
 from polygpu.backends.cuda import launch, multiply
+from polygpu.ops import calls, pointwise, transform
 from polygpu.ops import multiply as multiplication
-from polygpu.ops import pointwise, transform
 
 N = 16
 
@@ -273,13 +277,45 @@ def test_streams_and_threads_share_records(device: str) -> None:
 
 
 @on(*CARDS)
+def test_operands_of_more_axes_than_kernels_take_are_copied_each_time(device: str) -> None:
+    R = ring()
+    deep, flat = drawn(R, (2, 1, 1, 1, 1, 1, 2), 1), drawn(R, (2,), 2)
+    for _ in range(3):
+        for compute in (Poly.add, Poly.sub, Poly.mul, lambda a, b: a.ntt() * b.ntt()):
+            agree(compute, deep, flat)
+            agree(compute, flat, deep)
+        agree(lambda a: a.ntt() + 5, deep)
+        agree(lambda a: a.scale_by(limbs=[3, 4]), deep)
+
+
+@on(*CARDS)
+def test_threads_that_compile_a_kernel_at_once_keep_the_same(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a record has is a bare handle: the kernel that it belongs to must stay."""
+    R, module = Ring(2 * N, [193, 257]), backend().xp.RawModule
+    a, together, get = drawn(R, (5,), 1).to(), Barrier(2), module.get_function
+    monkeypatch.setattr(backend(), "_kernels", {})
+
+    def late(self: Any, name: str) -> Any:
+        together.wait(20)
+        return get(self, name)
+
+    monkeypatch.setattr(module, "get_function", late)
+    in_threads([partial(copy_context().run, a.neg) for _ in range(2)])
+    monkeypatch.setattr(module, "get_function", get)
+    gc.collect()
+    agree(Poly.neg, a.cpu())
+
+
+@on(*CARDS)
 def test_records_are_bounded(device: str) -> None:
     R, compute = ring(), backend()
     for size in range(launch._RECORDS + 20):
         x = drawn(R, (size,), 1)
         agree(Poly.neg, x)
     assert len(R.basis.handles[compute._records_key]) <= launch._RECORDS
-    assert len(R.basis.calls) <= 64
+    assert len(R.basis.calls) <= calls._KEPT
 
 
 @on(*HOST)

@@ -974,6 +974,19 @@ def test_products_by_fft(call: Any, cls: Any, words: Any) -> None:
     check(call, cls, words)
 
 
+def test_what_a_container_holds_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {
+        ("/proc/meminfo", "MemAvailable:"): ["MemAvailable:", str(1 << 30), "kB"],
+        ("/sys/fs/cgroup/memory.max", ""): [str(8 << 30)],
+        ("/sys/fs/cgroup/memory.current", ""): [str(7 << 30)],
+        ("/sys/fs/cgroup/memory.stat", "inactive_file "): ["inactive_file", str(2 << 30)],
+    }
+    monkeypatch.setattr(memory, "_line", lambda path, key="": lines.get((path, key), []))
+    assert memory._available_memory() == 3 << 30
+    lines["/sys/fs/cgroup/memory.max", ""] = ["max"]
+    assert memory._available_memory() > 3 << 30
+
+
 def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is no limit, precision is; nothing is allocated."""
     monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 80)

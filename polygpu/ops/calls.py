@@ -10,11 +10,14 @@ from ..checks import verifying
 from ..plans.basis import Calls
 from ..plans.cache import keep
 
-_KEPT = 64  # of a ring, and of a basis
+_KEPT = 256  # of a ring, and of a basis
 
 
 def recall(calls: Calls, key: tuple[Any, ...], operands: Sequence[Array]) -> Array | None:
-    """The new result of a call that has come before; None where it takes another way."""
+    """The new result of a call that has come before; None where it takes another way.
+
+    The shortest calls (pointwise, to_domain, multiply) spell this out: a Python call is 5 % of theirs.
+    """
     call = calls.get(key)
     return None if call is None or verifying() else call(*operands)
 

@@ -134,6 +134,7 @@ class Event:
 
     @property
     def done(self) -> bool:
+        current_stream()._refuse_capture("cudaEventQuery")
         return True
 
     def synchronize(self) -> None:

@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
+_PER_THREAD = 2  # the address of a stream that is another one in each thread (cudaStreamPerThread)
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
 _log = logging.getLogger("polygpu")
@@ -93,8 +95,8 @@ def describe() -> str:
 
 # ---- memory that outlives a call ----
 
-# What the calls under a recording read, for the graph to keep.
-recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recorded", default=None)
+# What the calls under a recording read, for the graph to keep, and what they launch.
+recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recording", default=None)
 
 
 class Shared:
@@ -120,7 +122,10 @@ class Shared:
         self.value, self._device, self._home, self._parts = value, device, stream, parts
         self._fill, self._launches = fill, launches
         self._made, self._maker = stream.record(), stream.ptr
-        self._streams: dict[int, Any] = {}
+        self.ready = False  # whether all is made: then no stream has to wait
+        # Others than the first that read it. A stream that is gone leaves nothing to wait for but the device.
+        self._readers: dict[int, ReferenceType[Any]] = {}
+        self._all_known = True
         self._one_at_a_time = Lock()
 
     def pending(self) -> list[Any]:
@@ -129,29 +134,49 @@ class Shared:
 
     def on(self, stream: Any) -> Any:
         """The value, for work on a stream, the current one."""
-        if stream.ptr not in self._streams:
-            with self._one_at_a_time:
-                for part in self._parts:
-                    part.on(stream)
-                if stream.ptr != self._maker:
+        with self._one_at_a_time:
+            for part in self._parts:
+                part.on(stream)
+            if not self.ready:
+                if stream.ptr != self._maker or stream.ptr == _PER_THREAD:
                     stream.wait_event(self._made)
                 if self._fill is not None:
                     with self._device:
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
+                        if stream.ptr != self._home.ptr:  # whose pool gets what filling needed
+                            self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
-                self._streams[stream.ptr] = stream
+                self.settle()
+            if stream.ptr != self._home.ptr:
+                self._note(stream)
         recorded = recording.get()
         if recorded is not None:
             recorded.append(self)
         return self.value
 
+    def settle(self) -> None:
+        """Look whether all is made; not while a graph is recorded."""
+        self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
+
+    def _note(self, stream: Any) -> None:
+        if stream.ptr == _PER_THREAD:  # another one in each thread
+            self._all_known = False
+        elif (reader := self._readers.get(stream.ptr)) is None or reader() is not stream:
+            living = {at: reader for at, reader in self._readers.items() if reader() is not None}
+            self._all_known &= len(living) == len(self._readers)
+            self._readers = {**living, stream.ptr: ref(stream)}
+
     def __del__(self) -> None:
-        if self.value is not None and self._streams.keys() - {self._home.ptr}:
+        if self.value is not None and (self._readers or not self._all_known):
             try:  # at the end of the process CUDA may be gone, and this module's names
                 with self._device:
-                    for stream in self._streams.values():
-                        self._home.wait_event(stream.record())
+                    readers = [stream for reader in self._readers.values() if (stream := reader())]
+                    if self._all_known and len(readers) == len(self._readers):
+                        for stream in readers:
+                            self._home.wait_event(stream.record())
+                    else:
+                        self._device.synchronize()
             except Exception:
                 pass
 
@@ -224,7 +249,7 @@ class Device:
 
     @property
     def card(self) -> Card:
-        """What the choice of launches depends on; calls that were prepared for another are forgotten."""
+        """What the choice of launches depends on; calls that were prepared for another are not found."""
         return self._card
 
     @card.setter
@@ -289,11 +314,11 @@ class Device:
     def constant(self, x: Array) -> Array:
         """See Backend: one copy a stream, small arrays known by their values, read-only ones by identity."""
         if x.nbytes <= _SMALL_BYTES:
-            copy = self._small(self._stream().ptr, x.dtype.str, x.shape, x.tobytes())
+            copy = self._small(self._order(), x.dtype.str, x.shape, x.tobytes())
         elif x.flags.writeable:
             return self.from_host(x)
         else:
-            copy = self._large(self._stream().ptr, _Identity(x))
+            copy = self._large(self._order(), _Identity(x))
         recorded = recording.get()
         if recorded is not None:
             recorded.append(copy)
@@ -310,6 +335,11 @@ class Device:
     def _stream(self) -> Any:
         return self.xp.cuda.get_current_stream(self._index)
 
+    def _order(self) -> int:
+        """What all work of the current stream has in common, and no other work has."""
+        stream: int = self._stream().ptr
+        return -get_ident() if stream == _PER_THREAD else stream
+
     def address(self, x: Array) -> int:
         """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
@@ -318,12 +348,8 @@ class Device:
         """See Backend."""
         return self._scope
 
-    def _shared(self, handles: Handles, key: str, make: Callable[[], Any]) -> Any:
-        """What a plan's handles hold for this device, made where they hold nothing."""
-        return self._kept(handles, key, lambda: (make(), ())).on(self._stream())
-
     def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
-        """The same for any stream, of a value that points to others, which are its parts."""
+        """What a plan's handles hold for this device, made where nothing is, with what it points to."""
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
@@ -346,6 +372,9 @@ class Device:
                 with cuda.using_allocator(pool.malloc), stream:
                     f()  # compiles kernels, makes tables, fills the pool
                     stream.synchronize()
+                    for shared in recorded:
+                        if isinstance(shared, Shared):
+                            shared.settle()
                     before = len(recorded)
                     # Other threads may allocate meanwhile.
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)

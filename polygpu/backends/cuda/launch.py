@@ -9,7 +9,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from threading import Lock
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,7 +28,8 @@ ALIGNMENT = graph.ALIGNMENT
 MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
-_RECORDS = 64  # calls of a plan that are kept prepared
+_RECORDS = 256  # calls of a plan that are kept prepared
+_STREAMS = 64  # known to each of them
 # Whose kernels of one thread an entry may start early.
 _EARLY = ("pointwise.cu", "integers.cu", "auxiliary.cu", "fft_product.cu", "rns.cu")
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
@@ -152,7 +154,7 @@ class Prepared:
     def __init__(self, launch: Callable[..., None], steps: Sequence[Any], recipe: Recipe) -> None:
         self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
         self.steps = steps  # those of `launch`
-        self.streams: set[int] = set()  # that have waited for what is used
+        self.streams: set[int] = set()  # that have read what is used, when all of it was made
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
@@ -228,7 +230,8 @@ class Launcher(Device):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._kernels: dict[str, Any] = {}
-        self._free_context = self.xp.cuda.runtime.free
+        self._one_at_a_time = Lock()  # who changes how much shared memory a kernel may take
+        self._make_context = partial(self.xp.cuda.runtime.free, 0)
 
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
@@ -333,17 +336,21 @@ class Launcher(Device):
         if at not in prepared.streams or recorded is not None:
             for shared in prepared.used:
                 shared.on(stream)
-            prepared.streams.add(at)
+            if all(shared.ready for shared in prepared.used):
+                if len(prepared.streams) == _STREAMS:
+                    prepared.streams.clear()
+                prepared.streams.add(at)
         if prepared.temporaries:  # let go when all is launched: who gets them next comes after on the stream
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
         if recorded is not None:
             recorded.append(graph.Launched(prepared.steps, tuple(addresses)))
         try:
-            prepared.launch(at, *addresses)
-        except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
-            self._free_context(0)  # makes the context
-            prepared.launch(at, *addresses)
+            try:
+                prepared.launch(at, *addresses)
+            except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
+                self._make_context()
+                prepared.launch(at, *addresses)
         except _cpu.DriverError as error:
             raise DeviceError(f"{self.name}: {error}") from error
 
@@ -394,15 +401,18 @@ class Launcher(Device):
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )
-                kernel = self._kernels[launch.kernel] = module.get_function(launch.kernel)
+                # Of threads that compile it at once all take the same: records hold its handle alone.
+                kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
             except Exception as error:  # of the compiler, of the loader, of the driver
                 raise DeviceError(
                     f"{self.name}: {launch.kernel} does not compile or load: {error}; "
                     f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {INSTALL}"
                 ) from error
             _log.info("%s: %s in %.2f s", self.name, launch.kernel, time.perf_counter() - began)
-        if launch.shared > max(48 << 10, kernel.max_dynamic_shared_size_bytes):
-            kernel.max_dynamic_shared_size_bytes = launch.shared
+        if launch.shared > 48 << 10:
+            with self._one_at_a_time:
+                if launch.shared > kernel.max_dynamic_shared_size_bytes:
+                    kernel.max_dynamic_shared_size_bytes = launch.shared
         return int(kernel.kernel.ptr)
 
     # ---- operands ----

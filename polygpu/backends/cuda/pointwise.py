@@ -77,7 +77,8 @@ class Pointwise(Launcher):
             lambda: self._pointwise_recipe(basis, op, aligned, shape, *shapes),
             *(*spread, out),
         )
-        return prepared if aligned and spread[0] is a else None
+        copied = any(x is not y for x, y in zip(spread, operands, strict=True))
+        return prepared if aligned and not copied else None
 
     def _pointwise_recipe(
         self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
