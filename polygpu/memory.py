@@ -63,7 +63,7 @@ def _available_memory() -> int:
 
 
 def _held_by_container() -> int:
-    """Bytes of this container that the system cannot take back at once: all but its files' pages."""
+    """Bytes of this container that the system cannot take back at once: not pages of files."""
     held, files = (
         _line("/sys/fs/cgroup/memory.current"),
         _line("/sys/fs/cgroup/memory.stat", "inactive_file "),
