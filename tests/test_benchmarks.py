@@ -693,7 +693,8 @@ def test_tables_of_conversions_follow_the_rows() -> None:
 
 def test_figures_of_conversions_are_times_alone() -> None:
     mod_down = dataclasses.replace(gpu_row("forward", 2**16, 50, 2.9), op="mod_down")
-    assert set(gpu.with_figures(mod_down, 2900.0).figures) == {"us_median", "us_min"}
+    found = gpu.with_figures(mod_down, 2900.0)
+    assert set(found.figures) == {"us_median", "us_min"} and "mod_down, f64 50 bits" in gpu.describe(found)
 
 
 # ---- the GPU's part that needs no GPU ----
