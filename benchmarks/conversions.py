@@ -169,7 +169,7 @@ def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.
     """The transforms that a verb needs: back to the coefficients `down`, and of `up`, both on the host."""
     evaluated = down.ntt()
     x, y = evaluated.to(device), up.to(device)
-    back, forth = x.copy(), y.copy()
+    back, forth = x.intt(), y.ntt()  # in memory of this library, as results are
 
     def work() -> tuple[pg.Poly, pg.Poly]:
         return x.intt(out=back), y.ntt(out=forth)
