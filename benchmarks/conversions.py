@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from math import prod
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,11 @@ class Sizes:
     point: int = 2**20
     inverted: int = 701
     bfv: int = 2**13
+    passes: int = 3  # on the CPU
 
 
 FULL = Sizes()
-QUICK = Sizes(degree=2**13, written=2**13, point=2**16, bfv=2**11)
+QUICK = Sizes(degree=2**13, written=2**13, point=2**16, bfv=2**11, passes=1)
 GPU = Sizes(degree=2**16, limbs=24, special=6, sources=(6,), samples=(2**16, 2**8))
 
 
@@ -419,11 +421,13 @@ def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
 
 
 def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
-    """The rows of one core."""
-    for case in cpu_cases(sizes):
-        with on_cores(1):
-            row = measure(case, packages=packages)
-        yield row
+    """The rows of one core, pass after pass: what disturbs the machine for a while falls on one of them."""
+    own = list(cpu_cases(sizes))
+    for run in range(1, sizes.passes + 1):
+        for case in own:
+            with on_cores(1):
+                row = measure(replace(case, params={**case.params, "run": run}), packages=packages)
+            yield row
 
 
 # ---- the tables ----
@@ -439,34 +443,29 @@ class Line:
     work: str
     op: str
     unit: str  # "ms", "us", or "ns" for each residue or value
-    must: float | None = None
-    """The greatest time, in the unit."""
-    beside: str = ""
-    """The op of the row that it stands beside."""
-    name: str = ""
-    """How the table calls that."""
-    times: float | None = None
-    """The greatest ratio to its time."""
-    only: Mapping[str, int] = field(default_factory=dict)
-    """What params of its rows are."""
-    library: str = "polygpu"
-    """Of the row beside."""
+    must: float | None = None  # the greatest time, in the unit
+    beside: str = ""  # the op of the row that it stands beside
+    name: str = ""  # how the table calls that
+    times: float | None = None  # the greatest ratio to its time
+    only: Mapping[str, int] = field(default_factory=dict)  # what params of its rows are
+    library: str = "polygpu"  # of the row beside
 
     def time(self, row: Row) -> float:
         return row.median / UNITS.get(self.unit, row.work)
 
-    def cells(self, row: Row, beside: Row | None) -> tuple[str, ...]:
-        time, verdicts, more = self.time(row), [], ("", "", "")
+    def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
+        """Of the rows of one shape, one a pass: medians over the passes."""
+        time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
         if self.must is not None:
             verdicts.append(time <= self.must)
-        if beside is not None:
-            ratio = row.median / beside.median
+        if beside:
+            ratio = median(r.median / b.median for r, b in zip(rows, beside, strict=True))
             if self.times is not None:
                 verdicts.append(ratio <= self.times)
-            name = f"{self.name}, {figure(self.time(beside))} {self.unit}"
+            name = f"{self.name}, {figure(median(map(self.time, beside)))} {self.unit}"
             more = (name, figure(ratio), text(self.times))
         holds = "" if not verdicts else "yes" if all(verdicts) else "no"
-        return (self.work, shape(row), f"{figure(time)} {self.unit}", text(self.must), *more, holds)
+        return (self.work, shape(rows[0]), f"{figure(time)} {self.unit}", text(self.must), *more, holds)
 
 
 def text(x: float | None) -> str:
@@ -553,6 +552,10 @@ GPU_LINES = (
 OPS = frozenset(op for line in (*CPU_LINES, *GPU_LINES) for op in (line.op, line.beside) if op)
 
 
+def params_but_run(row: Row) -> tuple[tuple[str, int | str], ...]:
+    return tuple(sorted((key, value) for key, value in row.params.items() if key != "run"))
+
+
 @dataclass(frozen=True)
 class ConversionKind:
     """One table: lines in their order, for each shape that was measured."""
@@ -567,16 +570,19 @@ class ConversionKind:
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The table of the rows of one machine."""
-        own = self.rows(rows)
-        known = {(row.op, row.library, tuple(sorted(row.params.items()))): row for row in own}
+        measured: dict[Any, dict[Any, Row]] = {}  # of each op, library and shape by pass
+        for row in self.rows(rows):
+            measured.setdefault((row.op, row.library, params_but_run(row)), {})[row.params.get("run")] = row
         body = []
         for line in self.lines:
-            shown = (r for r in own if r.op == line.op and r.library == "polygpu")
-            shown = (r for r in shown if line.only.items() <= r.params.items())
-            for row in sorted(shown, key=lambda r: [int(r.params[key]) for key in ("bits", "limbs", "n")]):
-                beside = known.get((line.beside, line.library, tuple(sorted(row.params.items()))))
-                if beside is not None or not line.beside:
-                    body.append(line.cells(row, beside))
+            shown = [key for key in measured if key[:2] == (line.op, "polygpu")]
+            shown = [key for key in shown if line.only.items() <= dict(key[2]).items()]
+            for key in sorted(shown, key=lambda key: [dict(key[2])[name] for name in ("bits", "limbs", "n")]):
+                beside = measured.get((line.beside, line.library, key[2]), {})
+                passes = [run for run in measured[key] if run in beside or not line.beside]
+                if passes:
+                    own = [measured[key][run] for run in passes]
+                    body.append(line.cells(own, [beside[run] for run in passes if line.beside]))
         if body:
             yield Table(
                 self.title, ("work", "shape", "time", "must", "beside", "ratio", "must", "holds"), tuple(body)
@@ -585,7 +591,7 @@ class ConversionKind:
 
 KINDS = {
     "cpu-conversions": ConversionKind(
-        "Between bases of moduli, integers and samples, on one core", "cpu", CPU_LINES
+        "Between bases of moduli, integers and samples, on one core, medians over passes", "cpu", CPU_LINES
     ),
     "gpu-conversions": ConversionKind(
         f"Between bases of moduli in a CUDA graph of {GRAPH_CALLS} calls, and samples", "gpu", GPU_LINES
