@@ -1,11 +1,13 @@
 """Products and transforms on the CPU, beside other Python libraries, in one process.
 
-    python -m benchmarks.cpu [--quick] [--out DIR]
+    python -m benchmarks.cpu [--quick] [--only SECTION] [--out DIR]
 
 Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
 uniformly from [0, q), q prime; complex transforms on the same batch of rows, products of matrices on
-the same random residues. Which conversions a row includes: docs/performance.md. Last the goals of the
-core (goals.py) and their table.
+the same random residues. Which conversions a row includes: docs/performance.md.
+
+Sections: libraries; goals (of the core: goals.py); conversions (between bases of moduli, integers and
+samplers: conversions.py).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 
-from . import goals
+from . import conversions, goals
 from .harness import RESULTS, Case, Row, measure, on_cores, print_table, record
 from .matrices import Product, multiply_integers
 from .polynomials import Residues, Workload, bit_reversal, folded, from_flint, to_flint
@@ -39,6 +41,7 @@ MATRICES = (128, 512, 1024)  # rows and columns
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "numba", "scipy")
+SECTIONS = ("libraries", "goals", "conversions")
 
 
 def polygpu_cases(w: Workload) -> Iterator[Case]:
@@ -383,13 +386,17 @@ def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
                 yield from of_square(square)
 
 
-def measured(quick: bool) -> Iterator[Row]:
-    """The rows of all cases, on one core, then those of the goals."""
-    for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
-        with on_cores(1):
-            row = measure(case, packages=PACKAGES)
-        yield row
-    yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
+def measured(quick: bool, sections: Sequence[str] = SECTIONS) -> Iterator[Row]:
+    """The rows of some sections, one after the other."""
+    if "libraries" in sections:
+        for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
+            with on_cores(1):
+                row = measure(case, packages=PACKAGES)
+            yield row
+    if "goals" in sections:
+        yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
+    if "conversions" in sections:
+        yield from conversions.measured(conversions.QUICK if quick else conversions.FULL, PACKAGES)
 
 
 def describe(row: Row) -> str:
@@ -406,11 +413,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}, goals once",
     )
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="this section, or several")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
 
     rows = []
-    for row in measured(options.quick):
+    for row in measured(options.quick, options.only or SECTIONS):
         rows.append(row)
         record(row, options.out)
         print(describe(row), flush=True)

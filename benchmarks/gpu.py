@@ -8,7 +8,8 @@ cache: their rows show what a launch costs. `eff1` of a row is the share of the 
 one reading and one writing of its coefficients reach; `copy_gbps` counts both directions too.
 
 Sections: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to back:
-calls.py); first (the first product of a process: first.py); cufft.
+calls.py); first (the first product of a process: first.py); conversions (between bases of moduli, and
+samplers: conversions.py); cufft.
 
 A card that works for long reaches its power limit and lowers its clock: it rests before each row, and some
 rows are repeated after a load.
@@ -41,7 +42,7 @@ from polygpu.backends.cuda import absence
 from polygpu.backends.cuda.words import groups_of
 from polygpu.backends.reference import evaluate, reverse_bits
 
-from . import calls, first
+from . import calls, conversions, first
 from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, print_table, record
 from .report import KINDS
 
@@ -53,7 +54,7 @@ QUICK = (2**12, 2**14, 2**16)
 SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # one polynomial
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
 STRUCTURE_DEGREE = 2**16  # automorphisms and products point by point
-SECTIONS = ("batches", "calls", "first", "cufft")
+SECTIONS = ("batches", "calls", "first", "conversions", "cufft")
 LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after so long a load
 COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
@@ -461,16 +462,20 @@ def programme(
     for size in calls.SQUARES:
         yield "calls", f"matrices of integers, {size}", partial(calls.square_cases, size)
     yield "first", "first products", first.cases
+    for bits in PRIME_BITS:
+        yield "conversions", f"conversions, {bits} bits", partial(conversions.gpu_cases, DEVICE, bits)
+    yield "conversions", "samplers", partial(conversions.sampler_cases, DEVICE, conversions.GPU, few=True)
     for word_bytes, n in itertools.product((8, 16), degrees):
         yield "cufft", f"cuFFT, {word_bytes} bytes, n = {n}", partial(cufft_cases, n, word_bytes)
 
 
 def with_figures(row: Row, copy_gbps: float) -> Row:
-    """The row and what the tables show: times in us, and the share of the copy's bandwidth."""
+    """The row and what the tables show: times in us; where memory is the bound, the share of the copy's."""
     word_bytes = int(row.params["word_bytes"])
     assert row.minimum is not None
     figures = {"us_median": round(row.median / 1000, 3), "us_min": round(row.minimum / 1000, 3)}
-    if row.params.get("launch") not in (calls.HOST, calls.BACK_TO_BACK, "first"):  # not bound by memory
+    bound = row.op not in conversions.OPS
+    if bound and row.params.get("launch") not in (calls.HOST, calls.BACK_TO_BACK, "first"):
         figures |= {
             "ps_per_coef": round(1000 * row.median / row.work, 3),
             "copy_gbps": round(copy_gbps, 1),

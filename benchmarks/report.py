@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import calls, roofline
+from . import calls, conversions, roofline
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
@@ -315,7 +315,16 @@ def per_butterfly(row: Row, _: Row | None) -> str:
     return f"{us(row)} ({figure(row.median / (n / 2 * math.log2(n)))})"
 
 
-AnyKind = Kind | BatchKind | ExactKind | GpuKind | calls.CallKind | cpu_goals.GoalKind | StudyKind
+AnyKind = (
+    Kind
+    | BatchKind
+    | ExactKind
+    | GpuKind
+    | calls.CallKind
+    | conversions.ConversionKind
+    | cpu_goals.GoalKind
+    | StudyKind
+)
 
 KINDS: dict[str, AnyKind] = {
     "cpu-product": Kind(
@@ -343,6 +352,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary),
     **calls.KINDS,
+    **conversions.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,
     **gemm.KINDS,

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices import needs_compiler, use
 
 import polygpu as pg
-from benchmarks import calls, cpu, first, goals, gpu, harness, polynomials, products, report
+from benchmarks import calls, conversions, cpu, first, goals, gpu, harness, polynomials, products, report
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
 from benchmarks.tables import Goal
@@ -327,7 +328,7 @@ def test_libraries_agree_and_a_whole_run_works(
     monkeypatch.setattr(cpu, "QUICK_MATRICES", (24,))
     monkeypatch.setattr(goals, "QUICK", TINY)
     hurry(monkeypatch)
-    cpu.main(["--quick", "--out", str(tmp_path)])
+    cpu.main(["--quick", "--only", "libraries", "--only", "goals", "--out", str(tmp_path)])
     rows = harness.rows(tmp_path)
     ops = {"product", "ntt", "intt", "fft64", "matmul"} | set(goals.OPS) - {"nmod_poly.mul"}
     assert {r.op for r in rows if r.library == "polygpu"} == ops
@@ -374,8 +375,7 @@ def test_absent_libraries_are_skipped_with_a_line(
     monkeypatch.setattr(cpu, "LIBRARIES", (("no_such_module", cpu.flint_cases),))
     monkeypatch.setattr(cpu, "BATCH_LIBRARIES", ())
     monkeypatch.setattr(cpu, "SQUARE_LIBRARIES", ())
-    monkeypatch.setattr(goals, "measured", lambda sizes, packages: iter(()))
-    cpu.main(["--quick", "--out", str(tmp_path)])
+    cpu.main(["--quick", "--only", "libraries", "--out", str(tmp_path)])
     assert "no_such_module: not installed, skipped" in capsys.readouterr().out
 
 
@@ -564,6 +564,139 @@ def test_goals_that_follow_from_two_rows() -> None:
         goal_lines(rows[:1])["Poly.mul, N = 2^16, 30-bit prime, times as fast as python-flint"][3:]
         == [""] * 3
     )
+
+
+# ---- between bases of moduli, integers and samples ----
+
+FEW = conversions.Sizes(
+    degree=16,
+    limbs=6,
+    special=3,
+    sources=(3, 4),
+    read=16,
+    written=16,
+    samples=(8, 3),
+    point=64,
+    inverted=7,
+    bfv=16,
+    passes=2,
+)
+CONVERSION_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in conversions.KINDS)
+
+
+def notices(case: Case) -> bool:
+    """Whether the result is right, and one that is wrong in any of some places is refused."""
+    right = case.values(case.run()).copy()
+    assert case.verify(right), case
+    for at in {0, right.size // 3, right.size - 1}:
+        wrong = right.copy()
+        wrong.reshape(-1)[at] ^= 1
+        if case.verify(wrong):
+            return False
+    return True
+
+
+def test_wrong_conversions_integers_and_samples_are_noticed() -> None:
+    cases = list(conversions.cpu_cases(FEW))
+    assert all(map(notices, cases))
+    beside = {line.beside for line in conversions.CPU_LINES} - {""}
+    assert {case.op for case in cases} == {line.op for line in conversions.CPU_LINES} | beside
+
+
+@needs_compiler
+@pytest.mark.parametrize("bits", gpu.PRIME_BITS)
+def test_conversions_in_graphs_are_compared_and_written_by_each_replay(bits: int) -> None:
+    with use("simulated") as device, pg.device("cpu"):
+        cases = [*conversions.gpu_cases(device, bits, FEW)]
+        cases += conversions.sampler_cases(device, FEW, few=True)
+        assert all(map(notices, cases))
+        assert all(case.calls == conversions.GRAPH_CALLS for case in cases[:-3])
+    words = {case.params["word"] for case in cases[:-3]}
+    assert words == {{30: "u32", 50: "f64", 60: "u64"}[bits]}
+    beside = {line.beside for line in conversions.GPU_LINES} - {""}
+    assert {case.op for case in cases} == {line.op for line in conversions.GPU_LINES} | beside
+
+
+def test_the_section_of_conversions_is_measured_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(conversions, "QUICK", FEW)
+    hurry(monkeypatch)
+    cpu.main(["--quick", "--only", "conversions", "--out", str(tmp_path)])
+    rows = harness.rows(tmp_path)
+    assert {r.params["run"] for r in rows} == {1, 2}
+    assert {r.op for r in rows} <= conversions.OPS and len(rows) == len(
+        {str(r.params) + r.op + r.library for r in rows}
+    )
+    assert all(r.machine["cores"] == 1 for r in rows)
+    inverses = [r for r in rows if r.op == "poly.inverse"]
+    assert {r.library for r in inverses} == {"polygpu", "python-flint"} and len(
+        {r.digest for r in inverses}
+    ) == 1
+    text = report.rewrite(CONVERSION_PAGE, rows)
+    for line in conversions.CPU_LINES:
+        if line.only.get("limbs", 3) == 3:  # those of other sizes were not measured
+            assert f"| {line.work} | N = " in text, line
+    assert "Between bases of moduli" in capsys.readouterr().out
+    assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 4
+
+
+def conversion_row(op: str, ns: float, **params: int | str) -> Row:
+    own: dict[str, int | str] = {"n": 2**15, "bits": 50, "limbs": 12, "to": 11, "batch": 2}
+    library = str(params.pop("library", "polygpu"))
+    return row(op=op, library=library, params=own | params, median=ns)
+
+
+def test_tables_of_conversions_follow_the_rows() -> None:
+    digit: dict[str, int | str] = {"limbs": 3, "to": 12, "batch": 1}
+    inverse: dict[str, int | str] = {"n": 701, "bits": 2, "limbs": 1, "to": 1, "batch": 1, "q": 3}
+    rows = [
+        *(conversion_row("rescale", ns, run=run) for run, ns in enumerate((1.9e6, 1.7e6, 9e6), 1)),
+        *(conversion_row("rescale: transforms", ns, run=run) for run, ns in enumerate((9e5, 1e6, 8e6), 1)),
+        conversion_row("mod_down", 9e6, **digit),  # without its transforms
+        conversion_row("convert exact", 3.0e5, **digit),
+        conversion_row("convert fast", 2.5e5, **digit),
+        conversion_row("convert: transforms", 1e6, **digit),
+        conversion_row("convert fast", 7e5, limbs=6, to=12, batch=1),  # without the exact one
+        conversion_row("poly.inverse", 5e5, **inverse),
+        conversion_row("poly.inverse", 2e5, library="python-flint", **inverse),
+        dataclasses.replace(
+            conversion_row("ternary", 2**16 * 2.5, n=2**12, limbs=1, to=1, batch=16), work=2**16
+        ),
+        row(op="ntt"),
+    ]
+    text = report.rewrite(CONVERSION_PAGE, rows)
+    (body,) = [part for part in text.split("<!-- end: cpu-conversions -->") if "rescale" in part]
+    lines = [line[2:-2].split(" | ") for line in body.splitlines() if line.startswith("| ")]
+    ciphertext, three = (
+        "N = 2^15, 12 to 11 limbs of 50 bits, 2 polynomials",
+        "N = 2^15, 3 to 12 limbs of 50 bits",
+    )
+    alone, evaluated, flint = (
+        "transforms alone, 1.00 ms",
+        "transforms if evaluated, 1.00 ms",
+        "FLINT, 0.200 ms",
+    )
+    many, one = "N = 2^12, 1 limb, 50 bits, 16 polynomials", "N = 701, 1 limb, 2 bits"
+    assert lines[2:] == [
+        ["rescale of a ciphertext", ciphertext, "1.90 ms", "2.4", alone, "1.70", "1.8", "yes"],
+        ["convert, exact, of a digit", three, "0.300 ms", "", evaluated, "0.300", "0.35", "yes"],
+        ["convert, exact", three, "0.300 ms", "", '"fast", 0.250 ms', "1.20", "1.4", "yes"],
+        ["ternary", many, "2.50 ns a value", "2", "", "", "", "no"],
+        ["inverse modulo 3 and X^N - 1", one, "0.500 ms", "", flint, "2.50", "2", "no"],
+    ]
+    assert text.count("Nothing has been measured yet.") == 1  # on a GPU
+    card = {"kind": "gpu", "name": "Some GPU", "driver": "580", "cuda": "13.0", "cupy": "14.0"}
+    on_gpu = [dataclasses.replace(r, machine=card) for r in (rows[0], rows[3])]
+    both = report.rewrite(CONVERSION_PAGE, [*rows, *on_gpu])
+    assert f"| {ciphertext} | 1900 us |  | transforms alone, 900 us | 2.11 | 1.8 | no |" in both
+    assert "Some GPU, driver 580" in both and both.count("1.90 ms") == 1
+
+
+def test_figures_of_conversions_are_times_alone() -> None:
+    mod_down = dataclasses.replace(gpu_row("forward", 2**16, 50, 2.9), op="mod_down")
+    found = gpu.with_figures(mod_down, 2900.0)
+    assert set(found.figures) == {"us_median", "us_min"} and "mod_down, f64 50 bits" in gpu.describe(found)
 
 
 # ---- the GPU's part that needs no GPU ----
@@ -894,7 +1027,13 @@ def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
     assert len(groups) == len({name for _, name in groups})
     count = {section: sum(own == section for own, _ in groups) for section in gpu.SECTIONS}
     degrees = len(gpu.DEGREES)
-    assert count == {"batches": 3 * (degrees + 1) + 4, "calls": 3 * 8 + 3, "first": 1, "cufft": 2 * degrees}
+    assert count == {
+        "batches": 3 * (degrees + 1) + 4,
+        "calls": 3 * 8 + 3,
+        "first": 1,
+        "conversions": 3 + 1,
+        "cufft": 2 * degrees,
+    }
     assert sum(count.values()) == len(groups)
 
 

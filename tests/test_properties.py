@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import polygpu as pg
 from polygpu import _cpu
-from polygpu.testing import coefficients, multiply_integers, polys, rings
+from polygpu.testing import chains, coefficients, edge_coefficients, multiply_integers, polys, rings
 
 
 def flint_product(a, b, n, modulus, kind):
@@ -138,6 +138,100 @@ def test_integers_go_in_and_come_out(ring, data):
     centred = poly.to_bigints(centered=True).tolist()
     assert all(-ring.modulus <= 2 * v < ring.modulus for v in centred)
     assert ring(centred) == poly
+
+
+# ---- between bases of moduli ----
+
+CONVERSIONS = st.sampled_from(("exact", "fast"))
+
+
+def edge_polys(ring, divisor=1, batch=(2,)):
+    return polys(ring, batch, values=edge_coefficients(ring, divisor))
+
+
+def assert_between(a, low, high):
+    """The coefficients are numbers from low to high, modulo Q."""
+    assert ((a.to_bigints() - low) % a.ring.modulus <= high - low).all()
+
+
+@on("cpu", "cuda")
+@given(chains(), CONVERSIONS, CONVERSIONS, st.data())
+def test_raised_values_come_back(rings, up, down, data):
+    Q, P = rings
+    R, a = Q.join(P), data.draw(edge_polys(Q))
+    raised = a.mod_up(R, up)
+    assert raised.restrict(Q) == a
+    for rounding in ("nearest", "floor"):
+        assert (raised * P.modulus).mod_down(Q, rounding, down) == a
+    assert pg.rns.scale(raised * P.modulus, 1, Q, divisor=P) == a
+    assert pg.rns.scale(a, Q.modulus, P) == a.convert(P)
+
+
+@on("cpu", "cuda")
+@given(chains(), st.data())
+def test_values_convert_there_and_back_where_there_is_room(rings, data):
+    small, large = sorted(rings, key=lambda ring: ring.modulus)
+    a = data.draw(edge_polys(small))
+    assert a.convert(large).convert(small) == a
+
+
+@on("cpu", "cuda")
+@given(chains(), CONVERSIONS, st.data())
+def test_raising_adds_multiples_of_the_modulus(rings, conversion, data):
+    Q, P = rings
+    R, (a, b) = Q.join(P), data.draw(edge_polys(Q))
+    turns = 1 + (3 * (len(Q.moduli) // 2) if conversion == "fast" else 0)
+    difference = (a + b).mod_up(R, conversion) - a.mod_up(R, conversion) - b.mod_up(R, conversion)
+    assert difference.restrict(Q) == 0
+    assert_between(difference.mod_down(P), -turns, turns)
+
+
+@on("cpu", "cuda")
+@given(chains(), st.data())
+def test_limbs_taken_apart_are_joined_again(rings, data):
+    R = rings[0].join(rings[1])
+    order = data.draw(st.permutations(range(len(R.moduli))))
+    cut, a = data.draw(st.integers(1, len(order) - 1)), data.draw(edge_polys(R))
+    parts = [a.restrict(R[chosen]) for chosen in (order[:cut], order[cut:])]
+    assert pg.rns.join(*parts).restrict(R) == a
+    assert pg.rns.join(parts[0].intt(), parts[1]) == a.restrict(R[order])
+
+
+@on("cpu", "cuda")
+@given(chains(), CONVERSIONS, st.data())
+def test_digits_times_the_gadget_give_the_value(rings, conversion, data):
+    Q, P = rings
+    a, size = data.draw(edge_polys(Q)), data.draw(st.integers(1, len(Q.moduli)))
+    numbers = pg.rns.gadget(Q, size)
+    for S in (Q, Q.join(P)):
+        digits = a.digits(S, size, conversion)
+        assert digits.scale_by(numbers).sum(axis=-1).restrict(Q) == a
+
+
+@on("cpu", "cuda")
+@given(chains(), st.integers(2, 5), CONVERSIONS, st.data())
+def test_a_divided_sum_is_near_the_sum_of_divided_values(rings, count, conversion, data):
+    """A rounding is off by a half, or by less than 1 downwards; a fast conversion by some multiples of P."""
+    Q, P = rings
+    a = data.draw(edge_polys(Q.join(P), P.modulus, (count,)))
+    dropped, fast = len(P.moduli), conversion == "fast"
+
+    def difference(rounding):
+        return a.sum().mod_down(Q, rounding, conversion) - a.mod_down(Q, rounding, conversion).sum()
+
+    far = (count + 1) // 2 + fast * (count + 1) * (dropped // 2)
+    assert_between(difference("nearest"), -far, far)
+    more = fast * (dropped - 1)
+    assert_between(difference("floor"), -more, count - 1 + count * more)
+
+
+@on("cpu", "cuda")
+@given(chains(), st.data())
+def test_rescaling_in_steps_is_off_by_one_at_most(rings, data):
+    R = rings[0].join(rings[1])
+    assume(len(R.moduli) > 2)
+    a = data.draw(edge_polys(R, R.moduli[-1] * R.moduli[-2]))
+    assert_between(a.rescale().rescale() - a.rescale(2), -1, 1)
 
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])

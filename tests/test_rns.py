@@ -6,13 +6,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from devices import on, over, use
-from hypothesis import given
+from devices import DEVICES, on, over, use
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import chain, draw, everywhere
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
+from polygpu.testing import chains, coefficients, edge_coefficients, polys
 
 # ---- definitions, in Python ints ----
 
@@ -40,6 +41,31 @@ def fast(x: int, moduli) -> int:
     """The sum of y_i Q/q_i."""
     Q = math.prod(moduli)
     return sum(centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli)
+
+
+def fast_down(x: int, moduli) -> int:
+    """The sum of y_i Q/q_i, y_i in [0, q_i)."""
+    Q = math.prod(moduli)
+    return sum(x * pow(Q // q, -1, q) % q * (Q // q) for q in moduli)
+
+
+def nearest(x: int, P: int) -> int:
+    return (2 * x + P) // (2 * P)
+
+
+# What a division by the product of some moduli takes away.
+TAKEN = {
+    ("nearest", "exact"): lambda x, moduli: centred(x, math.prod(moduli)),
+    ("nearest", "fast"): fast,
+    ("floor", "exact"): lambda x, moduli: x % math.prod(moduli),
+    ("floor", "fast"): fast_down,
+}
+
+
+def divided(x: int, moduli, rounding: str, conversion: str = "exact", t: int = 1) -> int:
+    """x less what is taken away, over P, and what keeps it modulo t."""
+    P, taken = math.prod(moduli), TAKEN[rounding, conversion](x, moduli)
+    return (x - taken) // P + centred(taken * pow(P, -1, t), t)
 
 
 def holds(a: Poly, values: np.ndarray) -> None:
@@ -207,7 +233,7 @@ def test_divisions_are_rounded_to_the_nearest_or_down(name):
         a = value(R, (2,), dropped=P)
         for domain in domains(R):
             x = entered(a, domain)
-            holds(x.mod_down(S), each(lambda v, P=P: (2 * v + P) // (2 * P), ints(a)))
+            holds(x.mod_down(S), each(partial(nearest, P=P), ints(a)))
             holds(x.mod_down(S, "floor"), each(lambda v, P=P: v // P, ints(a)))
 
 
@@ -218,17 +244,14 @@ def test_fast_divisions_stay_within_their_error(name):
         dropped = [q for q in R.moduli if q not in S.moduli]
         a = value(R, (2,), dropped=P)
 
-        def down(v, dropped=dropped, P=P):
-            return sum(v * pow(P // q, -1, q) % q * (P // q) for q in dropped)
-
         for domain in domains(R):
             x = entered(a, domain)
-            nearest = each(lambda v, d=dropped, P=P: (v - fast(v % P, d)) // P, ints(a))
-            holds(x.mod_down(S, conversion="fast"), nearest)
-            lower = each(lambda v, P=P: (v - down(v)) // P, ints(a))
+            near = each(lambda v, d=dropped, P=P: (v - fast(v, d)) // P, ints(a))
+            holds(x.mod_down(S, conversion="fast"), near)
+            lower = each(lambda v, d=dropped, P=P: (v - fast_down(v, d)) // P, ints(a))
             holds(x.mod_down(S, "floor", "fast"), lower)
-            exact = each(lambda v, P=P: (2 * v + P) // (2 * P), ints(a))
-            assert max(abs(nearest - exact).ravel()) <= len(dropped) // 2
+            exact = each(partial(nearest, P=P), ints(a))
+            assert max(abs(near - exact).ravel()) <= len(dropped) // 2
             assert all(0 <= u < len(dropped) for u in (each(lambda v, P=P: v // P, ints(a)) - lower).ravel())
 
 
@@ -240,15 +263,11 @@ def test_divisions_keep_the_plaintext(name):
             continue
         for S, P in parts(R):
             a = value(R, (2,), dropped=P)
+            dropped = [q for q in R.moduli if q not in S.moduli]
             for domain in domains(R):
                 for rounding in ("nearest", "floor"):
                     b = entered(a, domain).mod_down(S, rounding, plaintext=t)
-
-                    def divided(v, P=P, t=t, rounding=rounding):
-                        taken = centred(v, P) if rounding == "nearest" else v % P
-                        return (v - taken) // P + centred(taken * pow(P, -1, t), t)
-
-                    values = each(divided, ints(a))
+                    values = each(partial(divided, moduli=dropped, rounding=rounding, t=t), ints(a))
                     assert all(
                         (P * y - x) % t == 0 for x, y in zip(ints(a).ravel(), values.ravel(), strict=True)
                     )
@@ -259,9 +278,9 @@ def test_divisions_keep_the_plaintext(name):
 def test_rescaled_values_lose_their_last_limbs(name):
     R = RINGS[name]
     a = value(R, (2,), dropped=R.moduli[-1])
-    holds(a.rescale(), each(lambda v: (2 * v + R.moduli[-1]) // (2 * R.moduli[-1]), ints(a)))
+    holds(a.rescale(), each(partial(nearest, P=R.moduli[-1]), ints(a)))
     P = math.prod(R.moduli[-2:])
-    holds(entered(a, domains(R)[-1]).rescale(2), each(lambda v: (2 * v + P) // (2 * P), ints(a)))
+    holds(entered(a, domains(R)[-1]).rescale(2), each(partial(nearest, P=P), ints(a)))
 
 
 @every_chain
@@ -341,7 +360,7 @@ def test_values_that_no_double_decides_are_decided_exactly(name):
             values = np.array([numbers[i % len(numbers)] % Q for i in range(R.n)], object)
             a = R(values)
             holds(a.convert(others(R)[1]), each(lambda x: centred(x, Q), values))
-            holds(a.mod_down(S), each(lambda v, P=P: (2 * v + P) // (2 * P), values))
+            holds(a.mod_down(S), each(partial(nearest, P=P), values))
             holds(a.mod_down(S, "floor"), each(lambda v, P=P: v // P, values))
             holds(
                 pg.rns.scale(a, 1, others(R)[1]), each(lambda x: (2 * centred(x, Q) + Q) // (2 * Q), values)
@@ -357,7 +376,142 @@ def test_the_guard_of_the_estimate_holds_for_many_limbs(k):
     holds(R(values).convert(S), each(lambda x: centred(x, R.modulus), values))
     P = math.prod(R.moduli[1:])
     values = np.array([(R.moduli[0] // 3 * P + P // 2 + d) % R.modulus for d in range(-32, 32)], object)
-    holds(R(values).mod_down(R[:1]), each(lambda v: (2 * v + P) // (2 * P), values))
+    holds(R(values).mod_down(R[:1]), each(partial(nearest, P=P), values))
+
+
+# ---- every verb on drawn chains: any sizes of limbs, both domains, values where roundings turn ----
+
+
+def drawn(choose, R: Ring, divisor: int = 1, batch=None) -> Poly:
+    values = choose(st.sampled_from((coefficients(R), edge_coefficients(R, divisor))))
+    return choose(polys(R, batch=batch, values=values))
+
+
+def some_of(choose, R: Ring) -> Ring:
+    """Limbs of R, in any order."""
+    order = choose(st.permutations(range(len(R.moduli))))
+    chosen = order[: choose(st.integers(1, len(order)))]
+    S = R[chosen]
+    assert S.moduli == tuple(R.moduli[i] for i in chosen)
+    return S
+
+
+def told(b: Poly, S: Ring, domain: str, values: np.ndarray) -> None:
+    """The value, of S, in the operand's domain if S has it."""
+    assert (b.ring, b.domain) == (S, domain if S.has_eval else "coef")
+    holds(b, values)
+
+
+def check_restrict(choose, Q: Ring, P: Ring) -> None:
+    R = Q.join(P)
+    assert R.moduli == Q.moduli + P.moduli
+    a, S = drawn(choose, R), some_of(choose, R)
+    told(a.restrict(S), S, a.domain, ints(a))
+
+
+def check_join(choose, Q: Ring, P: Ring) -> None:
+    a, b = drawn(choose, Q, batch=(2, 1)), drawn(choose, P, batch=(3,))
+    joined, domain = Q.join(P), "eval" if "eval" in (a.domain, b.domain) else "coef"
+    q, p = Q.modulus, P.modulus
+    told(pg.rns.join(a, b), joined, domain, ints(a) * p * pow(p, -1, q) + ints(b) * q * pow(q, -1, p))
+
+
+def check_convert(choose, Q: Ring, P: Ring) -> None:
+    a, S = drawn(choose, Q), choose(st.sampled_from((P, P.join(some_of(choose, Q)), Q)))
+    told(a.convert(S), S, a.domain, each(partial(centred, m=Q.modulus), ints(a)))
+    told(a.convert(S, "fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
+
+
+def check_mod_up(choose, Q: Ring, P: Ring) -> None:
+    a, S = drawn(choose, Q), choose(st.sampled_from((Q.join(P), P.join(Q))))
+    told(a.mod_up(S), S, a.domain, each(partial(centred, m=Q.modulus), ints(a)))
+    told(a.mod_up(S, "fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
+
+
+def check_mod_down(choose, Q: Ring, P: Ring) -> None:
+    R, S = choose(st.sampled_from((Q.join(P), P.join(Q)))), some_of(choose, Q)
+    dropped = [q for q in R.moduli if q not in S.moduli]
+    a, t = drawn(choose, R, math.prod(dropped)), choose(st.sampled_from((2, 3, 65537, 2**61 - 1, 2**64)))
+    for rounding, conversion in TAKEN:
+        expected = each(partial(divided, moduli=dropped, rounding=rounding, conversion=conversion), ints(a))
+        told(a.mod_down(S, rounding, conversion), S, a.domain, expected)
+        if math.gcd(t, math.prod(dropped)) == 1:
+            b = a.mod_down(S, rounding, conversion, plaintext=t)
+            expected = each(
+                partial(divided, moduli=dropped, rounding=rounding, conversion=conversion, t=t), ints(a)
+            )
+            told(b, S, a.domain, expected)
+
+
+def check_rescale(choose, Q: Ring, P: Ring) -> None:
+    R = Q.join(P)
+    k = choose(st.integers(1, len(R.moduli) - 1))
+    a = drawn(choose, R, math.prod(R.moduli[-k:]))
+    expected = each(partial(nearest, P=math.prod(R.moduli[-k:])), ints(a))
+    told(a.rescale(k), R[:-k], a.domain, expected)
+
+
+def check_scale(choose, Q: Ring, P: Ring) -> None:
+    divisor = choose(st.sampled_from((None, some_of(choose, Q))))
+    S = choose(st.sampled_from((P, Q, P.join(some_of(choose, Q)))))
+    D = (divisor or Q).modulus
+    a, t = (
+        drawn(choose, Q, D),
+        choose(st.one_of(st.integers(-(10**25), 10**25), st.sampled_from((1, D, 2**64)))),
+    )
+    expected = each(lambda x: nearest(t * centred(x, Q.modulus), D), ints(a))
+    told(pg.rns.scale(a, t, S, divisor), S, a.domain, expected)
+
+
+def check_digits(choose, Q: Ring, P: Ring) -> None:
+    a, size = drawn(choose, Q), choose(st.integers(1, len(Q.moduli)))
+    S = choose(st.sampled_from((Q, P, Q.join(P), P.join(some_of(choose, Q)))))
+    groups = [Q.moduli[i : i + size] for i in range(0, len(Q.moduli), size)]
+    numbers = pg.rns.gadget(Q, size)
+    exact, estimated = a.digits(S, size), a.digits(S, size, "fast")
+    assert exact.shape == estimated.shape == (*a.shape, len(groups)) and len(numbers) == len(groups)
+    for j, group in enumerate(groups):
+        assert 0 <= numbers[j] < Q.modulus
+        assert [numbers[j] % q for q in Q.moduli] == [int(q in group) for q in Q.moduli]
+        told(exact[..., j], S, a.domain, each(partial(centred, m=math.prod(group)), ints(a)))
+        told(estimated[..., j], S, a.domain, each(partial(fast, moduli=group), ints(a)))
+
+
+def check_scale_by(choose, Q: Ring, P: Ring) -> None:
+    R = Q.join(P)
+    a, factor = drawn(choose, R, batch=(2,)), st.integers(-R.modulus, R.modulus)
+    x, y = choose(factor), choose(factor)
+    told(a.scale_by([x, y]), R, a.domain, ints(a) * np.array([[x], [y]], object))
+    b = a.scale_by(limbs=[*[x] * len(Q.moduli), *[y] * len(P.moduli)])
+    told(b.restrict(Q), Q, b.domain, ints(a) * x)
+    told(b.restrict(P), P, b.domain, ints(a) * y)
+
+
+CHECKS = {
+    "restrict": check_restrict,
+    "join": check_join,
+    "convert": check_convert,
+    "mod_up": check_mod_up,
+    "mod_down": check_mod_down,
+    "rescale": check_rescale,
+    "scale": check_scale,
+    "digits": check_digits,
+    "scale_by": check_scale_by,
+}
+SLOWER = {DEVICES["reference"]: 2, DEVICES["simulated"]: 15}  # one example of so many
+
+
+@over(CHECKS)
+def test_every_verb_on_drawn_chains(device, name):
+    sizes = {"max_degree": 4, "max_limbs": 4} if device == DEVICES["simulated"] else {}
+    examples = max(2, settings.default.max_examples // SLOWER.get(device, 1))
+
+    @settings(max_examples=examples)
+    @given(chains(**sizes), st.data())
+    def check(rings, data):
+        CHECKS[name](data.draw, *rings)
+
+    check()
 
 
 # ---- laws ----
@@ -374,43 +528,6 @@ def test_every_instruction_set_converts_alike(name):
         scaled = pg.rns.scale(a, 65537, S, a.ring[1:])
     assert a.convert(S) == expected
     assert pg.rns.scale(a, 65537, S, a.ring[1:]) == scaled
-
-
-@given(
-    st.integers(0, 2**32),
-    st.lists(st.integers(2, 64), min_size=2, max_size=8),
-    st.integers(1, 7),
-    st.integers(-(10**25), 10**25),
-)
-def test_every_verb_against_python_ints(seed, bits, split, t):
-    rng = random.Random(seed)
-    moduli, whole = [], 1
-    for size in bits:
-        for _ in range(200):
-            q = rng.randrange(1 << (size - 1), 1 << size) | (size > 1)
-            if q > 1 and math.gcd(q, whole) == 1:
-                moduli.append(q)
-                whole *= q
-                break
-    if len(moduli) < 2:
-        return
-    R = Ring(rng.randrange(1, 40), moduli, kind=rng.choice(["negacyclic", "cyclic"]))
-    kept = sorted(rng.sample(range(len(moduli)), min(split, len(moduli) - 1)))
-    S = R[kept]
-    P = whole // S.modulus
-    a = value(R, (rng.randrange(1, 4),), seed, P, t)
-    target = others(R)[rng.randrange(4)]
-    holds(a.convert(target), each(lambda x: centred(x, whole), ints(a)))
-    holds(a.mod_down(S), each(lambda v: (2 * v + P) // (2 * P), ints(a)))
-    holds(a.mod_down(S, "floor"), each(lambda v: v // P, ints(a)))
-    D = S.modulus
-    scaled = each(lambda x: (2 * t * centred(x, whole) + D) // (2 * D), ints(a))
-    holds(pg.rns.scale(a, t, target, S), scaled)
-    low = a.restrict(S)
-    assert (low.mod_up(R) * P).mod_down(S) == low
-    assert (
-        pg.rns.join(low, a.restrict(R[[i for i in range(len(moduli)) if i not in kept]])).restrict(S) == low
-    )
 
 
 @everywhere
@@ -455,6 +572,16 @@ def test_out_takes_every_result(call):
         out = expected.ring.zeros(expected.shape)
         assert CALLS[call](a, R[:2], out) is out
         assert out == expected and out.domain == domain
+
+
+@everywhere
+@pytest.mark.parametrize("call", CALLS)
+def test_an_empty_batch_stays_empty(call):
+    R = RINGS["46 to 60 bits"]
+    for domain in domains(R):
+        a = entered(R.zeros((3, 2)), domain)
+        found = CALLS[call](a[:, :0], R[:2], None)
+        assert found.shape == (3, 0, *CALLS[call](a, R[:2], None).shape[2:]) and found.domain == domain
 
 
 @everywhere

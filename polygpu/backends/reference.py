@@ -414,15 +414,11 @@ class ReferenceBackend(HostMemory):
     def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
         """The value that the source's rows hold, then each row of the target from it."""
         source, target, n = conversion.source, conversion.target, out.shape[-1]
-        items = out.reshape(-1, target.total, n)
-        empty = np.zeros((*out.shape[:-2], 0, n), out.dtype)
+        batch, none = out.shape[:-2], np.zeros((0, n), out.dtype)
+        items = out.reshape(prod(batch), target.total, n)
         left, right = (
-            np.broadcast_to(
-                empty if a is None else a, (*out.shape[:-2], (empty if a is None else a).shape[-2], n)
-            )
-            .reshape(len(items), -1, n)
-            .tolist()
-            for a in (x, own)
+            np.broadcast_to(a, (*batch, *a.shape[-2:])).reshape(prod(batch), *a.shape[-2:]).tolist()
+            for a in (none if x is None else x, none if own is None else own)
         )
         for item, rows, others in zip(items, left, right, strict=True):
             columns = zip(*(rows[i] for i in source.at), strict=True) if source.at else [()] * n

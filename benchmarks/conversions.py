@@ -1,0 +1,599 @@
+"""Between bases of moduli, integers in and out, samplers: beside what they need, another library or a target.
+
+    python -m benchmarks.cpu --only conversions
+    python -m benchmarks.gpu --only conversions
+
+The transforms alone that a verb of evaluated values cannot do without are a row of the same run: one batched
+inverse transform, then one batched forward. On a GPU verbs and transforms run in a CUDA graph of some calls.
+All of a result is compared with Python integers before it is timed, samples with the reference.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from itertools import count
+from math import prod
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu.backends.reference import big_product, evaluate
+from polygpu.examples.bfv import BFV
+
+from .harness import Case, Row, measure, on_cores
+from .polynomials import bit_reversal, from_flint, to_flint
+from .tables import Table, figure, power
+
+Ints = NDArray[np.object_]  # Python ints (*batch, n)
+Params = dict[str, int | str]
+Verb = Callable[[pg.Poly, pg.Poly | None], pg.Poly]  # of a value and where the result goes
+
+BITS = 50  # of primes on the CPU, and of samples
+GRAPH_CALLS = 5  # in one graph
+WORDS = {30: "u32", 50: "f64"}  # of a GPU's arithmetic, else u64
+T = 65537  # of BFV's plaintexts
+ETA, B, SIGMAS = 21, 17, {"3.2": 3.2, "2^20": 2**20}  # of samplers
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Degrees, limbs of values, of what falls away or of a digit, and of what is converted."""
+
+    degree: int = 2**15
+    limbs: int = 12
+    special: int = 3
+    sources: tuple[int, ...] = (3, 6, 12)
+    read: int = 2**14
+    written: int = 2**16
+    samples: tuple[int, int] = (2**12, 16)  # degree and batch
+    point: int = 2**20
+    inverted: int = 701
+    bfv: int = 2**13
+    passes: int = 3  # on the CPU
+
+
+FULL = Sizes()
+QUICK = Sizes(degree=2**13, written=2**13, point=2**16, bfv=2**11, passes=1)
+GPU = Sizes(degree=2**16, limbs=24, special=6, sources=(6,), samples=(2**16, 2**8))
+
+
+# ---- definitions, in Python integers ----
+
+
+def integers(a: pg.Poly) -> Ints:
+    """The coefficients in [0, Q) of a value on the host, from its residues."""
+    x, Q = a.intt().data.astype(object), a.ring.modulus
+    weights = np.array([Q // q * pow(Q // q, -1, q) for q in a.ring.moduli], object)
+    total: Ints = (x * weights[:, None]).sum(axis=-2) % Q
+    return total
+
+
+def centred(x: Ints, m: int) -> Ints:
+    """In [-m/2, m/2)."""
+    x = x % m
+    return np.where(2 * x >= m, x - m, x)
+
+
+def fast(x: Ints, moduli: Sequence[int]) -> Ints:
+    """The sum of y_i Q/q_i, y_i = x (Q/q_i)^-1 mod q_i, centred."""
+    Q = prod(moduli)
+    parts = [centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli]
+    total: Ints = np.sum(parts, axis=0)
+    return total
+
+
+def nearest(x: Ints, P: int) -> Ints:
+    """x / P rounded to the nearest, halves up."""
+    return (2 * x + P) // (2 * P)
+
+
+def words(x: Iterable[int], count: int) -> NDArray[np.uint64]:
+    """Numbers from 0 on as little-endian words, a row each."""
+    return np.frombuffer(b"".join(int(v).to_bytes(8 * count, "little") for v in x), "<u8").reshape(-1, count)
+
+
+def is_of(S: pg.Ring, expected: Callable[[], Ints], values: NDArray[Any]) -> bool:
+    """Whether residues (*batch, limbs, n) are those of the numbers."""
+    numbers = expected()
+    return values.shape == (*numbers.shape[:-1], len(S.moduli), S.n) and all(
+        np.array_equal(values[..., i, :].astype(object), numbers % q) for i, q in enumerate(S.moduli)
+    )
+
+
+def is_transform(values: NDArray[Any], a: pg.Poly) -> bool:
+    """Whether evaluated residues have the value at a random point of each row, and back those of a."""
+    ring, order = a.ring, bit_reversal(a.ring.n)
+    source, n = random.Random(ring.n), ring.n
+    assert ring.roots is not None
+    for at in np.ndindex(a.data.shape[:-1]):
+        q, psi, k = ring.moduli[at[-1]], ring.roots[at[-1]], source.randrange(n)
+        if int(values[at][k]) != evaluate(a.data[at].tolist(), pow(psi, 2 * int(order[k]) + 1, q), q):
+            return False
+    return np.array_equal(ring.from_residues(values, "eval").intt().data, a.data)
+
+
+# ---- verbs between bases, on any device ----
+
+
+def ring_of(n: int, bits: int, limbs: int) -> pg.Ring:
+    return pg.Ring(n, pg.ntt_primes(n, bits, limbs))
+
+
+def params_of(R: pg.Ring, S: pg.Ring, device: str, batch: int = 1) -> Params:
+    """Of rows whose values go from R to S."""
+    bits = R.moduli[0].bit_length()
+    params: Params = {"n": R.n, "bits": bits, "limbs": R.rows, "to": S.rows, "batch": batch}
+    return params | gpu_params(R, f"CUDA graph of {GRAPH_CALLS}") if device != "cpu" else params
+
+
+def gpu_params(R: pg.Ring, launch: str) -> Params:
+    word = WORDS.get(R.moduli[0].bit_length(), "u64")
+    return {"word": word, "word_bytes": R.dtype.itemsize, "launch": launch}
+
+
+def recorded(work: Callable[[], Any], x: pg.Poly, device: str) -> tuple[Callable[[], Any], int]:
+    """What works on x, in a graph on a GPU; and the calls that one run makes."""
+    calls = 1 if device == "cpu" else GRAPH_CALLS
+    return pg.capture(lambda _: [work() for _ in range(calls)][-1], x), calls
+
+
+def poison(*polys: pg.Poly) -> None:
+    """No residue may stand where one was not written."""
+    for poly in polys:
+        poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
+
+
+def residues(poly: pg.Poly) -> NDArray[Any]:
+    data: NDArray[Any] = poly.cpu().intt().data
+    return data
+
+
+def verb_case(
+    op: str, params: Params, device: str, a: pg.Poly, verb: Verb, expected: Callable[[], Ints]
+) -> Case:
+    """Of a value on the host; the result's memory is made before."""
+    x = a.to(device)
+    out = verb(x, None)
+    run, calls = recorded(lambda: verb(x, out), x, device)
+    poison(out)
+    verify = partial(is_of, out.ring, expected)
+    return Case(op, "polygpu", params, run, verify, out.data.size, residues, calls)
+
+
+def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.Poly) -> Case:
+    """The transforms that a verb needs: back to the coefficients `down`, and of `up`, both on the host."""
+    evaluated = down.ntt()
+    x, y = evaluated.to(device), up.to(device)
+    back, forth = x.intt(), y.ntt()  # in memory of this library, as results are
+
+    def work() -> tuple[pg.Poly, pg.Poly]:
+        return x.intt(out=back), y.ntt(out=forth)
+
+    def values(pair: tuple[pg.Poly, pg.Poly]) -> NDArray[Any]:
+        return np.concatenate([poly.cpu().data.ravel() for poly in pair])
+
+    def verify(found: NDArray[Any]) -> bool:
+        first = down.data.size
+        return (
+            is_transform(evaluated.data, down)
+            and np.array_equal(found[:first], down.data.ravel())
+            and is_transform(found[first:].reshape(up.data.shape), up)
+        )
+
+    run, calls = recorded(work, x, device)
+    poison(back, forth)
+    size = down.data.size + up.data.size
+    return Case(f"{op}: transforms", "polygpu", params, run, verify, size, values, calls)
+
+
+def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
+    """A ciphertext, two evaluated polynomials, less its last limb."""
+    a, S = Q.random(2, seed=1), Q[:-1]
+    where = ("rescale", params_of(Q, S, device, 2), device)
+
+    def expected() -> Ints:
+        return nearest(integers(a), Q.moduli[-1])
+
+    yield verb_case(*where, a.ntt(), lambda x, out: x.rescale(out=out), expected)
+    yield transforms_case(*where, Q[-1:].random(2, seed=2), S.random(2, seed=3))
+
+
+def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
+    """An evaluated value to a ring that begins with its own limbs."""
+    a, new = R.random(seed=1), S[R.rows :]
+    where = ("mod_up", params_of(R, S, device), device)
+
+    def expected() -> Ints:
+        return centred(integers(a), R.modulus)
+
+    yield verb_case(*where, a.ntt(), lambda x, out: x.mod_up(S, out=out), expected)
+    yield transforms_case(*where, R.random(seed=2), new.random(seed=3))
+
+
+def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
+    """An evaluated value to the first limbs."""
+    a, dropped = R.random(seed=1), R[Q.rows :]
+    where = ("mod_down", params_of(R, Q, device), device)
+
+    def expected() -> Ints:
+        return nearest(integers(a), dropped.modulus)
+
+    yield verb_case(*where, a.ntt(), lambda x, out: x.mod_down(Q, out=out), expected)
+    yield transforms_case(*where, dropped.random(seed=2), Q.random(seed=3))
+
+
+def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Case]:
+    """The digits of an evaluated value, `size` limbs each, in a ring that begins with its own limbs."""
+    a, new = Q.random(seed=1), R[size:]  # each digit takes as many new limbs
+    moduli = [prod(Q.moduli[i : i + size]) for i in range(0, Q.rows, size)]
+    where = ("digits", params_of(Q, R, device) | {"size": size}, device)
+
+    def expected() -> Ints:
+        x = integers(a)
+        return np.stack([centred(x, m) for m in moduli])
+
+    yield verb_case(*where, a.ntt(), lambda x, out: x.digits(R, size, out=out), expected)
+    yield transforms_case(*where, Q.random(seed=2), new.random(len(moduli), seed=3))
+
+
+def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iterator[Case]:
+    """Coefficients to other moduli; and the transforms if they were evaluated values."""
+    a, params = R.random(seed=1), params_of(R, S, device)
+    halves = random.Random(1).choices(
+        (R.modulus // 2, R.modulus // 2 + 1), k=R.n
+    )  # of an odd Q: 1/2 from Q/2
+    near = R.from_residues(np.array([[x % q for x in halves] for q in R.moduli], R.dtype))
+
+    def exact(x: pg.Poly, out: pg.Poly | None) -> pg.Poly:
+        return x.convert(S, out=out)
+
+    def estimated(x: pg.Poly, out: pg.Poly | None) -> pg.Poly:
+        return x.convert(S, "fast", out=out)
+
+    def value(of: pg.Poly) -> Ints:
+        return centred(integers(of), R.modulus)
+
+    yield verb_case("convert exact", params, device, a, exact, partial(value, a))
+    yield verb_case("convert fast", params, device, a, estimated, lambda: fast(integers(a), R.moduli))
+    yield verb_case("convert undecided", params, device, near, exact, partial(value, near))
+    if transforms:
+        yield transforms_case("convert", params, device, R.random(seed=2), S.random(seed=3))
+
+
+# ---- integers in and out ----
+
+
+def integer_cases(sizes: Sizes) -> Iterator[Case]:
+    """Machine integers to residues; residues to machine integers, to the greatest one, to Python ints."""
+    rng = np.random.default_rng(1)
+    R = ring_of(sizes.read, BITS, sizes.limbs)
+    q = min(R.moduli)
+    for op, end in (("ring(int64), |x| < q", q), ("ring(int64)", 2**63)):
+        x = rng.integers(1 - end, end, R.n)
+        verify = partial(is_of, R, partial(x.astype, object))
+        yield Case(op, "polygpu", params_of(R, R, "cpu"), partial(R, x), verify, R.rows * R.n, residues)
+    S = ring_of(sizes.written, BITS, sizes.limbs)
+    params, size = params_of(S, S, "cpu"), S.rows * S.n
+    x = rng.integers(-(2**63), 2**63, S.n)
+    a, b = S(x), S.random(seed=1)
+    yield Case("to_int64", "polygpu", params, a.to_int64, partial(np.array_equal, x), size)
+    length = (S.modulus.bit_length() + 63) // 64
+
+    def is_norm(values: NDArray[Any]) -> bool:
+        return np.array_equal(values, words([max(abs(centred(integers(b), S.modulus)))], length))
+
+    def is_value(values: NDArray[Any]) -> bool:
+        return np.array_equal(values, words(integers(b), length))
+
+    norm = partial(b.norm, float("inf"))
+    yield Case("norm(inf)", "polygpu", params, norm, is_norm, size, lambda x: words([x], length))
+    yield Case(
+        "to_bigints", "polygpu", params, b.to_bigints, is_value, size, lambda x: words(x.tolist(), length)
+    )
+
+
+# ---- samplers ----
+
+
+def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case]:
+    """Of one limb, from a seed; few: one of each kind. A GPU draws what a core does."""
+    n, batch = sizes.samples
+    R = ring_of(n, BITS, 1)
+    draws: dict[str, Callable[..., pg.Poly]] = {"random": R.random, "ternary": R.ternary}
+    if not few:
+        draws |= {f"binomial {ETA}": partial(R.binomial, ETA), f"tuniform {B}": partial(R.tuniform, B)}
+    for text in ("3.2",) if few else SIGMAS:
+        draws[f"gaussian {text}"] = partial(R.gaussian, SIGMAS[text])
+    params: Params = {"n": n, "bits": BITS, "limbs": 1, "batch": batch}
+    if device != "cpu":
+        params |= gpu_params(R, "plain")
+    for op, draw in draws.items():
+
+        def run(draw: Callable[..., pg.Poly] = draw) -> pg.Poly:
+            with pg.device(device):
+                return draw(batch, seed=1)
+
+        def verify(values: NDArray[Any], draw: Callable[..., pg.Poly] = draw) -> bool:
+            if device == "cpu":
+                return all(map(np.array_equal, values, by_definition(draw, range(batch))))
+            with pg.device("cpu"):
+                whole = draw(batch, seed=1).data
+            ends = by_definition(draw, (0, batch - 1))
+            return np.array_equal(values, whole) and all(map(np.array_equal, values[[0, -1]], ends))
+
+        yield Case(op, "polygpu", params, run, verify, batch * n, residues)
+
+
+def by_definition(draw: Callable[..., pg.Poly], numbers: Iterable[int]) -> Iterator[NDArray[Any]]:
+    """Polynomials of the stream of seed 1, by their numbers."""
+    with pg.device("reference"):
+        yield from [draw(seed=1, start=i).data for i in numbers]
+
+
+# ---- single operations ----
+
+
+def point_case(n: int) -> Case:
+    """One polynomial at one point."""
+    R = ring_of(n, BITS, 1)
+    a, x = R.random(seed=1), R.modulus // 3
+
+    def verify(values: NDArray[Any]) -> bool:
+        return int(values) == evaluate(a.data[0].tolist(), x, R.modulus)
+
+    params = params_of(R, R, "cpu")
+    return Case("poly(x)", "polygpu", params, lambda: a(x), verify, n, lambda v: np.array(v, np.uint64))
+
+
+def inverse_cases(n: int) -> Iterator[Case]:
+    """Modulo X^n - 1 and 3, as in NTRU; beside FLINT's extended Euclid on its own objects."""
+    q = 3
+    R = pg.Ring(n, q, kind="cyclic")
+    modulus = to_flint(np.array([q - 1, *[0] * (n - 1), 1]), q)
+    drawn = (R.random(seed=seed) for seed in count())
+    a = next(a for a in drawn if to_flint(a.data[0], q).gcd(modulus).degree() == 0)
+    params: Params = {"n": n, "bits": 2, "limbs": 1, "to": 1, "batch": 1, "q": q}
+
+    def verify(found: NDArray[Any]) -> bool:
+        product = big_product(a.data[0].tolist(), found.tolist(), q, 1)
+        return found.shape == (n,) and product == [1, *[0] * (n - 1)]
+
+    run = partial(to_flint(a.data[0], q).xgcd, modulus)
+    yield Case("poly.inverse", "polygpu", params, a.inverse, verify, n, lambda x: x.data[0])
+    yield Case("poly.inverse", "python-flint", params, run, verify, n, lambda found: from_flint(found[1], n))
+
+
+def bfv_case(n: int) -> Case:
+    """The product of two ciphertexts, three components, of the example."""
+    scheme = BFV(n, T, BITS, 4)
+    Q, M = scheme.ring, scheme.wide.modulus
+    x, y = (Q.random(2, seed=seed) for seed in (1, 2))
+
+    def expected() -> Ints:
+        (x0, x1), (y0, y1) = (centred(integers(c), Q.modulus) for c in (x, y))
+
+        def product(a: Ints, b: Ints) -> Ints:
+            return np.array(big_product([v % M for v in a], [v % M for v in b], M, -1), object)
+
+        sums = np.stack([product(x0, y0), product(x0, y1) + product(x1, y0), product(x1, y1)])
+        return nearest(T * centred(sums, M), Q.modulus)
+
+    params = params_of(Q, Q, "cpu", 2)
+    run, verify = partial(scheme.multiply, x, y), partial(is_of, Q, expected)
+    return Case("BFV product", "polygpu", params, run, verify, 3 * Q.rows * n, residues)
+
+
+# ---- what is measured ----
+
+
+def cpu_cases(sizes: Sizes) -> Iterator[Case]:
+    """Values are made on the host, whatever the current device."""
+    R = ring_of(sizes.degree, BITS, sizes.limbs + max(sizes.sources))
+    Q, special = R[: sizes.limbs], sizes.special
+    yield from rescale_cases("cpu", Q)
+    yield from mod_up_cases("cpu", Q[:special], Q)
+    yield from mod_down_cases("cpu", R[: sizes.limbs + special], Q)
+    for limbs in sizes.sources:
+        yield from convert_cases("cpu", R[sizes.limbs : sizes.limbs + limbs], Q, limbs == special)
+    yield from integer_cases(sizes)
+    yield from sampler_cases("cpu", sizes)
+    yield point_case(sizes.point)
+    if find_spec("flint"):
+        yield from inverse_cases(sizes.inverted)
+    yield bfv_case(sizes.bfv)
+
+
+def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
+    """The verbs with primes of one size, in graphs; what is compared is made on the host."""
+    R = ring_of(sizes.degree, bits, sizes.limbs + sizes.special)
+    Q, special = R[: sizes.limbs], sizes.special
+    yield from mod_down_cases(device, R, Q)
+    yield from rescale_cases(device, Q)
+    yield from digits_cases(device, Q, R, special)
+    yield from convert_cases(device, R[sizes.limbs :], Q, True)
+
+
+def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
+    """The rows of one core, pass after pass: what disturbs the machine for a while falls on one of them."""
+    own = list(cpu_cases(sizes))
+    for run in range(1, sizes.passes + 1):
+        for case in own:
+            with on_cores(1):
+                row = measure(replace(case, params={**case.params, "run": run}), packages=packages)
+            yield row
+
+
+# ---- the tables ----
+
+
+UNITS = {"ms": 1e6, "us": 1e3}  # in ns
+
+
+@dataclass(frozen=True)
+class Line:
+    """A kind of work in a table, for each shape that it was measured with."""
+
+    work: str
+    op: str
+    unit: str  # "ms", "us", or "ns" for each residue or value
+    must: float | None = None  # the greatest time, in the unit
+    beside: str = ""  # the op of the row that it stands beside
+    name: str = ""  # how the table calls that
+    times: float | None = None  # the greatest ratio to its time
+    only: Mapping[str, int] = field(default_factory=dict)  # what params of its rows are
+    library: str = "polygpu"  # of the row beside
+
+    def time(self, row: Row) -> float:
+        return row.median / UNITS.get(self.unit, row.work)
+
+    def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
+        """Of the rows of one shape, one a pass: medians over the passes."""
+        time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
+        if self.must is not None:
+            verdicts.append(time <= self.must)
+        if beside:
+            ratio = median(r.median / b.median for r, b in zip(rows, beside, strict=True))
+            if self.times is not None:
+                verdicts.append(ratio <= self.times)
+            name = f"{self.name}, {figure(median(map(self.time, beside)))} {self.unit}"
+            more = (name, figure(ratio), text(self.times))
+        holds = "" if not verdicts else "yes" if all(verdicts) else "no"
+        return (self.work, shape(rows[0]), f"{figure(time)} {self.unit}", text(self.must), *more, holds)
+
+
+def text(x: float | None) -> str:
+    return "" if x is None else f"{x:g}"
+
+
+def shape(row: Row) -> str:
+    p = row.params
+    n, limbs, to, batch = (int(p.get(key, 1)) for key in ("n", "limbs", "to", "batch"))
+    degree = power(n) if n & (n - 1) == 0 else str(n)
+    count = f"{limbs} to {to}" if to not in (1, limbs) else str(limbs)
+    bits = f" of {p['bits']} bits" if limbs > 1 else f", {p['bits']} bits"
+    many = f", {batch} polynomials" if batch > 1 else ""
+    return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}"
+
+
+TRANSFORMS, EXACT = "transforms alone", "convert exact"
+
+
+def of_transforms(
+    work: str, op: str, unit: str, must: float | None = None, times: float | None = None
+) -> Line:
+    return Line(work, op, unit, must, f"{op}: transforms", TRANSFORMS, times)
+
+
+def exact_beside_fast(unit: str, limbs: int, times: float) -> Line:
+    return Line("convert, exact", EXACT, unit, None, "convert fast", '"fast"', times, {"limbs": limbs})
+
+
+def undecided(unit: str) -> Line:
+    return Line(
+        "convert, exact, all coefficients undecided", "convert undecided", unit, None, EXACT, '"exact"', 20
+    )
+
+
+INVERSE = Line(
+    work="inverse modulo 3 and X^N - 1",
+    op="poly.inverse",
+    unit="ms",
+    beside="poly.inverse",
+    name="FLINT",
+    times=2,
+    library="python-flint",
+)
+
+
+def digit(unit: str, limbs: int) -> Line:
+    name, only = "transforms if evaluated", {"limbs": limbs}
+    return Line("convert, exact, of a digit", EXACT, unit, None, "convert: transforms", name, 0.35, only)
+
+
+CPU_LINES = (
+    of_transforms("rescale of a ciphertext", "rescale", "ms", 2.4, 1.8),
+    of_transforms("mod_up, evaluated", "mod_up", "ms"),
+    of_transforms("mod_down, evaluated", "mod_down", "ms"),
+    digit("ms", 3),
+    *(exact_beside_fast("ms", limbs, times) for limbs, times in ((3, 1.4), (6, 1.25), (12, 1.25))),
+    undecided("ms"),
+    Line("R(int64), between -q and q", "ring(int64), |x| < q", "ns a residue", 0.25),
+    Line("R(int64), any x", "ring(int64)", "ns a residue", 0.45),
+    Line("to_int64", "to_int64", "ns a residue", 0.5),
+    Line("norm(inf)", "norm(inf)", "ns a residue", 2),
+    Line("to_bigints", "to_bigints", "ms", 25),
+    Line("random", "random", "ns a value", 5),
+    Line("ternary", "ternary", "ns a value", 2),
+    Line(f"binomial({ETA})", f"binomial {ETA}", "ns a value", 2),
+    Line(f"tuniform({B})", f"tuniform {B}", "ns a value", 2),
+    *(Line(f"gaussian({s})", f"gaussian {s}", "ns a value", 8) for s in SIGMAS),
+    Line("a(x), one point", "poly(x)", "ms", 2),
+    INVERSE,
+    Line("BFV product, not relinearised", "BFV product", "ms", 1.5),
+)
+GPU_LINES = (
+    of_transforms("mod_down, evaluated", "mod_down", "us", times=1.8),
+    of_transforms("rescale of a ciphertext", "rescale", "us", times=1.8),
+    of_transforms("digits, evaluated", "digits", "us"),
+    digit("us", 6),
+    exact_beside_fast("us", 6, 1.25),
+    undecided("us"),
+    Line("random", "random", "ns a value", 0.03),
+    Line("ternary", "ternary", "ns a value"),
+    Line("gaussian(3.2)", "gaussian 3.2", "ns a value"),
+)
+OPS = frozenset(op for line in (*CPU_LINES, *GPU_LINES) for op in (line.op, line.beside) if op)
+
+
+def params_but_run(row: Row) -> tuple[tuple[str, int | str], ...]:
+    return tuple(sorted((key, value) for key, value in row.params.items() if key != "run"))
+
+
+@dataclass(frozen=True)
+class ConversionKind:
+    """One table: lines in their order, for each shape that was measured."""
+
+    title: str
+    device: str
+    lines: tuple[Line, ...]
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows."""
+        return [row for row in rows if row.op in OPS and row.machine["kind"] == self.device]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        measured: dict[Any, dict[Any, Row]] = {}  # of each op, library and shape by pass
+        for row in self.rows(rows):
+            measured.setdefault((row.op, row.library, params_but_run(row)), {})[row.params.get("run")] = row
+        body = []
+        for line in self.lines:
+            shown = [key for key in measured if key[:2] == (line.op, "polygpu")]
+            shown = [key for key in shown if line.only.items() <= dict(key[2]).items()]
+            for key in sorted(shown, key=lambda key: [dict(key[2])[name] for name in ("bits", "limbs", "n")]):
+                beside = measured.get((line.beside, line.library, key[2]), {})
+                passes = [run for run in measured[key] if run in beside or not line.beside]
+                if passes:
+                    own = [measured[key][run] for run in passes]
+                    body.append(line.cells(own, [beside[run] for run in passes if line.beside]))
+        if body:
+            yield Table(
+                self.title, ("work", "shape", "time", "must", "beside", "ratio", "must", "holds"), tuple(body)
+            )
+
+
+KINDS = {
+    "cpu-conversions": ConversionKind(
+        "Between bases of moduli, integers and samples, on one core, medians over passes", "cpu", CPU_LINES
+    ),
+    "gpu-conversions": ConversionKind(
+        f"Between bases of moduli in a CUDA graph of {GRAPH_CALLS} calls, and samples", "gpu", GPU_LINES
+    ),
+}
