@@ -16,16 +16,25 @@ struct QuotientTable {
     u32 words;
 };
 
-// In a table of 64-bit words: of the source's rows the inverses, the ratios and the places; of the target's rows their
-// places and those of their own rows; the matrix (targets, terms), packed for S; the numbers of the quotient; and where
-// values are scaled, of the source's rows the remainders and the ratios, and the numbers of the fraction.
+// In a table of 64-bit words: of each of K source rows the inverse, the ratio and the place; of each target row a
+// TargetRow; the numbers of the quotient; and where values are scaled, of each of K source rows the remainder and the
+// ratio, and the numbers of the fraction. From source row `rows` on there are zeros.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
     const Modulus *source, *target;
     const u64 *table;
     u64 n, entries;
-    u32 rows, targets, terms, x_rows, own_rows, out_rows, words, fraction_words, share, has_own, accumulates;
+    u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share;
+};
+
+// Where the words of a target row lie in the table: its place and that of its own row, the word that its sum starts
+// from, and its factors, packed for S: of K source rows, of the quotient, of the low and the high part of a scaled
+// value, of the residue that is there, of the own row. Those that a kernel does not use are left out.
+template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
+    static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
+                         SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),
+                         OWN_FACTOR = THERE + ADDS, WORDS = OWN_FACTOR + OWN;
 };
 
 // Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [NEAREST]) P for the number
@@ -58,7 +67,7 @@ PG_DEVICE bool reaches(const u64 (&z)[K], u32 rows, const QuotientTable &table, 
     return !borrow;
 }
 
-template <int WAY, int K>
+template <class S, int WAY, int K>
 PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, const QuotientTable &table) {
     if (WAY == COUNTED) {
         u64 count = 0;
@@ -70,7 +79,7 @@ PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, co
     double sum = WAY == NEAREST ? 0.5 : 0;
 #pragma unroll
     for (int i = 0; i < K; ++i)
-        if (i < (int)rows) sum += (double)z[i] * __longlong_as_double((i64)table.ratios[i]);
+        if (i < (int)rows) sum += S::number(z[i]) * __longlong_as_double((i64)table.ratios[i]);
     const u64 boundary = (u64)(sum + 0.5);
     const double guard = (double)((rows + 4) * (rows + 1)) * 2.220446049250313e-16;  // 2^-52
     const double distance = sum - (double)boundary;
@@ -78,36 +87,33 @@ PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, co
     return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
 }
 
-// S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows.
-template <class S, class X, class Y, class O, int K, int WAY, int SCALE>
+// S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows, for which there
+// are registers. ADDS: whether the sum goes on from what is there; OWN: whether it has a multiple of an own row.
+template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN>
 __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
     using T = typename S::Storage;
+    using Row = TargetRow<S, K, WAY, SCALE, ADDS, OWN>;
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.entries) return;
     const u64 item = quotient(e, p.n), j = e - item * p.n;
-    const u64 *const inverses = p.table, *const ratios = inverses + p.rows, *const places = ratios + p.rows;
-    const u64 *const out_places = places + p.rows, *const own_places = out_places + p.targets;
-    const u64 *factor = own_places + p.targets;
-    const u64 *const numbers = factor + (u64)p.targets * p.terms;
+    const u64 *const inverses = p.table, *const ratios = inverses + K, *const places = ratios + K;
+    const u64 *const targets = places + K, *const numbers = targets + (u64)p.targets * Row::WORDS;
     const X *const x = (const X *)p.x + item * p.x_rows * p.n + j;
     u64 y[K];
 #pragma unroll
     for (int i = 0; i < K; ++i) {
         y[i] = 0;
         if (i < (int)p.rows) {
-            const u64 value = x[places[i] * p.n], inverse = inverses[i];
-            const Modulus &m = p.source[i];
-            y[i] = inverse == 1   ? value
-                   : m.bits <= 62 ? barrett_product(m, value, inverse)
-                                  : mul_mod(m, value, inverse);
+            const u64 value = x[(u32)places[i] * p.n];
+            y[i] = inverses[i] == 1 ? value : S::product(p.source[i], value, inverses[i]);
         }
     }
     u64 turns = 0, low = 0, high = 0;
-    if (WAY != NONE) turns = quotient_of<WAY>(y, p.rows, p.source, {ratios, numbers, p.words});
+    if (WAY != NONE) turns = quotient_of<S, WAY>(y, p.rows, p.source, {ratios, numbers, p.words});
     if (SCALE != NONE) {
-        const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + p.rows;
+        const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + K;
         u64 z[K];
 #pragma unroll
         for (int i = 0; i < K; ++i) {
@@ -125,38 +131,32 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
                 low += whole & 0xffff, high += whole >> 16;
             }
         }
-        low += quotient_of<SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + p.rows, p.fraction_words});
+        low += quotient_of<S, SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + K, p.fraction_words});
     }
 #pragma unroll
     for (int i = 0; i < K; ++i) y[i] = S::pack((T)y[i]);
     const u64 more[] = {S::pack((T)turns), S::pack((T)low), S::pack((T)high)};
     const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
-    factor += (u64)first * p.terms;
-    for (u32 t = first; t < last; ++t) {
+    const u64 *row = targets + (u64)first * Row::WORDS;
+    for (u32 t = first; t < last; ++t, row += Row::WORDS) {
         const Modulus &m = p.target[t];
-        O *const to = (O *)p.out + (item * p.out_rows + out_places[t]) * p.n + j;
+        O *const to = (O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j;
+        u64 there = 0, own = 0;
+        if (ADDS) there = *to;
+        if (OWN) own = ((const Y *)p.own)[(item * p.own_rows + (u32)row[Row::OWN_PLACE]) * p.n + j];
         S sum;
+        if (S::STARTS) sum.start(row[Row::START]);
+        int held = 0;  // products since the sum was settled
+        const auto add = [&](u64 value, int at) {
+            if (held == S::STEPS) sum.settle(m), held = 0;
+            sum.add((T)value, (T)row[at]), ++held;
+        };
 #pragma unroll
-        for (int i = 0; i < K; ++i)
-            if (i < (int)p.rows) {
-                if (i && i % S::STEPS == 0) sum.settle(m);
-                sum.add((T)y[i], (T)*factor++);
-            }
-        sum.settle(m);
-        if (WAY != NONE) sum.add((T)more[0], (T)*factor++);
-        if (SCALE != NONE) {
-            sum.settle(m);
-            sum.add((T)more[1], (T)*factor++);
-            sum.add((T)more[2], (T)*factor++);
-            sum.settle(m);
-        }
-        if (p.accumulates) sum.add(S::pack((T)*to), (T)*factor++);
-        sum.settle(m);
-        if (p.has_own) {
-            const Y *const own = (const Y *)p.own + (item * p.own_rows + own_places[t]) * p.n + j;
-            sum.add(S::pack((T)*own), (T)*factor++);
-        }
-        sum.settle(m);
+        for (int i = 0; i < K; ++i) add(y[i], Row::FACTORS + i);
+        if (WAY != NONE) add(more[0], Row::TURNS);
+        if (SCALE != NONE) add(more[1], Row::SCALED), add(more[2], Row::SCALED + 1);
+        if (ADDS) add(S::pack((T)there), Row::THERE);
+        if (OWN) add(S::pack((T)own), Row::OWN_FACTOR);
         *to = (O)sum.value(m);
     }
 }

@@ -3,8 +3,10 @@
 //   Storage     of the factors and of the value
 //   STEPS       products after which a sum must be settled, which it may be at any time; the turns of an unrolled loop
 //   pack        a factor as add takes it
+//   STARTS      a sum starts from a word that depends on the other factors (backends/cuda/rns.py)
 //   add         one product
 //   value       the residue
+//   product     of two residues, of moduli of the same bound; number: such a residue as a double
 #pragma once
 #include "word.cuh"
 
@@ -14,13 +16,23 @@ template <class T> PG_DEVICE T residue(const Modulus &m, T x) {
     return reduce_once(x - high_product(x, inverse) * q, q);
 }
 
+// What sums of integers have in common.
+template <class T> struct SumOfIntegers {
+    using Storage = T;
+    static constexpr bool STARTS = false;
+    static PG_DEVICE T pack(T x) { return x; }
+    static PG_DEVICE u64 product(const Modulus &m, u64 x, u64 y) {
+        return sizeof(T) == 4 || m.bits <= 62 ? barrett_product(m, x, y) : mul_mod(m, x, y);
+    }
+    static PG_DEVICE double number(u64 x) { return (double)x; }
+    PG_DEVICE void start(u64) {}
+};
+
 // q < 2^31, in 64 bits. Multiples of q 2^32 are taken off the high word: a settled sum is below (2^32 - q) 2^32, which
 // leaves room for two products below q^2, since 2q < 2^32.
-struct Sum31 {
-    using Storage = u32;
+struct Sum31 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 sum = 0;
-    static PG_DEVICE u32 pack(u32 x) { return x; }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
     // A word below q stays: less q it wraps to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
@@ -35,12 +47,10 @@ struct Sum31 {
 };
 
 // q <= 2^32, in 96 bits: up to 2^32 products.
-struct Sum32 {
-    using Storage = u32;
+struct Sum32 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 low = 0;
     u32 high = 0;
-    static PG_DEVICE u32 pack(u32 x) { return x; }
     PG_DEVICE void add(u32 x, u32 y) { add_product(low, high, x, y); }
     PG_DEVICE void settle(const Modulus &) {}
     PG_DEVICE u32 value(const Modulus &m) const {
@@ -51,12 +61,10 @@ struct Sum32 {
 
 // q <= 2^64, in 160 bits: up to 2^31 products. Products of low halves and of high halves go to one sum; mixed ones to
 // another, of 96 bits, with the weight 2^32.
-struct Sum64 {
-    using Storage = u64;
+struct Sum64 : SumOfIntegers<u64> {
     static constexpr int STEPS = 1;
     u64 low = 0, middle = 0, mixed = 0;
     u32 high = 0, mixed_high = 0;
-    static PG_DEVICE u64 pack(u64 x) { return x; }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
         add_products(low, middle, high, x0, y0, x1, y1);
@@ -129,4 +137,43 @@ template <int BITS> struct SumHalves : Sum62 {
         middle += third;
         return residue(m, fold(m, fold(m, (parts[3] >> (128 - 3 * BITS)) + (middle < third), middle), low));
     }
+};
+
+// Factors below 2^50 and residues modulo q, 8 <= q <= 2^50, in doubles, on cards where these are fast. Factors of a
+// table are centred; what they are multiplied by is less 2^49, so that products are at most 2^98. The sum starts
+// from what this takes away, modulo q. docs/math.md, "Sums in doubles".
+struct SumFloat64 {
+    using Storage = u64;
+    static constexpr int STEPS = 8;
+    static constexpr bool STARTS = true;
+    static constexpr double ABOVE = 7605903601369376408980219232256.0;  // 1.5 * 2^102: sums are multiples of 2^50
+    static constexpr double MIDDLE = 562949953421312.0;                 // 2^49
+    double high = ABOVE, low = 0;
+
+    static PG_DEVICE double number(u64 x) { return Float64::integer(x); }
+    static PG_DEVICE u64 pack(u64 x) {
+        return (u64)__double_as_longlong(
+            __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -(Float64::EXPONENT + MIDDLE)));
+    }
+    static PG_DEVICE u64 product(const Modulus &m, u64 x, u64 y) {
+        const Float64 word(m);
+        return word.canonical(word.mul(number(x), {number(y)}));
+    }
+    PG_DEVICE void start(u64 word) { low = __longlong_as_double((i64)word); }
+    PG_DEVICE void add(u64 x, u64 y) {
+        const double u = __longlong_as_double((i64)x), v = __longlong_as_double((i64)y);
+        const double sum = __fma_rn(u, v, high), part = __dadd_rn(sum, -high);
+        low = __dadd_rn(low, __fma_rn(u, v, -part)), high = sum;
+    }
+    PG_DEVICE void settle(const Modulus &m) {
+        const Float64 word(m);
+        low = word.reduced(both(word)), high = ABOVE;
+    }
+    PG_DEVICE u64 value(const Modulus &m) const {
+        const Float64 word(m);
+        return word.canonical(both(word));
+    }
+
+  private:
+    PG_DEVICE double both(const Float64 &word) const { return __dadd_rn(word.reduced(__dadd_rn(high, -ABOVE)), low); }
 };

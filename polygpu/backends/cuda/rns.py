@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ...plans.ntt import part_of
 from ...plans.rns import Conversion, Estimate, runs_of
 from .. import Array, Done
-from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, entrywise, modulus_constants
+from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, entrywise, modulus_constants
 from .transform import Transform
 from .words import Card
 
@@ -27,7 +27,7 @@ CONVERT = Struct(
     "ConvertParameters",
     ("x own out source target table", POINTER),
     ("n entries", U64),
-    ("rows targets terms x_rows own_rows out_rows words fraction_words share has_own accumulates", U32),
+    ("rows targets x_rows own_rows out_rows words fraction_words share", U32),
 )
 
 
@@ -37,12 +37,14 @@ def rows_held(rows: int) -> int:
     return step or 1 << (rows - 1).bit_length()
 
 
-def sum_of(conversion: Conversion, types: Types) -> str:
+def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     """The sum of cuda/sum.cuh for the target's moduli, for x, own and out of these types."""
     largest = max(conversion.target.moduli)
     if types == ("u32",) * 3:
         return "Sum31" if largest < 1 << 31 else "Sum32"
     both = max(largest, *conversion.source.moduli) if conversion.source.moduli else largest
+    if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 8:
+        return "SumFloat64"
     for half in _HALVES:
         if both <= 1 << 2 * half:
             return f"SumHalves<{half}>"
@@ -55,6 +57,8 @@ def share_of(conversion: Conversion, entries: int, card: Card) -> int:
     Each thread finds the quotients anew, which costs as much as a row or two.
     """
     targets = len(conversion.target.moduli)
+    if not conversion.source.moduli:
+        return 1
     parts = (card.multiprocessors << 11) // max(entries, 1)
     return -(-targets // max(1, min(parts, targets)))
 
@@ -66,65 +70,67 @@ def convert_launch(
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     share = share_of(conversion, items * n, card)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
-    kernel = f"convert<{sum_of(conversion, types)}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}>"
+    flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
+    sums = sum_of(conversion, types, card)
+    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}>"
     sizes = {
         "n": n,
         "entries": items * n,
         "rows": rows,
         "targets": targets,
-        "terms": conversion.table.shape[1],
         "x_rows": conversion.source.total,
         "own_rows": conversion.own.total if conversion.own else 0,
         "out_rows": conversion.target.total,
         "words": conversion.numbers.shape[1],
         "fraction_words": conversion.fraction_numbers.shape[1],
         "share": share,
-        "has_own": conversion.own is not None,
-        "accumulates": conversion.accumulate,
     }
     return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values), -(-targets // share))
 
 
-def packed_factors(factors: np.ndarray[Any, np.dtype[np.uint64]], sums: str) -> Any:
-    """Factors as a sum of cuda/sum.cuh takes them."""
+def packed_factor(factor: int, q: int, sums: str) -> int:
+    """A factor of a row modulo q as a sum of cuda/sum.cuh takes it."""
+    if sums == "SumFloat64":
+        return _bits(factor - q if 2 * factor > q else factor)
     for half in _HALVES:
         if sums == f"SumHalves<{half}>":
-            return factors >> np.uint64(half) << np.uint64(32) | factors & np.uint64((1 << half) - 1)
-    return factors
+            return factor >> half << 32 | factor & ((1 << half) - 1)
+    return factor
+
+
+def _bits(number: float) -> int:
+    """The word that a double is."""
+    return int(np.float64(number).view(np.uint64))
 
 
 def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The words that the kernel reads, in the order of cuda/rns.cu."""
     source, target = conversion.source, conversion.target
+    rows = len(source.moduli)
+    spare = [0] * (rows_held(rows) - rows)
     own = conversion.own.at if conversion.own else (0,) * len(target.at)
 
-    def ratios(chosen: Iterable[bool]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        values = [1 / q if wanted else 0.0 for q, wanted in zip(source.moduli, chosen, strict=True)]
-        return np.array(values, np.float64).view(np.uint64)
+    def ratios(wanted: Sequence[bool]) -> list[int]:
+        return [_bits(1 / q) if use else 0 for q, use in zip(source.moduli, wanted, strict=True)] + spare
 
-    def words(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return np.array([x & _WORD for x in values], np.uint64)
-
-    rows = range(len(source.moduli))
-    parts = [
-        words(conversion.inverses),
-        ratios(True for _ in rows),
-        words(source.at),
-        words(target.at),
-        words(own),
-    ]
-    parts += [packed_factors(conversion.table, sums).ravel(), conversion.numbers.ravel()]
+    words = [*conversion.inverses, *spare, *ratios([True] * rows), *source.at, *spare]
+    for q, place, own_place, factors in zip(
+        target.moduli, target.at, own, conversion.table.tolist(), strict=True
+    ):
+        words += [place, own_place]
+        if sums == "SumFloat64":  # what is multiplied is less 2^49
+            words.append(packed_factor((sum(factors) << 49) % q, q, sums))
+        packed = [packed_factor(factor, q, sums) for factor in factors]
+        words += [*packed[:rows], *spare, *packed[rows:]]
+    words += conversion.numbers.ravel().tolist()
     if conversion.scales:
         # A row that is not scaled has the remainder 0: neither whole parts nor fractions.
         remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
-        spread = np.zeros((1 + len(rows), conversion.fraction_numbers.shape[1]), np.uint64)
+        spread = np.zeros((1 + rows, conversion.fraction_numbers.shape[1]), np.uint64)
         spread[[0, *(1 + i for i in conversion.divisors)]] = conversion.fraction_numbers
-        parts += [
-            words(remainders.get(i, 0) for i in rows),
-            ratios(i in remainders for i in rows),
-            spread.ravel(),
-        ]
-    return np.concatenate(parts)
+        words += [remainders.get(i, 0) for i in range(rows)] + spare
+        words += ratios([i in remainders for i in range(rows)]) + spread.ravel().tolist()
+    return np.array([word & _WORD for word in words], np.uint64)
 
 
 class Rns(Transform):
@@ -188,7 +194,7 @@ class Rns(Transform):
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
     ) -> None:
-        sums = sum_of(conversion, types)
+        sums = sum_of(conversion, types, self.card)
 
         def make() -> tuple[Array, ...]:
             constants = [modulus_constants(rows.moduli) for rows in (conversion.source, conversion.target)]
