@@ -1,6 +1,7 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
 // between bases"; polygpu/plans/rns.py has the numbers). One thread a coefficient of a polynomial and some rows of the
 // target. grid: entries / 256 in x, targets / share in y. block: 256 threads.
+#include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
@@ -88,75 +89,100 @@ PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, co
 }
 
 // S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows, for which there
-// are registers. ADDS: whether the sum goes on from what is there; OWN: whether it has a multiple of an own row.
-template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN>
+// are registers. ADDS: whether the sum goes on from what is there; OWN: whether it has a multiple of an own row. WIDTH:
+// neighbouring coefficients of a thread, which it moves at once.
+template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
     using T = typename S::Storage;
     using Row = TargetRow<S, K, WAY, SCALE, ADDS, OWN>;
+    using Target = Neighbours<O, WIDTH>;
     start_next(starts_early());
     await_previous();
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 item = quotient(e, p.n), j = e - item * p.n;
     const u64 *const inverses = p.table, *const ratios = inverses + K, *const places = ratios + K;
     const u64 *const targets = places + K, *const numbers = targets + (u64)p.targets * Row::WORDS;
     const X *const x = (const X *)p.x + item * p.x_rows * p.n + j;
-    u64 y[K];
+    u64 y[WIDTH][K], turns[WIDTH], low[WIDTH], high[WIDTH];
 #pragma unroll
     for (int i = 0; i < K; ++i) {
-        y[i] = 0;
-        if (i < (int)p.rows) {
-            const u64 value = x[(u32)places[i] * p.n];
-            y[i] = inverses[i] == 1 ? value : S::product(p.source[i], value, inverses[i]);
+        Neighbours<X, WIDTH> values = {};
+        const bool held = i < (int)p.rows;
+        if (held) values = read<DEFAULT>((const Neighbours<X, WIDTH> *)(x + (u32)places[i] * p.n));
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) {
+            y[w][i] = values.values[w];
+            if (held && inverses[i] != 1) y[w][i] = S::product(p.source[i], y[w][i], inverses[i]);
         }
     }
-    u64 turns = 0, low = 0, high = 0;
-    if (WAY != NONE) turns = quotient_of<S, WAY>(y, p.rows, p.source, {ratios, numbers, p.words});
-    if (SCALE != NONE) {
-        const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + K;
-        u64 z[K];
 #pragma unroll
-        for (int i = 0; i < K; ++i) {
-            z[i] = 0;
-            if (i < (int)p.rows) {
-                const Modulus &m = p.source[i];
-                const u64 product = y[i] * remainders[i], above = __umul64hi(y[i], remainders[i]);
-                u64 whole = above;
-                z[i] = product;
-                if (m.q) {
-                    whole = divide(m, m.shift ? above << m.shift | product >> (64 - m.shift) : above,
-                                   product << m.shift, z[i]);
-                    z[i] >>= m.shift;
+    for (int w = 0; w < WIDTH; ++w) {
+        turns[w] = low[w] = high[w] = 0;
+        if (WAY != NONE) turns[w] = quotient_of<S, WAY>(y[w], p.rows, p.source, {ratios, numbers, p.words});
+        if (SCALE != NONE) {
+            const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + K;
+            u64 z[K];
+#pragma unroll
+            for (int i = 0; i < K; ++i) {
+                z[i] = 0;
+                if (i < (int)p.rows) {
+                    const Modulus &m = p.source[i];
+                    const u64 product = y[w][i] * remainders[i], above = __umul64hi(y[w][i], remainders[i]);
+                    u64 whole = above;
+                    z[i] = product;
+                    if (m.q) {
+                        whole = divide(m, m.shift ? above << m.shift | product >> (64 - m.shift) : above,
+                                       product << m.shift, z[i]);
+                        z[i] >>= m.shift;
+                    }
+                    low[w] += whole & 0xffff, high[w] += whole >> 16;
                 }
-                low += whole & 0xffff, high += whole >> 16;
             }
+            low[w] += quotient_of<S, SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + K, p.fraction_words});
         }
-        low += quotient_of<S, SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + K, p.fraction_words});
-    }
 #pragma unroll
-    for (int i = 0; i < K; ++i) y[i] = S::pack((T)y[i]);
-    const u64 more[] = {S::pack((T)turns), S::pack((T)low), S::pack((T)high)};
+        for (int i = 0; i < K; ++i) y[w][i] = S::pack((T)y[w][i]);
+        turns[w] = S::pack((T)turns[w]), low[w] = S::pack((T)low[w]), high[w] = S::pack((T)high[w]);
+    }
     const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
     const u64 *row = targets + (u64)first * Row::WORDS;
     for (u32 t = first; t < last; ++t, row += Row::WORDS) {
         const Modulus &m = p.target[t];
-        O *const to = (O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j;
-        u64 there = 0, own = 0;
-        if (ADDS) there = *to;
-        if (OWN) own = ((const Y *)p.own)[(item * p.own_rows + (u32)row[Row::OWN_PLACE]) * p.n + j];
-        S sum;
-        if (S::STARTS) sum.start(row[Row::START]);
-        int held = 0;  // products since the sum was settled
-        const auto add = [&](u64 value, int at) {
-            if (held == S::STEPS) sum.settle(m), held = 0;
-            sum.add((T)value, (T)row[at]), ++held;
+        Target *const to = (Target *)((O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j);
+        Target there = {};
+        Neighbours<Y, WIDTH> own = {};
+        if (ADDS) there = read<DEFAULT>(to);
+        if (OWN) {
+            const u64 own_row = item * p.own_rows + (u32)row[Row::OWN_PLACE];
+            own = read<DEFAULT>((const Neighbours<Y, WIDTH> *)((const Y *)p.own + own_row * p.n + j));
+        }
+        S sums[WIDTH];
+        int held = 0;  // products since the sums were settled
+        const auto add = [&](const auto &value, int at) {
+            const T factor = (T)row[at];
+            if (held == S::STEPS) held = 0;
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w) {
+                if (at != Row::FACTORS && held == 0) sums[w].settle(m);
+                sums[w].add((T)value(w), factor);
+            }
+            ++held;
         };
 #pragma unroll
-        for (int i = 0; i < K; ++i) add(y[i], Row::FACTORS + i);
-        if (WAY != NONE) add(more[0], Row::TURNS);
-        if (SCALE != NONE) add(more[1], Row::SCALED), add(more[2], Row::SCALED + 1);
-        if (ADDS) add(S::pack((T)there), Row::THERE);
-        if (OWN) add(S::pack((T)own), Row::OWN_FACTOR);
-        *to = (O)sum.value(m);
+        for (int w = 0; w < WIDTH; ++w)
+            if (S::STARTS) sums[w].start(row[Row::START]);
+#pragma unroll
+        for (int i = 0; i < K; ++i) add([&](int w) { return y[w][i]; }, Row::FACTORS + i);
+        if (WAY != NONE) add([&](int w) { return turns[w]; }, Row::TURNS);
+        if (SCALE != NONE) {
+            add([&](int w) { return low[w]; }, Row::SCALED);
+            add([&](int w) { return high[w]; }, Row::SCALED + 1);
+        }
+        if (ADDS) add([&](int w) { return S::pack((T)there.values[w]); }, Row::THERE);
+        if (OWN) add([&](int w) { return S::pack((T)own.values[w]); }, Row::OWN_FACTOR);
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) there.values[w] = (O)sums[w].value(m);
+        write<DEFAULT>(to, there);
     }
 }

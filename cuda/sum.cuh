@@ -139,12 +139,12 @@ template <int BITS> struct SumHalves : Sum62 {
     }
 };
 
-// Factors below 2^50 and residues modulo q, 8 <= q <= 2^50, in doubles, on cards where these are fast. Factors of a
+// Factors below 2^50 and residues modulo q, 16 <= q < 2^50, in doubles, on cards where these are fast. Factors of a
 // table are centred; what they are multiplied by is less 2^49, so that products are at most 2^98. The sum starts
-// from what this takes away, modulo q. docs/math.md, "Sums in doubles".
+// from what this takes away, modulo q. docs/math.md, "Sums of products on the GPU".
 struct SumFloat64 {
     using Storage = u64;
-    static constexpr int STEPS = 8;
+    static constexpr int STEPS = 7;
     static constexpr bool STARTS = true;
     static constexpr double ABOVE = 7605903601369376408980219232256.0;  // 1.5 * 2^102: sums are multiples of 2^50
     static constexpr double MIDDLE = 562949953421312.0;                 // 2^49

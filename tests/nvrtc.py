@@ -148,11 +148,23 @@ def convert_launches(card: Card) -> Iterator[Launch]:
             conversion = Conversion(source, target, (1,), rounding, exact)
             if scaled:
                 conversion = replace(conversion, divisors=tuple(range(rows)))
-            conversion.__dict__["inverses"] = (1,) * rows  # the moduli are not coprime
-            types = ("u32",) * 3 if bits <= 32 else ("u64",) * 3
-            values = blank(rns.CONVERT)
-            names = ["source", "target", "table", "x", "own", "out"]
-            yield rns.convert_launch(conversion, types, 1, 64, card, **{name: values[name] for name in names})
+            yield from _convert_launches(conversion, bits, card)
+        added = replace(
+            conversion, accumulate=True, own=target, own_factors=(1,), transform=None, divisors=()
+        )
+        yield from _convert_launches(added, bits, card)
+        nothing = Residues((), (), 0)
+        yield from _convert_launches(replace(added, source=nothing), bits, card)
+
+
+def _convert_launches(conversion: Conversion, bits: int, card: Card) -> Iterator[Launch]:
+    """With one coefficient a thread and with two."""
+    conversion.__dict__["inverses"] = (1,) * len(conversion.source.moduli)  # they are not coprime
+    types = ("u32",) * 3 if bits <= 32 else ("u64",) * 3
+    values = blank(rns.CONVERT)
+    addresses = {name: values[name] for name in ("source", "target", "table", "x", "own", "out")}
+    for aligned in (True, False):
+        yield rns.convert_launch(conversion, types, 1, 64, aligned, card, **addresses)
 
 
 def sampling_launches() -> Iterator[Launch]:

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from devices import DEVICES, on, over, use
+from devices import CARDS, DEVICES, backend, on, over, there, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import chain, draw, everywhere
@@ -281,6 +281,35 @@ def test_rescaled_values_lose_their_last_limbs(name):
     holds(a.rescale(), each(partial(nearest, P=R.moduli[-1]), ints(a)))
     P = math.prod(R.moduli[-2:])
     holds(entered(a, domains(R)[-1]).rescale(2), each(partial(nearest, P=P), ints(a)))
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 9, 13])
+def test_sums_in_doubles_at_their_limits(device, count):
+    """Moduli just under 2^50, residues at the ends of their range, more terms than a sum holds."""
+    every = chain(8, (50,) * 15)
+    R, S = every[:count], every[13:].join(Ring(8, [16, 17, 2**40 - 87]))
+    rng = random.Random(count)
+    data = np.empty((3, R.rows, 8), np.uint64)
+    for i, q in enumerate(R.moduli):
+        ends = (0, 1, q - 2, q - 1, q // 2, q // 2 + 1, 2**49 - 1, 2**49, 2**49 + 1)
+        data[0, i], data[1, i] = [q - 1] * 8, [2**49] * 8
+        data[2, i] = [rng.choice(ends) for _ in range(8)]
+    a = R.from_residues(there(data))
+    room = backend().xp.empty(a.data.size + 1, np.uint64)
+    moved = room[1:].reshape(a.data.shape)
+    moved[...] = a.data
+    for x in (a, R.from_residues(moved, copy=False)):
+        holds(x.convert(S), each(partial(centred, m=R.modulus), ints(a)))
+        holds(x.convert(S, conversion="fast"), each(lambda v: fast(v, R.moduli), ints(a)))
+    joined = R.join(S)
+    both = pg.rns.join(a, a.convert(S) * 0 + (S.modulus // 2 - 1))
+    values = ints(both)
+    assert both.ring == joined
+    holds(both.mod_down(S), each(lambda v: nearest(v, R.modulus), values))
+    for domain in domains(R):
+        b = pg.rns.join(entered(a, domain), entered(every[13:].zeros(3) + 5, domain))
+        holds(b.mod_down(every[13:]), each(lambda v: nearest(v, R.modulus), ints(b)))
 
 
 @every_chain

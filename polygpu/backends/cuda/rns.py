@@ -19,6 +19,9 @@ _FILE = "rns.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
 _HALVES = 25, 30  # bits of SumHalves
+_OWN_ROWS = 4  # that a thread adds up, where nothing is converted
+_LOG_THREADS = 10  # of a multiprocessor, at least, where rows of the target are shared out
+_MOST_ROWS = 12  # of the source, with two coefficients a thread
 
 Types = tuple[str, str, str]
 
@@ -43,7 +46,7 @@ def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     if types == ("u32",) * 3:
         return "Sum31" if largest < 1 << 31 else "Sum32"
     both = max(largest, *conversion.source.moduli) if conversion.source.moduli else largest
-    if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 8:
+    if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 16:
         return "SumFloat64"
     for half in _HALVES:
         if both <= 1 << 2 * half:
@@ -51,28 +54,35 @@ def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     return "Sum62" if largest <= 1 << 62 else "Sum64"
 
 
-def share_of(conversion: Conversion, entries: int, card: Card) -> int:
+def share_of(conversion: Conversion, threads: int, card: Card) -> int:
     """Rows of the target that a thread computes: few where there are few coefficients to fill the card with.
 
     Each thread finds the quotients anew, which costs as much as a row or two.
     """
     targets = len(conversion.target.moduli)
     if not conversion.source.moduli:
-        return 1
-    parts = (card.multiprocessors << 11) // max(entries, 1)
+        return min(_OWN_ROWS, targets)
+    parts = (card.multiprocessors << _LOG_THREADS) // max(threads, 1)
     return -(-targets // max(1, min(parts, targets)))
 
 
+def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
+    """Neighbouring coefficients of a thread: two share factors, but of many rows registers hold one."""
+    return 2 if aligned and n % 2 == 0 and len(conversion.source.moduli) <= _MOST_ROWS else 1
+
+
 def convert_launch(
-    conversion: Conversion, types: Types, items: int, n: int, card: Card, **values: int
+    conversion: Conversion, types: Types, items: int, n: int, aligned: bool, card: Card, **values: int
 ) -> Launch:
     """The conversion of so many polynomials, of x, own and out of these types."""
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
-    share = share_of(conversion, items * n, card)
+    width = width_of(conversion, n, aligned)
+    threads = items * n // width
+    share = share_of(conversion, threads, card)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
     sums = sum_of(conversion, types, card)
-    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}>"
+    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}, {width}>"
     sizes = {
         "n": n,
         "entries": items * n,
@@ -85,7 +95,7 @@ def convert_launch(
         "fraction_words": conversion.fraction_numbers.shape[1],
         "share": share,
     }
-    return entrywise(_FILE, kernel, items * n, CONVERT(**sizes, **values), -(-targets // share))
+    return entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), -(-targets // share))
 
 
 def packed_factor(factor: int, q: int, sums: str) -> int:
@@ -143,24 +153,25 @@ class Rns(Transform):
             return None
         if conversion.transform is not None and self.address(out) % ALIGNMENT:
             with self._scope:
-                aligned = out.copy()
-            self.convert(conversion, x, own, aligned)
+                copy = out.copy()
+            self.convert(conversion, x, own, copy)
             with self._scope:
-                out[...] = aligned
+                out[...] = copy
             return None
         operands = [a if a is None else self._broadcast(a, (*shape[:-2], *a.shape[-2:])) for a in (x, own)]
         given = [a for a in operands if a is not None]
         types = tuple(
             "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
         )
+        aligned = all(self.address(a) % ALIGNMENT == 0 for a in (*given, out))
         # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
         x_number = 0 if operands[0] is not None else len(given)
         own_number = len(given) - 1 if operands[1] is not None else len(given)
         numbers = x_number, own_number, len(given)
         return self.run(
             conversion.handles,
-            (shape, *types, *numbers),
-            lambda: self._convert_recipe(conversion, types, shape, numbers),  # type: ignore[arg-type]
+            (shape, aligned, *types, *numbers),
+            lambda: self._convert_recipe(conversion, types, shape, numbers, aligned),  # type: ignore[arg-type]
             *(*given, out),
         )
 
@@ -170,11 +181,12 @@ class Rns(Transform):
         types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
+        aligned: bool,
     ) -> Recipe:
         """Of x, own and the result, operands of these numbers: the conversion, the transforms, the sum."""
         recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
         before, after = conversion.steps()
-        self._add_launch(recipe, before, types, shape, numbers)
+        self._add_launch(recipe, before, types, shape, numbers, aligned)
         plan = conversion.transform
         if plan is not None and plan.points > 1:
             done = 0
@@ -183,7 +195,7 @@ class Rns(Transform):
                 recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
                 done += count
         if after is not None:
-            self._add_launch(recipe, after, types, shape, numbers)
+            self._add_launch(recipe, after, types, shape, numbers, aligned)
         return recipe
 
     def _add_launch(
@@ -193,6 +205,7 @@ class Rns(Transform):
         types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
+        aligned: bool,
     ) -> None:
         sums = sum_of(conversion, types, self.card)
 
@@ -204,6 +217,8 @@ class Rns(Transform):
         names = ("source", "target", "table")
         where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
         pointers = {"x": 0, "own": 0, "out": 0, **where}
-        launch = convert_launch(conversion, types, prod(shape[:-2]), shape[-1], self.card, **pointers)
+        launch = convert_launch(
+            conversion, types, prod(shape[:-2]), shape[-1], aligned, self.card, **pointers
+        )
         recipe.used.append(shared)
         recipe.launch(launch, *numbers)
