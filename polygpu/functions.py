@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .backends import Array, backend_of
+from .backends import Array
 from .errors import ParameterError
 from .ops import batch
 from .ops import einsum as sums
@@ -133,23 +132,34 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable
     """Record f(*args) once, for repeated calls on values that change in place, or on others.
 
     On a GPU the work becomes a CUDA graph: calling the result launches it with one small call, reads what
-    the arguments hold then (write them with out=) and returns the same objects, overwritten. Shapes are
-    fixed; f must not read values back. On the CPU the result calls f(*args).
+    the arguments hold then (write them with out=) and returns the same objects, overwritten. Shapes and
+    domains are fixed. On the CPU the result calls f(*args).
 
     Args:
-        f: is called twice on a GPU, once before it is recorded.
-        args: at least one Poly.
+        f: is called twice on a GPU, the second time for the record, and must do the same both times. The
+            arguments are then as before; other values that f writes have been written once. What it does on
+            the host it does not do again: it must not read values back (norm, ==, verify(), a modulus above
+            2^64), draw random ones without a seed, or copy from the host. It leaves each argument in its
+            domain: an out= is given in that of the result.
+        args: at least one Poly, all of one device. Their domains are compared at each call.
         rebind: the result g takes other arguments too. g(*others) sets the pointers of the recorded launches
             and launches them; g() goes on with the arguments used last. A Poly takes another one of its ring,
-            shape, domain and device, all else stays as it was. The others share memory as the recorded ones
-            do: the same value in the same places, or none in common. Launches already under way, on any
-            stream, keep the arguments and overwrite the same results.
+            shape, domain and device; numbers, strings and tuples of them are equal to the recorded ones, all
+            else is the same object. The others share memory as the recorded ones do: the same value in the
+            same places, or none in common. What f reaches by another name stays what it is, and cannot be an
+            argument too, nor a part of it. Launches already under way go on with the arguments that they
+            were given, and overwrite the same results. As of every call, keep those alive until they are
+            done where they were made on another stream.
 
     Raises:
-        ParameterError: no Poly among the arguments. With rebind: f works on an argument by anything but this
-            library's kernels (by CuPy, which also joins and copies for this library), changes its domain, or
-            returns a part of it; others that do not fit.
-        RingMismatch, DeviceError: others of another ring or device; the driver refuses.
+        ParameterError: no Poly among the arguments; random values without a seed. With rebind: f works on
+            an argument by anything but this library's kernels (CuPy's join, copy, sum and broadcast over
+            batch axes), or returns a part of it; others that do not fit.
+        DomainError: f changes the domain of an argument (on the CPU when it is called); one is in another
+            domain than recorded.
+        RingMismatch, DeviceError: others of another ring or device; f reads values back, or does in its
+            second run what it has not done in its first; the driver refuses.
+        OutOfDeviceMemory: of f, of the graph, or of copies of the arguments that recording takes.
 
     Cost: with rebind, a few us for each launch that reads or writes an argument, where one is another.
 
@@ -163,12 +173,9 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable
     >>> square(R([0, 1])).to_bigints().tolist()
     [0, 0, 1, 0]
     """
-    polys = [x for x in args if isinstance(x, Poly)]
-    if not polys:
+    if not any(isinstance(x, Poly) for x in args):
         raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
-    if rebind:
-        return Recording(f, args)
-    return backend_of(polys[0]._data).capture(partial(f, *args))
+    return Recording(f, args, rebind)
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:

@@ -1,118 +1,223 @@
-"""Recorded calls that take other arguments: capture(..., rebind=True)."""
+"""Recorded calls: what polygpu.capture returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .arrays import overlap
 from .backends import Array, backend_of, is_device_array, same_device
-from .errors import DeviceError, ParameterError, RingMismatch
+from .checks import Domain
+from .errors import DeviceError, DomainError, ParameterError, RingMismatch
 from .poly import Poly
 
 
-class Recording:
-    """What f(*args) did, on these arguments or on others in their place."""
+class _Place(NamedTuple):
+    """Stands in a result for an argument."""
 
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._f, self._args, self._bound = f, args, args
+    number: int
+
+
+class Recording:
+    """What f(*args) did, on these arguments or, with rebind, on others in their place."""
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], rebind: bool) -> None:
+        self._f, self._args, self._rebind = f, args, rebind
         self._places = [i for i, x in enumerate(args) if isinstance(x, Poly)]
-        first: Poly = args[self._places[0]]
-        self._on_host = isinstance(first._data, np.ndarray)
+        self._bound: tuple[tuple[Any, ...], list[Poly]] = args, [args[i] for i in self._places]  # used last
+        self._on_host = isinstance(args[self._places[0]]._data, np.ndarray)
         for i in self._places:
             self._check_device(i, args[i])
-        if self._on_host:
-            self._domains = [args[i]._domain for i in self._places]
-            return
-        found: list[Any] = []  # what the last run found: the domains before it and after it, its result
-        polys = [args[i] for i in self._places]
+        self._domains = [args[i]._domain for i in self._places]
+        if not self._on_host:
+            self._record()
+
+    def _record(self) -> None:
+        """Run f twice, which leaves the arguments as they are, the second time for the graph.
+
+        With rebind on copies: other names for an argument, in f, then mean what they mean, not the argument.
+        """
+        f, places, domains = self._f, self._places, self._domains
+        used = _copies(self._args, places) if self._rebind else list(self._args)
+        polys = [used[i] for i in places]
+        before = [] if self._rebind else [p.copy()._data for p in polys]
+        found: list[Any] = []  # the last result
+        first = iter([True])
 
         def run() -> None:
             found.clear()  # gives the memory of the run before back: no other can be made in a recording
-            before = [p._domain for p in polys]
-            result = f(*args)
-            found[:] = before, [p._domain for p in polys], result
+            try:
+                found.append(f(*used))
+                _check_kept(places, polys, domains)
+            finally:
+                for p, domain in zip(polys, domains, strict=True):
+                    p._domain = domain
+                if next(first, False):
+                    for p, data in zip(polys, before, strict=False):
+                        p._data[...] = data
 
-        self._replay = backend_of(first._data).capture(run, [p._data for p in polys])
-        self._domains, after, self._result = found
-        if after != self._domains:
-            raise ParameterError("capture: f changes the domain of an argument; use out= of that domain")
-        for x in _arrays(self._result, self._recorded()):
-            for i in self._places:
-                if overlap(backend_of(first._data), x, args[i]._data):
-                    raise ParameterError(
-                        f"capture: f returns a part of argument {i}; return the argument, or a copy"
-                    )
+        compute = backend_of(polys[0]._data)
+        arrays = {i: used[i]._data for i in places} if self._rebind else None
+        self._replay = compute.capture(run, arrays)
+        before.clear()
+        result = found.pop()
+        at = {id(used[i]): i for i in places}
+        # The polynomials that each replay writes, with their domains.
+        self._written = [(x, x._domain) for x in _leaves(result) if isinstance(x, Poly) and id(x) not in at]
+        self._arrays: list[Array] = []
+        if self._rebind:
+            self._arrays = list(_arrays(result, at))
+            for x in self._arrays:
+                for i in places:
+                    if overlap(compute, x, used[i]._data):
+                        raise ParameterError(
+                            f"capture: f returns a part of argument {i}; return the argument, or a copy"
+                        )
+            result = _changed(result, lambda x: _Place(at[id(x)]) if id(x) in at else x)
+            used.clear()  # lets the copies go when others have taken their places
+            polys.clear()
+        self._result = result
 
     def __call__(self, *args: Any) -> Any:
         """The result for other arguments; without any, for those used last."""
         if args:
             self._check(args)
+            used = args, [args[i] for i in self._places]
         else:
-            args = self._bound
+            used = self._bound
+        polys = used[1]
+        if [x._domain for x in polys] != self._domains:
+            self._refuse_domains(polys)
         if self._on_host:
-            self._bound = args
-            return self._f(*args)
-        self._replay([args[i]._data for i in self._places])
-        self._bound = args
-        return _exchanged(self._result, self._recorded(), args)
+            self._bound = used
+            result = self._f(*used[0])
+            _check_kept(self._places, polys, self._domains)
+            return result
+        if not self._rebind:
+            self._replay()
+            for x, domain in self._written:
+                x._domain = domain
+            return self._result
+        self._replay([x._data for x in polys])
+        self._bound = used
+        for x, domain in self._written:
+            x._domain = domain
+        return _changed(self._result, lambda x: used[0][x.number] if type(x) is _Place else x)
 
-    def _recorded(self) -> dict[int, int]:
-        """The place of each Poly among the recorded arguments, by identity."""
-        return {id(self._args[i]): i for i in self._places}
+    def _refuse_domains(self, polys: Sequence[Poly]) -> None:
+        for i, x, domain in zip(self._places, polys, self._domains, strict=True):
+            if x._domain != domain:
+                way = "intt" if domain == "coef" else "ntt"
+                raise DomainError(
+                    f"argument {i}: domain {x._domain!r}, recorded with {domain!r}; use {way}(), or, where f "
+                    "only writes it, any value of that domain"
+                )
 
     def _check_device(self, i: int, x: Poly) -> None:
-        first: Poly = self._args[self._places[0]]
+        at = self._places[0]
+        first: Poly = self._args[at]
         if not same_device(x._data, first._data):
+            recorded = "recorded" if self._args[i] is not x else f"argument {at} is"
             raise DeviceError(
-                f"argument {i}: on {x.device}, recorded on {first.device}; poly.to({first.device!r}) moves it"
+                f"argument {i}: on {x.device}, {recorded} on {first.device}; "
+                f"poly.to({first.device!r}) moves it"
             )
 
     def _check(self, args: tuple[Any, ...]) -> None:
-        """Raise where these cannot take the place of the recorded arguments."""
+        """Raise where these cannot take the place of the recorded arguments, domains apart."""
+        if not self._rebind:
+            raise ParameterError(
+                f"{len(args)} arguments, recorded without rebind; capture(f, *args, rebind=True) takes others"
+            )
         if len(args) != len(self._args):
             raise ParameterError(f"{len(args)} arguments, recorded with {len(self._args)}; give all or none")
-        for i, (new, old) in enumerate(zip(args, self._args, strict=True)):
+        for i, (new, old, bound) in enumerate(zip(args, self._args, self._bound[0], strict=True)):
+            if new is bound:
+                continue
             if not isinstance(old, Poly):
-                if new is not old and not (
-                    isinstance(old, (int, str)) and type(new) is type(old) and new == old
-                ):
+                if not _as_recorded(new, old):
                     raise ParameterError(
-                        f"argument {i}: only a Poly can be another than the recorded one; record again"
+                        f"argument {i}: a {type(new).__name__}, not as recorded; only a Poly can be another, "
+                        "numbers, strings and tuples must be equal, all else the same object; record again"
                     )
-            elif not isinstance(new, Poly):
+                continue
+            if not isinstance(new, Poly):
                 raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
-            elif new._ring is not old._ring and new._ring != old._ring:
+            if new._ring is not old._ring and new._ring != old._ring:
                 raise RingMismatch(f"argument {i}: of {new._ring!r}, recorded with {old._ring!r}")
-        for i, domain in zip(self._places, self._domains, strict=True):
-            new, old = args[i], self._args[i]
             if new.shape != old.shape:
                 raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {old.shape}")
-            if new._domain != domain:
-                way = "intt" if domain == "coef" else "ntt"
-                raise ParameterError(
-                    f"argument {i}: domain {new._domain!r}, recorded with {domain!r}; use {way}() first"
-                )
             self._check_device(i, new)
             if not self._on_host:
-                for x in _arrays(self._result, self._recorded()):
+                for x in self._arrays:
                     if overlap(backend_of(x), x, new._data):
                         raise ParameterError(f"argument {i}: shares memory with the result; use poly.copy()")
 
 
-def _arrays(result: Any, recorded: dict[int, int]) -> Iterator[Array]:
-    """The arrays of a result, but for those of recorded arguments themselves."""
+def _copies(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """The arguments, each Poly in memory of its own; what is one object or one memory stays one."""
+    used, polys, arrays = list(args), dict[int, Poly](), dict[tuple[int, int], Array]()
+    compute = backend_of(args[places[0]]._data)
+    for n, i in enumerate(places):
+        x: Poly = args[i]
+        if id(x) not in polys:
+            where = compute.address(x._data), x._data.nbytes
+            for j in places[:n]:
+                y = args[j]._data
+                if where != (compute.address(y), y.nbytes) and overlap(compute, x._data, y):
+                    raise ParameterError(
+                        f"arguments {j} and {i} overlap in part; pass copies of them, poly.copy()"
+                    )
+            if where not in arrays:
+                arrays[where] = x.copy()._data
+            polys[id(x)] = Poly._wrap(x._ring, arrays[where].reshape(x._data.shape), x._domain)
+        used[i] = polys[id(x)]
+    return used
+
+
+def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
+    """Raise where f has left an argument in another domain."""
+    for i, x, domain in zip(places, polys, domains, strict=True):
+        if x._domain != domain:
+            raise DomainError(
+                f"capture: f changes the domain of argument {i} from {domain!r} to {x._domain!r}, and would "
+                "find another at its next call; give one in the domain that f writes, or let f bring it back"
+            )
+
+
+def _as_recorded(new: Any, old: Any) -> bool:
+    """Whether an argument that is no Poly is the recorded one: it, or a value of the same type and equal."""
+    if new is old:
+        return True
+    if type(new) is not type(old):
+        return False
+    if isinstance(old, tuple):
+        return len(new) == len(old) and all(map(_as_recorded, new, old))
+    return isinstance(old, (Number, str, bytes)) and bool(new == old)
+
+
+def _leaves(result: Any) -> Iterator[Any]:
+    """What tuples, lists and dicts hold, and all else."""
+    if isinstance(result, (tuple, list, dict)):
+        for x in result.values() if isinstance(result, dict) else result:
+            yield from _leaves(x)
+    else:
+        yield result
+
+
+def _arrays(result: Any, at: dict[int, int]) -> Iterator[Array]:
+    """The arrays of a result, but for those of arguments, which are known by identity."""
     if isinstance(result, Poly):
-        if id(result) not in recorded:
+        if id(result) not in at:
             yield result._data
     elif is_device_array(result):
         yield result
     elif type(result) in (tuple, list, dict):
         for x in result.values() if isinstance(result, dict) else result:
-            yield from _arrays(x, recorded)
+            yield from _arrays(x, at)
     elif not isinstance(result, (Number, str, type(None))):
         raise ParameterError(
             f"capture: f returns a {type(result).__name__}; with rebind, return values and arrays, or "
@@ -120,12 +225,10 @@ def _arrays(result: Any, recorded: dict[int, int]) -> Iterator[Array]:
         )
 
 
-def _exchanged(result: Any, recorded: dict[int, int], args: tuple[Any, ...]) -> Any:
-    """The result, with the arguments in use in the place of the recorded ones."""
-    if isinstance(result, Poly):
-        return args[recorded[id(result)]] if id(result) in recorded else result
+def _changed(result: Any, change: Callable[[Any], Any]) -> Any:
+    """A result with its leaves changed."""
     if type(result) in (tuple, list):
-        return type(result)(_exchanged(x, recorded, args) for x in result)
+        return type(result)([_changed(x, change) for x in result])
     if type(result) is dict:
-        return {key: _exchanged(x, recorded, args) for key, x in result.items()}
-    return result
+        return {key: _changed(x, change) for key, x in result.items()}
+    return change(result)

@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -64,11 +64,15 @@ class Memory(Protocol):
         memory with an operand that it is not.
         """
 
-    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
+    def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
         """What repeats f with its work recorded once; f itself where nothing is gained.
 
-        Given the arrays on which f works, what repeats it takes others in their place and returns nothing.
+        Given the arrays on which f works, by the numbers that errors name them by, what repeats it takes
+        others in their place and returns nothing.
         """
+
+    def is_recording(self) -> bool:
+        """Whether work is being recorded, or about to be: what the host does now it does once."""
 
 
 class Arithmetic(Memory, Protocol):

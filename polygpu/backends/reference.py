@@ -226,6 +226,10 @@ class HostMemory:
         """See Backend."""
         return f
 
+    def is_recording(self) -> bool:
+        """See Backend."""
+        return False
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """See Backend."""
         return np.empty(shape, dtype)

@@ -48,7 +48,7 @@ class WideArithmetic:
         self.name, self.xp = home.name, home.xp
         self.to_host, self.from_host, self.constant = home.to_host, home.from_host, home.constant
         self.address, self.device_scope, self.capture = home.address, home.device_scope, home.capture
-        self.empty, self.again = home.empty, home.again
+        self.empty, self.again, self.is_recording = home.empty, home.again, home.is_recording
         self._core = get_backend("cpu")
 
     @_on_host

@@ -18,7 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..arrays import empty
-from ..backends import Array, backend, backend_for
+from ..backends import Array, Memory, backend, backend_for
 from ..checks import checked_batch, integer, shown
 from ..errors import NotAnInteger, ParameterError
 from ..plans import sampling as plans
@@ -51,6 +51,16 @@ def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
     return hashlib.sha256(label.encode() + tagged).digest()
 
 
+def _key(compute: Memory, seed: Seed, *label: str) -> bytes:
+    """The same for values on a device; ParameterError where a graph would repeat what the system gave."""
+    if seed is None and compute.is_recording():
+        raise ParameterError(
+            "seed: None while work is recorded; random values would be the same at each replay; draw them "
+            "outside and pass them, or give a seed"
+        )
+    return key_of(seed, *label)
+
+
 def _utf8(seed: str) -> bytes:
     try:
         return seed.encode()
@@ -78,7 +88,8 @@ def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
 def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array:
     """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
     out = _result(basis, n, batch, 8 * (basis.words + 1), start)
-    backend_for(basis, out).uniform(basis, key_of(seed), int(start), out)
+    compute = backend_for(basis, out)
+    compute.uniform(basis, _key(compute, seed), int(start), out)
     return out
 
 
@@ -86,8 +97,9 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
     """Residues (*batch, rows, n) of small integers; the label names the sampler and its parameter."""
     out = _result(basis, n, batch, sampler.size, start)
     name, _, parameter = label.partition(" ")
-    key = key_of(seed, f"polygpu {name} 1 n={n} {parameter} ")
-    backend_for(basis, out).sample(basis, sampler, key, int(start), out)
+    compute = backend_for(basis, out)
+    key = _key(compute, seed, f"polygpu {name} 1 n={n} {parameter} ")
+    compute.sample(basis, sampler, key, int(start), out)
     return out
 
 

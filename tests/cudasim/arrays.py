@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import devices, streams
-from .memory import Allocation
+from .memory import Allocation, one_at_a_time
 
 
 class MemoryPointer:
@@ -136,9 +136,10 @@ class ndarray:
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> Any:
         streams.require_no_capture("a copy to the host")
-        if out is None:
-            return self._host.copy(order="C" if order == "A" else order)  # type: ignore[arg-type]
-        np.copyto(out, self._host, casting="no")
+        with one_at_a_time:
+            if out is None:
+                return self._host.copy(order="C" if order == "A" else order)  # type: ignore[arg-type]
+            np.copyto(out, self._host, casting="no")
         return out
 
     def set(self, values: Any, stream: Any = None) -> None:
@@ -152,7 +153,8 @@ class ndarray:
 
     def item(self, *args: Any) -> Any:
         streams.require_no_capture("a copy to the host")
-        return self._host.item(*args)
+        with one_at_a_time:
+            return self._host.item(*args)
 
     def tolist(self) -> Any:
         return self.get().tolist()
@@ -287,12 +289,13 @@ def compute(function: Callable[[], Any], *sources: ndarray, kind: int = streams.
     """A new device array with the values that `function` gives when the stream comes to it."""
     for source in sources:
         operand(source)
-    values = np.asarray(function())
-    result = ndarray(values.shape, values.dtype)
-    if streams.current_stream().is_capturing():
-        streams.submit(lambda: np.copyto(result._host, function()), kind)
-    else:
-        np.copyto(result._host, values)
+    with one_at_a_time:
+        values = np.asarray(function())
+        result = ndarray(values.shape, values.dtype)
+        if streams.current_stream().is_capturing():
+            streams.submit(lambda: np.copyto(result._host, function()), kind)
+        else:
+            np.copyto(result._host, values)
     return result
 
 

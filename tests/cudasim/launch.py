@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +54,6 @@ class _Parameter(ctypes.Structure):
 
 
 _KINDS = {"p": "a pointer", "i": "an integer", "f": "a floating-point number", "s": "a struct"}
-_one_at_a_time = threading.Lock()  # the runtime has one set of fibers; launches of all threads share it
 _launch_count = itertools.count()
 
 
@@ -190,7 +188,7 @@ class Launch:
         error = ctypes.create_string_buffer(8192)
         runtime = compiler.runtime()
         memory.attach_runtime(runtime)
-        with _one_at_a_time:
+        with memory.one_at_a_time:
             failed = runtime.sim_launch(
                 ctypes.byref(self._config),
                 self._entry.address,

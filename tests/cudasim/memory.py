@@ -17,6 +17,10 @@ GUARD = 512
 POISON = 0xA5
 _GUARD_BYTE = 0xC3
 
+# Held by who works on device memory: while a kernel that starts early runs, it is hidden. The runtime has one
+# set of fibers, which launches of all threads share.
+one_at_a_time = threading.RLock()
+
 _live: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
 _runtime: ctypes.CDLL | None = None
 _state = threading.local()  # .pool: what the current pool keeps

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from .memory import one_at_a_time
+
 Action = Callable[[], None]  # in a graph a node: graphs.py
 _addresses = itertools.count(0x5700, 16)
 KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
@@ -106,7 +108,8 @@ class Stream:
 
     def _run(self, action: Action) -> None:
         if self._capture is None:
-            action()
+            with one_at_a_time:
+                action()
         else:
             self._capture._actions.append(action)
 

@@ -11,10 +11,9 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from threading import Lock, get_ident
@@ -23,15 +22,16 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from ...errors import DeviceError, OutOfDeviceMemory
+from ...errors import DeviceError, OutOfDeviceMemory, ParameterError
 from ...plans.basis import Handles
 from .. import Array
-from .graph import Launched, Recorded
+from .graph import Launched, Recorded, Replay
 from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
 _PER_THREAD = 2  # the address of a stream that is another one in each thread (cudaStreamPerThread)
+_NO_MEMORY = 2  # of cudaError
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
 _log = logging.getLogger("polygpu")
@@ -99,6 +99,16 @@ def describe() -> str:
 recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recording", default=None)
 
 
+def _check_not_captured(stream: Any, name: str) -> None:
+    """Raise where a graph is recorded: what is made now would be made by its replays alone."""
+    if stream.is_capturing():
+        raise DeviceError(
+            f"{name}: no table is made and nothing copied from the host while work is recorded; f did in its "
+            "second run what it had not done in its first, or copies (poly(x) and poly.to() do); let it do "
+            "the same at each call, on values that are there"
+        )
+
+
 class Shared:
     """Arrays made once, on one stream, and read on any.
 
@@ -138,6 +148,7 @@ class Shared:
             for part in self._parts:
                 part.on(stream)
             if not self.ready:
+                _check_not_captured(stream, f"cuda:{self._device.id}")
                 if stream.ptr != self._maker or stream.ptr == _PER_THREAD:
                     stream.wait_event(self._made)
                 if self._fill is not None:
@@ -154,6 +165,11 @@ class Shared:
         if recorded is not None:
             recorded.append(self)
         return self.value
+
+    def follows(self, stream: Any) -> bool:
+        """Whether all work on a stream comes after the making."""
+        own = stream.ptr == self._maker == self._home.ptr != _PER_THREAD and self._fill is None
+        return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
     def settle(self) -> None:
         """Look whether all is made; not while a graph is recorded."""
@@ -195,16 +211,23 @@ class _Identity:
 
 
 class _Scope:
-    """Enters a device; names it in errors of memory."""
+    """Enters a device; names it in errors of CUDA's."""
 
     def __init__(self, name: str, cupy: Any, device: Any) -> None:
         self._name, self._device, self._error = name, device, cupy.cuda.memory.OutOfMemoryError
+        self._runtime_error = cupy.cuda.runtime.CUDARuntimeError
 
     def __enter__(self) -> None:
         self._device.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._device.__exit__(kind, error, trace)
+        if error is None:
+            return
+        if isinstance(error, self._runtime_error):
+            if error.status != _NO_MEMORY:
+                raise DeviceError(f"{self._name}: {error}") from error
+            raise self.out_of_memory(error) from error
         if isinstance(error, self._error):
             raise self.out_of_memory(error) from error
 
@@ -214,21 +237,6 @@ class _Scope:
             f"{self._name}: {error}; delete values that are no longer needed, take smaller batches, "
             "or give back what CuPy keeps with cupy.get_default_memory_pool().free_all_blocks()"
         )
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """Launches a recorded graph."""
-
-    here: Any
-    graph: Any
-    kept: tuple[Any, ...]  # all that the graph reads and writes
-    result: Any
-
-    def __call__(self) -> Any:
-        with self.here:
-            self.graph.launch()
-        return self.result
 
 
 # ---- the device ----
@@ -307,8 +315,9 @@ class Device:
         return self.xp.asnumpy(x)  # type: ignore[no-any-return]
 
     def from_host(self, x: Array) -> Array:
-        """See Backend."""
+        """See Backend; DeviceError in a recording."""
         with self._scope:
+            _check_not_captured(self._stream(), self.name)
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def constant(self, x: Array) -> Array:
@@ -319,10 +328,14 @@ class Device:
             return self.from_host(x)
         else:
             copy = self._large(self._order(), _Identity(x))
+        self.note(copy)
+        return copy
+
+    def note(self, x: Any) -> None:
+        """Where work is being recorded, the graph keeps x."""
         recorded = recording.get()
         if recorded is not None:
-            recorded.append(copy)
-        return copy
+            recorded.append(x)
 
     @lru_cache(maxsize=1024)  # noqa: B019  (a backend lives as long as the process)
     def _small(self, stream: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
@@ -353,6 +366,7 @@ class Device:
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
+            _check_not_captured(self._stream(), self.name)
             with self._scope:
                 made = self._share(*make())
             shared = handles.setdefault(key, made)  # another thread may have been faster
@@ -361,27 +375,49 @@ class Device:
     def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
         return Shared(value, self._device, self._stream(), parts)
 
-    def capture(self, f: Callable[[], Any], arrays: Sequence[Array] | None = None) -> Callable[..., Any]:
+    def is_recording(self) -> bool:
+        """See Backend."""
+        return recording.get() is not None or self._stream().is_capturing()
+
+    def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
         """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
+        if self.is_recording():
+            raise DeviceError(
+                f"{self.name}: capture inside a recording; call f itself there, or record it before"
+            )
         with self._scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)
             try:
                 with cuda.using_allocator(pool.malloc), stream:
-                    f()  # compiles kernels, makes tables, fills the pool
-                    stream.synchronize()
-                    for shared in recorded:
-                        if isinstance(shared, Shared):
-                            shared.settle()
+                    try:
+                        f()  # compiles kernels, makes tables, fills the pool
+                    finally:
+                        stream.synchronize()
+                    for x in recorded:
+                        if isinstance(x, Shared):
+                            x.settle()
+                    if arrays is not None and any(isinstance(x, (Recorded, Replay)) for x in recorded):
+                        raise ParameterError(
+                            "capture: f calls what another capture returned, whose launches cannot be given "
+                            "other arrays; call what that one records"
+                        )
                     before = len(recorded)
                     # Other threads may allocate meanwhile.
                     stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                     try:
                         result = f()
-                    except BaseException:
-                        stream.end_capture()
+                    except BaseException as error:
+                        with suppress(cuda.runtime.CUDARuntimeError):  # what f did may have ended it
+                            stream.end_capture()
+                        cause = error.__cause__ if isinstance(error, DeviceError) else error
+                        if isinstance(cause, cuda.runtime.CUDARuntimeError):
+                            raise DeviceError(
+                                f"{self.name}: {cause}; f must not wait or read values back while it is "
+                                "recorded (norm, ==, verify(), a modulus above 2^64); do that with its result"
+                            ) from cause
                         raise
                     if arrays is None:
                         graph = stream.end_capture()
@@ -393,4 +429,4 @@ class Device:
             if arrays is not None:
                 launched = [x for x in recorded[before:] if isinstance(x, Launched)]
                 return Recorded(self, graph, launched, arrays, (*kept, result))
-        return _Replay(self._scope, graph, kept, result)
+        return Replay(self, graph, kept, result)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -120,10 +121,28 @@ def _words(block: bytes) -> Iterator[int]:
     return (word for (word,) in struct.iter_unpack("<Q", block[: len(block) & ~7]))
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A graph that is launched on the arrays it was recorded with."""
+
+    device: Any
+    graph: Any
+    kept: tuple[Any, ...]  # all that the graph reads and writes
+    result: Any
+
+    def __call__(self) -> Any:
+        """Launch on the current stream; what f returned, overwritten."""
+        self.device.note(self)
+        with self.device.device_scope():
+            self.graph.launch()
+        return self.result
+
+
 class Recorded:
     """A graph that is launched on the arrays it was recorded with, or on others in their place.
 
-    What is set holds for the launches that follow; those under way keep their arrays.
+    What is set holds for the launches that follow; those under way go on with the arrays they were given.
+    Errors name the arrays by the numbers they come under.
     """
 
     def __init__(
@@ -131,33 +150,26 @@ class Recorded:
         device: Any,
         graph: int,
         launched: Sequence[Launched],
-        arrays: Sequence[Array],
+        arrays: Mapping[int, Array],
         kept: tuple[Any, ...],
     ) -> None:
         self._device, self._runtime = device, device.xp.cuda.runtime
         self._graph, self._exec = graph, 0
         self._lock, self._broken = Lock(), False
         self._kept = kept  # all that the graph reads and writes
-        self._arrays = tuple(arrays)  # those in use, so that their memory stays
-        self._recorded = self._ranges(arrays)
-        for x in arrays:
-            base = x if x.base is None else x.base
-            if self._ranges([base]) != self._ranges([x]):
-                raise ParameterError(
-                    "capture: an argument is a part of a larger array, which f may read by another name; "
-                    "pass a copy of it, poly.copy()"
-                )
+        self._numbers, self._arrays = tuple(arrays), tuple(arrays.values())  # in use, so that memory stays
+        self._recorded = self._set_to = self._ranges(self._arrays)
         self._partners = self._sharing(self._recorded)
         self._nodes, self._own = self._find(launched)
         self._exec = self._runtime.graphInstantiate(graph)
 
-    def __call__(self, arrays: Sequence[Array] | None = None) -> None:
+    def __call__(self, arrays: Sequence[Array]) -> None:
         """Launch on the current stream, on these arrays from now on."""
+        self._device.note(self)
         with self._device.device_scope(), self._lock:
             if self._broken:
                 raise DeviceError(f"{self._device.name}: the graph was left half set; {_WAY_OUT}")
-            if arrays is not None:
-                self._set(arrays)
+            self._set(arrays)
             self._runtime.graphLaunch(self._exec, self._device.xp.cuda.get_current_stream().ptr)
 
     def __del__(self) -> None:
@@ -170,18 +182,21 @@ class Recorded:
 
     def _set(self, arrays: Sequence[Array]) -> None:
         ranges = self._ranges(arrays)
-        if ranges == self._ranges(self._arrays):
+        if ranges == self._set_to:
             self._arrays = tuple(arrays)
             return
-        for i, (new, old) in enumerate(zip(ranges, self._recorded, strict=True)):
-            if old.begin % ALIGNMENT == 0 and new.begin % ALIGNMENT:
+        whole = self._ranges([x if x.base is None else x.base for x in arrays])
+        for i, new, room in zip(self._numbers, ranges, whole, strict=True):
+            if new.begin % ALIGNMENT:
                 raise ParameterError(
                     f"argument {i}: its memory begins at {new.begin:#x}, must be a multiple of {ALIGNMENT}; "
                     "poly.copy() begins at one"
                 )
-            if any(new.begin <= address < new.end for address in self._own):
+            # Launches may reach from there into the argument.
+            if any(room.begin <= address < room.end for address in self._own):
                 raise ParameterError(
-                    f"argument {i}: lies in memory of the recording; copy it with poly.copy()"
+                    f"argument {i}: lies in memory of the recording, or in what f reaches by another name; "
+                    "copy it with poly.copy()"
                 )
         if self._sharing(ranges) != self._partners:
             raise ParameterError(
@@ -201,10 +216,10 @@ class Recorded:
                     ctypes.c_void_p(node.handle),
                     ctypes.byref(node.params),
                 )
-        except DeviceError:
+            self._arrays, self._set_to = tuple(arrays), ranges
+        except BaseException:  # also Ctrl-C
             self._broken = True
             raise
-        self._arrays = tuple(arrays)
 
     def _ranges(self, arrays: Sequence[Array]) -> list[_Range]:
         begins = [self._device.address(x) for x in arrays]
@@ -217,9 +232,12 @@ class Recorded:
             ParameterError: two have a part in common.
         """
         for i, x in enumerate(ranges):
-            for y in ranges[:i]:
+            for j, y in enumerate(ranges[:i]):
                 if x != y and x.meets(y):
-                    raise ParameterError("arguments overlap in part; pass copies of them, poly.copy()")
+                    raise ParameterError(
+                        f"arguments {self._numbers[j]} and {self._numbers[i]} overlap in part; "
+                        "pass copies of them, poly.copy()"
+                    )
         return [list(ranges).index(x) for x in ranges]
 
     # ---- what is in the graph ----
@@ -309,10 +327,18 @@ class Recorded:
             hosts = any(end.memory_type != _OF_DEVICE for end in ends)
         elif kind != _EMPTY:
             raise ParameterError(f"capture: the graph has a node of type {kind}; {_WAY_OUT}")
-        if any(self._argument_at(address) is not None for address in touched):
-            raise ParameterError(f"capture: f copies or fills an argument's memory by CuPy; {_WAY_OUT}")
+        self._check_touched("CuPy copies or fills", touched)
         if hosts:  # addresses for a kernel may be among what it copies
             raise ParameterError(f"capture: f copies memory that may be the host's; {_WAY_OUT}")
+
+    def _check_touched(self, what: str, addresses: Iterable[int]) -> None:
+        """Raise where others' work on these addresses is on an argument."""
+        for i in map(self._argument_at, addresses):
+            if i is not None:
+                raise ParameterError(
+                    f"capture: {what} argument {self._numbers[i]}; sums, joins, copies, broadcasts and parts "
+                    "with a step are CuPy's: make them outside and pass them, or record without rebind"
+                )
 
     def _check_foreign(self, function: int, params: KernelParams) -> None:
         """Raise where a kernel of others has a pointer into an argument."""
@@ -321,8 +347,7 @@ class Recorded:
         shown = ctypes.c_void_p(function), ctypes.byref(offset), ctypes.byref(size)
         while ask(shown[0], ctypes.c_size_t(number), *shown[1:]) == 0:
             block = ctypes.string_at(params.parameters[number], size.value)
-            if any(self._argument_at(word) is not None for word in _words(block)):
-                raise ParameterError(f"capture: a kernel of CuPy's reads or writes an argument; {_WAY_OUT}")
+            self._check_touched("a kernel of CuPy's reads or writes", _words(block))
             number += 1
         if number == 0 or params.extra:
             raise ParameterError(

@@ -154,7 +154,7 @@ class Prepared:
     def __init__(self, launch: Callable[..., None], steps: Sequence[Any], recipe: Recipe) -> None:
         self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
         self.steps = steps  # those of `launch`
-        self.streams: set[int] = set()  # that have read what is used, when all of it was made
+        self.streams: set[int] = set()  # all whose work comes after the making of what is used
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
@@ -336,7 +336,7 @@ class Launcher(Device):
         if at not in prepared.streams or recorded is not None:
             for shared in prepared.used:
                 shared.on(stream)
-            if all(shared.ready for shared in prepared.used):
+            if all(shared.follows(stream) for shared in prepared.used):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)

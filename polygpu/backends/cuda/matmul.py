@@ -9,7 +9,6 @@ import numpy as np
 from ...errors import OutOfDeviceMemory
 from ...plans.basis import Basis
 from .. import Array, Done
-from .device import recording
 from .launch import (
     ALIGNMENT,
     I64,
@@ -191,7 +190,7 @@ class Matmul(Launcher):
                 out[...] = 0
             return None
         method = matmul_method(q, size, batch, m, k, n, self.card)
-        if method == "residues" and not self._stream().is_capturing() and recording.get() is None:
+        if method == "residues" and not self.is_recording():
             try:
                 self._matmul_residues(basis, a, b, out)
                 return None

@@ -20,7 +20,7 @@ _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
 _HALVES = 25, 30  # bits of SumHalves
 _OWN_ROWS = 4  # that a thread adds up, where nothing is converted
-_LOG_THREADS = 10  # of a multiprocessor, at least, where rows of the target are shared out
+_LOG_THREADS = 9  # of a multiprocessor, at least, where rows of the target are shared out
 _MOST_ROWS = 12  # of the source, with two coefficients a thread
 
 Types = tuple[str, str, str]
