@@ -115,10 +115,14 @@ def _coefficients(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) 
     moduli = tuple(ring.moduli[i] for i in limbs)
     if domain == "coef":
         return x, Residues(moduli, limbs, ring.rows)
-    compute = backend_of(x)
+    compute, plan = backend_of(x), part_of(ring.transform, limbs)
     data = empty(compute, (*x.shape[:-2], len(limbs), ring.n), ring.dtype)
-    _copy_rows(x, limbs, data, range(len(limbs)))
-    compute.intt(part_of(ring.transform, limbs), data, data)
+    (first, count), *others = runs_of(limbs)
+    if not others and (count == ring.rows or prod(x.shape[:-2]) == 1):  # neighbours in memory
+        compute.intt(plan, x[..., first : first + count, :], data)
+    else:
+        _copy_rows(x, limbs, data, range(len(limbs)))
+        compute.intt(plan, data, data)
     return data, Residues(moduli, tuple(range(len(limbs))), len(limbs))
 
 
