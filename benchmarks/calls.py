@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu import linalg
+from polygpu import Poly, linalg
 
 from .harness import Case, Machine, Row, Unverified
 from .matrices import Product, multiply_integers
@@ -101,6 +102,10 @@ def host_cases(w: Workload) -> Iterator[Case]:
     yield w.case("neg", "natural", [lambda: -s.a], equals(-x % q), HOST)
     yield w.case("forward", "natural to bit-reversed", [s.a.ntt], is_forward, HOST)
     yield w.case("inverse", "bit-reversed to natural", [evaluated.intt], equals(x), HOST)
+    recorded, pairs = pg.capture(Poly.add, s.a, s.b, rebind=True), cycle(((s.b, s.a), (s.a, s.b)))
+    yield w.case("replay", "natural", [recorded], equals((x + y) % q), HOST)
+    others = [lambda: recorded(*next(pairs))]
+    yield w.case("replay on others", "natural", others, equals((x + y) % q), HOST)
 
 
 def sum_cases(device: str) -> Iterator[Case]:
@@ -222,6 +227,8 @@ KINDS = {
             "-a": {"op": "neg", "launch": HOST},
             "ntt()": {"op": "forward", "launch": HOST},
             "intt()": {"op": "inverse", "launch": HOST},
+            "graph of a + b": {"op": "replay", "launch": HOST},
+            "the same, other arguments": {"op": "replay on others", "launch": HOST},
         },
     ),
     "gpu-sums": CallKind(

@@ -135,7 +135,7 @@ class ndarray:
     # ---- to and from the host ----
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> Any:
-        streams.require_no_capture("a copy to the host")
+        streams.require_no_capture()
         with one_at_a_time:
             if out is None:
                 return self._host.copy(order="C" if order == "A" else order)  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ class ndarray:
         streams.submit(lambda: np.copyto(self._host, values), streams.COPY)
 
     def item(self, *args: Any) -> Any:
-        streams.require_no_capture("a copy to the host")
+        streams.require_no_capture()
         with one_at_a_time:
             return self._host.item(*args)
 

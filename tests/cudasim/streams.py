@@ -197,6 +197,7 @@ def submit(action: Action, kind: int = KERNEL) -> None:
     current_stream()._run(action)
 
 
-def require_no_capture(what: str) -> None:
-    """The host may not look at results while the stream is captured: there are none."""
-    current_stream()._refuse_capture(what)
+def require_no_capture() -> None:
+    """Before a copy to the host; the error is CuPy's."""
+    if current_stream().is_capturing():
+        raise RuntimeError("the current stream is capturing, so D2H transfers are disallowed")

@@ -413,7 +413,8 @@ class Device:
                         with suppress(cuda.runtime.CUDARuntimeError):  # what f did may have ended it
                             stream.end_capture()
                         cause = error.__cause__ if isinstance(error, DeviceError) else error
-                        if isinstance(cause, cuda.runtime.CUDARuntimeError):
+                        by_cupy = type(cause) is RuntimeError and "capturing" in str(cause)
+                        if by_cupy or isinstance(cause, cuda.runtime.CUDARuntimeError):
                             raise DeviceError(
                                 f"{self.name}: {cause}; f must not wait or read values back while it is "
                                 "recorded (norm, ==, verify(), a modulus above 2^64); do that with its result"
