@@ -147,51 +147,42 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
     }
     const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
     const u64 *row = targets + (u64)first * Row::WORDS;
-    constexpr int AHEAD = ADDS || OWN ? 4 : 1;  // rows that are read before one is written
-    for (u32 t = first; t < last; t += AHEAD) {
-        Target there[AHEAD];
-        Neighbours<Y, WIDTH> own[AHEAD];
-        u64 to[AHEAD];
-#pragma unroll
-        for (int r = 0; r < AHEAD; ++r) {
-            if (t + r >= last) break;
-            const u64 *const of = row + r * Row::WORDS;
-            to[r] = (item * p.out_rows + (u32)of[Row::PLACE]) * p.n + j;
-            if (ADDS) there[r] = read<DEFAULT>((const Target *)((const O *)p.out + to[r]));
-            const u64 from = (item * p.own_rows + (u32)of[Row::OWN_PLACE]) * p.n + j;
-            if (OWN) own[r] = read<DEFAULT>((const Neighbours<Y, WIDTH> *)((const Y *)p.own + from));
+    for (u32 t = first; t < last; ++t, row += Row::WORDS) {
+        const Modulus &m = p.target[t];
+        Target *const to = (Target *)((O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j);
+        Target there = {};
+        Neighbours<Y, WIDTH> own = {};
+        if (ADDS) there = read<DEFAULT>(to);
+        if (OWN) {
+            const u64 own_row = item * p.own_rows + (u32)row[Row::OWN_PLACE];
+            own = read<DEFAULT>((const Neighbours<Y, WIDTH> *)((const Y *)p.own + own_row * p.n + j));
         }
+        S sums[WIDTH];
+        int held = 0;  // products since the sums were settled
+        const auto add = [&](const auto &value, int at) {
+            const T factor = (T)row[at];
+            if (held == S::STEPS) held = 0;
 #pragma unroll
-        for (int r = 0; r < AHEAD; ++r, row += Row::WORDS) {
-            if (t + r >= last) break;
-            const Modulus &m = p.target[t + r];
-            S sums[WIDTH];
-            int held = 0;  // products since the sums were settled
-            const auto add = [&](const auto &value, int at) {
-                const T factor = (T)row[at];
-                if (held == S::STEPS) held = 0;
-#pragma unroll
-                for (int w = 0; w < WIDTH; ++w) {
-                    if (at != Row::FACTORS && held == 0) sums[w].settle(m);
-                    sums[w].add((T)value(w), factor);
-                }
-                ++held;
-            };
-#pragma unroll
-            for (int w = 0; w < WIDTH; ++w)
-                if (S::STARTS) sums[w].start(row[Row::START]);
-#pragma unroll
-            for (int i = 0; i < K; ++i) add([&](int w) { return y[w][i]; }, Row::FACTORS + i);
-            if (WAY != NONE) add([&](int w) { return turns[w]; }, Row::TURNS);
-            if (SCALE != NONE) {
-                add([&](int w) { return low[w]; }, Row::SCALED);
-                add([&](int w) { return high[w]; }, Row::SCALED + 1);
+            for (int w = 0; w < WIDTH; ++w) {
+                if (at != Row::FACTORS && held == 0) sums[w].settle(m);
+                sums[w].add((T)value(w), factor);
             }
-            if (ADDS) add([&](int w) { return S::pack((T)there[r].values[w]); }, Row::THERE);
-            if (OWN) add([&](int w) { return S::pack((T)own[r].values[w]); }, Row::OWN_FACTOR);
+            ++held;
+        };
 #pragma unroll
-            for (int w = 0; w < WIDTH; ++w) there[r].values[w] = (O)sums[w].value(m);
-            write<DEFAULT>((Target *)((O *)p.out + to[r]), there[r]);
+        for (int w = 0; w < WIDTH; ++w)
+            if (S::STARTS) sums[w].start(row[Row::START]);
+#pragma unroll
+        for (int i = 0; i < K; ++i) add([&](int w) { return y[w][i]; }, Row::FACTORS + i);
+        if (WAY != NONE) add([&](int w) { return turns[w]; }, Row::TURNS);
+        if (SCALE != NONE) {
+            add([&](int w) { return low[w]; }, Row::SCALED);
+            add([&](int w) { return high[w]; }, Row::SCALED + 1);
         }
+        if (ADDS) add([&](int w) { return S::pack((T)there.values[w]); }, Row::THERE);
+        if (OWN) add([&](int w) { return S::pack((T)own.values[w]); }, Row::OWN_FACTOR);
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) there.values[w] = (O)sums[w].value(m);
+        write<DEFAULT>(to, there);
     }
 }

@@ -69,8 +69,15 @@ def use(device: str) -> Iterator[str]:
     name = DEVICES[device]
     if device == "simulated":
         options = {"order": "random", "seed": 7, "concurrent_blocks": 3}
-        with simulated_cuda("h100", devices_count=2, **options) as cupy, cupy.cuda.Device(1), pg.device(name):
-            yield name
+        try:
+            with (
+                simulated_cuda("h100", devices_count=2, **options) as cupy,
+                cupy.cuda.Device(1),
+                pg.device(name),
+            ):
+                yield name
+        finally:
+            backends.check_gpu.cache_clear()
         return
     with pg.device(name):
         yield name
@@ -83,6 +90,7 @@ def use(device: str) -> Iterator[str]:
 def forget() -> None:
     """Backends, and plans with what backends keep there, belong to one simulation."""
     backends.get_backend.cache_clear()
+    backends.check_gpu.cache_clear()
     backends._default_device.cache_clear()
     plan_cache.forget()
     basis_of.cache_clear()

@@ -309,6 +309,17 @@ def test_threads_that_compile_a_kernel_at_once_keep_the_same(
 
 
 @on(*CARDS)
+def test_a_card_that_answers_is_not_asked_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its properties take a millisecond."""
+    name, runtime = pg.backends.current_device(), backend().xp.cuda.runtime
+    x = drawn(ring(), (2,), 1).to(name)
+    monkeypatch.delattr(runtime, "getDeviceProperties")
+    for _ in range(2):
+        with pg.device(name):
+            assert (x.cpu().to(name) + x).device == name
+
+
+@on(*CARDS)
 def test_records_are_bounded(device: str) -> None:
     R, compute = ring(), backend()
     for size in range(launch._RECORDS + 20):

@@ -143,6 +143,7 @@ def test_kernels(study, exact_products, monkeypatch):
     monkeypatch.setattr(fft64, "BOUNDS", (3e-7, 1e-5))
     for order in ORDERS[: 1 if study == "gemm" else 3]:
         backends.get_backend.cache_clear()
+        backends.check_gpu.cache_clear()
         seen = set()
         with simulated_cuda(order=order, seed=5, concurrent_blocks=2):
             for group, plan in runner.plans(GROUPS[study]()):

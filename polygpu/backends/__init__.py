@@ -240,13 +240,21 @@ def checked_device(name: object, source: str = "device") -> str:
             return name
         kind, _, index = name.partition(":")
         if kind == "cuda" and (index.isdecimal() or name == "cuda"):
-            from .cuda import absence
-
-            reason = absence(int(index or 0))
-            if reason is not None:
-                raise BackendUnavailable(f"{source}: {name!r} does not answer: {reason}")
+            try:
+                check_gpu(int(index or 0))
+            except BackendUnavailable as error:
+                raise BackendUnavailable(f"{source}: {name!r} does not answer: {error}") from None
             return f"cuda:{int(index or 0)}"
     raise DeviceError(f"{source}: {name!r} must be 'cpu', 'cuda', 'cuda:1' ... or 'reference'")
+
+
+@cache  # where a GPU answers, which takes a millisecond to ask
+def check_gpu(index: int) -> None:
+    """Raise where a GPU does not answer."""
+    from .cuda import absence
+
+    if reason := absence(index):
+        raise BackendUnavailable(reason)
 
 
 @cache
