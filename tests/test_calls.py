@@ -308,7 +308,7 @@ def test_threads_that_compile_a_kernel_at_once_keep_the_same(
     agree(Poly.neg, a.cpu())
 
 
-@on(*CARDS)
+@on("simulated")
 def test_a_card_that_answers_is_not_asked_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its properties take a millisecond."""
     name, runtime = pg.backends.current_device(), backend().xp.cuda.runtime
