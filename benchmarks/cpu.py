@@ -1,13 +1,13 @@
 """Products and transforms on the CPU, beside other Python libraries, in one process.
 
-    python -m benchmarks.cpu [--quick] [--only SECTION] [--out DIR]
+    python -m benchmarks.cpu [--quick] [--only SECTION] [--peer NAME=PATH] [--out DIR]
 
 Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
 uniformly from [0, q), q prime; complex transforms on the same batch of rows, products of matrices on
 the same random residues. Which conversions a row includes: docs/performance.md.
 
 Sections: libraries; goals (of the core: goals.py); conversions (between bases of moduli, integers and
-samplers: conversions.py).
+samplers: conversions.py); peers (libraries of C that --peer names, beside polygpu: peers.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 
-from . import conversions, goals
+from . import conversions, goals, peers
 from .harness import RESULTS, Case, Row, measure, on_cores, print_table, record
 from .matrices import Product, multiply_integers
 from .polynomials import Residues, Workload, bit_reversal, folded, from_flint, to_flint
@@ -41,7 +41,7 @@ MATRICES = (128, 512, 1024)  # rows and columns
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "numba", "scipy")
-SECTIONS = ("libraries", "goals", "conversions")
+SECTIONS = ("libraries", "goals", "conversions", "peers")
 
 
 def polygpu_cases(w: Workload) -> Iterator[Case]:
@@ -386,7 +386,9 @@ def cases(degrees: Sequence[int], matrices: Sequence[int]) -> Iterator[Case]:
                 yield from of_square(square)
 
 
-def measured(quick: bool, sections: Sequence[str] = SECTIONS) -> Iterator[Row]:
+def measured(
+    quick: bool, sections: Sequence[str] = SECTIONS, others: Sequence[peers.Peer] = ()
+) -> Iterator[Row]:
     """The rows of some sections, one after the other."""
     if "libraries" in sections:
         for case in cases(*((QUICK, QUICK_MATRICES) if quick else (DEGREES, MATRICES))):
@@ -397,6 +399,8 @@ def measured(quick: bool, sections: Sequence[str] = SECTIONS) -> Iterator[Row]:
         yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
     if "conversions" in sections:
         yield from conversions.measured(conversions.QUICK if quick else conversions.FULL, PACKAGES)
+    if "peers" in sections:
+        yield from peers.measured(others, quick, PACKAGES)
 
 
 def describe(row: Row) -> str:
@@ -414,11 +418,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}, goals once",
     )
     parser.add_argument("--only", choices=SECTIONS, action="append", help="this section, or several")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="another library")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args(arguments)
 
+    try:
+        others = [peers.Peer(named) for named in options.peer]
+    except peers.PeerError as error:
+        parser.error(str(error))
+    sections = options.only or [name for name in SECTIONS if name != "peers" or others]
     rows = []
-    for row in measured(options.quick, options.only or SECTIONS):
+    for row in measured(options.quick, sections, others):
         rows.append(row)
         record(row, options.out)
         print(describe(row), flush=True)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import calls, conversions, roofline
+from . import calls, conversions, peers, roofline
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
@@ -322,6 +322,7 @@ AnyKind = (
     | GpuKind
     | calls.CallKind
     | conversions.ConversionKind
+    | peers.PeerKind
     | cpu_goals.GoalKind
     | StudyKind
 )
@@ -353,6 +354,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-summary": GpuKind(gpu_summary),
     **calls.KINDS,
     **conversions.KINDS,
+    **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,
     **gemm.KINDS,

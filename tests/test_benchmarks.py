@@ -19,7 +19,19 @@ import pytest
 from devices import needs_compiler, use
 
 import polygpu as pg
-from benchmarks import calls, conversions, cpu, first, goals, gpu, harness, polynomials, products, report
+from benchmarks import (
+    calls,
+    conversions,
+    cpu,
+    first,
+    goals,
+    gpu,
+    harness,
+    peers,
+    polynomials,
+    products,
+    report,
+)
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
 from benchmarks.tables import Goal
@@ -1054,3 +1066,142 @@ def product_by_definition(a: Any, b: Any, q: int) -> Any:
         for j, y in enumerate(b.tolist()):
             c[(i + j) % n] += x * y if i + j < n else -x * y
     return np.array([x % q for x in c], dtype=np.uint64)
+
+
+# ---- peers ----
+
+# By the definition; -DWRONG: with one wrong value.
+PEER = r"""
+#include <stdint.h>
+#include <stdlib.h>
+typedef struct { uint64_t n, q, psi; } Plan;
+static uint64_t mul(const Plan *p, uint64_t x, uint64_t y) { return (unsigned __int128)x * y % p->q; }
+static uint64_t power(const Plan *p, uint64_t x, uint64_t e) {
+    uint64_t y = 1;
+    for (; e; e >>= 1, x = mul(p, x, x)) if (e & 1) y = mul(p, y, x);
+    return y;
+}
+const char *peer_version(void) { return "1.2"; }
+void *peer_plan(uint64_t n, uint64_t q, uint64_t psi, uint32_t word_bytes) {
+    if (word_bytes != 8 || q >> 50) return 0;
+    Plan *p = malloc(sizeof *p);
+    p->n = n, p->q = q, p->psi = psi;
+    return p;
+}
+void peer_free(void *plan) { free(plan); }
+void peer_forward(const void *plan, void *out, const void *in, uint64_t count) {
+    const Plan *p = plan;
+    const uint64_t *x = in;
+    uint64_t *y = out;
+    for (; count--; x += p->n, y += p->n)
+        for (uint64_t k = 0; k < p->n; ++k) {
+            y[k] = 0;
+            for (uint64_t j = 0; j < p->n; ++j)
+                y[k] = (y[k] + mul(p, x[j], power(p, p->psi, (2 * k + 1) * j))) % p->q;
+        }
+}
+void peer_inverse(const void *plan, void *out, const void *in, uint64_t count) {
+    const Plan *p = plan;
+    const uint64_t *x = in, back = power(p, p->psi, p->q - 2), scale = power(p, p->n, p->q - 2);
+    uint64_t *y = out;
+    for (; count--; x += p->n, y += p->n)
+        for (uint64_t j = 0; j < p->n; ++j) {
+            uint64_t sum = 0;
+            for (uint64_t k = 0; k < p->n; ++k)
+                sum = (sum + mul(p, x[k], power(p, back, (2 * k + 1) * j))) % p->q;
+            y[j] = mul(p, sum, scale);
+        }
+}
+void peer_product(const void *plan, void *out, const void *left, const void *right, uint64_t count) {
+    const Plan *p = plan;
+    const uint64_t *a = left, *b = right;
+    uint64_t *y = out;
+    for (; count--; a += p->n, b += p->n, y += p->n) {
+        for (uint64_t k = 0; k < p->n; ++k) y[k] = 0;
+        for (uint64_t i = 0; i < p->n; ++i)
+            for (uint64_t j = 0; j < p->n; ++j) {
+                const uint64_t term = mul(p, a[i], b[j]), k = (i + j) % p->n;
+                y[k] = (i + j < p->n ? y[k] + term : y[k] + p->q - term) % p->q;
+            }
+    }
+#ifdef WRONG
+    y[-1] ^= 1;
+#endif
+}
+"""
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Callable[..., str]:
+    def built(*flags: str) -> str:
+        path = tmp_path / f"peer{len(flags)}.so"
+        command = ["cc", "-shared", "-fPIC", "-O1", *flags, "-x", "c", "-", "-o", str(path)]
+        subprocess.run(command, input=PEER, text=True, check=True)
+        return f"A peer={path}"
+
+    return built
+
+
+@pytest.fixture
+def small_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "QUICK", (16,))
+    monkeypatch.setattr(peers, "COEFFICIENTS", 48)
+    monkeypatch.setattr(harness, "SAMPLE_NS", 1000)
+    monkeypatch.setattr(harness.WallClock, "warm_up_ns", 0)
+    monkeypatch.setattr(harness.WallClock, "total_ns", 0)
+
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@needs_cc
+def test_a_peer_stands_beside_polygpu(
+    peer: Callable[..., str], small_peers: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu.main(["--quick", "--only", "peers", "--peer", peer(), "--out", str(tmp_path)])
+    rows = harness.rows(tmp_path)
+    own = 2 * len(peers.PRIME_BITS) * len(peers.OPS)
+    assert len(rows) == own + 3 * len(peers.OPS)  # the peer takes no 60 bits
+    assert all(row.verified and row.params["version of A peer"] == "1.2" for row in rows)
+    (table,) = peers.PeerKind().tables(rows)
+    assert table.header == ("bits", "N", "kernel, ns", "A peer / kernel", "A peer / call")
+    assert [line[0] for line in table.body] == ["30", "46", "50", "60"] and table.body[-1][-1] == "- / - / -"
+    assert all(float(x) > 1 for x in table.body[0][3].split(" / "))  # by the definition
+    assert "A peer" in capsys.readouterr().out
+
+
+@needs_cc
+def test_a_wrong_peer_is_not_timed(peer: Callable[..., str], small_peers: None, tmp_path: Path) -> None:
+    with pytest.raises(harness.Unverified, match="A peer"):
+        cpu.main(["--quick", "--only", "peers", "--peer", peer("-DWRONG"), "--out", str(tmp_path)])
+
+
+def test_only_the_newest_run_is_shown() -> None:
+    params: dict[str, int | str] = {"n": 16, "bits": 50}
+    old, new = (
+        row(
+            op="peer ntt",
+            library=peers.KERNEL,
+            params=params | {"run": f"2026-01-0{day}, pass 1"},
+            median=day,
+        )
+        for day in (1, 2)
+    )
+    assert peers.PeerKind().rows([old, new, row()]) == [new]
+    (table,) = peers.PeerKind().tables([old, new])
+    assert table.body == (("50", "2^4", "0.250 / - / -"),)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("lib.so", "must be NAME=PATH"),
+        ("=lib.so", "must be NAME=PATH"),
+        ("A=/nowhere.so", "nowhere"),
+        ("A=libm.so.6", "peer_version"),
+    ],
+)
+def test_what_is_no_peer(named: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cpu.main(["--only", "peers", "--peer", named])
+    assert words in capsys.readouterr().err

@@ -1,0 +1,231 @@
+"""Another library's transforms and products beside polygpu's, in one run on one core.
+
+    python -m benchmarks.cpu --only peers --peer NAME=PATH [--peer NAME=PATH ...]
+
+For who has another library installed and asks which of the two is faster on their machine. PATH is a shared
+library with these functions, a few lines of C around those of the library NAME:
+
+    const char *peer_version(void);
+    void *peer_plan(uint64_t n, uint64_t q, uint64_t psi, uint32_t word_bytes);
+    void peer_forward(const void *plan, void *y, const void *x, uint64_t count);
+    void peer_inverse(const void *plan, void *y, const void *x, uint64_t count);
+    void peer_product(const void *plan, void *y, const void *a, const void *b, uint64_t count);
+    void peer_free(void *plan);
+
+Each call takes `count` polynomials of Z_q[X]/(X^n + 1), one behind the other, of residues in [0, q) as uint64
+(word_bytes 8) or uint32 (4), at addresses that are multiples of 64; y is another array. peer_plan returns
+NULL where the library does not take n, q or the words; psi is a primitive 2n-th root of unity, the smallest.
+peer_forward gives the values at the odd powers of psi in an order of the library's own, which peer_inverse
+takes; peer_product goes from coefficients to coefficients. Results are verified before they are timed.
+
+polygpu's own rows: "kernel", the core on the same aligned arrays, and "call", `a.ntt()`, `a.intt()` and
+`a * b` of one polynomial. Ratios are taken within a pass, over all libraries one after the other, and the
+table shows their medians.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polygpu import backends
+
+from .harness import Case, Row, measure, on_cores
+from .polynomials import Workload
+from .tables import Table, figure, power
+
+DEGREES = (2**12, 2**13, 2**14, 2**16)
+QUICK = DEGREES[:1]
+PRIME_BITS = (30, 46, 50, 60)
+PASSES = 3
+COEFFICIENTS = 2**14  # of one call of a kernel, at least
+OPS = ("peer ntt", "peer intt", "peer product")
+KERNEL, CALL = "polygpu, kernel", "polygpu, call"
+ALIGNMENT = 64
+
+Run = Callable[[], Any]
+
+
+class PeerError(ValueError):
+    """A peer that cannot be loaded."""
+
+
+class _Plan:
+    """A peer's plan, which lives as long as a call that uses it."""
+
+    def __init__(self, address: int, free: Callable[[ctypes.c_void_p], None]) -> None:
+        self.address, self._free = ctypes.c_void_p(address), free
+
+    def __del__(self) -> None:
+        self._free(self.address)
+
+
+class Peer:
+    """A shared library with the functions above."""
+
+    def __init__(self, named: str) -> None:
+        self.name, given, path = named.partition("=")
+        if not (self.name and given and path):
+            raise PeerError(f"--peer {named}: must be NAME=PATH of a shared library")
+        try:
+            self._library = ctypes.CDLL(path)
+            for name in ("version", "plan", "forward", "inverse", "product", "free"):
+                getattr(self._library, f"peer_{name}")
+        except (OSError, AttributeError) as error:
+            raise PeerError(f"--peer {named}: {error}; benchmarks/peers.py names the functions") from error
+        self._library.peer_version.restype = ctypes.c_char_p
+        self._library.peer_plan.restype = ctypes.c_void_p
+        self.version = self._library.peer_version().decode()
+
+    def cases(self, w: Workload) -> Iterator[Case]:
+        """Of the words that the library takes; of both those of polygpu."""
+        sizes = (w.ring.dtype.itemsize, 8, 4) if w.q < 1 << 32 else (8,)
+        for size in dict.fromkeys(sizes):
+            plan = self._library.peer_plan(
+                ctypes.c_uint64(w.n), ctypes.c_uint64(w.q), ctypes.c_uint64(w.psi), ctypes.c_uint32(size)
+            )
+            if plan:
+                yield from self._cases(w, _Plan(plan, self._library.peer_free), np.dtype(f"u{size}"))
+                return
+
+    def _cases(self, w: Workload, plan: _Plan, dtype: np.dtype[Any]) -> Iterator[Case]:
+        a, b, y, values = (rows_of(x, count_of(w), dtype) for x in (w.a, w.b, w.a, w.a))
+        count = ctypes.c_uint64(count_of(w))
+
+        def run(name: str, *operands: NDArray[Any]) -> Run:
+            function = getattr(self._library, f"peer_{name}")
+            addresses = [ctypes.c_void_p(x.ctypes.data) for x in operands]
+            return lambda: function(plan.address, *addresses, count)
+
+        run("forward", values, a)()
+        for op, call in zip(
+            OPS, (run("forward", y, a), run("inverse", y, values), run("product", y, a, b)), strict=True
+        ):
+            yield case(w, op, self.name, call, y)
+
+
+# ---- what is measured ----
+
+
+def count_of(w: Workload) -> int:
+    return max(1, COEFFICIENTS // w.n)
+
+
+def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """So many copies of a polynomial, one behind the other, from a multiple of 64 bytes on."""
+    room = np.empty(count * x.size * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    rows = room[start : start + count * x.size * dtype.itemsize].view(dtype).reshape(count, x.size)
+    rows[:] = x
+    return rows
+
+
+def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
+    """A call that fills rows y with the same result: any order of the values at the odd powers of psi."""
+
+    def verify(values: NDArray[Any]) -> bool:
+        if not (values == values[0]).all():
+            return False
+        if op == "peer product":
+            return w.is_product(values[0].astype(np.uint64))
+        expected = w.a if op == "peer intt" else np.sort(w.a_evaluated.astype(np.uint64))
+        return np.array_equal(values[0] if op == "peer intt" else np.sort(values[0]), expected)
+
+    return Case(op, library, w.params, run, verify, y.size, lambda _: y.copy())
+
+
+def own_cases(w: Workload) -> Iterator[Case]:
+    """The core on aligned arrays, then calls on one polynomial."""
+    compute, plan, dtype, count = backends.get_backend("cpu"), w.ring.transform, w.ring.dtype, count_of(w)
+    evaluated = w.a_evaluated.astype(dtype)
+    a, b, y, values = (rows_of(x.astype(dtype), count, dtype)[:, None] for x in (w.a, w.b, w.a, evaluated))
+    runs: tuple[Run, ...] = (
+        lambda: compute.ntt(plan, a, y),
+        lambda: compute.intt(plan, values, y),
+        lambda: compute.multiply(plan, a, b, y),
+    )
+    for op, run in zip(OPS, runs, strict=True):
+        yield case(w, op, KERNEL, run, y[:, 0])
+    u, v, x = (
+        w.ring.from_residues(rows[:1, 0], domain)
+        for rows, domain in ((a, "coef"), (b, "coef"), (values, "eval"))
+    )
+    for op, call in zip(OPS, (u.ntt, x.intt, lambda: u * v), strict=True):
+        one = case(w, op, CALL, call, y[0])
+        yield replace(one, values=lambda found: found.data)
+
+
+def measured(peers: Sequence[Peer], quick: bool, packages: Sequence[str]) -> Iterator[Row]:
+    """The rows of all libraries, pass after pass; each row names its run."""
+    begun = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    versions = {f"version of {peer.name}": peer.version for peer in peers}
+    for number in range(1, 1 + (1 if quick else PASSES)):
+        for bits in PRIME_BITS:
+            for n in QUICK if quick else DEGREES:
+                w = Workload(n, bits)
+                for one in (*own_cases(w), *(c for peer in peers for c in peer.cases(w))):
+                    params = {**one.params, "run": f"{begun}, pass {number}", **versions}
+                    with on_cores(1):
+                        row = measure(replace(one, params=params), packages=packages)
+                    yield row
+
+
+# ---- the table ----
+
+
+class PeerKind:
+    """A line for each prime size and N: polygpu's times and how often a peer takes them."""
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of the newest run."""
+        own = [row for row in rows if row.op in OPS]
+        newest = max((_begun(row) for row in own), default="")
+        return [row for row in own if _begun(row) == newest]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        times: dict[tuple[int, int], dict[tuple[str, str], dict[str, float]]] = {}
+        for row in self.rows(rows):
+            shape = times.setdefault((int(row.params["bits"]), int(row.params["n"])), {})
+            shape.setdefault((row.library, row.op), {})[str(row.params["run"])] = row.median / row.work
+        found = {library for shape in times.values() for library, _ in shape}
+        peers = sorted(found - {KERNEL, CALL})
+        if not times:
+            return
+        heads = ["kernel, ns", *(head for peer in peers for head in (f"{peer} / kernel", f"{peer} / call"))]
+        body = []
+        for (bits, n), shape in sorted(times.items()):
+            cells = [_triple(shape, KERNEL, None)]
+            for peer in peers:
+                cells += [_triple(shape, peer, KERNEL), _triple(shape, peer, CALL)]
+            body.append((str(bits), power(n), *cells))
+        yield Table(
+            "Beside other libraries on one core, a coefficient, forward / inverse / product",
+            ("bits", "N", *heads),
+            tuple(body),
+        )
+
+
+def _begun(row: Row) -> str:
+    return str(row.params.get("run", "")).partition(",")[0]
+
+
+def _triple(shape: dict[tuple[str, str], dict[str, float]], library: str, beside: str | None) -> str:
+    """The figures of the three ops: times, or how often another's time they are, pass by pass."""
+    cells = []
+    for op in OPS:
+        own = shape.get((library, op), {})
+        other = dict.fromkeys(own, 1.0) if beside is None else shape.get((beside, op), {})
+        ratios = [own[run] / other[run] for run in own if run in other]
+        cells.append(figure(median(ratios)) if ratios else "-")
+    return " / ".join(cells)
+
+
+KINDS = {"cpu-peers": PeerKind()}
