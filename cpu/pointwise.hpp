@@ -10,7 +10,10 @@ template <Op OP, class L> PG_INLINE typename L::V apply(const L &l, typename L::
     else if constexpr (OP == Op::sub) return l.sub_mod(a, b);
     else if constexpr (OP == Op::neg) return l.sub_mod(l.zero(), a);
     else if constexpr (OP == Op::mul) return l.mul(a, b);
-    else return l.add_mod(l.mul(a, b), c);
+    else {
+        static_assert(OP == Op::mul_add, "an operation without its branch");
+        return l.add_mod(l.mul(a, b), c);
+    }
 }
 template <Op OP, class L>
 PG_INLINE void pointwise_range(const L &l, const typename L::T *a, const typename L::T *b, bool scalar,

@@ -15,6 +15,7 @@ template <class T> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
 }
 
 template <class T, int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
+    static_assert(OP >= ADD && OP <= MUL_ADD, "an operation without its branch");
     if (OP == ADD) return add_mod(m, a, b);
     if (OP == SUB) return sub_mod(m, a, b);
     if (OP == NEG) return neg_mod(m, a);
