@@ -102,10 +102,11 @@ def host_cases(w: Workload) -> Iterator[Case]:
     yield w.case("neg", "natural", [lambda: -s.a], equals(-x % q), HOST)
     yield w.case("forward", "natural to bit-reversed", [s.a.ntt], is_forward, HOST)
     yield w.case("inverse", "bit-reversed to natural", [evaluated.intt], equals(x), HOST)
-    recorded, pairs = pg.capture(Poly.add, s.a, s.b, rebind=True), cycle(((s.b, s.a), (s.a, s.b)))
-    yield w.case("replay", "natural", [recorded], equals((x + y) % q), HOST)
+    recorded = pg.capture(Poly.sub, s.b, s.a, rebind=True)
+    pairs = cycle(((s.a, s.b), (s.a.copy(), s.b.copy())))
+    yield w.case("replay", "natural", [recorded], equals((y - x) % q), HOST)
     others = [lambda: recorded(*next(pairs))]
-    yield w.case("replay on others", "natural", others, equals((x + y) % q), HOST)
+    yield w.case("replay on others", "natural", others, equals((x - y) % q), HOST)
 
 
 def sum_cases(device: str) -> Iterator[Case]:
@@ -227,7 +228,7 @@ KINDS = {
             "-a": {"op": "neg", "launch": HOST},
             "ntt()": {"op": "forward", "launch": HOST},
             "intt()": {"op": "inverse", "launch": HOST},
-            "graph of a + b": {"op": "replay", "launch": HOST},
+            "graph of one launch": {"op": "replay", "launch": HOST},
             "the same, other arguments": {"op": "replay on others", "launch": HOST},
         },
     ),

@@ -1,6 +1,6 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the numbers). One thread a coefficient of a polynomial and some rows of the
-// target. grid: entries / 256 in x, targets / share in y. block: 256 threads.
+// between bases"; polygpu/plans/rns.py has the numbers). One thread some neighbouring coefficients of a polynomial and
+// some rows of the target. grid: entries / (256 WIDTH) in x, targets / share in y. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
@@ -161,13 +161,13 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
         int held = 0;  // products since the sums were settled
         const auto add = [&](const auto &value, int at) {
             const T factor = (T)row[at];
-            if (held == S::STEPS) held = 0;
+            const bool full = held == S::STEPS;
 #pragma unroll
             for (int w = 0; w < WIDTH; ++w) {
-                if (at != Row::FACTORS && held == 0) sums[w].settle(m);
+                if (full) sums[w].settle(m);
                 sums[w].add((T)value(w), factor);
             }
-            ++held;
+            held = full ? 1 : held + 1;
         };
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)

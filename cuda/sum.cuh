@@ -1,4 +1,5 @@
-// Exact sums of products modulo q, one result in one thread. What is added is canonical; so is the value.
+// Exact sums of products modulo q, one result in one thread. The value is canonical; factors are below the bound on q
+// that a sum names, whether they are residues modulo q or not.
 //
 //   Storage     of the factors and of the value
 //   STEPS       products after which a sum must be settled, which it may be at any time; the turns of an unrolled loop

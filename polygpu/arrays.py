@@ -50,7 +50,7 @@ def result(
         raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
     check_unmasked(out, "out")
     if backend_of(out).name != compute.name:
-        raise OutputError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+        raise DeviceError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
     if out.shape != shape or out.dtype != dtype:
         raise OutputError(f"out: {out.dtype} {out.shape}, the result is {dtype} {shape}")
     if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:

@@ -146,10 +146,10 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable
             and launches them; g() goes on with the arguments used last. A Poly takes another one of its ring,
             shape, domain and device; numbers, strings and tuples of them are equal to the recorded ones, all
             else is the same object. The others share memory as the recorded ones do: the same value in the
-            same places, or none in common. What f reaches by another name stays what it is, and cannot be an
-            argument too, nor a part of it. Launches already under way go on with the arguments that they
-            were given, and overwrite the same results. As of every call, keep those alive until they are
-            done where they were made on another stream.
+            same places, or none in common. What f reaches by another name stays what it is, in the domain it
+            has when it is recorded, and cannot be an argument too, nor a part of it. Launches already under
+            way go on with the arguments that they were given, and overwrite the same results. As of every
+            call, keep those alive until they are done where they were made on another stream.
 
     Raises:
         ParameterError: no Poly among the arguments; random values without a seed. With rebind: f works on

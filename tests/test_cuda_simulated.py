@@ -982,6 +982,27 @@ def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
 
 
 @needs_compiler
+def test_memory_is_not_waited_for_while_a_graph_is_recorded(gpu, monkeypatch):
+    """That would end the recording."""
+    ring = pg.Ring(64, primes(64, 57))
+    x = ring.random(seed=1).to("cuda")
+    x.ntt()
+    with gpu.cuda.Stream(non_blocking=True):
+        x.ntt()
+    gc.collect()
+    (table,) = ring.transform.tables[0].handles.values()
+    waited, ends = [], iter((lambda: None, table.__del__))
+    monkeypatch.setattr(
+        gpu.cuda.Device,
+        "synchronize",
+        lambda device: waited.append(gpu.cuda.get_current_stream().is_capturing()),
+    )
+    other = pg.Ring(64, primes(64, 55)).random(seed=1).to("cuda")
+    recorded = pg.capture(lambda y: (next(ends)(), y + y)[1], other)
+    assert waited == [False] and recorded() == other + other
+
+
+@needs_compiler
 def test_the_default_stream_of_each_thread_is_another_stream(gpu, monkeypatch):
     ring, waits = pg.Ring(64, primes(64, 58)), []
     x = ring.random(seed=1).to("cuda")

@@ -283,6 +283,32 @@ def test_rescaled_values_lose_their_last_limbs(name):
     holds(entered(a, domains(R)[-1]).rescale(2), each(partial(nearest, P=P), ints(a)))
 
 
+def test_words_of_32_bits_go_to_smaller_moduli(device):
+    """Factors above the modulus that they are multiplied under."""
+    for moduli in (ntt_primes(8, 32, 4), [2**32 - 5, 2**32 - 6, 2**32 - 7, 2**32 - 9]):
+        R = Ring(8, moduli)
+        for S in (Ring(8, ntt_primes(8, 31, 3)), Ring(8, [2**31 - 1, 2**29 - 3])):
+            a = value(R, (32,))
+            holds(a.convert(S), each(partial(centred, m=R.modulus), ints(a)))
+            holds(a.convert(S, conversion="fast"), each(partial(fast, moduli=R.moduli), ints(a)))
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("moduli", [(2**50 - 1, 2**50 - 2, 17), (2**50, 15), (2**50 - 35,)])
+def test_the_largest_sums_of_words_below_2_to_the_50(device, moduli):
+    """64 rows with factors and words as large as they can be, of one sign: sums are settled nine times."""
+    R, S = Ring(8, ntt_primes(8, 50, 66)[2:]), Ring(8, list(moduli))
+    Q, s = R.modulus, moduli[0]
+    data = np.empty((2, R.rows, 8), np.uint64)
+    for i, q in enumerate(R.moduli):
+        positive = centred(Q // q, s) > 0
+        for row, chosen in enumerate((positive, not positive)):
+            data[row, i] = (q - 1 if chosen else 0) * (Q // q) % q
+    a = R.from_residues(there(data))
+    holds(a.convert(S), each(partial(centred, m=Q), ints(a)))
+    holds(a.convert(S, conversion="fast"), each(lambda v: fast(v, R.moduli), ints(a)))
+
+
 @on(*CARDS)
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 9, 13])
 def test_sums_in_doubles_at_their_limits(device, count):

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from threading import Lock, get_ident
+from threading import Lock, RLock, get_ident
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -31,7 +31,7 @@ from .words import Card
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
 _PER_THREAD = 2  # the address of a stream that is another one in each thread (cudaStreamPerThread)
-_NO_MEMORY = 2  # of cudaError
+_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: memory is short; what a recording forbids
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
 _log = logging.getLogger("polygpu")
@@ -107,6 +107,37 @@ def _check_not_captured(stream: Any, name: str) -> None:
             "second run what it had not done in its first, or copies (poly(x) and poly.to() do); let it do "
             "the same at each call, on values that are there"
         )
+
+
+class _Recordings:
+    """How many graphs are being recorded: meanwhile no device may be waited for, and values are kept."""
+
+    def __init__(self) -> None:
+        self._lock, self._count = RLock(), 0
+        self._kept: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                for device in {device.id: device for _, device in self._kept}.values():
+                    device.synchronize()
+                self._kept.clear()
+
+    def let_go(self, value: Any, device: Any) -> None:
+        """Keep a value until all that reads it on a device is done."""
+        with self._lock:
+            if self._count:
+                self._kept.append((value, device))
+            else:
+                device.synchronize()
+
+
+_recordings = _Recordings()
 
 
 class Shared:
@@ -191,8 +222,8 @@ class Shared:
                     if self._all_known and len(readers) == len(self._readers):
                         for stream in readers:
                             self._home.wait_event(stream.record())
-                    else:
-                        self._device.synchronize()
+                    else:  # streams that are gone, and graphs on any stream, may still read it
+                        _recordings.let_go(self.value, self._device)
             except Exception:
                 pass
 
@@ -391,7 +422,7 @@ class Device:
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)
             try:
-                with cuda.using_allocator(pool.malloc), stream:
+                with _recordings, cuda.using_allocator(pool.malloc), stream:
                     try:
                         f()  # compiles kernels, makes tables, fills the pool
                     finally:
@@ -414,7 +445,10 @@ class Device:
                             stream.end_capture()
                         cause = error.__cause__ if isinstance(error, DeviceError) else error
                         by_cupy = type(cause) is RuntimeError and "capturing" in str(cause)
-                        if by_cupy or isinstance(cause, cuda.runtime.CUDARuntimeError):
+                        by_cuda = (
+                            isinstance(cause, cuda.runtime.CUDARuntimeError) and cause.status in _CAPTURE
+                        )
+                        if by_cupy or by_cuda:
                             raise DeviceError(
                                 f"{self.name}: {cause}; f must not wait or read values back while it is "
                                 "recorded (norm, ==, verify(), a modulus above 2^64); do that with its result"

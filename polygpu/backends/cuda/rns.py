@@ -20,7 +20,7 @@ _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
 _HALVES = 25, 30  # bits of SumHalves
 _OWN_ROWS = 4  # that a thread adds up, where nothing is converted
-_LOG_THREADS = 9  # of a multiprocessor, at least, where rows of the target are shared out
+_LOG_THREADS = 9  # log2 of the threads of a multiprocessor, at least, where rows of the target are shared out
 _MOST_ROWS = 12  # of the source, with two coefficients a thread
 
 Types = tuple[str, str, str]
@@ -43,9 +43,9 @@ def rows_held(rows: int) -> int:
 def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     """The sum of cuda/sum.cuh for the target's moduli, for x, own and out of these types."""
     largest = max(conversion.target.moduli)
+    both = max((largest, *conversion.source.moduli))
     if types == ("u32",) * 3:
-        return "Sum31" if largest < 1 << 31 else "Sum32"
-    both = max(largest, *conversion.source.moduli) if conversion.source.moduli else largest
+        return "Sum31" if both < 1 << 31 else "Sum32"
     if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 16:
         return "SumFloat64"
     for half in _HALVES:
