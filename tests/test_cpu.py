@@ -360,7 +360,10 @@ def test_import_is_light():
 
 
 def test_import_costs_at_most_30_ms_over_numpy(tmp_path):
-    """Of processor time, from compiled bytecode, as after an installation."""
+    """Of the thread's processor time, from compiled bytecode, as after an installation.
+
+    NumPy's own threads spin for a while after they begin.
+    """
 
     def cost(module):
         times = []
@@ -368,9 +371,9 @@ def test_import_costs_at_most_30_ms_over_numpy(tmp_path):
             done = run_python(
                 f"""
                 import numpy, time
-                began = time.process_time()
+                began = time.thread_time()
                 import {module}
-                print(time.process_time() - began)
+                print(time.thread_time() - began)
                 """,
                 PYTHONDONTWRITEBYTECODE="",
                 PYTHONPYCACHEPREFIX=str(tmp_path),

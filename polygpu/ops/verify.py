@@ -5,7 +5,6 @@ A wrong result passes with probability 2^-40 at most. Proofs: docs/math.md, "Che
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,8 @@ def check_product(ring: Ring, a: Array, b: Array, c: Array, plan: Plan, multiply
 
 def _check_at_points(ring: Ring, a: Array, b: Array, c: Array) -> None:
     """At so many uniform points modulo each prime that ((n - 1) / q)^count <= 2^-40; in host memory."""
+    import secrets  # here and below: the import of polygpu is to be light
+
     basis = ring.basis
     count = max(_points_needed(ring.n, q) for q in ring.moduli)
     at = np.array([[secrets.randbelow(q) for _ in range(count)] for q in ring.moduli], dtype=object)
@@ -65,6 +66,8 @@ def check_again(ring: Ring, a: Array, b: Array, c: Array, multiply: Multiply, by
     In the ring of X^2n - 1, of which this one is a quotient, and there X^s times it for a random s: lengths,
     places and mostly the kind of transform are others. by_fft: by FFT where one is proven to be exact.
     """
+    import secrets
+
     n, compute = ring.n, backend_for(ring.basis, c)
     double = _double(ring, by_fft)
     turn = secrets.choice([s for s in (secrets.randbelow(2 * n) for _ in range(64)) if s % n] or [0])
@@ -145,6 +148,8 @@ def _vectors_needed(basis: Basis) -> int:
 
 def _uniform(basis: Basis, shape: tuple[int, ...]) -> Array:
     """Residues (limbs, *shape)."""
+    import secrets
+
     source = np.random.default_rng(secrets.randbits(128))
     rows: list[Any] = [source.integers(0, q - 1, shape, np.uint64, endpoint=True) for q in basis.moduli]
     return np.stack(rows).astype(basis.dtype)
