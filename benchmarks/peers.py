@@ -86,8 +86,7 @@ class Peer:
 
     def cases(self, w: Workload) -> Iterator[Case]:
         """Of the words that the library takes; of both those of polygpu."""
-        sizes = (w.ring.dtype.itemsize, 8, 4) if w.q < 1 << 32 else (8,)
-        for size in dict.fromkeys(sizes):
+        for size in (4, 8) if w.q < 1 << 32 else (8,):
             plan = self._library.peer_plan(
                 ctypes.c_uint64(w.n), ctypes.c_uint64(w.q), ctypes.c_uint64(w.psi), ctypes.c_uint32(size)
             )
@@ -101,7 +100,7 @@ class Peer:
 
         def run(name: str, *operands: NDArray[Any]) -> Run:
             function = getattr(self._library, f"peer_{name}")
-            addresses = [ctypes.c_void_p(x.ctypes.data) for x in operands]
+            addresses = [x.ctypes.data_as(ctypes.c_void_p) for x in operands]  # which keep the arrays
             return lambda: function(plan.address, *addresses, count)
 
         run("forward", values, a)()

@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -1168,6 +1169,23 @@ def test_a_peer_stands_beside_polygpu(
     assert [line[0] for line in table.body] == ["30", "46", "50", "60"] and table.body[-1][-1] == "- / - / -"
     assert all(float(x) > 1 for x in table.body[0][3].split(" / "))  # by the definition
     assert "A peer" in capsys.readouterr().out
+
+
+@needs_cc
+def test_calls_of_a_peer_keep_their_operands(
+    peer: Callable[..., str], small_peers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, rows_of = [], peers.rows_of
+
+    def noted(*args: Any) -> Any:
+        rows = rows_of(*args)
+        made.append(weakref.ref(rows))
+        return rows
+
+    monkeypatch.setattr(peers, "rows_of", noted)
+    cases = list(peers.Peer(peer()).cases(polynomials.Workload(16, 50)))
+    assert len(made) == 4 and all(rows() is not None for rows in made)
+    assert all(case.verify(case.values(case.run())) for case in cases)
 
 
 @needs_cc
