@@ -1,5 +1,6 @@
 """Recorded calls on other arguments: the pointers of a graph's launches, and all that refuses."""
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -632,6 +633,36 @@ def test_recordings_in_recordings(device: str) -> None:
         with pytest.raises(pg.ParameterError, match="f calls what another capture returned"):
             pg.capture(lambda y, inner=inner: inner() + y, y, rebind=True)
     equals(inner(), a + a)
+
+
+@on(*CARDS)
+def test_the_cycle_collector_rests(device: str) -> None:
+    """It would free the memory of earlier recordings, which the driver refuses while a graph is recorded."""
+    _, (x, *_) = pairs()
+    living, freed = [], []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+            self.recorded = pg.capture(lambda x: x + x, x)
+
+    def compute(x: Poly) -> Poly:
+        for _ in range(2 * gc.get_threshold()[0]):
+            living.append([])
+        freed.append(cycle() is None)
+        if len(freed) == 4:
+            raise pg.ParameterError("the last of them")
+        return x + x
+
+    gc.collect()
+    for _ in range(2):
+        cycle = weakref.ref(Cycle())
+        with contextlib.suppress(pg.ParameterError):
+            pg.capture(compute, x)
+        assert gc.isenabled()
+        gc.collect()
+        assert cycle() is None
+    assert freed == [False] * 4
 
 
 @on("simulated")

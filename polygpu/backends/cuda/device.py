@@ -6,6 +6,7 @@ The one file that imports CuPy.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import logging
 import os
@@ -110,20 +111,30 @@ def _check_not_captured(stream: Any, name: str) -> None:
 
 
 class _Recordings:
-    """How many graphs are being recorded: meanwhile no device may be waited for, and values are kept."""
+    """How many graphs are being recorded: meanwhile no device may be waited for, and values are kept.
+
+    Python's cycle collector rests too. It would free the pools of earlier graphs, which the driver refuses
+    to a thread that records.
+    """
 
     def __init__(self) -> None:
         self._lock, self._count = RLock(), 0
+        self._collected = False  # whether the cycle collector is to work again
         self._kept: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
         with self._lock:
+            if not self._count:
+                self._collected = gc.isenabled()
+                gc.disable()
             self._count += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._count -= 1
             if not self._count:
+                if self._collected:
+                    gc.enable()
                 for device in {device.id: device for _, device in self._kept}.values():
                     device.synchronize()
                 self._kept.clear()
