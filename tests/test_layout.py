@@ -36,7 +36,7 @@ LAYERS = [
     {"ops.pointwise", "ops.show", "ops.transform", "linalg"},
     {"ops.multiply"},
     {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation", "ops.points", "ops.rns"},
-    {"poly"},
+    {"poly", "presets"},
     {"ring", "recording"},
     {"functions", "rns"},
     {"zk"},

@@ -1,0 +1,70 @@
+"""Named rings: those of standards, and of the fields of proof systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .checks import shown
+from .errors import ParameterError
+
+_SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
+    "ml-kem": (256, 3329),
+    "ml-dsa": (256, 8380417),
+    "falcon-512": (512, 12289),
+    "falcon-1024": (1024, 12289),
+}
+_FIELDS = {
+    "babybear": 15 * 2**27 + 1,
+    "koalabear": 127 * 2**24 + 1,
+    "goldilocks": 2**64 - 2**32 + 1,
+}
+
+
+_ALIASES = {  # names before the standards, and others in use
+    "kyber": "ml-kem",
+    "crystals-kyber": "ml-kem",
+    "fips-203": "ml-kem",
+    "dilithium": "ml-dsa",
+    "crystals-dilithium": "ml-dsa",
+    "fips-204": "ml-dsa",
+    "falcon": "falcon-512",
+    "fn-dsa": "falcon-512",
+    "fn-dsa-512": "falcon-512",
+    "fn-dsa-1024": "falcon-1024",
+    "bb31": "babybear",
+    "kb31": "koalabear",
+    "gl64": "goldilocks",
+}
+
+
+def parameters(name: object, n: int | None) -> dict[str, Any]:
+    """What Ring takes for a preset: degree, moduli, and for fields the kind and the root.
+
+    Raises:
+        ParameterError: no such preset, or a degree that is not its own.
+    """
+    if not isinstance(name, str) or name not in {**_SCHEMES, **_FIELDS}:
+        raise ParameterError(
+            f"name: {shown(name)} must be one of {', '.join([*_SCHEMES, *_FIELDS])}{_closest(name)}"
+        )
+    if name in _SCHEMES:
+        degree, q = _SCHEMES[name]
+        if n not in (None, degree):
+            raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {degree}")
+        return {"n": degree, "moduli": q}
+    degree = 1 << 16 if n is None else n
+    return {"n": degree, "moduli": _FIELDS[name], "kind": "cyclic", "root": "generator"}
+
+
+def _closest(name: object) -> str:
+    """The preset that a wrong name comes closest to, for a message."""
+    if not isinstance(name, str):
+        return ""
+    from difflib import get_close_matches  # here: the import of polygpu is to be light
+
+    given = "-".join(name.lower().replace("_", "-").split())
+    known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # of "kyber768": its parameter sets share one ring
+    near = get_close_matches(given[:64], known, 1, 0.85)
+    near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
+    return f"; did you mean {known[near[0]]!r}?" if near else ""
