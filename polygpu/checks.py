@@ -190,9 +190,7 @@ def verify() -> Iterator[None]:
         _verify.reset(token)
 
 
-def verifying() -> bool:
-    """Whether the call is inside `with verify()`, and no check itself."""
-    return _verify.get()
+verifying = _verify.get  # whether the call is inside `with verify()`, and no check itself
 
 
 @contextmanager

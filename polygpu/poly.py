@@ -37,6 +37,9 @@ from .ops.transform import natural_order, to_domain
 if TYPE_CHECKING:
     from .ring import Ring
 
+_AUTO = "auto"  # the default, which needs no check
+_new = object.__new__
+
 
 class Poly:
     """A batch of elements of a ring: `ring`, `data` and `domain`.
@@ -73,7 +76,7 @@ class Poly:
     @staticmethod
     def _wrap(ring: Ring, data: Array, domain: Domain) -> Poly:
         """A value whose parts fit by construction: unchecked, for the library's own results."""
-        poly = Poly.__new__(Poly)
+        poly = _new(Poly)
         poly._ring, poly._data, poly._domain = ring, data, domain
         return poly
 
@@ -276,10 +279,13 @@ class Poly:
         Cost: three transforms a limb; ring.explain() says which. Many short polynomials times one are a
         product of matrices where that was measured to be faster.
         """
-        if not isinstance(self, Poly) and isinstance(other, Poly):
-            return other.mul(self, out, product=product)  # Poly.mul(3, a)
-        check_product(product)
-        a = checked_poly(self, "a")
+        a = self
+        if type(a) is not Poly:
+            if not isinstance(a, Poly) and isinstance(other, Poly):
+                return other.mul(a, out, product=product)  # Poly.mul(3, a)
+            a = checked_poly(a, "a")
+        if product is not _AUTO:
+            check_product(product)
         memory = None if out is None else a._memory(out)
         if isinstance(other, Poly):
             b = a._operand(other)
@@ -344,7 +350,9 @@ class Poly:
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
                     f"{_way_between(self._ring, other._ring)}"
                 )
-            if not same_device(other._data, self._data):
+            if not (
+                type(self._data) is type(other._data) is np.ndarray or same_device(other._data, self._data)
+            ):
                 raise DeviceError(
                     f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
                 )
@@ -360,7 +368,7 @@ class Poly:
     def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
         """A value of this ring, unchecked as by _wrap; it is `out` where that holds the data already."""
         if out is None:
-            out = Poly.__new__(Poly)
+            out = _new(Poly)
             out._ring, out._data = self._ring, data
         out._domain = domain
         return out

@@ -280,18 +280,22 @@ def backend() -> Backend:
 
 def host() -> HostBackend:
     """The backend of values in host memory: "reference" if that is chosen, else "cpu"."""
-    return _host(_device.get())
+    return host_of(_device.get())
+
+
+chosen_device = _device.get  # of the innermost `device(...)`
 
 
 @cache
-def _host(device: str | None) -> HostBackend:
+def host_of(device: str | None) -> HostBackend:
+    """As host(), for a chosen device."""
     chosen = device or _default_device()
     return cast(HostBackend, get_backend(chosen if chosen in _HOST_DEVICES else "cpu"))
 
 
 def backend_of(x: Array) -> Backend:
     """The backend that computes on an array: where it lies."""
-    return _host(_device.get()) if isinstance(x, np.ndarray) else get_backend(_gpu_name(x.data.device_id))
+    return host_of(_device.get()) if isinstance(x, np.ndarray) else get_backend(_gpu_name(x.data.device_id))
 
 
 @cache

@@ -22,7 +22,7 @@ from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
 from ..plans.rns import Conversion, Residues
 from ..plans.sampling import Sampler, Shape
-from . import Array, Done, Op, host
+from . import Array, Done, Op, chosen_device, host_of
 from .cipher import Keystream
 from .reference import HostMemory
 
@@ -33,7 +33,7 @@ _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 # Nanoseconds of a core by instruction set: a coefficient and layer of a transform, a real number of an FFT.
-_NS = {"avx512": (0.06, 1.45), "avx2": (0.12, 1.5), "portable": (0.8, 6.0)}
+_NS = {"avx512": (0.06, 1.45), "avx512dq": (0.06, 1.45), "avx2": (0.12, 1.5), "portable": (0.8, 6.0)}
 _STRICT_NS = 2.5  # a coefficient and layer modulo a prime that no lazy butterfly serves: a division each
 
 
@@ -150,12 +150,11 @@ class CpuBackend(HostMemory):
         """See Backend."""
         if done is None or prod(shape) * dtype.itemsize > SMALL_ARRAY:
             return None
-        native, new, of_host = done, _cpu.empty, host
-
+        native, new, of_host, chosen = done, _cpu.empty, host_of, chosen_device
         overlap = np.may_share_memory
 
         def call(x: Array, y: Array | None = None, out: Array | None = None) -> Array | None:
-            if of_host() is not self:
+            if of_host(chosen()) is not self:
                 return None
             if out is None:
                 out = new(shape, dtype, False, SMALL_ARRAY)
@@ -314,7 +313,7 @@ class CpuBackend(HostMemory):
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""
-        return plan.degree <= (32 if _cpu.isa() == "avx512" else 16) and count * plan.degree >= 1 << 15
+        return plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
