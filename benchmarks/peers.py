@@ -2,6 +2,8 @@
 
     python -m benchmarks.cpu --only peers --peer NAME=PATH [--peer NAME=PATH ...]
 
+NAME may be LIBRARY:BUILD, as HEXL:gcc; of several builds of a library the summary shows the faster.
+
 For who has another library installed and asks which of the two is faster on their machine. PATH is a shared
 library with these functions, a few lines of C around those of the library NAME:
 
@@ -49,6 +51,7 @@ COEFFICIENTS = 2**14  # of one call of a kernel, at least
 OPS = ("peer ntt", "peer intt", "peer product")
 KERNEL, CALL = "polygpu, kernel", "polygpu, call"
 ALIGNMENT = 64
+ISAS = ("avx512", "avx512dq", "avx2", "portable")  # the best first
 
 Run = Callable[[], Any]
 
@@ -176,55 +179,127 @@ def measured(peers: Sequence[Peer], quick: bool, packages: Sequence[str]) -> Ite
                     yield row
 
 
-# ---- the table ----
+# ---- the tables ----
+
+Shape = tuple[int, int]  # bits, N
+Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]  # by (library, op), by run: ns a coefficient
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Those of the newest run with each instruction set."""
+    own = [row for row in rows if row.op in OPS]
+    last: dict[str, str] = {}
+    for row in own:
+        isa = str(row.machine["isa"])
+        last[isa] = max(last.get(isa, ""), _begun(row))
+    return [row for row in own if _begun(row) == last[str(row.machine["isa"])]]
+
+
+def times(rows: Iterable[Row]) -> dict[str, Times]:
+    """By instruction set."""
+    found: dict[str, Times] = {}
+    for row in rows:
+        shape = int(row.params["bits"]), int(row.params["n"])
+        at = found.setdefault(str(row.machine["isa"]), {}).setdefault(shape, {})
+        at.setdefault((row.library, row.op), {})[str(row.params["run"])] = row.median / row.work
+    return found
 
 
 class PeerKind:
     """A line for each prime size and N: polygpu's times and how often a peer takes them."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those of the newest run."""
-        own = [row for row in rows if row.op in OPS]
-        newest = max((_begun(row) for row in own), default="")
-        return [row for row in own if _begun(row) == newest]
+        """Those of the newest run with each instruction set."""
+        return newest(rows)
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
-        """The table of the rows of one machine."""
-        times: dict[tuple[int, int], dict[tuple[str, str], dict[str, float]]] = {}
-        for row in self.rows(rows):
-            shape = times.setdefault((int(row.params["bits"]), int(row.params["n"])), {})
-            shape.setdefault((row.library, row.op), {})[str(row.params["run"])] = row.median / row.work
-        found = {library for shape in times.values() for library, _ in shape}
-        peers = sorted(found - {KERNEL, CALL})
-        if not times:
-            return
-        heads = ["kernel, ns", *(head for peer in peers for head in (f"{peer} / kernel", f"{peer} / call"))]
-        body = []
-        for (bits, n), shape in sorted(times.items()):
-            cells = [_triple(shape, KERNEL, None)]
-            for peer in peers:
-                cells += [_triple(shape, peer, KERNEL), _triple(shape, peer, CALL)]
-            body.append((str(bits), power(n), *cells))
-        yield Table(
-            "Beside other libraries on one core, a coefficient, forward / inverse / product",
-            ("bits", "N", *heads),
-            tuple(body),
-        )
+        """A table for each instruction set of one machine."""
+        for isa, shapes in times(self.rows(rows)).items():
+            peers = sorted({library for shape in shapes.values() for library, _ in shape} - {KERNEL, CALL})
+            heads = [
+                "kernel, ns",
+                *(head for peer in peers for head in (f"{peer} / kernel", f"{peer} / call")),
+            ]
+            body = []
+            for (bits, n), shape in sorted(shapes.items()):
+                cells = [_triple(shape, KERNEL, None)]
+                for peer in peers:
+                    cells += [_triple(shape, peer, KERNEL), _triple(shape, peer, CALL)]
+                body.append((str(bits), power(n), *cells))
+            yield Table(
+                f"Beside other libraries on one core, {isa}, a coefficient, forward / inverse / product",
+                ("bits", "N", *heads),
+                tuple(body),
+            )
+
+
+class PeerSummaryKind:
+    """Lines for each prime size: how often a peer's fastest build takes polygpu's time, over all N."""
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of the newest run with the best instruction set of each machine."""
+        own = newest(rows)
+        isas = {row.machine["name"]: set[str]() for row in own}
+        for row in own:
+            isas[row.machine["name"]].add(str(row.machine["isa"]))
+        return [row for row in own if row.machine["isa"] == min(isas[row.machine["name"]], key=ISAS.index)]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of one machine."""
+        for shapes in times(self.rows(rows)).values():
+            peers = {library for shape in shapes.values() for library, _ in shape} - {KERNEL, CALL}
+            families = sorted({peer.partition(":")[0] for peer in peers})
+            body = []
+            for bits in sorted({bits for bits, _ in shapes}):
+                for beside, what in ((KERNEL, "kernel"), (CALL, "call")):
+                    cells = []
+                    for family in families:
+                        builds = [peer for peer in peers if peer.partition(":")[0] == family]
+                        cells.append(
+                            _ranges([v for (b, _), v in shapes.items() if b == bits], builds, beside)
+                        )
+                    body.append((str(bits), what, *cells))
+            degrees = sorted({n for _, n in shapes})
+            yield Table(
+                f"Times as fast as, N = {power(degrees[0])} to {power(degrees[-1])}, worst to best: "
+                "forward, inverse, product",
+                ("bits", "polygpu's", *families),
+                tuple(body),
+            )
 
 
 def _begun(row: Row) -> str:
     return str(row.params.get("run", "")).partition(",")[0]
 
 
+def _ratio(
+    shape: dict[tuple[str, str], dict[str, float]], op: str, library: str, beside: str
+) -> float | None:
+    """How often a library takes another's time: the median of the passes."""
+    own, other = shape.get((library, op), {}), shape.get((beside, op), {})
+    ratios = [own[run] / other[run] for run in own if run in other]
+    return median(ratios) if ratios else None
+
+
+def _ranges(
+    shapes: Sequence[dict[tuple[str, str], dict[str, float]]], builds: Sequence[str], beside: str
+) -> str:
+    cells = []
+    for op in OPS:
+        found = [[_ratio(shape, op, build, beside) for build in builds] for shape in shapes]
+        least = [min(known) for ratios in found if (known := [x for x in ratios if x is not None])]
+        cells.append(f"{min(least):.2f} to {max(least):.2f}" if least else "-")
+    return ", ".join(cells)
+
+
 def _triple(shape: dict[tuple[str, str], dict[str, float]], library: str, beside: str | None) -> str:
     """The figures of the three ops: times, or how often another's time they are, pass by pass."""
     cells = []
     for op in OPS:
-        own = shape.get((library, op), {})
-        other = dict.fromkeys(own, 1.0) if beside is None else shape.get((beside, op), {})
-        ratios = [own[run] / other[run] for run in own if run in other]
-        cells.append(figure(median(ratios)) if ratios else "-")
+        own = list(shape.get((library, op), {}).values())
+        value = _ratio(shape, op, library, beside) if beside else median(own) if own else None
+        cells.append("-" if value is None else figure(value))
     return " / ".join(cells)
 
 
-KINDS = {"cpu-peers": PeerKind()}
+KINDS = {"cpu-peers": PeerKind(), "cpu-peers-summary": PeerSummaryKind()}

@@ -10,16 +10,16 @@ bool supported(const Isa &isa) {
     if (!isa.name) return false;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (&isa == &isa_avx512)
+    if (&isa == &isa_avx512 || &isa == &isa_avx512dq)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512ifma");
+               __builtin_cpu_supports("avx512vl") && (&isa == &isa_avx512dq || __builtin_cpu_supports("avx512ifma"));
     if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return &isa == &isa_portable;
 }
 
 const Isa *best_isa() {
-    for (const Isa *isa : {&isa_avx512, &isa_avx2})
+    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2})
         if (supported(*isa)) return isa;
     return &isa_portable;
 }
@@ -32,7 +32,9 @@ const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
 }
 const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else the next serves as well
-    return m.bits <= 50 ? isa.q50 : m.bits <= 62 ? isa.q62 : isa.q64;
+    if (m.bits <= 50) return isa.q50;
+    if (m.bits <= 60 && isa.q60.forward) return isa.q60;
+    return m.bits <= 62 ? isa.q62 : isa.q64;
 }
 const ProductKernels<u32> &slot(const Isa &isa, u32) { return isa.product32; }
 const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
@@ -41,7 +43,7 @@ const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
 
 std::vector<std::string> supported_isas() {
     std::vector<std::string> names;
-    for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable})
         if (supported(*isa)) names.push_back(isa->name);
     return names;
 }
@@ -49,7 +51,7 @@ std::vector<std::string> supported_isas() {
 std::string isa_in_use() { return current_isa.load()->name; }
 
 void set_isa(const std::string &name) {
-    for (const Isa *isa : {&isa_avx512, &isa_avx2, &isa_portable})
+    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable})
         if (supported(*isa) && name == isa->name) {
             current_isa = isa;
             return;

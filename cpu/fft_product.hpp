@@ -1,6 +1,6 @@
 // Exact products by complex transforms of digits (kernels.hpp, ProductRow), written once for every instruction set.
 //
-// Reals is a vector of doubles (lanes_scalar.hpp, isa_avx2.cpp, isa_avx512.cpp):
+// Reals is a vector of doubles (lanes_scalar.hpp, isa_avx2.cpp, lanes_avx512.hpp):
 //   V, I, WIDTH                      vector, vector of as many 64-bit integers, doubles in a vector
 //   Words                            the Lanes of moduli below 2^62 on I (ntt.hpp)
 //   FUSED                            fma rounds once
@@ -53,7 +53,7 @@ template <class R> struct ComplexLanes {
         R::template expand<COUNT>(&w->re, t.re, t.im);
         return t;
     }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+    template <size_t G, bool> static PG_INLINE void exchange(V &u, V &v) {
         R::template exchange<G>(u.re, v.re);
         R::template exchange<G>(u.im, v.im);
     }
@@ -67,7 +67,7 @@ template <class R> struct ComplexButterfly {
     static constexpr size_t PAIRS = 1, COLUMNS = 1;
     const Lanes lanes;
 
-    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <Leg = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         if constexpr (R::FUSED) {
             const auto two = R::splat(2);
             V s = Lanes::mul_add(y, w, x);
@@ -80,7 +80,7 @@ template <class R> struct ComplexButterfly {
         }
     }
     PG_INLINE V canonical(V x) const { return x; }
-    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = Lanes::sub(x, y);
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);

@@ -85,7 +85,7 @@ struct Lanes32 {
         V odd = mul_even(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
         return _mm256_or_si256(mul_even(x, y), _mm256_slli_epi64(odd, 32));
     }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+    template <size_t G, bool> static PG_INLINE void exchange(V &u, V &v) {
         V a = u, b = v;
         if constexpr (G == 4) {
             u = _mm256_permute2x128_si256(a, b, 0x20), v = _mm256_permute2x128_si256(a, b, 0x31);
@@ -150,8 +150,17 @@ struct Lanes64 {
         V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
+    // Less by at most 2.
+    static PG_INLINE V rough_high_product(V x, V x_high, V y, V y_high) {
+        return add(add(_mm256_mul_epu32(x_high, y_high), upper(_mm256_mul_epu32(x_high, y))),
+                   upper(_mm256_mul_epu32(x, y_high)));
+    }
     PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
     static PG_INLINE V masked(V x) { return x; }
+    PG_INLINE V mul_rough(V x, const Twiddle &t) const {
+        V x_high = upper(x), h = rough_high_product(x, x_high, t.shoup, t.shoup_high);
+        return sub(low_product(x, x_high, t.w, t.w_high), low_product(h, upper(h), q, q_high));
+    }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V x_high = upper(x), h = high_product(x, x_high, t.shoup, t.shoup_high);
         return sub(low_product(x, x_high, t.w, t.w_high), low_product(h, upper(h), q, q_high));
@@ -164,7 +173,7 @@ struct Lanes64 {
         V r = sub(low, low_product(e, upper(e), q, q_high));
         return reduce_once(reduce_once(r, q2), q);
     }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
+    template <size_t G, bool> static PG_INLINE void exchange(V &u, V &v) {
         V a = u, b = v;
         if constexpr (G == 2) u = _mm256_permute2x128_si256(a, b, 0x20), v = _mm256_permute2x128_si256(a, b, 0x31);
         else u = _mm256_unpacklo_epi64(a, b), v = _mm256_unpackhi_epi64(a, b);
@@ -346,6 +355,7 @@ const Isa isa_avx2{
     {},
     {},
     row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
+    row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),

@@ -1,182 +1,11 @@
-// AVX-512 with IFMA: 16 lanes of 32 bits, 8 lanes of 64 bits, and 8 lanes through the 52-bit multiplier.
-#include "combine.hpp"
-#include "draw.hpp"
-#include "fft.hpp"
-#include "gemm.hpp"
-#include "integers.hpp"
-#include "lanes_scalar.hpp"
+// AVX-512 with IFMA: the lanes of AVX-512, and 8 lanes through the 52-bit multiplier.
+#include "kernels.hpp"
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
-#include <immintrin.h>
+#include "lanes_avx512.hpp"
 
 namespace pg {
 namespace {
-
-// Lane numbers for permutexvar and permutex2var, N lanes of type I.
-template <class I, size_t N> struct alignas(64) Index {
-    I lane[N];
-    __m512i vector() const { return _mm512_load_si512(lane); }
-};
-template <class I, size_t N> constexpr Index<I, N> repeat_each(size_t times) {
-    Index<I, N> index{};
-    for (size_t i = 0; i < N; ++i) index.lane[i] = (I)(i / times);
-    return index;
-}
-// The granules of G lanes that `exchange` leaves in u (ODD = 0) or in v (ODD = 1); lanes of v count from N.
-template <class I, size_t N> constexpr Index<I, N> granules(size_t g, size_t odd) {
-    Index<I, N> index{};
-    for (size_t i = 0; i < N; ++i) {
-        const size_t second = i / g % 2;
-        index.lane[i] = (I)(i - second * g + odd * g + second * N);
-    }
-    return index;
-}
-
-// The lanes that all exchanges from granules of N / 2 down to those of g, or back from g up, leave in u or in v.
-template <class I, size_t N> constexpr Index<I, N> all_granules(size_t g, bool back, size_t odd) {
-    I lanes[2][N] = {}, next[2][N] = {};
-    for (size_t i = 0; i < N; ++i) lanes[0][i] = (I)i, lanes[1][i] = (I)(N + i);
-    for (size_t size = back ? g : N / 2; back ? size < N : size >= g; size = back ? 2 * size : size / 2) {
-        for (size_t vector = 0; vector < 2; ++vector) {
-            const auto from = granules<I, N>(size, vector);
-            for (size_t i = 0; i < N; ++i) next[vector][i] = lanes[from.lane[i] / N][from.lane[i] % N];
-        }
-        for (size_t i = 0; i < N; ++i) lanes[0][i] = next[0][i], lanes[1][i] = next[1][i];
-    }
-    Index<I, N> index{};
-    for (size_t i = 0; i < N; ++i) index.lane[i] = lanes[odd][i];
-    return index;
-}
-
-struct Lanes32 {
-    using T = u32;
-    using V = __m512i;
-    struct Twiddle {
-        V w, shoup, shoup_odd;
-    };
-    static constexpr size_t WIDTH = 16;
-    static constexpr bool SHOUP = true;
-    const V q, q2, barrett;
-    const __m128i shift;
-    explicit Lanes32(const Modulus &m)
-        : q(splat((u32)m.q)),
-          q2(splat((u32)(2 * m.q))),
-          barrett(_mm512_set1_epi64((long long)m.barrett32)),
-          shift(_mm_cvtsi32_si128((int)m.bits - 1)) {}
-
-    static PG_INLINE V load(const T *x) { return _mm512_loadu_si512(x); }
-    static PG_INLINE void store(T *x, V v) { _mm512_storeu_si512(x, v); }
-    static PG_INLINE V splat(T x) { return _mm512_set1_epi32((int)x); }
-    static PG_INLINE V zero() { return _mm512_setzero_si512(); }
-    static PG_INLINE V add(V x, V y) { return _mm512_add_epi32(x, y); }
-    static PG_INLINE V sub(V x, V y) { return _mm512_sub_epi32(x, y); }
-    static PG_INLINE V reduce_once(V x, V bound) { return _mm512_min_epu32(x, _mm512_sub_epi32(x, bound)); }
-    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
-    PG_INLINE V sub_mod(V x, V y) const {
-        V d = sub(x, y);
-        return _mm512_min_epu32(d, add(d, q));
-    }
-
-    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, _mm512_srli_epi64(shoup, 32)}; }
-    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
-    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
-        if constexpr (COUNT == 16) return load(x);
-        else {
-            static constexpr auto index = repeat_each<u32, 16>(16 / COUNT);
-            V few;
-            if constexpr (COUNT == 8) few = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)x));
-            else if constexpr (COUNT == 4) few = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)x));
-            else few = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)x));
-            return _mm512_permutexvar_epi32(index.vector(), few);
-        }
-    }
-    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
-        return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
-    }
-    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
-    static PG_INLINE V masked(V x) { return x; }
-    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
-        V even = _mm512_srli_epi64(_mm512_mul_epu32(x, t.shoup), 32);
-        V odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), t.shoup_odd);
-        V high = _mm512_mask_blend_epi32(0xaaaa, even, odd);
-        return sub(_mm512_mullo_epi32(x, t.w), _mm512_mullo_epi32(high, q));
-    }
-    // Barrett's product of the low halves of 64-bit lanes
-    PG_INLINE V mul_even(V x, V y) const {
-        V z = _mm512_mul_epu32(x, y);
-        V quotient = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srl_epi64(z, shift), barrett), 32);
-        V r = _mm512_sub_epi64(z, _mm512_mul_epu32(quotient, q));
-        V one_q = _mm512_srli_epi64(q, 32), two_q = _mm512_slli_epi64(one_q, 1);
-        r = _mm512_min_epu64(r, _mm512_sub_epi64(r, two_q));
-        return _mm512_min_epu64(r, _mm512_sub_epi64(r, one_q));
-    }
-    PG_INLINE V mul(V x, V y) const {
-        V odd = mul_even(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(y, 32));
-        return _mm512_or_si512(mul_even(x, y), _mm512_slli_epi64(odd, 32));
-    }
-    // Both from the lanes of both.
-    static PG_INLINE void pick(V &u, V &v, V first, V second) {
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi32(a, first, b), v = _mm512_permutex2var_epi32(a, second, b);
-    }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
-        static constexpr auto first = granules<u32, 16>(G, 0), second = granules<u32, 16>(G, 1);
-        pick(u, v, first.vector(), second.vector());
-    }
-    static constexpr bool PERMUTES = true;
-    template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
-        static constexpr auto first = all_granules<u32, 16>(G, BACK, 0), second = all_granules<u32, 16>(G, BACK, 1);
-        pick(u, v, first.vector(), second.vector());
-    }
-};
-
-struct Lanes64Base {
-    using T = u64;
-    using V = __m512i;
-    static constexpr size_t WIDTH = 8;
-    static constexpr bool SHOUP = true;
-    const V q, q2;
-    const __m128i low_shift;
-    explicit Lanes64Base(const Modulus &m)
-        : q(splat(m.q)), q2(splat(2 * m.q)), low_shift(_mm_cvtsi32_si128((int)m.bits - 2)) {}
-
-    static PG_INLINE V load(const T *x) { return _mm512_loadu_si512(x); }
-    static PG_INLINE void store(T *x, V v) { _mm512_storeu_si512(x, v); }
-    static PG_INLINE V splat(T x) { return _mm512_set1_epi64((long long)x); }
-    static PG_INLINE V zero() { return _mm512_setzero_si512(); }
-    static PG_INLINE V add(V x, V y) { return _mm512_add_epi64(x, y); }
-    static PG_INLINE V sub(V x, V y) { return _mm512_sub_epi64(x, y); }
-    static PG_INLINE V reduce_once(V x, V bound) { return _mm512_min_epu64(x, _mm512_sub_epi64(x, bound)); }
-    PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
-    PG_INLINE V sub_mod(V x, V y) const {
-        V d = sub(x, y);
-        return _mm512_min_epu64(d, add(d, q));
-    }
-    template <size_t COUNT> static PG_INLINE V expand(const T *x) {
-        if constexpr (COUNT == 8) return load(x);
-        else {
-            static constexpr auto index = repeat_each<u64, 8>(8 / COUNT);
-            V few;
-            if constexpr (COUNT == 4) few = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)x));
-            else few = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)x));
-            return _mm512_permutexvar_epi64(index.vector(), few);
-        }
-    }
-    // Both from the lanes of both.
-    static PG_INLINE void pick(V &u, V &v, V first, V second) {
-        V a = u, b = v;
-        u = _mm512_permutex2var_epi64(a, first, b), v = _mm512_permutex2var_epi64(a, second, b);
-    }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
-        static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
-        pick(u, v, first.vector(), second.vector());
-    }
-    static constexpr bool PERMUTES = true;
-    template <size_t G, bool BACK> static PG_INLINE void permute(V &u, V &v) {
-        static constexpr auto first = all_granules<u64, 8>(G, BACK, 0), second = all_granules<u64, 8>(G, BACK, 1);
-        pick(u, v, first.vector(), second.vector());
-    }
-};
 
 // q < 2^50: lazy values stay below 2^52, of which the multiplier reads as many bits; above them may be others.
 // Quotients have the scale 2^52.
@@ -194,9 +23,11 @@ struct Lanes52 : Lanes64Base {
           barrett(splat(m.barrett52)),
           high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
 
-    static PG_INLINE Twiddle broadcast(T w, T shoup) { return {splat(w), splat(shoup >> 12)}; }
+    static PG_INLINE Twiddle broadcast(const T &w, const T &shoup) {
+        return {splat(w), _mm512_srli_epi64(splat(shoup), 12)};
+    }
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
-        return {Lanes64Base::expand<COUNT>(w), _mm512_srli_epi64(Lanes64Base::expand<COUNT>(shoup), 12)};
+        return {repeated<COUNT>(w), _mm512_srli_epi64(repeated<COUNT>(shoup), 12)};
     }
     // x * y - quotient * q, in the low 52 bits
     PG_INLINE V remainder(V x, V y, V quotient) const {
@@ -228,195 +59,10 @@ struct Lanes52Sums : Lanes52 {
     static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
 };
 
-// q < 2^62
-struct Lanes64 : Lanes64Base {
-    struct Twiddle {
-        V w, shoup, shoup_high;
-    };
-    const V barrett;
-    const __m128i high_shift;
-    explicit Lanes64(const Modulus &m)
-        : Lanes64Base(m), barrett(splat(m.barrett64)), high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
-
-    static PG_INLINE V upper(V x) { return _mm512_srli_epi64(x, 32); }
-    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, upper(shoup)}; }
-    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
-    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
-        return twiddle(Lanes64Base::expand<COUNT>(w), Lanes64Base::expand<COUNT>(shoup));
-    }
-    static PG_INLINE V high_product(V x, V y, V y_high) {
-        V x_high = upper(x);
-        V middle = add(_mm512_mul_epu32(x_high, y), upper(_mm512_mul_epu32(x, y)));
-        V second = add(_mm512_mul_epu32(x, y_high), _mm512_and_si512(middle, splat(0xffffffffu)));
-        return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
-    }
-    PG_INLINE V remainder(V low, V quotient) const { return sub(low, _mm512_mullo_epi64(quotient, q)); }
-    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
-    static PG_INLINE V masked(V x) { return x; }
-    PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
-        return remainder(_mm512_mullo_epi64(x, t.w), high_product(x, t.shoup, t.shoup_high));
-    }
-    PG_INLINE V mul(V x, V y) const {
-        V low = _mm512_mullo_epi64(x, y), high = high_product(x, y, upper(y));
-        V t = _mm512_or_si512(_mm512_sll_epi64(high, high_shift), _mm512_srl_epi64(low, low_shift));
-        V r = remainder(low, high_product(t, barrett, upper(barrett)));
-        return reduce_once(reduce_once(r, q2), q);
-    }
-};
-
-// The transpose of 4 x 4 quarters of vectors v[0], v[step], v[2 step], v[3 step].
-template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
-    const __m512d a = v[0], b = v[STEP], c = v[2 * STEP], d = v[3 * STEP];
-    const __m512d ab = _mm512_shuffle_f64x2(a, b, 0x44), cd = _mm512_shuffle_f64x2(c, d, 0x44);
-    const __m512d ab_high = _mm512_shuffle_f64x2(a, b, 0xee), cd_high = _mm512_shuffle_f64x2(c, d, 0xee);
-    v[0] = _mm512_shuffle_f64x2(ab, cd, 0x88), v[STEP] = _mm512_shuffle_f64x2(ab, cd, 0xdd);
-    v[2 * STEP] = _mm512_shuffle_f64x2(ab_high, cd_high, 0x88);
-    v[3 * STEP] = _mm512_shuffle_f64x2(ab_high, cd_high, 0xdd);
-}
-
-struct Pairs32 {
-    using T = float;
-    using V = __m512;
-    static constexpr size_t WIDTH = 8;
-    static PG_INLINE V load(const T *x) { return _mm512_loadu_ps(x); }
-    static PG_INLINE void store(T *x, V v) { _mm512_storeu_ps(x, v); }
-    static PG_INLINE V splat(T x) { return _mm512_set1_ps(x); }
-    static PG_INLINE V swap(V x) { return _mm512_permute_ps(x, 0xb1); }
-    static PG_INLINE V real(V x) { return _mm512_moveldup_ps(x); }
-    static PG_INLINE V imag(V x) { return _mm512_movehdup_ps(x); }
-    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm512_fmaddsub_ps(x, y, z); }
-    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm512_fmsubadd_ps(x, y, z); }
-    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_ps(x, y, z); }
-    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_ps(x, y, z); }
-    static PG_INLINE void transpose(V *v) {
-        __m512d u[8];
-        for (size_t i = 0; i < 8; i += 2) {
-            const __m512d a = _mm512_castps_pd(v[i]), b = _mm512_castps_pd(v[i + 1]);
-            u[i] = _mm512_unpacklo_pd(a, b), u[i + 1] = _mm512_unpackhi_pd(a, b);
-        }
-        transpose_quarters<2>(u), transpose_quarters<2>(u + 1);
-        for (size_t i = 0; i < 8; ++i) v[i] = _mm512_castpd_ps(u[i]);
-    }
-};
-
-struct Pairs64 {
-    using T = double;
-    using V = __m512d;
-    static constexpr size_t WIDTH = 4;
-    static PG_INLINE V load(const T *x) { return _mm512_loadu_pd(x); }
-    static PG_INLINE void store(T *x, V v) { _mm512_storeu_pd(x, v); }
-    static PG_INLINE V splat(T x) { return _mm512_set1_pd(x); }
-    static PG_INLINE V swap(V x) { return _mm512_permute_pd(x, 0x55); }
-    static PG_INLINE V real(V x) { return _mm512_movedup_pd(x); }
-    static PG_INLINE V imag(V x) { return _mm512_permute_pd(x, 0xff); }
-    static PG_INLINE V fmaddsub(V x, V y, V z) { return _mm512_fmaddsub_pd(x, y, z); }
-    static PG_INLINE V fmsubadd(V x, V y, V z) { return _mm512_fmsubadd_pd(x, y, z); }
-    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
-    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_pd(x, y, z); }
-    static PG_INLINE void transpose(V *v) { transpose_quarters<1>(v); }
-};
-
-// Lane numbers that pick the real (PART = 0) or imaginary parts (1) of complex numbers, each `times` times.
-constexpr Index<u64, 8> parts(size_t part, size_t times) {
-    Index<u64, 8> index{};
-    for (size_t i = 0; i < 8; ++i) index.lane[i] = 2 * (i / times) + part;
-    return index;
-}
-
-struct Reals {
-    using V = __m512d;
-    using I = __m512i;
-    using Words = Lanes64;
-    static constexpr size_t WIDTH = 8, REGISTERS = 32;
-    static constexpr bool FUSED = true, MULTIPLIER52 = true;
-    static PG_INLINE V fma(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
-    static PG_INLINE V fms(V x, V y, V z) { return _mm512_fmsub_pd(x, y, z); }
-    static PG_INLINE V fnma(V x, V y, V z) { return _mm512_fnmadd_pd(x, y, z); }
-    static PG_INLINE V load(const double *x) { return _mm512_loadu_pd(x); }
-    static PG_INLINE void store(double *x, V v) { _mm512_storeu_pd(x, v); }
-    static PG_INLINE V splat(double x) { return _mm512_set1_pd(x); }
-    static PG_INLINE V add(V x, V y) { return _mm512_add_pd(x, y); }
-    static PG_INLINE V sub(V x, V y) { return _mm512_sub_pd(x, y); }
-    static PG_INLINE V mul(V x, V y) { return _mm512_mul_pd(x, y); }
-    template <size_t COUNT> static PG_INLINE void expand(const double *x, V &re, V &im) {
-        static constexpr auto reals = parts(0, 8 / COUNT), imaginaries = parts(1, 8 / COUNT);
-        if constexpr (COUNT == 8) {
-            V a = load(x), b = load(x + 8);
-            re = _mm512_permutex2var_pd(a, reals.vector(), b), im = _mm512_permutex2var_pd(a, imaginaries.vector(), b);
-        } else {
-            V a = COUNT == 4 ? load(x) : _mm512_castpd256_pd512(_mm256_loadu_pd(x));
-            re = _mm512_permutexvar_pd(reals.vector(), a), im = _mm512_permutexvar_pd(imaginaries.vector(), a);
-        }
-    }
-    template <size_t G> static PG_INLINE void exchange(V &u, V &v) {
-        V a = u, b = v;
-        if constexpr (G == 4) {
-            u = _mm512_shuffle_f64x2(a, b, 0x44), v = _mm512_shuffle_f64x2(a, b, 0xee);
-        } else if constexpr (G == 2) {
-            static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
-            u = _mm512_permutex2var_pd(a, first.vector(), b);
-            v = _mm512_permutex2var_pd(a, second.vector(), b);
-        } else {
-            u = _mm512_unpacklo_pd(a, b), v = _mm512_unpackhi_pd(a, b);
-        }
-    }
-
-    static PG_INLINE I bits(V x) { return _mm512_castpd_si512(x); }
-    static PG_INLINE V value(I x) { return _mm512_castsi512_pd(x); }
-    static PG_INLINE I load_words(const u32 *x) {
-        return _mm512_cvtepu32_epi64(_mm256_loadu_si256((const __m256i *)x));
-    }
-    static PG_INLINE I load_words(const u64 *x) { return _mm512_loadu_si512(x); }
-    static PG_INLINE void store_words(u32 *x, I v) { _mm256_storeu_si256((__m256i *)x, _mm512_cvtepi64_epi32(v)); }
-    static PG_INLINE void store_words(u64 *x, I v) { _mm512_storeu_si512(x, v); }
-    static PG_INLINE I mul_halves(I x, I y) { return _mm512_mul_epu32(x, y); }
+struct Reals52 : Reals {
+    static constexpr bool MULTIPLIER52 = true;
     static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
-    static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, y, y_high); }
-    static PG_INLINE I mul_low(I x, I y, I) { return _mm512_mullo_epi64(x, y); }
-    static PG_INLINE I where_negative(I x, I y) { return _mm512_maskz_mov_epi64(_mm512_movepi64_mask(x), y); }
-    static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
-    static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
-    static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
-    static PG_INLINE I right_signed(I x, unsigned count) { return _mm512_sra_epi64(x, _mm_cvtsi32_si128((int)count)); }
-    static PG_INLINE I mul_low(I x, I y) { return _mm512_mullo_epi64(x, y); }
-    static PG_INLINE I mul_high(I x, I y) { return Words::high_product(x, y, Words::upper(y)); }
-    static PG_INLINE I add_where_above(I x, I y, I sum, I term) {  // sum + term where x > y
-        return _mm512_mask_add_epi64(sum, _mm512_cmpgt_epu64_mask(x, y), sum, term);
-    }
-    static PG_INLINE I centred(I x, I half, I q) {
-        return _mm512_mask_sub_epi64(x, _mm512_cmpgt_epu64_mask(x, half), x, q);
-    }
-};
-
-// As CountAll, in two steps: the bucket by all 15 of their ends, then all thresholds of the bucket, which permutations
-// pick. Addresses and work are the same for every value.
-struct CountByBuckets {
-    static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
-        constexpr size_t VECTORS = 4;
-        const __m512i one = _mm512_set1_epi64(1), step = _mm512_set1_epi64((long long)draw.bucket + 1);
-        const u64 *const ends = draw.buckets + 16 * draw.bucket;
-        __m512i x[VECTORS], bucket[VECTORS], sum[VECTORS];
-        for (size_t at = 0; at < DRAW_BLOCK; at += 8 * VECTORS) {
-            for (size_t k = 0; k < VECTORS; ++k)
-                x[k] = _mm512_loadu_si512(u + at + 8 * k), bucket[k] = _mm512_setzero_si512();
-            for (size_t b = 0; b < 15; ++b) {
-                const __m512i end = _mm512_set1_epi64((long long)ends[b]);
-                for (size_t k = 0; k < VECTORS; ++k)
-                    bucket[k] = _mm512_mask_add_epi64(bucket[k], _mm512_cmpge_epu64_mask(x[k], end), bucket[k], one);
-            }
-            for (size_t k = 0; k < VECTORS; ++k) sum[k] = _mm512_mullo_epi64(bucket[k], step);
-            for (size_t i = 0; i < draw.bucket; ++i) {
-                const __m512i low = _mm512_loadu_si512(draw.buckets + 16 * i);
-                const __m512i high = _mm512_loadu_si512(draw.buckets + 16 * i + 8);
-                for (size_t k = 0; k < VECTORS; ++k) {
-                    const __m512i threshold = _mm512_permutex2var_epi64(low, bucket[k], high);
-                    sum[k] = _mm512_mask_add_epi64(sum[k], _mm512_cmpge_epu64_mask(x[k], threshold), sum[k], one);
-                }
-            }
-            for (size_t k = 0; k < VECTORS; ++k) _mm512_storeu_si512(counts + at + 8 * k, sum[k]);
-        }
-    }
 };
 
 }  // namespace
@@ -428,18 +74,19 @@ const Isa isa_avx512{
     {},
     row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
+    row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},
     fft_kernels<PairLanes<Pairs32>>(),
     fft_kernels<PairLanes<Pairs64>>(),
-    product_kernels<u32, Reals>(),
-    product_kernels<u64, Reals>(),
-    gemm_kernels<u32, Reals>(),
-    gemm_kernels<u64, Reals>(),
+    product_kernels<u32, Reals52>(),
+    product_kernels<u64, Reals52>(),
+    gemm_kernels<u32, Reals52>(),
+    gemm_kernels<u64, Reals52>(),
     estimate_kernels<u32>(),
     estimate_kernels<u64>(),
-    sampling_kernels<Reals, CountByBuckets>(),
-    integer_kernels<Reals, ScalarReals>(),
+    sampling_kernels<Reals52, CountByBuckets>(),
+    integer_kernels<Reals52, ScalarReals>(),
 };
 
 }  // namespace pg

@@ -59,6 +59,7 @@ const Isa isa_portable{
     row_kernels<Strict<StrictLanes<u32>>, StrictLanes<u32>>(),
     {},
     row_kernels<Lazy<RoomyLanes, 64>, ScalarLanes<u64>>(),
+    {},
     row_kernels<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>(),
     row_kernels<Strict<StrictLanes<u64>>, StrictLanes<u64>>(),
     fft_kernels<PairLanes<Pairs<float>>>(),

@@ -216,8 +216,8 @@ struct IntegerKernels {
 // Named by the bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
-    RowKernels<u32> q30, q31, q32;       // q < 2^30, q < 2^31, q <= 2^32
-    RowKernels<u64> q46, q50, q62, q64;  // q < 2^46, q < 2^50, q < 2^62, q <= 2^64
+    RowKernels<u32> q30, q31, q32;            // q < 2^30, q < 2^31, q <= 2^32
+    RowKernels<u64> q46, q50, q60, q62, q64;  // q < 2^46, ..., q <= 2^64
     FftKernels<float> fft_float;
     FftKernels<double> fft_double;
     ProductKernels<u32> product32;  // any q of the word
@@ -232,6 +232,6 @@ struct Isa {
 
 extern const Isa isa_portable;
 extern const Isa isa_avx2;  // name is null where the compiler's target has no such instructions
-extern const Isa isa_avx512;
+extern const Isa isa_avx512dq, isa_avx512;
 
 }  // namespace pg

@@ -1,20 +1,21 @@
 // The transform, written once for every instruction set and word.
 //
-// Lanes is a vector of residues of one modulus (lanes_scalar.hpp, isa_avx2.cpp, isa_avx512.cpp):
+// Lanes is a vector of residues of one modulus (lanes_scalar.hpp, isa_avx2.cpp, lanes_avx512.hpp):
 //   T, V, WIDTH                          storage word, vector, residues in a vector
 //   q, q2                                the modulus and its double in every lane
 //   load store splat zero add sub        plain vector operations
 //   add_mod sub_mod                      of canonical residues
 //   reduce_once(x, bound)                x >= bound ? x - bound : x
 //   broadcast(w, shoup)                  a Twiddle, the same in every lane
-//   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, each WIDTH / COUNT times
+//   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, WIDTH / COUNT times, as legs lie
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
 //   relax(x)                             x mod q in [0, 2q), for the values that the lanes' butterflies leave
 //   masked(x)                            x without bits that no operation above reads: of a lane of 64 bits, some
 //                                        multipliers read the low 52
 //   mul(x, y)                            product of two residues, canonical
 //   SHOUP                                a Twiddle is w and shoup, by which many residues are multiplied faster
-//   exchange<G>(u, v)                    granules of G lanes: odd ones of u swap with even ones of v
+//   exchange<G, BACK>(u, v)              to the legs of a stage of granules of G lanes from those of the stage before,
+//                                        or BACK: odd granules of u swap with even ones of v, or as lanes have it
 //   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
 //                                        once, or BACK from G up
 #pragma once
@@ -27,49 +28,89 @@ namespace {
 template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::V &u, typename L::V &v) {
     if constexpr (L::PERMUTES) L::template permute<G, BACK>(u, v);
     else {
-        if constexpr (BACK) L::template exchange<G>(u, v);
+        if constexpr (BACK) L::template exchange<G, true>(u, v);
         if constexpr (2 * G < L::WIDTH) exchange_all<L, 2 * G, BACK>(u, v);
-        if constexpr (!BACK) L::template exchange<G>(u, v);
+        if constexpr (!BACK) L::template exchange<G, false>(u, v);
     }
 }
 
-// Butterflies. Some words reduce few of the sums of a pass of several stages: forward, in the FIRST, that of the value
-// which no stage of the pass multiplies; back, in the LAST, all of them or those whose terms are no PRODUCTS of the
-// pass (docs/math.md, "Lazy ranges").
+// Butterflies. Some words reduce few of the values that a butterfly adds (docs/math.md, "Lazy ranges"): none, or those
+// that may have grown too far. Forward, what is not multiplied in a stage:
+//   kept    first stage of a pass; no stage of the pass multiplies it
+//   other   first stage of a pass; the second multiplies it; among the last stages, done in registers, every second
+//   later   the stages after such a one
+enum class Leg { kept, other, later };
+// Back, a sum:
+//   early      of the first two stages, from canonical residues
+//   third      of the third stage
+//   inner      of any other stage but the last of a pass
+//   last       of the last stage of a pass
+//   products   of the last stage, of two products of this pass
+enum class Sum { early, third, inner, last, products };
+
 // PAIRS of vectors in the last stages, and COLUMNS of a pass, go side by side, stage by stage, so that one butterfly
 // does not wait for another: as many as were measured to be fastest.
 
 // With ROOM q in the lane's range.
 //   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
+//   ROOM = 16  products in [0, 4q), which take fewer operations; forward values in [0, 16q), reduced every second
+//   stage;
+//              inverse values in [0, 8q)
 //   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q), of which the sums of a
 //              pass are reduced at its end
 template <class L, unsigned ROOM = 4> struct Lazy {
     using Lanes = L;
+    using T = typename L::T;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
-    static constexpr bool NUMBERS = false, ROOMY = ROOM >= 64;
+    static constexpr bool NUMBERS = false, ROUGH = ROOM == 16;
     static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
+    const V bound;  // of products: below it
     const V above;  // a multiple of q that no value exceeds from which another is taken, in the inverse
-    explicit Lazy(const Modulus &m) : lanes(m), above(L::splat((typename L::T)((ROOMY ? 16 : 2) * m.q))) {}
+    explicit Lazy(const Modulus &m)
+        : lanes(m),
+          bound(L::splat((T)((ROUGH ? 4 : 2) * m.q))),
+          above(L::splat((T)((ROOM >= 64 ? 16 : ROOM / 2) * m.q))) {}
 
-    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
-        V u = ROOMY ? x : lanes.relax(x), t = lanes.mul_lazy(y, w);
-        x = lanes.add(u, t);
-        y = lanes.sub(lanes.add(u, lanes.q2), t);
+    PG_INLINE V product(V x, const Twiddle &w) const {
+        if constexpr (ROUGH) return lanes.mul_rough(x, w);
+        else return lanes.mul_lazy(x, w);
     }
-    PG_INLINE V canonical(V x) const { return lanes.reduce_once(lanes.masked(lanes.relax(x)), lanes.q); }
+    // From [0, 2 above) to [0, above), if not ROOM 64; there from any to [0, 2q).
+    PG_INLINE V relax(V x) const {
+        if constexpr (ROOM < 64) return L::reduce_once(lanes.masked(x), above);
+        else return lanes.relax(x);
+    }
+    PG_INLINE V canonical_product(V x, const Twiddle &w) const {
+        V t = product(x, w);
+        if constexpr (ROUGH) t = L::reduce_once(t, lanes.q2);
+        return L::reduce_once(lanes.masked(t), lanes.q);
+    }
 
-    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
-        V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
-        x = ROOMY && (!LAST || PRODUCTS) ? s : lanes.relax(s);
-        y = lanes.mul_lazy(d, w);
+    template <Leg LEG = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+        constexpr bool REDUCED = ROOM == 4 || (ROUGH && LEG != Leg::later);
+        V u = REDUCED ? relax(x) : x, t = product(y, w);
+        x = L::add(u, t);
+        y = L::sub(L::add(u, bound), t);
+    }
+    PG_INLINE V canonical(V x) const {
+        x = relax(x);
+        if constexpr (ROUGH) x = L::reduce_once(L::reduce_once(x, bound), lanes.q2);
+        return L::reduce_once(ROOM >= 64 ? lanes.masked(x) : x, lanes.q);
+    }
+
+    template <Sum SUM = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+        constexpr bool REDUCED = ROOM == 4 || SUM == Sum::last || (ROUGH && (SUM == Sum::third || SUM == Sum::inner));
+        V s = L::add(x, y), d = L::sub(L::add(x, above), y);
+        x = REDUCED ? relax(s) : s;
+        y = product(d, w);
     }
     // The root of the tree, with the factor 1/points, to canonical residues.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
-        V s = lanes.add(x, y), d = lanes.sub(lanes.add(x, above), y);
-        x = lanes.reduce_once(lanes.masked(lanes.mul_lazy(s, scale)), lanes.q);
-        y = lanes.reduce_once(lanes.masked(lanes.mul_lazy(d, w)), lanes.q);
+        V s = L::add(x, y), d = L::sub(L::add(x, above), y);
+        x = canonical_product(s, scale);
+        y = canonical_product(d, w);
     }
 };
 
@@ -88,14 +129,14 @@ template <class L> struct Float64 {
     explicit Float64(const Modulus &m) : lanes(m) {}
 
     PG_INLINE V enter(V x) const { return lanes.number(x); }
-    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
-        V u = FIRST ? lanes.nearest(x) : x, t = lanes.mul_nearest(y, w);
+    template <Leg LEG = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+        V u = LEG == Leg::kept ? lanes.nearest(x) : x, t = lanes.mul_nearest(y, w);
         x = lanes.sum(u, t), y = lanes.difference(u, t);
     }
     PG_INLINE V canonical(V x) const { return lanes.residue(lanes.nearest(x)); }
-    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <Sum SUM = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V s = lanes.sum(x, y), d = lanes.difference(x, y);
-        x = LAST ? lanes.nearest(s) : s;
+        x = SUM == Sum::early || SUM == Sum::inner ? s : lanes.nearest(s);
         y = lanes.mul_nearest(d, w);
     }
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
@@ -116,14 +157,14 @@ template <class L> struct Tight {
     explicit Tight(const Modulus &m) : lanes(m) {}
 
     PG_INLINE V mul(V x, const Twiddle &w) const { return lanes.reduce_once(lanes.mul_lazy(x, w), lanes.q); }
-    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <Leg = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         V u = lanes.reduce_once(x, lanes.q), t = mul(y, w);
         x = lanes.add(u, t);
         y = lanes.add(lanes.sub(u, t), lanes.q);
     }
     PG_INLINE V canonical(V x) const { return lanes.reduce_once(x, lanes.q); }
 
-    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.add(lanes.sub(x, y), lanes.q);
         x = lanes.reduce_once(lanes.add(x, y), lanes.q);
         y = mul(d, w);
@@ -145,13 +186,13 @@ template <class L> struct Strict {
     const L lanes;
     explicit Strict(const Modulus &m) : lanes(m) {}
 
-    template <bool FIRST = true> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
+    template <Leg = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
         V u = x, t = lanes.mul(y, w.w);
         x = lanes.add_mod(u, t);
         y = lanes.sub_mod(u, t);
     }
     PG_INLINE V canonical(V x) const { return x; }
-    template <bool LAST = true, bool PRODUCTS = false> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
+    template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.sub_mod(x, y);
         x = lanes.add_mod(x, y);
         y = lanes.mul(d, w.w);
@@ -217,16 +258,16 @@ template <class B, bool ORDERED = true> struct Ntt {
             for (size_t i = 0; i < 4; ++i)
                 for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = load<ROOT>(x + j + i * h + k * WIDTH);
             for (size_t k = 0; k < COLUMNS; ++k) b.forward(v[0][k], v[2][k], w);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[1][k], v[3][k], w);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[0][k], v[1][k], w0);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<false>(v[2][k], v[3][k], w1);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::other>(v[1][k], v[3][k], w);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::later>(v[0][k], v[1][k], w0);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template forward<Leg::later>(v[2][k], v[3][k], w1);
             for (size_t i = 0; i < 4; ++i)
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
     }
     // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: down to
-    // leaf_size 1.
-    template <size_t G, bool COMPLETE, size_t K>
+    // leaf_size 1. SECOND: of the last stages, the first, third or fifth.
+    template <size_t G, bool COMPLETE, bool SECOND, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
             if constexpr (ORDERED && WIDTH > 1)
@@ -234,11 +275,12 @@ template <class B, bool ORDERED = true> struct Ntt {
         } else {
             if (COMPLETE || G >= row.leaf_size) {
                 constexpr size_t COUNT = WIDTH / G;
+                constexpr Leg LEG = SECOND ? Leg::other : Leg::later;
                 for (size_t k = 0; k < K; ++k) {
-                    L::template exchange<G>(u[k], v[k]);
-                    b.template forward<false>(u[k], v[k], twiddles<COUNT>(row.forward, (node + k) * COUNT));
+                    L::template exchange<G, false>(u[k], v[k]);
+                    b.template forward<LEG>(u[k], v[k], twiddles<COUNT>(row.forward, (node + k) * COUNT));
                 }
-                forward_granules<G / 2, COMPLETE>(u, v, node);
+                forward_granules<G / 2, COMPLETE, !SECOND>(u, v, node);
             } else if constexpr (ORDERED && 2 * G < WIDTH) {
                 for (size_t k = 0; k < K; ++k) exchange_all<L, 2 * G, true>(u[k], v[k]);
             }
@@ -253,12 +295,14 @@ template <class B, bool ORDERED = true> struct Ntt {
                 u[k] = load<ROOT>(x + 2 * k * WIDTH), v[k] = load<ROOT>(x + (2 * k + 1) * WIDTH);
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
+                    constexpr Leg LEG = WIDTH > 4 ? Leg::kept : Leg::other;  // before more than three other stages
                     const Twiddle w = forward_twiddle((node + i + k) / 2);
-                    b.template forward<false>(u[k], u[k + 1], w), b.template forward<false>(v[k], v[k + 1], w);
+                    b.template forward<LEG>(u[k], u[k + 1], w), b.template forward<LEG>(v[k], v[k + 1], w);
                 }
             if (COMPLETE || row.leaf_size <= WIDTH) {
-                for (size_t k = 0; k < K; ++k) b.template forward<false>(u[k], v[k], forward_twiddle(node + i + k));
-                forward_granules<WIDTH / 2, COMPLETE>(u, v, node + i);
+                constexpr Leg LEG = WIDE ? Leg::later : Leg::other;
+                for (size_t k = 0; k < K; ++k) b.template forward<LEG>(u[k], v[k], forward_twiddle(node + i + k));
+                forward_granules<WIDTH / 2, COMPLETE, WIDE>(u, v, node + i);
             }
             for (size_t k = 0; k < K; ++k)
                 L::store(y + 2 * k * WIDTH, b.canonical(u[k])), L::store(y + (2 * k + 1) * WIDTH, b.canonical(v[k]));
@@ -298,10 +342,10 @@ template <class B, bool ORDERED = true> struct Ntt {
 
     // ---- inverse: from the leaves to the root ----
 
-    template <bool ROOT, bool PRODUCTS = false>
+    template <bool ROOT, Sum SUM = Sum::last>
     PG_INLINE void inverse_last(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         if constexpr (ROOT) b.inverse_root(x, y, scale, w);
-        else b.template inverse<true, PRODUCTS>(x, y, w);
+        else b.template inverse<SUM>(x, y, w);
     }
     template <bool ROOT> void inverse_radix2(const T *x, T *y, size_t length, size_t node) const {
         const size_t h = length / 2;
@@ -320,10 +364,10 @@ template <class B, bool ORDERED = true> struct Ntt {
             V v[4][COLUMNS];
             for (size_t i = 0; i < 4; ++i)
                 for (size_t k = 0; k < COLUMNS; ++k) v[i][k] = L::load(x + j + i * h + k * WIDTH);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<false>(v[0][k], v[1][k], w0);
-            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<false>(v[2][k], v[3][k], w1);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<Sum::inner>(v[0][k], v[1][k], w0);
+            for (size_t k = 0; k < COLUMNS; ++k) b.template inverse<Sum::inner>(v[2][k], v[3][k], w1);
             for (size_t k = 0; k < COLUMNS; ++k) inverse_last<ROOT>(v[0][k], v[2][k], scale, w);
-            for (size_t k = 0; k < COLUMNS; ++k) inverse_last<ROOT, true>(v[1][k], v[3][k], scale, w);
+            for (size_t k = 0; k < COLUMNS; ++k) inverse_last<ROOT, Sum::products>(v[1][k], v[3][k], scale, w);
             for (size_t i = 0; i < 4; ++i)
                 for (size_t k = 0; k < COLUMNS; ++k) L::store(y + j + i * h + k * WIDTH, v[i][k]);
         }
@@ -337,9 +381,10 @@ template <class B, bool ORDERED = true> struct Ntt {
             if (COMPLETE || G >= row.leaf_size) {
                 constexpr size_t COUNT = WIDTH / G;
                 inverse_granules<G / 2, COMPLETE>(u, v, node);
+                constexpr Sum SUM = G <= 2 ? Sum::early : G == 4 ? Sum::third : Sum::inner;
                 for (size_t k = 0; k < K; ++k) {
-                    b.template inverse<false>(u[k], v[k], twiddles<COUNT>(row.inverse, (node + k) * COUNT));
-                    L::template exchange<G>(u[k], v[k]);
+                    b.template inverse<SUM>(u[k], v[k], twiddles<COUNT>(row.inverse, (node + k) * COUNT));
+                    L::template exchange<G, true>(u[k], v[k]);
                 }
             } else if constexpr (ORDERED && 2 * G < WIDTH) {
                 for (size_t k = 0; k < K; ++k) exchange_all<L, 2 * G, false>(u[k], v[k]);
@@ -361,9 +406,9 @@ template <class B, bool ORDERED = true> struct Ntt {
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
                     const Twiddle w = inverse_twiddle((node + i + k) / 2);
-                    if constexpr (ROOT) b.inverse_root(u[k], u[k + 1], scale, w);
-                    else b.template inverse<!COMPLETE>(u[k], u[k + 1], w);  // of values just reduced, if all stages ran
-                    inverse_last<ROOT, true>(v[k], v[k + 1], scale, w);
+                    // of values just reduced, if all stages ran
+                    inverse_last<ROOT, COMPLETE ? Sum::inner : Sum::last>(u[k], u[k + 1], scale, w);
+                    inverse_last<ROOT, Sum::products>(v[k], v[k + 1], scale, w);
                 }
             for (size_t k = 0; k < K; ++k) L::store(y + 2 * k * WIDTH, u[k]), L::store(y + (2 * k + 1) * WIDTH, v[k]);
         }

@@ -40,7 +40,7 @@ NATIVE = ROOT / "tests" / "native"
 MOST = 5 / 8
 CXX = os.environ.get("CXX", "g++")
 
-WIDE = ("isa_avx2", "isa_avx512")  # what only some machines can run
+WIDE = ("isa_avx2", "isa_avx512dq", "isa_avx512")  # what only some machines can run
 KERNELS = ("isa_portable", *WIDE, "tables")
 BINDINGS = ("module",)  # what knows of Python
 # As far as compile times allow: a call for every access, and no check of every pointer.
@@ -287,7 +287,9 @@ def counted(core: Core) -> dict[str, float]:
     """Instructions of each kernel, by its name and size, for a unit of its work (native/counts.cpp)."""
     if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
         raise Missing("valgrind")
-    isas = [isa for isa in _cpu.supported_isas() if isa != "avx512"]  # which valgrind does not know
+    isas = [
+        isa for isa in _cpu.supported_isas() if not isa.startswith("avx512")
+    ]  # which valgrind does not know
     program = core.program("counts.cpp", [core.objects[name] for name in KERNELS], "-O1")
     out = core.folder / "callgrind.out"
     run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *isas])

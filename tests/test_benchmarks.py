@@ -106,7 +106,8 @@ def row(**changes: Any) -> Row:
         "isa": "portable",
     }
     measured = measure(squares(), Card())
-    return dataclasses.replace(measured, machine=machine, commit="c0ffee", dirty=False, **changes)
+    own: dict[str, Any] = {"machine": machine, "commit": "c0ffee", "dirty": False, **changes}
+    return dataclasses.replace(measured, **own)
 
 
 def test_wrong_result_is_not_timed() -> None:
@@ -1208,6 +1209,26 @@ def test_only_the_newest_run_is_shown() -> None:
     assert peers.PeerKind().rows([old, new, row()]) == [new]
     (table,) = peers.PeerKind().tables([old, new])
     assert table.body == (("50", "2^4", "0.250 / - / -"),)
+
+
+def test_the_summary_of_peers() -> None:
+    """The faster build of each, of the best instruction set, over all N."""
+
+    def timed(library: str, median: float, n: int = 16, isa: str = "avx512") -> Row:
+        params: dict[str, int | str] = {"n": n, "bits": 50, "run": "2026-01-01, pass 1"}
+        machine = {**row().machine, "isa": isa}
+        return row(op="peer ntt", library=library, params=params, median=median, machine=machine)
+
+    own = [timed(peers.KERNEL, 4), timed(peers.CALL, 8), timed(peers.KERNEL, 2, n=32)]
+    others = [timed("A:x", 6), timed("A:y", 5), timed("A:y", 4, n=32), timed("B", 2)]
+    rows = peers.PeerSummaryKind().rows([*own, *others, timed(peers.KERNEL, 1, isa="avx2")])
+    assert rows == [*own, *others]
+    (table,) = peers.PeerSummaryKind().tables(rows)
+    assert table.header == ("bits", "polygpu's", "A", "B")
+    assert table.body == (
+        ("50", "kernel", "1.25 to 2.00, -, -", "0.50 to 0.50, -, -"),
+        ("50", "call", "0.62 to 0.62, -, -", "0.25 to 0.25, -, -"),
+    )
 
 
 @pytest.mark.parametrize(

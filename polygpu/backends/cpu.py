@@ -313,7 +313,9 @@ class CpuBackend(HostMemory):
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""
-        return plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
+        return (
+            plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
+        )
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
