@@ -126,6 +126,12 @@ constexpr RowKernels<typename B::Lanes::T> row_kernels() {
             2 * L::WIDTH,   B::NUMBERS};
 }
 
+// Without combine: sums of strict products are the portable lanes'.
+template <class L, class Rest> constexpr RowKernels<typename L::T> strict_kernels() {
+    using B = Strict<L>;
+    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, nullptr, 2 * L::WIDTH, B::NUMBERS};
+}
+
 template <class T> constexpr EstimateKernels<T> estimate_kernels() {
     return {add_ratios<T>, count_from<T>, round_sums<T>};
 }

@@ -199,6 +199,129 @@ struct Lanes64 : Lanes64Base {
     }
 };
 
+// 1 / q modulo 2^64, q odd (Newton).
+constexpr u64 inverse_of_odd(u64 q) {
+    u64 x = q;  // right in three bits, then in twice as many
+    for (int i = 0; i < 5; ++i) x *= 2 - q * x;
+    return x;
+}
+
+// Any q up to 2^64: canonical residues after every operation. A product modulo an odd q is one of Montgomery's: the
+// Shoup quotient w' of w says what it needs, since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Strict").
+struct StrictLanes64 : Lanes64Base {
+    struct Twiddle {
+        V w, w_high, minus_shoup;  // w 2^64 mod q, -w' mod 2^64
+    };
+    static constexpr bool SHOUP = false;
+    const Modulus &m;
+    const V q_high, inverse;  // 1 / q mod 2^64
+    const Twiddle radix;      // 2^64
+    explicit StrictLanes64(const Modulus &modulus)
+        : Lanes64Base(modulus),
+          m(modulus),
+          q_high(Lanes64::upper(q)),
+          inverse(splat(inverse_of_odd(modulus.q))),
+          radix(power_of_radix()) {}
+
+    PG_INLINE V add_where(__mmask8 where, V x, V y) const { return _mm512_mask_add_epi64(x, where, x, y); }
+    PG_INLINE V add_mod(V x, V y) const { return sub_mod(x, sub(q, y)); }
+    PG_INLINE V sub_mod(V x, V y) const { return add_where(_mm512_cmplt_epu64_mask(x, y), sub(x, y), q); }
+
+    PG_INLINE Twiddle twiddle(V shoup) const {
+        const V w = sub(zero(), _mm512_mullo_epi64(shoup, q));
+        return {w, Lanes64::upper(w), sub(zero(), shoup)};
+    }
+    PG_INLINE Twiddle broadcast(T, T shoup) const { return twiddle(splat(shoup)); }
+    template <size_t COUNT> PG_INLINE Twiddle expand(const T *, const T *shoup) const {
+        return twiddle(repeated<COUNT>(shoup));
+    }
+    // Of the high words of two products with the same low word.
+    PG_INLINE V difference(V high, V low_times_inverse) const {
+        return sub_mod(high, Lanes64::high_product(low_times_inverse, q, q_high));
+    }
+    PG_INLINE V mul(V x, const Twiddle &t) const {
+        return difference(Lanes64::high_product(x, t.w, t.w_high), _mm512_mullo_epi64(x, t.minus_shoup));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        if (m.q == 0) return _mm512_mullo_epi64(x, y);
+        if (m.q % 2 == 0) return mul_each(x, y);
+        const V low = _mm512_mullo_epi64(x, y), high = Lanes64::high_product(x, y, Lanes64::upper(y));
+        return mul(difference(high, _mm512_mullo_epi64(low, inverse)), radix);
+    }
+
+  private:
+    Twiddle power_of_radix() const {
+        return m.q % 2 ? twiddle(splat(shoup_quotient(m, reduce(m, 1, 0)))) : Twiddle{zero(), zero(), zero()};
+    }
+    V mul_each(V x, V y) const {
+        alignas(64) T a[WIDTH], b[WIDTH];
+        store(a, x), store(b, y);
+        for (size_t i = 0; i < WIDTH; ++i) a[i] = mul_mod(m, a[i], b[i]);
+        return load(a);
+    }
+};
+
+// Any q up to 2^32, products in lanes of 64 bits: the even residues, then the odd ones.
+struct StrictLanes32 : Lanes32 {
+    struct Twiddle {
+        V w, shoup, w_odd, shoup_odd;
+    };
+    static constexpr bool SHOUP = false;
+    const Modulus &m;
+    const V q_wide, inverse;  // q in lanes of 64 bits, 1 / q mod 2^32
+    const Twiddle radix;      // 2^32
+    explicit StrictLanes32(const Modulus &modulus)
+        : Lanes32(modulus),
+          m(modulus),
+          q_wide(_mm512_set1_epi64((long long)modulus.q)),
+          inverse(splat((u32)inverse_of_odd(modulus.q))),
+          radix(power_of_radix()) {}
+
+    PG_INLINE V add_where(__mmask16 where, V x, V y) const { return _mm512_mask_add_epi32(x, where, x, y); }
+    PG_INLINE V add_mod(V x, V y) const { return sub_mod(x, sub(q, y)); }
+    PG_INLINE V sub_mod(V x, V y) const { return add_where(_mm512_cmplt_epu32_mask(x, y), sub(x, y), q); }
+
+    static PG_INLINE V odd(V x) { return _mm512_srli_epi64(x, 32); }
+    static PG_INLINE V both(V even, V odd) {  // of lanes of 64 bits, below 2^32
+        return _mm512_or_si512(even, _mm512_slli_epi64(odd, 32));
+    }
+    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, odd(w), odd(shoup)}; }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
+    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
+        return twiddle(repeated<COUNT>(w), repeated<COUNT>(shoup));
+    }
+    PG_INLINE V mul_even(V x, V w, V shoup) const {
+        const V h = odd(_mm512_mul_epu32(x, shoup));
+        const V r = _mm512_sub_epi64(_mm512_mul_epu32(x, w), _mm512_mul_epu32(h, q_wide));
+        return _mm512_min_epu64(r, _mm512_sub_epi64(r, q_wide));
+    }
+    PG_INLINE V mul(V x, const Twiddle &t) const {
+        return both(mul_even(x, t.w, t.shoup), mul_even(odd(x), t.w_odd, t.shoup_odd));
+    }
+    PG_INLINE V montgomery(V x, V y) const {  // of even residues: x y / 2^32 mod q
+        const V z = _mm512_mul_epu32(x, y), h = _mm512_mul_epu32(_mm512_mul_epu32(z, inverse), q_wide);
+        const V r = _mm512_sub_epi64(odd(z), odd(h));
+        return _mm512_min_epu64(r, _mm512_add_epi64(r, q_wide));
+    }
+    PG_INLINE V mul(V x, V y) const {
+        if (m.q == 1ull << 32) return _mm512_mullo_epi32(x, y);
+        if (m.q % 2 == 0) return mul_each(x, y);
+        return mul(both(montgomery(x, y), montgomery(odd(x), odd(y))), radix);
+    }
+
+  private:
+    Twiddle power_of_radix() const {
+        const u64 w = reduce(m, 1ull << 32);
+        return broadcast((u32)w, (u32)((w << 32) / m.q));
+    }
+    V mul_each(V x, V y) const {
+        alignas(64) T a[WIDTH], b[WIDTH];
+        store(a, x), store(b, y);
+        for (size_t i = 0; i < WIDTH; ++i) a[i] = (T)mul_mod(m, a[i], b[i]);
+        return load(a);
+    }
+};
+
 // The transpose of 4 x 4 quarters of vectors v[0], v[step], v[2 step], v[3 step].
 template <size_t STEP> PG_INLINE void transpose_quarters(__m512d *v) {
     const __m512d a = v[0], b = v[STEP], c = v[2 * STEP], d = v[3 * STEP];

@@ -75,6 +75,7 @@ template <class Word> struct StrictLanes : ScalarBase<Word> {
     PG_INLINE T add_mod(T x, T y) const { return (T)pg::add_mod(m, x, y); }
     PG_INLINE T sub_mod(T x, T y) const { return (T)pg::sub_mod(m, x, y); }
     PG_INLINE T mul(T x, T y) const { return (T)mul_mod(m, x, y); }
+    PG_INLINE T mul(T x, const typename ScalarBase<Word>::Twiddle &t) const { return mul(x, t.w); }
 };
 
 struct ScalarReals {

@@ -176,18 +176,18 @@ template <class L> struct Tight {
     }
 };
 
-// Canonical after every operation, for moduli that leave no room above q. One lane only.
+// Canonical after every operation, for moduli that leave no room above q.
 template <class L> struct Strict {
     using Lanes = L;
     using V = typename L::V;
     using Twiddle = typename L::Twiddle;
     static constexpr bool NUMBERS = false;
-    static constexpr size_t PAIRS = 1, COLUMNS = 1;
+    static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
     explicit Strict(const Modulus &m) : lanes(m) {}
 
     template <Leg = Leg::kept> PG_INLINE void forward(V &x, V &y, const Twiddle &w) const {
-        V u = x, t = lanes.mul(y, w.w);
+        V u = x, t = lanes.mul(y, w);
         x = lanes.add_mod(u, t);
         y = lanes.sub_mod(u, t);
     }
@@ -195,11 +195,11 @@ template <class L> struct Strict {
     template <Sum = Sum::last> PG_INLINE void inverse(V &x, V &y, const Twiddle &w) const {
         V d = lanes.sub_mod(x, y);
         x = lanes.add_mod(x, y);
-        y = lanes.mul(d, w.w);
+        y = lanes.mul(d, w);
     }
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &scale, const Twiddle &w) const {
         inverse(x, y, w);
-        x = lanes.mul(x, scale.w);
+        x = lanes.mul(x, scale);
     }
 };
 

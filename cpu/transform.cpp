@@ -8,7 +8,7 @@
 namespace pg {
 
 namespace {
-constexpr size_t MAX_LEAF_SIZE = 8;
+constexpr size_t MAX_LEAF_SIZE = 8, LEAVES = 64;  // LEAVES: multiplied together, while they are in the first cache
 }
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
@@ -84,30 +84,46 @@ template <class T> void Transform::inverse_row(const T *x, T *y, const LimbRow<T
 }
 
 // Leaf i is X^leaf_size - c: the two leaves below the twiddle w have c = w and c = -w.
-template <class T> u64 Transform::leaf_constant(const Row<T> &r, size_t leaf) const {
-    if (points_ == 1) return negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1);
-    const u64 w = r.forward.w[points_ / 2 + leaf / 2];
-    return leaf % 2 ? neg_mod(*r.modulus, w) : w;
+template <class T> T Transform::leaf_constant(const Row<T> &r, size_t leaf) const {
+    if (points_ == 1) return (T)(negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1));
+    const T w = r.forward.w[points_ / 2 + leaf / 2];
+    return (T)(leaf % 2 ? neg_mod(*r.modulus, w) : w);
+}
+
+// Products modulo some leaves of SIZE coefficients: coefficient i of all of them in row i.
+template <class T, size_t SIZE>
+void Transform::multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const {
+    const Modulus &m = *r.modulus;
+    const auto operation = pointwise_kernels<T>(m).pointwise;
+    T u[SIZE][LEAVES], v[SIZE][LEAVES], w[SIZE][LEAVES], constant[LEAVES];
+    for (size_t j = 0; j < some; ++j) {
+        constant[j] = leaf_constant(r, leaf + j);
+        for (size_t i = 0; i < SIZE; ++i) u[i][j] = a[j * SIZE + i], v[i][j] = b[j * SIZE + i];
+    }
+    for (size_t k = 0; k < SIZE; ++k) {  // coefficient k of u * v mod X^SIZE - constant
+        const T *sum = nullptr;
+        const auto add = [&](const T *x, const T *factor) {
+            operation(sum ? Op::mul_add : Op::mul, x, factor, false, sum, w[k], some, m);
+            sum = w[k];
+        };
+        for (size_t i = k + 1; i < SIZE; ++i) add(u[i], v[k + SIZE - i]);
+        if (sum) operation(Op::mul, sum, constant, false, nullptr, w[k], some, m);
+        for (size_t i = 0; i <= k; ++i) add(u[i], v[k - i]);
+    }
+    for (size_t j = 0; j < some; ++j)
+        for (size_t i = 0; i < SIZE; ++i) y[j * SIZE + i] = w[i][j];
 }
 
 template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const {
-    const Modulus &m = *r.modulus;
     if (leaf_size_ == 1) {
-        pointwise_kernels<T>(m).pointwise(Op::mul, a, b, false, a, y, degree_, m);
-        return;
+        const Modulus &m = *r.modulus;
+        return pointwise_kernels<T>(m).pointwise(Op::mul, a, b, false, a, y, degree_, m);
     }
-    u64 product[MAX_LEAF_SIZE];
-    for (size_t leaf = 0; leaf < points_; ++leaf, a += leaf_size_, b += leaf_size_, y += leaf_size_) {
-        const u64 constant = leaf_constant(r, leaf);
-        for (size_t k = 0; k < leaf_size_; ++k) {  // coefficient k of a * b mod X^leaf_size - constant
-            u64 low = 0, high = 0;
-            for (size_t i = 0; i < leaf_size_; ++i) {
-                u64 &sum = i <= k ? low : high;
-                sum = add_mod(m, sum, mul_mod(m, a[i], b[(k + leaf_size_ - i) % leaf_size_]));
-            }
-            product[k] = add_mod(m, low, mul_mod(m, high, constant));
-        }
-        for (size_t k = 0; k < leaf_size_; ++k) y[k] = (T)product[k];
+    for (size_t leaf = 0; leaf < points_; leaf += LEAVES) {
+        const size_t some = std::min(LEAVES, points_ - leaf), at = leaf * leaf_size_;
+        if (leaf_size_ == 2) multiply_leaves<T, 2>(a + at, b + at, y + at, leaf, some, r);
+        else if (leaf_size_ == 4) multiply_leaves<T, 4>(a + at, b + at, y + at, leaf, some, r);
+        else multiply_leaves<T, MAX_LEAF_SIZE>(a + at, b + at, y + at, leaf, some, r);
     }
 }
 
@@ -144,7 +160,8 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
 }
 
 template <class T, bool TRANSFORMED> void Transform::product(const Array &a, const Array &b, const Out &out) const {
-    require(leaf_size_ <= MAX_LEAF_SIZE, "transform: leaf_size polynomials are too long");
+    require(leaf_size_ <= MAX_LEAF_SIZE && (leaf_size_ & (leaf_size_ - 1)) == 0,
+            "transform: leaves must have 1, 2, 4 or 8 coefficients");
     const size_t limbs = basis_.rows(), n = degree_;
     T *const result = result_of<T>(out, limbs);
     const Operand<T> x(a, out, limbs), y(b, out, limbs);

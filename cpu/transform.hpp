@@ -61,8 +61,10 @@ class Transform {
     template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
     template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
+    template <class T, size_t SIZE>
+    void multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const;
     template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
-    template <class T> u64 leaf_constant(const Row<T> &r, size_t leaf) const;
+    template <class T> T leaf_constant(const Row<T> &r, size_t leaf) const;
     template <class T, bool FORWARD> void run(const Array &x, const Out &out, size_t first) const;
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
 

@@ -97,7 +97,7 @@ def test_every_instruction_set_gives_the_same_bits(bits, kind, isa):
 
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
-@pytest.mark.parametrize("bits", [30, 31, 46, 47, 49, 50, 58, 60, 61, 62])
+@pytest.mark.parametrize("bits", [30, 31, 32, 46, 47, 49, 50, 58, 60, 61, 62, 63, 64])
 def test_extremes_keep_within_lazy_ranges(bits, kind, isa):
     """Residues 0 and q - 1, in the orders that let sums and differences grow, forward and inverse."""
     for n in (2**3, 2**4, 2**5, 2**6, 2**9, 2**12, 2**16):

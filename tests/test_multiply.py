@@ -463,10 +463,14 @@ def early(n: int, bits: int, kind: str) -> Ring:
     [
         (Ring(4096, pg.ntt_primes(4096, 30)), NttPlan),
         (Ring(4096, pg.ntt_primes(4096, 62)), NttPlan),
-        (Ring(4096, pg.ntt_primes(4096, 32)), FftProductPlan),  # its transform takes a division each
-        (Ring(4096, pg.ntt_primes(4096, 63)), FftProductPlan),
-        (Ring(4096, pg.ntt_primes(4096, 64)), FftProductPlan),
-        (Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]), FftProductPlan),
+        # AVX2 takes a division for each product of their transforms
+        (Ring(4096, pg.ntt_primes(4096, 32)), {"avx512": NttPlan, "avx2": FftProductPlan}),
+        (Ring(4096, pg.ntt_primes(4096, 63)), {"avx512": NttPlan, "avx2": FftProductPlan}),
+        (Ring(4096, pg.ntt_primes(4096, 64)), {"avx512": NttPlan, "avx2": FftProductPlan}),
+        (
+            Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]),
+            {"avx512": NttPlan, "avx2": FftProductPlan},
+        ),
         (Ring(4096, pg.ntt_primes(4096, 64), product="ntt"), NttPlan),
         (Ring(8, pg.ntt_primes(8, 64)), NttPlan),
         (Ring.preset("ml-kem"), FftProductPlan),
@@ -476,13 +480,13 @@ def early(n: int, bits: int, kind: str) -> Ring:
         (Ring(64, 2**65), AuxiliaryPlan),
         (Ring(2**17, 2**64 - 59, kind="cyclic"), FftProductPlan),
     ],
-    ids=lambda x: repr(x) if isinstance(x, Ring) else x.__name__,
+    ids=lambda x: repr(x) if isinstance(x, Ring) else "",
 )
-def test_the_way_that_was_measured_to_be_fast(ring: Ring, plan: type, isa: Any) -> None:
+def test_the_way_that_was_measured_to_be_fast(ring: Ring, plan: type | dict[str, type], isa: Any) -> None:
     for name in {"avx512", "avx2"} & set(_cpu.supported_isas()):
         isa(name)
         fresh = Ring(ring.n, ring.moduli, kind=ring.kind, product=ring.product)
-        assert isinstance(fresh.product_plan(), plan), name
+        assert isinstance(fresh.product_plan(), plan[name] if isinstance(plan, dict) else plan), name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,32 @@ _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
-# Nanoseconds of a core by instruction set: a coefficient and layer of a transform, a real number of an FFT.
-_NS = {"avx512": (0.06, 1.45), "avx512dq": (0.06, 1.45), "avx2": (0.12, 1.5), "portable": (0.8, 6.0)}
-_STRICT_NS = 2.5  # a coefficient and layer modulo a prime that no lazy butterfly serves: a division each
+
+class _Costs(NamedTuple):
+    """Nanoseconds of a core, by the kind of modulus (_kind_of) where there are four."""
+
+    fft: float  # a real number of an FFT
+    layer: tuple[float, float, float, float]  # a coefficient and layer of a transform
+    leaf: tuple[float, float, float, float]  # a product in a leaf, of which a coefficient takes its length
+
+
+_CALL, _LEAVES = (
+    15,
+    64,
+)  # nanoseconds of a pass over so many leaves, which multiplies one pair of their coefficients
+_AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45), (0.35, 0.9, 0.8, 1.6))
+_COSTS = {
+    "avx512": _AVX512,
+    "avx512dq": _AVX512,
+    "avx2": _Costs(1.5, (0.12, 0.4, 2.5, 3.5), (0.55, 1.7, 3.4, 2.85)),
+    "portable": _Costs(5.0, (0.7, 0.7, 2.5, 4.3), (2.2, 2.7, 3.5, 3.2)),
+}
+
+
+def _kind_of(q: int, narrow: bool) -> int:
+    """Butterflies of up to 50 bits, of up to 62, strict ones of a word of 32 bits and of one of 64."""
+    bits = q.bit_length()
+    return (0 if bits <= 31 else 2) if narrow else 0 if bits <= 50 else 1 if bits <= 62 else 3
 
 
 def configure() -> None:
@@ -300,16 +323,18 @@ class CpuBackend(HostMemory):
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
-        fast, fft = _NS[_cpu.isa()]
+        fft, layer, leaf = _COSTS[_cpu.isa()]
         if isinstance(way, FftProductPlan):
             return len(basis.moduli) * fft * way.work(way.digits)
         if isinstance(way, AuxiliarySize):
-            return len(basis.moduli) * (30 + 20 * fast) * way.points * way.primes
-        lazy_bits = 31 if basis.dtype == np.uint32 else 62
-        layer = sum(_STRICT_NS if q.bit_length() > lazy_bits else fast for q in basis.moduli)
-        transforms = 3 * (way.points.bit_length() - 1) * layer
-        leaves = len(basis.moduli) * (12 + 5.5 * way.leaf_size if way.leaf_size > 1 else 0.3)
-        return way.points * way.leaf_size * (transforms + leaves)
+            return len(basis.moduli) * (30 + 20 * layer[0]) * way.points * way.primes
+        kinds = [_kind_of(q, basis.dtype == np.uint32) for q in basis.moduli]
+        transforms = 3 * (way.points.bit_length() - 1) * sum(layer[kind] for kind in kinds)
+        leaves, calls = 0.3 * len(kinds), 0
+        if way.leaf_size > 1:
+            leaves = sum(1.6 + leaf[kind] * way.leaf_size for kind in kinds)
+            calls = len(kinds) * way.leaf_size**2 * -(-way.points // _LEAVES)
+        return way.points * way.leaf_size * (transforms + leaves) + _CALL * calls
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """See Backend; by measurement (docs/performance.md)."""
