@@ -218,8 +218,6 @@ class Line:
     work: str
     goal: Goal
     values: Values
-    short: bool = False
-    """Whether the short table has it too."""
 
     def medians(self, passes: Sequence[Rows]) -> dict[str, float]:
         """By place, over the passes."""
@@ -300,8 +298,8 @@ def ring_ms(rows: Rows) -> dict[str, float]:
     return {"": (ring.median - first.median) / 1e6} if first else {}
 
 
-def ntt(what: str, isa: str, bits: int, goal: Goal, short: bool = False) -> Line:
-    return Line(f"NTT, {what}, cycles a butterfly", goal, cycles(isa, bits), short)
+def ntt(what: str, isa: str, bits: int, goal: Goal) -> Line:
+    return Line(f"NTT, {what}, cycles a butterfly", goal, cycles(isa, bits))
 
 
 def product(k: int, bits: int, own: Goal, beside_flint: tuple[float, float]) -> Iterator[Line]:
@@ -309,18 +307,18 @@ def product(k: int, bits: int, own: Goal, beside_flint: tuple[float, float]) -> 
     at: dict[str, int | str] = {"n": 2**k, "bits": bits}
     mul, flint = us("Poly.mul", **at), us("nmod_poly.mul", **at)
     name = f"Poly.mul, N = 2^{k}, {bits}-bit prime"
-    yield Line(f"{name}, us", own, mul, short=True)
+    yield Line(f"{name}, us", own, mul)
     ratio = Goal(1, "python-flint", *beside_flint, more=True)
-    yield Line(f"{name}, times as fast as python-flint", ratio, both(truediv, flint, mul), short=True)
+    yield Line(f"{name}, times as fast as python-flint", ratio, both(truediv, flint, mul))
 
 
 # Peers: HEXL 1.2.5, tfhe-ntt 0.7.1 and FLINT 3.7-dev, each built from source and run on one core of an Intel
 # Xeon server with AVX-512 IFMA.
 LINES = (
-    ntt("30-bit prime, uint32", "avx512", 30, Goal(0.69, "tfhe-ntt", 0.60, 0.45), short=True),
-    ntt("46-bit prime", "avx512", 46, Goal(0.80, "HEXL", 0.62, 0.50, peer_worst=0.95), short=True),
-    ntt("50-bit prime", "avx512", 50, Goal(0.80, "HEXL", 0.76, 0.62, peer_worst=0.95), short=True),
-    ntt("60-bit prime", "avx512", 60, Goal(1.74, "HEXL", 1.72, 1.50), short=True),
+    ntt("30-bit prime, uint32", "avx512", 30, Goal(0.69, "tfhe-ntt", 0.60, 0.45)),
+    ntt("46-bit prime", "avx512", 46, Goal(0.80, "HEXL", 0.62, 0.50, peer_worst=0.95)),
+    ntt("50-bit prime", "avx512", 50, Goal(0.80, "HEXL", 0.76, 0.62, peer_worst=0.95)),
+    ntt("60-bit prime", "avx512", 60, Goal(1.74, "HEXL", 1.72, 1.50)),
     ntt("30-bit prime, AVX2", "avx2", 30, Goal(1.06, "tfhe-ntt", 0.90, 0.75)),
     ntt("50-bit prime, AVX2", "avx2", 50, Goal(1.18, "FLINT, cyclic", 1.0, 0.85)),
     Line("NTT, portable, times the time with AVX-512 IFMA", Goal(None, "", 7), portable_times),
@@ -357,15 +355,11 @@ Medians = Sequence[tuple[Line, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class GoalKind:
-    """One table of goals: a line for each."""
-
-    layout: Callable[[Medians, int], Table]
-    shown: Callable[[Row], bool] = lambda row: True
-    """Whether the table follows from a row, among others."""
+    """The table of goals: a line for each."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of `rows` that the table follows from."""
-        return [row for row in rows if row.op in OPS and row.machine["kind"] == "cpu" and self.shown(row)]
+        return [row for row in rows if row.op in OPS and row.machine["kind"] == "cpu"]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The table of the rows of one machine."""
@@ -373,7 +367,7 @@ class GoalKind:
         for row in self.rows(rows):
             passes.setdefault(row.params["run"], []).append(row)
         if passes:
-            yield self.layout([(line, line.medians([*passes.values()])) for line in LINES], len(passes))
+            yield goal_table([(line, line.medians([*passes.values()])) for line in LINES], len(passes))
 
 
 def goal_table(medians: Medians, passes: int) -> Table:
@@ -395,24 +389,4 @@ def goal_table(medians: Medians, passes: int) -> Table:
     )
 
 
-def short(row: Row) -> bool:
-    """Whether lines of the short table need it."""
-    transform, isa = row.op in ("forward", "inverse"), row.params["isa"]
-    product = row.op in ("Poly.mul", "nmod_poly.mul")
-    return product or (transform and isa == "avx512")
-
-
-def goal_summary(medians: Medians, passes: int) -> Table:
-    body = []
-    for line, values in medians:
-        if line.short:
-            ends = (values[end(values)] for end in (line.goal.best, line.goal.worst)) if values else ()
-            body.append((line.work, " to ".join(dict.fromkeys(map(figure, ends))), line.goal.peer_text()))
-    return Table(
-        f"One core, medians of {passes} pass(es); NTT: best to worst of N = 2^12 to 2^16 and both directions",
-        ("work", "polygpu", "best peer"),
-        tuple(body),
-    )
-
-
-KINDS = {"cpu-summary": GoalKind(goal_summary, short), "cpu-goals": GoalKind(goal_table)}
+KINDS = {"cpu-goals": GoalKind()}

@@ -42,7 +42,7 @@ template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t
 }
 constexpr unsigned log2_of(size_t power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
 
-// exchange and permute of ntt.hpp, for N lanes of type I; pick(u, v, first, second): both from the lanes of both.
+// exchange and permute of ntt.hpp, for N lanes of type I; pick(u, lanes, v): lanes of both by number.
 template <class Lanes, class I, size_t N> struct Interleaving {
     template <size_t, bool BACK> static PG_INLINE void exchange(__m512i &u, __m512i &v) {
         rotate<BACK ? log2_of(N) : 1>(u, v);

@@ -53,8 +53,7 @@ enum class Sum { early, third, inner, last, products };
 
 // With ROOM q in the lane's range.
 //   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
-//   ROOM = 16  products in [0, 4q), which take fewer operations; forward values in [0, 16q), reduced every second
-//   stage;
+//   ROOM = 16  products in [0, 4q), of fewer operations; forward values in [0, 16q), reduced every second stage;
 //              inverse values in [0, 8q)
 //   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q), of which the sums of a
 //              pass are reduced at its end

@@ -408,9 +408,6 @@ GOAL_PAGE = """# Figures
 
 <!-- table: cpu-goals -->
 <!-- end: cpu-goals -->
-
-<!-- table: cpu-summary -->
-<!-- end: cpu-summary -->
 """
 
 
@@ -546,12 +543,7 @@ def test_goals_show_what_is_met_and_missed() -> None:
     assert lines["Poly.mul, N = 2^8, beyond the native time, us"][3:] == ["3.50", "", "must"]
     text = report.rewrite(GOAL_PAGE, rows)
     assert "Goals of one core, medians of 3 pass(es)" in text
-    assert f"| {ntt.format('46-bit prime')} | 0.520 to 0.610 | {peer} |" in text
-    assert f"| {mul}us | 13.9 | 17.1 (HEXL) |" in text and text.count("AVX2") == 2
-    rows += [goal_row("forward", 1, 2**12, 50, 9e9, isa="avx2")]
-    shown = [{(r.op, r.params["isa"]) for r in kind.rows(rows)} for kind in goals.KINDS.values()]
-    assert shown[1] == {(r.op, r.params["isa"]) for r in rows}  # and the short table names what it needs
-    assert shown[0] == {(op, "avx512") for op in ("forward", "inverse", "Poly.mul", "nmod_poly.mul")}
+    assert text.count("AVX2") == 2
     assert "Nothing has been measured yet." in report.rewrite(GOAL_PAGE, [row(op="ntt")])
     assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
 
@@ -652,7 +644,7 @@ def test_the_section_of_conversions_is_measured_and_shown(
         if line.only.get("limbs", 3) == 3:  # those of other sizes were not measured
             assert f"| {line.work} | N = " in text, line
     assert "Between bases of moduli" in capsys.readouterr().out
-    assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 4
+    assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 3
 
 
 def conversion_row(op: str, ns: float, **params: int | str) -> Row:
