@@ -424,6 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         others = [peers.Peer(named) for named in options.peer]
+        peers.check_names(others)
     except peers.PeerError as error:
         parser.error(str(error))
     sections = options.only or [name for name in SECTIONS if name != "peers" or others]

@@ -75,7 +75,7 @@ class Peer:
 
     def __init__(self, named: str) -> None:
         self.name, given, path = named.partition("=")
-        if not (self.name and given and path):
+        if not (self.name.partition(":")[0] and given and path) or self.name in (KERNEL, CALL):
             raise PeerError(f"--peer {named}: must be NAME=PATH of a shared library")
         try:
             self._library = ctypes.CDLL(path)
@@ -111,6 +111,14 @@ class Peer:
             OPS, (run("forward", y, a), run("inverse", y, values), run("product", y, a, b)), strict=True
         ):
             yield case(w, op, self.name, call, y)
+
+
+def check_names(others: Sequence[Peer]) -> None:
+    """Raise PeerError where two peers have one name."""
+    names = [peer.name for peer in others]
+    for name in names:
+        if names.count(name) > 1:
+            raise PeerError(f"--peer {name}: given twice; NAME:BUILD tells builds of a library apart")
 
 
 # ---- what is measured ----
@@ -186,13 +194,12 @@ Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]  # by (library, op)
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Those of the newest run with each instruction set."""
+    """Those of the newest run with each instruction set of each machine."""
     own = [row for row in rows if row.op in OPS]
-    last: dict[str, str] = {}
+    last: dict[tuple[Any, Any], str] = {}
     for row in own:
-        isa = str(row.machine["isa"])
-        last[isa] = max(last.get(isa, ""), _begun(row))
-    return [row for row in own if _begun(row) == last[str(row.machine["isa"])]]
+        last[_setting(row)] = max(last.get(_setting(row), ""), _begun(row))
+    return [row for row in own if _begun(row) == last[_setting(row)]]
 
 
 def times(rows: Iterable[Row]) -> dict[str, Times]:
@@ -261,11 +268,15 @@ class PeerSummaryKind:
                     body.append((str(bits), what, *cells))
             degrees = sorted({n for _, n in shapes})
             yield Table(
-                f"Times as fast as, N = {power(degrees[0])} to {power(degrees[-1])}, worst to best: "
-                "forward, inverse, product",
-                ("bits", "polygpu's", *families),
+                f"polygpu's speed over each library's, N = {power(degrees[0])} to {power(degrees[-1])}, "
+                "worst to best: forward, inverse, product",
+                ("bits", "polygpu", *families),
                 tuple(body),
             )
+
+
+def _setting(row: Row) -> tuple[Any, Any]:
+    return row.machine["name"], row.machine["isa"]
 
 
 def _begun(row: Row) -> str:
@@ -275,7 +286,7 @@ def _begun(row: Row) -> str:
 def _ratio(
     shape: dict[tuple[str, str], dict[str, float]], op: str, library: str, beside: str
 ) -> float | None:
-    """How often a library takes another's time: the median of the passes."""
+    """How many times as long as another a library takes: the median of the passes."""
     own, other = shape.get((library, op), {}), shape.get((beside, op), {})
     ratios = [own[run] / other[run] for run in own if run in other]
     return median(ratios) if ratios else None

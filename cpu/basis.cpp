@@ -19,7 +19,7 @@ Basis::Basis(const Numbers &moduli, int storage_bits) : narrow_(storage_bits == 
 
 double Basis::slowness() const {
     for (const Modulus &m : moduli_)
-        if (m.bits > (narrow_ ? 31 : 62)) return 25;  // a division for each product
+        if (m.bits > (narrow_ ? 31 : 62)) return strict_slowness(narrow_);
     return isa_slowness();
 }
 

@@ -115,4 +115,11 @@ double isa_slowness() {
     return isa == &isa_portable ? 8 : isa == &isa_avx2 ? 3 : 1;
 }
 
+double strict_slowness(bool narrow) {
+    const Isa &isa = current();
+    if (&isa != &isa_portable && (narrow ? isa.q32.forward != nullptr : isa.q64.forward != nullptr))
+        return narrow ? 2 : 5;
+    return 25;  // a division for each product
+}
+
 }  // namespace pg

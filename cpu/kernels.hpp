@@ -33,7 +33,8 @@ template <class T> struct RowKernels {
     void (*inverse)(const T *x, T *y, const Row<T> &row);
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
-    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50
+    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50; null where
+    // the portable one is taken
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup

@@ -103,7 +103,6 @@ struct Lanes32 : Interleaving<Lanes32, u32, 16> {
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return twiddle(repeated<COUNT>(w), repeated<COUNT>(shoup));
     }
-    PG_INLINE V relax(V x) const { return reduce_once(x, q2); }  // of [0, 4q)
     static PG_INLINE V masked(V x) { return x; }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V even = _mm512_srli_epi64(_mm512_mul_epu32(x, t.shoup), 32);

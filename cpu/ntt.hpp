@@ -1,6 +1,6 @@
 // The transform, written once for every instruction set and word.
 //
-// Lanes is a vector of residues of one modulus (lanes_scalar.hpp, isa_avx2.cpp, lanes_avx512.hpp):
+// Lanes is a vector of residues of one modulus (lanes_*.hpp, isa_*.cpp):
 //   T, V, WIDTH                          storage word, vector, residues in a vector
 //   q, q2                                the modulus and its double in every lane
 //   load store splat zero add sub        plain vector operations
@@ -9,7 +9,8 @@
 //   broadcast(w, shoup)                  a Twiddle, the same in every lane
 //   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, WIDTH / COUNT times, as legs lie
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
-//   relax(x)                             x mod q in [0, 2q), for the values that the lanes' butterflies leave
+//   mul_rough(x, twiddle)                the same in [0, 4q), for any x of the lane; lanes of Lazy<L, 16>
+//   relax(x)                             x mod q in [0, 2q), of [0, 4q); lanes of Lazy<L, 64>: for any x
 //   masked(x)                            x without bits that no operation above reads: of a lane of 64 bits, some
 //                                        multipliers read the low 52
 //   mul(x, y)                            product of two residues, canonical
@@ -36,7 +37,7 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
 
 // Butterflies. Some words reduce few of the values that a butterfly adds (docs/math.md, "Lazy ranges"): none, or those
 // that may have grown too far. Forward, what is not multiplied in a stage:
-//   kept    first stage of a pass; no stage of the pass multiplies it
+//   kept    first stage of a pass; no stage of the pass multiplies it; before more than three last stages
 //   other   first stage of a pass; the second multiplies it; among the last stages, done in registers, every second
 //   later   the stages after such a one
 enum class Leg { kept, other, later };
@@ -66,7 +67,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
     static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
     const V bound;  // of products: below it
-    const V above;  // a multiple of q that no value exceeds from which another is taken, in the inverse
+    const V above;  // in the inverse: a multiple of q that no value exceeds which is subtracted
     explicit Lazy(const Modulus &m)
         : lanes(m),
           bound(L::splat((T)((ROUGH ? 4 : 2) * m.q))),
@@ -265,8 +266,8 @@ template <class B, bool ORDERED = true> struct Ntt {
         }
     }
     // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: down to
-    // leaf_size 1. SECOND: of the last stages, the first, third or fifth.
-    template <size_t G, bool COMPLETE, bool SECOND, size_t K>
+    // leaf_size 1. ODD: of the last stages, the first, third or fifth.
+    template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
             if constexpr (ORDERED && WIDTH > 1)
@@ -274,12 +275,12 @@ template <class B, bool ORDERED = true> struct Ntt {
         } else {
             if (COMPLETE || G >= row.leaf_size) {
                 constexpr size_t COUNT = WIDTH / G;
-                constexpr Leg LEG = SECOND ? Leg::other : Leg::later;
+                constexpr Leg LEG = ODD ? Leg::other : Leg::later;
                 for (size_t k = 0; k < K; ++k) {
                     L::template exchange<G, false>(u[k], v[k]);
                     b.template forward<LEG>(u[k], v[k], twiddles<COUNT>(row.forward, (node + k) * COUNT));
                 }
-                forward_granules<G / 2, COMPLETE, !SECOND>(u, v, node);
+                forward_granules<G / 2, COMPLETE, !ODD>(u, v, node);
             } else if constexpr (ORDERED && 2 * G < WIDTH) {
                 for (size_t k = 0; k < K; ++k) exchange_all<L, 2 * G, true>(u[k], v[k]);
             }

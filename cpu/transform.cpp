@@ -54,6 +54,7 @@ Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t
       negacyclic_(negacyclic),
       tables_(tables) {
     require(!basis.wide(), "Transform: no transform modulo a wide modulus");
+    require(leaf_size == 0 || (leaf_size & (leaf_size - 1)) == 0, "Transform: leaves of 2^k coefficients");
     require(tables.size() == basis.rows(), "Transform: one table a limb");
     for (const PrimeTables *table : tables)
         require(table && table->points() == points_ && table->word_bytes() == (basis.narrow() ? 4 : 8),
@@ -160,13 +161,13 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
 }
 
 template <class T, bool TRANSFORMED> void Transform::product(const Array &a, const Array &b, const Out &out) const {
-    require(leaf_size_ <= MAX_LEAF_SIZE && (leaf_size_ & (leaf_size_ - 1)) == 0,
-            "transform: leaves must have 1, 2, 4 or 8 coefficients");
+    require(leaf_size_ <= MAX_LEAF_SIZE, "transform: leaf_size polynomials are too long");
     const size_t limbs = basis_.rows(), n = degree_;
     T *const result = result_of<T>(out, limbs);
     const Operand<T> x(a, out, limbs), y(b, out, limbs);
     require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
-    const double leaves = leaf_size_ > 1 ? 5e-9 * (double)(n * leaf_size_) : basis_.slowness() * seconds_pointwise(n);
+    const double leaf = leaf_size_ > 1 ? 5 + 1.3 * (double)leaf_size_ : 1;  // pointwise operations a coefficient
+    const double leaves = leaf * basis_.slowness() * seconds_pointwise(n);
     const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.slowness() * seconds_transform(n));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const T *u = x.row(i), *v = y.row(i);

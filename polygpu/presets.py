@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks import shown
+from .checks import checked_degree, shown
 from .errors import ParameterError
 
 _SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
@@ -49,7 +49,7 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
         )
     if name in _SCHEMES:
         degree, q = _SCHEMES[name]
-        if n not in (None, degree):
+        if n is not None and checked_degree(n) != degree:
             raise ParameterError(f"n: {shown(n)} does not fit {name!r}, whose degree is {degree}")
         return {"n": degree, "moduli": q}
     degree = 1 << 16 if n is None else n

@@ -1216,7 +1216,7 @@ def test_the_summary_of_peers() -> None:
     rows = peers.PeerSummaryKind().rows([*own, *others, timed(peers.KERNEL, 1, isa="avx2")])
     assert rows == [*own, *others]
     (table,) = peers.PeerSummaryKind().tables(rows)
-    assert table.header == ("bits", "polygpu's", "A", "B")
+    assert table.header == ("bits", "polygpu", "A", "B")
     assert table.body == (
         ("50", "kernel", "1.25 to 2.00, -, -", "0.50 to 0.50, -, -"),
         ("50", "call", "0.62 to 0.62, -, -", "0.25 to 0.25, -, -"),
@@ -1228,6 +1228,8 @@ def test_the_summary_of_peers() -> None:
     [
         ("lib.so", "must be NAME=PATH"),
         ("=lib.so", "must be NAME=PATH"),
+        (":gcc=lib.so", "must be NAME=PATH"),
+        ("polygpu, call=lib.so", "must be NAME=PATH"),
         ("A=/nowhere.so", "nowhere"),
         ("A=libm.so.6", "peer_version"),
     ],

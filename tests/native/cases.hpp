@@ -63,6 +63,7 @@ constexpr Slot<u32> SLOTS32[] = {
     {"q30", &Isa::q30, (1ull << 30) - 1}, {"q31", &Isa::q31, (1ull << 31) - 1}, {"q32", &Isa::q32, 1ull << 32}};
 constexpr Slot<u64> SLOTS64[] = {{"q46", &Isa::q46, (1ull << 46) - 1},
                                  {"q50", &Isa::q50, (1ull << 50) - 1},
+                                 {"q60", &Isa::q60, (1ull << 60) - 1},
                                  {"q62", &Isa::q62, (1ull << 62) - 1},
                                  {"q64", &Isa::q64, 0}};
 // f of every slot

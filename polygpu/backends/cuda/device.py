@@ -113,8 +113,8 @@ def _check_not_captured(stream: Any, name: str) -> None:
 class _Recordings:
     """How many graphs are being recorded: meanwhile no device may be waited for, and values are kept.
 
-    Python's cycle collector rests too. It would free the pools of earlier graphs, which the driver refuses
-    to a thread that records.
+    Python's automatic cycle collection rests too. It would free the pools of earlier graphs, which the
+    driver refuses to a thread that records.
     """
 
     def __init__(self) -> None:
