@@ -353,7 +353,6 @@ OPS = ("forward", "inverse", "batch forward", "Poly.mul", "nmod_poly.mul", "poin
 Medians = Sequence[tuple[Line, Mapping[str, float]]]
 
 
-@dataclass(frozen=True)
 class GoalKind:
     """The table of goals: a line for each."""
 

@@ -245,11 +245,10 @@ class PeerSummaryKind:
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of the newest run with the best instruction set of each machine."""
-        own = newest(rows)
-        isas = {row.machine["name"]: set[str]() for row in own}
-        for row in own:
-            isas[row.machine["name"]].add(str(row.machine["isa"]))
-        return [row for row in own if row.machine["isa"] == min(isas[row.machine["name"]], key=ISAS.index)]
+        own, best = newest(rows), dict[Any, Any]()
+        for name, isa in map(_setting, own):
+            best[name] = min(best.get(name, isa), isa, key=ISAS.index)
+        return [row for row in own if row.machine["isa"] == best[row.machine["name"]]]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The table of one machine."""

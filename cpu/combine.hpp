@@ -7,8 +7,8 @@ namespace pg {
 namespace {
 
 // How sums of products are kept in the lanes' range: in [0, 2q), canonical, or canonical without products that are
-// lazy.
-enum class Sums { lazy, tight, strict, halves };
+// lazy; none: by the portable kernels.
+enum class Sums { lazy, tight, strict, halves, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
 template <class L> constexpr Sums SUMS<Strict<L>> = Sums::strict;
@@ -122,14 +122,10 @@ template <class T> bool round_sums(const double *sum, double half, double guard,
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;
-    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, combine_row<SUM, C, Rest>,
-            2 * L::WIDTH,   B::NUMBERS};
-}
-
-// Without combine: sums of strict products are the portable lanes'.
-template <class L, class Rest> constexpr RowKernels<typename L::T> strict_kernels() {
-    using B = Strict<L>;
-    return {forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>, nullptr, 2 * L::WIDTH, B::NUMBERS};
+    RowKernels<typename L::T> made{forward_row<B>, inverse_row<B>, pointwise_row<L, Rest>,
+                                   nullptr,        2 * L::WIDTH,   B::NUMBERS};
+    if constexpr (SUM != Sums::none) made.combine = combine_row<SUM, C, Rest>;
+    return made;
 }
 
 template <class T> constexpr EstimateKernels<T> estimate_kernels() {

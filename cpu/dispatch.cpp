@@ -1,27 +1,29 @@
 #include "dispatch.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
 namespace pg {
 namespace {
 
+const Isa *const ISAS[] = {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable};  // the best first
+
 bool supported(const Isa &isa) {
     if (!isa.name) return false;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (&isa == &isa_avx512 || &isa == &isa_avx512dq)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && (&isa == &isa_avx512dq || __builtin_cpu_supports("avx512ifma"));
+    const bool avx512dq =
+        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (&isa == &isa_avx512) return avx512dq && __builtin_cpu_supports("avx512ifma");
+    if (&isa == &isa_avx512dq) return avx512dq;
     if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
     return &isa == &isa_portable;
 }
 
 const Isa *best_isa() {
-    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2})
-        if (supported(*isa)) return isa;
-    return &isa_portable;
+    return *std::find_if(std::begin(ISAS), std::end(ISAS), [](const Isa *isa) { return supported(*isa); });
 }
 std::atomic<const Isa *> current_isa{best_isa()};
 
@@ -43,7 +45,7 @@ const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
 
 std::vector<std::string> supported_isas() {
     std::vector<std::string> names;
-    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable})
+    for (const Isa *isa : ISAS)
         if (supported(*isa)) names.push_back(isa->name);
     return names;
 }
@@ -51,7 +53,7 @@ std::vector<std::string> supported_isas() {
 std::string isa_in_use() { return current_isa.load()->name; }
 
 void set_isa(const std::string &name) {
-    for (const Isa *isa : {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable})
+    for (const Isa *isa : ISAS)
         if (supported(*isa) && name == isa->name) {
             current_isa = isa;
             return;
@@ -117,9 +119,8 @@ double isa_slowness() {
 
 double strict_slowness(bool narrow) {
     const Isa &isa = current();
-    if (&isa != &isa_portable && (narrow ? isa.q32.forward != nullptr : isa.q64.forward != nullptr))
-        return narrow ? 2 : 5;
-    return 25;  // a division for each product
+    const bool vectors = &isa != &isa_portable && (narrow ? isa.q32.forward != nullptr : isa.q64.forward != nullptr);
+    return !vectors ? 25 : narrow ? 2 : 5;  // 25: a division for each product
 }
 
 }  // namespace pg

@@ -4,6 +4,7 @@
 #include "fft.hpp"
 #include "gemm.hpp"
 #include "integers.hpp"
+#include "lanes_float64.hpp"
 #include "lanes_scalar.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -179,59 +180,6 @@ struct Lanes64 {
     }
 };
 
-// q < 2^50: pointwise on integers, transforms on doubles, in the bits of a vector.
-struct LanesFloat64 : Lanes64 {
-    struct Twiddle {
-        V w, ratio;  // w, |w| <= q/2 in a transform, and w / q
-    };
-    static constexpr bool SHOUP = false;
-    static constexpr double EXPONENT = 4503599627370496;  // 2^52
-    const __m256d modulus, inverse, exponent_q;
-    explicit LanesFloat64(const Modulus &m)
-        : Lanes64(m),
-          modulus(_mm256_set1_pd((double)m.q)),
-          inverse(_mm256_set1_pd(1 / (double)m.q)),
-          exponent_q(_mm256_set1_pd(EXPONENT + (double)m.q)) {}
-
-    static PG_INLINE __m256d value(V x) { return _mm256_castsi256_pd(x); }
-    static PG_INLINE V bits(__m256d x) { return _mm256_castpd_si256(x); }
-    static PG_INLINE V sum(V x, V y) { return bits(_mm256_add_pd(value(x), value(y))); }
-    static PG_INLINE V difference(V x, V y) { return bits(_mm256_sub_pd(value(x), value(y))); }
-    // x < 2^52 are the low bits of 2^52 + x
-    static PG_INLINE V number(V x) {
-        const __m256d exponent = _mm256_set1_pd(EXPONENT);
-        return bits(_mm256_sub_pd(value(_mm256_or_si256(x, bits(exponent))), exponent));
-    }
-    PG_INLINE V residue(V x) const {  // of x in (-q, q), not -0
-        const __m256d exponent = _mm256_set1_pd(EXPONENT);
-        return _mm256_xor_si256(bits(_mm256_add_pd(value(x), _mm256_blendv_pd(exponent, exponent_q, value(x)))),
-                                bits(exponent));
-    }
-    // the integer nearest to x y
-    static PG_INLINE __m256d rounded_product(__m256d x, __m256d y) {
-        const __m256d rounding = _mm256_set1_pd(ROUNDING);
-        return _mm256_sub_pd(_mm256_fmadd_pd(x, y, rounding), rounding);
-    }
-    PG_INLINE V nearest(V x) const {
-        return bits(_mm256_fnmadd_pd(rounded_product(value(x), inverse), modulus, value(x)));
-    }
-    PG_INLINE V mul_nearest(V x, const Twiddle &t) const {
-        const __m256d y = value(x), w = value(t.w), high = _mm256_mul_pd(y, w), low = _mm256_fmsub_pd(y, w, high);
-        return bits(_mm256_add_pd(_mm256_fnmadd_pd(rounded_product(y, value(t.ratio)), modulus, high), low));
-    }
-    PG_INLINE V mul(V x, V y) const {
-        const V w = number(y);
-        return residue(mul_nearest(number(x), {w, bits(_mm256_mul_pd(value(w), inverse))}));
-    }
-
-    static PG_INLINE Twiddle broadcast(double w, double ratio) {
-        return {bits(_mm256_set1_pd(w)), bits(_mm256_set1_pd(ratio))};
-    }
-    template <size_t COUNT> static PG_INLINE Twiddle expand(const double *w, const double *ratio) {
-        return {Lanes64::expand<COUNT>((const T *)w), Lanes64::expand<COUNT>((const T *)ratio)};
-    }
-};
-
 struct Pairs32 {
     using T = float;
     using V = __m256;
@@ -321,8 +269,8 @@ struct Reals {
     static PG_INLINE I mul_halves(I x, I y) { return _mm256_mul_epu32(x, y); }
     static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, Words::upper(x), y, y_high); }
     static PG_INLINE I mul_low(I x, I y, I y_high) { return Words::low_product(x, Words::upper(x), y, y_high); }
-    static PG_INLINE I where_negative(I x, I y) {
-        return _mm256_castpd_si256(_mm256_blendv_pd(_mm256_setzero_pd(), value(y), value(x)));
+    static PG_INLINE I where_negative(I x, I y, I other = _mm256_setzero_si256()) {
+        return bits(_mm256_blendv_pd(value(other), value(y), value(x)));
     }
     static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
@@ -353,7 +301,7 @@ const Isa isa_avx2{
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
     {},
     {},
-    row_kernels<Float64<LanesFloat64>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
+    row_kernels<Float64<LanesFloat64<Reals>>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
     row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
     {},

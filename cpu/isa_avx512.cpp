@@ -23,9 +23,7 @@ struct Lanes52 : Lanes64Base {
           barrett(splat(m.barrett52)),
           high_shift(_mm_cvtsi32_si128(54 - (int)m.bits)) {}
 
-    static PG_INLINE Twiddle broadcast(const T &w, const T &shoup) {
-        return {splat(w), _mm512_srli_epi64(splat(shoup), 12)};
-    }
+    static PG_INLINE Twiddle broadcast(T w, T shoup) { return {splat(w), _mm512_srli_epi64(splat(shoup), 12)}; }
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
         return {repeated<COUNT>(w), _mm512_srli_epi64(repeated<COUNT>(shoup), 12)};
     }
@@ -71,12 +69,12 @@ const Isa isa_avx512{
     "avx512",
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    strict_kernels<StrictLanes32, StrictLanes<u32>>(),
+    row_kernels<Strict<StrictLanes32>, StrictLanes<u32>, Sums::none>(),
     row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    strict_kernels<StrictLanes64, StrictLanes<u64>>(),
+    row_kernels<Strict<StrictLanes64>, StrictLanes<u64>, Sums::none>(),
     fft_kernels<PairLanes<Pairs32>>(),
     fft_kernels<PairLanes<Pairs64>>(),
     product_kernels<u32, Reals52>(),

@@ -17,15 +17,6 @@ template <class I, size_t N> struct alignas(64) Index {
     I lane[N];
     __m512i vector() const { return _mm512_load_si512(lane); }
 };
-// The granules of G lanes that `exchange` leaves in u (ODD = 0) or in v (ODD = 1); lanes of v count from N.
-template <class I, size_t N> constexpr Index<I, N> granules(size_t g, size_t odd) {
-    Index<I, N> index{};
-    for (size_t i = 0; i < N; ++i) {
-        const size_t second = i / g % 2;
-        index.lane[i] = (I)(i - second * g + odd * g + second * N);
-    }
-    return index;
-}
 
 // Legs of a stage lie in lanes by block, then by place: u and v interleaved, which is the number of each of their 2 N
 // values rotated left by one bit, bring those of the next stage. So factors of COUNT blocks are loaded as they lie, N /
@@ -40,19 +31,20 @@ template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t
     }
     return index;
 }
-constexpr unsigned log2_of(size_t power) { return power > 1 ? 1 + log2_of(power / 2) : 0; }
 
 // exchange and permute of ntt.hpp, for N lanes of type I; pick(u, lanes, v): lanes of both by number.
 template <class Lanes, class I, size_t N> struct Interleaving {
     template <size_t, bool BACK> static PG_INLINE void exchange(__m512i &u, __m512i &v) {
-        rotate<BACK ? log2_of(N) : 1>(u, v);
+        rotate<BACK ? LOG_N : 1>(u, v);
     }
     static constexpr bool PERMUTES = true;
     template <size_t G, bool BACK> static PG_INLINE void permute(__m512i &u, __m512i &v) {
-        rotate<BACK ? log2_of(2 * G) : log2_of(N / G)>(u, v);
+        constexpr unsigned LOG_G = __builtin_ctzll(G);
+        rotate<BACK ? LOG_G + 1 : LOG_N - LOG_G>(u, v);
     }
 
   private:
+    static constexpr unsigned LOG_N = __builtin_ctzll(N);
     template <unsigned BITS> static PG_INLINE void rotate(__m512i &u, __m512i &v) {
         static constexpr auto first = rotated<I, N>(BITS, 0), second = rotated<I, N>(BITS, 1);
         const __m512i a = u, b = v;
@@ -205,6 +197,14 @@ constexpr u64 inverse_of_odd(u64 q) {
     return x;
 }
 
+// Products modulo an even q, lane by lane.
+template <class L> __m512i mul_each(const Modulus &m, __m512i x, __m512i y) {
+    alignas(64) typename L::T a[L::WIDTH], b[L::WIDTH];
+    L::store(a, x), L::store(b, y);
+    for (size_t i = 0; i < L::WIDTH; ++i) a[i] = (typename L::T)mul_mod(m, a[i], b[i]);
+    return L::load(a);
+}
+
 // Any q up to 2^64: canonical residues after every operation. A product modulo an odd q is one of Montgomery's: the
 // Shoup quotient w' of w says what it needs, since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Strict").
 struct StrictLanes64 : Lanes64Base {
@@ -243,7 +243,7 @@ struct StrictLanes64 : Lanes64Base {
     }
     PG_INLINE V mul(V x, V y) const {
         if (m.q == 0) return _mm512_mullo_epi64(x, y);
-        if (m.q % 2 == 0) return mul_each(x, y);
+        if (m.q % 2 == 0) return mul_each<Lanes64Base>(m, x, y);
         const V low = _mm512_mullo_epi64(x, y), high = Lanes64::high_product(x, y, Lanes64::upper(y));
         return mul(difference(high, _mm512_mullo_epi64(low, inverse)), radix);
     }
@@ -251,12 +251,6 @@ struct StrictLanes64 : Lanes64Base {
   private:
     Twiddle power_of_radix() const {
         return m.q % 2 ? twiddle(splat(shoup_quotient(m, reduce(m, 1, 0)))) : Twiddle{zero(), zero(), zero()};
-    }
-    V mul_each(V x, V y) const {
-        alignas(64) T a[WIDTH], b[WIDTH];
-        store(a, x), store(b, y);
-        for (size_t i = 0; i < WIDTH; ++i) a[i] = mul_mod(m, a[i], b[i]);
-        return load(a);
     }
 };
 
@@ -304,7 +298,7 @@ struct StrictLanes32 : Lanes32 {
     }
     PG_INLINE V mul(V x, V y) const {
         if (m.q == 1ull << 32) return _mm512_mullo_epi32(x, y);
-        if (m.q % 2 == 0) return mul_each(x, y);
+        if (m.q % 2 == 0) return mul_each<Lanes32>(m, x, y);
         return mul(both(montgomery(x, y), montgomery(odd(x), odd(y))), radix);
     }
 
@@ -312,12 +306,6 @@ struct StrictLanes32 : Lanes32 {
     Twiddle power_of_radix() const {
         const u64 w = reduce(m, 1ull << 32);
         return broadcast((u32)w, (u32)((w << 32) / m.q));
-    }
-    V mul_each(V x, V y) const {
-        alignas(64) T a[WIDTH], b[WIDTH];
-        store(a, x), store(b, y);
-        for (size_t i = 0; i < WIDTH; ++i) a[i] = (T)mul_mod(m, a[i], b[i]);
-        return load(a);
     }
 };
 
@@ -410,7 +398,7 @@ struct Reals {
         if constexpr (G == 4) {
             u = _mm512_shuffle_f64x2(a, b, 0x44), v = _mm512_shuffle_f64x2(a, b, 0xee);
         } else if constexpr (G == 2) {
-            static constexpr auto first = granules<u64, 8>(G, 0), second = granules<u64, 8>(G, 1);
+            static constexpr Index<u64, 8> first{{0, 1, 8, 9, 4, 5, 12, 13}}, second{{2, 3, 10, 11, 6, 7, 14, 15}};
             u = _mm512_permutex2var_pd(a, first.vector(), b);
             v = _mm512_permutex2var_pd(a, second.vector(), b);
         } else {
@@ -429,7 +417,9 @@ struct Reals {
     static PG_INLINE I mul_halves(I x, I y) { return _mm512_mul_epu32(x, y); }
     static PG_INLINE I mul_high(I x, I y, I y_high) { return Words::high_product(x, y, y_high); }
     static PG_INLINE I mul_low(I x, I y, I) { return _mm512_mullo_epi64(x, y); }
-    static PG_INLINE I where_negative(I x, I y) { return _mm512_maskz_mov_epi64(_mm512_movepi64_mask(x), y); }
+    static PG_INLINE I where_negative(I x, I y, I other = _mm512_setzero_si512()) {
+        return _mm512_mask_mov_epi64(other, _mm512_movepi64_mask(x), y);
+    }
     static PG_INLINE I both(I x, I y) { return _mm512_and_si512(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm512_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm512_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }

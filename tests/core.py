@@ -287,12 +287,10 @@ def counted(core: Core) -> dict[str, float]:
     """Instructions of each kernel, by its name and size, for a unit of its work (native/counts.cpp)."""
     if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
         raise Missing("valgrind")
-    isas = [
-        isa for isa in _cpu.supported_isas() if not isa.startswith("avx512")
-    ]  # which valgrind does not know
+    known = [isa for isa in _cpu.supported_isas() if not isa.startswith("avx512")]  # to valgrind
     program = core.program("counts.cpp", [core.objects[name] for name in KERNELS], "-O1")
     out = core.folder / "callgrind.out"
-    run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *isas])
+    run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *known])
     counts = {}
     for path in core.folder.glob("callgrind.out.*"):
         found = re.search(r"Client Request: (.*) (\d+)\n(?:.*\n)*?totals: (\d+)", path.read_text())
