@@ -7,6 +7,8 @@
 
 namespace pg {
 
+class PointsProduct;
+
 class Basis {
   public:
     // moduli: (limbs, words) little-endian; several words: one wide modulus; words of 0 stand for 2^(64 words)
@@ -33,8 +35,8 @@ class Basis {
     void matmul(const Array &a, const Array &b, const Out &out) const;
 
     // out (batch, m, p, rows, points) = a b by row and point, (batch, m, k, rows, points) and (batch, k, p, rows,
-    // points); the first three axes have any steps
-    void matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
+    // points); the first three axes have any steps. Returns what does it again.
+    PointsProduct matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
 
     // out = 1 / x in the ring of the one modulus, a prime, for each item of (items, words, degree); degrees: (items,)
     // int64, of the common factor of x and X^n +- 1, 0 where x has an inverse. Items without one are unspecified.
@@ -49,6 +51,28 @@ class Basis {
     bool narrow_;                  // words of 32 bits, else of 64
     std::vector<Modulus> moduli_;  // empty for a wide modulus
     WideModulus wide_;
+};
+
+// Basis::matmul_points for arrays that lie as those of one call, wherever they begin.
+class PointsProduct {
+  public:
+    PointsProduct(const Basis &basis, const StridedArray &a, const StridedArray &b, const StridedOut &out);
+    // of arrays with as many numbers as are read and written, in any shape
+    void run(const Array &a, const Array &b, const Out &out) const;
+    void run(const void *a, const void *b, void *out) const;
+
+  private:
+    // Of a matrix for each item, in entries; the entries from the first to the last, 0 where a step goes back.
+    struct Place {
+        ptrdiff_t item, row, column;
+        size_t reach;
+    };
+    Place place(const Array &x, size_t height, size_t width) const;
+    template <class T> void run_words(const T *a, const T *b, T *out) const;
+
+    const Basis *basis_;
+    size_t batch_, m_, k_, p_, points_;
+    Place a_, b_, out_;
 };
 
 }  // namespace pg

@@ -47,49 +47,8 @@ template <class T> void matmul_words(const Basis &basis, const Array &a, const A
     });
 }
 
-// Axes `row` and `row + 1` of an array are those of a matrix.
-template <class T, class A> MatrixView<T> matrix_view(const A &x, size_t row) {
-    return {(T *)x.data(), (ptrdiff_t)x.stride(row), (ptrdiff_t)x.stride(row + 1)};
-}
-
-template <class T>
-void matmul_points_words(const Basis &basis, const StridedArray &a, const StridedArray &b, const StridedOut &out) {
-    require(a.ndim() == 5 && b.ndim() == 5 && out.ndim() == 5, "matmul_points: (batch, m, n, rows, points)");
-    const size_t batch = out.shape(0), m = out.shape(1), p = out.shape(2), k = a.shape(2), limbs = basis.rows();
-    const size_t points = out.shape(4);
-    const auto check = [&](const auto &x, size_t height, size_t width) {
-        require(x.itemsize() == sizeof(T) && x.shape(0) == batch && x.shape(1) == height && x.shape(2) == width &&
-                    x.shape(3) == limbs && x.shape(4) == points,
-                "matmul_points: wrong dtype or shape");
-        require(x.size() == 0 || ((points == 1 || x.stride(4) == 1) && (limbs == 1 || x.stride(3) == (int64_t)points)),
-                "matmul_points: rows and points must be dense");
-    };
-    require(out.hold<T>(), "matmul_points: wrong dtype");
-    check(a, m, k), check(b, k, p), check(out, m, p);
-    if (out.size() == 0) return;
-    const GemmKernels<T> &kernels = gemm_kernels<T>();
-    const MatrixView<const T> x = matrix_view<const T>(a, 1), y = matrix_view<const T>(b, 1);
-    const MatrixView<T> z = matrix_view<T>(out, 1);
-    const size_t chunks = (points + GEMM_POINTS - 1) / GEMM_POINTS, threads = (size_t)num_threads();
-    size_t height = m, blocks = 1;  // of rows: fewer to a unit where threads would have nothing to do
-    while (threads > 1 && height > 16 && batch * limbs * chunks * blocks < 2 * threads)
-        height = (height + 1) / 2, blocks = (m + height - 1) / height;
-    const double seconds = seconds_products((double)(height * p * (k + 1)) * (double)std::min(points, GEMM_POINTS));
-    for_each_row(batch * limbs * chunks * blocks, seconds, [&](size_t unit, const Worker &worker) {
-        const size_t row = unit % blocks * height, rows = std::min(height, m - row);
-        const size_t chunk = unit / blocks, point = chunk % chunks * GEMM_POINTS;
-        const size_t item = chunk / chunks / limbs, limb = chunk / chunks % limbs;
-        const auto at = [&](const auto &view, const auto &array, size_t first) {
-            return std::decay_t<decltype(view)>{
-                view.data + (ptrdiff_t)item * array.stride(0) + (ptrdiff_t)first * view.row + limb * points + point,
-                view.row, view.column};
-        };
-        const MatrixProduct<T> product{&basis.moduli()[limb], rows,       k, p, at(x, a, row), at(y, b, 0),
-                                       at(z, out, row),       worker.stop};
-        kernels.multiply_points(product, std::min(GEMM_POINTS, points - point),
-                                (u64 *)worker.scratch(gemm_points_scratch(rows, k, p) * sizeof(u64)));
-    });
-}
+size_t word_bytes(const Basis &basis) { return basis.narrow() ? sizeof(u32) : sizeof(u64); }
+bool holds_words(const Basis &basis, const Out &out) { return basis.narrow() ? out.hold<u32>() : out.hold<u64>(); }
 
 }  // namespace
 
@@ -98,9 +57,77 @@ void Basis::matmul(const Array &a, const Array &b, const Out &out) const {
     narrow_ ? matmul_words<u32>(*this, a, b, out) : matmul_words<u64>(*this, a, b, out);
 }
 
-void Basis::matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const {
-    require(!wide(), "matmul_points: moduli of at most 64 bits");
-    narrow_ ? matmul_points_words<u32>(*this, a, b, out) : matmul_points_words<u64>(*this, a, b, out);
+PointsProduct Basis::matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const {
+    const PointsProduct product(*this, a, b, out);
+    product.run(a.data(), b.data(), out.data());
+    return product;
+}
+
+PointsProduct::PointsProduct(const Basis &basis, const StridedArray &a, const StridedArray &b, const StridedOut &out)
+    : basis_(&basis) {
+    require(!basis.wide(), "matmul_points: moduli of at most 64 bits");
+    require(a.ndim() == 5 && b.ndim() == 5 && out.ndim() == 5, "matmul_points: (batch, m, n, rows, points)");
+    require(holds_words(basis, out), "matmul_points: wrong dtype");
+    batch_ = out.shape(0), m_ = out.shape(1), p_ = out.shape(2), k_ = a.shape(2), points_ = out.shape(4);
+    a_ = place(a, m_, k_), b_ = place(b, k_, p_), out_ = place(out, m_, p_);
+}
+
+PointsProduct::Place PointsProduct::place(const Array &x, size_t height, size_t width) const {
+    const size_t limbs = basis_->rows();
+    require(x.itemsize() == word_bytes(*basis_) && x.shape(0) == batch_ && x.shape(1) == height &&
+                x.shape(2) == width && x.shape(3) == limbs && x.shape(4) == points_,
+            "matmul_points: wrong dtype or shape");
+    Place of{x.stride(0), x.stride(1), x.stride(2), 0};
+    if (x.size() == 0) return of;
+    require((points_ == 1 || x.stride(4) == 1) && (limbs == 1 || x.stride(3) == (ptrdiff_t)points_),
+            "matmul_points: rows and points must be dense");
+    of.reach = limbs * points_;
+    for (size_t axis = 0; axis < 3; ++axis) {
+        if (x.shape(axis) > 1 && x.stride(axis) < 0) return {of.item, of.row, of.column, 0};
+        of.reach += (x.shape(axis) - 1) * (size_t)x.stride(axis);
+    }
+    return of;
+}
+
+void PointsProduct::run(const Array &a, const Array &b, const Out &out) const {
+    const bool empty = batch_ * m_ * p_ * points_ == 0;
+    const auto fits = [&](const Array &x, const Place &of, bool unread) {
+        return x.itemsize() == word_bytes(*basis_) && x.size() >= of.reach && (of.reach || unread);
+    };
+    require(fits(a, a_, empty || k_ == 0) && fits(b, b_, empty || k_ == 0) && fits(out, out_, empty) &&
+                holds_words(*basis_, out),
+            "matmul_points again: wrong dtype or size");
+    run(a.data(), b.data(), out.data());
+}
+
+void PointsProduct::run(const void *a, const void *b, void *out) const {
+    if (batch_ * m_ * p_ * points_ == 0) return;
+    basis_->narrow() ? run_words((const u32 *)a, (const u32 *)b, (u32 *)out)
+                     : run_words((const u64 *)a, (const u64 *)b, (u64 *)out);
+}
+
+template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out) const {
+    const GemmKernels<T> &kernels = gemm_kernels<T>();
+    const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
+    const size_t threads = (size_t)num_threads();
+    size_t height = m_, blocks = 1;  // of rows: fewer to a unit where threads would have nothing to do
+    while (threads > 1 && height > 16 && batch_ * limbs * chunks * blocks < 2 * threads)
+        height = (height + 1) / 2, blocks = (m_ + height - 1) / height;
+    const double seconds = seconds_products((double)(height * p_ * (k_ + 1)) * (double)std::min(points_, GEMM_POINTS));
+    for_each_row(batch_ * limbs * chunks * blocks, seconds, [&](size_t unit, const Worker &worker) {
+        const size_t row = unit % blocks * height, rows = std::min(height, m_ - row);
+        const size_t chunk = unit / blocks, point = chunk % chunks * GEMM_POINTS;
+        const size_t item = chunk / chunks / limbs, limb = chunk / chunks % limbs;
+        const auto view = [&](auto *first, const Place &of, size_t from) {
+            return MatrixView<std::remove_pointer_t<decltype(first)>>{
+                first + (ptrdiff_t)item * of.item + (ptrdiff_t)from * of.row + limb * points_ + point, of.row,
+                of.column};
+        };
+        const MatrixProduct<T> product{&basis_->moduli()[limb], rows,       k_, p_, view(a, a_, row), view(b, b_, 0),
+                                       view(out, out_, row),    worker.stop};
+        kernels.multiply_points(product, std::min(GEMM_POINTS, points_ - point),
+                                (u64 *)worker.scratch(gemm_points_scratch(rows, k_, p_) * sizeof(u64)));
+    });
 }
 
 }  // namespace pg

@@ -187,6 +187,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))
         yield "matmul_points", basis.matmul_points, [x, y, z]
+        yield "matmul_points again", basis.matmul_points(x, y, z).run, [x, y, z]
         one = backend._native_basis(pg.Ring(N, ring.moduli[0]).basis)
         x, y, z = (np.ones((1, 8, 8), v.dtype) for v in (a, b, out))
         yield "matmul", one.matmul, [x, y, z]

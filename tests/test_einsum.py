@@ -295,6 +295,50 @@ def test_any_einsum_in_any_ring(case: Any, R: Ring, data: st.DataObject) -> None
     check(pg.einsum(subscripts, *polys), expected, "eval" if evaluated else "coef")
 
 
+# ---- sums that come again ----
+
+
+@over(["30 bits", "RNS", "by FFT", "ML-KEM's primes"], devices=["cpu"])
+@pytest.mark.parametrize(
+    "subscripts", ["ij,jk->ik", "ij,ij->", "ji,jk->ik", "ij,j->ij", "ij,k->ki", "ii,ij->j"]
+)
+def test_a_sum_that_comes_again(name: str, subscripts: str) -> None:
+    """With other values, in other domains, with an `out`."""
+    R = Ring(RINGS[name].n, RINGS[name].moduli, product=RINGS[name].product)  # without calls of other tests
+    left, right = subscripts.partition("->")[0].split(",")
+    for seed in range(3):
+        x, y = draw(R, (3,) * len(left), seed), draw(R, (3,) * len(right), seed + 9)
+        expected = by_numpy(R, lambda x, y: np.einsum(subscripts, x, y), x, y)
+        for a, b in ((R(x), R(y)), (R(x).ntt(), R(y).ntt()), (R(x), R(y).ntt()), (R(x).ntt(), R(y))):
+            domain = "eval" if "eval" in (a.domain, b.domain) else "coef"
+            check(pg.einsum(subscripts, a, b), expected, domain)
+            out = R.random(expected.shape[:-1], seed=seed)
+            assert pg.einsum(subscripts, a, b, out=out) is out
+            check(out, expected, domain)
+            assert a == R(x) and b == R(y)
+    a = R(draw(R, (3, 3))).ntt()
+    squared = (a @ a).to_bigints()
+    for view in (a, a[:], a.reshape(3, 3)):  # of one memory
+        b = a.copy()
+        out = b if view is a else b.reshape(3, 3)
+        assert pg.matmul(b, b, out=out) is out and np.array_equal(out.to_bigints(), squared)
+
+
+def test_a_sum_that_comes_again_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    R = Ring(8, RINGS["30 bits"].moduli)
+    a, b, out = R.random((2, 3), seed=1), R.random(3, seed=2), R.zeros(2)
+    first = a @ b
+    monkeypatch.delattr(operations, "_contract")
+    for x, y in ((a, b), (a.ntt(), b), (a, b.ntt()), (a.ntt(), b.ntt())):
+        assert x @ y == first and pg.matmul(x, y, out=out) == first
+    with pg.verify(), pytest.raises(NameError):
+        a @ b
+    with pg.device("reference"), pytest.raises(NameError):
+        a @ b
+    with pytest.raises(NameError):
+        a[:, :2] @ b[:2]
+
+
 # ---- memory ----
 
 

@@ -241,6 +241,32 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match="matmul_points"):
             basis.matmul_points(left, right, out)
+    again = basis.matmul_points(x, x.swapaxes(1, 2), np.empty_like(x)).run
+    again(x, x.ravel(), np.empty_like(x))
+    for left, right, out in (
+        (x[:, :1], x, np.empty_like(x)),
+        (x, x[:, :1], np.empty_like(x)),
+        (x, x, np.empty_like(x)[:, :1]),
+        (x.astype(np.uint64), x, np.empty_like(x)),
+        (x, x, np.empty(x.shape, np.uint64)),
+    ):
+        with pytest.raises(ValueError, match="again"):
+            again(left, right, out)
+    with pytest.raises(ValueError, match="again"):  # of arrays that go backwards nothing is known
+        basis.matmul_points(x[:, ::-1], x, np.empty_like(x)).run(x, x, np.empty_like(x))
+
+
+def test_matmul_points_again(each_isa):
+    """Other values, which lie as those of the first call: repeated operands, one of them transposed."""
+    for q in (97, 2**61 - 1):
+        basis, shape = basis_of((q,)), (1, 2, 3, 1, 24)
+        a, b, x, y = (residues(shape, q, seed) for seed in range(4))
+        out = np.empty((2, 2, 2, 1, 24), basis.dtype)
+        repeated = [np.broadcast_to(v, (2, *v.shape[1:])) for v in (a, b.swapaxes(1, 2))]
+        again = get_backend("cpu").matmul_points(basis, *repeated, out)
+        again(x, y, out)
+        expected = product_points(x, y.swapaxes(1, 2), (q,))
+        assert (out[0] == expected[0]).all() and (out[1] == expected[0]).all()
 
 
 @pytest.mark.parametrize("call", ["matmul", "matmul_points"])

@@ -62,10 +62,13 @@ NB_MODULE(_cpu, module) {
         .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("first"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
-        .def("matmul_points", &Basis::matmul_points, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+        .def("matmul_points", &Basis::matmul_points, nb::keep_alive<0, 1>(), nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("invert", &Basis::invert, nb::arg("x"), nb::arg("negacyclic"), nb::arg("out"), nb::arg("degrees"))
         .def("find_wrong_product", &Basis::find_wrong_product, nb::arg("a"), nb::arg("b"), nb::arg("c"),
              nb::arg("points"), nb::arg("negacyclic"));
+    nb::class_<PointsProduct>(module, "PointsProduct")
+        .def("run", nb::overload_cast<const Array &, const Array &, const Out &>(&PointsProduct::run, nb::const_),
+             nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<Residues>(module, "Residues")
         .def(nb::init<const std::vector<u64> &, const std::vector<size_t> &, size_t>(), nb::arg("moduli"),
              nb::arg("at"), nb::arg("total"));

@@ -356,9 +356,9 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).matmul(a, b, out)
 
-    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
-        self._native_basis(basis).matmul_points(a, b, out)
+        return self._native_basis(basis).matmul_points(a, b, out).run
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""

@@ -17,7 +17,7 @@ from ..backends import Array, Backend, Done, Memory, backend_of
 from ..checks import Domain, verifying
 from ..errors import ParameterError
 from .batch import checked_axis, result_array, result_shape
-from .calls import recall, remember
+from .calls import remember
 from .multiply import multiply
 from .pointwise import add_up, pointwise
 from .transform import to_domain
@@ -40,9 +40,9 @@ _CHUNK_BYTES = 1 << 26  # of products of polynomials held at a time before they 
 
 def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> tuple[Array, Domain]:
     """The product of two matrices of elements, by NumPy's rules; evaluated where an operand is."""
-    key = "matmul", *_described(arrays, domains)
-    if out is None and (data := recall(ring.calls, key, arrays)) is not None:
-        return data, "eval"
+    key = "matmul", *_described(arrays)
+    if (known := _recalled(ring, key, arrays, domains, out)) is not None:
+        return known
     a, b = (x.shape[:-2] for x in arrays)
     for name, batch in (("a", a), ("b", b)):
         if not batch:
@@ -65,9 +65,9 @@ def dot(
     ring: Ring, arrays: Arrays, domains: Domains, axis: object, out: Array | None
 ) -> tuple[Array, Domain]:
     """The sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as of matmul."""
-    key = "dot", axis, *_described(arrays, domains)
-    if out is None and type(axis) is int and (data := recall(ring.calls, key, arrays)) is not None:
-        return data, "eval"
+    key = "dot", axis, *_described(arrays)
+    if type(axis) is int and (known := _recalled(ring, key, arrays, domains, out)) is not None:
+        return known
     ndim = len(result_shape(*arrays)) - 2
     if not ndim:
         raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
@@ -81,15 +81,34 @@ def einsum(
     ring: Ring, subscripts: object, arrays: Arrays, domains: Domains, out: Array | None
 ) -> tuple[Array, Domain]:
     """Sums of products over labelled batch axes, by NumPy's rules; domains as of matmul."""
-    key = "einsum", subscripts, *_described(arrays, domains)
-    if out is None and isinstance(subscripts, str) and (data := recall(ring.calls, key, arrays)) is not None:
-        return data, "eval"
+    key = "einsum", subscripts, *_described(arrays)
+    if type(subscripts) is str and (known := _recalled(ring, key, arrays, domains, out)) is not None:
+        return known
     labels, output = _parsed(subscripts, [x.ndim - 2 for x in arrays])
     return _contract(ring, arrays, domains, labels, output, out, key)
 
 
-def _described(arrays: Arrays, domains: Domains) -> tuple[object, ...]:
-    return type(arrays[0]), *domains, *(x.shape for x in arrays)
+def _described(arrays: Arrays) -> tuple[object, ...]:
+    return type(arrays[0]), *(x.shape for x in arrays)
+
+
+def _recalled(
+    ring: Ring, key: tuple[object, ...], arrays: Arrays, domains: Domains, out: Array | None
+) -> tuple[Array, Domain] | None:
+    """The result of a sum of two operands' products that has come before; None where it takes another way."""
+    call = ring.calls.get(key)
+    if call is None or verifying() or any(x is out for x in arrays):
+        return None
+    if domains[0] == domains[1] == "eval":
+        data = call(*arrays, out)
+        return None if data is None else (data, "eval")
+    if not ("eval" in domains or ring.multiplies_evaluated) or backend_of(arrays[0]).is_recording():
+        return None  # a call that is recorded would leave its transforms in the record
+    a, b = (to_domain(ring, x, source, "eval") for x, source in zip(arrays, domains, strict=True))
+    data = call(a, b, out)
+    if data is None or "eval" in domains:
+        return None if data is None else (data, "eval")
+    return to_domain(ring, data, "eval", "coef", data), "coef"
 
 
 # ---- subscripts ----
@@ -203,10 +222,8 @@ def _contract(
         result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
         if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # else there is no matmul_points
             done = _multiply_points(ring, compute, total, term, result)
-            if tuple(domains) == ("eval", "eval"):
-                starts = [compute.address(x) for x in (*arrays, data)]
-                if starts == [compute.address(x.data) for x in (*terms, result)]:
-                    remember(ring.calls, key, compute, done, data)
+            if len(terms) == 2 and [x.data.size for x in terms] == [x.size for x in arrays]:
+                remember(ring.calls, key, compute, done, target)  # no sums before, no diagonals
         else:
             _add_products(ring, compute, domain, total, term, result)
         total = result
