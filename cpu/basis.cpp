@@ -19,7 +19,7 @@ Basis::Basis(const Numbers &moduli, int storage_bits) : narrow_(storage_bits == 
 
 double Basis::slowness() const {
     for (const Modulus &m : moduli_)
-        if (m.bits > (narrow_ ? 31 : 62)) return strict_slowness(narrow_);
+        if (m.bits > (narrow_ ? 31 : 62)) return strict_slowness(m, narrow_);
     return isa_slowness();
 }
 

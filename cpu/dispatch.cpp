@@ -36,6 +36,7 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else the next serves as well
     if (m.bits <= 50) return isa.q50;
     if (m.bits <= 60 && isa.q60.forward) return isa.q60;
+    if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
 const ProductKernels<u32> &slot(const Isa &isa, u32) { return isa.product32; }
@@ -117,10 +118,12 @@ double isa_slowness() {
     return isa == &isa_portable ? 8 : isa == &isa_avx2 ? 3 : 1;
 }
 
-double strict_slowness(bool narrow) {
+double strict_slowness(const Modulus &m, bool narrow) {
     const Isa &isa = current();
-    const bool vectors = &isa != &isa_portable && (narrow ? isa.q32.forward != nullptr : isa.q64.forward != nullptr);
-    return !vectors ? 25 : narrow ? 2 : 5;  // 25: a division for each product
+    const bool vectors = &isa != &isa_portable &&
+                         (narrow ? slot(isa, m, u32()).forward != nullptr : slot(isa, m, u64()).forward != nullptr);
+    if (!vectors) return 25;  // a division for each product
+    return (narrow ? 2 : 5) * (&isa == &isa_avx2 ? 2 : 1);
 }
 
 }  // namespace pg

@@ -6,6 +6,7 @@
 #include "integers.hpp"
 #include "lanes_float64.hpp"
 #include "lanes_scalar.hpp"
+#include "lanes_strict.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -67,11 +68,16 @@ struct Lanes32 {
         return twiddle(expand<COUNT>(w), expand<COUNT>(shoup));
     }
     static PG_INLINE V masked(V x) { return x; }
+    static PG_INLINE V mul_low(V x, V y) { return _mm256_mullo_epi32(x, y); }
+    static PG_INLINE V add_where_above(V x, V y, V sum, V term) {  // sum + term where x > y
+        const V not_above = _mm256_cmpeq_epi32(_mm256_min_epu32(x, y), x);
+        return add(sum, _mm256_andnot_si256(not_above, term));
+    }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V even = _mm256_srli_epi64(_mm256_mul_epu32(x, t.shoup), 32);
         V odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), t.shoup_odd);
         V high = _mm256_blend_epi32(even, odd, 0xaa);
-        return sub(_mm256_mullo_epi32(x, t.w), _mm256_mullo_epi32(high, q));
+        return sub(mul_low(x, t.w), mul_low(high, q));
     }
     // Barrett's product of the low halves of 64-bit lanes
     PG_INLINE V mul_even(V x, V y) const {
@@ -124,6 +130,7 @@ struct Lanes64 {
     static PG_INLINE V add(V x, V y) { return _mm256_add_epi64(x, y); }
     static PG_INLINE V sub(V x, V y) { return _mm256_sub_epi64(x, y); }
     static PG_INLINE V upper(V x) { return _mm256_srli_epi64(x, 32); }
+    static PG_INLINE V raised(V x) { return _mm256_slli_epi64(x, 32); }
     static PG_INLINE V reduce_once(V x, V bound) { return reduce_once_64(x, bound); }
     PG_INLINE V add_mod(V x, V y) const { return reduce_once(add(x, y), q); }
     PG_INLINE V sub_mod(V x, V y) const {  // operands are below 2^62: a negative difference has its sign bit set
@@ -299,12 +306,13 @@ const Isa isa_avx2{
     "avx2",
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},
+    row_kernels<Strict<StrictLanes32<Lanes32, Reals>>, StrictLanes<u32>, Sums::none>(),
     {},
     row_kernels<Float64<LanesFloat64<Reals>>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
     row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    {},
+    row_kernels<Strict<StrictLanes64<Reals>>, StrictLanes<u64>, Sums::none>(),
+    row_kernels<Strict<GoldilocksLanes<Reals>>, StrictLanes<u64>, Sums::none>(),
     fft_kernels<PairLanes<Pairs32>>(),
     fft_kernels<PairLanes<Pairs64>>(),
     product_kernels<u32, Reals>(),

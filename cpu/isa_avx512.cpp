@@ -3,6 +3,7 @@
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
 #include "lanes_avx512.hpp"
+#include "lanes_strict.hpp"
 
 namespace pg {
 namespace {
@@ -69,12 +70,13 @@ const Isa isa_avx512{
     "avx512",
     row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
     row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Strict<StrictLanes32>, StrictLanes<u32>, Sums::none>(),
+    row_kernels<Strict<StrictLanes32<Lanes32, Reals>>, StrictLanes<u32>, Sums::none>(),
     row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
     row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
     row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    row_kernels<Strict<StrictLanes64>, StrictLanes<u64>, Sums::none>(),
+    row_kernels<Strict<StrictLanes64<Reals>>, StrictLanes<u64>, Sums::none>(),
+    row_kernels<Strict<GoldilocksLanes<Reals>>, StrictLanes<u64>, Sums::none>(),
     fft_kernels<PairLanes<Pairs32>>(),
     fft_kernels<PairLanes<Pairs64>>(),
     product_kernels<u32, Reals52>(),

@@ -62,6 +62,7 @@ const Isa isa_portable{
     {},
     row_kernels<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>(),
     row_kernels<Strict<StrictLanes<u64>>, StrictLanes<u64>>(),
+    {},
     fft_kernels<PairLanes<Pairs<float>>>(),
     fft_kernels<PairLanes<Pairs<double>>>(),
     product_kernels<u32, ScalarReals>(),

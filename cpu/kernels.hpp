@@ -219,6 +219,7 @@ struct Isa {
     const char *name;
     RowKernels<u32> q30, q31, q32;            // q < 2^30, q < 2^31, q <= 2^32
     RowKernels<u64> q46, q50, q60, q62, q64;  // q < 2^46, ..., q <= 2^64
+    RowKernels<u64> goldilocks;               // q = GOLDILOCKS
     FftKernels<float> fft_float;
     FftKernels<double> fft_double;
     ProductKernels<u32> product32;  // any q of the word

@@ -96,11 +96,15 @@ struct Lanes32 : Interleaving<Lanes32, u32, 16> {
         return twiddle(repeated<COUNT>(w), repeated<COUNT>(shoup));
     }
     static PG_INLINE V masked(V x) { return x; }
+    static PG_INLINE V mul_low(V x, V y) { return _mm512_mullo_epi32(x, y); }
+    static PG_INLINE V add_where_above(V x, V y, V sum, V term) {  // sum + term where x > y
+        return _mm512_mask_add_epi32(sum, _mm512_cmpgt_epu32_mask(x, y), sum, term);
+    }
     PG_INLINE V mul_lazy(V x, const Twiddle &t) const {
         V even = _mm512_srli_epi64(_mm512_mul_epu32(x, t.shoup), 32);
         V odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), t.shoup_odd);
         V high = _mm512_mask_blend_epi32(0xaaaa, even, odd);
-        return sub(_mm512_mullo_epi32(x, t.w), _mm512_mullo_epi32(high, q));
+        return sub(mul_low(x, t.w), mul_low(high, q));
     }
     // Barrett's product of the low halves of 64-bit lanes
     PG_INLINE V mul_even(V x, V y) const {
@@ -154,6 +158,7 @@ struct Lanes64 : Lanes64Base {
         : Lanes64Base(m), barrett(splat(m.barrett64)), high_shift(_mm_cvtsi32_si128(66 - (int)m.bits)) {}
 
     static PG_INLINE V upper(V x) { return _mm512_srli_epi64(x, 32); }
+    static PG_INLINE V raised(V x) { return _mm512_slli_epi64(x, 32); }
     static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, upper(shoup)}; }
     static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
     template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
@@ -187,125 +192,6 @@ struct Lanes64 : Lanes64Base {
         V t = _mm512_or_si512(_mm512_sll_epi64(high, high_shift), _mm512_srl_epi64(low, low_shift));
         V r = remainder(low, high_product(t, barrett, upper(barrett)));
         return reduce_once(reduce_once(r, q2), q);
-    }
-};
-
-// 1 / q modulo 2^64, q odd (Newton).
-constexpr u64 inverse_of_odd(u64 q) {
-    u64 x = q;  // right in three bits, then in twice as many
-    for (int i = 0; i < 5; ++i) x *= 2 - q * x;
-    return x;
-}
-
-// Products modulo an even q, lane by lane.
-template <class L> __m512i mul_each(const Modulus &m, __m512i x, __m512i y) {
-    alignas(64) typename L::T a[L::WIDTH], b[L::WIDTH];
-    L::store(a, x), L::store(b, y);
-    for (size_t i = 0; i < L::WIDTH; ++i) a[i] = (typename L::T)mul_mod(m, a[i], b[i]);
-    return L::load(a);
-}
-
-// Any q up to 2^64: canonical residues after every operation. A product modulo an odd q is one of Montgomery's: the
-// Shoup quotient w' of w says what it needs, since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Strict").
-struct StrictLanes64 : Lanes64Base {
-    struct Twiddle {
-        V w, w_high, minus_shoup;  // w 2^64 mod q, -w' mod 2^64
-    };
-    static constexpr bool SHOUP = false;
-    const Modulus &m;
-    const V q_high, inverse;  // 1 / q mod 2^64
-    const Twiddle radix;      // 2^64
-    explicit StrictLanes64(const Modulus &modulus)
-        : Lanes64Base(modulus),
-          m(modulus),
-          q_high(Lanes64::upper(q)),
-          inverse(splat(inverse_of_odd(modulus.q))),
-          radix(power_of_radix()) {}
-
-    PG_INLINE V add_where(__mmask8 where, V x, V y) const { return _mm512_mask_add_epi64(x, where, x, y); }
-    PG_INLINE V add_mod(V x, V y) const { return sub_mod(x, sub(q, y)); }
-    PG_INLINE V sub_mod(V x, V y) const { return add_where(_mm512_cmplt_epu64_mask(x, y), sub(x, y), q); }
-
-    PG_INLINE Twiddle twiddle(V shoup) const {
-        const V w = sub(zero(), _mm512_mullo_epi64(shoup, q));
-        return {w, Lanes64::upper(w), sub(zero(), shoup)};
-    }
-    PG_INLINE Twiddle broadcast(T, T shoup) const { return twiddle(splat(shoup)); }
-    template <size_t COUNT> PG_INLINE Twiddle expand(const T *, const T *shoup) const {
-        return twiddle(repeated<COUNT>(shoup));
-    }
-    // Of the high words of two products with the same low word.
-    PG_INLINE V difference(V high, V low_times_inverse) const {
-        return sub_mod(high, Lanes64::high_product(low_times_inverse, q, q_high));
-    }
-    PG_INLINE V mul(V x, const Twiddle &t) const {
-        return difference(Lanes64::high_product(x, t.w, t.w_high), _mm512_mullo_epi64(x, t.minus_shoup));
-    }
-    PG_INLINE V mul(V x, V y) const {
-        if (m.q == 0) return _mm512_mullo_epi64(x, y);
-        if (m.q % 2 == 0) return mul_each<Lanes64Base>(m, x, y);
-        const V low = _mm512_mullo_epi64(x, y), high = Lanes64::high_product(x, y, Lanes64::upper(y));
-        return mul(difference(high, _mm512_mullo_epi64(low, inverse)), radix);
-    }
-
-  private:
-    Twiddle power_of_radix() const {
-        return m.q % 2 ? twiddle(splat(shoup_quotient(m, reduce(m, 1, 0)))) : Twiddle{zero(), zero(), zero()};
-    }
-};
-
-// Any q up to 2^32, products in lanes of 64 bits: the even residues, then the odd ones.
-struct StrictLanes32 : Lanes32 {
-    struct Twiddle {
-        V w, shoup, w_odd, shoup_odd;
-    };
-    static constexpr bool SHOUP = false;
-    const Modulus &m;
-    const V q_wide, inverse;  // q in lanes of 64 bits, 1 / q mod 2^32
-    const Twiddle radix;      // 2^32
-    explicit StrictLanes32(const Modulus &modulus)
-        : Lanes32(modulus),
-          m(modulus),
-          q_wide(_mm512_set1_epi64((long long)modulus.q)),
-          inverse(splat((u32)inverse_of_odd(modulus.q))),
-          radix(power_of_radix()) {}
-
-    PG_INLINE V add_where(__mmask16 where, V x, V y) const { return _mm512_mask_add_epi32(x, where, x, y); }
-    PG_INLINE V add_mod(V x, V y) const { return sub_mod(x, sub(q, y)); }
-    PG_INLINE V sub_mod(V x, V y) const { return add_where(_mm512_cmplt_epu32_mask(x, y), sub(x, y), q); }
-
-    static PG_INLINE V odd(V x) { return _mm512_srli_epi64(x, 32); }
-    static PG_INLINE V both(V even, V odd) {  // of lanes of 64 bits, below 2^32
-        return _mm512_or_si512(even, _mm512_slli_epi64(odd, 32));
-    }
-    static PG_INLINE Twiddle twiddle(V w, V shoup) { return {w, shoup, odd(w), odd(shoup)}; }
-    static PG_INLINE Twiddle broadcast(T w, T shoup) { return twiddle(splat(w), splat(shoup)); }
-    template <size_t COUNT> static PG_INLINE Twiddle expand(const T *w, const T *shoup) {
-        return twiddle(repeated<COUNT>(w), repeated<COUNT>(shoup));
-    }
-    PG_INLINE V mul_even(V x, V w, V shoup) const {
-        const V h = odd(_mm512_mul_epu32(x, shoup));
-        const V r = _mm512_sub_epi64(_mm512_mul_epu32(x, w), _mm512_mul_epu32(h, q_wide));
-        return _mm512_min_epu64(r, _mm512_sub_epi64(r, q_wide));
-    }
-    PG_INLINE V mul(V x, const Twiddle &t) const {
-        return both(mul_even(x, t.w, t.shoup), mul_even(odd(x), t.w_odd, t.shoup_odd));
-    }
-    PG_INLINE V montgomery(V x, V y) const {  // of even residues: x y / 2^32 mod q
-        const V z = _mm512_mul_epu32(x, y), h = _mm512_mul_epu32(_mm512_mul_epu32(z, inverse), q_wide);
-        const V r = _mm512_sub_epi64(odd(z), odd(h));
-        return _mm512_min_epu64(r, _mm512_add_epi64(r, q_wide));
-    }
-    PG_INLINE V mul(V x, V y) const {
-        if (m.q == 1ull << 32) return _mm512_mullo_epi32(x, y);
-        if (m.q % 2 == 0) return mul_each<Lanes32>(m, x, y);
-        return mul(both(montgomery(x, y), montgomery(odd(x), odd(y))), radix);
-    }
-
-  private:
-    Twiddle power_of_radix() const {
-        const u64 w = reduce(m, 1ull << 32);
-        return broadcast((u32)w, (u32)((w << 32) / m.q));
     }
 };
 

@@ -30,6 +30,8 @@ struct Modulus {
     u64 barrett32;  // min(floor(2^(bits+31) / q), 2^32 - 1), q < 2^31
 };
 
+constexpr u64 GOLDILOCKS = 0xffffffff00000001;  // 2^64 - 2^32 + 1
+
 namespace {
 
 // Whether a call's rows are not wanted any more: its caller was interrupted, or a row failed.

@@ -34,27 +34,30 @@ _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 
 class _Costs(NamedTuple):
-    """Nanoseconds of a core, by the kind of modulus (_kind_of) where there are four."""
+    """Nanoseconds of a core, by the kind of modulus (_kind_of) where there are five."""
 
     fft: float  # a real number of an FFT
-    layer: tuple[float, float, float, float]  # a coefficient and layer of a transform
-    leaf: tuple[float, float, float, float]  # a product in a leaf, of which a coefficient takes its length
+    layer: tuple[float, float, float, float, float]  # a coefficient and layer of a transform
+    leaf: tuple[float, float, float, float, float]  # a product in a leaf: a coefficient takes its length
 
 
+_GOLDILOCKS = 2**64 - 2**32 + 1
 _LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
 _CALL = 15  # nanoseconds of a call of a kernel on that many
-_AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45), (0.35, 0.9, 0.8, 1.6))
+_AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
 _COSTS = {
     "avx512": _AVX512,
     "avx512dq": _AVX512,
-    "avx2": _Costs(1.5, (0.12, 0.4, 2.5, 3.5), (0.55, 1.7, 3.4, 2.85)),
-    "portable": _Costs(5.0, (0.7, 0.7, 2.5, 4.3), (2.2, 2.7, 3.5, 3.2)),
+    "avx2": _Costs(1.7, (0.12, 0.4, 0.27, 0.76, 0.71), (0.55, 1.7, 1.2, 2.9, 1.2)),
+    "portable": _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2)),
 }
 
 
 def _kind_of(q: int, narrow: bool) -> int:
-    """Butterflies of up to 50 bits, of up to 62, strict ones of a word of 32 bits and of one of 64."""
+    """Butterflies of up to 50 bits, of up to 62, strict ones of 32 bits and of 64, those of Goldilocks."""
     bits = q.bit_length()
+    if q == _GOLDILOCKS:
+        return 4
     return (0 if bits <= 31 else 2) if narrow else 0 if bits <= 50 else 1 if bits <= 62 else 3
 
 

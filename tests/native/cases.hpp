@@ -53,11 +53,12 @@ u64 negacyclic_root(u64 q, u64 points) {
     }
 }
 
-// The kernels for one bound on q, and the largest q below it; 0: 2^64.
+// The kernels for one bound on q, and the largest q below it, 0: 2^64; or for this q alone.
 template <class T> struct Slot {
     const char *name;
     RowKernels<T> Isa::*kernels;
     u64 largest;
+    bool alone = false;
 };
 constexpr Slot<u32> SLOTS32[] = {
     {"q30", &Isa::q30, (1ull << 30) - 1}, {"q31", &Isa::q31, (1ull << 31) - 1}, {"q32", &Isa::q32, 1ull << 32}};
@@ -65,7 +66,8 @@ constexpr Slot<u64> SLOTS64[] = {{"q46", &Isa::q46, (1ull << 46) - 1},
                                  {"q50", &Isa::q50, (1ull << 50) - 1},
                                  {"q60", &Isa::q60, (1ull << 60) - 1},
                                  {"q62", &Isa::q62, (1ull << 62) - 1},
-                                 {"q64", &Isa::q64, 0}};
+                                 {"q64", &Isa::q64, 0},
+                                 {"goldilocks", &Isa::goldilocks, GOLDILOCKS, true}};
 // f of every slot
 template <class F> void for_each_slot(const F &f) {
     for (const auto &slot : SLOTS32) f(slot);
