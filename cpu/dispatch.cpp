@@ -29,6 +29,12 @@ std::atomic<const Isa *> current_isa{best_isa()};
 
 const Isa &current() { return *current_isa.load(std::memory_order_relaxed); }
 
+// The portable ones, where the set in use has null for `some` function of them.
+template <class K, class F> const K &kernels_of(K Isa::*table, F K::*some) {
+    const K &fast = current().*table;
+    return fast.*some ? fast : isa_portable.*table;
+}
+
 const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
 }
@@ -83,32 +89,32 @@ template const RowKernels<u32> &combine_kernels(const Modulus &, unsigned);
 template const RowKernels<u64> &combine_kernels(const Modulus &, unsigned);
 
 template <class T> const EstimateKernels<T> &estimate_kernels() {
-    if constexpr (sizeof(T) == 4) return current().estimate32;
-    else return current().estimate64;
+    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::estimate32, &EstimateKernels<T>::add_ratios);
+    else return kernels_of(&Isa::estimate64, &EstimateKernels<T>::add_ratios);
 }
 template const EstimateKernels<u32> &estimate_kernels();
 template const EstimateKernels<u64> &estimate_kernels();
 
 template <class T> const ProductKernels<T> &product_kernels(size_t length) {
     const ProductKernels<T> &fast = slot(current(), T());
-    return length >= fast.least_length ? fast : slot(isa_portable, T());
+    return fast.multiply && length >= fast.least_length ? fast : slot(isa_portable, T());
 }
 template const ProductKernels<u32> &product_kernels(size_t);
 template const ProductKernels<u64> &product_kernels(size_t);
 
 template <class T> const GemmKernels<T> &gemm_kernels() {
-    if constexpr (sizeof(T) == 4) return current().gemm32;
-    else return current().gemm64;
+    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::gemm32, &GemmKernels<T>::multiply);
+    else return kernels_of(&Isa::gemm64, &GemmKernels<T>::multiply);
 }
 template const GemmKernels<u32> &gemm_kernels();
 template const GemmKernels<u64> &gemm_kernels();
 
-const SamplingKernels &sampling_kernels_in_use() { return current().sampling; }
-const IntegerKernels &integer_kernels() { return current().integers; }
+const SamplingKernels &sampling_kernels_in_use() { return kernels_of(&Isa::sampling, &SamplingKernels::draw); }
+const IntegerKernels &integer_kernels() { return kernels_of(&Isa::integers, &IntegerKernels::widen); }
 
 template <class T> const FftKernels<T> &fft_kernels() {
-    if constexpr (sizeof(T) == 4) return current().fft_float;
-    else return current().fft_double;
+    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::fft_float, &FftKernels<T>::transform);
+    else return kernels_of(&Isa::fft_double, &FftKernels<T>::transform);
 }
 template const FftKernels<float> &fft_kernels();
 template const FftKernels<double> &fft_kernels();

@@ -48,6 +48,7 @@ template <class T> void count_slot(const Isa *isa, const Slot<T> &slot) {
               [&, op = op] { kernels.pointwise(op, a.data(), b.data(), false, a.data(), y.data(), DEGREE, m); });
 }
 template <class T> void count_ffts(const Isa *isa, const std::string &name, const FftKernels<T> &kernels) {
+    if (!kernels.transform) return;
     for (size_t points : {16, 64, 1024, 4096}) {
         FftCase<T> of(points, 4096 / points);
         for (bool inverse : {false, true})
@@ -60,6 +61,7 @@ template <class T> void count_ffts(const Isa *isa, const std::string &name, cons
 }
 template <class T>
 void count_products(const Isa *isa, const std::string &name, const ProductKernels<T> &kernels, u64 q, unsigned width) {
+    if (!kernels.multiply) return;
     ProductCase of(q, DEGREE, DEGREE, width);
     const std::vector<T> a = residues<T>(DEGREE, of.m), b = residues<T>(DEGREE, of.m);
     std::vector<T> y(DEGREE);
@@ -67,6 +69,7 @@ void count_products(const Isa *isa, const std::string &name, const ProductKernel
           [&] { kernels.multiply(a.data(), b.data(), of.scratch.data(), y.data(), of.row); });
 }
 template <class T> void count_gemms(const Isa *isa, const std::string &name, const GemmKernels<T> &kernels, u64 q) {
+    if (!kernels.multiply) return;
     const size_t shapes[][4] = {{32, 256, 64, 0}, {64, 256, 1, 0}, {2, 32, 2, 128}, {16, 16, 16, 128}};
     for (const auto &[rows, inner, columns, points] : shapes) {
         GemmCase<T> of(q, rows, inner, columns, points);

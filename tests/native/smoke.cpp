@@ -17,6 +17,14 @@ namespace {
 std::vector<const Isa *> isas;
 bool all_right = true;
 
+// Those that have kernels, of which `some` is one.
+template <class K, class F> std::vector<const Isa *> isas_with(K Isa::*table, F K::*some) {
+    std::vector<const Isa *> found;
+    for (const Isa *isa : isas)
+        if (isa->*table.*some) found.push_back(isa);
+    return found;
+}
+
 void expect(bool right, const Isa *isa, const char *what, u64 q, size_t size) {
     if (!right) std::printf("%s: wrong %s, modulus %llu, size %zu\n", isa->name, what, (unsigned long long)q, size);
     all_right &= right;
@@ -52,9 +60,9 @@ template <class T> void check_transform(const Slot<T> &slot, u64 q, size_t degre
     TransformCase<T> of(q, degree, leaf_size, block);
     const std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), expected = leaves(of, a);
     const std::vector<T> product = leaf_size == 1 ? schoolbook(a, b, of.m) : std::vector<T>();
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(slot.kernels, &RowKernels<T>::forward)) {
         const RowKernels<T> &kernels = isa->*slot.kernels;
-        if (!kernels.forward || degree < kernels.least_degree) continue;
+        if (degree < kernels.least_degree) continue;
         std::vector<T> x(degree), y = a, z(degree);
         kernels.forward(a.data(), x.data(), of.row), kernels.forward(y.data(), y.data(), of.row);
         expect(x == expected && y == expected, isa, slot.name, q, degree);
@@ -89,9 +97,8 @@ template <class T> void check_pointwise(const Slot<T> &slot, u64 q, size_t n) {
             const std::vector<T> a = residues<T>(n, m), b = residues<T>(scalar ? 1 : n, m), c = residues<T>(n, m);
             std::vector<T> expected(n);
             for (size_t i = 0; i < n; ++i) expected[i] = (T)apply_one(m, op, a[i], b[scalar ? 0 : i], c[i]);
-            for (const Isa *isa : isas) {
+            for (const Isa *isa : isas_with(slot.kernels, &RowKernels<T>::pointwise)) {
                 const RowKernels<T> &kernels = isa->*slot.kernels;
-                if (!kernels.pointwise) continue;
                 std::vector<T> y(n), x = a, z = c;
                 kernels.pointwise(op, a.data(), b.data(), scalar, c.data(), y.data(), n, m);
                 kernels.pointwise(op, x.data(), b.data(), scalar, c.data(), x.data(), n, m);
@@ -120,7 +127,7 @@ template <class T> void check_fft(FftKernels<T> Isa::*slot, size_t points, size_
             sums.push_back(sum);
         }
     const long double allowed = 2 * std::numeric_limits<T>::epsilon();
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(slot, &FftKernels<T>::transform)) {
         std::vector<std::complex<T>> y = of.x, back(of.x.size());
         of.run(isa->*slot, false, of.x, of.y), of.run(isa->*slot, false, y, y);
         const bool in_place = y == of.y;
@@ -143,7 +150,7 @@ template <class T> void check_convolve64(FftKernels<T> Isa::*slot, size_t rows, 
         for (size_t i = 0; i < 64; ++i)
             for (size_t j = 0; j < 64; ++j)
                 expected[64 * r + (i + j) % 64] += Exact(a.x[64 * r + i]) * Exact(b.x[(shared ? 0 : 64 * r) + j]);
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(slot, &FftKernels<T>::transform)) {
         const FftKernels<T> &kernels = isa->*slot;
         if (shared) b.run(kernels, false, b.x, b.y);
         else b.y = b.x;
@@ -163,7 +170,7 @@ void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t le
     std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), long_a = a, long_b = b;
     long_a.resize(length), long_b.resize(length);
     const std::vector<T> expected = schoolbook(long_a, long_b, of.m), square = schoolbook(long_a, long_a, of.m);
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(slot, &ProductKernels<T>::multiply)) {
         const ProductKernels<T> &kernels = isa->*slot;
         if (length < kernels.least_length) continue;
         std::vector<T> y(length), in_place = long_a;
@@ -190,7 +197,7 @@ void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, siz
                                           of.b[(t * columns + j) * of.entry + x]));
                 expected[(i * columns + j) * of.entry + x] = (T)sum;
             }
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(slot, &GemmKernels<T>::multiply)) {
         std::fill(of.c.begin(), of.c.end(), (T)-1);
         of.run(isa->*slot);
         expect(of.c == expected, isa, "product of matrices", q, points);
@@ -212,14 +219,14 @@ template <class T> void check_reductions(u64 q, size_t n) {
             const u64 size = reduce(m, (u64)(v[i] < 0 ? -v[i] : v[i]));
             small[i] = (T)(v[i] < 0 ? neg_mod(m, size) : size);
         }
-        for (const Isa *isa : isas) {
+        for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
             std::vector<T> y(n);
             if constexpr (sizeof(T) == 4) isa->sampling.reduce_small32(v.data(), y.data(), n, m, bound);
             else isa->sampling.reduce_small64(v.data(), y.data(), n, m, bound);
             expect(y == small, isa, "residues of small integers", q, n);
         }
     }
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
         std::vector<T> y(n);
         if constexpr (sizeof(T) == 4) isa->sampling.reduce_pairs32(x.data(), y.data(), n, m);
         else isa->sampling.reduce_pairs64(x.data(), y.data(), n, m);
@@ -254,7 +261,7 @@ void check_draw(const Draw &draw, size_t n) {
     if (x.size() >= 16) std::memset(x.data(), 255, 8), std::memset(x.data() + 8, 0, 8);
     std::vector<i64> expected(n);
     for (size_t i = 0; i < n; ++i) expected[i] = drawn(draw, x.data() + i * draw.bytes);
-    for (const Isa *isa : isas) {
+    for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
         std::vector<i64> v(n);
         isa->sampling.draw(x.data(), v.data(), n, draw);
         expect(v == expected, isa, "small integers", (u64)draw.shape, n);
@@ -374,7 +381,7 @@ template <class T> void check_integers(u64 q, size_t n) {
                 const u64 r = reduce(m, negative ? 0 - x[i] : x[i]);
                 expected[i] = (T)(negative ? neg_mod(m, r) : r);
             }
-            for (const Isa *isa : isas) {
+            for (const Isa *isa : isas_with(&Isa::integers, &IntegerKernels::widen)) {
                 const IntegerKernels &kernels = isa->integers;
                 const u64 extent = kernels.widen(x.data(), 8, is_signed, unused.data(), n);
                 kernels.reduce(x.data(), is_signed, extent, y.data(), n, m);
@@ -393,7 +400,9 @@ template <class T> void check_sums(u64 below, size_t count, size_t digits, size_
     const SumWords m{count,       digits,         1,       terms.data(), inverse.data(),       modulus.data(),
                      zero.data(), modulus.data(), 0x1p-40, true,         below <= (u64)1 << 52};
     std::vector<u64> expected, sums, x(digits * n), scratch(2 * n + count + 2 + digits), square(2 * digits + 1);
-    for (const Isa *isa : {&isa_portable, isas.front(), isas.back()}) {
+    std::vector<const Isa *> compared = isas_with(&Isa::integers, &IntegerKernels::compose32);
+    compared.insert(compared.begin(), &isa_portable);
+    for (const Isa *isa : compared) {
         isa->integers.compose(y.data(), m, x.data(), n, scratch.data());
         if (isa == &isa_portable) expected = x;
         expect(x == expected, isa, "sum of words", below, n);
