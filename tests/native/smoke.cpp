@@ -1,6 +1,6 @@
 // The kernels without Python, of the instruction sets that are named (portable, where none is): transforms, products,
-// products of matrices, random values and pointwise operations of every slot of Isa against their definitions modulo q,
-// complex transforms against theirs in long double. Prints what failed; exits 1 then.
+// products of matrices, random values, pointwise operations and sums of rows of every slot of Isa against their
+// definitions modulo q, complex transforms against theirs in long double. Prints what failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
 // "plant-overrun" and "plant-shift" make the mistakes that a sanitizer must see.
 #include "cases.hpp"
@@ -106,6 +106,25 @@ template <class T> void check_pointwise(const Slot<T> &slot, u64 q, size_t n) {
                 expect(y == expected && x == expected && z == expected, isa, slot.name, q, n);
             }
         }
+}
+// Sums of multiples of rows.
+template <class T> void check_combine(const Slot<T> &slot, u64 q, size_t terms, size_t n) {
+    const Modulus m = make_modulus(q);
+    const bool below_2_50 = slot.largest && slot.largest < 1ull << 50;  // and words are: any others serve any words
+    const Modulus words = make_modulus(sizeof(T) == 4 ? 1ull << 32 : below_2_50 ? 1ull << 50 : 0);
+    const std::vector<T> w = residues<T>(terms, m), x = residues<T>(terms * n, words);
+    std::vector<T> shoup(terms), expected(n), y(n);
+    std::vector<const T *> rows(terms);
+    for (size_t i = 0; i < terms; ++i) {
+        rows[i] = x.data() + i * n;
+        if (q) shoup[i] = (T)(sizeof(T) == 4 ? ((u64)w[i] << 32) / q : shoup_quotient(m, w[i]));
+        for (size_t j = 0; j < n; ++j)
+            expected[j] = (T)add_mod(m, expected[j], mul_mod(m, reduce(m, rows[i][j]), w[i]));
+    }
+    for (const Isa *isa : isas_with(slot.kernels, &RowKernels<T>::combine)) {
+        (isa->*slot.kernels).combine(rows.data(), w.data(), shoup.data(), terms, y.data(), n, m);
+        expect(y == expected, isa, slot.name, q, n);
+    }
 }
 
 using Exact = std::complex<long double>;
@@ -320,21 +339,28 @@ void check_draws() {
 }
 
 template <class T> void check_slot(const Slot<T> &slot) {
-    for (size_t degree : {2, 8, 16, 32, 64, 256, 512})
+    for (size_t degree : {2, 4, 8, 16, 32, 64, 256, 512})
         for (size_t leaf_size : {1, 2, 4, 8})
             if (degree >= 2 * leaf_size)
                 for (size_t block : {(size_t)64, degree})
                     if (block <= degree)
                         check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 1024), degree,
                                         leaf_size, block);
+    check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 8192), 4096, 1, 2048);
     const u64 largest = slot.largest, half = largest ? largest / 2 + 1 : (u64)1 << 63;
+    // 2^bits - k, k^2 just below 2^bits: what Barrett's constant cuts off of 2^(2 bits) / q = 2^bits + k + k^2 / q is
+    // almost 1, and of 31, 50 and 62 bits there are quotients 2 too small (docs/math.md)
+    const u64 short_by_2 = largest + 2 - (u64)std::sqrt((double)largest);
     std::vector<u64> moduli{largest};
     if (!slot.alone) {
-        check_transform(slot, 12289, 512, 1, 64);
-        moduli = {2, 3, 4, half, largest - 1, largest};
+        check_transform(slot, 12289, 512, 1, 64), check_transform(slot, 17, 8, 1, 8);
+        moduli = {2, 3, 4, half, short_by_2, largest - 1, largest};
     }
     for (u64 q : moduli)
-        for (size_t n : {1, 7, 8, 15, 16, 17, 37}) check_pointwise(slot, q, n);
+        for (size_t n : {1, 7, 8, 15, 16, 17, 37}) {
+            check_pointwise(slot, q, n);
+            for (size_t terms : {1, 20}) check_combine(slot, q, terms, n);
+        }
 }
 template <class T> void check_ffts(FftKernels<T> Isa::*slot) {
     for (size_t points = 1; points <= FFT_MAX_POINTS; points *= 2)
