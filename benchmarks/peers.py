@@ -51,7 +51,7 @@ COEFFICIENTS = 2**14  # of one call of a kernel, at least
 OPS = ("peer ntt", "peer intt", "peer product")
 KERNEL, CALL = "polygpu, kernel", "polygpu, call"
 ALIGNMENT = 64
-ISAS = ("avx512", "avx512dq", "avx2", "portable")  # the best first
+ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
 
 Run = Callable[[], Any]
 

@@ -7,7 +7,7 @@
 namespace pg {
 namespace {
 
-const Isa *const ISAS[] = {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_portable};  // the best first
+const Isa *const ISAS[] = {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_neon, &isa_portable};  // the best first
 
 bool supported(const Isa &isa) {
     if (!isa.name) return false;
@@ -19,7 +19,7 @@ bool supported(const Isa &isa) {
     if (&isa == &isa_avx512dq) return avx512dq;
     if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    return &isa == &isa_portable;
+    return &isa == &isa_portable || &isa == &isa_neon;  // a compiler's target with NEON is a machine with it
 }
 
 const Isa *best_isa() {
@@ -121,7 +121,7 @@ template const FftKernels<double> &fft_kernels();
 
 double isa_slowness() {
     const Isa *isa = &current();
-    return isa == &isa_portable ? 8 : isa == &isa_avx2 ? 3 : 1;
+    return isa == &isa_portable || isa == &isa_neon ? 8 : isa == &isa_avx2 ? 3 : 1;
 }
 
 double strict_slowness(const Modulus &m, bool narrow) {

@@ -29,7 +29,7 @@ template <class T> const FftKernels<T> &fft_kernels();
 inline double seconds_pointwise(size_t n) { return 0.3e-9 * (double)n; }
 inline double seconds_products(double count) { return 0.3e-9 * count; }
 inline double seconds_transform(size_t n) { return 0.12e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
-double isa_slowness();                                  // times as long as with AVX-512, about
+double isa_slowness();                                  // times as long as with AVX-512, about; NEON as portable
 double strict_slowness(const Modulus &m, bool narrow);  // the same for moduli of 32 or of 63 and 64 bits
 
 }  // namespace pg

@@ -234,6 +234,6 @@ struct Isa {
 
 extern const Isa isa_portable;
 extern const Isa isa_avx2;  // name is null where the compiler's target has no such instructions
-extern const Isa isa_avx512dq, isa_avx512;
+extern const Isa isa_avx512dq, isa_avx512, isa_neon;
 
 }  // namespace pg

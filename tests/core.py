@@ -41,7 +41,7 @@ SCALAR = ("gemm62", "q64-mul")  # AVX2 has no product of 64-bit words: their vec
 CXX = os.environ.get("CXX", "g++")
 
 WIDE = ("isa_avx2", "isa_avx512dq", "isa_avx512")  # what only some machines can run
-KERNELS = ("isa_portable", *WIDE, "tables")
+KERNELS = ("isa_portable", "isa_neon", *WIDE, "tables")
 BINDINGS = ("module",)  # what knows of Python
 # As far as compile times allow: a call for every access, and no check of every pointer.
 ADDRESS = (

@@ -45,11 +45,13 @@ _GOLDILOCKS = 2**64 - 2**32 + 1
 _LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
 _CALL = 15  # nanoseconds of a call of a kernel on that many
 _AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
+_PORTABLE = _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2))
 _COSTS = {
     "avx512": _AVX512,
     "avx512dq": _AVX512,
     "avx2": _Costs(1.7, (0.12, 0.4, 0.27, 0.76, 0.71), (0.55, 1.7, 1.2, 2.9, 1.2)),
-    "portable": _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2)),
+    "neon": _PORTABLE,  # not measured
+    "portable": _PORTABLE,
 }
 
 

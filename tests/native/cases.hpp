@@ -183,7 +183,7 @@ template <class T> struct FftCase {
 
 // The instruction set of a name that this program was compiled with, or null.
 const Isa *isa_of(const std::string &name) {
-    for (const Isa *isa : {&isa_portable, &isa_avx2, &isa_avx512dq, &isa_avx512})
+    for (const Isa *isa : {&isa_portable, &isa_neon, &isa_avx2, &isa_avx512dq, &isa_avx512})
         if (isa->name && name == isa->name) return isa;
     return nullptr;
 }
