@@ -1,15 +1,16 @@
-"""Checks of the native core that no value shows: memory, threads, instruction sets, numbers of instructions.
+"""Checks of the native core beside the tests: memory, threads, instruction sets, instructions, aarch64.
 
-    python tests/core.py            all of them: about two minutes
+    python tests/core.py            all of them: some minutes
     python tests/core.py objects    wide instructions stay in the objects of their instruction sets, Python in
                                     the bindings
     python tests/core.py kernels    the kernels (native/smoke.cpp), memory of results (native/pool.cpp) and
                                     the module under AddressSanitizer and UndefinedBehaviorSanitizer
     python tests/core.py threads    that memory and the module (native/threads.py) under ThreadSanitizer
     python tests/core.py counts     instructions of the AVX2 kernels and of the portable ones, by valgrind
+    python tests/core.py aarch64    the core compiles for aarch64, and its kernels run under emulation
 
-They need g++, its sanitizers, cmake, ninja, nanobind and valgrind, and an installed polygpu. What cannot be
-run here is told, and does not fail. Exits with 1 where a check fails.
+They need g++, its sanitizers, cmake, ninja, nanobind and valgrind, g++ for aarch64 and its emulator, and an
+installed polygpu. What cannot be run here is told, and does not fail. Exits with 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +34,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from polygpu import _cpu
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +43,7 @@ NATIVE = ROOT / "tests" / "native"
 MOST = 5 / 8  # of portable instructions
 SCALAR = ("gemm62", "q64-mul")  # AVX2 has no product of 64-bit words: their vectors gain nothing
 CXX = os.environ.get("CXX", "g++")
+CXX_AARCH64, AARCH64 = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 WIDE = ("isa_avx2", "isa_avx512dq", "isa_avx512")  # what only some machines can run
 KERNELS = ("isa_portable", "isa_neon", *WIDE, "tables")
@@ -313,11 +318,32 @@ def check_counts(core: Core) -> None:
     print(f"{len(shares)} kernels take at most {max(shares.values()):.3f} of the portable instructions")
 
 
+def check_aarch64(core: Core) -> None:
+    """The core compiles, the bindings too, and native/smoke.cpp runs with the kernels of aarch64."""
+    for tool in (CXX_AARCH64, AARCH64):
+        if not shutil.which(tool):
+            raise Missing(tool)
+    compiler = [CXX_AARCH64, "-std=c++17", "-O3", "-ffp-contract=off", "-I", ROOT / "cpu"]
+    check = [*compiler, "-fsyntax-only", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+    nanobind = run([sys.executable, "-m", "nanobind", "--include_dir"]).strip()
+    for headers in (nanobind, sysconfig.get_path("include"), np.get_include()):
+        check += ["-isystem", headers]
+    sources = sorted((ROOT / "cpu").rglob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda source: run([*check, source]), sources))
+    print(f"{len(sources)} sources compile without a warning")
+    smoke, isas = core.folder / "smoke-aarch64", ("neon", "portable")
+    kernels = [ROOT / "cpu" / f"{name}.cpp" for name in KERNELS]
+    run([*compiler, "-static", NATIVE / "smoke.cpp", *kernels, "-o", smoke])
+    print(f"{' '.join(isas)}, under emulation: {run([AARCH64, smoke, *isas]).strip()}")
+
+
 CHECKS: dict[str, Callable[[Core], None]] = {
     "objects": check_objects,
     "kernels": check_kernels,
     "threads": check_threads,
     "counts": check_counts,
+    "aarch64": check_aarch64,
 }
 
 
