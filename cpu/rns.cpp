@@ -266,7 +266,7 @@ template <class W> void Conversion::finish_rows(const Array &own, const Out &out
         const size_t item = index / rows, j = index % rows;
         const Modulus &m = target_.moduli[j];
         W *const y = result + (item * target_.count + target_.at[j]) * n;
-        transform_->forward_in_place(y, j, worker);
+        transform_->forward_row(y, y, j, worker);
         if (own_.size() == 0) return;
         const W *const terms[] = {y, from_own.at(item, own_.at[j], 0, n, (W *)worker.scratch(n * sizeof(W)))};
         const size_t at = (j + 1) * terms_ - 1;

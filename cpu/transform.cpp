@@ -138,11 +138,11 @@ void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, si
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
 
-template <class T> void Transform::forward_in_place(T *y, size_t limb, const Worker &worker) const {
-    forward_row(y, y, row<T>(limb, worker));
+template <class T> void Transform::forward_row(const T *x, T *y, size_t limb, const Worker &worker) const {
+    forward_row(x, y, row<T>(limb, worker));
 }
-template void Transform::forward_in_place(u32 *, size_t, const Worker &) const;
-template void Transform::forward_in_place(u64 *, size_t, const Worker &) const;
+template void Transform::forward_row(const u32 *, u32 *, size_t, const Worker &) const;
+template void Transform::forward_row(const u64 *, u64 *, size_t, const Worker &) const;
 
 template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &out, size_t first) const {
     require(out.ndim() >= 2, "transform: an array without rows");

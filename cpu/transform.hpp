@@ -49,8 +49,8 @@ class Transform {
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
 
-    // One row modulo one limb, in place.
-    template <class T> void forward_in_place(T *y, size_t limb, const Worker &worker) const;
+    // One row modulo one limb; y may be x.
+    template <class T> void forward_row(const T *x, T *y, size_t limb, const Worker &worker) const;
     // One row modulo one limb: y = a b, of coefficients, through `left` and `right`, where the transformed operands
     // go. Either may be the place of its operand; `right` stays untouched for a square, a = b; y may be any of them.
     template <class T>

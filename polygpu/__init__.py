@@ -28,6 +28,7 @@ except ImportError as error:
     ) from None
 
 from . import fft as fft
+from . import lattice as lattice
 from . import linalg as linalg
 from . import rns as rns
 from . import zk as zk

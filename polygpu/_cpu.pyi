@@ -99,6 +99,23 @@ class Transform:
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
     def multiply_eval(self, a: Array, b: Array, out: Array) -> None: ...
 
+class DigitProduct:
+    """Sums over digits of products with a key; an own digit of `digits` is none."""
+
+    def __init__(
+        self,
+        transform: Transform,
+        digits: int,
+        own_digits: list[int],
+        own_rows: list[int],
+        own_total: int,
+        key_rows: list[int],
+        key_total: int,
+        transformed: bool,
+        index: Array | None,
+    ) -> None: ...
+    def run(self, digits: Array, own: Array | None, key: Array, out: Array) -> None: ...
+
 class Auxiliary:
     """Exact products modulo `limbs` through the primes of `transform`."""
 

@@ -39,7 +39,6 @@ from .plans.cache import keep
 from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
 from .plans.permutation import bit_reversal
 from .plans.product import Plan
-from .plans.rns import Conversion
 from .poly import Poly
 from .presets import parameters
 
@@ -208,8 +207,8 @@ class Ring:
         return {}
 
     @cached_property
-    def conversions(self) -> dict[tuple[Any, ...], Conversion]:
-        """Conversions to other bases that this ring's values have taken (ops/rns.py)."""
+    def conversions(self) -> dict[tuple[Any, ...], Any]:
+        """Plans of conversions to other bases, and of key switches, that this ring's values have taken."""
         return {}
 
     @cached_property

@@ -183,6 +183,12 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "inverse", transform.inverse, [a, out]
         yield "multiply", transform.multiply, [a, b, out]
         yield "multiply_eval", transform.multiply_eval, [a, b, out]
+        digits, key = np.ones((2, 3, *a.shape[-2:]), a.dtype), np.ones((3, 2, *a.shape[-2:]), a.dtype)
+        plan = transform, 3, [0, 3], [1, 0], 2, [0, 1], 2, False, None
+        arrays = [digits, digits[:, 0].copy(), key, digits[:, :2].copy()]
+        yield "digits times a key", _cpu.DigitProduct(*plan).run, arrays
+        permuted = _cpu.DigitProduct(*plan[:-1], np.arange(N)[::-1].copy())
+        yield "permuted digits times a key", permuted.run, arrays
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))

@@ -13,6 +13,7 @@
 #include "dispatch.hpp"
 #include "fourier.hpp"
 #include "gil.hpp"
+#include "lattice.hpp"
 #include "launches.hpp"
 #include "multiply.hpp"
 #include "pool.hpp"
@@ -114,6 +115,13 @@ NB_MODULE(_cpu, module) {
         .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    nb::class_<DigitProduct>(module, "DigitProduct")
+        .def(nb::init<const Transform &, size_t, std::vector<size_t>, std::vector<size_t>, size_t, std::vector<size_t>,
+                      size_t, bool, const Numbers &>(),
+             nb::keep_alive<1, 2>(), nb::arg("transform"), nb::arg("digits"), nb::arg("own_digits"),
+             nb::arg("own_rows"), nb::arg("own_total"), nb::arg("key_rows"), nb::arg("key_total"),
+             nb::arg("transformed"), nb::arg("index").none())
+        .def("run", &DigitProduct::run, nb::arg("digits"), nb::arg("own").none(), nb::arg("key"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // many moduli take long

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
 from ..plans.basis import Basis
+from ..plans.lattice import DigitProduct
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliarySize, FftProductPlan, Plan
@@ -165,6 +166,14 @@ class Backend(Arithmetic, Protocol):
         """Rows of out from rows of x and own (plans/rns.py), of words that hold the moduli of their rows.
 
         out may be neither operand. Batch axes broadcast to out's.
+        """
+
+    def digit_product(
+        self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
+    ) -> None:
+        """Sums of products of digits and a key (plans/lattice.py): out (*batch, 2, limbs, n), evaluated.
+
+        Digits in coefficients are left as anything.
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:

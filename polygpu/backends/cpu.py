@@ -17,6 +17,7 @@ from ..exact.crt import ints_to_words
 from ..memory import SMALL_ARRAY
 from ..plans.basis import Basis
 from ..plans.crt import composition_of, words_of
+from ..plans.lattice import DigitProduct
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
@@ -364,6 +365,26 @@ class CpuBackend(HostMemory):
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """See Backend."""
         return self._native_basis(basis).matmul_points(a, b, out).run
+
+    def digit_product(
+        self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
+    ) -> None:
+        """See Backend."""
+        native: _cpu.DigitProduct | None = plan.handles.get("cpu")
+        if native is None:
+            limbs, none = range(len(plan.key_rows)), (plan.digits, 0)
+            native = plan.handles["cpu"] = _cpu.DigitProduct(
+                self._native(plan.transform),
+                plan.digits,
+                [plan.own.get(i, none)[0] for i in limbs],
+                [plan.own.get(i, none)[1] for i in limbs],
+                plan.own_total,
+                list(plan.key_rows),
+                plan.key_total,
+                plan.transformed,
+                None if plan.permutation is None else plan.permutation.index,
+            )
+        native.run(digits, own, key, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""

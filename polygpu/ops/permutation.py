@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 
 def automorphism(ring: Ring, x: Array, domain: Domain, g: int) -> Array:
     """a(X^g) in a's domain, for g coprime to the order of X."""
+    g = checked_automorphism(ring, g)
+    if domain == "eval" and ring.transform.leaf_size > 1:  # leaves of several coefficients do not just move
+        value = automorphism(ring, to_domain(ring, x, "eval", "coef"), "coef", g)
+        return to_domain(ring, value, "coef", "eval")
+    return _permuted(ring.basis, x, automorphism_order(ring.n, ring.kind, g, domain == "eval"))
+
+
+def checked_automorphism(ring: Ring, g: object) -> int:
+    """g modulo the order of X, for g coprime to it."""
     order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
     if gcd(integer(g, "g"), order) != 1:
         raise ParameterError(
             f"g: {shown(g)} has a common factor with {order}; X -> X^g is an automorphism for g coprime to it"
         )
-    if domain == "eval" and ring.transform.leaf_size > 1:  # leaves of several coefficients do not just move
-        value = automorphism(ring, to_domain(ring, x, "eval", "coef"), "coef", g)
-        return to_domain(ring, value, "coef", "eval")
-    return _permuted(ring.basis, x, automorphism_order(ring.n, ring.kind, g, domain == "eval"))
+    return integer(g, "g") % order
 
 
 def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: int) -> Array:

@@ -5,10 +5,10 @@ The ring S that a verb takes a value to was checked by checked_ring().
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Precision = Literal["exact", "fast"]
 Rounding = Literal["nearest", "floor"]
 Value = tuple[Array, Domain]
+Kept = TypeVar("Kept")
 
 _KEPT = 256  # conversions of a ring
 
@@ -92,7 +93,7 @@ def _places(ring: Ring, moduli: Iterable[int], verb: str, way_out: str) -> tuple
 # ---- rows ----
 
 
-def _copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
+def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
     """Residues of the limb axis into others, between words of any size that hold them."""
     pairs = list(zip(from_rows, to_rows, strict=True))
     with backend_of(out).device_scope():
@@ -110,7 +111,7 @@ def _evaluate_rows(ring: Ring, data: Array, limbs: tuple[int, ...], places: Iter
         done += count
 
 
-def _coefficients(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) -> tuple[Array, Residues]:
+def coefficients_of(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) -> tuple[Array, Residues]:
     """Some limbs in coefficients, and where they lie: in x itself, or in a transformed copy."""
     moduli = tuple(ring.moduli[i] for i in limbs)
     if domain == "coef":
@@ -121,7 +122,7 @@ def _coefficients(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) 
     if not others and (count == ring.rows or prod(x.shape[:-2]) == 1):  # neighbours in memory
         compute.intt(plan, x[..., first : first + count, :], data)
     else:
-        _copy_rows(x, limbs, data, range(len(limbs)))
+        copy_rows(x, limbs, data, range(len(limbs)))
         compute.intt(plan, data, data)
     return data, Residues(moduli, tuple(range(len(limbs))), len(limbs))
 
@@ -131,9 +132,9 @@ def _transform(ring: Ring, limbs: tuple[int, ...], domain: Domain) -> NttPlan | 
     return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
-def _plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Conversion]) -> Conversion:
-    """A conversion that the ring keeps."""
-    plan = ring.conversions.get(key)
+def kept_plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Kept]) -> Kept:
+    """A conversion, or what else of this kind the ring keeps."""
+    plan: Kept | None = ring.conversions.get(key)
     return keep(ring.conversions, key, build(), _KEPT) if plan is None else plan
 
 
@@ -183,7 +184,7 @@ def restrict(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None = 
     result = _Result(S, x, out, x.shape[:-2])
     if S.basis.wide:
         places = tuple(range(S.rows))
-    _copy_rows(x, places, result.data, range(len(places)))
+    copy_rows(x, places, result.data, range(len(places)))
     return result.finish(), domain
 
 
@@ -198,7 +199,7 @@ def join(
     for ring, x, own in zip(rings, arrays, domains, strict=True):
         wanted: Domain = domain if _same_leaves(ring, joined) else "coef"
         places = range(first, first + ring.rows)
-        _copy_rows(to_domain(ring, x, own, wanted), range(ring.rows), data, places)
+        copy_rows(to_domain(ring, x, own, wanted), range(ring.rows), data, places)
         if wanted != domain:
             _evaluate_rows(joined, data, tuple(places), places)
         first += ring.rows
@@ -218,16 +219,16 @@ def convert(
     at = {q: i for i, q in enumerate(ring.moduli)}
     own = [(at[q], j) for j, q in enumerate(S.moduli) if q in at]
     rest = tuple(j for j, q in enumerate(S.moduli) if q not in at)
-    _copy_rows(x, (i for i, _ in own), result.data, (j for _, j in own))
+    copy_rows(x, (i for i, _ in own), result.data, (j for _, j in own))
     if not rest:
         return result.finish(), domain
-    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+    data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
 
     def build() -> Conversion:
         target = Residues(tuple(S.moduli[j] for j in rest), rest, S.rows)
         return Conversion(rows, target, (1,) * len(rest), exact=exact, transform=_transform(S, rest, domain))
 
-    plan = _plan(ring, ("convert", S, exact, domain), build)
+    plan = kept_plan(ring, ("convert", S, exact, domain), build)
     result.compute.convert(plan, data, None, result.data)
     return result.finish(), domain
 
@@ -275,7 +276,7 @@ def mod_down(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(mod_down, ring, x, S, rounding, conversion, plaintext, out=out)
     result = _Result(S, x, out, x.shape[:-2])
-    data, rows = _coefficients(ring, x, domain, dropped)
+    data, rows = coefficients_of(ring, x, domain, dropped)
     places = tuple(range(S.rows))
     target = Residues(S.moduli, places, S.rows)
 
@@ -293,19 +294,19 @@ def mod_down(
 
     key, compute = (S, rounding, exact, domain), result.compute
     if t is None:
-        plan = _plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
+        plan = kept_plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
         compute.convert(plan, data, x, result.data)
         return result.finish(), domain
     # Less v / P and more u = v / P mod t, centred: P times the result is a - v + P u, which is a mod t.
     # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
     one = Residues((t,), (0,), 1)
     u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
-    compute.convert(_plan(ring, ("value", *key), taken_away), data, None, result.data)
-    plan = _plan(
+    compute.convert(kept_plan(ring, ("value", *key), taken_away), data, None, result.data)
+    plan = kept_plan(
         ring, ("modulo t", t, *key), lambda: Conversion(rows, one, (pow(P, -1, t),), rounding, exact)
     )
     compute.convert(plan, data, None, u)
-    plan = _plan(
+    plan = kept_plan(
         ring, ("sum", t, *key), lambda: Conversion(one, target, (1,) * S.rows, accumulate=True, **last())
     )
     compute.convert(plan, u, x, result.data)
@@ -339,7 +340,7 @@ def scale(
         sorted(_places(ring, D.moduli, "scale", "the divisor's moduli must be among the value's"))
     )
     result = _Result(S, x, out, x.shape[:-2])
-    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+    data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
 
     wanted: Domain = domain if S.has_eval else "coef"
     places = tuple(range(S.rows))
@@ -348,7 +349,7 @@ def scale(
         target, plan = Residues(S.moduli, places, S.rows), _transform(S, places, wanted)
         return Conversion(rows, target, (1,) * S.rows, factor=factor, divisors=divisors, transform=plan)
 
-    plan = _plan(ring, ("scale", factor, divisors, S, wanted), build)
+    plan = kept_plan(ring, ("scale", factor, divisors, S, wanted), build)
     result.compute.convert(plan, data, None, result.data)
     return result.finish(), wanted
 
@@ -377,26 +378,57 @@ def digits(
     parts = groups(ring, size)
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(digits, ring, x, S, size, conversion, out=out)
-    batch, count = x.shape[:-2], len(parts) * S.rows
-    result = _Result(S, x, out, (*batch, len(parts)))
-    flat = result.data.reshape(*batch, count, ring.n)
+    result = _Result(S, x, out, (*x.shape[:-2], len(parts)))
+    copy_own_digits(ring, x, S, parts, result.data)
+    data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
+    convert_digits(ring, data, rows, S, parts, exact, domain, result.data)
+    return result.finish(), domain
+
+
+def copy_own_digits(ring: Ring, x: Array, S: Ring, parts: Sequence[tuple[int, ...]], out: Array) -> None:
+    """Rows of digits modulo limbs of their own group: the value's, in its domain."""
     at = {q: i for i, q in enumerate(ring.moduli)}
-    pairs = [(at.get(q, -1), j * S.rows + r) for j in range(len(parts)) for r, q in enumerate(S.moduli)]
-    own = [(i, place) for i, place in pairs if i in parts[place // S.rows]]
-    rest = sorted({place for _, place in pairs} - {place for _, place in own})
-    _copy_rows(x, (i for i, _ in own), flat, (place for _, place in own))
-    data, rows = _coefficients(ring, x, domain, tuple(range(ring.rows)))
+    pairs = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
+    flat = _joined(out)
+    copy_rows(x, (i for i, _ in pairs), flat, (place for _, place in pairs))
+
+
+def convert_digits(
+    ring: Ring,
+    data: Array,
+    rows: Residues,
+    S: Ring,
+    parts: Sequence[tuple[int, ...]],
+    exact: bool,
+    domain: Domain,
+    out: Array,
+) -> None:
+    """Rows of digits modulo all other limbs, in a domain, from the value's coefficients `data`."""
+    flat, count = _joined(out), len(parts) * S.rows
     for j, part in enumerate(parts):
-        places = [place for place in rest if place // S.rows == j]
-        if not places:
+        own = {r for r, _ in _own(ring, S, part)}
+        limbs = tuple(r for r in range(S.rows) if r not in own)
+        if not limbs:
             continue
 
-        def build(part: tuple[int, ...] = part, places: list[int] = places) -> Conversion:
+        def build(part: tuple[int, ...] = part, limbs: tuple[int, ...] = limbs, j: int = j) -> Conversion:
             source = Residues(tuple(ring.moduli[i] for i in part), part, rows.total)
-            limbs = tuple(p % S.rows for p in places)
-            target = Residues(tuple(S.moduli[i] for i in limbs), tuple(places), count)
+            places = tuple(j * S.rows + r for r in limbs)
+            target = Residues(tuple(S.moduli[r] for r in limbs), places, count)
             evaluated = _transform(S, limbs, domain)
             return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
 
-        result.compute.convert(_plan(ring, ("digit", j, size, S, exact, domain), build), data, None, flat)
-    return result.finish(), domain
+        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
+        backend_of(data).convert(plan, data, None, flat)
+
+
+def _own(ring: Ring, S: Ring, part: Iterable[int]) -> list[tuple[int, int]]:
+    """The limbs of S in a group of the ring's: (number, modulus)."""
+    moduli = {ring.moduli[i] for i in part}
+    return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]
+
+
+def _joined(digits: Array) -> Array:
+    """Digits as one array of rows, (*batch, digits * rows, n)."""
+    *batch, count, rows, n = digits.shape
+    return digits.reshape(*batch, count * rows, n)

@@ -6,13 +6,12 @@ Nothing here synchronises, and temporaries come from CuPy's pool. Other packages
 from .device import absence, describe
 from .fft import Fft
 from .integers import Integers
-from .matmul import Matmul
+from .lattice import Lattice
 from .multiply import Multiply
-from .rns import Rns
 from .sampling import Sampling
 
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Rns, Matmul, Fft, Integers, Sampling):
+class CudaBackend(Multiply, Lattice, Fft, Integers, Sampling):
     """The kernels behind the protocol, on one GPU."""

@@ -1,0 +1,183 @@
+"""Key switching: digits of a value times a key, divided by the special moduli."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..arrays import empty
+from ..backends import Array, backend_of
+from ..checks import Domain, shown
+from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
+from ..plans.lattice import DigitProduct
+from ..plans.permutation import automorphism as automorphism_order
+from .batch import result_array
+from .permutation import automorphism, checked_automorphism
+from .pointwise import pointwise
+from .rns import (
+    Precision,
+    Value,
+    check_words,
+    checked_option,
+    checked_ring,
+    coefficients_of,
+    convert_digits,
+    copy_own_digits,
+    digits,
+    groups,
+    kept_plan,
+    mod_down,
+    restrict,
+)
+from .transform import to_domain
+
+if TYPE_CHECKING:
+    from ..ring import Ring
+
+
+class KeySwitch:
+    """What does not depend on values: the ring T of the sums, the digits, the rows of a key."""
+
+    def __init__(self, ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> None:
+        check_words(ring, "key_switch")
+        self.ring, self.T = ring, ring.join(checked_ring(ring, special, "special"))
+        self.key_ring = checked_ring(self.T, key_ring, "key")
+        if self.T.leaf_size != 1:
+            raise NotNTTFriendly(
+                f"key_switch: {self.T!r} has no complete transform; ntt_primes gives moduli that have one"
+            )
+        self.parts, self.size = groups(ring, size), size
+        self.exact = checked_option(conversion, "conversion", Precision) == "exact"
+        at = {q: i for i, q in enumerate(key_ring.moduli)}
+        missing = [q for q in self.T.moduli if q not in at]
+        if missing:
+            raise RingMismatch(
+                f"key: has no limb of {shown(missing[0])}; its ring is Q.join(special), Q with all limbs of "
+                f"the value, which are {shown(list(ring.moduli))}"
+            )
+        self.rows = tuple(at[q] for q in self.T.moduli)
+        self._check_groups(special)
+
+    def _check_groups(self, special: Ring) -> None:
+        """Digits of the value are those of the key's ring, the last of them perhaps shorter."""
+        whole = [q for q in self.key_ring.moduli if q not in special.moduli]
+        self.key_digits = -(-len(whole) // self.size)
+        for i, q in enumerate(self.ring.moduli):
+            if i // self.size != whole.index(q) // self.size:
+                raise RingMismatch(
+                    f"key: limb {shown(q)} is of its digit {whole.index(q) // self.size}, and of the value's "
+                    f"digit {i // self.size}; drop limbs from the end, or whole digits there"
+                )
+
+    def checked_key(self, key: Array, domain: Domain, name: str = "key") -> Array:
+        """The key's array, in words of T."""
+        if domain != "eval":
+            raise DomainError(f"{name}: in coefficients; keep it evaluated, as key.ntt()")
+        if key.shape[:-2] != (self.key_digits, 2):
+            raise ParameterError(
+                f"{name}: batch shape {key.shape[:-2]}, must be {(self.key_digits, 2)}: for each digit "
+                "(b_j, a_j)"
+            )
+        if self.key_ring.dtype != self.T.dtype:
+            return restrict(self.key_ring, key, "eval", self.T)[0]
+        return key
+
+    def product(self, domain: Domain) -> DigitProduct:
+        """Of digits in coefficients, of a value in a domain."""
+
+        def build() -> DigitProduct:
+            own = {}
+            if domain == "eval":
+                own = {i: (j, i) for j, part in enumerate(self.parts) for i in part}
+            return self._plan(own=own, own_total=self.ring.rows if own else 0)
+
+        return kept_plan(self.ring, ("product", self.T, self.key_ring, self.size, domain), build)
+
+    def permuted_product(self, g: int) -> DigitProduct:
+        """Of evaluated digits, after X -> X^g."""
+        ring = self.ring
+
+        def build() -> DigitProduct:
+            return self._plan(transformed=True, permutation=automorphism_order(ring.n, ring.kind, g, True))
+
+        return kept_plan(ring, ("permuted product", self.T, self.key_ring, self.size, g), build)
+
+    def _plan(self, **more: object) -> DigitProduct:
+        narrowed = self.key_ring.dtype != self.T.dtype
+        rows = tuple(range(self.T.rows)) if narrowed else self.rows
+        total = self.T.rows if narrowed else self.key_ring.rows
+        return DigitProduct(self.T.transform, len(self.parts), rows, total, **more)  # type: ignore[arg-type]
+
+
+def key_switch(
+    ring: Ring,
+    x: Array,
+    domain: Domain,
+    special: Ring,
+    key_ring: Ring,
+    key: Array,
+    key_domain: Domain,
+    size: int,
+    conversion: Precision = "exact",
+    out: Array | None = None,
+) -> Value:
+    """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain."""
+    switch = KeySwitch(ring, special, key_ring, size, conversion)
+    key = switch.checked_key(key, key_domain)
+    T, parts, compute, batch = switch.T, switch.parts, backend_of(x), x.shape[:-2]
+    if out is not None:
+        result_array(compute, (*batch, 2, ring.rows, ring.n), out, x)
+    data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
+    made = empty(compute, (*batch, len(parts), T.rows, ring.n), T.dtype)
+    if domain == "coef":
+        copy_own_digits(ring, x, T, parts, made)
+    convert_digits(ring, data, rows, T, parts, switch.exact, "coef", made)
+    total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
+    own = _words_of(T, ring, x) if domain == "eval" else None
+    compute.digit_product(switch.product(domain), made, own, key, total)
+    if domain == "coef":
+        to_domain(T, total, "eval", "coef", total)
+    return mod_down(T, total, domain, ring, "nearest", conversion, out=out)
+
+
+def _words_of(T: Ring, ring: Ring, x: Array) -> Array:
+    """Residues in the words of T."""
+    return x if T.dtype == ring.dtype else x.astype(T.dtype)
+
+
+def rotate_many(
+    ring: Ring,
+    c: Array,
+    domain: Domain,
+    gs: Sequence[int],
+    special: Ring,
+    key_ring: Ring,
+    keys: Sequence[tuple[Array, Domain]],
+    size: int,
+    conversion: Precision = "exact",
+) -> Value:
+    """For each g the ciphertext (c_0(X^g), 0) + key_switch(c_1(X^g)): (len(gs), *batch, 2), in c's domain."""
+    if c.ndim < 3 or c.shape[-3] != 2:
+        raise ParameterError(
+            f"c: batch shape {c.shape[:-2]}; the last axis must be of length 2, a ciphertext's components"
+        )
+    if len(gs) != len(keys):
+        raise ParameterError(f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs")
+    switch = KeySwitch(ring, special, key_ring, size, conversion)
+    orders = [checked_automorphism(ring, g) for g in gs]
+    T, compute = switch.T, backend_of(c)
+    evaluated = to_domain(ring, c, domain, "eval")
+    first, second = (compute.xp.ascontiguousarray(evaluated[..., i, :, :]) for i in (0, 1))
+    made, _ = digits(ring, second, "eval", T, size, conversion)
+    batch = c.shape[:-3]
+    totals = empty(compute, (len(gs), *batch, 2, T.rows, ring.n), T.dtype)
+    for i, (g, key) in enumerate(zip(orders, keys, strict=True)):
+        own_key = switch.checked_key(*key, f"keys[{i}]")
+        compute.digit_product(switch.permuted_product(g), made, None, own_key, totals[i])
+    data, _ = mod_down(T, totals, "eval", ring, "nearest", conversion)
+    for i, g in enumerate(orders):
+        moved = automorphism(ring, first, "eval", g)
+        with compute.device_scope():
+            sums = compute.xp.ascontiguousarray(data[i, ..., 0, :, :])
+            data[i, ..., 0, :, :] = pointwise(ring.basis, "add", sums, moved)
+    return to_domain(ring, data, "eval", domain, data if domain == "coef" else None), domain

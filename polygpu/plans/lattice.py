@@ -1,0 +1,29 @@
+"""Key switching: which rows of digits, values and keys belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .basis import Handles
+from .ntt import NttPlan
+from .permutation import Permutation
+
+
+@dataclass(frozen=True, eq=False)
+class DigitProduct:
+    """out_c = sum over the digits of digit_j key[j, c] modulo each limb of a transform, evaluated.
+
+    Digits lie in coefficients, (*batch, digits, limbs, n). Modulo a limb of its own group a digit is the
+    value itself: with `own`, that row is read from the evaluated value, (*batch, own_total, n). Or digits
+    are evaluated, all rows: `transformed`, and then perhaps permuted.
+    """
+
+    transform: NttPlan  # of the limbs of digits and result, complete
+    digits: int
+    key_rows: tuple[int, ...]  # of each limb: its row in a key, (digits or more, 2, key_total, n)
+    key_total: int
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limb: the digit, its row of the value
+    own_total: int = 0
+    transformed: bool = False
+    permutation: Permutation | None = None
+    handles: Handles = field(default_factory=dict, repr=False)

@@ -1,0 +1,240 @@
+"""Key switching against Python ints, on every device; against the verbs it is made of; under encryption."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, backend, on, over
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import chain, draw, drawn, sign_of
+
+import polygpu as pg
+from polygpu import Poly, Ring, lattice
+from polygpu.testing import chains
+
+# The last two limbs are special, the others Q's.
+CHAINS = {
+    "30 bits": chain(16, (30,) * 6),
+    "50 bits": chain(16, (50,) * 7),
+    "46 to 60 bits": chain(16, (60, 46, 50, 58, 60, 60)),
+    "small words among large ones": chain(32, (30, 28, 30, 60, 50)),
+    "64, 63 and 40 bits": chain(16, (64, 63, 40, 64, 64)),
+    "cyclic": chain(16, (50, 30, 60, 50), "cyclic"),
+    "one limb": chain(8, (40, 40, 41)),
+}
+every_chain = over(CHAINS, ["30 bits", "46 to 60 bits", "small words among large ones"])
+
+
+def parts(T: Ring) -> tuple[Ring, Ring]:
+    return T[:-2], T[-2:]
+
+
+# ---- definitions, in Python ints ----
+
+
+def centred(x: int, m: int) -> int:
+    x %= m
+    return x - m if 2 * x >= m else x
+
+
+def product(a: list[int], b: list[int], sign: int) -> list[int]:
+    """Modulo X^n - sign."""
+    n, c = len(a), [0] * len(a)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            c[(i + j) % n] += x * y * (sign if i + j >= n else 1)
+    return c
+
+
+def switched(R: Ring, a: list[int], key: np.ndarray, K: Ring, special: Ring, size: int) -> list[list[int]]:
+    """Both components of one polynomial a of R; key: ints (digits, 2, n) modulo K."""
+    P, sign, sums = special.modulus, sign_of(R), [[0] * R.n for _ in range(2)]
+    for j in range(0, len(R.moduli), size):
+        group = math.prod(R.moduli[j : j + size])
+        digit = [centred(x, group) for x in a]
+        for c in range(2):
+            terms = product(digit, key[j // size, c].tolist(), sign)
+            sums[c] = [s + t for s, t in zip(sums[c], terms, strict=True)]
+    T = R.modulus * P  # the key is right modulo each of its limbs, so modulo T
+    return [[(2 * (x % T) + P) // (2 * P) % R.modulus for x in row] for row in sums]
+
+
+def switched_batch(R: Ring, a: np.ndarray, key: np.ndarray, K: Ring, special: Ring, size: int) -> np.ndarray:
+    rows = [switched(R, x.tolist(), key, K, special, size) for x in a.reshape(-1, R.n)]
+    return np.array(rows, dtype=object).reshape(*a.shape[:-1], 2, R.n)
+
+
+def same_values(found: Poly, expected: np.ndarray, domain: str) -> None:
+    assert found.domain == domain and found.data.flags.c_contiguous
+    assert type(found.data) is backend().xp.ndarray
+    np.testing.assert_array_equal(found.to_bigints(), expected)
+
+
+# ---- key_switch ----
+
+
+@every_chain
+def test_key_switch(name: str) -> None:
+    K = CHAINS[name]
+    Q, special = parts(K)
+    for size in range(1, len(Q.moduli) + 1):
+        digits = -(-len(Q.moduli) // size)
+        integers = draw(K, (digits, 2), size)
+        key = K(integers).ntt()
+        for limbs in {len(Q.moduli), max(1, len(Q.moduli) - 1), 1}:
+            R = Q[:limbs]
+            x = draw(R, (2,), limbs)
+            a = R(x)
+            expected = switched_batch(R, x, integers, K, special, size)
+            for value in (a, a.ntt()):
+                found = lattice.key_switch(value, key, size, special)
+                same_values(found, expected, value.domain)
+                out = R.zeros((2, 2))
+                assert lattice.key_switch(value, key, size, special, out=out) is out
+                same_values(out, expected, value.domain)
+            assert np.array_equal(a.to_bigints(), x)
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("conversion", ["exact", "fast"])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2), (0,)])
+def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, batch: tuple[int, ...]) -> None:
+    K = chain(64, (50, 50, 50, 50, 50, 51, 51))
+    Q, special = parts(K)
+    a, key = (drawn(R, b, 5).to(pg.backends.current_device()) for R, b in ((Q, batch), (K, (3, 2))))
+    key = key.ntt()
+    for R in (Q, Q[:4], Q[:2]):
+        x = a.restrict(R)
+        T = R.join(special)
+        count = -(-len(R.moduli) // 2)
+        for value in (x, x.ntt()):
+            digits = value.digits(T, 2, conversion).ntt()
+            total = pg.einsum("...j,jc->...c", digits, key.restrict(T)[:count])
+            expected = total.mod_down(R, conversion=conversion)
+            found = lattice.key_switch(value, key, 2, special, conversion)
+            assert found == expected and found.domain == value.domain
+
+
+def test_words_of_32_bits_below_a_key_of_64() -> None:
+    """The value's limbs and the special ones are small, others of the key's are not."""
+    K = chain(16, (30, 30, 60, 30, 30))
+    Q, special = parts(K)
+    R = Q[:2]
+    assert R.join(special).dtype != K.dtype
+    x, integers = draw(R, (2,)), draw(K, (3, 2))
+    found = lattice.key_switch(R(x).ntt(), K(integers).ntt(), 1, special)
+    same_values(found, switched_batch(R, x, integers, K, special, 1), "eval")
+
+
+@settings(max_examples=40)
+@given(chains(max_degree=8, max_limbs=5, transform=True), st.data())
+def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) -> None:
+    Q, special = rings
+    K = Q.join(special)
+    size = data.draw(st.integers(1, len(Q.moduli)))
+    R = Q[: data.draw(st.integers(1, len(Q.moduli)))]
+    x, integers = draw(R, (), 1), draw(K, (-(-len(Q.moduli) // size), 2), 2)
+    value = R(x).ntt() if data.draw(st.booleans()) else R(x)
+    found = lattice.key_switch(value, K(integers).ntt(), size, special)
+    same_values(found, switched_batch(R, x, integers, K, special, size), value.domain)
+
+
+# ---- rotations ----
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_hoisted_rotations_are_rotations(device: str, batch: tuple[int, ...]) -> None:
+    K = CHAINS["50 bits"]
+    Q, special = parts(K)
+    gs = [5, 25, 2 * K.n - 1, 1, -5]
+    keys = drawn(K, (len(gs), 3, 2), 1).to(pg.backends.current_device()).ntt()
+    c = drawn(Q, (*batch, 2), 2).to(pg.backends.current_device())
+    for value in (c, c.ntt(), c.restrict(Q[:3]).ntt()):
+        found = lattice.rotate_many(value, gs, keys, 2, special)
+        assert found.shape == (len(gs), *batch, 2) and found.domain == value.domain
+        for g, key, rotated in zip(gs, keys, found, strict=True):
+            first, second = value[..., 0].automorphism(g), value[..., 1].automorphism(g)
+            expected = lattice.key_switch(second, key, 2, special)
+            assert rotated[..., 1] == expected[..., 1]
+            assert rotated[..., 0] == expected[..., 0] + first
+
+
+# ---- under encryption ----
+
+
+def encrypted_key(T: Ring, Q: Ring, size: int, s: Poly, t: Poly, seed: int) -> Poly:
+    """Switches from t to s."""
+    P = T.modulus // Q.modulus
+    hidden = pg.stack([t.scale_by(g * P) for g in pg.rns.gadget(Q, size)])
+    mask = T.random(hidden.shape, seed=seed).ntt()
+    noise = T.binomial(4, hidden.shape, seed=seed + 1).ntt()
+    return pg.stack([noise - mask * s + hidden, mask], axis=1)
+
+
+@on("cpu", "simulated", "cuda")
+def test_what_is_switched_decrypts(device: str) -> None:
+    """The noise is what theory says: (sum of digit_j e_j) / P, and a rounding of each component."""
+    n, size = 64, 2
+    K = chain(n, (40,) * 5 + (41, 41))
+    Q, special = parts(K)
+    s, t = K.ternary(seed=1).ntt(), K.ternary(seed=2).ntt()
+    key = encrypted_key(K, Q, size, s, t, 3)
+    for R in (Q, Q[:3]):
+        a = R.random(seed=4).ntt()
+        d = lattice.key_switch(a, key, size, special)
+        noise = d[0] + d[1] * s.restrict(R) - a * t.restrict(R)
+        # |e| <= 4, 3 digits of at most half a group of 80 bits over P of 82, and 1/2 (1 + |s|_1) of roundings
+        assert noise.norm(math.inf) <= 3 * n * 4 * 2**80 / 2 / special.modulus + (1 + n) / 2
+        assert noise.norm(math.inf) > 0
+
+
+# ---- what is refused ----
+
+
+def test_refused() -> None:
+    K = chain(16, (40,) * 5)
+    Q, special = parts(K)
+    a, key = Q.random(seed=1).ntt(), K.random((2, 2), seed=2).ntt()
+    good = {"a": a, "key": key, "size": 2, "special": special}
+    assert lattice.key_switch(**good).shape == (2,)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"a": 3}, pg.RingMismatch, "a: int"),
+        ({"key": None}, pg.RingMismatch, "key: NoneType"),
+        ({"key": key.intt()}, pg.DomainError, "key: in coefficients"),
+        ({"key": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\), must be \(2, 2\)"),
+        ({"key": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
+        ({"key": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
+        ({"size": 0}, pg.ParameterError, "size: 0 must be at least 1"),
+        ({"size": 2.0}, pg.NotAnInteger, "size"),
+        ({"special": Q}, pg.ParameterError, "moduli"),
+        ({"special": 5}, pg.ParameterError, "special: int, must be a Ring"),
+        ({"special": Ring(8, 17)}, pg.RingMismatch, "special"),
+        ({"conversion": "quick"}, pg.ParameterError, "conversion"),
+        ({"out": Q.zeros(3)}, pg.OutputError, "out: batch shape"),
+        ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "is of its digit 1, and of the value"),
+        ({"a": Ring(16, 2**100).random()}, pg.ParameterError, "above 2"),
+    ]
+    for change, error, text in wrong:
+        with pytest.raises(error, match=text):
+            lattice.key_switch(**(good | change))
+    incomplete = Ring(16, [97, 17, 193]), Ring(16, [257, 353])
+    with pytest.raises(pg.NotNTTFriendly, match="no complete transform"):
+        lattice.key_switch(
+            incomplete[0].random(), incomplete[0].join(incomplete[1]).random((3, 2)), 1, incomplete[1]
+        )
+    c = Q.random(2, seed=3).ntt()
+    for arguments, error, text in [
+        ((c, [5, 7], [key]), pg.ParameterError, "keys: 1 for 2"),
+        ((c, [], []), pg.ParameterError, "keys: none"),
+        ((c, [4], [key]), pg.ParameterError, "g: 4 has a common factor"),
+        ((a, [5], [key]), pg.ParameterError, "a ciphertext's components"),
+        ((c, [5, 7], [key, K[1:].random((2, 2)).ntt()]), pg.ParameterError, "of 2 rings"),
+        ((c, [5], [key.intt()]), pg.DomainError, r"keys\[0\]"),
+    ]:
+        with pytest.raises(error, match=text):
+            lattice.rotate_many(*arguments, 2, special)  # type: ignore[arg-type]
