@@ -251,9 +251,92 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
     }
 }
 
+// ---- digits ----
+
+// y of Gadget, q < 2^63: the quotient by `scale` is at most 1 too small, so that the rest is below 2q (docs/math.md,
+// "Gadget decomposition").
+template <class R, class T> struct Decomposition {
+    using I = typename R::I;
+    using W = typename R::Words;
+    const Gadget &g;
+    const I q, q_high, power, power_high, scale, scale_high, half, one;
+    explicit Decomposition(const Gadget &gadget)
+        : g(gadget),
+          q(W::splat(g.q)),
+          q_high(R::right(q, 32)),
+          power(W::splat(g.power)),
+          power_high(R::right(power, 32)),
+          scale(W::splat(g.scale)),
+          scale_high(R::right(scale, 32)),
+          half(W::splat(g.q / 2 + g.q % 2)),
+          one(W::splat(1)) {}
+    PG_INLINE I nearest(I x) const {
+        I y, rest;
+        if constexpr (sizeof(T) == 4) {
+            y = R::right(R::mul_halves(x, scale), 32);
+            rest = W::sub(R::mul_halves(x, power), R::mul_low(y, q, q_high));  // q may be 2^32
+        } else {
+            y = R::mul_high(x, scale, scale_high);
+            rest = W::sub(R::mul_low(x, power, power_high), R::mul_low(y, q, q_high));
+        }
+        const I less = W::sub(rest, q);
+        y = R::where_negative(less, y, W::add(y, one)), rest = R::where_negative(less, rest, less);
+        return R::where_negative(W::sub(rest, half), y, W::add(y, one));
+    }
+    PG_INLINE void run(const T *x, T *y, size_t begin, size_t end, size_t n) const {
+        const I mask = W::splat(((u64)1 << g.bits) - 1), middle = W::splat((u64)1 << (g.bits - 1));
+        const I offset = W::splat(g.offset);
+        for (size_t j = begin; j < end; j += R::WIDTH) {
+            I v = R::load_words(x + j);
+            if (g.power) v = nearest(v);
+            v = W::add(v, offset);
+            for (unsigned i = 0; i < g.levels; ++i) {
+                const I digit = W::sub(R::both(R::right(v, g.bits * (g.levels - 1 - i)), mask), middle);
+                R::store_words(y + i * n + j, R::where_negative(digit, W::add(digit, q), digit));
+            }
+        }
+    }
+};
+// The same of larger q, one at a time.
+inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
+    for (size_t j = 0; j < n; ++j) {
+        u64 v = x[j];
+        if (g.power) {
+            v = mul_hi(x[j], g.scale);
+            const u128 q = g.q ? g.q : (u128)1 << 64;
+            u128 rest = (u128)x[j] * g.power - v * q;
+            if (rest >= q) ++v, rest -= q;
+            v += 2 * rest >= q;
+        }
+        v += g.offset;
+        for (unsigned i = 0; i < g.levels; ++i) {
+            const u64 digit = v >> (g.bits * (g.levels - 1 - i)) & (((u64)2 << (g.bits - 1)) - 1);
+            const u64 middle = (u64)1 << (g.bits - 1);
+            y[i * n + j] = digit - middle + (digit < middle ? g.q : 0);
+        }
+    }
+}
+template <class R, class Rest, class T> void decompose_row(const T *x, T *y, size_t n, const Gadget &g) {
+    if constexpr (sizeof(T) == 8)
+        if (g.q == 0 || g.q >> 63) return decompose_large(x, y, n, g);
+    const size_t whole = n - n % R::WIDTH;
+    Decomposition<R, T>(g).run(x, y, 0, whole, n);
+    if (whole < n) Decomposition<Rest, T>(g).run(x, y, whole, n, n);
+}
+
 template <class R, class Rest> constexpr IntegerKernels integer_kernels() {
-    return {widen,        reduce_row<R, Rest, u32>, reduce_row<R, Rest, u64>, join_digits, compare<u32>,
-            compare<u64>, compose_row<R, u32>,      compose_row<R, u64>,      make_sizes,  add_squares<R>};
+    return {widen,
+            reduce_row<R, Rest, u32>,
+            reduce_row<R, Rest, u64>,
+            join_digits,
+            compare<u32>,
+            compare<u64>,
+            compose_row<R, u32>,
+            compose_row<R, u64>,
+            make_sizes,
+            add_squares<R>,
+            decompose_row<R, Rest, u32>,
+            decompose_row<R, Rest, u64>};
 }
 
 }  // namespace

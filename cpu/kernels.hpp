@@ -185,6 +185,14 @@ struct SumWords {
     bool centered, narrow;        // narrow: y_i are below 2^52, and there are at most 2000
 };
 
+// Digits to the base B = 2^bits of y = floor((2 x B^levels + q) / (2 q)), in [-B/2, B/2).
+struct Gadget {
+    u64 q;  // modulo 2^64: 0 stands for 2^64
+    unsigned bits, levels;
+    u64 power, scale;  // B^levels, floor(2^w B^levels / q) for words of w bits; both 0 where B^levels is q
+    u64 offset;        // sum of B/2 B^i, i < levels
+};
+
 // Of blocks of n numbers. T: the word that stores residues.
 struct IntegerKernels {
     // Integers of 1, 2, 4 or 8 bytes to words in two's complement, y; those of 8 bytes stay where they are. The
@@ -201,6 +209,9 @@ struct IntegerKernels {
     void (*compose64)(const u64 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
     void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // |x|; scratch: n words
     void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
+    // residues modulo q of the digits, most significant first: digit i of number j at y[i * n + j]
+    void (*decompose32)(const u32 *x, u32 *y, size_t n, const Gadget &g);
+    void (*decompose64)(const u64 *x, u64 *y, size_t n, const Gadget &g);
 
     void reduce(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m) const {
         reduce32(x, is_signed, extent, y, n, m);
@@ -210,6 +221,8 @@ struct IntegerKernels {
     }
     u64 compare(const u32 *x, const u32 *y, u64 *wrong, size_t n) const { return compare32(x, y, wrong, n); }
     u64 compare(const u64 *x, const u64 *y, u64 *wrong, size_t n) const { return compare64(x, y, wrong, n); }
+    void decompose(const u32 *x, u32 *y, size_t n, const Gadget &g) const { decompose32(x, y, n, g); }
+    void decompose(const u64 *x, u64 *y, size_t n, const Gadget &g) const { decompose64(x, y, n, g); }
     void compose(const u32 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose32(y, m, out, n, s); }
     void compose(const u64 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose64(y, m, out, n, s); }
 };

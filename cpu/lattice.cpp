@@ -1,5 +1,7 @@
 #include "lattice.hpp"
 
+#include <cstring>
+
 #include "dispatch.hpp"
 #include "threads.hpp"
 
@@ -79,6 +81,152 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
 
 void DigitProduct::run(const Array &digits, const Array &own, const Array &key, const Out &out) const {
     transform_.basis().narrow() ? run_words<u32>(digits, own, key, out) : run_words<u64>(digits, own, key, out);
+}
+
+// ---- gadgets ----
+
+GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, unsigned bits, unsigned levels)
+    : basis_(basis), transform_(transform) {
+    require(basis.rows() == 1 && !basis.wide(), "GadgetProduct: one modulus of at most 2^64");
+    require(!transform || transform->basis().rows() == 1, "GadgetProduct: a transform of one limb");
+    const Modulus &m = basis.moduli()[0];
+    require(bits && levels && bits <= 64 && (u64)bits * levels <= 64, "GadgetProduct: digits of more than 64 bits");
+    const unsigned word = basis.narrow() ? 32 : 64, total = bits * levels;
+    const u128 q = m.q ? m.q : (u128)1 << 64, power = (u128)1 << total;
+    require(power <= q, "GadgetProduct: more digits than the modulus has");
+    gadget_ = {m.q, bits, levels, 0, 0, 0};
+    for (unsigned i = 0; i < levels; ++i) gadget_.offset += (u64)1 << (bits * i + bits - 1);
+    if (power == q) return;
+    gadget_.power = (u64)power;
+    u128 rest = power, scale = 0;  // floor(2^word power / q), bit by bit
+    for (unsigned i = 0; i < word; ++i) {
+        rest *= 2, scale *= 2;
+        if (rest >= q) rest -= q, ++scale;
+    }
+    gadget_.scale = (u64)scale;
+}
+
+template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
+    const size_t n = last(out), levels = gadget_.levels;
+    T *const result = result_of<T>(out, 1);
+    const size_t items = batch_of(out) / levels;
+    require(x && x.itemsize() == sizeof(T) && last(x) == n && x.size() == items * n && batch_of(out) == items * levels,
+            "decompose: wrong dtype or shape");
+    const T *const words = (const T *)x.data();
+    for_each_row(items, isa_slowness() * (1 + (double)levels) * seconds_pointwise(n), [&](size_t i, const Worker &) {
+        integer_kernels().decompose(words + i * n, result + i * levels * n, n, gadget_);
+    });
+}
+
+// Components of ciphertexts c and out, by `count` matrices for all of them.
+template <class T>
+size_t GadgetProduct::components(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
+    require(transform_ && out.ndim() >= 3 && last(out) == transform_->degree(), "GadgetProduct: wrong shape");
+    result_of<T>(out, 1);
+    const size_t k = out.shape(out.ndim() - 3), n = last(out);
+    require(k && c && c.itemsize() == sizeof(T) && c.size() == out.size() && last(c) == n,
+            "GadgetProduct: wrong dtype or shape");
+    require(ggsws && ggsws.itemsize() == sizeof(T) && ggsws.size() == count * k * gadget_.levels * k * n,
+            "GadgetProduct: a matrix of another shape");
+    return k;
+}
+
+template <class T> size_t GadgetProduct::scratch(size_t components) const {
+    return (components + gadget_.levels) * transform_->degree() * sizeof(T);
+}
+
+template <class T>
+void GadgetProduct::multiply_item(const T *ggsw, const T *c, T *out, size_t components, T *room,
+                                  const Worker &worker) const {
+    const size_t n = transform_->degree(), levels = gadget_.levels;
+    const Modulus &m = basis_.moduli()[0];
+    const auto pointwise = pointwise_kernels<T>(m).pointwise;
+    T *const sums = room, *const digits = sums + components * n;
+    for (size_t i = 0; i < components; ++i) {
+        integer_kernels().decompose(c + i * n, digits, n, gadget_);
+        for (size_t level = 0; level < levels; ++level) {
+            T *const digit = digits + level * n;
+            transform_->forward_row(digit, digit, 0, worker);
+            const T *const row = ggsw + (i * levels + level) * components * n;
+            for (size_t j = 0; j < components; ++j) {
+                const bool first = i == 0 && level == 0;
+                T *const sum = sums + j * n;
+                pointwise(first ? Op::mul : Op::mul_add, digit, row + j * n, false, first ? nullptr : sum, sum, n, m);
+            }
+        }
+    }
+    for (size_t j = 0; j < components; ++j) transform_->inverse_row(sums + j * n, out + j * n, 0, worker);
+}
+
+template <class T> void GadgetProduct::multiply_words(const Array &ggsw, const Array &c, const Out &out) const {
+    const size_t k = components<T>(c, out, ggsw, 1), n = last(out), items = out.size() / (k * n);
+    const T *const matrix = (const T *)ggsw.data(), *const x = (const T *)c.data();
+    T *const y = (T *)out.data();
+    const double seconds = isa_slowness() * (double)(k * (gadget_.levels + 1)) * seconds_transform(n);
+    for_each_row(items, seconds, [&](size_t i, const Worker &worker) {
+        multiply_item(matrix, x + i * k * n, y + i * k * n, k, (T *)worker.scratch(scratch<T>(k)), worker);
+    });
+}
+
+namespace {
+
+// y = X^e x modulo X^n + 1, or X^n - 1, minus x where `less` says so.
+template <class T>
+void times_monomial(const T *x, T *y, size_t n, u64 e, bool negacyclic, bool less, const Modulus &m) {
+    const size_t turn = e % n;
+    const bool negate = negacyclic && e / n % 2;
+    const auto pointwise = pointwise_kernels<T>(m).pointwise;
+    const auto part = [&](const T *from, T *to, size_t count, bool negative) {
+        if (negative) pointwise(Op::neg, from, nullptr, false, nullptr, to, count, m);
+        else std::memcpy(to, from, count * sizeof(T));
+    };
+    part(x, y + turn, n - turn, negate);
+    part(x + n - turn, y, turn, negate != negacyclic);
+    if (less) pointwise(Op::sub, y, x, false, nullptr, y, n, m);
+}
+
+}  // namespace
+
+template <class T>
+void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+    require(exponents.ndim() >= 1 && exponents.hold<i64>() && last(exponents) >= 1, "rotate: exponents of int64");
+    const size_t count = last(exponents) - 1, k = components<T>(c, out, ggsws, count), n = last(out);
+    const size_t items = out.size() / (k * n), size = k * gadget_.levels * k * n;
+    require(exponents.size() == items * (count + 1), "rotate: exponents of another shape");
+    const bool negacyclic = transform_->negacyclic();
+    const u64 order = negacyclic ? 2 * n : n;
+    const i64 *const powers = (const i64 *)exponents.data();
+    for (size_t i = 0; i < exponents.size(); ++i)
+        require(powers[i] >= 0 && (u64)powers[i] < order, "rotate: exponents below the order of X");
+    const T *const matrices = (const T *)ggsws.data(), *const x = (const T *)c.data();
+    T *const y = (T *)out.data();
+    const Modulus &m = basis_.moduli()[0];
+    const double step = isa_slowness() * (double)(k * (gadget_.levels + 1)) * seconds_transform(n);
+    for_each_row(items, (double)(count + 1) * step, [&](size_t item, const Worker &worker) {
+        T *const room = (T *)worker.scratch(scratch<T>(k) + 2 * k * n * sizeof(T));
+        T *const moved = room + scratch<T>(k) / sizeof(T), *const sum = moved + k * n;
+        const i64 *const e = powers + item * (count + 1);
+        for (size_t j = 0; j < k; ++j)
+            times_monomial(x + (item * k + j) * n, sum + j * n, n, (u64)e[0], negacyclic, false, m);
+        for (size_t i = 0; i < count && !stopped(worker.stop); ++i) {
+            if (e[i + 1] == 0) continue;
+            for (size_t j = 0; j < k; ++j)
+                times_monomial(sum + j * n, moved + j * n, n, (u64)e[i + 1], negacyclic, true, m);
+            multiply_item(matrices + i * size, moved, moved, k, room, worker);
+            pointwise_kernels<T>(m).pointwise(Op::add, sum, moved, false, nullptr, sum, k * n, m);
+        }
+        std::memcpy(y + item * k * n, sum, k * n * sizeof(T));
+    });
+}
+
+void GadgetProduct::decompose(const Array &x, const Out &out) const {
+    basis_.narrow() ? decompose_words<u32>(x, out) : decompose_words<u64>(x, out);
+}
+void GadgetProduct::multiply(const Array &ggsw, const Array &c, const Out &out) const {
+    basis_.narrow() ? multiply_words<u32>(ggsw, c, out) : multiply_words<u64>(ggsw, c, out);
+}
+void GadgetProduct::rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
+    basis_.narrow() ? rotate_words<u32>(ggsws, c, exponents, out) : rotate_words<u64>(ggsws, c, exponents, out);
 }
 
 }  // namespace pg

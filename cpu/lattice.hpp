@@ -34,4 +34,34 @@ class DigitProduct {
     std::vector<u32> index_;
 };
 
+// Products with gadget ciphertexts modulo one q, in the transform of a ring: polygpu/ops/gadget.py.
+class GadgetProduct {
+  public:
+    // Digits to the base 2^bits. The basis and the transform, which may be null for digits alone, must live as long.
+    GadgetProduct(const Basis &basis, const Transform *transform, unsigned bits, unsigned levels);
+
+    // x (*batch, 1, n), out (*batch, levels, 1, n)
+    void decompose(const Array &x, const Out &out) const;
+    // out = G c, of coefficients c and out (*batch, k, 1, n) and evaluated G (k, levels, k, 1, n) of every item
+    void multiply(const Array &ggsw, const Array &c, const Out &out) const;
+    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) modulo 2n and G_i of s_i,
+    // (count, k, levels, k, 1, n)
+    void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+
+  private:
+    template <class T> struct Room;
+    template <class T> void decompose_words(const Array &x, const Out &out) const;
+    template <class T> void multiply_words(const Array &ggsw, const Array &c, const Out &out) const;
+    template <class T>
+    void rotate_words(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
+    template <class T> size_t components(const Array &c, const Out &out, const Array &ggsws, size_t count) const;
+    template <class T> size_t scratch(size_t components) const;
+    template <class T>
+    void multiply_item(const T *ggsw, const T *c, T *out, size_t components, T *room, const Worker &worker) const;
+
+    const Basis &basis_;
+    const Transform *transform_;
+    Gadget gadget_;
+};
+
 }  // namespace pg

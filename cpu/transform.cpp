@@ -141,6 +141,11 @@ template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u6
 template <class T> void Transform::forward_row(const T *x, T *y, size_t limb, const Worker &worker) const {
     forward_row(x, y, row<T>(limb, worker));
 }
+template <class T> void Transform::inverse_row(const T *x, T *y, size_t limb, const Worker &worker) const {
+    inverse_row(x, y, row<T>(limb, worker));
+}
+template void Transform::inverse_row(const u32 *, u32 *, size_t, const Worker &) const;
+template void Transform::inverse_row(const u64 *, u64 *, size_t, const Worker &) const;
 template void Transform::forward_row(const u32 *, u32 *, size_t, const Worker &) const;
 template void Transform::forward_row(const u64 *, u64 *, size_t, const Worker &) const;
 

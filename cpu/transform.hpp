@@ -48,9 +48,11 @@ class Transform {
 
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
+    bool negacyclic() const { return negacyclic_; }
 
     // One row modulo one limb; y may be x.
     template <class T> void forward_row(const T *x, T *y, size_t limb, const Worker &worker) const;
+    template <class T> void inverse_row(const T *x, T *y, size_t limb, const Worker &worker) const;
     // One row modulo one limb: y = a b, of coefficients, through `left` and `right`, where the transformed operands
     // go. Either may be the place of its operand; `right` stays untouched for a square, a = b; y may be any of them.
     template <class T>

@@ -1,20 +1,35 @@
-"""Lattice cryptography above the ring: key switching of ciphertexts.
+"""Lattice cryptography above the ring: key switching, gadgets, products with gadget ciphertexts.
 
-A ciphertext (RLWE) is a value of batch shape (*batch, 2) whose phase c_0 + c_1 s is a message and noise,
-s the secret. A key that switches from s' to s hides multiples of s' under s.
+A ciphertext (RLWE) is a value of batch shape (*batch, k) whose phase c_0 + c_1 s_1 + ... is a message and
+noise, s the secret. A key that switches from s' to s hides multiples of s' under s. A GGSW ciphertext of m
+hides m times the weights of a gadget in each component: (k, levels, k), where row (i, l) is an encryption of
+zero with m g_l added to component i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from .backends import Array
 from .errors import DeviceError, ParameterError
+from .ops import gadget as gadgets
 from .ops import lattice as ops
 from .ops.rns import Precision
 from .poly import Poly, _memory_of, checked_poly
 from .ring import Ring
 
-__all__ = ["key_switch", "rotate_many"]
+__all__ = [
+    "blind_rotate",
+    "cmux",
+    "decompose",
+    "decompose_integers",
+    "external_product",
+    "extract",
+    "gadget",
+    "key_switch",
+    "rotate_many",
+]
 
 
 def key_switch(
@@ -121,14 +136,191 @@ def rotate_many(
     return c._result(data, domain)
 
 
-def _operands(a: Poly, key: Poly) -> tuple[Poly, Poly]:
-    a, key = checked_poly(a, "a"), checked_poly(key, "key")
+# ---- gadgets ----
+
+
+def gadget(R: Ring, bits: int, levels: int) -> tuple[int, ...]:
+    """The weights g_i of digits to the base B = 2**bits: the integer nearest to q / B**i, i = 1 ... levels.
+
+    Args:
+        R: a ring of one modulus q of at most 2**64.
+        bits: of a digit.
+        levels: how many digits; B**levels is at most q.
+
+    Raises:
+        ParameterError: more than one modulus, or more digits than q has.
+
+    >>> import polygpu as pg
+    >>> pg.lattice.gadget(pg.Ring(4, 2**32), 8, 3)
+    (16777216, 65536, 256)
+    """
+    return gadgets.weights(_ring(R, "R"), bits, levels)
+
+
+def decompose(a: Poly, bits: int, levels: int, out: Poly | None = None) -> Poly:
+    """The digits of each coefficient to the base B = 2**bits, most significant first: (*batch, levels).
+
+    Of a coefficient x in [0, q) they are the unique d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y
+    modulo B**levels, y = floor((2 x B**levels + q) / (2 q)). With g = gadget(ring, bits, levels),
+    |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4 modulo q.
+
+    Args:
+        a: a value modulo one q of at most 2**64; an evaluated one is transformed.
+        bits: of a digit.
+        levels: how many; B**levels is at most q.
+        out: a Poly of the ring with batch shape (*batch, levels) to write into.
+
+    Returns a value of a's ring, in coefficients.
+
+    Raises:
+        ParameterError: more than one modulus, or more digits than q has. OutputError: as Poly.mul.
+
+    Cost: one pass. Source: Chillotti et al. 2018/421, section 3.3; Joye 2021/1402, section 3.
+
+    >>> import polygpu as pg
+    >>> pg.lattice.decompose(pg.Ring(2, 2**16)([0x1234, -1]), 4, 2).to_bigints(centered=True).tolist()
+    [[1, 0], [2, 0]]
+    """
+    a = checked_poly(a, "a")
+    memory = None if out is None else _memory_of(a.ring, out)
+    return a._result(gadgets.decompose(a.ring, a.data, a.domain, bits, levels, memory), "coef", out)
+
+
+def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
+    """The digits of integers modulo q, as decompose's: int64, (*x.shape, levels), in [-B/2, B/2).
+
+    For LWE: keys are switched by linalg.matmul of the digits, and digits of one level are the integers
+    rounded to multiples of q / B, divided by it, modulo B: the modulus switched to 2**bits.
+
+    Args:
+        x: integers of any dtype and size, of NumPy or CuPy, or nested lists.
+        q: a modulus from 2 to 2**64.
+        bits: of a digit.
+        levels: how many; B**levels is at most q.
+
+    Raises:
+        ParameterError: q outside its range, or more digits than it has. CoefficientError: no integers.
+
+    >>> decompose_integers([0x12345678, -1], 2**32, 8, 2).tolist()
+    [[18, 52], [0, 0]]
+    """
+    return gadgets.decompose_integers(x, q, bits, levels)
+
+
+def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) -> Poly:
+    """The product of ciphertexts with a GGSW ciphertext: if that hides m, the phase times m, and noise.
+
+    It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
+
+    Args:
+        ggsw: evaluated, of batch shape (k, levels, k); rows hide multiples of gadget(ring, bits, levels).
+        c: ciphertexts, (*batch, k), of the same ring, which has one modulus and a complete transform.
+        bits: of a digit.
+        out: a Poly of the ring with c's batch shape to write into; may be c.
+
+    Returns a value of c's shape, in c's domain.
+
+    Raises:
+        ParameterError, NotNTTFriendly: shapes or a ring that do not fit. RingMismatch, DeviceError,
+        OutputError: as Poly.mul.
+
+    Cost: k levels transforms of digits, k inverse ones, k^2 levels products for each point.
+    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 12289)
+    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]]).ntt()  # hides 1, no noise
+    >>> c = R([[1000, 20], [-300, 4000]])
+    >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
+    True
+    """
+    c, ggsw = _operands(c, ggsw, "ggsw")
+    ggsw = c._operand(ggsw)
+    memory = None if out is None else _memory_of(c.ring, out)
+    data = gadgets.external_product(c.ring, ggsw.data, ggsw.domain, c.data, c.domain, bits, memory)
+    return c._result(data, c.domain, out)
+
+
+def cmux(ggsw: Poly, c0: Poly, c1: Poly, bits: int) -> Poly:
+    """c0 where the GGSW ciphertext hides 0, c1 where it hides 1: c0 + ggsw x (c1 - c0).
+
+    Args:
+        ggsw: as of external_product.
+        c0: ciphertexts, (*batch, k).
+        c1: ciphertexts of the same shape.
+        bits: of a digit.
+
+    Returns a value of c0's domain. Raises and cost as of external_product.
+    """
+    c0, ggsw = _operands(c0, ggsw, "ggsw")
+    ggsw, other = c0._operand(ggsw), c0._operand(checked_poly(c1, "c1"))._in_domain(c0.domain)
+    if other.shape != c0.shape:
+        raise ParameterError(f"c1: batch shape {other.shape}, that of c0 is {c0.shape}")
+    arrays = c0.data, other.data
+    data = gadgets.cmux(c0.ring, ggsw.data, ggsw.domain, arrays, c0.domain, bits)
+    return c0._result(data, c0.domain)
+
+
+def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | None = None) -> Poly:
+    """acc times X^(e_0 + sum e_i s_i), where GGSW ciphertext i of the key hides the bit s_i.
+
+    It starts from X^e_0 acc, and for each i takes cmux(bsk[i], acc, X^e_i acc).
+
+    Args:
+        acc: ciphertexts, (*batch, k), of a ring with one modulus and a complete transform.
+        bsk: the bootstrapping key, evaluated, (count, k, levels, k).
+        exponents: integers (*batch, 1 + count), e_0 first, taken modulo the order of X; read on the host.
+        bits: of a digit.
+        out: a Poly of the ring with acc's batch shape to write into, no operand.
+
+    Returns a value of acc's shape, in coefficients.
+
+    Raises:
+        As external_product; ParameterError: exponents of another shape.
+
+    Cost: an external product for each exponent from e_1 on that is not 0; on the CPU a ciphertext stays in
+    the cache throughout.
+    Source: Chillotti et al. 2018/421, algorithm 3.
+    """
+    acc, bsk = _operands(acc, bsk, "bsk")
+    bsk = acc._operand(bsk)
+    memory = None if out is None else _memory_of(acc.ring, out)
+    data = gadgets.blind_rotate(acc.ring, acc.data, acc.domain, bsk.data, bsk.domain, exponents, bits, memory)
+    return acc._result(data, "coef", out)
+
+
+def extract(c: Poly, i: int) -> Array:
+    """LWE vectors of coefficient i of the phase: (*batch, 1 + (k - 1) n), the body first, then the mask.
+
+    Their phase, body + <mask, s>, with s the coefficients of the secrets one after the other, is coefficient
+    i of c's phase.
+
+    Args:
+        c: ciphertexts, (*batch, k), k at least 2, modulo one q of at most 2**64.
+        i: the number of a coefficient.
+
+    Returns residues of the ring's dtype, on c's device.
+
+    Raises:
+        ParameterError: no ciphertexts, no such coefficient, or several moduli.
+
+    >>> import polygpu as pg
+    >>> pg.lattice.extract(pg.Ring(4, 17)([[9, 8, 0, 0], [1, 2, 3, 4]]), 1).tolist()
+    [8, 2, 1, 13, 14]
+    """
+    c = checked_poly(c, "c")
+    return gadgets.extract(c.ring, c.data, c.domain, i)
+
+
+def _operands(a: Poly, key: Poly, name: str = "key") -> tuple[Poly, Poly]:
+    a, key = checked_poly(a, "a"), checked_poly(key, name)
     if a.device != key.device:
-        raise DeviceError(f"key: on {key.device}, the value is on {a.device}; key.to({a.device!r}) moves it")
+        raise DeviceError(f"{name}: on {key.device}, the value is on {a.device}; .to({a.device!r}) moves it")
     return a, key
 
 
-def _ring(special: object) -> Ring:
-    if not isinstance(special, Ring):
-        raise ParameterError(f"special: {type(special).__name__}, must be a Ring")
-    return special
+def _ring(ring: object, name: str = "special") -> Ring:
+    if not isinstance(ring, Ring):
+        raise ParameterError(f"{name}: {type(ring).__name__}, must be a Ring")
+    return ring

@@ -189,6 +189,12 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         yield "digits times a key", _cpu.DigitProduct(*plan).run, arrays
         permuted = _cpu.DigitProduct(*plan[:-1], np.arange(N)[::-1].copy())
         yield "permuted digits times a key", permuted.run, arrays
+        limb = ring[:1]
+        gadget = _cpu.GadgetProduct(backend._native_basis(limb.basis), backend._native(limb.transform), 2, 2)
+        x, ggsw, c = (np.ones(shape, a.dtype) for shape in ((5, 1, N), (4, 2, 2, 2, 1, N), (5, 2, 1, N)))
+        yield "digits to a base", gadget.decompose, [x, np.ones((5, 2, 1, N), a.dtype)]
+        yield "GGSW", gadget.multiply, [ggsw[0], c, c.copy()]
+        yield "rotation", gadget.rotate, [ggsw, c, np.ones((5, 5), np.int64), c.copy()]
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))

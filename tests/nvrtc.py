@@ -32,12 +32,23 @@ from typing import Any
 import numpy as np
 
 from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import fft, integers, matmul, multiply, pointwise, rns, sampling, transform
+from polygpu.backends.cuda import (
+    fft,
+    integers,
+    lattice,
+    matmul,
+    multiply,
+    pointwise,
+    rns,
+    sampling,
+    transform,
+)
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Rows, fft_tile, split_passes
 from polygpu.backends.cuda.words import Card, word_bytes_of, word_of
 from polygpu.plans.basis import Basis, basis_of
+from polygpu.plans.lattice import Gadget
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
 from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
@@ -121,6 +132,11 @@ def entrywise_launches() -> Iterator[Launch]:
         for evaluated in (False, True):
             permutation = automorphism(64, "negacyclic", 3, evaluated)
             yield pointwise.permute_launch(basis, permutation, 64, **values)
+        gadget = Gadget(basis, None, 4, 2)
+        named = "q power scale offset n entries bits levels"
+        yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))
+        for less in (False, True):
+            yield lattice.turn_launch(basis, less, 64, **blank(lattice.TURN, "entries"))
         values = blank(integers.INTEGERS, "entries limbs")
         for source in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
             yield integers.integers_launch(basis, np.dtype(source), 64, **values)

@@ -37,7 +37,7 @@ LAYERS = [
     {"ops.pointwise", "ops.show", "ops.transform", "linalg"},
     {"ops.multiply"},
     {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation", "ops.points", "ops.rns"},
-    {"ops.lattice"},
+    {"ops.gadget", "ops.lattice"},
     {"poly", "presets"},
     {"ring", "recording"},
     {"functions", "lattice", "rns"},

@@ -122,6 +122,12 @@ NB_MODULE(_cpu, module) {
              nb::arg("own_rows"), nb::arg("own_total"), nb::arg("key_rows"), nb::arg("key_total"),
              nb::arg("transformed"), nb::arg("index").none())
         .def("run", &DigitProduct::run, nb::arg("digits"), nb::arg("own").none(), nb::arg("key"), nb::arg("out"));
+    nb::class_<GadgetProduct>(module, "GadgetProduct")
+        .def(nb::init<const Basis &, const Transform *, unsigned, unsigned>(), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 3>(), nb::arg("basis"), nb::arg("transform").none(), nb::arg("bits"), nb::arg("levels"))
+        .def("decompose", &GadgetProduct::decompose, nb::arg("x"), nb::arg("out"))
+        .def("multiply", &GadgetProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
+        .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // many moduli take long

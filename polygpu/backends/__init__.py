@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import BackendUnavailable, DeviceError
 from ..plans.basis import Basis
-from ..plans.lattice import DigitProduct
+from ..plans.lattice import DigitProduct, Gadget
 from ..plans.ntt import NttPlan, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliarySize, FftProductPlan, Plan
@@ -174,6 +174,21 @@ class Backend(Arithmetic, Protocol):
         """Sums of products of digits and a key (plans/lattice.py): out (*batch, 2, limbs, n), evaluated.
 
         Digits in coefficients are left as anything.
+        """
+
+    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
+        """Residues of the digits of (*batch, 1, n), (*batch, levels, 1, n)."""
+
+    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+        """out_j = sum of digit_l(c_i) ggsw[i, l, j] of coefficients c and out, (*batch, k, 1, n).
+
+        ggsw (k, levels, k, 1, n) is evaluated; out may be c.
+        """
+
+    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """c times X^e_0, then for each i from 1 on c + ggsws[i - 1] (X^e_i c - c); out is not c.
+
+        Exponents are int64 on the host, (*batch, 1 + count), below the order of X.
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:

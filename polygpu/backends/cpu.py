@@ -17,7 +17,7 @@ from ..exact.crt import ints_to_words
 from ..memory import SMALL_ARRAY
 from ..plans.basis import Basis
 from ..plans.crt import composition_of, words_of
-from ..plans.lattice import DigitProduct
+from ..plans.lattice import DigitProduct, Gadget
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
@@ -385,6 +385,27 @@ class CpuBackend(HostMemory):
                 None if plan.permutation is None else plan.permutation.index,
             )
         native.run(digits, own, key, out)
+
+    def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
+        native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")
+        if native is None:
+            transform = None if gadget.transform is None else self._native(gadget.transform)
+            basis = self._native_basis(gadget.basis)
+            native = _cpu.GadgetProduct(basis, transform, gadget.bits, gadget.levels)
+            gadget.handles["cpu"] = native
+        return native
+
+    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_gadget(gadget).decompose(x, out)
+
+    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_gadget(gadget).multiply(ggsw, c, out)
+
+    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_gadget(gadget).rotate(ggsws, c, exponents, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """See Backend."""

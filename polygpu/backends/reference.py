@@ -461,6 +461,56 @@ class ReferenceBackend(HostMemory):
                             total[x] += int(row[k]) * factors[x]
                     item[c, i] = np.array([v % q for v in total], out.dtype)
 
+    def decompose(self, gadget: Any, x: Array, out: Array) -> None:
+        """The digits of y, from the least significant one up."""
+        q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
+        base, n = 1 << bits, x.shape[-1]
+        rows = out.reshape(-1, levels, n)
+        for row, result in zip(x.reshape(-1, n).tolist(), rows, strict=True):
+            rest = [(2 * v * base**levels + q) // (2 * q) % base**levels for v in row]
+            for i in reversed(range(levels)):
+                digits = [(v + base // 2) % base - base // 2 for v in rest]
+                rest = [(v - d) // base for v, d in zip(rest, digits, strict=True)]
+                result[i] = np.array([d % q for d in digits], out.dtype)
+
+    def gadget_product(self, gadget: Any, ggsw: Array, c: Array, out: Array) -> None:
+        """Products of polynomials, added up."""
+        k, n = c.shape[-3], c.shape[-1]
+        plan, q = gadget.transform, gadget.basis.moduli[0]
+        digits = np.empty((*c.shape[:-2], gadget.levels, 1, n), c.dtype)
+        self.decompose(gadget, c, digits)
+        items = self._evaluated(plan, digits).reshape(-1, k * gadget.levels, n).tolist()
+        factors = ggsw.reshape(k * gadget.levels, k, n).tolist()
+        values = np.empty((len(items), k, 1, n), c.dtype)
+        for item, result in zip(items, values, strict=True):
+            for j in range(k):
+                rows = zip(item, factors, strict=True)
+                terms = [[x * y for x, y in zip(d, f[j], strict=True)] for d, f in rows]
+                result[j, 0] = np.array([sum(column) % q for column in zip(*terms, strict=True)], c.dtype)
+        self.intt(plan, values, out.reshape(values.shape))
+
+    def gadget_rotation(self, gadget: Any, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """One step after the other."""
+        q, n, sign = gadget.basis.moduli[0], c.shape[-1], -1 if gadget.transform.kind == "negacyclic" else 1
+
+        def turned(row: list[int], e: int) -> list[int]:
+            placed = [0] * n
+            for i, v in enumerate(row):
+                placed[(i + e) % n] = v * sign ** ((i + e) // n) % q
+            return placed
+
+        k = c.shape[-3]
+        items = zip(c.reshape(-1, k, n).tolist(), exponents.reshape(-1, exponents.shape[-1]), strict=True)
+        for place, (rows, powers) in zip(np.ndindex(c.shape[:-3]), items, strict=True):
+            total = [turned(row, int(powers[0])) for row in rows]
+            for e, ggsw in zip(powers[1:].tolist(), ggsws, strict=True):
+                pairs = [zip(turned(row, e), row, strict=True) for row in total]
+                moved = np.array([[[(x - y) % q for x, y in pair]] for pair in pairs], c.dtype)
+                self.gadget_product(gadget, ggsw, moved, moved)
+                sums = zip(total, moved[:, 0].tolist(), strict=True)
+                total = [[(x + y) % q for x, y in zip(a, b, strict=True)] for a, b in sums]
+            out[place] = np.array(total, c.dtype)[:, None]
+
     def _evaluated(self, plan: Any, x: Array) -> Array:
         out = np.empty_like(x)
         self.ntt(plan, x, out)

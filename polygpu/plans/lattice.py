@@ -1,10 +1,10 @@
-"""Key switching: which rows of digits, values and keys belong together."""
+"""Key switching and gadgets: which rows of digits, values and keys belong together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .basis import Handles
+from .basis import Basis, Handles
 from .ntt import NttPlan
 from .permutation import Permutation
 
@@ -27,3 +27,23 @@ class DigitProduct:
     transformed: bool = False
     permutation: Permutation | None = None
     handles: Handles = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Gadget:
+    """Digits to a base B = 2^bits, `levels` of them, modulo the one modulus q of a basis, B^levels <= q.
+
+    Of x in [0, q) they are those of y = floor((2 x B^levels + q) / (2 q)) mod B^levels, in [-B/2, B/2), the
+    most significant first.
+    """
+
+    basis: Basis
+    transform: NttPlan | None  # complete; of products
+    bits: int
+    levels: int
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def offset(self) -> int:
+        """Of y more this, digits to the base B are the wanted ones more B/2."""
+        return sum(1 << (self.bits * (i + 1) - 1) for i in range(self.levels))

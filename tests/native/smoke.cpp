@@ -415,6 +415,45 @@ template <class T> void check_integers(u64 q, size_t n) {
             }
         }
 }
+u64 digit_of(u64 q, u64 x, unsigned bits, unsigned levels, unsigned level) {
+    const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
+    u128 quotient = 0, rest = 0;  // of x power, bit by bit: power may be 2^64
+    for (unsigned i = 64; i-- > 0;) {
+        rest = 2 * rest + (x >> i & 1 ? power % modulus : 0), quotient *= 2;
+        if (x >> i & 1) quotient += power / modulus;
+        while (rest >= modulus) rest -= modulus, ++quotient;
+    }
+    u64 y = (u64)(quotient + (2 * rest >= modulus));
+    for (unsigned i = levels; i-- > level;) {  // from the least significant digit up
+        const u64 mask = ((u64)2 << (bits - 1)) - 1, low = y & mask, middle = (u64)1 << (bits - 1);
+        if (i == level) return low < middle ? low : low - middle - middle + q;
+        y = (bits < 64 ? y >> bits : 0) + (low >= middle);
+    }
+    return 0;
+}
+template <class T> void check_decompose(u64 q, unsigned bits, unsigned levels, size_t n) {
+    const Modulus m = make_modulus(q);
+    const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
+    Gadget gadget{q, bits, levels, 0, 0, 0};
+    for (unsigned i = 0; i < levels; ++i) gadget.offset += (u64)1 << (bits * i + bits - 1);
+    if (power < modulus) {
+        gadget.power = (u64)power;
+        u128 rest = power;
+        for (size_t i = 0; i < 8 * sizeof(T); ++i) {
+            rest *= 2, gadget.scale *= 2;
+            if (rest >= modulus) rest -= modulus, ++gadget.scale;
+        }
+    }
+    const std::vector<T> x = residues<T>(n, m);
+    std::vector<T> expected(n * levels);
+    for (size_t j = 0; j < n; ++j)
+        for (unsigned i = 0; i < levels; ++i) expected[i * n + j] = (T)digit_of(q, x[j], bits, levels, i);
+    for (const Isa *isa : isas_with(&Isa::integers, &IntegerKernels::widen)) {
+        std::vector<T> y(n * levels);
+        isa->integers.decompose(x.data(), y.data(), n, gadget);
+        expect(y == expected, isa, "digits", q, n);
+    }
+}
 // Sums of words of random residues: every instruction set as the portable one, all digits and no more written.
 template <class T> void check_sums(u64 below, size_t count, size_t digits, size_t n) {
     std::vector<T> y(count * n);
@@ -479,6 +518,12 @@ int main(int count, char **names) {
         for (u64 q : {(u64)3, (u64)1 << 50, (u64)4611686018427387847, ((u64)1 << 63) - 25, (u64)1 << 63,
                       (u64)18446744073709551557u, (u64)0})
             check_integers<u64>(q, n);
+        for (u64 q : {(u64)12289, (u64)2147483647, (u64)4294967291, (u64)1 << 32})
+            check_decompose<u32>(q, 4, 3, n), check_decompose<u32>(q, 13, 1, n), check_decompose<u32>(q, 1, 13, n);
+        check_decompose<u32>((u64)1 << 32, 8, 4, n);
+        for (u64 q : {(u64)1 << 50, (u64)4611686018427387847, ((u64)1 << 63) - 25, (u64)18446744073709551557u, (u64)0})
+            check_decompose<u64>(q, 10, 3, n), check_decompose<u64>(q, 50, 1, n), check_decompose<u64>(q, 7, 7, n);
+        check_decompose<u64>(0, 64, 1, n), check_decompose<u64>(0, 8, 8, n);
         check_sums<u32>((u64)1 << 30, 5, 4, n), check_sums<u64>((u64)1 << 50, 12, 12, n);
         check_sums<u64>((u64)1 << 60, 3, 4, n), check_sums<u64>((u64)1 << 50, 1, 2, n);
     }

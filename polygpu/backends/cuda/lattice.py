@@ -1,21 +1,58 @@
-"""Key switching: transforms of digits and their products with a key."""
+"""Key switching and gadgets: digits, their transforms and their products with keys."""
 
 from __future__ import annotations
 
 from math import prod
 
-from ...plans.basis import basis_of
-from ...plans.lattice import DigitProduct
+from ...plans.basis import Basis, basis_of
+from ...plans.lattice import DigitProduct, Gadget
 from ...plans.ntt import part_of
 from ...plans.rns import runs_of
 from .. import Array
+from .launch import POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
 from .pointwise import Pointwise
 from .rns import Rns
 
+_FILE = "lattice.cu"
+_WORD = (1 << 64) - 1
+
+DECOMPOSE = Struct(
+    _FILE,
+    "DecomposeParameters<u64>",
+    ("x y", POINTER),
+    ("q power scale offset n entries", U64),
+    ("bits levels", U32),
+)
+TURN = Struct(
+    _FILE,
+    "TurnParameters<u64>",
+    ("x exponents y moduli", POINTER),
+    ("n order entries step", U64),
+    ("rows", U32),
+)
+
+
+def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
+    """The digits of so many entries."""
+    q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
+    scale = (power << 8 * gadget.basis.dtype.itemsize) // q
+    if power == q:
+        power = scale = 0
+    numbers = {"q": q & _WORD, "power": power, "scale": scale, "offset": gadget.offset & _WORD}
+    sizes = {"n": n, "entries": entries, "bits": gadget.bits, "levels": gadget.levels}
+    parameters = DECOMPOSE(**numbers, **sizes, **values)
+    return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
+
+
+def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch:
+    """Products of so many entries with powers of X, less what they were."""
+    parameters = TURN(entries=entries, **values)
+    return entrywise(_FILE, f"turn<{ctype(basis)}, {cbool(less)}>", entries, parameters)
+
 
 class Lattice(Pointwise, Rns, Matmul):
-    """Launches of kernels of the other operations."""
+    """Kernels of lattice.cu, and launches of the other operations'."""
 
     def digit_product(
         self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
@@ -54,3 +91,61 @@ class Lattice(Pointwise, Rns, Matmul):
         for first, count in runs_of(i for i in range(digits * limbs) if i not in taken):
             part = part_of(plan.transform, tuple(i % limbs for i in range(first, first + count)))
             self.ntt(part, rows, rows, first)
+
+    # ---- gadgets ----
+
+    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+
+        def recipe() -> Recipe:
+            made = Recipe(2)
+            made.launch(decompose_launch(gadget, x.shape[-1], x.size, x=0, y=0), 0, 1)
+            return made
+
+        self.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
+
+    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        (k, n), plan = (c.shape[-3], c.shape[-1]), gadget.transform
+        assert plan is not None
+        items = prod(c.shape[:-3])
+        with self._scope:
+            digits = self.xp.empty((items, k * gadget.levels, 1, n), c.dtype)
+        self.decompose(gadget, c, digits)
+        self.ntt(plan, digits, digits)
+        sums, matrix = out.reshape(1, items, k, 1, n), ggsw.reshape(1, k * gadget.levels, k, 1, n)
+        self.matmul_points(gadget.basis, digits[None], matrix, sums)
+        self.intt(plan, out, out)
+
+    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        powers = self.from_host(exponents.reshape(-1, exponents.shape[-1]))
+        with self._scope:
+            moved = self.xp.empty_like(out)
+        self._turn(gadget, c, powers[:, 0], out, less=False)
+        for i, ggsw in enumerate(ggsws, 1):
+            self._turn(gadget, out, powers[:, i], moved, less=True)
+            self.gadget_product(gadget, ggsw, moved, moved)
+            self.pointwise(gadget.basis, "add", out, moved, None, out)
+
+    def _turn(self, gadget: Gadget, x: Array, exponents: Array, out: Array, less: bool) -> None:
+        """X to the power of each item's exponent times the item, less the item; exponents: int64, strided."""
+        k, n, step = x.shape[-3], x.shape[-1], exponents.strides[0] // exponents.dtype.itemsize
+        assert gadget.transform is not None
+        order = 2 * n if gadget.transform.kind == "negacyclic" else n
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(gadget.basis)
+            sizes = {"n": n, "order": order, "step": step, "rows": k}
+            where = {"x": 0, "exponents": 0, "y": 0, "moduli": self.address(moduli.value)}
+            made = Recipe(3, moduli)
+            made.launch(turn_launch(gadget.basis, less, x.size, **sizes, **where), 0, 1, 2)
+            return made
+
+        self.run(gadget.handles, ("turn", less, x.shape, step), recipe, x, exponents, out)

@@ -1,0 +1,188 @@
+"""Gadgets: digits of a value to a base, and products with ciphertexts that hide multiples of weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays import as_integers, contiguous, empty
+from ..backends import Array, backend_of
+from ..checks import Domain, integer, shown
+from ..errors import NotNTTFriendly, OutputError, ParameterError
+from ..plans.basis import Basis, basis_of
+from ..plans.cache import cached
+from ..plans.lattice import Gadget
+from ..plans.ntt import NttPlan
+from .batch import result_array, result_shape
+from .pointwise import negate, pointwise
+from .transform import to_domain
+
+if TYPE_CHECKING:
+    from ..ring import Ring
+
+
+def gadget_of(ring: Ring, bits: object, levels: object, multiplies: bool = False) -> Gadget:
+    """The plan of digits modulo a ring's one modulus; `multiplies`: of products too."""
+    if len(ring.moduli) != 1 or ring.basis.wide:
+        raise ParameterError(
+            f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
+        )
+    if multiplies and ring.leaf_size != 1:
+        raise NotNTTFriendly(f"{ring!r} has no complete transform; ntt_primes gives moduli that have one")
+    return _plan(ring.basis, ring.transform if multiplies else None, bits, levels)
+
+
+def _plan(basis: Basis, transform: NttPlan | None, bits: object, levels: object) -> Gadget:
+    b, count, q = integer(bits, "bits"), integer(levels, "levels"), basis.moduli[0]
+    if b < 1 or count < 1 or 1 << min(b, 65) * min(count, 65) > q:
+        raise ParameterError(
+            f"bits, levels: {shown(b)} and {shown(count)} must be at least 1, and 2**(bits * levels) at most "
+            f"q = {q}"
+        )
+    return cached(("gadget", basis, transform, b, count), lambda: Gadget(basis, transform, b, count))
+
+
+def weights(ring: Ring, bits: object, levels: object) -> tuple[int, ...]:
+    """g_i, the integer nearest to q / B^i, halves up."""
+    gadget, q = gadget_of(ring, bits, levels), ring.moduli[0]
+    powers = [1 << gadget.bits * (i + 1) for i in range(gadget.levels)]
+    return tuple((2 * q + p) // (2 * p) for p in powers)
+
+
+def decompose(
+    ring: Ring, x: Array, domain: Domain, bits: object, levels: object, out: Array | None = None
+) -> Array:
+    """The digits, (*batch, levels), in coefficients."""
+    gadget = gadget_of(ring, bits, levels)
+    x = to_domain(ring, x, domain, "coef")
+    compute, (*batch, rows, n) = backend_of(x), x.shape
+    data = result_array(compute, (*batch, gadget.levels, rows, n), out, x)
+    compute.decompose(gadget, x, data)
+    return data
+
+
+def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: object, count: int) -> Gadget:
+    """The plan of products of ciphertexts with matrices, which have `count` axes before their own."""
+    k = c.shape[-3] if c.ndim > 2 else 0
+    shape = ggsw.shape[count:-2]
+    if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k:
+        raise ParameterError(
+            f"ggsw: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the last three axes of the "
+            "first must be (k, levels, k), and the last of the second k, the components"
+        )
+    if domain != "eval":
+        raise ParameterError("ggsw: in coefficients; keep it evaluated, as ggsw.ntt()")
+    return gadget_of(ring, bits, shape[1], multiplies=True)
+
+
+def external_product(
+    ring: Ring,
+    ggsw: Array,
+    ggsw_domain: Domain,
+    c: Array,
+    domain: Domain,
+    bits: object,
+    out: Array | None = None,
+) -> Array:
+    """The sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
+    gadget = _checked_product(ring, ggsw, ggsw_domain, c, bits, 0)
+    compute = backend_of(c)
+    data = result_array(compute, c.shape, out, c, ggsw)
+    compute.gadget_product(gadget, ggsw, to_domain(ring, c, domain, "coef"), data)
+    return to_domain(ring, data, "coef", domain, data if domain == "eval" else None)
+
+
+def cmux(
+    ring: Ring, ggsw: Array, ggsw_domain: Domain, arrays: tuple[Array, Array], domain: Domain, bits: object
+) -> Array:
+    """c0 + ggsw x (c1 - c0), of operands in one domain."""
+    first, second = arrays
+    result_shape(first, second)
+    difference = pointwise(ring.basis, "sub", second, first)
+    product = external_product(ring, ggsw, ggsw_domain, difference, domain, bits, difference)
+    return pointwise(ring.basis, "add", product, first, product)
+
+
+def blind_rotate(
+    ring: Ring,
+    c: Array,
+    domain: Domain,
+    ggsws: Array,
+    ggsw_domain: Domain,
+    exponents: object,
+    bits: object,
+    out: Array | None = None,
+) -> Array:
+    """c X^(e_0 + sum e_i s_i), by one cmux for each i, in coefficients."""
+    gadget = _checked_product(ring, ggsws, ggsw_domain, c, bits, 1)
+    powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws))
+    compute = backend_of(c)
+    if out is not None and any(x is out for x in (c, ggsws)):
+        raise OutputError("out: is an operand, which is read until the end; give other memory")
+    data = result_array(compute, c.shape, out, c, ggsws)
+    compute.gadget_rotation(gadget, ggsws, to_domain(ring, c, domain, "coef"), powers, data)
+    return data
+
+
+def _checked_exponents(ring: Ring, exponents: object, batch: tuple[int, ...], count: int) -> Array:
+    """On the host, int64 modulo the order of X, (*batch, 1 + count)."""
+    given = as_integers(exponents, "exponents")
+    array = backend_of(given).to_host(given)
+    if array.shape[-1:] != (count + 1,):
+        raise ParameterError(
+            f"exponents: shape {array.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
+        )
+    order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
+    reduced = (array % order).astype(np.int64)
+    try:
+        return np.ascontiguousarray(np.broadcast_to(reduced, (*batch, count + 1)))
+    except ValueError:
+        raise ParameterError(
+            f"exponents: batch shape {array.shape[:-1]}, that of the ciphertexts is {batch}"
+        ) from None
+
+
+def extract(ring: Ring, c: Array, domain: Domain, index: object) -> Array:
+    """The LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
+
+    Coefficient i of a s is the sum over j of a_(i - j) s_j, where a_(i - j) with j > i wraps around X^n.
+    """
+    i = integer(index, "i")
+    if not 0 <= i < ring.n:
+        raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
+    if len(ring.moduli) != 1 or ring.basis.wide:
+        raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
+    if c.ndim < 3 or c.shape[-3] < 2:
+        raise ParameterError(f"c: batch shape {c.shape[:-2]}; the last axis must be that of a ciphertext")
+    x, compute = to_domain(ring, c, domain, "coef"), backend_of(c)
+    wrapped = negate(ring.basis, x) if ring.kind == "negacyclic" else x
+    with compute.device_scope():
+        masks = [x[..., 1:, 0, : i + 1][..., ::-1], wrapped[..., 1:, 0, i + 1 :][..., ::-1]]
+        joined = compute.xp.concatenate(masks, axis=-1).reshape(*x.shape[:-3], -1)
+        return compute.xp.concatenate([x[..., 0, 0, i : i + 1], joined], axis=-1)  # type: ignore[no-any-return]
+
+
+def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
+    """The digits of integers modulo q as int64, along a new last axis."""
+    modulus = integer(q, "q")
+    if not 2 <= modulus <= 1 << 64:
+        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+    basis = basis_of((modulus,))
+    gadget = _plan(basis, None, bits, levels)
+    integers = as_integers(x, "x")
+    if integers.dtype == object:
+        integers = (integers % modulus).astype(np.uint64)
+    compute, shape = backend_of(integers), integers.shape
+    if not integers.size:
+        with compute.device_scope():
+            return compute.xp.zeros((*shape, gadget.levels), np.int64)  # type: ignore[no-any-return]
+    words = empty(compute, (1, integers.size), basis.dtype)
+    compute.reduce_integers(basis, contiguous(integers).reshape(1, -1), words[None])
+    digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
+    compute.decompose(gadget, words, digits)
+    with compute.device_scope():
+        xp = compute.xp
+        values = digits.reshape(gadget.levels, -1).astype(np.uint64)
+        signed = xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
+        return xp.ascontiguousarray(signed.view(np.int64).T).reshape(*shape, gadget.levels)  # type: ignore[no-any-return]

@@ -1,0 +1,344 @@
+"""Gadgets, on every device: digits and products against Python ints, noise against theory."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, backend, on, over, there
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import draw, everywhere
+
+import polygpu as pg
+from polygpu import Poly, Ring, lattice
+
+GOLDILOCKS = 2**64 - 2**32 + 1
+RINGS = {
+    "30 bits": Ring(16, pg.ntt_primes(16, 30)),
+    "31 bits": Ring(8, pg.ntt_primes(8, 31)),
+    "32 bits": Ring(8, pg.ntt_primes(8, 32)),
+    "50 bits": Ring(16, pg.ntt_primes(16, 50)),
+    "62 bits": Ring(8, pg.ntt_primes(8, 62)),
+    "63 bits": Ring(8, pg.ntt_primes(8, 63)),
+    "Goldilocks": Ring(16, GOLDILOCKS),
+    "cyclic": Ring(16, pg.ntt_primes(16, 40, kind="cyclic"), kind="cyclic"),
+    "2^32": Ring(5, 2**32),
+    "2^64": Ring(5, 2**64),
+    "2^20": Ring(12, 2**20),
+    "2^63": Ring(5, 2**63),
+    "3": Ring(4, 3),
+    "2^64 - 59": Ring(7, 2**64 - 59),
+}
+COMPLETE = ["30 bits", "32 bits", "50 bits", "62 bits", "Goldilocks", "cyclic"]
+GADGETS = [
+    (1, 1),
+    (1, 7),
+    (2, 3),
+    (8, 2),
+    (7, 4),
+    (16, 2),
+    (10, 3),
+    (32, 2),
+    (20, 3),
+    (30, 1),
+    (64, 1),
+    (1, 64),
+]
+
+
+def fitting(q: int) -> list[tuple[int, int]]:
+    return [(bits, levels) for bits, levels in GADGETS if 1 << bits * levels <= q]
+
+
+# ---- definitions, in Python ints ----
+
+
+def digits_of(x: int, q: int, bits: int, levels: int) -> list[int]:
+    base = 1 << bits
+    rest, found = (2 * x * base**levels + q) // (2 * q) % base**levels, []
+    for _ in range(levels):
+        digit = (rest + base // 2) % base - base // 2
+        found.append(digit)
+        rest = (rest - digit) // base
+    return found[::-1]
+
+
+def product(a: list[int], b: list[int], sign: int) -> list[int]:
+    """Modulo X^n - sign."""
+    n, c = len(a), [0] * len(a)
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            c[(i + j) % n] += x * y * (sign if i + j >= n else 1)
+    return c
+
+
+def sign_of(R: Ring) -> int:
+    return -1 if R.kind == "negacyclic" else 1
+
+
+def external(R: Ring, ggsw: np.ndarray, c: np.ndarray, bits: int) -> np.ndarray:
+    """ggsw (k, levels, k, n), c (k, n)."""
+    k, levels = ggsw.shape[:2]
+    total = np.zeros((k, R.n), object)
+    for i in range(k):
+        digits = [digits_of(int(x), R.moduli[0], bits, levels) for x in c[i]]
+        for level in range(levels):
+            digit = [d[level] for d in digits]
+            for j in range(k):
+                total[j] += product(digit, ggsw[i, level, j].tolist(), sign_of(R))
+    return total % R.modulus
+
+
+def turned(R: Ring, row: np.ndarray, e: int) -> np.ndarray:
+    moved = np.zeros(R.n, object)
+    for i, v in enumerate(row):
+        moved[(i + e) % R.n] = v * sign_of(R) ** ((i + e) // R.n)
+    return moved % R.modulus
+
+
+# ---- digits ----
+
+
+def around(*numbers: int) -> list[int]:
+    return [x + d for x in numbers for d in (-2, -1, 0, 1, 2)]
+
+
+def edges(q: int, bits: int, levels: int) -> list[int]:
+    """Next to where the rounding turns and where digits do."""
+    power, rng = 1 << bits * levels, random.Random(q)
+    values = around(0, q // 2, q - 1, q // (2 * power), q - q // (2 * power), q >> bits, q // power)
+    for _ in range(20):
+        m = rng.randrange(power)
+        values += around(m * q // power, (2 * m + 1) * q // (2 * power))
+    return [v % q for v in values]
+
+
+@over(RINGS, ["30 bits", "2^32", "63 bits", "2^64"])
+def test_digits(name: str) -> None:
+    R = RINGS[name]
+    (q,) = R.moduli
+    for bits, levels in fitting(q):
+        values = edges(q, bits, levels)
+        values += [0] * (-len(values) % (2 * R.n))
+        x = np.array(values, object).reshape(2, -1, R.n)
+        found = lattice.decompose(R(x), bits, levels)
+        expected = [[digits_of(v, q, bits, levels) for v in row] for row in x.reshape(-1, R.n).tolist()]
+        wanted = np.array(expected, object).transpose(0, 2, 1).reshape(*x.shape[:2], levels, R.n)
+        np.testing.assert_array_equal(found.to_bigints(), wanted % q)
+        assert found.domain == "coef" and type(found.data) is backend().xp.ndarray
+        weights = lattice.gadget(R, bits, levels)
+        assert list(weights) == [(2 * q + (1 << bits * i)) // (2 << bits * i) for i in range(1, levels + 1)]
+        sums = (wanted.transpose(0, 1, 3, 2) * np.array(weights, object)).sum(axis=-1)
+        error = (x - sums + q // 2) % q - q // 2
+        bound = q / (2 << bits * levels) + levels * 2**bits / 4
+        assert max(abs(int(e)) for e in error.ravel()) <= bound + 1e-9 * q
+        out = R.zeros(found.shape)
+        assert lattice.decompose(R(x), bits, levels, out=out) is out and out == found
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 2**64), st.data())
+def test_digits_of_any_modulus(q: int, data: st.DataObject) -> None:
+    total = data.draw(st.integers(1, q.bit_length() - 1))
+    bits = data.draw(st.integers(1, total))
+    levels = total // bits
+    n = data.draw(st.integers(1, 40))
+    x = [data.draw(st.integers(0, q - 1)) for _ in range(n)]
+    found = lattice.decompose(Ring(n, q)(x), bits, levels).to_bigints()
+    assert [[v % q for v in digits_of(v, q, bits, levels)] for v in x] == found.T.tolist()
+    assert [digits_of(v, q, bits, levels) for v in x] == lattice.decompose_integers(
+        x, q, bits, levels
+    ).tolist()
+
+
+@everywhere
+def test_digits_of_integers() -> None:
+    for q in (3, 12289, 2**31 - 1, 2**32, 2**50, GOLDILOCKS, 2**64):
+        for bits, levels in fitting(q):
+            values = edges(q, bits, levels)
+            expected = [digits_of(v, q, bits, levels) for v in values]
+            assert lattice.decompose_integers(values, q, bits, levels).tolist() == expected
+            array = there(np.array(values, np.uint64).reshape(5, -1))
+            found = lattice.decompose_integers(array, q, bits, levels)
+            assert type(found) is type(array) and found.dtype == np.int64
+            assert found.reshape(-1, levels).tolist() == expected
+            assert lattice.decompose_integers([-1, -q, q + 1], q, bits, levels).tolist() == [
+                digits_of(v % q, q, bits, levels) for v in (-1, -q, q + 1)
+            ]
+    assert lattice.decompose_integers(np.zeros((0, 3), np.int64), 17, 2, 2).shape == (0, 3, 2)
+
+
+def test_modulus_switching() -> None:
+    """Of one level: x 2N / q, rounded."""
+    rng, q = random.Random(1), 2**32
+    x = [rng.randrange(q) for _ in range(100)]
+    found = lattice.decompose_integers(x, q, 11, 1)[..., 0] % 2048
+    assert found.tolist() == [(2 * v * 2048 + q) // (2 * q) % 2048 for v in x]
+
+
+# ---- products ----
+
+
+@over(COMPLETE, ["30 bits", "50 bits"])
+def test_external_product(name: str) -> None:
+    R = RINGS[name]
+    for k, bits, levels, batch in ((2, 4, 3, (2,)), (2, 14, 2, ()), (3, 7, 2, (2, 1)), (1, 8, 1, (3,))):
+        matrix, c = draw(R, (k, levels, k), bits), draw(R, (*batch, k), levels)
+        ggsw = R(matrix).ntt()
+        rows = [external(R, matrix, item, bits) for item in c.reshape(-1, k, R.n)]
+        expected = np.array(rows, object).reshape(c.shape)
+        for value in (R(c), R(c).ntt()):
+            found = lattice.external_product(ggsw, value, bits)
+            assert found.domain == value.domain and found.shape == value.shape
+            np.testing.assert_array_equal(found.to_bigints(), expected)
+            copy = value.copy()
+            assert lattice.external_product(ggsw, copy, bits, out=copy) is copy and copy == found
+            other = draw(R, (*batch, k), 7)
+            chosen = lattice.cmux(ggsw, R(other), value, bits)
+            difference = (c - other) % R.modulus
+            rows = [external(R, matrix, item, bits) for item in difference.reshape(-1, k, R.n)]
+            wanted = (other + np.array(rows, object).reshape(c.shape)) % R.modulus
+            np.testing.assert_array_equal(chosen.to_bigints(), wanted)
+
+
+@over(COMPLETE, ["30 bits", "cyclic"])
+def test_blind_rotate(name: str) -> None:
+    R = RINGS[name]
+    order = 2 * R.n if R.kind == "negacyclic" else R.n
+    for k, bits, levels, batch, count in ((2, 5, 2, (2,), 4), (2, 9, 1, (), 2), (2, 5, 2, (3,), 0)):
+        keys, acc = draw(R, (count, k, levels, k), bits), draw(R, (*batch, k), levels)
+        exponents = np.random.default_rng(1).integers(-order, 2 * order, (*batch, count + 1))
+        if count:
+            exponents[..., 1] = 0
+        expected = []
+        for item, powers in zip(acc.reshape(-1, k, R.n), exponents.reshape(-1, count + 1), strict=True):
+            total = np.array([turned(R, row, int(powers[0] % order)) for row in item])
+            for key, e in zip(keys, powers[1:], strict=True):
+                moved = np.array([turned(R, row, int(e % order)) for row in total])
+                total = (total + external(R, key, (moved - total) % R.modulus, bits)) % R.modulus
+            expected.append(total)
+        bsk = R(keys).ntt() if count else R.zeros(keys.shape[:-1]).ntt()
+        for value in (R(acc), R(acc).ntt()):
+            found = lattice.blind_rotate(value, bsk, exponents, bits)
+            assert found.domain == "coef"
+            np.testing.assert_array_equal(found.to_bigints().reshape(-1, k, R.n), np.array(expected))
+            out = R.zeros(found.shape)
+            assert lattice.blind_rotate(value, bsk, exponents, bits, out=out) is out and out == found
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["30 bits", "50 bits", "cyclic", "2^32", "2^64"])
+def test_extracted_vectors_have_the_phase_of_their_coefficient(name: str) -> None:
+    R = RINGS[name]
+    (q,) = R.moduli
+    for k in (2, 3):
+        c, s = draw(R, (2, k), k), draw(R, (k - 1,), k + 1)
+        value = R(c).ntt() if name == "50 bits" else R(c)
+        for i in (0, 1, R.n - 1):
+            found = lattice.extract(value, i)
+            assert found.dtype == R.dtype and found.shape == (2, 1 + (k - 1) * R.n)
+            for item, vector in zip(c, found.tolist(), strict=True):
+                phase = int(item[0][i])
+                for a, secret in zip(item[1:], s, strict=True):
+                    phase += product(a.tolist(), secret.tolist(), sign_of(R))[i]
+                secrets = s.ravel().tolist()
+                assert (
+                    vector[0] + sum(a * b for a, b in zip(vector[1:], secrets, strict=True)) - phase
+                ) % q == 0
+
+
+# ---- under encryption ----
+
+
+def encrypted(R: Ring, s: Poly, messages: Poly, seed: int) -> Poly:
+    """RLWE encryptions (*batch, 2) of messages in coefficients."""
+    mask = R.random(messages.shape, seed=seed)
+    noise = R.binomial(4, messages.shape, seed=seed + 1)
+    return pg.stack([messages + noise - mask * s, mask], axis=-1)
+
+
+def ggsw_of(R: Ring, s: Poly, bits_hidden: list[int], bits: int, levels: int, seed: int) -> Poly:
+    """GGSW encryptions of bits: (count, 2, levels, 2), evaluated."""
+    count = len(bits_hidden)
+    zeros = encrypted(R, s, R.zeros((count, 2, levels)), seed)
+    data = zeros.to_bigints()
+    for i, m in enumerate(bits_hidden):
+        for component in range(2):
+            for level, weight in enumerate(lattice.gadget(R, bits, levels)):
+                data[i, component, level, component, 0] += m * weight
+    return R(data).ntt()
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("q", [pg.ntt_primes(64, 31)[0], pg.ntt_primes(64, 50)[0]])
+def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
+    """The phase turns by the exponents of the hidden bits, and the noise stays within its bound."""
+    R, bits, levels, hidden = Ring(64, q), 7, 3, [1, 0, 1, 1, 0, 1]
+    s = R.ternary(seed=1)
+    key = ggsw_of(R, s, hidden, bits, levels, 2)
+    message = R([q // 8 * (i % 8) for i in range(64)])
+    acc = encrypted(R, s, pg.stack([message, message]), 9)
+    exponents = np.array([[3, 5, 7, 11, 100, 13, 17], [0, 1, 2, 3, 4, 5, 6]])
+    turned_by = [(e[0] + sum(b * x for b, x in zip(hidden, e[1:], strict=True))) for e in exponents.tolist()]
+    found = lattice.blind_rotate(acc, key, exponents, bits)
+    # A step: 2 levels n digits of at most B/2 times |e| <= 4, and the rounding of the digits for
+    # the body and for each coefficient of s.
+    step = 2 * levels * 64 * 2**bits / 2 * 4 + (1 + 64) * (
+        q / 2 / 2 ** (bits * levels) + levels * 2**bits / 4
+    )
+    for item, e in zip(found, turned_by, strict=True):
+        phase = item[0] + item[1] * s
+        noise = (phase - message.mul_monomial(int(e))).norm(math.inf)
+        assert 0 < noise <= 4 + len(hidden) * step < q / 16
+
+
+def test_refused() -> None:
+    R = RINGS["30 bits"]
+    ggsw, c = R.random((2, 3, 2), seed=1).ntt(), R.random((5, 2), seed=2)
+    bsk = R.random((4, 2, 3, 2), seed=3).ntt()
+    many = Ring(16, pg.ntt_primes(16, 30, 2))
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (lambda: lattice.decompose(many.zeros(), 4, 2), pg.ParameterError, "need one modulus"),
+        (lambda: lattice.decompose(R.zeros(), 16, 2), pg.ParameterError, "at most q"),
+        (lambda: lattice.decompose(R.zeros(), 0, 2), pg.ParameterError, "at least 1"),
+        (lambda: lattice.decompose(R.zeros(), 2, -1), pg.ParameterError, "at least 1"),
+        (lambda: lattice.decompose(R.zeros(), 10**30, 10**30), pg.ParameterError, "at most q"),
+        (lambda: lattice.decompose(R.zeros(), 2.5, 1), pg.NotAnInteger, "bits"),
+        (lambda: lattice.decompose(3, 2, 1), pg.RingMismatch, "a: int"),  # type: ignore[arg-type]
+        (lambda: lattice.decompose(R.zeros(), 4, 2, out=R.zeros(3)), pg.OutputError, "out"),
+        (lambda: lattice.gadget(5, 4, 2), pg.ParameterError, "R: int"),  # type: ignore[arg-type]
+        (lambda: lattice.decompose_integers([1.5], 17, 1, 1), pg.CoefficientError, "x"),
+        (lambda: lattice.decompose_integers([1], 2**65, 1, 1), pg.ParameterError, "q: "),
+        (lambda: lattice.external_product(ggsw.intt(), c, 4), pg.ParameterError, "in coefficients"),
+        (lambda: lattice.external_product(ggsw, c[:, 0], 4), pg.ParameterError, "the components"),
+        (lambda: lattice.external_product(ggsw[:1], c, 4), pg.ParameterError, "the components"),
+        (lambda: lattice.external_product(ggsw, c, 11), pg.ParameterError, "at most"),
+        (lambda: lattice.external_product(ggsw, c, 4, out=c[:1]), pg.OutputError, "out"),
+        (lambda: lattice.cmux(ggsw, c, c[:1], 4), pg.ParameterError, "c1: batch shape"),
+        (lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4)), 4), pg.CoefficientError, "exponents"),
+        (
+            lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4), int), 4),
+            pg.ParameterError,
+            "must be 1 \\+ 4",
+        ),
+        (lambda: lattice.blind_rotate(c, bsk, np.zeros((3, 5), int), 4), pg.ParameterError, "batch shape"),
+        (lambda: lattice.blind_rotate(c, bsk, [0] * 5, 4, out=c), pg.OutputError, "operand"),
+        (lambda: lattice.extract(c, 16), pg.ParameterError, "i: 16"),
+        (lambda: lattice.extract(R.zeros(), 0), pg.ParameterError, "a ciphertext"),
+        (lambda: lattice.extract(many.zeros(2), 0), pg.ParameterError, "one modulus"),
+        (
+            lambda: lattice.external_product(Ring(16, 97).random((2, 1, 2)).ntt(), c, 4),
+            pg.RingMismatch,
+            "different rings",
+        ),
+    ]
+    for call, error, text in wrong:
+        with pytest.raises(error, match=text):
+            call()
+    leaves = Ring(16, 17)
+    with pytest.raises(pg.NotNTTFriendly):
+        lattice.external_product(leaves.random((2, 1, 2)).ntt(), leaves.random(2), 4)
