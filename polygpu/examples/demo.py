@@ -1,4 +1,4 @@
-"""The demo: NIST's known answers for ML-KEM-768 and computations under BFV, checked and timed."""
+"""The demo: NIST's known answers for ML-KEM-768, computations under BFV and TFHE, checked and timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from polygpu.examples import bfv, ml_kem, pir
+from polygpu.examples import bfv, ml_kem, pir, tfhe
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
         CheckFailed: a result differs from the known answer, or from NumPy's.
     """
     tell = progress or (lambda step: None)
-    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell)]
+    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _tfhe(tell)]
     if not all(row.ok for row in rows):
         raise CheckFailed(rows)
     return rows
@@ -93,6 +93,16 @@ def _pir(tell: Callable[[str], None]) -> Row:
     tell(f"{name} bytes of a private record")
     result, seconds = _timed(pir.run)
     return Row(name, "bytes of a private record", result.size, seconds, result.ok)
+
+
+def _tfhe(tell: Callable[[str], None]) -> Row:
+    """A table applied to encrypted messages, and the sum of two encrypted numbers."""
+    name = f"TFHE N={tfhe.TFHE().N}"
+    tell(f"{name} bootstraps: a table, an adder")
+    result, seconds = _timed(tfhe.run)
+    return Row(
+        name, "bootstraps: a table, an adder", result.bootstraps, seconds, result.table_ok and result.sum_ok
+    )
 
 
 def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:

@@ -1,0 +1,81 @@
+"""The TFHE example: tables and sums of encrypted messages, noise beside its theory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polygpu.examples import tfhe
+
+# Small, and so not secure, with the noise of the default set over q.
+SCHEME = tfhe.TFHE(n=64, N=256, bits=31, noise=12, ring_noise=3)
+
+
+@pytest.fixture(scope="module")
+def keys() -> tfhe.Keys:
+    return SCHEME.keygen(b"keys")
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_decrypt_undoes_encrypt(keys: tfhe.Keys, batch: tuple[int, ...]) -> None:
+    messages = np.random.default_rng(1).integers(0, SCHEME.p, batch)
+    vectors = SCHEME.encrypt(keys, messages, b"x")
+    assert vectors.shape == (*batch, SCHEME.n + 1) and vectors.dtype == np.uint64
+    assert np.array_equal(SCHEME.decrypt(keys, vectors), messages)
+
+
+def test_every_table_of_every_message(keys: tfhe.Keys) -> None:
+    messages = np.arange(SCHEME.p)
+    vectors = SCHEME.encrypt(keys, messages, b"m")
+    tables = [lambda m, i=i: i >> 2 * m & 3 for i in range(0, 256, 13)]  # all of them are 256
+    found = SCHEME.bootstrap(keys, vectors, *tables)
+    assert found.shape == (len(tables), SCHEME.p, SCHEME.n + 1)
+    for table, row in zip(tables, found, strict=True):
+        assert SCHEME.decrypt(keys, row).tolist() == [table(m) for m in range(SCHEME.p)]
+
+
+def test_a_bootstrap_of_a_sum_of_bootstraps(keys: tfhe.Keys) -> None:
+    messages = np.array([0, 1, 1])
+    vectors = SCHEME.encrypt(keys, messages, b"m")
+    (bits,) = SCHEME.bootstrap(keys, vectors, lambda m: 1 - m % 2)
+    (total,) = SCHEME.bootstrap(keys, SCHEME.add(bits[0], bits[1], vectors[2]), lambda m: m)
+    assert SCHEME.decrypt(keys, total) == 2
+
+
+def test_numbers_add_up(keys: tfhe.Keys) -> None:
+    for x, y in ((0, 0), (5, 6), (15, 15), (9, 7)):
+        bits = [np.array([v >> i & 1 for i in range(4)]) for v in (x, y)]
+        encrypted = [SCHEME.encrypt(keys, b, bytes([i])) for i, b in enumerate(bits)]
+        total = SCHEME.decrypt(keys, tfhe.add_numbers(SCHEME, keys, *encrypted))
+        assert sum(int(bit) << i for i, bit in enumerate(total)) == x + y
+
+
+def test_the_noise_is_that_of_theory(keys: tfhe.Keys) -> None:
+    """Over many ciphertexts and a few keys: what is shared by those of a key varies from key to key."""
+    squares = []
+    for seed in range(6):
+        own = SCHEME.keygen(bytes([seed]))
+        messages = np.arange(SCHEME.p).repeat(32)
+        (found,) = SCHEME.bootstrap(own, SCHEME.encrypt(own, messages, b"m"), lambda m: m)
+        error = SCHEME.phase(own, found) - messages / (2 * SCHEME.p)
+        squares.append(np.mean((error - np.rint(error)) ** 2))
+    assert 0.8 < np.sqrt(np.mean(squares)) / SCHEME.deviation() < 1.25
+
+
+def test_failures_grow_with_terms_and_messages() -> None:
+    assert 0 < tfhe.TFHE().failure() < tfhe.TFHE().failure(3) < 2.0**-40
+    assert tfhe.FOUR_BITS.failure() < 2.0**-30 < tfhe.TFHE(p=16).failure()
+
+
+def test_messages_of_four_bits() -> None:
+    scheme, messages = tfhe.FOUR_BITS, np.arange(0, 16, 5)
+    keys = scheme.keygen(b"keys")
+    vectors = scheme.encrypt(keys, messages, b"m")
+    (found,) = scheme.bootstrap(keys, vectors, lambda m: (7 * m + 3) % 16)
+    assert scheme.decrypt(keys, found).tolist() == [(7 * m + 3) % 16 for m in messages]
+
+
+def test_run_at_full_size() -> None:
+    result = tfhe.run(seed=b"run")
+    assert result.table_ok and result.sum_ok and result.bootstraps == 48
+    assert result.deviation < 2 * result.theory
