@@ -53,7 +53,7 @@ bool holds_words(const Basis &basis, const Out &out) { return basis.narrow() ? o
 }  // namespace
 
 void Basis::matmul(const Array &a, const Array &b, const Out &out) const {
-    require(rows() == 1 && !wide() && moduli_[0].last < 1ull << 62, "matmul: one modulus of at most 2^62");
+    require(rows() == 1 && !wide(), "matmul: one modulus of at most 2^64");
     narrow_ ? matmul_words<u32>(*this, a, b, out) : matmul_words<u64>(*this, a, b, out);
 }
 

@@ -18,7 +18,7 @@ from .ops.calls import recall, remember
 from .ops.verify import check_matrices
 from .plans.basis import Basis, basis_of
 
-MAX_MODULUS = 1 << 62
+MAX_MODULUS = 1 << 64
 
 __all__ = ["MAX_MODULUS", "matmul"]
 
@@ -33,7 +33,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. Arrays of the
             result's dtype are read as they are, others are reduced to a copy first.
         B: as A, on its device.
-        q: any modulus from 2 to 2**62.
+        q: any modulus from 2 to 2**64.
         out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
 
     Returns:
@@ -45,7 +45,8 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         OutputError, DeviceError: `out` cannot take the result; operands on several devices.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: m k n products of words. One B for many A (or a batch of both) is one call.
+    Cost: m k n products of words; above 2**62 each takes about ten times as long. One B for many A (or a
+    batch of both) is one call.
 
     >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], 10).tolist()
     [[9, 0], [3, 6]]
@@ -53,7 +54,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
     modulus = integer(q, "q")
     if not 2 <= modulus <= MAX_MODULUS:
         raise ParameterError(
-            f"q: {shown(modulus)} must be from 2 to 2**62; pg.matmul takes values of pg.Ring(1, q) for any q"
+            f"q: {shown(modulus)} must be from 2 to 2**64; pg.matmul takes values of pg.Ring(1, q) for any q"
         )
     basis = basis_of((modulus,))
     ready = out is None and _are_words(basis, A, B)

@@ -466,8 +466,8 @@ class Poly:
             ParameterError: a point that is no int, or a Poly.
 
         Cost: n products of words a limb, point and polynomial, as products of matrices on the value's device,
-        for moduli up to 2**62: 0.3 ms for a point at n = 2**20 on a core. Above by halves, in log2 n passes:
-        8 ns a coefficient, 80 ns above 2**64. An evaluated value takes an inverse transform first.
+        for moduli up to 2**64: 0.3 ms for a point at n = 2**20 on a core up to 2**62. Above by halves, in
+        log2 n passes: 80 ns a coefficient. An evaluated value takes an inverse transform first.
         Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring

@@ -1316,15 +1316,15 @@ M = np.ones((2, 2), np.uint32)
 
 @cases(
     {
-        "q = 1": (lambda: linalg.matmul(M, M, 1), pg.ParameterError, ["q: 1", "2 to 2**62"]),
-        "q = 0": (lambda: linalg.matmul(M, M, 0), pg.ParameterError, ["q: 0", "2 to 2**62"]),
+        "q = 1": (lambda: linalg.matmul(M, M, 1), pg.ParameterError, ["q: 1", "2 to 2**64"]),
+        "q = 0": (lambda: linalg.matmul(M, M, 0), pg.ParameterError, ["q: 0", "2 to 2**64"]),
         "q < 0": (lambda: linalg.matmul(M, M, -7), pg.ParameterError, ["q: -7"]),
-        "q > 2^62": (
-            lambda: linalg.matmul(M, M, 2**62 + 1),
+        "q > 2^64": (
+            lambda: linalg.matmul(M, M, 2**64 + 1),
             pg.ParameterError,
-            [str(2**62 + 1), "2**62", "pg.Ring(1, q)"],
+            [str(2**64 + 1), "2**64", "pg.Ring(1, q)"],
         ),
-        "q huge": (lambda: linalg.matmul(M, M, 2**1000), pg.ParameterError, ["q: ", "2**62"]),
+        "q huge": (lambda: linalg.matmul(M, M, 2**1000), pg.ParameterError, ["q: ", "2**64"]),
         "q float": (lambda: linalg.matmul(M, M, 17.0), pg.ParameterError, ["q: 17.0", "int"]),
         "q list": (lambda: linalg.matmul(M, M, [17]), pg.ParameterError, ["q: [17]", "int"]),
         "inner": (

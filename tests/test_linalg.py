@@ -20,10 +20,10 @@ from polygpu.testing import WORD_LIMITS
 
 # Around each limit of words and kernels; of any parity and factors.
 MODULI = sorted(
-    {2, 3, 10, 2**16, 2**31 - 1, 3 * 2**30, *(2**b + d for b in WORD_LIMITS if b < 62 for d in (-1, 0, 1))}
-    | {2**62 - 57, 2**62 - 1, 2**62}
+    {2, 3, 10, 2**16, 2**31 - 1, 3 * 2**30, *(2**b + d for b in WORD_LIMITS if b < 64 for d in (-1, 0, 1))}
+    | {2**62 - 57, 2**64 - 59, 2**64 - 1, 2**64}
 )
-FEW = [2, 97, 2**32, 2**32 + 1, 2**62]
+FEW = [2, 97, 2**32, 2**32 + 1, 2**62, 2**64 - 59, 2**64]
 
 
 def draw(q: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -60,7 +60,7 @@ def dtype_of(q: int) -> Any:
 # ---- values ----
 
 
-@pytest.mark.parametrize("q", MODULI)
+@pytest.mark.parametrize("q", MODULI[:-1])  # python-flint has no 2^64
 def test_every_modulus_against_flint(q: int, each_isa: str) -> None:
     m, k, n = 5, 33, 7
     x, y = draw(q, (m, k), 1), draw(q, (k, n), 2)
@@ -187,7 +187,8 @@ def test_python_ints_of_any_size(q: int) -> None:
     check(matmul(a, np.array([1, 2], np.int8), q), exact(a, [1, 2], q), q)
     check(matmul([1, 2], b, q), exact([1, 2], b, q), q)
     check(matmul([], [], q), exact([], [], q), q)
-    check(matmul(a, b, np.int64(q)), exact(a, b, q), q)
+    if q < 2**63:
+        check(matmul(a, b, np.int64(q)), exact(a, b, q), q)
 
 
 @pytest.mark.parametrize("q", FEW)

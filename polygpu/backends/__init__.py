@@ -146,7 +146,7 @@ class Backend(Arithmetic, Protocol):
         """Whether products of so many polynomials with one are faster by matmul than by the plan."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
-        """Products of matrices modulo the one modulus of limbs, at most 2^62.
+        """Products of matrices modulo the one modulus of limbs, at most 2^64.
 
         (batch or 1, m, k) by (batch or 1, k, n), C-contiguous. Entries are any words of the limbs' dtype,
         canonical or not; out is canonical, C-contiguous and no operand.

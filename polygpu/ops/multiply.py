@@ -12,7 +12,6 @@ from ..arrays import overlap
 from ..backends import Array, backend_for, backend_of, get_backend
 from ..checks import Domain, Product, unverified, verifying
 from ..errors import DomainError, PrecisionError, TablesTooLarge
-from ..linalg import MAX_MODULUS
 from ..memory import check_memory
 from ..plans.ntt import TransformSize
 from ..plans.product import Plan, auxiliary_size, coarsest_fft, plan_auxiliary, plan_fft
@@ -26,6 +25,7 @@ from .verify import check_again, check_product
 if TYPE_CHECKING:
     from ..ring import Ring
 
+_MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones have no vectors
 _CLEARLY = 0.8  # estimates are rough: a complete transform gives way to less than this share of its time
 
 
@@ -175,8 +175,8 @@ def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
 def _as_matrices(plan: Plan, many: Array, one: Array) -> bool:
     """Whether to multiply many polynomials by the matrix of one."""
     compute, basis, count = backend_of(many), plan.basis, prod(many.shape[:-2])
-    possible = prod(one.shape[:-2]) == 1 < count and basis.rows == 1 and basis.moduli[0] <= MAX_MODULUS
-    return possible and compute.prefers_matrix(plan, count)
+    possible = prod(one.shape[:-2]) == 1 < count and basis.rows == 1
+    return possible and basis.moduli[0] <= _MATRIX_MODULUS and compute.prefers_matrix(plan, count)
 
 
 def _multiply_by_matrix(ring: Ring, many: Array, one: Array, out: Array) -> None:

@@ -11,7 +11,6 @@ from ..arrays import as_integers, contiguous, empty, holds_poly
 from ..backends import Array, backend_for, backend_of, is_device_array
 from ..checks import integer
 from ..errors import ParameterError
-from ..linalg import MAX_MODULUS
 from ..plans.basis import Basis, basis_of
 from .integers import big_integers, from_integers
 from .pointwise import multiply_add, pointwise
@@ -82,8 +81,7 @@ def evaluate(basis: Basis, data: Array, x: Any) -> Any:
     values = np.zeros((items, rows, total), basis.dtype)
     at = points.reshape(-1, 1)
     for limb, part in _parts(basis):
-        q = part.moduli[0]
-        matrix = not part.wide and q <= MAX_MODULUS
+        matrix = not part.wide
         with compute.device_scope():
             x_limb = data.reshape(items, rows, n)[:, limb].astype(part.dtype, copy=False)
         size = max(1, _CHUNK // ((items + 2) * (isqrt(n) + 1) if matrix else items * n))

@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import OutOfDeviceMemory
 from ...plans.basis import Basis
 from .. import Array, Done
+from .integers import Integers
 from .launch import (
     ALIGNMENT,
     I64,
@@ -17,7 +18,6 @@ from .launch import (
     U32,
     U64,
     Launch,
-    Launcher,
     Recipe,
     Struct,
     cbool,
@@ -28,6 +28,7 @@ from .matmul_tiles import (
     DIGITS_EDGE,
     LOG_POINTS_THREADS,
     LONE_PRODUCT,
+    MAX_INTEGER,
     MOST_NARROW,
     RESIDUE_DEPTH,
     PointsTile,
@@ -179,7 +180,7 @@ def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> L
 # ---- on a device ----
 
 
-class Matmul(Launcher):
+class Matmul(Integers):
     """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
@@ -188,6 +189,9 @@ class Matmul(Launcher):
         if not out.size or not k:
             with self._scope:
                 out[...] = 0
+            return None
+        if q > MAX_INTEGER:
+            self._matmul_words(basis, a, b, out)
             return None
         method = matmul_method(q, size, batch, m, k, n, self.card)
         if method == "residues" and not self.is_recording():
@@ -201,6 +205,18 @@ class Matmul(Launcher):
         return self._matmul_digits(basis, a, b, out)
 
     # ---- on CUDA cores ----
+
+    def _matmul_words(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """Modulo any q: canonical copies, multiplied as matrices of polynomials of one point."""
+        batch, copies = len(out), []
+        for x in (a, b):
+            with self._scope:
+                words = self.xp.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
+            self.reduce_integers(basis, x, words)
+            with self._scope:
+                copies.append(self.xp.broadcast_to(words.reshape(x.shape), (batch, *x.shape[1:])))
+        left, right, sums = (x[..., None, None] for x in (*copies, out))
+        self.matmul_points(basis, left, right, sums)
 
     def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """By the integer arithmetic of CUDA cores. Few long sums are taken in parts."""

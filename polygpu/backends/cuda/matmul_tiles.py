@@ -15,6 +15,7 @@ from .words import Card
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
+MAX_INTEGER = 1 << 62  # modulus; larger ones take the products at points
 LOG_POINTS_THREADS = 7  # of a block
 MOST_NARROW = 8  # columns or rows of a narrow matrix
 _LEAST_PART = 128  # terms of a sum that is taken in parts
