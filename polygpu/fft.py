@@ -1,21 +1,23 @@
-"""Fourier transforms of batches of short rows of complex numbers, and cyclic convolutions of 64 points.
+"""Fourier transforms of batches of short rows of complex numbers, cyclic convolutions, and slots.
 
 Arrays of NumPy are computed on by the CPU core, arrays of CuPy on their GPU, on its current stream.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from .arrays import check_unmasked, contiguous, result, spread
-from .backends import backend_of, is_device_array
+from .backends import Array, backend_of, is_device_array
 from .errors import DeviceError, NotComplex, ParameterError
 
 MAX_LENGTH = 4096
+MAX_DEGREE = 1 << 17  # of polynomials with slots
 
-__all__ = ["MAX_LENGTH", "convolve64", "fft", "fft64"]
+__all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots", "to_slots"]
 
 
 def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
@@ -133,6 +135,127 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
     if data.size:
         compute.convolve(left.reshape(-1, 64), right.reshape(-1, 64), data.reshape(-1, 64))
     return data
+
+
+# ---- slots: real polynomials as complex vectors ----
+
+
+def to_slots(x: Any) -> Any:
+    """Values of real polynomials at half of the primitive 2N-th roots: the slots of CKKS.
+
+    z[j] is the sum over k of x[k] exp(i pi 5^j k / N), j < N/2; the other roots have the conjugates. Products
+    modulo X^N + 1 multiply slot by slot; x(X^5) has the slots of x turned left by one.
+
+    Args:
+        x: real coefficients, float64 (*batch, N), N a power of two from 2 to 2**17, of NumPy or CuPy. What
+            Poly.to_float64 gives is this.
+
+    Returns complex128 (*batch, N/2), on x's device.
+
+    Raises:
+        ParameterError: N is no such number. NotComplex: x is no array of float64.
+
+    Relative error in the 2-norm: below 2^-48. Cost: a complex transform of N/2 points, and an order of them.
+    Source: Cheon, Kim, Kim, Song 2016/421, section 3.2; the packing of reals as of a real FFT.
+
+    >>> import numpy as np
+    >>> x = np.array([0.0, 1, 0, 0])  # X, at exp(i pi / 4) and at its fifth power
+    >>> np.round(to_slots(x) ** 2, 6).tolist()
+    [1j, 1j]
+    """
+    n = _real_length(x, "x", "N", MAX_DEGREE)
+    source, half = contiguous(x), n // 2
+    compute = backend_of(source)
+    turns, order = (compute.constant(a) for a in _slot_tables(n, inverse=False))
+    with compute.device_scope():
+        packed = (source[..., :half] + 1j * source[..., half:]) * turns
+        values = _transform(packed.reshape(-1, half), inverse=True) * half
+        return values[:, order].reshape(*source.shape[:-1], half)
+
+
+def from_slots(z: Any) -> Any:
+    """The real polynomials with these slots, the inverse of to_slots: float64 (*batch, N) of (*batch, N/2).
+
+    Args:
+        z: complex128 (*batch, N/2), N/2 a power of two up to 2**16, of NumPy or CuPy.
+
+    Raises:
+        ParameterError: another length. NotComplex: z is no array of complex128.
+
+    Relative error in the 2-norm, cost and source: as of to_slots. CKKS encodes z as the integers next to
+    scale * from_slots(z).
+
+    >>> import numpy as np
+    >>> from_slots(np.array([1j, 1j])).round(6).tolist()
+    [0.0, 0.0, 1.0, 0.0]
+    """
+    half = _shape(z, "z")[-1]
+    if z.dtype != np.complex128:
+        raise NotComplex(f"z: {z.dtype}, must be complex128; z.astype('complex128') makes it that")
+    if half == 0 or half & (half - 1) or 2 * half > MAX_DEGREE:
+        raise ParameterError(
+            f"z: the last axis has {half} slots, must have a power of two up to {MAX_DEGREE // 2}"
+        )
+    source = contiguous(z)
+    compute = backend_of(source)
+    turns, order = (compute.constant(a) for a in _slot_tables(2 * half, inverse=True))
+    with compute.device_scope():
+        packed = _transform(source.reshape(-1, half)[:, order], inverse=False) * turns / half
+        pairs = packed.view(np.float64).reshape(-1, half, 2)  # real and imaginary parts
+        found = compute.xp.ascontiguousarray(pairs.swapaxes(1, 2))
+        return found.reshape(*source.shape[:-1], 2 * half)
+
+
+@lru_cache(maxsize=32)
+def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
+    """exp(i pi k / n), k < n/2, and which exp(i pi (4 t + 1) / n) is that of slot j; or their inverses."""
+    half, power = n // 2, 1
+    order = np.empty(half, np.int64)
+    for j in range(half):
+        order[j], power = power // 4, power * 5 % (2 * n)
+    turns = np.exp((-1j if inverse else 1j) * np.pi * np.arange(half) / n)
+    tables = turns, np.argsort(order) if inverse else order
+    for table in tables:
+        table.setflags(write=False)
+    return tables
+
+
+def _transform(x: Array, inverse: bool) -> Array:
+    """Rows of a power of two up to 2^16: of n1 n2 points as n2 rows, twiddles, and n1 rows (Bailey 1990)."""
+    rows, n = x.shape
+    if n <= MAX_LENGTH:
+        return fft(contiguous(x), inverse)  # type: ignore[no-any-return]
+    first = 1 << (n.bit_length() // 2)
+    second = n // first
+    compute = backend_of(x)
+    xp, twiddles = compute.xp, compute.constant(_step_twiddles(first, second, inverse))
+    columns = fft(xp.ascontiguousarray(x.reshape(rows, first, second).swapaxes(1, 2)), inverse)
+    found = fft(xp.ascontiguousarray((columns * twiddles).swapaxes(1, 2)), inverse)
+    return xp.ascontiguousarray(found.swapaxes(1, 2)).reshape(rows, n)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=16)
+def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
+    """w^(j k) by j < second and k < first, w a root of order first * second."""
+    products = np.outer(np.arange(second), np.arange(first)) / (first * second)
+    table: Array = np.exp((2j if inverse else -2j) * np.pi * products)
+    table.setflags(write=False)
+    return table
+
+
+def _real_length(x: Any, name: str, what: str, most: int) -> int:
+    """The length of the last axis of an array of float64, a power of two from 2 on; anything else raises."""
+    if not isinstance(x, np.ndarray) and not is_device_array(x):
+        raise NotComplex(f"{name}: {type(x).__name__}, must be an array of float64")
+    check_unmasked(x, name)
+    if x.dtype != np.float64 or not x.dtype.isnative:
+        raise NotComplex(f"{name}: dtype {x.dtype}, must be float64; {name}.astype('float64') makes it that")
+    n = x.shape[-1] if x.ndim else 0
+    if n < 2 or n & (n - 1) or n > most:
+        raise ParameterError(
+            f"{name}: the last axis has {n} entries; {what} must be a power of two up to {most}"
+        )
+    return int(n)
 
 
 def _shape(x: Any, name: str) -> tuple[int, ...]:

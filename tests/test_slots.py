@@ -1,0 +1,103 @@
+"""Slots of real polynomials against their definition, in long double; products and rotations slot by slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from devices import CARDS, backend, host, on, there
+
+import polygpu as pg
+from polygpu import fft
+
+EPSILON = 2.0**-48
+
+
+def slots(x: np.ndarray) -> np.ndarray:
+    """By definition."""
+    n = x.shape[-1]
+    powers = [pow(5, j, 2 * n) for j in range(n // 2)]
+    exponents = np.outer(powers, np.arange(n)) % (2 * n)
+    angles = exponents.astype(np.longdouble) * (np.arctan(np.longdouble(1)) * 4 / n)
+    return x.astype(np.longdouble) @ (np.cos(angles) + 1j * np.sin(angles)).T
+
+
+def near(found: np.ndarray, expected: np.ndarray) -> None:
+    norms = np.linalg.norm(expected.astype(complex), axis=-1)
+    assert (np.linalg.norm((found - expected).astype(complex), axis=-1) <= EPSILON * norms).all()
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize("n", [2, 4, 8, 64])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 1), (0,)])
+def test_slots_are_values_at_their_roots(device: str, n: int, batch: tuple[int, ...]) -> None:
+    x = np.random.default_rng(n).normal(size=(*batch, n))
+    given = there(x)
+    found = fft.to_slots(given)
+    assert type(found) is type(given) and found.dtype == np.complex128 and found.shape == (*batch, n // 2)
+    near(host(found), slots(x))
+    back = fft.from_slots(found)
+    assert back.dtype == np.float64 and back.shape == x.shape
+    near(host(back), x)
+
+
+@pytest.mark.parametrize("n", [256, 4096, 8192, 16384])
+def test_long_polynomials(n: int) -> None:
+    x = np.random.default_rng(n).normal(size=n)
+    found = fft.to_slots(x)
+    some = np.random.default_rng(1).integers(0, n // 2, 20)
+    exponents = np.outer([pow(5, int(j), 2 * n) for j in some], np.arange(n)) % (2 * n)
+    angles = exponents.astype(np.longdouble) * (np.arctan(np.longdouble(1)) * 4 / n)
+    expected = ((np.cos(angles) + 1j * np.sin(angles)) * x).sum(axis=-1)
+    assert abs(found[some] - expected).max() <= EPSILON * np.linalg.norm(found) / np.sqrt(n / 2) * 4
+    near(fft.from_slots(found), x)
+
+
+def test_the_largest_degree() -> None:
+    x = np.zeros((2, fft.MAX_DEGREE))
+    x[0, 1], x[1] = 1, np.random.default_rng(0).normal(size=fft.MAX_DEGREE)
+    found = fft.to_slots(x)
+    j = np.array([0, 1, 2, 12345, 65535])
+    exponents = np.array([pow(5, int(i), 2 * fft.MAX_DEGREE) for i in j])
+    assert abs(found[0, j] - np.exp(1j * np.pi * exponents / fft.MAX_DEGREE)).max() < 1e-15
+    near(fft.from_slots(found), x)
+
+
+@pytest.mark.parametrize("n", [8, 2048])
+def test_products_and_rotations_of_polynomials_are_those_of_slots(n: int) -> None:
+    R = pg.Ring(n, pg.ntt_primes(n, 50, 2))
+    rng = np.random.default_rng(n)
+    a, b = (R(rng.integers(-(2**15), 2**15, n)) for _ in range(2))
+    x, y = (fft.to_slots(v.to_float64()) for v in (a, b))
+    near(fft.to_slots((a * b).to_float64()), x * y)
+    near(fft.to_slots(a.automorphism(5).to_float64()), np.roll(x, -1))
+    near(fft.to_slots(a.automorphism(-1).to_float64()), x.conj())
+
+
+def test_refused() -> None:
+    for x, error, text in [
+        ([1.0, 2.0], pg.NotComplex, "x: list"),
+        (np.ones(4, np.float32), pg.NotComplex, "must be float64"),
+        (np.ones(4, complex), pg.NotComplex, "must be float64"),
+        (np.ones(3), pg.ParameterError, "3 entries"),
+        (np.ones(1), pg.ParameterError, "1 entries"),
+        (np.float64(1), pg.NotComplex, "x: float64"),
+        (np.ones(0), pg.ParameterError, "0 entries"),
+        (np.ones((1, 2 * fft.MAX_DEGREE)), pg.ParameterError, "to 131072"),
+    ]:
+        with pytest.raises(error, match=text):
+            fft.to_slots(x)
+    for z, error, text in [
+        ([1j], pg.NotComplex, "z: list"),
+        (np.ones(4), pg.NotComplex, "z: dtype float64"),
+        (np.ones(4, np.complex64), pg.NotComplex, "must be complex128"),
+        (np.ones(3, complex), pg.ParameterError, "3 slots"),
+        (np.ones(0, complex), pg.ParameterError, "0 slots"),
+        (np.ones(fft.MAX_DEGREE, complex), pg.ParameterError, "up to"),
+    ]:
+        with pytest.raises(error, match=text):
+            fft.from_slots(z)
+
+
+def test_results_share_no_memory() -> None:
+    x = np.ones(8)
+    assert not np.shares_memory(fft.from_slots(fft.to_slots(x)), x) and backend() is not None
