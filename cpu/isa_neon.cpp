@@ -90,7 +90,7 @@ struct Lanes32 {
     }
 };
 
-// q < 2^62
+// q < 2^60
 struct Lanes64 {
     using T = u64;
     using V = uint64x2_t;
@@ -177,7 +177,7 @@ const Isa isa_neon{
     {},
     {},
     row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
+    {},
     {},
     {},
     {},

@@ -1,4 +1,4 @@
-"""The demo: NIST's known answers for ML-KEM-768, computations under BFV and TFHE, checked and timed."""
+"""The demo: NIST's known answers for ML-KEM-768, computations under BFV, CKKS and TFHE, checked and timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from polygpu.examples import bfv, ml_kem, pir, tfhe
+from polygpu.examples import bfv, ckks, ml_kem, pir, tfhe
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
         CheckFailed: a result differs from the known answer, or from NumPy's.
     """
     tell = progress or (lambda step: None)
-    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _tfhe(tell)]
+    rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _ckks(tell), _tfhe(tell)]
     if not all(row.ok for row in rows):
         raise CheckFailed(rows)
     return rows
@@ -93,6 +93,16 @@ def _pir(tell: Callable[[str], None]) -> Row:
     tell(f"{name} bytes of a private record")
     result, seconds = _timed(pir.run)
     return Row(name, "bytes of a private record", result.size, seconds, result.ok)
+
+
+def _ckks(tell: Callable[[str], None]) -> Row:
+    """Encrypted vectors: their product, the product with a matrix, a polynomial."""
+    name = f"CKKS N={ckks.CKKS().n}"
+    tell(f"{name} product, matrix, polynomial")
+    result, seconds = _timed(ckks.run)
+    errors = result.product, result.matrix, result.polynomial
+    ok = max(errors) < 2.0**-20 and result.fresh < 2 * result.theory
+    return Row(name, "product, matrix, polynomial", result.slots, seconds, ok)
 
 
 def _tfhe(tell: Callable[[str], None]) -> Row:

@@ -1,0 +1,111 @@
+"""The CKKS example: products, rotations, matrices and polynomials of encrypted vectors; noise, theory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polygpu.examples import ckks
+
+# Small, and so not secure.
+SCHEME = ckks.CKKS(n=512, first=50, bits=36, depth=4, size=2, special=44)
+TOLERANCE = 2.0**-16
+
+
+@pytest.fixture(scope="module")
+def keys() -> ckks.Keys:
+    return SCHEME.keygen(b"keys", [*range(1, 6), -1, 200])
+
+
+def vectors(seed: int, batch: tuple[int, ...] = ()) -> ckks.Array:
+    rng = np.random.default_rng(seed)
+    real, imaginary = rng.uniform(-1, 1, (2, *batch, SCHEME.n // 2))
+    return np.asarray(real + 1j * imaginary)
+
+
+def near(keys: ckks.Keys, c: ckks.Ciphertext, expected: ckks.Array, tolerance: float = TOLERANCE) -> None:
+    found = SCHEME.decrypt(keys.secret, c)
+    assert found.shape == expected.shape and abs(found - expected).max() < tolerance
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_decrypt_undoes_encrypt(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
+    x = vectors(1, batch)
+    c = SCHEME.encrypt(keys.public, x, b"x")
+    assert c.value.shape == (2, *batch) and c.scale == 2.0**36
+    near(keys, c, x)
+    assert abs(SCHEME.decrypt(keys.secret, c) - x).max() > 0
+
+
+def test_fresh_noise_is_that_of_theory(keys: ckks.Keys) -> None:
+    x = vectors(2, (40,))
+    error = SCHEME.decrypt(keys.secret, SCHEME.encrypt(keys.public, x, b"noise")) - x
+    assert 0.9 < np.sqrt(np.mean(abs(error) ** 2)) / SCHEME.fresh_deviation() < 1.1
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_arithmetic_passes_through(keys: ckks.Keys, batch: tuple[int, ...]) -> None:
+    x, y = vectors(3, batch), vectors(4, batch)
+    cx, cy = SCHEME.encrypt(keys.public, x, b"x"), SCHEME.encrypt(keys.public, y, b"y")
+    near(keys, SCHEME.add(cx, cy), x + y)
+    product = SCHEME.multiply(keys, cx, cy)
+    near(keys, product, x * y)
+    assert len(product.value.ring.moduli) == SCHEME.depth
+    near(keys, SCHEME.multiply(keys, product, cx), x * y * x)
+    near(keys, SCHEME.multiply_plain(cx, y), x * y)
+    near(keys, SCHEME.multiply_plain(cx, 0.25), x / 4)
+    near(keys, SCHEME.add_plain(cx, y), x + y)
+    assert np.isclose(SCHEME.multiply_plain(cx, 0.25).scale, cx.scale, rtol=1e-15)
+
+
+def test_all_levels(keys: ckks.Keys) -> None:
+    x = vectors(5) / 2
+    c, power = SCHEME.encrypt(keys.public, x, b"x"), x
+    for _ in range(SCHEME.depth):
+        c, power = SCHEME.multiply(keys, c, c), power * power
+        near(keys, c, power)
+    assert len(c.value.ring.moduli) == 1
+
+
+def test_rotations(keys: ckks.Keys) -> None:
+    x = vectors(6)
+    c = SCHEME.encrypt(keys.public, x, b"x")
+    lower = SCHEME.multiply_plain(c, 1)
+    for value in (c, lower):
+        for k, turned in zip((1, 3, -1, 200), SCHEME.rotate(keys, value, [1, 3, -1, 200]), strict=True):
+            near(keys, turned, np.roll(x, -k))
+
+
+def test_matrix_times_vector(keys: ckks.Keys) -> None:
+    rng = np.random.default_rng(7)
+    matrix, x = rng.uniform(-1, 1, (4, 4)), rng.uniform(-1, 1, 4)
+    c = SCHEME.encrypt(keys.public, np.resize(x, SCHEME.n // 2), b"x")
+    near(keys, SCHEME.matrix_vector(keys, matrix, c), np.resize(matrix @ x, SCHEME.n // 2))
+
+
+def test_polynomials(keys: ckks.Keys) -> None:
+    x = vectors(8).real
+    c = SCHEME.encrypt(keys.public, x, b"x")
+    for coefficients in ([0.5, -2.0], [0.5, 0.25, 0, -0.0208], [1.0, -1, 0.5, 0.25, 0.125]):
+        expected = np.polynomial.polynomial.polyval(x, coefficients)
+        near(keys, SCHEME.polynomial(keys, coefficients, c), expected)
+
+
+def test_scales_that_differ_do_not_add_up(keys: ckks.Keys) -> None:
+    c = SCHEME.encrypt(keys.public, vectors(9), b"x")
+    with pytest.raises(ValueError, match="scales"):
+        SCHEME.add(c, c._replace(scale=2 * c.scale))
+
+
+def test_default_parameters_are_those_of_the_standard() -> None:
+    scheme = ckks.CKKS()
+    assert scheme.secure and not SCHEME.secure
+    moduli = scheme.ring.moduli
+    for i in range(0, len(moduli), scheme.size):  # the noise of a switched key stays small
+        assert np.prod([float(q) for q in moduli[i : i + scheme.size]]) <= scheme.extra.modulus
+
+
+def test_run_at_full_size() -> None:
+    result = ckks.run(seed=b"run")
+    assert result.slots == 8192 and 0.9 < result.fresh / result.theory < 1.1
+    assert max(result.product, result.matrix, result.polynomial) < 2.0**-20
