@@ -178,4 +178,5 @@ def test_demo_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ml_kem, "decaps", lambda p, dk, c: [bytes(32)] * len(c))
     with pytest.raises(demo.CheckFailed, match="ML-KEM-768 decapsulation") as caught:
         demo.run()
-    assert [row.ok for row in caught.value.rows] == [True, True, False, False, True, True]
+    wrong = [row.what for row in caught.value.rows if not row.ok]
+    assert wrong == ["decapsulation", "implicit rejection"] and len(caught.value.rows) > 4
