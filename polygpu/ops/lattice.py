@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..arrays import empty
 from ..backends import Array, backend_of
-from ..checks import Domain, shown
+from ..checks import Domain, integer, shown
 from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from ..plans.lattice import DigitProduct
 from ..plans.permutation import automorphism as automorphism_order
@@ -47,7 +47,7 @@ class KeySwitch:
                 f"key_switch: {self.T!r} has no complete transform; ntt_primes gives moduli that have one"
             )
         self.parts, self.size = groups(ring, size), size
-        self.exact = checked_option(conversion, "conversion", Precision) == "exact"
+        self.exact = conversion == "exact"
         at = {q: i for i, q in enumerate(key_ring.moduli)}
         missing = [q for q in self.T.moduli if q not in at]
         if missing:
@@ -109,6 +109,13 @@ class KeySwitch:
         return DigitProduct(self.T.transform, len(self.parts), rows, total, **more)  # type: ignore[arg-type]
 
 
+def _switch_of(ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> KeySwitch:
+    """The one that the ring keeps."""
+    checked_option(conversion, "conversion", Precision)
+    key = "key switch", special, key_ring, integer(size, "size"), conversion
+    return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, size, conversion))
+
+
 def key_switch(
     ring: Ring,
     x: Array,
@@ -122,7 +129,7 @@ def key_switch(
     out: Array | None = None,
 ) -> Value:
     """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain."""
-    switch = KeySwitch(ring, special, key_ring, size, conversion)
+    switch = _switch_of(ring, special, key_ring, size, conversion)
     key = switch.checked_key(key, key_domain)
     T, parts, compute, batch = switch.T, switch.parts, backend_of(x), x.shape[:-2]
     if out is not None:
@@ -163,7 +170,7 @@ def rotate_many(
         )
     if len(gs) != len(keys):
         raise ParameterError(f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs")
-    switch = KeySwitch(ring, special, key_ring, size, conversion)
+    switch = _switch_of(ring, special, key_ring, size, conversion)
     orders = [checked_automorphism(ring, g) for g in gs]
     T, compute = switch.T, backend_of(c)
     evaluated = to_domain(ring, c, domain, "eval")

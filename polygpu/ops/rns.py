@@ -404,22 +404,21 @@ def convert_digits(
     out: Array,
 ) -> None:
     """Rows of digits modulo all other limbs, in a domain, from the value's coefficients `data`."""
-    flat, count = _joined(out), len(parts) * S.rows
+    flat, count, compute = _joined(out), len(parts) * S.rows, backend_of(data)
     for j, part in enumerate(parts):
-        own = {r for r, _ in _own(ring, S, part)}
-        limbs = tuple(r for r in range(S.rows) if r not in own)
-        if not limbs:
-            continue
 
-        def build(part: tuple[int, ...] = part, limbs: tuple[int, ...] = limbs, j: int = j) -> Conversion:
+        def build(part: tuple[int, ...] = part, j: int = j) -> Conversion:
+            own = {r for r, _ in _own(ring, S, part)}
+            limbs = tuple(r for r in range(S.rows) if r not in own)
             source = Residues(tuple(ring.moduli[i] for i in part), part, rows.total)
             places = tuple(j * S.rows + r for r in limbs)
             target = Residues(tuple(S.moduli[r] for r in limbs), places, count)
-            evaluated = _transform(S, limbs, domain)
+            evaluated = _transform(S, limbs, domain) if limbs else None
             return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
 
         plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
-        backend_of(data).convert(plan, data, None, flat)
+        if plan.target.at:
+            compute.convert(plan, data, None, flat)
 
 
 def _own(ring: Ring, S: Ring, part: Iterable[int]) -> list[tuple[int, int]]:
