@@ -296,6 +296,24 @@ def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
         assert 0 < noise <= 4 + len(hidden) * step < q / 16
 
 
+@on("cpu", *CARDS)
+def test_no_result_in_an_operand_that_is_read_again(device: str) -> None:
+    """Under another name too: views of one memory."""
+    R = RINGS["30 bits"]
+    c, ggsw = R.random((2, 3, 2), seed=1), R.random((2, 3, 2), seed=2).ntt()
+    bsk, exponents = R.random((4, 2, 3, 2), seed=3).ntt(), [[[0] * 5] * 3] * 2
+    for out in (c, c.reshape(2, 3, 2), c[:]):
+        before = c.copy()
+        with pytest.raises(pg.OutputError, match="operand"):
+            lattice.blind_rotate(c, bsk, exponents, 4, out=out)
+        assert c == before
+    for out in (ggsw, ggsw.reshape(2, 3, 2)):
+        before = ggsw.copy()
+        with pytest.raises(pg.OutputError, match="operand"):
+            lattice.external_product(ggsw, c, 4, out=out)
+        assert ggsw == before
+
+
 def test_refused() -> None:
     R = RINGS["30 bits"]
     ggsw, c = R.random((2, 3, 2), seed=1).ntt(), R.random((5, 2), seed=2)

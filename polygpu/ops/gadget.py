@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import as_integers, contiguous, empty
+from ..arrays import as_integers, contiguous, empty, overlap
 from ..backends import Array, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import NotNTTFriendly, OutputError, ParameterError
@@ -76,6 +76,12 @@ def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: ob
     return gadget_of(ring, bits, shape[1], multiplies=True)
 
 
+def _check_apart(out: Array | None, *operands: Array) -> None:
+    """Raise OutputError where an `out` shares memory with what is read while it is written."""
+    if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
+        raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")
+
+
 def external_product(
     ring: Ring,
     ggsw: Array,
@@ -88,6 +94,7 @@ def external_product(
     """The sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
     gadget = _checked_product(ring, ggsw, ggsw_domain, c, bits, 0)
     compute = backend_of(c)
+    _check_apart(out, ggsw)
     data = result_array(compute, c.shape, out, c, ggsw)
     compute.gadget_product(gadget, ggsw, to_domain(ring, c, domain, "coef"), data)
     return to_domain(ring, data, "coef", domain, data if domain == "eval" else None)
@@ -118,8 +125,7 @@ def blind_rotate(
     gadget = _checked_product(ring, ggsws, ggsw_domain, c, bits, 1)
     powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws))
     compute = backend_of(c)
-    if out is not None and any(x is out for x in (c, ggsws)):
-        raise OutputError("out: is an operand, which is read until the end; give other memory")
+    _check_apart(out, c, ggsws)
     data = result_array(compute, c.shape, out, c, ggsws)
     compute.gadget_rotation(gadget, ggsws, to_domain(ring, c, domain, "coef"), powers, data)
     return data
