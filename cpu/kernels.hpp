@@ -192,6 +192,14 @@ struct Gadget {
     u64 power, scale;  // B^levels, floor(2^w B^levels / q) for words of w bits; both 0 where B^levels is q
     u64 offset;        // sum of B/2 B^i, i < levels
 };
+// bits levels <= 64, and B^levels <= q; word: 32 or 64
+constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned word) {
+    const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
+    Gadget gadget{q, bits, levels, 0, 0, 0};
+    for (unsigned i = 0; i < levels; ++i) gadget.offset += (u64)1 << (bits * i + bits - 1);
+    if (power < modulus) gadget.power = (u64)power, gadget.scale = (u64)((power << word) / modulus);
+    return gadget;
+}
 
 // Of blocks of n numbers. T: the word that stores residues.
 struct IntegerKernels {

@@ -8,7 +8,12 @@
 namespace pg {
 namespace {
 constexpr size_t COMPONENTS = 2;  // of a key's entry and of the result
+
+// sum = x y, or that more where it is not the first.
+template <class T> void add_product(const T *x, const T *y, T *sum, bool first, size_t n, const Modulus &m) {
+    pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
+}  // namespace
 
 DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                            std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows,
@@ -56,7 +61,6 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
     for_each_row(items * limbs, (double)digits_ * row, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;
         const Modulus &m = transform_.basis().moduli()[limb];
-        const auto pointwise = pointwise_kernels<T>(m).pointwise;
         T *const room = (T *)worker.scratch(2 * n * sizeof(T)), *const moved = room + n;
         for (size_t j = 0; j < digits_; ++j) {
             const T *digit = x + ((item * digits_ + j) * limbs + limb) * n;
@@ -73,7 +77,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             for (size_t c = 0; c < COMPONENTS; ++c) {
                 const T *const factor = keys + ((j * COMPONENTS + c) * key_total_ + key_rows_[limb]) * n;
                 T *const sum = result + ((item * COMPONENTS + c) * limbs + limb) * n;
-                pointwise(j ? Op::mul_add : Op::mul, digit, factor, false, j ? sum : nullptr, sum, n, m);
+                add_product(digit, factor, sum, j == 0, n, m);
             }
         }
     });
@@ -91,19 +95,8 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, uns
     require(!transform || transform->basis().rows() == 1, "GadgetProduct: a transform of one limb");
     const Modulus &m = basis.moduli()[0];
     require(bits && levels && bits <= 64 && (u64)bits * levels <= 64, "GadgetProduct: digits of more than 64 bits");
-    const unsigned word = basis.narrow() ? 32 : 64, total = bits * levels;
-    const u128 q = m.q ? m.q : (u128)1 << 64, power = (u128)1 << total;
-    require(power <= q, "GadgetProduct: more digits than the modulus has");
-    gadget_ = {m.q, bits, levels, 0, 0, 0};
-    for (unsigned i = 0; i < levels; ++i) gadget_.offset += (u64)1 << (bits * i + bits - 1);
-    if (power == q) return;
-    gadget_.power = (u64)power;
-    u128 rest = power, scale = 0;  // floor(2^word power / q), bit by bit
-    for (unsigned i = 0; i < word; ++i) {
-        rest *= 2, scale *= 2;
-        if (rest >= q) rest -= q, ++scale;
-    }
-    gadget_.scale = (u64)scale;
+    require((u128)1 << (bits * levels) <= (m.q ? m.q : (u128)1 << 64), "GadgetProduct: more digits than q has");
+    gadget_ = make_gadget(m.q, bits, levels, basis.narrow() ? 32 : 64);
 }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
@@ -140,7 +133,6 @@ void GadgetProduct::multiply_item(const T *ggsw, const T *c, T *out, size_t comp
                                   const Worker &worker) const {
     const size_t n = transform_->degree(), levels = gadget_.levels;
     const Modulus &m = basis_.moduli()[0];
-    const auto pointwise = pointwise_kernels<T>(m).pointwise;
     T *const sums = room, *const digits = sums + components * n;
     for (size_t i = 0; i < components; ++i) {
         integer_kernels().decompose(c + i * n, digits, n, gadget_);
@@ -148,11 +140,8 @@ void GadgetProduct::multiply_item(const T *ggsw, const T *c, T *out, size_t comp
             T *const digit = digits + level * n;
             transform_->forward_row(digit, digit, 0, worker);
             const T *const row = ggsw + (i * levels + level) * components * n;
-            for (size_t j = 0; j < components; ++j) {
-                const bool first = i == 0 && level == 0;
-                T *const sum = sums + j * n;
-                pointwise(first ? Op::mul : Op::mul_add, digit, row + j * n, false, first ? nullptr : sum, sum, n, m);
-            }
+            for (size_t j = 0; j < components; ++j)
+                add_product(digit, row + j * n, sums + j * n, i == 0 && level == 0, n, m);
         }
     }
     for (size_t j = 0; j < components; ++j) transform_->inverse_row(sums + j * n, out + j * n, 0, worker);

@@ -49,7 +49,6 @@ class GadgetProduct {
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
-    template <class T> struct Room;
     template <class T> void decompose_words(const Array &x, const Out &out) const;
     template <class T> void multiply_words(const Array &ggsw, const Array &c, const Out &out) const;
     template <class T>

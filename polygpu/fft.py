@@ -163,7 +163,11 @@ def to_slots(x: Any) -> Any:
     >>> np.round(to_slots(x) ** 2, 6).tolist()
     [1j, 1j]
     """
-    n = _real_length(x, "x", "N", MAX_DEGREE)
+    n = _shape(x, "x", "float64")[-1]
+    if n < 2 or n & (n - 1) or n > MAX_DEGREE:
+        raise ParameterError(
+            f"x: the last axis has {n} entries; N must be a power of two from 2 to {MAX_DEGREE}"
+        )
     source, half = contiguous(x), n // 2
     compute = backend_of(source)
     turns, order = (compute.constant(a) for a in _slot_tables(n, inverse=False))
@@ -189,9 +193,7 @@ def from_slots(z: Any) -> Any:
     >>> from_slots(np.array([1j, 1j])).round(6).tolist()
     [0.0, 0.0, 1.0, 0.0]
     """
-    half = _shape(z, "z")[-1]
-    if z.dtype != np.complex128:
-        raise NotComplex(f"z: {z.dtype}, must be complex128; z.astype('complex128') makes it that")
+    half = _shape(z, "z", "complex128")[-1]
     if half == 0 or half & (half - 1) or 2 * half > MAX_DEGREE:
         raise ParameterError(
             f"z: the last axis has {half} slots, must have a power of two up to {MAX_DEGREE // 2}"
@@ -243,37 +245,22 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
     return table
 
 
-def _real_length(x: Any, name: str, what: str, most: int) -> int:
-    """The length of the last axis of an array of float64, a power of two from 2 on; anything else raises."""
-    if not isinstance(x, np.ndarray) and not is_device_array(x):
-        raise NotComplex(f"{name}: {type(x).__name__}, must be an array of float64")
-    check_unmasked(x, name)
-    if x.dtype != np.float64 or not x.dtype.isnative:
-        raise NotComplex(f"{name}: dtype {x.dtype}, must be float64; {name}.astype('float64') makes it that")
-    n = x.shape[-1] if x.ndim else 0
-    if n < 2 or n & (n - 1) or n > most:
-        raise ParameterError(
-            f"{name}: the last axis has {n} entries; {what} must be a power of two up to {most}"
-        )
-    return int(n)
-
-
-def _shape(x: Any, name: str) -> tuple[int, ...]:
-    """The shape of an array of complex64 or complex128; anything else raises."""
+def _shape(x: Any, name: str, *dtypes: str) -> tuple[int, ...]:
+    """The shape of an array of one of the dtypes, by default the complex ones; anything else raises."""
+    dtypes = dtypes or ("complex64", "complex128")
+    kinds = " or ".join(dtypes)
     if not isinstance(x, np.ndarray) and not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
             raise DeviceError(
                 f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
             )
         raise NotComplex(
-            f"{name}: {type(x).__name__}, must be an array of complex64 or complex128; "
-            "numpy.asarray(x, 'complex128') makes one"
+            f"{name}: {type(x).__name__}, must be an array of {kinds}; "
+            f"numpy.asarray(x, {dtypes[-1]!r}) makes one"
         )
     check_unmasked(x, name)
-    if x.dtype not in (np.complex64, np.complex128) or not x.dtype.isnative:
-        raise NotComplex(
-            f"{name}: dtype {x.dtype}, must be complex64 or complex128; x.astype('complex128') makes it one"
-        )
+    if x.dtype.name not in dtypes or not x.dtype.isnative:
+        raise NotComplex(f"{name}: dtype {x.dtype}, must be {kinds}; x.astype({dtypes[-1]!r}) makes it one")
     if x.ndim == 0:
         raise ParameterError(f"{name}: a single number; give an array with points along its last axis")
     shape: tuple[int, ...] = x.shape

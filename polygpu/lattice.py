@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .backends import Array
-from .errors import DeviceError, ParameterError
+from .errors import ParameterError
 from .ops import gadget as gadgets
 from .ops import lattice as ops
 from .ops.rns import Precision
-from .poly import Poly, _memory_of, checked_poly
+from .poly import Poly, check_one_device, checked_poly
 from .ring import Ring
 
 __all__ = [
@@ -85,7 +85,7 @@ def key_switch(
     True
     """
     a, key = _operands(a, key)
-    memory = None if out is None else _memory_of(a.ring, out)
+    memory = None if out is None else a._memory(out)
     data, domain = ops.key_switch(
         a.ring, a.data, a.domain, _ring(special), key.ring, key.data, key.domain, size, conversion, memory
     )
@@ -182,7 +182,7 @@ def decompose(a: Poly, bits: int, levels: int, out: Poly | None = None) -> Poly:
     [[1, 0], [2, 0]]
     """
     a = checked_poly(a, "a")
-    memory = None if out is None else _memory_of(a.ring, out)
+    memory = None if out is None else a._memory(out)
     return a._result(gadgets.decompose(a.ring, a.data, a.domain, bits, levels, memory), "coef", out)
 
 
@@ -235,9 +235,8 @@ def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) ->
     >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
     True
     """
-    c, ggsw = _operands(c, ggsw, "ggsw")
-    ggsw = c._operand(ggsw)
-    memory = None if out is None else _memory_of(c.ring, out)
+    c, ggsw = _of_one_ring(c, ggsw, "ggsw")
+    memory = None if out is None else c._memory(out)
     data = gadgets.external_product(c.ring, ggsw.data, ggsw.domain, c.data, c.domain, bits, memory)
     return c._result(data, c.domain, out)
 
@@ -253,8 +252,8 @@ def cmux(ggsw: Poly, c0: Poly, c1: Poly, bits: int) -> Poly:
 
     Returns a value of c0's domain. Raises and cost as of external_product.
     """
-    c0, ggsw = _operands(c0, ggsw, "ggsw")
-    ggsw, other = c0._operand(ggsw), c0._operand(checked_poly(c1, "c1"))._in_domain(c0.domain)
+    c0, ggsw = _of_one_ring(c0, ggsw, "ggsw")
+    other = c0._operand(checked_poly(c1, "c1"))._in_domain(c0.domain)
     if other.shape != c0.shape:
         raise ParameterError(f"c1: batch shape {other.shape}, that of c0 is {c0.shape}")
     arrays = c0.data, other.data
@@ -283,9 +282,8 @@ def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | No
     the cache throughout.
     Source: Chillotti et al. 2018/421, algorithm 3.
     """
-    acc, bsk = _operands(acc, bsk, "bsk")
-    bsk = acc._operand(bsk)
-    memory = None if out is None else _memory_of(acc.ring, out)
+    acc, bsk = _of_one_ring(acc, bsk, "bsk")
+    memory = None if out is None else acc._memory(out)
     data = gadgets.blind_rotate(acc.ring, acc.data, acc.domain, bsk.data, bsk.domain, exponents, bits, memory)
     return acc._result(data, "coef", out)
 
@@ -313,11 +311,17 @@ def extract(c: Poly, i: int) -> Array:
     return gadgets.extract(c.ring, c.data, c.domain, i)
 
 
-def _operands(a: Poly, key: Poly, name: str = "key") -> tuple[Poly, Poly]:
-    a, key = checked_poly(a, "a"), checked_poly(key, name)
-    if a.device != key.device:
-        raise DeviceError(f"{name}: on {key.device}, the value is on {a.device}; .to({a.device!r}) moves it")
+def _operands(a: Poly, key: Poly) -> tuple[Poly, Poly]:
+    """A value and a key of a larger ring."""
+    a, key = checked_poly(a, "a"), checked_poly(key, "key")
+    check_one_device(a, key)
     return a, key
+
+
+def _of_one_ring(c: Poly, matrix: Poly, name: str) -> tuple[Poly, Poly]:
+    """Ciphertexts and a matrix of theirs."""
+    c = checked_poly(c, "c")
+    return c, c._operand(checked_poly(matrix, name))
 
 
 def _ring(ring: object, name: str = "special") -> Ring:

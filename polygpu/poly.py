@@ -350,12 +350,8 @@ class Poly:
                     f"operands of different rings: {self._ring!r} and {other._ring!r}; "
                     f"{_way_between(self._ring, other._ring)}"
                 )
-            if not (
-                type(self._data) is type(other._data) is np.ndarray or same_device(other._data, self._data)
-            ):
-                raise DeviceError(
-                    f"operands on {self.device} and {other.device}; poly.to({self.device!r}) moves one"
-                )
+            if not type(self._data) is type(other._data) is np.ndarray:
+                check_one_device(self, other)
             return other
         ring, x = self._ring, integer(other, "operand")
         data = integers.constant(ring.basis, ring.n, x, self._constant_step(), backend_of(self._data))
@@ -783,6 +779,12 @@ def _way_between(first: Ring, second: Ring) -> str:
         return "a.mod_up(b.ring) extends a to all of b's moduli, b.restrict(a.ring) takes b modulo a's"
     join = "" if p & q else "; pg.rns.join(a, b) is the value that has both their residues"
     return f"a.convert(b.ring) is a's centred value modulo b's moduli{join}"
+
+
+def check_one_device(a: Poly, b: Poly) -> None:
+    """Raise DeviceError for values on two devices."""
+    if not same_device(b._data, a._data):
+        raise DeviceError(f"operands on {a.device} and {b.device}; poly.to({a.device!r}) moves one")
 
 
 def checked_poly(x: object, name: str) -> Poly:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import prod
 
 from .checks import integer, shown
-from .errors import DeviceError, ParameterError
+from .errors import ParameterError
 from .ops import rns as ops
-from .poly import Poly, checked_poly
+from .poly import Poly, check_one_device, checked_poly
 from .ring import Ring
 
 __all__ = ["gadget", "join", "scale"]
@@ -40,8 +40,7 @@ def join(a: Poly, b: Poly) -> Poly:
     a, b = checked_poly(a, "a"), checked_poly(b, "b")
     for poly in (a, b):
         ops.check_words(poly.ring, "join")
-    if a.device != b.device:
-        raise DeviceError(f"operands on {a.device} and {b.device}; poly.to({a.device!r}) moves one")
+    check_one_device(a, b)
     ring = a.ring.join(b.ring)
     return Poly._wrap(ring, *ops.join((a.ring, b.ring), ring, (a.data, b.data), (a.domain, b.domain)))
 

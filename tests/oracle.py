@@ -121,6 +121,12 @@ def sign_of(R: Ring) -> int:
     return -1 if R.kind == "negacyclic" else 1
 
 
+def centred(x: int, m: int) -> int:
+    """In [-m/2, m/2)."""
+    x %= m
+    return x - m if 2 * x >= m else x
+
+
 def fold(R: Ring, coefficients: list[int]) -> list[int]:
     """The remainder mod X^n ± 1 and Q."""
     out = [0] * R.n

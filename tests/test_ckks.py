@@ -8,7 +8,7 @@ import pytest
 from polygpu.examples import ckks
 
 # Small, and so not secure.
-SCHEME = ckks.CKKS(n=512, first=50, bits=36, depth=4, size=2, special=44)
+SCHEME = ckks.CKKS(n=512, first=50, bits=36, depth=4, size=2)
 TOLERANCE = 2.0**-16
 
 

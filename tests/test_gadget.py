@@ -11,7 +11,7 @@ import pytest
 from devices import CARDS, backend, on, over, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import draw, everywhere
+from oracle import draw, everywhere, fold, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
@@ -67,19 +67,6 @@ def digits_of(x: int, q: int, bits: int, levels: int) -> list[int]:
     return found[::-1]
 
 
-def product(a: list[int], b: list[int], sign: int) -> list[int]:
-    """Modulo X^n - sign."""
-    n, c = len(a), [0] * len(a)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            c[(i + j) % n] += x * y * (sign if i + j >= n else 1)
-    return c
-
-
-def sign_of(R: Ring) -> int:
-    return -1 if R.kind == "negacyclic" else 1
-
-
 def external(R: Ring, ggsw: np.ndarray, c: np.ndarray, bits: int) -> np.ndarray:
     """ggsw (k, levels, k, n), c (k, n)."""
     k, levels = ggsw.shape[:2]
@@ -89,15 +76,12 @@ def external(R: Ring, ggsw: np.ndarray, c: np.ndarray, bits: int) -> np.ndarray:
         for level in range(levels):
             digit = [d[level] for d in digits]
             for j in range(k):
-                total[j] += product(digit, ggsw[i, level, j].tolist(), sign_of(R))
+                total[j] += np.array(product(R, digit, ggsw[i, level, j]), object)
     return total % R.modulus
 
 
 def turned(R: Ring, row: np.ndarray, e: int) -> np.ndarray:
-    moved = np.zeros(R.n, object)
-    for i, v in enumerate(row):
-        moved[(i + e) % R.n] = v * sign_of(R) ** ((i + e) // R.n)
-    return moved % R.modulus
+    return np.array(fold(R, [0] * e + list(row)), object)
 
 
 # ---- digits ----
@@ -244,7 +228,7 @@ def test_extracted_vectors_have_the_phase_of_their_coefficient(name: str) -> Non
             for item, vector in zip(c, found.tolist(), strict=True):
                 phase = int(item[0][i])
                 for a, secret in zip(item[1:], s, strict=True):
-                    phase += product(a.tolist(), secret.tolist(), sign_of(R))[i]
+                    phase += product(R, a, secret)[i]
                 secrets = s.ravel().tolist()
                 assert (
                     vector[0] + sum(a * b for a, b in zip(vector[1:], secrets, strict=True)) - phase

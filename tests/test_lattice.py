@@ -10,7 +10,7 @@ import pytest
 from devices import CARDS, backend, on, over
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import chain, draw, drawn, sign_of
+from oracle import centred, chain, draw, drawn, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
@@ -36,35 +36,19 @@ def parts(T: Ring) -> tuple[Ring, Ring]:
 # ---- definitions, in Python ints ----
 
 
-def centred(x: int, m: int) -> int:
-    x %= m
-    return x - m if 2 * x >= m else x
-
-
-def product(a: list[int], b: list[int], sign: int) -> list[int]:
-    """Modulo X^n - sign."""
-    n, c = len(a), [0] * len(a)
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            c[(i + j) % n] += x * y * (sign if i + j >= n else 1)
-    return c
-
-
-def switched(R: Ring, a: list[int], key: np.ndarray, K: Ring, special: Ring, size: int) -> list[list[int]]:
-    """Both components of one polynomial a of R; key: ints (digits, 2, n) modulo K."""
-    P, sign, sums = special.modulus, sign_of(R), [[0] * R.n for _ in range(2)]
+def switched(R: Ring, a: list[int], key: np.ndarray, special: Ring, size: int) -> list[list[int]]:
+    """Both components of one polynomial a of R; key: ints (digits, 2, n)."""
+    T, P = R.join(special), special.modulus  # the key is right modulo each of its limbs, so modulo T
+    sums = [[0] * R.n for _ in range(2)]
     for j in range(0, len(R.moduli), size):
-        group = math.prod(R.moduli[j : j + size])
-        digit = [centred(x, group) for x in a]
+        digit = [centred(x, math.prod(R.moduli[j : j + size])) for x in a]
         for c in range(2):
-            terms = product(digit, key[j // size, c].tolist(), sign)
-            sums[c] = [s + t for s, t in zip(sums[c], terms, strict=True)]
-    T = R.modulus * P  # the key is right modulo each of its limbs, so modulo T
-    return [[(2 * (x % T) + P) // (2 * P) % R.modulus for x in row] for row in sums]
+            sums[c] = [s + t for s, t in zip(sums[c], product(T, digit, key[j // size, c]), strict=True)]
+    return [[(2 * (x % T.modulus) + P) // (2 * P) % R.modulus for x in row] for row in sums]
 
 
-def switched_batch(R: Ring, a: np.ndarray, key: np.ndarray, K: Ring, special: Ring, size: int) -> np.ndarray:
-    rows = [switched(R, x.tolist(), key, K, special, size) for x in a.reshape(-1, R.n)]
+def switched_batch(R: Ring, a: np.ndarray, key: np.ndarray, special: Ring, size: int) -> np.ndarray:
+    rows = [switched(R, x.tolist(), key, special, size) for x in a.reshape(-1, R.n)]
     return np.array(rows, dtype=object).reshape(*a.shape[:-1], 2, R.n)
 
 
@@ -89,7 +73,7 @@ def test_key_switch(name: str) -> None:
             R = Q[:limbs]
             x = draw(R, (2,), limbs)
             a = R(x)
-            expected = switched_batch(R, x, integers, K, special, size)
+            expected = switched_batch(R, x, integers, special, size)
             for value in (a, a.ntt()):
                 found = lattice.key_switch(value, key, size, special)
                 same_values(found, expected, value.domain)
@@ -127,7 +111,7 @@ def test_words_of_32_bits_below_a_key_of_64() -> None:
     assert R.join(special).dtype != K.dtype
     x, integers = draw(R, (2,)), draw(K, (3, 2))
     found = lattice.key_switch(R(x).ntt(), K(integers).ntt(), 1, special)
-    same_values(found, switched_batch(R, x, integers, K, special, 1), "eval")
+    same_values(found, switched_batch(R, x, integers, special, 1), "eval")
 
 
 @settings(max_examples=40)
@@ -140,7 +124,7 @@ def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) 
     x, integers = draw(R, (), 1), draw(K, (-(-len(Q.moduli) // size), 2), 2)
     value = R(x).ntt() if data.draw(st.booleans()) else R(x)
     found = lattice.key_switch(value, K(integers).ntt(), size, special)
-    same_values(found, switched_batch(R, x, integers, K, special, size), value.domain)
+    same_values(found, switched_batch(R, x, integers, special, size), value.domain)
 
 
 # ---- rotations ----

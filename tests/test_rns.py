@@ -9,19 +9,13 @@ import pytest
 from devices import CARDS, DEVICES, backend, on, over, there, use
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import chain, draw, everywhere
+from oracle import centred, chain, draw, everywhere
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
 from polygpu.testing import chains, coefficients, edge_coefficients, polys
 
 # ---- definitions, in Python ints ----
-
-
-def centred(x: int, m: int) -> int:
-    """In [-m/2, m/2)."""
-    x %= m
-    return x - m if 2 * x >= m else x
 
 
 def ints(a: Poly) -> np.ndarray:

@@ -465,8 +465,9 @@ class ReferenceBackend(HostMemory):
         """The digits of y, from the least significant one up."""
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
         base, n = 1 << bits, x.shape[-1]
-        rows = out.reshape(-1, levels, n)
-        for row, result in zip(x.reshape(-1, n).tolist(), rows, strict=True):
+        items = prod(x.shape[:-1])
+        rows = zip(x.reshape(items, n).tolist(), out.reshape(items, levels, n), strict=True)
+        for row, result in rows:
             rest = [(2 * v * base**levels + q) // (2 * q) % base**levels for v in row]
             for i in reversed(range(levels)):
                 digits = [(v + base // 2) % base - base // 2 for v in rest]

@@ -74,19 +74,19 @@ class BFV:
 
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set; like every seed here, this one must be secret and used only once."""
-        s = self._ternary(_derive(seed, "secret")).ntt()
+        s = self._ternary(derive(seed, "secret")).ntt()
         gadget = pg.rns.gadget(self.ring, 1)  # any c is the sum of its digits times these
-        relin = self._zero(s, _derive(seed, "relin"), (self.limbs,))
+        relin = zeros(s, derive(seed, "relin"), (self.limbs,))
         relin = pg.stack([relin[0] + self.ring([[g] for g in gadget]) * s * s, relin[1]])
-        return Keys(s, self._zero(s, _derive(seed, "public")), relin)
+        return Keys(s, zeros(s, derive(seed, "public")), relin)
 
     def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
         """Encrypt integers of shape (*batch, N), taken mod t."""
         slots = np.asarray(values % self.t, self.plain.dtype)[..., np.newaxis, :]
         message = self.plain.from_residues(slots, domain="eval")
         m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
-        u = self._ternary(_derive(seed, "u"), m.shape)
-        e = self._noise(_derive(seed, "e"), (2, *m.shape))
+        u = self._ternary(derive(seed, "u"), m.shape)
+        e = self._noise(derive(seed, "e"), (2, *m.shape))
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
@@ -119,11 +119,6 @@ class BFV:
             phase = phase * secret + component
         return phase
 
-    def _zero(self, s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-        """RLWE encryptions of zero under s: (e - a s, a)."""
-        a = self.ring.random(batch, seed=_derive(seed, "a")).ntt()
-        return pg.stack([self._noise(_derive(seed, "e"), batch) - a * s, a])
-
     def _ternary(self, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
         """Uniform coefficients in {-1, 0, 1}."""
         return self.ring.ternary(batch, seed=seed)
@@ -133,7 +128,13 @@ class BFV:
         return self.ring.binomial(21, batch, seed=seed)
 
 
-def _derive(seed: bytes, label: str) -> bytes:
+def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
+    """RLWE encryptions of zero under s, (2, *batch): (e - a s, a), e centred binomial with sigma = 3.24."""
+    a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
+    return pg.stack([s.ring.binomial(21, batch, seed=derive(seed, "e")) - a * s, a])
+
+
+def derive(seed: bytes, label: str) -> bytes:
     """An independent 32-byte seed for each use."""
     return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
 
@@ -152,12 +153,12 @@ def run(seed: bytes | None = None) -> Result:
     """Encrypt two vectors of reals as fixed-point numbers, add and multiply them, compare."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = BFV()
-    keys = scheme.keygen(_derive(seed, "keys"))
+    keys = scheme.keygen(derive(seed, "keys"))
 
     # Seven fractional bits: sums up to 2^8 and products up to 2^14 stay below t/2.
     angle = np.arange(scheme.n)
     x, y = (np.rint(128 * f(angle)).astype(np.int64) for f in (np.cos, np.sin))
-    cx, cy = (scheme.encrypt(keys.public, v, _derive(seed, label)) for v, label in ((x, "x"), (y, "y")))
+    cx, cy = (scheme.encrypt(keys.public, v, derive(seed, label)) for v, label in ((x, "x"), (y, "y")))
     product = scheme.relinearise(keys.relin, scheme.multiply(cx, cy))
     return Result(
         slots=scheme.n,

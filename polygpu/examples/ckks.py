@@ -11,7 +11,6 @@ shown to who asks for them without more noise (Li & Micciancio 2020/1533).
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import fft, lattice
-from polygpu.examples.bfv import MAX_LOG_Q
+from polygpu.examples.bfv import MAX_LOG_Q, derive, zeros
 
 Array = NDArray[Any]
 
@@ -47,14 +46,16 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class CKKS:
-    """Degree n; Q of a first prime and `depth` others; digits of `size` limbs, as many special primes."""
+    """Degree n; Q of a first prime and `depth` others; digits of `size` limbs, as many special primes.
+
+    Special primes are as long as the first, so that their product is above that of any digit.
+    """
 
     n: int = 16384
     first: int = 50  # bits of the first prime, of what is left after all products
     bits: int = 40  # of the others, and of scales
     depth: int = 5
     size: int = 2
-    special: int = 44  # bits of special primes: a digit's product stays below theirs
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -73,10 +74,8 @@ class CKKS:
 
     @cached_property
     def _primes(self) -> list[int]:
-        first = pg.ntt_primes(self.n, self.first)
-        special = pg.ntt_primes(self.n, max(self.special, self.first), self.size + 1)
-        others = pg.ntt_primes(self.n, self.bits, self.depth)
-        return [*first, *others, *[q for q in special if q not in first][: self.size]]
+        long = pg.ntt_primes(self.n, self.first, self.size + 1)
+        return [long[0], *pg.ntt_primes(self.n, self.bits, self.depth), *long[1:]]
 
     @property
     def secure(self) -> bool:
@@ -90,13 +89,13 @@ class CKKS:
 
         Like every seed here, this one must be secret and used only once.
         """
-        s = self.whole.ternary(seed=_derive(seed, "secret")).ntt()
+        s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         keys = {
-            k: self._switch_key(s, s.automorphism(self._power(k)), _derive(seed, f"rotation {k}"))
+            k: self._switch_key(s, s.automorphism(self._power(k)), derive(seed, f"rotation {k}"))
             for k in rotations
         }
-        public = self._zero(s.restrict(self.ring), (), _derive(seed, "public"))
-        return Keys(s, public, self._switch_key(s, s * s, _derive(seed, "relin")), keys)
+        public = zeros(s.restrict(self.ring), derive(seed, "public"))
+        return Keys(s, public, self._switch_key(s, s * s, derive(seed, "relin")), keys)
 
     def _power(self, k: int) -> int:
         """X -> X^g turns slots left by k."""
@@ -106,15 +105,9 @@ class CKKS:
         """From another secret to s: (digits, 2), as lattice.key_switch wants it."""
         P = self.extra.modulus
         weights = pg.rns.gadget(self.ring, self.size)
-        zero = self._zero(s, (len(weights),), seed)
+        zero = zeros(s, seed, (len(weights),))
         hidden = pg.stack([other.scale_by(P * g) for g in weights])
         return pg.stack([zero[0] + hidden, zero[1]], axis=1)
-
-    def _zero(self, s: pg.Poly, batch: tuple[int, ...], seed: bytes) -> pg.Poly:
-        """RLWE encryptions of zero under s, (2, *batch): (e - a s, a)."""
-        a = s.ring.random(batch, seed=_derive(seed, "a")).ntt()
-        e = s.ring.binomial(21, batch, seed=_derive(seed, "e")).ntt()  # sigma = 3.24
-        return pg.stack([e - a * s, a])
 
     # ---- values ----
 
@@ -127,8 +120,8 @@ class CKKS:
         """Encrypt vectors (*batch, N/2) of complex numbers, with scale 2^bits."""
         scale = 2.0**self.bits
         m = self.encode(z, self.ring, scale)
-        u = self.ring.ternary(m.shape, seed=_derive(seed, "u")).ntt()
-        e = self.ring.binomial(21, (2, *m.shape), seed=_derive(seed, "e")).ntt()
+        u = self.ring.ternary(m.shape, seed=derive(seed, "u")).ntt()
+        e = self.ring.binomial(21, (2, *m.shape), seed=derive(seed, "e")).ntt()
         return Ciphertext(pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]]), scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
@@ -215,11 +208,6 @@ class CKKS:
         return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / 2.0**self.bits
 
 
-def _derive(seed: bytes, label: str) -> bytes:
-    """An independent 32-byte seed for each use."""
-    return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
-
-
 class Result(NamedTuple):
     """What `run` found: root mean squares of the errors in the slots; that of `fresh` by theory."""
 
@@ -235,12 +223,12 @@ def run(seed: bytes | None = None) -> Result:
     """Encrypt two vectors; multiply them, and one by a matrix; evaluate a sigmoid's polynomial."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme, d = CKKS(), 8
-    keys = scheme.keygen(_derive(seed, "keys"), range(1, d))
+    keys = scheme.keygen(derive(seed, "keys"), range(1, d))
     rng = np.random.default_rng(1)
     x = np.resize(rng.uniform(-1, 1, d), scheme.n // 2)
     y = rng.uniform(-1, 1, scheme.n // 2)
     matrix = rng.uniform(-1, 1, (d, d))
-    cx, cy = (scheme.encrypt(keys.public, v, _derive(seed, name)) for v, name in ((x, "x"), (y, "y")))
+    cx, cy = (scheme.encrypt(keys.public, v, derive(seed, name)) for v, name in ((x, "x"), (y, "y")))
     sigmoid = [0.5, 0.2500, 0, -0.0208]  # 1 / (1 + exp(-y)) near 0
     values = np.polynomial.polynomial.polyval(y, sigmoid)
 

@@ -13,7 +13,6 @@ example, not a product: it is not constant time, and nobody has reviewed it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import lattice, linalg
+from polygpu.examples.bfv import derive
 
 Array = NDArray[Any]
 
@@ -75,7 +75,7 @@ class TFHE:
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set; like every seed here, this one must be secret and used only once."""
         small, large = (
-            pg.Ring(size, 2).random(seed=_derive(seed, label)).data[0].astype(np.uint64)
+            pg.Ring(size, 2).random(seed=derive(seed, label)).data[0].astype(np.uint64)
             for size, label in ((self.n, "small"), (self.N, "large"))
         )
         bits, levels = self.digits
@@ -83,25 +83,25 @@ class TFHE:
         hidden = np.zeros((self.n, 2, levels, 2, 1, self.N), self.ring.dtype)
         for component in range(2):  # s_i g_l in component i of row (i, l)
             hidden[:, component, :, component, 0, 0] = small[:, None] * weights
-        zeros = self._ring_zeros(large, hidden.shape[:3], _derive(seed, "bootstrap"))
+        zeros = self._ring_zeros(large, hidden.shape[:3], derive(seed, "bootstrap"))
         bits, levels = self.switch_digits
         weights = np.array(lattice.gadget(self.ring, bits, levels), np.uint64)
-        switch = self._lwe_zeros(small, (self.N, levels), _derive(seed, "switch"))
+        switch = self._lwe_zeros(small, (self.N, levels), derive(seed, "switch"))
         switch[..., 0] = (switch[..., 0] + large[:, None] * weights) % np.uint64(self.q)
         rows = switch.reshape(self.N * levels, self.n + 1).astype(self.ring.dtype)
         return Keys(small, (zeros + self.ring.from_residues(hidden)).ntt(), rows)
 
     def _ring_zeros(self, s: Array, batch: tuple[int, ...], seed: bytes) -> pg.Poly:
         """RLWE encryptions of zero, (*batch, 2), in coefficients."""
-        secret, mask = self.ring(s).ntt(), self.ring.random(batch, seed=_derive(seed, "mask"))
-        noise = self.ring.tuniform(self.ring_noise, batch, seed=_derive(seed, "noise"))
+        secret, mask = self.ring(s).ntt(), self.ring.random(batch, seed=derive(seed, "mask"))
+        noise = self.ring.tuniform(self.ring_noise, batch, seed=derive(seed, "noise"))
         return pg.stack([noise - (mask.ntt() * secret).intt(), mask], axis=-1)
 
     def _lwe_zeros(self, s: Array, batch: tuple[int, ...], seed: bytes) -> Array:
         """LWE encryptions of zero, uint64 (*batch, n + 1): the body, then the mask."""
         numbers, count = pg.Ring(1, self.q), math.prod(batch)
-        mask = numbers.random(count * self.n, seed=_derive(seed, "mask")).data.reshape(count, self.n)
-        noise = numbers.tuniform(self.noise, count, seed=_derive(seed, "noise"))
+        mask = numbers.random(count * self.n, seed=derive(seed, "mask")).data.reshape(count, self.n)
+        noise = numbers.tuniform(self.noise, count, seed=derive(seed, "noise"))
         product = linalg.matmul(mask, s[:, None], self.q).reshape(count, 1, 1)
         body = (noise - numbers.from_residues(product)).data[:, 0]
         return np.concatenate([body, mask], axis=1).astype(np.uint64).reshape(*batch, self.n + 1)
@@ -137,10 +137,9 @@ class TFHE:
         # The phase modulo 2N, by which polynomials are turned: X^-phase f(X) has f(m) as coefficient 0.
         bits = (2 * self.N).bit_length() - 1
         exponents = -lattice.decompose_integers(vectors, self.q, bits, 1)[..., 0]
-        tables_of_f = R(np.array([self._table(f) for f in tables], object))
         acc = R.zeros((len(tables), *batch, 2))
-        for i in range(len(tables)):
-            acc[i, ..., 0] = tables_of_f[i]
+        for i, f in enumerate(tables):
+            acc[i, ..., 0] = R(self._table(f))
         exponents = np.broadcast_to(exponents, (len(tables), *exponents.shape))
         turned = lattice.blind_rotate(acc, keys.bootstrap, exponents, self.digits[0])
         return self._switched(keys, lattice.extract(turned, 0))
@@ -198,11 +197,6 @@ def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
     return np.stack([*bits, carry])
 
 
-def _derive(seed: bytes, label: str) -> bytes:
-    """An independent 32-byte seed for each use."""
-    return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
-
-
 class Result(NamedTuple):
     """What `run` found: whether messages are right, the deviation of their phases: measured and by theory."""
 
@@ -217,14 +211,14 @@ def run(seed: bytes | None = None, numbers: Sequence[int] = (201, 118)) -> Resul
     """Square every message by a table, and add two numbers of 8 bits, all encrypted."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = TFHE()
-    keys = scheme.keygen(_derive(seed, "keys"))
+    keys = scheme.keygen(derive(seed, "keys"))
     messages = np.arange(scheme.p).repeat(8)
     squares = messages**2 % scheme.p
-    vectors = scheme.encrypt(keys, messages, _derive(seed, "messages"))
+    vectors = scheme.encrypt(keys, messages, derive(seed, "messages"))
     (found,) = scheme.bootstrap(keys, vectors, lambda m: m * m % scheme.p)
     error = scheme.phase(keys, found) - squares / (2 * scheme.p)
     bits = [np.array([x >> i & 1 for i in range(8)]) for x in numbers]
-    x, y = (scheme.encrypt(keys, b, _derive(seed, name)) for b, name in zip(bits, "xy", strict=True))
+    x, y = (scheme.encrypt(keys, b, derive(seed, name)) for b, name in zip(bits, "xy", strict=True))
     total = scheme.decrypt(keys, add_numbers(scheme, keys, x, y))
     return Result(
         bootstraps=len(messages) + 2 * 8,

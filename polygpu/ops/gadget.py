@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import as_integers, contiguous, empty, overlap
+from ..arrays import as_integers, empty, overlap
 from ..backends import Array, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import NotNTTFriendly, OutputError, ParameterError
@@ -15,6 +15,7 @@ from ..plans.cache import cached
 from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
 from .batch import result_array, result_shape
+from .integers import from_integers
 from .pointwise import negate, pointwise
 from .transform import to_domain
 
@@ -177,18 +178,12 @@ def decompose_integers(x: object, q: object, bits: object, levels: object) -> Ar
     basis = basis_of((modulus,))
     gadget = _plan(basis, None, bits, levels)
     integers = as_integers(x, "x")
-    if integers.dtype == object:
-        integers = (integers % modulus).astype(np.uint64)
     compute, shape = backend_of(integers), integers.shape
-    if not integers.size:
-        with compute.device_scope():
-            return compute.xp.zeros((*shape, gadget.levels), np.int64)  # type: ignore[no-any-return]
-    words = empty(compute, (1, integers.size), basis.dtype)
-    compute.reduce_integers(basis, contiguous(integers).reshape(1, -1), words[None])
+    words = from_integers(basis, integers.size, integers.reshape(-1), compute)
     digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
     compute.decompose(gadget, words, digits)
     with compute.device_scope():
         xp = compute.xp
-        values = digits.reshape(gadget.levels, -1).astype(np.uint64)
+        values = digits.reshape(gadget.levels, integers.size).astype(np.uint64)
         signed = xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
         return xp.ascontiguousarray(signed.view(np.int64).T).reshape(*shape, gadget.levels)  # type: ignore[no-any-return]

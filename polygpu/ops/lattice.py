@@ -11,7 +11,7 @@ from ..checks import Domain, integer, shown
 from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from ..plans.lattice import DigitProduct
 from ..plans.permutation import automorphism as automorphism_order
-from .batch import result_array
+from .batch import assign, index, result_array
 from .permutation import automorphism, checked_automorphism
 from .pointwise import pointwise
 from .rns import (
@@ -140,16 +140,12 @@ def key_switch(
         copy_own_digits(ring, x, T, parts, made)
     convert_digits(ring, data, rows, T, parts, switch.exact, "coef", made)
     total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
-    own = _words_of(T, ring, x) if domain == "eval" else None
+    with compute.device_scope():
+        own = x.astype(T.dtype, copy=False) if domain == "eval" else None
     compute.digit_product(switch.product(domain), made, own, key, total)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)
     return mod_down(T, total, domain, ring, "nearest", conversion, out=out)
-
-
-def _words_of(T: Ring, ring: Ring, x: Array) -> Array:
-    """Residues in the words of T."""
-    return x if T.dtype == ring.dtype else x.astype(T.dtype)
 
 
 def rotate_many(
@@ -174,7 +170,7 @@ def rotate_many(
     orders = [checked_automorphism(ring, g) for g in gs]
     T, compute = switch.T, backend_of(c)
     evaluated = to_domain(ring, c, domain, "eval")
-    first, second = (compute.xp.ascontiguousarray(evaluated[..., i, :, :]) for i in (0, 1))
+    first, second = (index(evaluated, (..., i)) for i in (0, 1))
     made, _ = digits(ring, second, "eval", T, size, conversion)
     batch = c.shape[:-3]
     totals = empty(compute, (len(gs), *batch, 2, T.rows, ring.n), T.dtype)
@@ -184,7 +180,5 @@ def rotate_many(
     data, _ = mod_down(T, totals, "eval", ring, "nearest", conversion)
     for i, g in enumerate(orders):
         moved = automorphism(ring, first, "eval", g)
-        with compute.device_scope():
-            sums = compute.xp.ascontiguousarray(data[i, ..., 0, :, :])
-            data[i, ..., 0, :, :] = pointwise(ring.basis, "add", sums, moved)
+        assign(data, (i, ..., 0), pointwise(ring.basis, "add", index(data, (i, ..., 0)), moved))
     return to_domain(ring, data, "eval", domain, data if domain == "coef" else None), domain

@@ -433,17 +433,7 @@ u64 digit_of(u64 q, u64 x, unsigned bits, unsigned levels, unsigned level) {
 }
 template <class T> void check_decompose(u64 q, unsigned bits, unsigned levels, size_t n) {
     const Modulus m = make_modulus(q);
-    const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
-    Gadget gadget{q, bits, levels, 0, 0, 0};
-    for (unsigned i = 0; i < levels; ++i) gadget.offset += (u64)1 << (bits * i + bits - 1);
-    if (power < modulus) {
-        gadget.power = (u64)power;
-        u128 rest = power;
-        for (size_t i = 0; i < 8 * sizeof(T); ++i) {
-            rest *= 2, gadget.scale *= 2;
-            if (rest >= modulus) rest -= modulus, ++gadget.scale;
-        }
-    }
+    const Gadget gadget = make_gadget(q, bits, levels, 8 * sizeof(T));
     const std::vector<T> x = residues<T>(n, m);
     std::vector<T> expected(n * levels);
     for (size_t j = 0; j < n; ++j)
