@@ -151,6 +151,9 @@ template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F 
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
+// Memory is read ahead of its use: the machine does that by itself within a page, and not for short pieces of rows.
+constexpr size_t LINE = 64, PAGE = 4096;  // bytes
+
 template <class S> PG_INLINE typename S::Residue load_digits(const u64 *x, size_t stride) {
     typename S::Residue r;
     for (size_t d = 0; d < S::DIGITS; ++d) r.digit[d] = S::Words::load(x + d * stride);
@@ -230,9 +233,12 @@ template <class S, class T> void gemm_with(const S &sums, const MatrixProduct<T>
         for_pieces<S::VECTORS>(vectors, [&](size_t vector, auto size) {
             constexpr size_t LENGTH = decltype(size)::value * WIDTH;
             const size_t column = vector * WIDTH;
-            for (size_t t = 0; t < depth; ++t)
-                pack(sums, p.b.data + (ptrdiff_t)(begin + t) * p.b.row + column, std::min(LENGTH, p.columns - column),
-                     LENGTH, panel(vector) + t * DIGITS * LENGTH, LENGTH);
+            for (size_t t = 0; t < depth; ++t) {
+                const T *const x = p.b.data + (ptrdiff_t)(begin + t) * p.b.row + column;
+                for (size_t j = 0; j < LENGTH; j += LINE / sizeof(T)) __builtin_prefetch(x + 16 * p.b.row + j);
+                pack(sums, x, std::min(LENGTH, p.columns - column), LENGTH, panel(vector) + t * DIGITS * LENGTH,
+                     LENGTH);
+            }
         });
         for_pieces<S::ROWS>(p.rows, [&](size_t row, auto rows) {
             constexpr size_t ROWS = decltype(rows)::value;
@@ -330,9 +336,11 @@ PG_INLINE void dot(const S &sums, const MatrixProduct<T> &p, const T *a, const T
     for (size_t t = 0; t < p.inner;) {
         const size_t end = p.inner - t < sums.period ? p.inner : t + sums.period;
         for (; t < end; ++t, a += p.a.column, b += p.b.row)
-            for (size_t v = 0; v < VECTORS; ++v)
+            for (size_t v = 0; v < VECTORS; ++v) {
+                __builtin_prefetch(b + PAGE / sizeof(T) + v * S::WIDTH);
                 S::mul_add(sum[v], sums.split(R::load_words(a + v * S::WIDTH)),
                            sums.split(R::load_words(b + v * S::WIDTH)));
+            }
         if (t < p.inner)
             for (size_t v = 0; v < VECTORS; ++v) sums.fold(sum[v]);
     }

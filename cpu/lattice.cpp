@@ -34,6 +34,7 @@ DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vecto
                     key_rows_[r] < key_total,
                 "DigitProduct: no such row");
     if (!index) return;
+    require(transformed, "DigitProduct: an order of digits that are evaluated");
     require(index.hold<i64>() && index.size() == n, "DigitProduct: index (n,)");
     for (size_t i = 0; i < n; ++i) {
         const i64 k = ((const i64 *)index.data())[i];
@@ -57,29 +58,32 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             "DigitProduct: a key of another shape");
     const T *const x = (const T *)digits.data(), *const value = (const T *)own.data(),
                    *const keys = (const T *)key.data();
-    const double row = isa_slowness() * ((transformed_ ? 0 : seconds_transform(n)) + 3 * seconds_pointwise(n));
-    for_each_row(items * limbs, (double)digits_ * row, [&](size_t unit, const Worker &worker) {
+    const double seconds = isa_slowness() * ((transformed_ ? 0 : seconds_transform(n)) + 3 * seconds_pointwise(n));
+    // Rows that begin elsewhere in their pages do not compete for the same few places of a cache.
+    const size_t step = n + 64 / sizeof(T);
+    for_each_row(items * limbs, (double)digits_ * seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;
-        const Modulus &m = transform_.basis().moduli()[limb];
-        T *const room = (T *)worker.scratch(2 * n * sizeof(T)), *const moved = room + n;
-        for (size_t j = 0; j < digits_; ++j) {
-            const T *digit = x + ((item * digits_ + j) * limbs + limb) * n;
-            if (own_digits_[limb] == j) {
-                digit = value + (item * own_total_ + own_rows_[limb]) * n;
-            } else if (!transformed_) {
-                transform_.forward_row(digit, room, limb, worker);
-                digit = room;
-            }
-            if (!index_.empty()) {
-                for (size_t i = 0; i < n; ++i) moved[i] = digit[index_[i]];
-                digit = moved;
-            }
-            for (size_t c = 0; c < COMPONENTS; ++c) {
-                const T *const factor = keys + ((j * COMPONENTS + c) * key_total_ + key_rows_[limb]) * n;
-                T *const sum = result + ((item * COMPONENTS + c) * limbs + limb) * n;
-                add_product(digit, factor, sum, j == 0, n, m);
-            }
+        T *const rows = (T *)worker.scratch(digits_ * step * sizeof(T));
+        for (size_t j = 0; j < digits_ && !stopped(worker.stop); ++j) {
+            const T *const digit = x + ((item * digits_ + j) * limbs + limb) * n;
+            T *const row = rows + j * step;
+            if (own_digits_[limb] == j)
+                std::memcpy(row, value + (item * own_total_ + own_rows_[limb]) * n, n * sizeof(T));
+            else if (!transformed_) transform_.forward_row(digit, row, limb, worker);
+            else if (index_.empty()) std::memcpy(row, digit, n * sizeof(T));
+            else
+                for (size_t i = 0; i < n; ++i) row[i] = digit[index_[i]];
         }
+        const MatrixProduct<T> product{
+            &transform_.basis().moduli()[limb],
+            1,
+            digits_,
+            COMPONENTS,
+            {rows, 0, (ptrdiff_t)step},
+            {keys + key_rows_[limb] * n, (ptrdiff_t)(COMPONENTS * key_total_ * n), (ptrdiff_t)(key_total_ * n)},
+            {result + (item * COMPONENTS * limbs + limb) * n, 0, (ptrdiff_t)(limbs * n)},
+            worker.stop};
+        gemm_kernels<T>().multiply_points(product, n, nullptr);
     });
 }
 
