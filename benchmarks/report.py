@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import calls, conversions, peers, roofline
+from . import calls, conversions, lattice, peers, roofline
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
-from .tables import Goal, Table, figure, power, unique
+from .tables import Goal, LineKind, Table, figure, power, unique
 
 PAGES = (
     ROOT / "README.md",
@@ -321,7 +321,7 @@ AnyKind = (
     | ExactKind
     | GpuKind
     | calls.CallKind
-    | conversions.ConversionKind
+    | LineKind
     | peers.PeerKind
     | cpu_goals.GoalKind
     | StudyKind
@@ -354,6 +354,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-summary": GpuKind(gpu_summary),
     **calls.KINDS,
     **conversions.KINDS,
+    **lattice.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,

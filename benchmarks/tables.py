@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .harness import Row
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,95 @@ def power(n: int) -> str:
 
 def unique(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
+
+
+# ---- tables of works, each beside what it needs ----
+
+
+UNITS = {"ms": 1e6, "us": 1e3}  # in ns
+
+
+@dataclass(frozen=True)
+class Line:
+    """A kind of work in a table, for each shape that it was measured with."""
+
+    work: str
+    op: str
+    unit: str  # "ms", "us", or "ns" for each residue or value
+    must: float | None = None  # the greatest time, in the unit
+    beside: str = ""  # the op of the row that it stands beside
+    name: str = ""  # how the table calls that
+    times: float | None = None  # the greatest ratio to its time
+    only: Mapping[str, int] = field(default_factory=dict)  # what params of its rows are
+    library: str = "polygpu"  # of the row beside
+
+    def time(self, row: Row) -> float:
+        return row.median / UNITS.get(self.unit, row.work)
+
+    def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
+        """Of the rows of one shape, one a pass: medians over the passes."""
+        time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
+        if self.must is not None:
+            verdicts.append(time <= self.must)
+        if beside:
+            ratio = median(r.median / b.median for r, b in zip(rows, beside, strict=True))
+            if self.times is not None:
+                verdicts.append(ratio <= self.times)
+            name = f"{self.name}, {figure(median(map(self.time, beside)))} {self.unit}"
+            more = (name, figure(ratio), text(self.times))
+        holds = "" if not verdicts else "yes" if all(verdicts) else "no"
+        return (self.work, shape(rows[0]), f"{figure(time)} {self.unit}", text(self.must), *more, holds)
+
+
+def text(x: float | None) -> str:
+    return "" if x is None else f"{x:g}"
+
+
+def shape(row: Row) -> str:
+    p = row.params
+    n, limbs, to, batch = (int(p.get(key, 1)) for key in ("n", "limbs", "to", "batch"))
+    degree = power(n) if n & (n - 1) == 0 else str(n)
+    count = f"{limbs} to {to}" if to not in (1, limbs) else str(limbs)
+    if "special" in p:
+        count = f"{limbs} + {p['special']}"
+    bits = f" of {p['bits']} bits" if limbs > 1 else f", {p['bits']} bits"
+    many = f", {batch} polynomials" if batch > 1 else ""
+    return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}"
+
+
+def params_but_run(row: Row) -> tuple[tuple[str, int | str], ...]:
+    return tuple(sorted((key, value) for key, value in row.params.items() if key != "run"))
+
+
+@dataclass(frozen=True)
+class LineKind:
+    """One table: lines in their order, for each shape that was measured."""
+
+    title: str
+    device: str
+    lines: tuple[Line, ...]
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows."""
+        ops = {op for line in self.lines for op in (line.op, line.beside)}
+        return [row for row in rows if row.op in ops and row.machine["kind"] == self.device]
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        measured: dict[Any, dict[Any, Row]] = {}  # of each op, library and shape by pass
+        for row in self.rows(rows):
+            measured.setdefault((row.op, row.library, params_but_run(row)), {})[row.params.get("run")] = row
+        body = []
+        for line in self.lines:
+            shown = [key for key in measured if key[:2] == (line.op, "polygpu")]
+            shown = [key for key in shown if line.only.items() <= dict(key[2]).items()]
+            for key in sorted(shown, key=lambda key: [dict(key[2])[name] for name in ("bits", "limbs", "n")]):
+                beside = measured.get((line.beside, line.library, key[2]), {})
+                passes = [run for run in measured[key] if run in beside or not line.beside]
+                if passes:
+                    own = [measured[key][run] for run in passes]
+                    body.append(line.cells(own, [beside[run] for run in passes if line.beside]))
+        if body:
+            yield Table(
+                self.title, ("work", "shape", "time", "must", "beside", "ratio", "must", "holds"), tuple(body)
+            )

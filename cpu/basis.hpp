@@ -28,6 +28,9 @@ class Basis {
     // out[j] = x[index[j]], negated where index[j] >= degree counts from degree
     void permute(const Array &x, const Numbers &index, const Out &out) const;
 
+    // out = X^e x modulo X^n + 1, if negacyclic, or X^n - 1; an exponent e below the order of X for each item
+    void turn(const Array &x, const Numbers &exponents, bool negacyclic, const Out &out) const;
+
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree); the rest of a row is zero
     void reduce_integers(const Numbers &x, const Out &out) const;
 
@@ -52,6 +55,9 @@ class Basis {
     std::vector<Modulus> moduli_;  // empty for a wide modulus
     WideModulus wide_;
 };
+
+// y = X^e x of n entries modulo q, as Basis::turn
+template <class T> void turn_row(const T *x, T *y, size_t n, u64 e, bool negacyclic, const Modulus &m);
 
 // Basis::matmul_points for arrays that lie as those of one call, wherever they begin.
 class PointsProduct {

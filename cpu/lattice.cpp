@@ -161,25 +161,6 @@ template <class T> void GadgetProduct::multiply_words(const Array &ggsw, const A
     });
 }
 
-namespace {
-
-// y = X^e x modulo X^n + 1, or X^n - 1, minus x where `less` says so.
-template <class T>
-void times_monomial(const T *x, T *y, size_t n, u64 e, bool negacyclic, bool less, const Modulus &m) {
-    const size_t turn = e % n;
-    const bool negate = negacyclic && e / n % 2;
-    const auto pointwise = pointwise_kernels<T>(m).pointwise;
-    const auto part = [&](const T *from, T *to, size_t count, bool negative) {
-        if (negative) pointwise(Op::neg, from, nullptr, false, nullptr, to, count, m);
-        else std::memcpy(to, from, count * sizeof(T));
-    };
-    part(x, y + turn, n - turn, negate);
-    part(x + n - turn, y, turn, negate != negacyclic);
-    if (less) pointwise(Op::sub, y, x, false, nullptr, y, n, m);
-}
-
-}  // namespace
-
 template <class T>
 void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
     require(exponents.ndim() >= 1 && exponents.hold<i64>() && last(exponents) >= 1, "rotate: exponents of int64");
@@ -199,12 +180,11 @@ void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbe
         T *const room = (T *)worker.scratch(scratch<T>(k) + 2 * k * n * sizeof(T));
         T *const moved = room + scratch<T>(k) / sizeof(T), *const sum = moved + k * n;
         const i64 *const e = powers + item * (count + 1);
-        for (size_t j = 0; j < k; ++j)
-            times_monomial(x + (item * k + j) * n, sum + j * n, n, (u64)e[0], negacyclic, false, m);
+        for (size_t j = 0; j < k; ++j) turn_row(x + (item * k + j) * n, sum + j * n, n, (u64)e[0], negacyclic, m);
         for (size_t i = 0; i < count && !stopped(worker.stop); ++i) {
             if (e[i + 1] == 0) continue;
-            for (size_t j = 0; j < k; ++j)
-                times_monomial(sum + j * n, moved + j * n, n, (u64)e[i + 1], negacyclic, true, m);
+            for (size_t j = 0; j < k; ++j) turn_row(sum + j * n, moved + j * n, n, (u64)e[i + 1], negacyclic, m);
+            pointwise_kernels<T>(m).pointwise(Op::sub, moved, sum, false, nullptr, moved, k * n, m);
             multiply_item(matrices + i * size, moved, moved, k, room, worker);
             pointwise_kernels<T>(m).pointwise(Op::add, sum, moved, false, nullptr, sum, k * n, m);
         }

@@ -1,5 +1,4 @@
-// Digits to a base, and products with powers of X that differ from item to item. One thread an entry. grid:
-// entries / 256 in x. block: 256 threads.
+// Digits to a base. One thread a coefficient. grid: coefficients / 256 in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
@@ -42,27 +41,4 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
         const u64 digit = v >> (p.bits * (p.levels - 1 - i)) & mask;
         y[i * p.n] = (T)(digit - middle + (digit < middle ? p.q : 0));
     }
-}
-
-// y = X^e x, or less x, of rows modulo one q: (items, rows, n), item i with exponent exponents[i * step] below the
-// order of X.
-template <class T> struct TurnParameters {
-    const T *x;
-    const u64 *exponents;
-    T *y;
-    const Modulus *moduli;
-    u64 n, order, entries, step;
-    u32 rows;
-};
-template <class T, bool LESS> __global__ void __launch_bounds__(256) turn(const TurnParameters<T> p) {
-    start_next(starts_early());
-    await_previous();
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n, exponent = p.exponents[quotient(row, p.rows) * p.step];
-    const T *const x = p.x + row * p.n;
-    u64 k = j + p.order - exponent;  // below 2 order
-    if (k >= p.order) k -= p.order;
-    const u64 moved = k < p.n ? x[k] : neg_mod(p.moduli[0], x[k - p.n]);
-    p.y[e] = (T)(LESS ? sub_mod(p.moduli[0], moved, x[j]) : moved);
 }

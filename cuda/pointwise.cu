@@ -88,6 +88,30 @@ template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permut
     p.y[e] = k < n ? x[k] : (T)neg_mod(p.moduli[rest(row, p.limbs)], x[k - n]);
 }
 
+// y = X^e x, or less x (LESS), of items of so many rows each; item i has exponent exponents[i * step] below the order
+// of X, and row r is modulo limb r % limbs.
+template <class T> struct TurnParameters {
+    const T *x;
+    const u64 *exponents;
+    T *y;
+    const Modulus *moduli;
+    u64 n, order, entries, step;
+    u32 rows, limbs;
+};
+template <class T, bool LESS> __global__ void __launch_bounds__(256) turn(const TurnParameters<T> p) {
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n, exponent = p.exponents[quotient(row, p.rows) * p.step];
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
+    const T *const x = p.x + row * p.n;
+    u64 k = j + p.order - exponent;  // below 2 order
+    if (k >= p.order) k -= p.order;
+    const u64 moved = k < p.n ? x[k] : neg_mod(m, x[k - p.n]);
+    p.y[e] = (T)(LESS ? sub_mod(m, moved, x[j]) : moved);
+}
+
 // Products modulo the leaves X^leaf_size - constant. One thread a coefficient.
 template <class T> struct LeavesParameters {
     const T *a, *b;

@@ -269,7 +269,8 @@ def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | No
     Args:
         acc: ciphertexts, (*batch, k), of a ring with one modulus and a complete transform.
         bsk: the bootstrapping key, evaluated, (count, k, levels, k).
-        exponents: integers (*batch, 1 + count), e_0 first, taken modulo the order of X; read on the host.
+        exponents: integers (*batch, 1 + count), e_0 first, or what broadcasts to it; taken modulo the order
+            of X and read on the host.
         bits: of a digit.
         out: a Poly of the ring with acc's batch shape to write into, no operand.
 

@@ -19,7 +19,7 @@ from .ops import integers, show
 from .ops.batch import assign, index, reshape
 from .ops.einsum import matmul
 from .ops.multiply import multiply, power
-from .ops.permutation import automorphism, multiply_by_monomial
+from .ops.permutation import automorphism, multiply_by_monomial, to_slots
 from .ops.points import evaluate
 from .ops.pointwise import add_constant, add_up, equal, negate, pointwise, scale, scale_by
 from .ops.rns import (
@@ -429,28 +429,70 @@ class Poly:
 
     # ---- structure ----
 
-    def automorphism(self, g: int) -> Poly:
+    def automorphism(self, g: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
         """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic); keeps the domain.
 
+        Args:
+            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result.
+            out: a Poly of the ring and of the result's batch shape to write into; may be this one.
+
         Raises:
-            ParameterError: X -> X^g is no automorphism.
+            ParameterError: X -> X^g is no automorphism, or shapes that do not broadcast.
+            CoefficientError: an array of no integers. OutputError: an `out` that does not fit.
 
-        Cost: a permutation; two transforms more where an incomplete transform holds the value.
-
-        >>> from polygpu import Ring
-        >>> Ring(4, 17)([1, 2, 3, 4]).automorphism(3).to_bigints(centered=True).tolist()
-        [1, 4, -3, 2]
-        """
-        return self._result(automorphism(self._ring, self._data, self._domain, g), self._domain)
-
-    def mul_monomial(self, k: int) -> Poly:
-        """X^k times the value, for any int k; keeps the domain. Cost: a rotation of coefficients.
+        Cost: a permutation for each g that occurs; two transforms more where an incomplete transform holds
+        the value.
 
         >>> from polygpu import Ring
-        >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial(-1).to_bigints(centered=True).tolist()
-        [2, 3, 4, -1]
+        >>> Ring(4, 17)([1, 2, 3, 4]).automorphism([3, -1]).to_bigints(centered=True).tolist()
+        [[1, 4, -3, 2], [1, -4, -3, -2]]
         """
-        return self._result(multiply_by_monomial(self._ring, self._data, self._domain, k), self._domain)
+        memory = None if out is None else self._memory(out)
+        data = automorphism(self._ring, self._data, self._domain, g, memory)
+        return self._result(data, self._domain, out)
+
+    def mul_monomial(self, k: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
+        """X^k times the value; keeps the domain.
+
+        Args:
+            k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result;
+                an array is read on the host.
+            out: a Poly of the ring and of the result's batch shape to write into; may be this one.
+
+        Raises:
+            ParameterError: k is no int, or shapes that do not broadcast. CoefficientError: an array of no
+            integers. OutputError: an `out` that does not fit.
+
+        Cost: a rotation of coefficients; for evaluated values the transform of X^k for each k, and a product.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial([-1, 4]).to_bigints(centered=True).tolist()
+        [[2, 3, 4, -1], [-1, -2, -3, -4]]
+        """
+        memory = None if out is None else self._memory(out)
+        data = multiply_by_monomial(self._ring, self._data, self._domain, k, memory)
+        return self._result(data, self._domain, out)
+
+    def to_slots(self) -> Array:
+        """The values at psi^(5^j), then at psi^(-5^j), j = 0 ... n/2 - 1: two rows of slots, of a prime q.
+
+        psi is ring.roots[0]. `automorphism(5)` turns both rows left by one, `automorphism(-1)` exchanges
+        them.
+
+        Returns:
+            Residues (*batch, n) of the ring's dtype, on the value's device.
+
+        Raises:
+            NotNTTFriendly: several moduli, or none of 1 mod 2n.
+
+        Cost: one pass, and a transform where the value is in coefficients. Source: as Ring.from_slots.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(8, 17).from_slots([1, 2, 3, 4, 5, 6, 7, 8])
+        >>> a.automorphism(5).to_slots().tolist(), a.automorphism(-1).to_slots().tolist()
+        ([2, 3, 4, 1, 6, 7, 8, 5], [5, 6, 7, 8, 1, 2, 3, 4])
+        """
+        return to_slots(self._ring, self._data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
         """a(x) mod Q of the polynomial of degree below n: Python ints (*batch, *x.shape), or one int.

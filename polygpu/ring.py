@@ -32,6 +32,7 @@ from .memory import check_memory
 from .ops import sampling
 from .ops.integers import from_integers, from_residues, monomial, ones
 from .ops.multiply import choose, plan_product
+from .ops.permutation import from_slots
 from .ops.sampling import Batch, Seed
 from .ops.transform import eval_points
 from .plans.basis import Basis, Calls, basis_of
@@ -431,6 +432,27 @@ class Ring:
                 raise NotNTTFriendly(self._why_no_transform())
             return "eval"
         return "coef"
+
+    def from_slots(self, values: Any) -> Poly:
+        """The evaluated element whose slots are these integers, the inverse of Poly.to_slots.
+
+        Sums and products of elements are those of their slots: BFV encrypts such elements modulo t, which
+        its papers call batching.
+
+        Args:
+            values: integers (*batch, n) of any size, taken modulo q.
+
+        Raises:
+            NotNTTFriendly: several moduli, or none of 1 mod 2n. ParameterError: another length.
+            CoefficientError: no integers.
+
+        Cost: one pass. Source: Smart, Vercauteren 2011/133.
+
+        >>> R = Ring(4, 17)
+        >>> (R.from_slots([1, 2, 3, 4]) * R.from_slots([5, 6, 7, 8])).to_slots().tolist()
+        [5, 12, 4, 15]
+        """
+        return Poly._wrap(self, from_slots(self, values, backend()), "eval")
 
     def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of zeros."""

@@ -136,7 +136,7 @@ def entrywise_launches() -> Iterator[Launch]:
         named = "q power scale offset n entries bits levels"
         yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))
         for less in (False, True):
-            yield lattice.turn_launch(basis, less, 64, **blank(lattice.TURN, "entries"))
+            yield pointwise.turn_launch(basis, less, 64, **blank(pointwise.TURN, "entries limbs"))
         values = blank(integers.INTEGERS, "entries limbs")
         for source in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
             yield integers.integers_launch(basis, np.dtype(source), 64, **values)

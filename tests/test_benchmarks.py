@@ -28,6 +28,7 @@ from benchmarks import (
     goals,
     gpu,
     harness,
+    lattice,
     peers,
     polynomials,
     products,
@@ -645,6 +646,66 @@ def test_the_section_of_conversions_is_measured_and_shown(
             assert f"| {line.work} | N = " in text, line
     assert "Between bases of moduli" in capsys.readouterr().out
     assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 3
+
+
+# ---- key switches and gadgets ----
+
+FEW_LATTICE = lattice.Sizes(
+    rotation=(lattice.Shape(32, 4, 2, 2, 50),),
+    switches=(lattice.Shape(16, 3, 1, 1, 30),),
+    products=(1, 3),
+    bootstraps=(),
+    encoded=32,
+    passes=2,
+)
+LATTICE_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in lattice.KINDS)
+
+
+@needs_compiler
+@pytest.mark.parametrize("on", ["cpu", "simulated"])
+def test_wrong_key_switches_and_products_are_noticed(on: str) -> None:
+    with use(on) as device, pg.device("cpu"):
+        cases = [case for group in lattice.cases(device, FEW_LATTICE) for case in group()]
+        assert all(notices(case) for case in cases if case.params["batch"] == 1)
+        assert all(case.verify(case.values(case.run())) for case in cases)
+        if on == "simulated":
+            lines = {line.op for line in lattice.GPU_LINES} | {line.beside for line in lattice.GPU_LINES} - {
+                ""
+            }
+            assert {case.op for case in cases} == lines - {"bootstrap"}
+            assert {case.calls for case in cases if case.op == "rotation"} == {lattice.MOST_CALLS}
+
+
+def test_a_bootstrap_is_decrypted() -> None:
+    (case,) = lattice.bootstrap_cases("cpu", 4)
+    right = case.values(case.run())
+    assert case.verify(right)
+    assert not case.verify(right[::-1])
+
+
+def test_key_switches_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice, "QUICK", FEW_LATTICE)
+    hurry(monkeypatch)
+    assert lattice.main(["--quick", "--results", str(tmp_path)]) == 0
+    rows = harness.rows(tmp_path)
+    assert {row.params["run"] for row in rows} == {1, 2} and all(row.machine["cores"] == 1 for row in rows)
+    for row in rows:  # as long as those of the lines
+        row.params |= {"n": 2**13 if row.params.get("special") == 1 else 2**15, "limbs": 4}
+    text = report.rewrite(LATTICE_PAGE, rows)
+    for work in ("rotation", "8 rotations, hoisted", "relinearisation", "external product", "encode"):
+        assert f"| {work} | N = " in text, work
+    assert "4 + 2 limbs of 50 bits" in text and "transforms alone" in text
+
+
+def test_what_fails_is_told_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lattice, "QUICK", FEW_LATTICE)
+    monkeypatch.setattr(lattice, "external", lambda ggsw, c, bits: np.zeros((1, 2, 1024), object))
+    hurry(monkeypatch)
+    assert lattice.main(["--quick", "--results", str(tmp_path)]) == 1
+    assert "external product" in capsys.readouterr().out
+    assert {row.op for row in harness.rows(tmp_path)} >= {"rotation", "encode"}
 
 
 def conversion_row(op: str, ns: float, **params: int | str) -> Row:

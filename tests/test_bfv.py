@@ -6,6 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
+from devices import CARDS, on
 
 import polygpu as pg
 from polygpu.examples import bfv
@@ -75,6 +76,25 @@ def test_two_levels_and_their_noise_budget(keys: bfv.Keys) -> None:
     assert np.array_equal(SCHEME.decrypt(keys.secret, twice), centred((centred(x * y) + z) * z))
 
 
+@on(*CARDS)
+def test_the_same_bits_on_a_card(device: str) -> None:
+    scheme = bfv.BFV(n=64, t=257, bits=30, limbs=3)
+    x, y = (np.random.default_rng(seed).integers(-128, 128, (2, 64)) for seed in (1, 2))
+
+    def run() -> tuple[pg.Poly, bfv.Array]:
+        keys = scheme.keygen(b"keys")
+        cx, cy = (scheme.encrypt(keys.public, v, name) for v, name in ((x, b"x"), (y, b"y")))
+        product = scheme.relinearise(keys.relin, scheme.multiply(cx, cy))
+        return product.cpu(), scheme.decrypt(keys.secret, product)
+
+    there, found = run()
+    with pg.device("cpu"):
+        here, expected = run()
+    assert there == here
+    assert np.array_equal(found, expected)
+    assert np.array_equal(found, (x * y + 128) % 257 - 128)
+
+
 def test_encryptions_of_batch_entries_are_independent(keys: bfv.Keys) -> None:
     one = SCHEME.encrypt(keys.public, np.zeros((2, SCHEME.n), np.int64), b"seed")
     assert not pg.equal(one[:, 0], one[:, 1]).any()
@@ -98,15 +118,21 @@ def test_another_key_does_not_decrypt(keys: bfv.Keys) -> None:
 
 
 def test_keys_hide_what_they_should_with_small_noise(keys: bfv.Keys) -> None:
-    """Secret ternary; the public key encrypts 0; relin[i] encrypts (1 mod q_i, else 0) s^2."""
+    """Secret ternary; the public key encrypts 0; relin[i] encrypts (P mod q_i, else 0) s^2."""
     s = keys.secret
     assert set(s.to_bigints(centered=True).tolist()) == {-1, 0, 1}
     noise = keys.public[0] + keys.public[1] * s
     assert 0 < np.max(noise.norm(np.inf)) <= 21
-    square = (s * s).data
-    gadget = np.eye(SCHEME.limbs, dtype=square.dtype)[:, :, np.newaxis] * square
-    noise = keys.relin[0] + keys.relin[1] * s - SCHEME.ring.from_residues(gadget, domain="eval")
-    assert 0 < np.max(noise.norm(np.inf)) <= 21
+    whole = SCHEME.whole(s.to_bigints(centered=True)).ntt()
+    square = whole * whole
+    for i, (body, mask) in enumerate(keys.relin):
+        hidden = np.zeros(
+            (SCHEME.limbs + 1, SCHEME.n), square.data.dtype
+        )  # P s^2 modulo its own prime, else 0
+        q = SCHEME.whole.moduli[i]
+        hidden[i] = square.data[i].astype(object) * SCHEME.special.modulus % q
+        noise = body + mask * whole - SCHEME.whole.from_residues(hidden, domain="eval")
+        assert 0 < np.max(noise.norm(np.inf)) <= 21
 
 
 def test_the_example_is_secure_short_and_right() -> None:

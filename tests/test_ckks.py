@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import CARDS, on
 
+import polygpu as pg
 from polygpu.examples import ckks
 
 # Small, and so not secure.
@@ -109,3 +111,25 @@ def test_run_at_full_size() -> None:
     result = ckks.run(seed=b"run")
     assert result.slots == 8192 and 0.9 < result.fresh / result.theory < 1.1
     assert max(result.product, result.matrix, result.polynomial) < 2.0**-20
+
+
+@on(*CARDS)
+def test_the_same_bits_on_a_card(device: str) -> None:
+    scheme = ckks.CKKS(n=64, first=50, bits=36, depth=2, size=1)
+    x, y = (np.random.default_rng(seed).uniform(-1, 1, 32) for seed in (1, 2))
+
+    def run() -> tuple[list[pg.Poly], ckks.Array]:
+        keys = scheme.keygen(b"keys", [1, 3])
+        cx, cy = (scheme.encrypt(keys.public, v, name) for v, name in ((x, b"x"), (y, b"y")))
+        product = scheme.multiply(keys, cx, cy)
+        turned = scheme.rotate(keys, product, [1, 3])
+        plain = scheme.multiply_plain(scheme.add(turned[0], turned[1]), y)
+        found = [product, *turned, plain]
+        return [c.value.cpu() for c in found], scheme.decrypt(keys.secret, plain)
+
+    there, found = run()
+    with pg.device("cpu"):
+        here, expected = run()
+    assert there == here
+    assert np.array_equal(found, expected)
+    assert abs(found - (np.roll(x * y, -1) + np.roll(x * y, -3)) * y).max() < 2.0**-16

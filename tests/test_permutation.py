@@ -6,11 +6,13 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
-from devices import on
+from devices import on, over
 from oracle import check, draw, every_ring, few_rings, few_transforms, fold, in_domain, ring, sign_of
 
-from polygpu import Ring
+import polygpu as pg
+from polygpu import Poly, Ring
 
 
 def substituted(R: Ring, x: Any, g: int) -> list[int]:
@@ -81,3 +83,71 @@ def test_mul_monomial(name: str) -> None:
         check(R(x).mul_monomial(k), expected)
         if R.has_eval:
             check(R(x).ntt().mul_monomial(k), expected, "eval")
+
+
+ORDERS_OF_ITEMS = {
+    "30 bits": Ring(16, pg.ntt_primes(16, 30, 2)),
+    "60 bits": Ring(16, pg.ntt_primes(16, 60, 3)),
+    "one coefficient": Ring(1, 97),
+    "cyclic": Ring(8, 97, kind="cyclic"),
+    "no transform": Ring(12, 2**32),
+    "2^64": Ring(16, 2**64),
+    "wide": Ring(8, 2**70 + 25),
+}
+
+
+@over(ORDERS_OF_ITEMS, few=("30 bits", "cyclic", "2^64"))
+def test_each_item_by_its_own_number(device: str, name: str) -> None:
+    """Arrays of numbers broadcast with the batch, and results go where they are told, over the value too."""
+    R = ORDERS_OF_ITEMS[name]
+    x, rng = draw(R, (2, 3)), random.Random(R.n)
+    ks = [rng.randrange(-(2**40), 2**40) for _ in range(2)]
+    gs = [g for g in range(8 * R.n, 0, -1) if math.gcd(g, 2 * R.n) == 1][:3]
+    column = np.array(ks)[:, None]
+    turned = [[times_monomial(R, row, k) for row in rows] for rows, k in zip(x, ks, strict=True)]
+    by_3 = [[times_monomial(R, row, 3) for row in rows] for rows in x]
+    conjugate = [[substituted(R, row, -1) for row in rows] for rows in x]
+    by_g = [[substituted(R, row, g) for row, g in zip(rows, gs, strict=True)] for rows in x]
+    for domain in ("coef", "eval") if R.has_eval else ("coef",):
+        a = in_domain(R(x), domain)
+        check(a[0, 0].mul_monomial(ks), [times_monomial(R, x[0, 0], k) for k in ks], domain)
+        for method, numbers, expected in (
+            (Poly.mul_monomial, column, turned),
+            (Poly.mul_monomial, column.tolist(), turned),
+            (Poly.mul_monomial, column.astype(object), turned),
+            (Poly.mul_monomial, 3, by_3),
+            (Poly.automorphism, gs, by_g),
+            (Poly.automorphism, 2 * R.n - 1, conjugate),
+        ):
+            check(method(a, numbers), expected, domain)
+            other, same = in_domain(R.zeros((2, 3)), domain), a.copy()
+            assert method(a, numbers, out=other) is other
+            assert method(same, numbers, out=same) is same
+            check(other, expected, domain)
+            check(same, expected, domain)
+        assert a[:0].mul_monomial(3).shape == a[:0].mul_monomial([[1, 2, 3]]).shape == (0, 3)
+
+
+def times_monomial(R: Ring, x: Any, k: int) -> list[int]:
+    """The coefficients of X^k a."""
+    turns, at = divmod(k, R.n)
+    return [int(c) for c in fold(R, [*[0] * at, *(x * sign_of(R) ** (turns % 2))])]
+
+
+def test_a_refused_permutation_leaves_its_result_alone() -> None:
+    R = Ring(8, 17)
+    a, out = R(draw(R, (2, 3))), R.zeros((2, 3))
+    for call, error, words in (
+        (lambda: a.mul_monomial([1, 2], out=out), pg.ParameterError, ["k: shape (2,)", "(2, 3)"]),
+        (lambda: a.ntt().mul_monomial([1, 2], out=out), pg.ParameterError, ["(2, 3)"]),
+        (lambda: a.mul_monomial([1.5, 2, 3], out=out), pg.CoefficientError, ["k: 1.5"]),
+        (lambda: a.automorphism([3, 4, 5], out=out), pg.ParameterError, ["g: 4", "16"]),
+        (lambda: a.automorphism([3, 5], out=out), pg.ParameterError, ["g: shape (2,)"]),
+        (lambda: a.mul_monomial([1, 2, 3], out=out[0]), pg.OutputError, ["(3,)", "(2, 3)"]),
+        (lambda: a.automorphism(3, out=Ring(8, 97).zeros((2, 3))), pg.OutputError, ["out", "97"]),
+        (lambda: a.mul_monomial(1, out=out.data), pg.OutputError, ["out", "Poly"]),
+    ):
+        with pytest.raises(error) as caught:
+            call()
+        assert all(word in str(caught.value) for word in words)
+        assert out == 0

@@ -101,3 +101,57 @@ def test_refused() -> None:
 def test_results_share_no_memory() -> None:
     x = np.ones(8)
     assert not np.shares_memory(fft.from_slots(fft.to_slots(x)), x) and backend() is not None
+
+
+# ---- slots modulo a prime ----
+
+
+@on("cpu", "reference", *CARDS)
+@pytest.mark.parametrize(
+    ("n", "q"), [(2, 5), (4, 17), (64, 257), *((64, pg.ntt_primes(64, bits)[0]) for bits in (32, 60, 64))]
+)
+def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
+    """Values at the powers of the root, by definition; back; rows turn left by automorphism(5)."""
+    R = pg.Ring(n, q)
+    a = R.random((2, 3), seed=1)
+    (psi,) = R.roots
+    exponents = [pow(5, j, 2 * n) for j in range(n // 2)]
+    points = [pow(psi, e, q) for e in (*exponents, *(-e for e in exponents))]
+    powers = np.array([[pow(x, i, q) for x in points] for i in range(n)], object)
+    values = (a.to_bigints() @ powers % q).astype(np.uint64)
+    for value in (a, a.ntt()):
+        slots = value.to_slots()
+        assert slots.shape == (2, 3, n) and slots.dtype == R.dtype and np.array_equal(host(slots), values)
+        turned = np.roll(values.reshape(2, 3, 2, -1), -1, axis=-1).reshape(values.shape)
+        assert np.array_equal(host(value.automorphism(5).to_slots()), turned)
+        exchanged = np.roll(values, n // 2, axis=-1)
+        assert np.array_equal(host(value.automorphism(-1).to_slots()), exchanged)
+    for given in (values, values.tolist(), there(values), values.astype(object) - 3 * q):
+        back = R.from_slots(given)
+        assert back.domain == "eval" and back == a
+    assert R.from_slots(np.zeros((0, n), int)).shape == R.zeros(0).to_slots().shape[:1] == (0,)
+
+
+def test_rings_without_slots() -> None:
+    for R in (
+        pg.Ring(4, [17, 41]),
+        pg.Ring(4, 15),
+        pg.Ring(4, 17, kind="cyclic"),
+        pg.Ring(8, 41),
+        pg.Ring(1, 17),
+        pg.Ring(6, 37),
+    ):
+        with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
+            R.zeros().to_slots()
+        with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
+            R.from_slots([0] * R.n)
+    R = pg.Ring(4, 17)
+    for values, error in (
+        ([1, 2, 3], pg.ParameterError),
+        (3, pg.ParameterError),
+        ([1.5, 2, 3, 4], pg.CoefficientError),
+        (R.zeros(), pg.CoefficientError),
+        ("1234", pg.CoefficientError),
+    ):
+        with pytest.raises(error, match="values"):
+            R.from_slots(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import CARDS, host, on, there
 
 from polygpu.examples import tfhe
 
@@ -79,3 +80,14 @@ def test_run_at_full_size() -> None:
     result = tfhe.run(seed=b"run")
     assert result.table_ok and result.sum_ok and result.bootstraps == 48
     assert result.deviation < 2 * result.theory
+
+
+@on(*CARDS)
+def test_the_same_bits_on_a_card(device: str) -> None:
+    scheme = tfhe.TFHE(n=8, N=64, noise=12, ring_noise=3, switch_digits=(4, 4))
+    keys = scheme.keygen(b"keys")
+    vectors = scheme.encrypt(keys, np.array([0, 3]), b"m")
+    tables = [lambda m: m, lambda m: 3 - m]
+    expected = scheme.bootstrap(keys, vectors, *tables)
+    found = scheme.bootstrap(keys.to(device), there(vectors), *tables)
+    assert np.array_equal(host(found), expected)

@@ -90,6 +90,12 @@ class Arithmetic(Memory, Protocol):
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """The entries of x in another order, some negated; out is not x."""
 
+    def turn(self, basis: Basis, order: int, x: Array, exponents: Array, out: Array) -> None:
+        """X^e times each item of x, in coefficients; out is not x.
+
+        exponents: int64 (*batch) on the host, in [0, order), the order of X: 2n where X^n = -1, else n.
+        """
+
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of machine integers of any dtype (*batch, count <= n); the rest of each row is 0."""
 

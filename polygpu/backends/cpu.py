@@ -218,6 +218,10 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).permute(x, permutation.index, out)
 
+    def turn(self, basis: Basis, order: int, x: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_basis(basis).turn(x, exponents, order > x.shape[-1], out)
+
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
         self._native_basis(basis).reduce_integers(x, out)

@@ -75,6 +75,14 @@ def reverse_bits(k: int, points: int) -> int:
     return int(f"{k:0{bits}b}"[::-1], 2) if bits else 0
 
 
+def turned(row: list[int], e: int, sign: int, q: int) -> list[int]:
+    """X^e times a row, with X^n = sign."""
+    n, placed = len(row), [0] * len(row)
+    for i, v in enumerate(row):
+        placed[(i + e) % n] = v * sign ** ((i + e) // n) % q
+    return placed
+
+
 def leaf_constants(plan: Any, limb: int) -> list[int]:
     """c_k of the leaves X^leaf_size - c_k, in their order: psi^(2 br(k) + 1) or omega^br(k)."""
     q, root, points = plan.basis.moduli[limb], plan.tables[limb].root, plan.degree // plan.leaf_size
@@ -297,6 +305,15 @@ class ReferenceBackend(HostMemory):
         ]
         write(basis, values, out)
 
+    def turn(self, basis: Any, order: int, x: Array, exponents: Array, out: Array) -> None:
+        """Coefficient i goes to i + e, and to the other sign where it passes n and X^n = -1."""
+        sign = 1 if order == x.shape[-1] else -1
+        values = [
+            [turned(row, e, sign, q) for q, row in zip(basis.moduli, item, strict=True)]
+            for item, e in zip(to_ints(basis, x), exponents.ravel().tolist(), strict=True)
+        ]
+        write(basis, values, out)
+
     def reduce_integers(self, basis: Any, x: Array, out: Array) -> None:
         """x mod q."""
         n = out.shape[-1]
@@ -493,19 +510,12 @@ class ReferenceBackend(HostMemory):
     def gadget_rotation(self, gadget: Any, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """One step after the other."""
         q, n, sign = gadget.basis.moduli[0], c.shape[-1], -1 if gadget.transform.kind == "negacyclic" else 1
-
-        def turned(row: list[int], e: int) -> list[int]:
-            placed = [0] * n
-            for i, v in enumerate(row):
-                placed[(i + e) % n] = v * sign ** ((i + e) // n) % q
-            return placed
-
         k = c.shape[-3]
         items = zip(c.reshape(-1, k, n).tolist(), exponents.reshape(-1, exponents.shape[-1]), strict=True)
         for place, (rows, powers) in zip(np.ndindex(c.shape[:-3]), items, strict=True):
-            total = [turned(row, int(powers[0])) for row in rows]
+            total = [turned(row, int(powers[0]), sign, q) for row in rows]
             for e, ggsw in zip(powers[1:].tolist(), ggsws, strict=True):
-                pairs = [zip(turned(row, e), row, strict=True) for row in total]
+                pairs = [zip(turned(row, e, sign, q), row, strict=True) for row in total]
                 moved = np.array([[[(x - y) % q for x, y in pair]] for pair in pairs], c.dtype)
                 self.gadget_product(gadget, ggsw, moved, moved)
                 sums = zip(total, moved[:, 0].tolist(), strict=True)

@@ -62,6 +62,14 @@ class WideArithmetic:
         self._core.permute(basis, x, permutation, out)
 
     @_on_host
+    def turn(self, basis: Basis, order: int, x: Array, exponents: Array, out: Array) -> None:
+        """See Arithmetic."""
+        n = x.shape[-1]
+        for item in np.ndindex(exponents.shape):
+            permutation = Permutation(n, order, 1, -int(exponents[item]) % order, False)
+            self._core.permute(basis, x[item], permutation, out[item])
+
+    @_on_host
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Arithmetic."""
         self._core.reduce_integers(basis, x, out)

@@ -1,8 +1,9 @@
 """BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144) on the public API.
 
 A ciphertext is one Poly of shape (components, *batch) that decrypts as c0 + c1 s + c2 s^2. It holds
-N integers mod t, its slots, which are the evaluation domain of the plaintext ring. Ciphertexts of
-one length add by `+`. By the HE standard the default parameters have 128 bits of security.
+N integers mod t, its slots: the values of the plaintext at the roots of X^N + 1. Ciphertexts of one
+length add by `+`. Products are relinearised by hybrid key switching (Han & Ki 2019/688), with one
+special prime. By the HE standard the default parameters have 128 bits of security.
 
 An example, not a product: it is not constant time, nobody has reviewed it, and like every scheme
 of its kind it does not withstand chosen ciphertexts.
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
+from polygpu import lattice
 
 Array = NDArray[Any]
 
@@ -29,7 +31,7 @@ MAX_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 
 class Keys(NamedTuple):
-    """secret: s, shape (). public: (2,), encrypts 0. relin: (2, limbs), encrypts gadget * s^2."""
+    """secret: s, shape (). public: (2,), encrypts 0. relin: (limbs, 2), from s^2 to s."""
 
     secret: pg.Poly
     public: pg.Poly
@@ -38,17 +40,27 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class BFV:
-    """The scheme for degree n, a prime t = 1 mod 2n, and Q the product of `limbs` NTT primes."""
+    """The scheme for degree n, a prime t = 1 mod 2n, and Q of `limbs` NTT primes; one more is special."""
 
     n: int = 8192
     t: int = 65537
     bits: int = 54
-    limbs: int = 4
+    limbs: int = 3
+
+    @cached_property
+    def whole(self) -> pg.Ring:
+        """Keys, mod Q P."""
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs + 1))
 
     @cached_property
     def ring(self) -> pg.Ring:
         """Ciphertexts, mod Q."""
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
+        return self.whole[: self.limbs]
+
+    @cached_property
+    def special(self) -> pg.Ring:
+        """The ring of P."""
+        return self.whole[self.limbs :]
 
     @cached_property
     def plain(self) -> pg.Ring:
@@ -70,30 +82,28 @@ class BFV:
     @property
     def secure(self) -> bool:
         """Whether the HE standard gives these parameters 128 bits of security."""
-        return self.q.bit_length() <= MAX_LOG_Q.get(self.n, 0)
+        return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set; like every seed here, this one must be secret and used only once."""
-        s = self._ternary(derive(seed, "secret")).ntt()
-        gadget = pg.rns.gadget(self.ring, 1)  # any c is the sum of its digits times these
-        relin = zeros(s, derive(seed, "relin"), (self.limbs,))
-        relin = pg.stack([relin[0] + self.ring([[g] for g in gadget]) * s * s, relin[1]])
-        return Keys(s, zeros(s, derive(seed, "public")), relin)
+        s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
+        relin = switch_key(s, s * s, self.ring, self.special, 1, derive(seed, "relin"))
+        secret = s.restrict(self.ring)
+        return Keys(secret, zeros(secret, derive(seed, "public")), relin)
 
     def encrypt(self, public: pg.Poly, values: Array, seed: bytes) -> pg.Poly:
         """Encrypt integers of shape (*batch, N), taken mod t."""
-        slots = np.asarray(values % self.t, self.plain.dtype)[..., np.newaxis, :]
-        message = self.plain.from_residues(slots, domain="eval")
+        message = self.plain.from_slots(values)
         m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
-        u = self._ternary(derive(seed, "u"), m.shape)
-        e = self._noise(derive(seed, "e"), (2, *m.shape))
+        u = self.ring.ternary(m.shape, seed=derive(seed, "u"))
+        e = self.ring.binomial(21, (2, *m.shape), seed=derive(seed, "e"))
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
         """The slots, shape (*batch, N), int64 in (-t/2, t/2)."""
         message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q phase)
-        slots = message.ntt().cpu().data[..., 0, :]
-        return (slots.astype(np.int64) + self.t // 2) % self.t - self.t // 2
+        slots = message.cpu().to_slots()
+        return np.asarray((slots.astype(np.int64) + self.t // 2) % self.t - self.t // 2)
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
         """Bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
@@ -108,9 +118,9 @@ class BFV:
         return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
     def relinearise(self, relin: pg.Poly, c: pg.Poly) -> pg.Poly:
-        """Three components to two: c2 s^2 becomes the sum over limbs of (c2 mod q_i) relin_i."""
-        digits = c[2].digits(self.ring, 1).ntt()
-        return c[:2] + pg.stack([pg.dot(digits, key) for key in relin])
+        """Three components to two: c2 s^2 becomes two components that decrypt to it."""
+        square = lattice.key_switch(c[2], relin, 1, self.special)
+        return c[:2] + pg.stack([square[..., 0], square[..., 1]])
 
     def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
         """c0 + c1 s + c2 s^2 + ... = Q/t m + noise."""
@@ -119,19 +129,21 @@ class BFV:
             phase = phase * secret + component
         return phase
 
-    def _ternary(self, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
-        """Uniform coefficients in {-1, 0, 1}."""
-        return self.ring.ternary(batch, seed=seed)
-
-    def _noise(self, seed: bytes, batch: tuple[int, ...]) -> pg.Poly:
-        """Centred binomial coefficients: the ones of 21 bits less those of 21, sigma = 3.24."""
-        return self.ring.binomial(21, batch, seed=seed)
-
 
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
     """RLWE encryptions of zero under s, (2, *batch): (e - a s, a), e centred binomial with sigma = 3.24."""
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
     return pg.stack([s.ring.binomial(21, batch, seed=derive(seed, "e")) - a * s, a])
+
+
+def switch_key(
+    s: pg.Poly, other: pg.Poly, ring: pg.Ring, special: pg.Ring, size: int, seed: bytes
+) -> pg.Poly:
+    """From another secret to s: (digits of `size` limbs, 2), as lattice.key_switch wants it."""
+    weights = pg.rns.gadget(ring, size)
+    body, mask = zeros(s, seed, (len(weights),))
+    hidden = pg.stack([other.scale_by(special.modulus * g) for g in weights])
+    return pg.stack([body + hidden, mask], axis=1)
 
 
 def derive(seed: bytes, label: str) -> bytes:

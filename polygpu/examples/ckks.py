@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import fft, lattice
-from polygpu.examples.bfv import MAX_LOG_Q, derive, zeros
+from polygpu.examples.bfv import MAX_LOG_Q, derive, switch_key, zeros
 
 Array = NDArray[Any]
 
@@ -102,12 +102,8 @@ class CKKS:
         return pow(5, k % (self.n // 2), 2 * self.n)
 
     def _switch_key(self, s: pg.Poly, other: pg.Poly, seed: bytes) -> pg.Poly:
-        """From another secret to s: (digits, 2), as lattice.key_switch wants it."""
-        P = self.extra.modulus
-        weights = pg.rns.gadget(self.ring, self.size)
-        zero = zeros(s, seed, (len(weights),))
-        hidden = pg.stack([other.scale_by(P * g) for g in weights])
-        return pg.stack([zero[0] + hidden, zero[1]], axis=1)
+        """From another secret to s."""
+        return switch_key(s, other, self.ring, self.extra, self.size, seed)
 
     # ---- values ----
 

@@ -18,14 +18,13 @@ import numpy as np
 import polygpu as pg
 from polygpu.examples.bfv import BFV, Array
 
-# Q of 108 bits, where the HE standard allows 109; a record is 4096 words of 16 bits.
-SCHEME = BFV(n=4096, t=65537, bits=54, limbs=2)
+# Q P of 108 bits, where the HE standard allows 109; a record is 4096 words of 16 bits.
+SCHEME = BFV(n=4096, t=65537, bits=36, limbs=2)
 
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:
     """Records (rows, columns, N) of uint16 as plaintexts, ready to be multiplied by ciphertexts."""
-    slots = scheme.plain.from_residues(records.astype(scheme.plain.dtype)[..., np.newaxis, :], domain="eval")
-    message = slots.intt().data[..., 0, :].astype(np.int64)
+    message = scheme.plain.from_slots(records).intt().data[..., 0, :].astype(np.int64)
     centred = message - scheme.t * (message > scheme.t // 2)  # a small factor is small noise
     return scheme.ring(centred).ntt()
 

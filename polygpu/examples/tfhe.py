@@ -41,6 +41,11 @@ class Keys(NamedTuple):
     bootstrap: pg.Poly
     switch: Array
 
+    def to(self, device: str) -> Keys:
+        """Keys that bootstrap there, vectors that lie there too: `small` is not needed for it, and stays."""
+        switch = pg.backends.get_backend(device).from_host(self.switch)
+        return Keys(self.small, self.bootstrap.to(device), switch)
+
 
 @dataclass(frozen=True)
 class TFHE:
@@ -72,6 +77,7 @@ class TFHE:
 
     # ---- keys ----
 
+    @pg.device("cpu")
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set; like every seed here, this one must be secret and used only once."""
         small, large = (
@@ -108,6 +114,7 @@ class TFHE:
 
     # ---- messages ----
 
+    @pg.device("cpu")
     def encrypt(self, keys: Keys, messages: Array, seed: bytes) -> Array:
         """Integers of 0 ... p - 1, of shape (*batch,), as vectors (*batch, n + 1)."""
         vectors = self._lwe_zeros(keys.small, np.shape(messages), seed)
@@ -132,15 +139,17 @@ class TFHE:
     # ---- bootstrapping ----
 
     def bootstrap(self, keys: Keys, vectors: Array, *tables: Callable[[int], int]) -> Array:
-        """Encryptions of f(m) for each table f: (len(tables), *batch, n + 1), from (*batch, n + 1)."""
-        batch, R = vectors.shape[:-1], self.ring
+        """Encryptions of f(m) for each table f: (len(tables), *batch, n + 1), from (*batch, n + 1).
+
+        It computes where the keys and the vectors are.
+        """
         # The phase modulo 2N, by which polynomials are turned: X^-phase f(X) has f(m) as coefficient 0.
         bits = (2 * self.N).bit_length() - 1
         exponents = -lattice.decompose_integers(vectors, self.q, bits, 1)[..., 0]
-        acc = R.zeros((len(tables), *batch, 2))
-        for i, f in enumerate(tables):
-            acc[i, ..., 0] = R(self._table(f))
-        exponents = np.broadcast_to(exponents, (len(tables), *exponents.shape))
+        with pg.device(keys.bootstrap.device):
+            acc = self.ring.zeros((len(tables), *vectors.shape[:-1], 2))
+            for i, f in enumerate(tables):
+                acc[i, ..., 0] = self.ring(self._table(f))
         turned = lattice.blind_rotate(acc, keys.bootstrap, exponents, self.digits[0])
         return self._switched(keys, lattice.extract(turned, 0))
 
@@ -155,9 +164,9 @@ class TFHE:
         bits, levels = self.switch_digits
         digits = lattice.decompose_integers(vectors[..., 1:], self.q, bits, levels)
         digits = digits.reshape(*vectors.shape[:-1], self.N * levels)
-        switched = linalg.matmul(digits, keys.switch, self.q).astype(np.uint64)
+        switched: Array = linalg.matmul(digits, keys.switch, self.q).astype(np.uint64)
         switched[..., 0] = (switched[..., 0] + vectors[..., 0]) % np.uint64(self.q)
-        return np.asarray(switched)
+        return switched
 
     def deviation(self) -> float:
         """The standard deviation of a bootstrapped phase, by theory, of noise that is independent.

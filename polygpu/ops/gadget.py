@@ -16,6 +16,7 @@ from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
 from .batch import result_array, result_shape
 from .integers import from_integers
+from .permutation import exponents_of
 from .pointwise import negate, pointwise
 from .transform import to_domain
 
@@ -134,19 +135,16 @@ def blind_rotate(
 
 def _checked_exponents(ring: Ring, exponents: object, batch: tuple[int, ...], count: int) -> Array:
     """On the host, int64 modulo the order of X, (*batch, 1 + count)."""
-    given = as_integers(exponents, "exponents")
-    array = backend_of(given).to_host(given)
-    if array.shape[-1:] != (count + 1,):
+    powers = exponents_of(ring, exponents, "exponents")
+    if powers.shape[-1:] != (count + 1,):
         raise ParameterError(
-            f"exponents: shape {array.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
+            f"exponents: shape {powers.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
         )
-    order = 2 * ring.n if ring.kind == "negacyclic" else ring.n
-    reduced = (array % order).astype(np.int64)
     try:
-        return np.ascontiguousarray(np.broadcast_to(reduced, (*batch, count + 1)))
+        return np.ascontiguousarray(np.broadcast_to(powers, (*batch, count + 1)))
     except ValueError:
         raise ParameterError(
-            f"exponents: batch shape {array.shape[:-1]}, that of the ciphertexts is {batch}"
+            f"exponents: batch shape {powers.shape[:-1]} does not broadcast to the ciphertexts' {batch}"
         ) from None
 
 

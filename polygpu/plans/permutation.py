@@ -24,6 +24,20 @@ def bit_reversal(points: int) -> NDArray[np.int64]:
     return index
 
 
+@lru_cache(maxsize=64)
+def slot_order(n: int) -> NDArray[np.int64]:
+    """Where the values at psi^(5^j), then those at psi^(-5^j), j = 0 ... n/2 - 1, lie among evaluations.
+
+    The powers of 5 and their negatives are all odd residues modulo 2n, n a power of two, at least 2.
+    """
+    powers = np.ones(n // 2, np.int64)
+    for j in range(1, n // 2):
+        powers[j] = powers[j - 1] * 5 % (2 * n)
+    index: NDArray[np.int64] = bit_reversal(n)[np.concatenate([powers, 2 * n - powers]) // 2]
+    index.setflags(write=False)
+    return index
+
+
 @dataclass(frozen=True)
 class Permutation:
     """An order of the n entries of a row: entry j of the result is entry k of the row.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from ...plans.basis import Basis, basis_of
+from ...plans.basis import basis_of
 from ...plans.lattice import DigitProduct, Gadget
 from ...plans.ntt import part_of
 from ...plans.rns import runs_of
 from .. import Array
-from .launch import POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
+from .launch import POINTER, U32, U64, Launch, Recipe, Struct, ctype, entrywise
 from .matmul import Matmul
 from .pointwise import Pointwise
 from .rns import Rns
@@ -23,13 +23,6 @@ DECOMPOSE = Struct(
     ("x y", POINTER),
     ("q power scale offset n entries", U64),
     ("bits levels", U32),
-)
-TURN = Struct(
-    _FILE,
-    "TurnParameters<u64>",
-    ("x exponents y moduli", POINTER),
-    ("n order entries step", U64),
-    ("rows", U32),
 )
 
 
@@ -45,14 +38,8 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
 
-def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch:
-    """Products of so many entries with powers of X, less what they were."""
-    parameters = TURN(entries=entries, **values)
-    return entrywise(_FILE, f"turn<{ctype(basis)}, {cbool(less)}>", entries, parameters)
-
-
 class Lattice(Pointwise, Rns, Matmul):
-    """Kernels of lattice.cu, and launches of the other operations'."""
+    """The kernel of lattice.cu, and launches of the other operations'."""
 
     def digit_product(
         self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
@@ -125,27 +112,13 @@ class Lattice(Pointwise, Rns, Matmul):
         """See Backend."""
         if not out.size:
             return
+        assert gadget.transform is not None
+        order = 2 * c.shape[-1] if gadget.transform.kind == "negacyclic" else c.shape[-1]
         powers = self.from_host(exponents.reshape(-1, exponents.shape[-1]))
         with self._scope:
             moved = self.xp.empty_like(out)
-        self._turn(gadget, c, powers[:, 0], out, less=False)
+        self.turn_items(gadget.basis, order, c, powers[:, 0], out)
         for i, ggsw in enumerate(ggsws, 1):
-            self._turn(gadget, out, powers[:, i], moved, less=True)
+            self.turn_items(gadget.basis, order, out, powers[:, i], moved, less=True)
             self.gadget_product(gadget, ggsw, moved, moved)
             self.pointwise(gadget.basis, "add", out, moved, None, out)
-
-    def _turn(self, gadget: Gadget, x: Array, exponents: Array, out: Array, less: bool) -> None:
-        """X to the power of each item's exponent times the item, less the item; exponents: int64, strided."""
-        k, n, step = x.shape[-3], x.shape[-1], exponents.strides[0] // exponents.dtype.itemsize
-        assert gadget.transform is not None
-        order = 2 * n if gadget.transform.kind == "negacyclic" else n
-
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(gadget.basis)
-            sizes = {"n": n, "order": order, "step": step, "rows": k}
-            where = {"x": 0, "exponents": 0, "y": 0, "moduli": self.address(moduli.value)}
-            made = Recipe(3, moduli)
-            made.launch(turn_launch(gadget.basis, less, x.size, **sizes, **where), 0, 1, 2)
-            return made
-
-        self.run(gadget.handles, ("turn", less, x.shape, step), recipe, x, exponents, out)

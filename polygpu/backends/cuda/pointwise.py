@@ -42,6 +42,13 @@ PERMUTE = Struct(
     ("n order multiplier offset entries", U64),
     ("limbs", U32),
 )
+TURN = Struct(
+    _FILE,
+    "TurnParameters<u64>",
+    ("x exponents y moduli", POINTER),
+    ("n order entries step", U64),
+    ("rows limbs", U32),
+)
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
@@ -55,6 +62,12 @@ def permute_launch(basis: Basis, p: Permutation, entries: int, **values: int) ->
     order = {"n": p.n, "order": p.order, "multiplier": p.multiplier, "offset": p.offset}
     parameters = PERMUTE(entries=entries, limbs=basis.rows, **order, **values)
     return entrywise(_FILE, f"permute<{ctype(basis)}, {cbool(p.evaluated)}>", entries, parameters)
+
+
+def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch:
+    """Products of items with powers of X, less what they were."""
+    parameters = TURN(entries=entries, limbs=basis.rows, **values)
+    return entrywise(_FILE, f"turn<{ctype(basis)}, {cbool(less)}>", entries, parameters)
 
 
 class Pointwise(Launcher):
@@ -107,3 +120,26 @@ class Pointwise(Launcher):
             return made
 
         self.run(basis.handles, (permutation, out.size), recipe, x, out)
+
+    def turn(self, basis: Basis, order: int, x: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        self.turn_items(basis, order, x, self.from_host(exponents.reshape(-1)), out)
+
+    def turn_items(
+        self, basis: Basis, order: int, x: Array, exponents: Array, out: Array, less: bool = False
+    ) -> None:
+        """X^e x, or less x, of as many items as exponents, (items,) on the device with any step."""
+        if not out.size:
+            return
+        n, step = x.shape[-1], exponents.strides[0] // exponents.dtype.itemsize
+        rows = x.size // (exponents.size * n)
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            sizes = {"n": n, "order": order, "step": step, "rows": rows}
+            where = {"x": 0, "exponents": 0, "y": 0, "moduli": self.address(moduli.value)}
+            made = Recipe(3, moduli)
+            made.launch(turn_launch(basis, less, x.size, **sizes, **where), 0, 1, 2)
+            return made
+
+        self.run(basis.handles, ("turn", less, order, x.shape, rows, step), recipe, x, exponents, out)

@@ -1,0 +1,436 @@
+"""Key switches, rotations, external products and bootstraps, beside the transforms that they need.
+
+    python -m benchmarks.lattice [--device cuda] [--quick] [--results DIR]
+
+The transforms alone are a row of the same run: all inverse ones in one batched call, all forward ones in
+another. On a GPU all but bootstraps runs in a CUDA graph of some calls, each with a key of its own, so that
+keys come from memory and not from a cache. On the CPU results are compared with Python integers before they
+are timed, and bootstraps decrypted; on a GPU all is compared with the CPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu import fft, lattice
+from polygpu.backends.reference import big_product
+from polygpu.examples.tfhe import TFHE, Keys
+
+from .conversions import (
+    Ints,
+    Params,
+    centred,
+    gpu_params,
+    integers,
+    is_of,
+    is_transform,
+    nearest,
+    poison,
+    residues,
+    ring_of,
+    transforms_case,
+)
+from .harness import RESULTS, Case, CudaEvents, Timer, Unverified, measure, on_cores, record, release
+from .tables import Line, LineKind, figure
+
+KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
+MOST_CALLS = 24  # in a graph
+GALOIS = 5  # X -> X^5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A key switch: limbs of a value, special ones, limbs of a digit, bits of the primes."""
+
+    n: int
+    limbs: int
+    special: int
+    size: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured on a device."""
+
+    rotation: tuple[Shape, ...]
+    """With hoisted rotations."""
+    switches: tuple[Shape, ...]
+    """Key switches and relinearisations."""
+    products: tuple[int, ...]
+    """Batches of external products, N = 1024."""
+    bootstraps: tuple[int, ...]
+    """Batches."""
+    encoded: int
+    """Degree."""
+    passes: int = 3
+
+
+CPU = Sizes(
+    rotation=(Shape(2**15, 12, 3, 3, 50),),
+    switches=(Shape(2**13, 4, 1, 1, 40), Shape(2**14, 6, 2, 2, 50), Shape(2**16, 24, 6, 6, 50)),
+    products=(1, 16),
+    bootstraps=(1, 16),
+    encoded=2**15,
+)
+QUICK = Sizes(
+    rotation=(Shape(2**13, 6, 2, 2, 50),),
+    switches=(Shape(2**13, 4, 1, 1, 40),),
+    products=(1,),
+    bootstraps=(1,),
+    encoded=2**13,
+    passes=1,
+)
+GPU = Sizes(
+    rotation=(Shape(2**16, 24, 6, 6, 50),),
+    switches=(
+        Shape(2**16, 48, 12, 12, 30),
+        Shape(2**16, 12, 4, 4, 50),
+        Shape(2**16, 24, 12, 12, 30),
+        Shape(2**15, 24, 6, 6, 50),
+        Shape(2**15, 12, 4, 4, 50),
+        Shape(2**14, 12, 4, 4, 50),
+        Shape(2**14, 6, 2, 2, 50),
+        Shape(2**13, 12, 4, 4, 50),
+        Shape(2**13, 3, 1, 1, 50),
+    ),
+    products=(1, 4096),
+    bootstraps=(1, 4096),
+    encoded=2**16,
+    passes=1,
+)
+
+
+# ---- definitions, in Python integers ----
+
+
+def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) -> Ints:
+    """Of a(X^g), evaluated, on the host: (2, n), modulo a's Q."""
+    ring, T = a.ring, key.ring
+    x = turned(integers(a), g)
+    sums = np.zeros((2, T.rows, T.n), object)
+    moduli = np.array(T.moduli, object)[:, None]
+    for j, first in enumerate(range(0, ring.rows, size)):
+        m = prod(ring.moduli[first : first + size])
+        digit = centred(x, m)
+        value = T.from_residues(np.stack([(digit % q).astype(T.dtype) for q in T.moduli]))
+        evaluated = value.ntt()
+        if not is_transform(evaluated.data, value):
+            raise Unverified("a transform is wrong")
+        sums = (sums + evaluated.data.astype(object) * key.data[j].astype(object)) % moduli
+    total = T.from_residues(sums.astype(T.dtype), "eval").intt()
+    if not is_transform(sums.astype(T.dtype), total):
+        raise Unverified("a transform is wrong")
+    found: Ints = nearest(integers(total), special.modulus)
+    return found
+
+
+def turned(x: Ints, g: int) -> Ints:
+    """x(X^g) modulo X^n + 1."""
+    n = x.shape[-1]
+    places = np.arange(n) * g % (2 * n)
+    found = np.empty_like(x)
+    found[..., places % n] = np.where(places < n, x, -x)
+    return found
+
+
+def digits_of(x: Ints, q: int, bits: int, levels: int) -> list[Ints]:
+    """The most significant first, in [-B/2, B/2)."""
+    base = 1 << bits
+    y = (2 * x * base**levels + q) // (2 * q)
+    found = []
+    for _ in range(levels):
+        digit = centred(y, base)
+        found.append(digit)
+        y = (y - digit) // base
+    return found[::-1]
+
+
+def external(ggsw: pg.Poly, c: pg.Poly, bits: int) -> Ints:
+    """The sum over components and levels of digit times row, of the first and last of a batch."""
+    R = c.ring
+    q, rows = R.modulus, integers(ggsw)
+    found = []
+    for x in (integers(c[i]) for i in sorted({0, len(c.data) - 1})):
+        total = np.zeros((len(x), R.n), object)
+        for i, component in enumerate(x):
+            for level, digit in enumerate(digits_of(component, q, bits, rows.shape[1])):
+                for j in range(len(x)):
+                    product = big_product([int(d) % q for d in digit], rows[i, level, j].tolist(), q, -1)
+                    total[j] += np.array(product, object)
+        found.append(total % q)
+    return np.stack(found)
+
+
+# ---- cases ----
+
+
+def params_of(shape: Shape, device: str, calls: int) -> Params:
+    params: Params = {
+        "n": shape.n,
+        "bits": shape.bits,
+        "limbs": shape.limbs,
+        "special": shape.special,
+        "size": shape.size,
+        "batch": 1,
+    }
+    if device != "cpu":
+        params |= gpu_params(ring_of(shape.n, shape.bits, 1), f"CUDA graph of {calls}")
+    return params
+
+
+def key_case(
+    op: str,
+    shape: Shape,
+    device: str,
+    operand: pg.Poly,
+    keys: Sequence[pg.Poly],
+    verb: Callable[[pg.Poly, Sequence[pg.Poly]], pg.Poly],
+    expected: Callable[[], Ints],
+) -> Case:
+    """Of a value and keys on the host."""
+    size = sum(key.data.nbytes for key in keys)
+    copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
+    sets = [[key.to(device).copy() for key in keys] for _ in range(copies)]
+    x = operand.to(device)
+    run = pg.capture(lambda x: [verb(x, own) for own in sets][-1], x)
+    host = None if device == "cpu" else residues(verb(operand, keys))
+
+    def verify(values: NDArray[Any]) -> bool:
+        return is_of(operand.ring, expected, values) if host is None else np.array_equal(values, host)
+
+    work = 2 * shape.limbs * shape.n
+    return Case(op, "polygpu", params_of(shape, device, copies), run, verify, work, residues, copies)
+
+
+def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
+    """A relinearisation and its transforms; or a rotation, one that sums eight, and their transforms."""
+    primes = pg.ntt_primes(shape.n, shape.bits, shape.limbs + shape.special)
+    R = pg.Ring(shape.n, primes)
+    Q, special = R[: shape.limbs], R[shape.limbs :]
+    digits = -(-shape.limbs // shape.size)
+    c = Q.random(3, seed=1).ntt()
+    key = R.random((digits, 2), seed=2).ntt()
+    where = shape, device, c
+
+    def relinearised(c: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
+        return lattice.key_switch(c[2], keys[0], shape.size, special) + c[:2]
+
+    def expected() -> Ints:
+        return switched(c[2], key, special, shape.size) + integers(c[:2])
+
+    yield key_case("relinearisation", *where, [key], relinearised, expected)
+    # Digits take each limb that is not their own; mod_down two components.
+    back, forth = shape.limbs + 2 * special.rows, digits * (R.rows - shape.size) + 2 * shape.limbs
+    yield rows_case("relinearisation", shape, device, back, forth)
+    if not hoisted:
+        return
+    pair = Q.random(2, seed=1).ntt()
+    gs = [pow(GALOIS, k, 2 * shape.n) for k in range(1, 9)]
+
+    def rotated(c: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
+        return lattice.rotate_many(c, gs[: len(keys)], keys, shape.size, special)
+
+    def expected_rotations(count: int) -> Ints:
+        found = []
+        for g in gs[:count]:
+            total = switched(pair[1], key, special, shape.size, g)
+            total[0] += turned(integers(pair[0]), g)
+            found.append(total)
+        result: Ints = np.stack(found)
+        return result
+
+    for op, count in (("rotation", 1), ("8 rotations", 8)):
+        back = shape.limbs + 2 * count * special.rows
+        forth = digits * (R.rows - shape.size) + 2 * count * shape.limbs
+        yield key_case(op, shape, device, pair, [key] * count, rotated, partial(expected_rotations, count))
+        yield rows_case(op, shape, device, back, forth)
+
+
+def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case:
+    """So many rows from evaluations, so many to them."""
+    R = ring_of(shape.n, shape.bits, 1)
+    case = transforms_case(op, {}, device, R.random(back, seed=3), R.random(forth, seed=4))
+    return replace(case, params=params_of(shape, device, case.calls))
+
+
+def product_cases(device: str, batch: int) -> Iterator[Case]:
+    """An external product with the gadget of the example, and its transforms."""
+    scheme = TFHE()
+    R, (bits, levels) = scheme.ring, scheme.digits
+    params: Params = {"n": R.n, "bits": scheme.bits, "limbs": 1, "levels": levels, "batch": batch}
+    ggsw, c = R.random((2, levels, 2), seed=1).ntt(), R.random((batch, 2), seed=2)
+    matrix, x = ggsw.to(device), c.to(device)
+    out = lattice.external_product(matrix, x, bits)
+    calls = 1 if device == "cpu" else MOST_CALLS
+
+    def work(x: pg.Poly) -> pg.Poly:
+        return [lattice.external_product(matrix, x, bits, out=out) for _ in range(calls)][-1]
+
+    def verify(values: NDArray[Any]) -> bool:  # of a batch on the CPU, the first and the last
+        if device != "cpu":
+            return np.array_equal(values, residues(lattice.external_product(ggsw, c, bits)))
+        return is_of(R, partial(external, ggsw, c, bits), values[sorted({0, batch - 1})])
+
+    if device != "cpu":
+        params |= gpu_params(R, f"CUDA graph of {calls}")
+    run = pg.capture(work, x)
+    poison(out)
+    yield Case("external product", "polygpu", params, run, verify, 2 * batch * R.n, residues, calls)
+    down, up = R.random((batch, 2), seed=3), R.random((batch, 2 * levels), seed=4)
+    case = transforms_case("external product", params, device, down, up)
+    yield replace(case, params=params)
+
+
+@cache
+def bootstrapping_keys() -> Keys:
+    with pg.device("cpu"):
+        return TFHE().keygen(b"benchmark")
+
+
+def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
+    """Messages squared by a table."""
+    scheme, keys = TFHE(), bootstrapping_keys()
+    messages = np.arange(batch) % scheme.p
+    vectors = scheme.encrypt(keys, messages, b"messages")
+    params: Params = {"n": scheme.N, "bits": scheme.bits, "limbs": 1, "lwe": scheme.n, "batch": batch}
+    own, x = keys, vectors
+    if device != "cpu":
+        params |= gpu_params(scheme.ring, "plain")
+        own, x = keys.to(device), pg.backends.get_backend(device).from_host(vectors)
+
+    def square(m: int) -> int:
+        return m * m % scheme.p
+
+    def run() -> Any:
+        with pg.device(device):
+            return scheme.bootstrap(own, x, square)[0]
+
+    def values(found: Any) -> NDArray[Any]:
+        return pg.backends.backend_of(found).to_host(found)
+
+    def verify(found: NDArray[Any]) -> bool:
+        if device != "cpu":
+            return np.array_equal(found, scheme.bootstrap(keys, vectors, square)[0])
+        return np.array_equal(scheme.decrypt(keys, found), messages**2 % scheme.p)
+
+    yield Case("bootstrap", "polygpu", params, run, verify, batch, values, samples=5)
+
+
+def encode_cases(device: str, n: int) -> Iterator[Case]:
+    """Slots to a polynomial, scaled and rounded, modulo six limbs, evaluated."""
+    R, scale = ring_of(n, 50, 6), 2.0**40
+    z = np.exp(1j * np.arange(n // 2))
+    backend = pg.backends.get_backend(device)
+    x = backend.from_host(z)
+    xp = backend.xp
+    params: Params = {"n": n, "bits": 50, "limbs": R.rows, "batch": 1}
+    if device != "cpu":
+        params |= gpu_params(R, "plain")
+
+    def run() -> pg.Poly:
+        with pg.device(device):
+            return R(xp.rint(fft.from_slots(x) * scale).astype(xp.int64)).ntt()
+
+    def verify(values: NDArray[Any]) -> bool:
+        found = centred(integers(R.from_residues(values)), R.modulus).astype(np.float64) / scale
+        picked, turns = [0, 1, n // 2 - 1], np.arange(n)
+        roots = [np.exp(1j * np.pi / n * (pow(5, j, 2 * n) * turns % (2 * n))) for j in picked]
+        slots = [np.sum(found * powers) for powers in roots]
+        return bool(np.allclose(slots, z[picked], atol=n * 2.0**-40, rtol=0))
+
+    yield Case("encode", "polygpu", params, run, verify, R.rows * n, residues)
+
+
+def cases(device: str, sizes: Sizes) -> Iterator[Callable[[], Iterator[Case]]]:
+    for shape in (*sizes.rotation, *sizes.switches):
+        yield partial(switch_cases, device, shape, shape in sizes.rotation)
+    for batch in sizes.products:
+        yield partial(product_cases, device, batch)
+    for batch in sizes.bootstraps:
+        yield partial(bootstrap_cases, device, batch)
+    yield partial(encode_cases, device, sizes.encoded)
+
+
+# ---- the tables ----
+
+
+def beside(
+    work: str, op: str, unit: str, must: float | None, times: float | None, only: Mapping[str, int]
+) -> Line:
+    return Line(work, op, unit, must, f"{op}: transforms", "transforms alone", times, only)
+
+
+RELIN, EXTERNAL = "relinearisation", "external product"
+CPU_LINES = (
+    beside("rotation", "rotation", "ms", 10, 1.75, {"n": 2**15}),
+    beside("8 rotations, hoisted", "8 rotations", "ms", None, None, {}),
+    beside(RELIN, RELIN, "ms", 0.6, 1.75, {"n": 2**13, "limbs": 4}),
+    *(beside(RELIN, RELIN, "ms", None, 1.75, {"n": n}) for n in (2**14, 2**15, 2**16)),
+    beside(EXTERNAL, EXTERNAL, "us", None, 2, {}),
+    Line("bootstrap of 2 bits", "bootstrap", "ms", 12, only={"batch": 1}),
+    Line("bootstrap of 2 bits", "bootstrap", "ms", only={"batch": 16}),
+    Line("encode", "encode", "ms"),
+)
+GPU_MUSTS = {(2**16, 24, 50): 170, (2**16, 48, 30): 190, (2**16, 12, 50): 90}  # us, of a key switch
+GPU_SHAPES = tuple((s.n, s.limbs, s.bits) for s in (*GPU.rotation, *GPU.switches))
+GPU_LINES = (
+    beside("rotation", "rotation", "us", 185, 1.95, {"n": 2**16}),
+    beside("8 rotations, hoisted", "8 rotations", "us", None, None, {}),
+    *(
+        beside(RELIN, RELIN, "us", GPU_MUSTS.get(s), 1.95, dict(zip(("n", "limbs", "bits"), s, strict=True)))
+        for s in GPU_SHAPES
+    ),
+    beside(EXTERNAL, EXTERNAL, "us", None, 2, {}),
+    Line("bootstrap of 2 bits", "bootstrap", "us", only={"batch": 1}),
+    Line("bootstrap of 2 bits", "bootstrap", "us", 136_533, only={"batch": 4096}),  # 30,000 a second
+    Line("encode", "encode", "us"),
+)
+KINDS = {
+    "cpu-lattice": LineKind("Key switches and gadgets on one core, medians over passes", "cpu", CPU_LINES),
+    "gpu-lattice": LineKind("Key switches and gadgets, in CUDA graphs but bootstraps", "gpu", GPU_LINES),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lattice", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one pass")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    options = parser.parse_args(arguments)
+    device = options.device
+    sizes = QUICK if options.quick else CPU if device == "cpu" else GPU
+    timer: Timer | None = None if device == "cpu" else CudaEvents()
+    failures = 0
+    for run in range(1, sizes.passes + 1):
+        for group in cases(device, sizes):
+            try:
+                with pg.device("cpu"):  # what is made without a device named is for the comparison
+                    for case in group():
+                        case = replace(case, params={**case.params, "run": run})
+                        if device == "cpu":
+                            with on_cores(1):
+                                row = measure(case)
+                        else:
+                            row = measure(case, timer)
+                            release()
+                        record(row, options.results)
+                        print(f"{case}: {figure(row.median / 1000)} us", flush=True)
+            except Exception as error:
+                failures += 1
+                print(f"FAILED, {type(error).__name__}: {error}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
