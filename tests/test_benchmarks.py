@@ -690,7 +690,7 @@ def test_key_switches_are_measured_and_shown(tmp_path: Path, monkeypatch: pytest
     rows = harness.rows(tmp_path)
     assert {row.params["run"] for row in rows} == {1, 2} and all(row.machine["cores"] == 1 for row in rows)
     for row in rows:  # as long as those of the lines
-        row.params |= {"n": 2**13 if row.params.get("special") == 1 else 2**15, "limbs": 4}
+        row.params.update({"n": 2**13 if row.params.get("special") == 1 else 2**15, "limbs": 4})
     text = report.rewrite(LATTICE_PAGE, rows)
     for work in ("rotation", "8 rotations, hoisted", "relinearisation", "external product", "encode"):
         assert f"| {work} | N = " in text, work
