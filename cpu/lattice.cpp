@@ -1,5 +1,6 @@
 #include "lattice.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "dispatch.hpp"
@@ -71,8 +72,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
                 std::memcpy(row, value + (item * own_total_ + own_rows_[limb]) * n, n * sizeof(T));
             else if (!transformed_) transform_.forward_row(digit, row, limb, worker);
             else if (index_.empty()) std::memcpy(row, digit, n * sizeof(T));
-            else
-                for (size_t i = 0; i < n; ++i) row[i] = digit[index_[i]];
+            else gather(digit, row, n);
         }
         const MatrixProduct<T> product{
             &transform_.basis().moduli()[limb],
@@ -85,6 +85,16 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             worker.stop};
         gemm_kernels<T>().multiply_points(product, n, nullptr);
     });
+}
+
+// to[i] = from[index[i]]. Entries of a line of memory come from one line or two, which lie anywhere: they are read
+// ahead.
+template <class T> void DigitProduct::gather(const T *from, T *to, size_t n) const {
+    constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
+    for (size_t i = 0; i < n; i += LINE) {
+        if (i + AHEAD < n) __builtin_prefetch(from + index_[i + AHEAD]);
+        for (size_t j = i; j < std::min(n, i + LINE); ++j) to[j] = from[index_[j]];
+    }
 }
 
 void DigitProduct::run(const Array &digits, const Array &own, const Array &key, const Out &out) const {

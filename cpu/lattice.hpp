@@ -23,6 +23,7 @@ class DigitProduct {
 
   private:
     template <class T> void run_words(const Array &digits, const Array &own, const Array &key, const Out &out) const;
+    template <class T> void gather(const T *from, T *to, size_t n) const;
 
     const Transform &transform_;
     size_t digits_;

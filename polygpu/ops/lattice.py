@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..arrays import empty
@@ -33,6 +34,8 @@ from .transform import to_domain
 
 if TYPE_CHECKING:
     from ..ring import Ring
+
+_TOTALS = 1 << 23  # bytes of sums that are divided together: they are still in a cache
 
 
 class KeySwitch:
@@ -173,12 +176,21 @@ def rotate_many(
     first, second = (index(evaluated, (..., i)) for i in (0, 1))
     made, _ = digits(ring, second, "eval", T, size, conversion)
     batch = c.shape[:-3]
-    totals = empty(compute, (len(gs), *batch, 2, T.rows, ring.n), T.dtype)
-    for i, (g, key) in enumerate(zip(orders, keys, strict=True)):
-        own_key = switch.checked_key(*key, f"keys[{i}]")
-        compute.digit_product(switch.permuted_product(g), made, None, own_key, totals[i])
-    data, _ = mod_down(T, totals, "eval", ring, "nearest", conversion)
+    data = empty(compute, (len(gs), *batch, 2, ring.rows, ring.n), ring.dtype)
+    size_of_one = 2 * prod(batch) * T.rows * T.n * T.dtype.itemsize
+    together = max(1, min(len(gs), _TOTALS // max(1, size_of_one)))
+    totals = empty(compute, (together, *batch, 2, T.rows, T.n), T.dtype)
+    for start in range(0, len(gs), together):
+        some = range(start, min(start + together, len(gs)))
+        for total, i in zip(totals, some, strict=False):
+            own_key = switch.checked_key(*keys[i], f"keys[{i}]")
+            compute.digit_product(switch.permuted_product(orders[i]), made, None, own_key, total)
+        mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=data[start : some.stop])
     for i, g in enumerate(orders):
-        moved = automorphism(ring, first, "eval", g)
-        assign(data, (i, ..., 0), pointwise(ring.basis, "add", index(data, (i, ..., 0)), moved))
+        place = data[i, ..., 0, :, :]
+        body = automorphism(ring, first, "eval", g)
+        if place.flags.c_contiguous:
+            pointwise(ring.basis, "add", place, body, place)
+        else:
+            assign(data, (i, ..., 0), pointwise(ring.basis, "add", index(data, (i, ..., 0)), body))
     return to_domain(ring, data, "eval", domain, data if domain == "coef" else None), domain
