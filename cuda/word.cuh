@@ -16,7 +16,8 @@
 //   canonical            a forward value to a residue in [0, q)
 //   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
 //   twiddle              the table's entry of a residue
-//   multiply             product of two forward values, as an inverse value
+//   multiply             product of two forward values, as an inverse value of the bound PRODUCT
+//   add_products         sum of two inverse values of that bound, of the same bound
 #pragma once
 #include "ptx.cuh"
 
@@ -155,6 +156,7 @@ struct Lazy64 {
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
+    PG_DEVICE Value add_products(Value x, Value y) const { return reduce_once(x + y, q); }  // both are canonical
 };
 
 // 2^40 <= q < 2^60: values below 16q fit, and butterflies leave them unreduced. Products are in [0, 3q): the high half
@@ -246,6 +248,7 @@ struct Float64 {
     }
     PG_DEVICE Storage finish(Value x) const { return canonical(x); }
     PG_DEVICE Value multiply(Value x, Value y) const { return mul(reduced(x), {reduced(y)}); }
+    PG_DEVICE Value add_products(Value x, Value y) const { return reduced(__dadd_rn(x, y)); }
 };
 static_assert(Float64::Bounds::PRODUCT == Float64::Bounds::multiplied(Float64::Bounds::RELAXED), "of relaxed values");
 
@@ -294,6 +297,7 @@ template <class T> struct Strict {
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
     PG_DEVICE Value multiply(Value x, Value y) const { return (T)mul_mod(m, x, y); }
+    PG_DEVICE Value add_products(Value x, Value y) const { return add(x, y); }
 };
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;

@@ -213,18 +213,19 @@ def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) ->
     It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
 
     Args:
-        ggsw: evaluated, of batch shape (k, levels, k); rows hide multiples of gadget(ring, bits, levels).
-        c: ciphertexts, (*batch, k), of the same ring, which has one modulus and a complete transform.
+        ggsw: of batch shape (k, levels, k); rows hide multiples of gadget(ring, bits, levels). Evaluated, if
+            the ring has a complete transform.
+        c: ciphertexts, (*batch, k), of the same ring, which has one modulus of at most 2**64.
         bits: of a digit.
         out: a Poly of the ring with c's batch shape to write into; may be c.
 
     Returns a value of c's shape, in c's domain.
 
     Raises:
-        ParameterError, NotNTTFriendly: shapes or a ring that do not fit. RingMismatch, DeviceError,
-        OutputError: as Poly.mul.
+        ParameterError: shapes or a ring that do not fit. RingMismatch, DeviceError, OutputError: as Poly.mul.
 
-    Cost: k levels transforms of digits, k inverse ones, k^2 levels products for each point.
+    Cost: k levels transforms of digits, k inverse ones, k^2 levels products for each point. Without a
+    complete transform, as modulo 2**32, it is a product of matrices of polynomials, 10 times as long.
     Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
 
     >>> import polygpu as pg
@@ -267,8 +268,8 @@ def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | No
     It starts from X^e_0 acc, and for each i takes cmux(bsk[i], acc, X^e_i acc).
 
     Args:
-        acc: ciphertexts, (*batch, k), of a ring with one modulus and a complete transform.
-        bsk: the bootstrapping key, evaluated, (count, k, levels, k).
+        acc: ciphertexts, (*batch, k), of a ring with one modulus.
+        bsk: the bootstrapping key, (count, k, levels, k), matrices as of external_product.
         exponents: integers (*batch, 1 + count), e_0 first, or what broadcasts to it; taken modulo the order
             of X and read on the host.
         bits: of a digit.

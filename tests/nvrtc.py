@@ -133,7 +133,7 @@ def entrywise_launches() -> Iterator[Launch]:
             permutation = automorphism(64, "negacyclic", 3, evaluated)
             yield pointwise.permute_launch(basis, permutation, 64, **values)
         gadget = Gadget(basis, None, 4, 2)
-        named = "q power scale offset n entries bits levels"
+        named = "n entries digits"
         yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))
         for less in (False, True):
             yield pointwise.turn_launch(basis, less, 64, **blank(pointwise.TURN, "entries limbs"))
@@ -153,6 +153,19 @@ def entrywise_launches() -> Iterator[Launch]:
         plan, filled = AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), "n length units limbs count"
         yield multiply.spread_launch(plan, 1, **blank(multiply.SPREAD, filled))
         yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
+
+
+def gadget_launches(card: Card) -> Iterator[Launch]:
+    """Products with gadget ciphertexts of few components and of many, and rotations, of each word."""
+    values = blank(lattice.GADGET, "forward inverse digits order")
+    words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
+    for (word, q), log_n, components in product(words.items(), (10, 11), (2, 3)):
+        transform = NttPlan(basis_of((q,)), 1 << log_n, "negacyclic", 1, ())
+        gadget = Gadget(transform.basis, transform, 4, 2)
+        for items, rotates in product((1, 1 << 12), (False, True)):
+            tile = lattice.gadget_tile(1 << log_n, components, items, word, card)
+            if tile:
+                yield lattice.gadget_launch(gadget, word, tile, components, rotates, items, **values)
 
 
 def convert_launches(card: Card) -> Iterator[Launch]:
@@ -305,6 +318,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     largest: dict[str, Kernel] = {}
     for launch in (
         *entrywise_launches(),
+        *gadget_launches(card),
         *convert_launches(card),
         *sampling_launches(),
         *transform_launches(card, transforms),
@@ -436,6 +450,10 @@ SPILLED = {
     ("norm_rows", "25"): 144,
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
+    ("gadget_product", "Float64"): 160,  # twiddles that all steps share
+    ("gadget_product", "Lazy32"): 128,
+    ("gadget_product", "Strict32"): 416,
+    ("gadget_product", "Tight32"): 144,
     ("gemm_compose", "u64"): 32,
     ("gemm_digits", "u32"): 416,
     ("gemm_digits", "u64"): 432,

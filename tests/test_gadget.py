@@ -15,6 +15,7 @@ from oracle import draw, everywhere, fold, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
+from polygpu.backends.cuda.lattice import Lattice
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 RINGS = {
@@ -32,8 +33,10 @@ RINGS = {
     "2^63": Ring(5, 2**63),
     "3": Ring(4, 3),
     "2^64 - 59": Ring(7, 2**64 - 59),
+    "leaves": Ring(16, 2**29 + 177),
 }
 COMPLETE = ["30 bits", "32 bits", "50 bits", "62 bits", "Goldilocks", "cyclic"]
+MULTIPLIED = [*COMPLETE, "2^32", "2^64", "2^64 - 59", "leaves"]
 GADGETS = [
     (1, 1),
     (1, 7),
@@ -52,6 +55,11 @@ GADGETS = [
 
 def fitting(q: int) -> list[tuple[int, int]]:
     return [(bits, levels) for bits, levels in GADGETS if 1 << bits * levels <= q]
+
+
+def evaluated(value: Poly) -> Poly:
+    """Where the ring has an evaluation domain."""
+    return value.ntt() if value.ring.has_eval else value
 
 
 # ---- definitions, in Python ints ----
@@ -167,15 +175,15 @@ def test_modulus_switching() -> None:
 # ---- products ----
 
 
-@over(COMPLETE, ["30 bits", "50 bits"])
+@over(MULTIPLIED, ["30 bits", "50 bits", "2^32"])
 def test_external_product(name: str) -> None:
     R = RINGS[name]
     for k, bits, levels, batch in ((2, 4, 3, (2,)), (2, 14, 2, ()), (3, 7, 2, (2, 1)), (1, 8, 1, (3,))):
         matrix, c = draw(R, (k, levels, k), bits), draw(R, (*batch, k), levels)
-        ggsw = R(matrix).ntt()
+        ggsw = evaluated(R(matrix))
         rows = [external(R, matrix, item, bits) for item in c.reshape(-1, k, R.n)]
         expected = np.array(rows, object).reshape(c.shape)
-        for value in (R(c), R(c).ntt()):
+        for value in (R(c), evaluated(R(c))):
             found = lattice.external_product(ggsw, value, bits)
             assert found.domain == value.domain and found.shape == value.shape
             np.testing.assert_array_equal(found.to_bigints(), expected)
@@ -189,7 +197,7 @@ def test_external_product(name: str) -> None:
             np.testing.assert_array_equal(chosen.to_bigints(), wanted)
 
 
-@over(COMPLETE, ["30 bits", "cyclic"])
+@over(MULTIPLIED, ["30 bits", "cyclic", "2^64"])
 def test_blind_rotate(name: str) -> None:
     R = RINGS[name]
     order = 2 * R.n if R.kind == "negacyclic" else R.n
@@ -205,13 +213,69 @@ def test_blind_rotate(name: str) -> None:
                 moved = np.array([turned(R, row, int(e % order)) for row in total])
                 total = (total + external(R, key, (moved - total) % R.modulus, bits)) % R.modulus
             expected.append(total)
-        bsk = R(keys).ntt() if count else R.zeros(keys.shape[:-1]).ntt()
-        for value in (R(acc), R(acc).ntt()):
+        bsk = evaluated(R(keys) if count else R.zeros(keys.shape[:-1]))
+        for value in (R(acc), evaluated(R(acc))):
             found = lattice.blind_rotate(value, bsk, exponents, bits)
             assert found.domain == "coef"
             np.testing.assert_array_equal(found.to_bigints().reshape(-1, k, R.n), np.array(expected))
             out = R.zeros(found.shape)
             assert lattice.blind_rotate(value, bsk, exponents, bits, out=out) is out and out == found
+
+
+@on(*CARDS)
+@pytest.mark.parametrize(
+    ("bits", "n", "k", "items", "kind"),
+    [
+        (29, 256, 2, 2, "negacyclic"),
+        (31, 256, 2, 140, "negacyclic"),
+        (32, 256, 3, 1, "cyclic"),
+        (50, 512, 2, 1, "negacyclic"),
+        (50, 256, 1, 133, "cyclic"),
+        (60, 256, 3, 1, "negacyclic"),
+        (62, 256, 2, 3, "cyclic"),
+        (64, 256, 2, 2, "negacyclic"),
+    ],
+)
+def test_products_in_one_kernel(
+    device: str, bits: int, n: int, k: int, items: int, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long enough polynomials stay in the memory of a multiprocessor: the same bits as on the host."""
+    R, levels = Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind), 3
+    with pg.device("cpu"):
+        c, keys = R.random((items, k), seed=1), R.random((3, k, levels, k), seed=2).ntt()
+        exponents = np.random.default_rng(n).integers(-9 * n, 9 * n, (items, 4))
+        exponents[0] = 0, 0, n, -1
+        exponents[-1, 1:] = 0
+        expected = lattice.external_product(keys[1], c, 7), lattice.blind_rotate(c, keys, exponents, 7)
+    launched = []
+    kernel = Lattice._by_one_kernel
+
+    def noted(*arguments: Any) -> bool:
+        launched.append(kernel(*arguments))
+        return launched[-1]
+
+    monkeypatch.setattr(Lattice, "_by_one_kernel", noted)
+    x, moved = c.to(device), keys.to(device)
+    same = x.copy()
+    assert lattice.external_product(moved[1], same, 7, out=same) is same
+    assert same.cpu() == expected[0]
+    assert lattice.blind_rotate(x, moved, exponents, 7).cpu() == expected[1]
+    assert launched == [True, True] and x.cpu() == c
+
+
+@on(*CARDS)
+def test_products_that_one_kernel_does_not_serve(device: str) -> None:
+    """Four components, and matrices that are not aligned."""
+    R = Ring(256, pg.ntt_primes(256, 31))
+    with pg.device("cpu"):
+        c, keys = R.random((2, 4), seed=1), R.random((2, 4, 2, 4), seed=2).ntt()
+        two, exponents = c[:, :2].copy(), [[3, 5, 7]]
+        pairs = R.random((2, 2, 2, 2), seed=3).ntt()
+        expected = lattice.blind_rotate(c, keys, exponents, 7), lattice.blind_rotate(two, pairs, exponents, 7)
+    assert lattice.blind_rotate(c.to(device), keys.to(device), exponents, 7).cpu() == expected[0]
+    words = there(np.concatenate([np.zeros(1, R.dtype), pairs.data.ravel()]))[1:]
+    odd = R.from_residues(words.reshape(pairs.data.shape), "eval", copy=False)
+    assert lattice.blind_rotate(two.to(device), odd, exponents, 7).cpu() == expected[1]
 
 
 @everywhere
@@ -341,6 +405,3 @@ def test_refused() -> None:
     for call, error, text in wrong:
         with pytest.raises(error, match=text):
             call()
-    leaves = Ring(16, 17)
-    with pytest.raises(pg.NotNTTFriendly):
-        lattice.external_product(leaves.random((2, 1, 2)).ntt(), leaves.random(2), 4)

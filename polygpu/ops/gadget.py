@@ -9,14 +9,15 @@ import numpy as np
 from ..arrays import as_integers, empty, overlap
 from ..backends import Array, backend_of
 from ..checks import Domain, integer, shown
-from ..errors import NotNTTFriendly, OutputError, ParameterError
+from ..errors import OutputError, ParameterError
 from ..plans.basis import Basis, basis_of
 from ..plans.cache import cached
 from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
 from .batch import result_array, result_shape
+from .einsum import matmul
 from .integers import from_integers
-from .permutation import exponents_of
+from .permutation import exponents_of, multiply_by_monomial
 from .pointwise import negate, pointwise
 from .transform import to_domain
 
@@ -25,14 +26,12 @@ if TYPE_CHECKING:
 
 
 def gadget_of(ring: Ring, bits: object, levels: object, multiplies: bool = False) -> Gadget:
-    """The plan of digits modulo a ring's one modulus; `multiplies`: of products too."""
+    """The plan of digits modulo a ring's one modulus; `multiplies`: of products too, where it transforms."""
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(
             f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
         )
-    if multiplies and ring.leaf_size != 1:
-        raise NotNTTFriendly(f"{ring!r} has no complete transform; ntt_primes gives moduli that have one")
-    return _plan(ring.basis, ring.transform if multiplies else None, bits, levels)
+    return _plan(ring.basis, ring.transform if multiplies and ring.leaf_size == 1 else None, bits, levels)
 
 
 def _plan(basis: Basis, transform: NttPlan | None, bits: object, levels: object) -> Gadget:
@@ -73,9 +72,10 @@ def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: ob
             f"ggsw: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the last three axes of the "
             "first must be (k, levels, k), and the last of the second k, the components"
         )
-    if domain != "eval":
+    gadget = gadget_of(ring, bits, shape[1], multiplies=True)
+    if gadget.transform is not None and domain != "eval":
         raise ParameterError("ggsw: in coefficients; keep it evaluated, as ggsw.ntt()")
-    return gadget_of(ring, bits, shape[1], multiplies=True)
+    return gadget
 
 
 def _check_apart(out: Array | None, *operands: Array) -> None:
@@ -97,9 +97,31 @@ def external_product(
     gadget = _checked_product(ring, ggsw, ggsw_domain, c, bits, 0)
     compute = backend_of(c)
     _check_apart(out, ggsw)
+    if gadget.transform is None:
+        if out is not None:
+            result_array(compute, c.shape, out, c, ggsw)  # refused before anything is computed
+        return _matrix_product(ring, ggsw, ggsw_domain, c, domain, gadget, out)
     data = result_array(compute, c.shape, out, c, ggsw)
     compute.gadget_product(gadget, ggsw, to_domain(ring, c, domain, "coef"), data)
     return to_domain(ring, data, "coef", domain, data if domain == "eval" else None)
+
+
+def _matrix_product(
+    ring: Ring,
+    ggsw: Array,
+    ggsw_domain: Domain,
+    c: Array,
+    domain: Domain,
+    gadget: Gadget,
+    out: Array | None = None,
+) -> Array:
+    """The external product in a ring without a complete transform: digits by rows, as polynomials."""
+    k, n = c.shape[-3], ring.n
+    digits = decompose(ring, c, domain, gadget.bits, gadget.levels)
+    rows = digits.reshape(*c.shape[:-3], 1, k * gadget.levels, ring.rows, n)
+    matrix = ggsw.reshape(k * gadget.levels, k, ring.rows, n)
+    found, found_domain = matmul(ring, (rows, matrix), ("coef", ggsw_domain), None)
+    return to_domain(ring, found.reshape(c.shape), found_domain, domain, out)
 
 
 def cmux(
@@ -129,6 +151,14 @@ def blind_rotate(
     compute = backend_of(c)
     _check_apart(out, c, ggsws)
     data = result_array(compute, c.shape, out, c, ggsws)
+    if gadget.transform is None:
+        total = multiply_by_monomial(ring, to_domain(ring, c, domain, "coef"), "coef", powers[..., :1], data)
+        for i, ggsw in enumerate(ggsws, 1):
+            moved = multiply_by_monomial(ring, total, "coef", powers[..., i : i + 1])
+            pointwise(ring.basis, "sub", moved, total, moved)
+            product = _matrix_product(ring, ggsw, ggsw_domain, moved, "coef", gadget)
+            pointwise(ring.basis, "add", total, product, total)
+        return total
     compute.gadget_rotation(gadget, ggsws, to_domain(ring, c, domain, "coef"), powers, data)
     return data
 

@@ -9,37 +9,84 @@ from ...plans.lattice import DigitProduct, Gadget
 from ...plans.ntt import part_of
 from ...plans.rns import runs_of
 from .. import Array
-from .launch import POINTER, U32, U64, Launch, Recipe, Struct, ctype, entrywise
+from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
 from .pointwise import Pointwise
 from .rns import Rns
+from .tiles import Pass, table_offsets
+from .words import Card, groups_of, word_bytes_of
 
-_FILE = "lattice.cu"
+_FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
+_MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
 
+DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
+    _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
+)
+GADGET = Struct(
     _FILE,
-    "DecomposeParameters<u64>",
-    ("x y", POINTER),
-    ("q power scale offset n entries", U64),
-    ("bits levels", U32),
+    "GadgetParameters<u64>",
+    ("x matrices y exponents modulus table", POINTER),
+    ("forward inverse", U64),
+    ("digits", DIGITS),
+    ("count order", U32),
 )
 
 
-def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
-    """The digits of so many entries."""
+def packed_digits(gadget: Gadget) -> bytes:
+    """The C struct Digits."""
     q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
     scale = (power << 8 * gadget.basis.dtype.itemsize) // q
     if power == q:
         power = scale = 0
-    numbers = {"q": q & _WORD, "power": power, "scale": scale, "offset": gadget.offset & _WORD}
-    sizes = {"n": n, "entries": entries, "bits": gadget.bits, "levels": gadget.levels}
-    parameters = DECOMPOSE(**numbers, **sizes, **values)
+    return DIGITS(
+        q=q & _WORD,
+        power=power,
+        scale=scale,
+        offset=gadget.offset & _WORD,
+        bits=gadget.bits,
+        levels=gadget.levels,
+    )
+
+
+def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
+    """The digits of so many entries."""
+    parameters = DECOMPOSE(n=n, entries=entries, digits=packed_digits(gadget), **values)
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
 
+def gadget_tile(points: int, components: int, items: int, word: str, card: Card) -> Pass | None:
+    """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
+
+    A thread holds values, digits and a sum for each component: of eight coefficients; of four of few
+    ciphertexts, which leave multiprocessors idle, and of 64-bit integers, for which registers are short.
+    """
+    size, log_points = word_bytes_of(word), points.bit_length() - 1
+    few = items < card.multiprocessors and log_points <= 11
+    tile = Pass(0, log_points, 0, 0, 2 if few or (word.endswith(("60", "64")) and word != "Float64") else 3)
+    held = (tile.shared_values + components * points) * size
+    fits = tile.threads <= 512 and held <= card.shared_bytes
+    return tile if fits and log_points >= 8 and components <= _MOST_COMPONENTS else None
+
+
+def gadget_launch(
+    gadget: Gadget, word: str, tile: Pass, components: int, rotates: bool, items: int, **values: int
+) -> Launch:
+    """Products of so many ciphertexts with one matrix, or rotations by one after the other."""
+    size, n = word_bytes_of(word), 1 << tile.log_length
+    forward, inverse, _ = table_offsets((tile,), word)
+    assert gadget.transform is not None
+    order = 2 * n if gadget.transform.kind == "negacyclic" else n
+    sizes = {"forward": forward, "inverse": inverse, "order": order}
+    parameters = GADGET(digits=packed_digits(gadget), **sizes, **values)
+    kernel = f"gadget_product<{word}, {tile.shape}, {components}, {cbool(rotates)}>"
+    shared = (tile.shared_values + components * n) * size
+    return Launch(_FILE, kernel, (items, 1), tile.threads, parameters, shared)
+
+
 class Lattice(Pointwise, Rns, Matmul):
-    """The kernel of lattice.cu, and launches of the other operations'."""
+    """Kernels of gadget.cu, and launches of the other operations'."""
 
     def digit_product(
         self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
@@ -97,6 +144,8 @@ class Lattice(Pointwise, Rns, Matmul):
         """See Backend."""
         if not out.size:
             return
+        if self._by_one_kernel(gadget, ggsw, c, None, out):
+            return
         (k, n), plan = (c.shape[-3], c.shape[-1]), gadget.transform
         assert plan is not None
         items = prod(c.shape[:-3])
@@ -112,6 +161,8 @@ class Lattice(Pointwise, Rns, Matmul):
         """See Backend."""
         if not out.size:
             return
+        if self._by_one_kernel(gadget, ggsws, c, exponents, out):
+            return
         assert gadget.transform is not None
         order = 2 * c.shape[-1] if gadget.transform.kind == "negacyclic" else c.shape[-1]
         powers = self.from_host(exponents.reshape(-1, exponents.shape[-1]))
@@ -122,3 +173,35 @@ class Lattice(Pointwise, Rns, Matmul):
             self.turn_items(gadget.basis, order, out, powers[:, i], moved, less=True)
             self.gadget_product(gadget, ggsw, moved, moved)
             self.pointwise(gadget.basis, "add", out, moved, None, out)
+
+    def _by_one_kernel(
+        self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
+    ) -> bool:
+        """Whether one kernel serves a product, or a rotation by exponents; it is launched then."""
+        plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
+        assert plan is not None
+        items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
+        (group,) = groups_of(gadget.basis, self.card)
+        tile = gadget_tile(n, k, items, group.word, self.card)
+        if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:
+            return False
+        operands = [c, ggsws, out]
+        if exponents is not None:
+            operands.append(self.from_host(exponents))
+
+        def recipe() -> Recipe:
+            (group,) = groups_of(gadget.basis, self.card)
+            moduli, table = (
+                self._moduli_of(gadget.basis),
+                self._prime_tables(plan.tables, group.word, (tile,))[0],
+            )
+            where = {"modulus": self.address(moduli.value), "table": self.address(table.value)}
+            where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
+            made = Recipe(len(operands), moduli, table)
+            rotates = exponents is not None
+            launch = gadget_launch(gadget, group.word, tile, k, rotates, items, **where)
+            made.launch(launch, *range(len(operands)))
+            return made
+
+        self.run(gadget.handles, ("one kernel", exponents is None, items, k, count), recipe, *operands)
+        return True

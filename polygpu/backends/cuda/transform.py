@@ -193,6 +193,11 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
     return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
 
+def _tables_key(word: str, passes: tuple[Pass, ...]) -> str:
+    """The name of the tables that such passes read."""
+    return f"tables {arithmetic_of(word)} {[p.shape for p in passes]}"
+
+
 # ---- on a device ----
 
 
@@ -266,20 +271,20 @@ class Transform(Launcher):
 
     def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
         """The C struct Tables of a group, whose primes' tables are shared with other plans that have them."""
-        key = f"tables {arithmetic_of(group.word)} {[p.shape for p in passes]}"
+        key = _tables_key(group.word, passes)
         primes = plan.tables[group.first : group.first + group.limbs]
 
         def make() -> tuple[bytes, list[Shared]]:
-            shared = self._prime_tables(primes, key, group.word, passes)
+            shared = self._prime_tables(primes, group.word, passes)
             return packed_tables(self.address(table.value) for table in shared), shared
 
         return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
 
     def _prime_tables(
-        self, primes: Sequence[PrimeTables], key: str, word: str, passes: tuple[Pass, ...]
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]
     ) -> list[Shared]:
         """The tables of primes for some passes, made for those that have none."""
-        name = f"{self.name} {key}"
+        name = f"{self.name} {_tables_key(word, passes)}"
         missing = [p for p in primes if name not in p.handles]
         if missing:
             tables, filling = self._make_tables(missing, word, passes)

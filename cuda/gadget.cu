@@ -1,0 +1,187 @@
+// Digits to a base, and products of ciphertexts with gadget ciphertexts.
+#include "rows.cuh"
+#include "sum.cuh"
+#include "tile.cuh"
+
+// The digits of plans/lattice.py, Gadget. q = 0 stands for 2^64; power is B^levels, scale floor(2^w power / q) for
+// words of w bits, both 0 where power is q.
+struct Digits {
+    u64 q, power, scale, offset;
+    u32 bits, levels;
+
+    // y = floor((2 x power + q) / (2 q)), from a quotient that is at most 1 too small (docs/math.md, "Gadget
+    // decomposition").
+    PG_DEVICE u64 nearest_multiple(u32 x) const {
+        u64 y = x * scale >> 32, rest = x * power - y * q;
+        if (rest >= q) ++y, rest -= q;
+        return y + (2 * rest >= q);
+    }
+    PG_DEVICE u64 nearest_multiple(u64 x) const {
+        u64 y = __umul64hi(x, scale);
+        const u64 product = x * power, multiple = y * q;
+        u64 rest = product - multiple;
+        if (q == 0) return y + (rest >> 63);
+        const u64 high = __umul64hi(x, power) - __umul64hi(y, q) - (product < multiple);
+        if (high || rest >= q) ++y, rest -= q;
+        return y + (rest >= q - rest);
+    }
+    // What digits are bits of: modulo B^levels, which is at most 2^w.
+    template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
+    // Digit `level` modulo q, the most significant first.
+    template <class T> PG_DEVICE T digit(T packed, u32 level) const {
+        const T middle = (T)1 << (bits - 1), value = packed >> bits * (levels - 1 - level) & (2 * middle - 1);
+        return value - middle + (value < middle ? (T)q : 0);
+    }
+};
+
+// Of rows (items, n) rows (items, levels, n). One thread a coefficient. grid: coefficients / 256 in x. block: 256
+// threads.
+template <class T> struct DecomposeParameters {
+    const T *x;
+    T *y;
+    u64 n, entries;
+    Digits digits;
+};
+template <class T> __global__ void __launch_bounds__(256) decompose(const DecomposeParameters<T> p) {
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 item = quotient(e, p.n), j = e - item * p.n;
+    const T packed = p.digits.packed(p.x[e]);
+    T *const y = p.y + item * p.digits.levels * p.n + j;
+    for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
+}
+
+// The sum of products of forward values with residues, as an inverse value of a bound. 32-bit words put reductions off;
+// others have no registers for more than a word.
+template <class W> struct KeySum {
+    static constexpr int BOUND = W::Bounds::PRODUCT;
+    typename W::Value sum = 0;
+    PG_DEVICE void add(const W &word, const Modulus &, typename W::Value x, typename W::Storage y) {
+        sum = word.add_products(sum, word.multiply(x, W::load(y, false)));
+    }
+    PG_DEVICE typename W::Value value(const Modulus &) const { return sum; }
+};
+template <class W, class SUM> struct KeySum32 {
+    static constexpr int BOUND = W::Bounds::CANONICAL;
+    SUM sum;
+    PG_DEVICE void add(const W &word, const Modulus &m, u32 x, u32 y) { sum.add(word.canonical(x), y), sum.settle(m); }
+    PG_DEVICE u32 value(const Modulus &m) const { return sum.value(m); }
+};
+template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum31> {};
+template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
+template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
+
+// Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
+// n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), below the order of X,
+//     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;
+// else count is 1 and y = matrix x. A block of threads keeps one ciphertext in shared memory: Shape::SHARED_VALUES
+// values and K n residues. grid: items in x.
+template <class T> struct GadgetParameters {
+    const T *x, *matrices;
+    T *y;
+    const i64 *exponents;
+    const Modulus *modulus;
+    const char *table;     // of the prime (tables.cu)
+    u64 forward, inverse;  // where its twiddles begin, in bytes
+    Digits digits;
+    u32 count, order;  // order of X
+};
+// Entry j of X^e x.
+template <class T> PG_DEVICE T turned(const T *x, u32 j, u32 e, u32 order, u32 n, T q) {
+    const u32 k = (j - e) & (order - 1);  // the order is a power of two
+    const T value = x[k & (n - 1)];
+    return k >= n && value ? q - value : value;
+}
+template <class W, class S, int K, bool ROTATES>
+__global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
+    gadget_product(const __grid_constant__ GadgetParameters<typename W::Storage> p) {
+    using T = typename W::Storage;
+    using Value = typename W::Value;
+    using Twiddle = typename W::Twiddle;
+    static_assert(S::COLUMNS == 1 && S::ROWS == 1 && S::ROUNDS > 1, "one transform, whose threads hold neighbours");
+    constexpr u32 N = S::LENGTH;
+    constexpr int V = S::VALUES, LAST = S::ROUNDS - 1;
+    extern __shared__ __align__(16) unsigned char memory[];
+    Value *const shared = (Value *)memory;
+    T *const held = (T *)(shared + S::SHARED_VALUES);
+    await_previous();
+    const Place<S> place;
+    const Modulus &m = *p.modulus;
+    const W word(m);
+    const T q = (T)m.q;
+    const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
+    const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
+    const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
+    const u32 first = place.template group_index<LAST>(0);  // of the neighbours that the thread holds evaluated
+    const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
+    const T *const x = p.x + (u64)blockIdx.x * K * N;
+#pragma unroll
+    for (int i = 0; i < K; ++i)
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+            const u32 j = index(k), e = ROTATES ? (u32)exponents[0] : 0;
+            held[i * N + j] = turned(x + i * N, j, e, p.order, N, q);
+        }
+    const T *row = p.matrices;
+    for (u32 step = 1; step <= p.count; ++step) {
+        const u32 e = ROTATES ? (u32)exponents[step] : 0;
+        if (ROTATES && e == 0) {
+            row += K * p.digits.levels * K * N;
+            continue;
+        }
+        KeySum<W> sums[K][V];
+        __syncthreads();  // what other threads hold is there
+        for (int i = 0; i < K; ++i) {
+            T packed[V];
+#pragma unroll
+            for (int k = 0; k < V; ++k) {
+                const u32 j = index(k);
+                T value = held[i * N + j];
+                if (ROTATES) {
+                    const T moved = turned(held + i * N, j, e, p.order, N, q);
+                    value = moved >= value ? moved - value : moved - value + q;
+                }
+                packed[k] = p.digits.packed(value);
+            }
+            for (u32 level = 0; level < p.digits.levels; ++level, row += K * N) {
+                Value values[V];
+#pragma unroll
+                for (int k = 0; k < V; ++k) values[k] = W::load(p.digits.digit(packed[k], level), false);
+                __syncthreads();  // of the transform before, all is read
+                forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
+#pragma unroll
+                for (int j = 0; j < K; ++j) {
+                    constexpr int SIZE = 16 / sizeof(T);
+                    using Unit = Neighbours<T, SIZE>;
+#pragma unroll
+                    for (int k = 0; k < V; k += SIZE) {
+                        const Unit factors = read<READ_ONLY>((const Unit *)(row + j * N + first + k));
+#pragma unroll
+                        for (int l = 0; l < SIZE; ++l) sums[j][k + l].add(word, m, values[k + l], factors.values[l]);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < K; ++j) {
+            Value values[V];
+#pragma unroll
+            for (int k = 0; k < V; ++k) values[k] = sums[j][k].value(m);
+            __syncthreads();
+            inverse_rounds<W, S, true, KeySum<W>::BOUND>(word, values, shared, place, inverse);
+#pragma unroll
+            for (int k = 0; k < V; ++k) {
+                T &target = held[j * N + index(k)];
+                const T value = word.finish(values[k]), sum = target + value;
+                target = !ROTATES ? value : sum < value || sum > (T)m.last ? sum - q : sum;
+            }
+        }
+    }
+    T *const y = p.y + (u64)blockIdx.x * K * N;
+#pragma unroll
+    for (int i = 0; i < K; ++i)
+#pragma unroll
+        for (int k = 0; k < V; ++k) y[i * N + index(k)] = held[i * N + index(k)];
+}
