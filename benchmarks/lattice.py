@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,9 @@ from .conversions import (
     transforms_case,
 )
 from .harness import RESULTS, Case, CudaEvents, Timer, Unverified, measure, on_cores, record, release
-from .tables import Line, LineKind, figure
+from .plots import Bar, bars
+from .tables import Line, LineKind, Measured, figure
+from .tables import shape as shape_text
 
 KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
 MOST_CALLS = 24  # in a graph
@@ -400,6 +403,22 @@ KINDS = {
     "cpu-lattice": LineKind("Key switches and gadgets on one core, medians over passes", "cpu", CPU_LINES),
     "gpu-lattice": LineKind("Key switches and gadgets, in CUDA graphs but bootstraps", "gpu", GPU_LINES),
 }
+
+
+def draw(cells: Measured) -> str | None:
+    """A bar for each key switch: the time of its transforms, then what it takes more."""
+    lines = []
+    names = ("n", "limbs", "bits")
+    for (op, library, params), rows in sorted(cells.items(), key=lambda x: [dict(x[0][2])[k] for k in names]):
+        alone = cells.get((f"{RELIN}: transforms", library, params))
+        if op == RELIN and alone:
+            whole, transforms = (median(row.median for row in x.values()) / 1000 for x in (rows, alone))
+            parts = {"transforms alone": transforms, "all else": whole - transforms}
+            lines.append(Bar(shape_text(next(iter(rows.values()))), parts))
+    return bars("A relinearisation, us", lines)
+
+
+FIGURES = {f"lattice-{name[:3]}.svg": (kind, draw) for name, kind in KINDS.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -445,16 +445,19 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
 
 
 # By their places in docs/.
-FIGURES: dict[str, tuple[GpuKind | StudyKind, Callable[[Any], str | None]]] = {
+FIGURES: dict[str, tuple[GpuKind | LineKind | StudyKind, Callable[[Any], str | None]]] = {
     "roofline.svg": (GpuKind(gpu_ntt), roofline.svg),
     **fourstep.FIGURES,
     **transpose.FIGURES,
     **ntt64.FIGURES,
     **ntt256.FIGURES,
+    **lattice.FIGURES,
 }
 
 
-def drawn(kind: GpuKind | StudyKind, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
+def drawn(
+    kind: GpuKind | LineKind | StudyKind, draw: Callable[[Any], str | None], rows: Sequence[Row]
+) -> str | None:
     """The figure of the machine measured last; None without rows."""
     own = kind.rows(rows)
     return draw(kind.cells(r for r in own if r.machine["name"] == own[-1].machine["name"])) if own else None

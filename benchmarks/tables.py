@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .harness import Row
+from .harness import Row
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,12 @@ def shape(row: Row) -> str:
     return f"N = {degree}, {count} limb{'s' * (limbs > 1)}{bits}{many}"
 
 
-def params_but_run(row: Row) -> tuple[tuple[str, int | str], ...]:
-    return tuple(sorted((key, value) for key, value in row.params.items() if key != "run"))
+Measured = Mapping[tuple[str, str, tuple[tuple[str, int | str], ...]], Mapping[Any, Row]]
+
+
+def shape_params(row: Row) -> tuple[tuple[str, int | str], ...]:
+    """What rows that stand beside each other have in common: of a graph not the number of its calls."""
+    return tuple(sorted((key, value) for key, value in row.params.items() if key not in ("run", "launch")))
 
 
 @dataclass(frozen=True)
@@ -141,12 +144,16 @@ class LineKind:
         ops = {op for line in self.lines for op in (line.op, line.beside)}
         return [row for row in rows if row.op in ops and row.machine["kind"] == self.device]
 
+    def cells(self, rows: Iterable[Row]) -> Measured:
+        """The rows of each op, library and shape, by pass."""
+        measured: dict[Any, dict[Any, Row]] = {}
+        for row in self.rows(rows):
+            measured.setdefault((row.op, row.library, shape_params(row)), {})[row.params.get("run")] = row
+        return measured
+
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The table of the rows of one machine."""
-        measured: dict[Any, dict[Any, Row]] = {}  # of each op, library and shape by pass
-        for row in self.rows(rows):
-            measured.setdefault((row.op, row.library, params_but_run(row)), {})[row.params.get("run")] = row
-        body = []
+        measured, body = self.cells(rows), []
         for line in self.lines:
             shown = [key for key in measured if key[:2] == (line.op, "polygpu")]
             shown = [key for key in shown if line.only.items() <= dict(key[2]).items()]
