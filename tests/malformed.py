@@ -178,6 +178,8 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     yield "integers", composition.integers, [a * 0, True, np.empty((*a.shape[:-2], N), np.int64)]
     yield "doubles", composition.doubles, [a, True, np.empty((*a.shape[:-2], N))]
     if ring is not WIDE:
+        exponents = np.full(a[..., 0, 0].size, 3, np.int64)
+        yield "turn", lambda x, e, y: basis.turn(x, e, True, y), [a, exponents, out]
         transform = backend._native(ring.transform)
         yield "forward", transform.forward, [a, out]
         yield "inverse", transform.inverse, [a, out]
@@ -187,7 +189,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         plan = transform, 3, [0, 3], [1, 0], 2, [0, 1], 2, False, None
         arrays = [digits, digits[:, 0].copy(), key, digits[:, :2].copy()]
         yield "digits times a key", _cpu.DigitProduct(*plan).run, arrays
-        permuted = _cpu.DigitProduct(*plan[:-1], np.arange(N)[::-1].copy())
+        permuted = _cpu.DigitProduct(*plan[:-2], True, np.arange(N)[::-1].copy())
         yield "permuted digits times a key", permuted.run, arrays
         limb = ring[:1]
         gadget = _cpu.GadgetProduct(backend._native_basis(limb.basis), backend._native(limb.transform), 2, 2)

@@ -663,7 +663,8 @@ LATTICE_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for nam
 
 @needs_compiler
 @pytest.mark.parametrize("on", ["cpu", "simulated"])
-def test_wrong_key_switches_and_products_are_noticed(on: str) -> None:
+def test_wrong_key_switches_and_products_are_noticed(on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice, "MOST_CALLS", 2)
     with use(on) as device, pg.device("cpu"):
         cases = [case for group in lattice.cases(device, FEW_LATTICE) for case in group()]
         assert all(notices(case) for case in cases if case.params["batch"] == 1)
