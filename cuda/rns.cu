@@ -1,6 +1,6 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
 // between bases"; polygpu/plans/rns.py has the numbers). One thread some neighbouring coefficients of a polynomial and
-// some rows of the target. grid: entries / (256 WIDTH) in x, targets / share in y. block: 256 threads.
+// some rows of the target. grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
@@ -17,6 +17,9 @@ struct QuotientTable {
     u32 words;
 };
 
+// Several conversions of one array into rows of another, alike but for moduli, places and numbers, are the parts of a
+// launch: their moduli follow each other, and their tables, of part_words words.
+//
 // In a table of 64-bit words: of each of K source rows the inverse, the ratio and the place; of each target row a
 // TargetRow; the numbers of the quotient; and where values are scaled, of each of K source rows the remainder and the
 // ratio, and the numbers of the fraction. From source row `rows` on there are zeros.
@@ -26,7 +29,7 @@ struct ConvertParameters {
     const Modulus *source, *target;
     const u64 *table;
     u64 n, entries;
-    u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share;
+    u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share, shares, part_words;
 };
 
 // Where the words of a target row lie in the table: its place and that of its own row, the word that its sum starts
@@ -101,7 +104,9 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 item = quotient(e, p.n), j = e - item * p.n;
-    const u64 *const inverses = p.table, *const ratios = inverses + K, *const places = ratios + K;
+    const u32 part = blockIdx.y / p.shares;
+    const Modulus *const source = p.source + part * p.rows, *const target = p.target + part * p.targets;
+    const u64 *const inverses = p.table + part * p.part_words, *const ratios = inverses + K, *const places = ratios + K;
     const u64 *const targets = places + K, *const numbers = targets + (u64)p.targets * Row::WORDS;
     const X *const x = (const X *)p.x + item * p.x_rows * p.n + j;
     u64 y[WIDTH][K], turns[WIDTH], low[WIDTH], high[WIDTH];
@@ -113,13 +118,13 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w) {
             y[w][i] = values.values[w];
-            if (held && inverses[i] != 1) y[w][i] = S::product(p.source[i], y[w][i], inverses[i]);
+            if (held && inverses[i] != 1) y[w][i] = S::product(source[i], y[w][i], inverses[i]);
         }
     }
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
         turns[w] = low[w] = high[w] = 0;
-        if (WAY != NONE) turns[w] = quotient_of<S, WAY>(y[w], p.rows, p.source, {ratios, numbers, p.words});
+        if (WAY != NONE) turns[w] = quotient_of<S, WAY>(y[w], p.rows, source, {ratios, numbers, p.words});
         if (SCALE != NONE) {
             const u64 *const remainders = numbers + (u64)(1 + p.rows) * p.words, *const own_ratios = remainders + K;
             u64 z[K];
@@ -127,7 +132,7 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
             for (int i = 0; i < K; ++i) {
                 z[i] = 0;
                 if (i < (int)p.rows) {
-                    const Modulus &m = p.source[i];
+                    const Modulus &m = source[i];
                     const u64 product = y[w][i] * remainders[i], above = __umul64hi(y[w][i], remainders[i]);
                     u64 whole = above;
                     z[i] = product;
@@ -139,16 +144,16 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
                     low[w] += whole & 0xffff, high[w] += whole >> 16;
                 }
             }
-            low[w] += quotient_of<S, SCALE>(z, p.rows, p.source, {own_ratios, own_ratios + K, p.fraction_words});
+            low[w] += quotient_of<S, SCALE>(z, p.rows, source, {own_ratios, own_ratios + K, p.fraction_words});
         }
 #pragma unroll
         for (int i = 0; i < K; ++i) y[w][i] = S::pack((T)y[w][i]);
         turns[w] = S::pack((T)turns[w]), low[w] = S::pack((T)low[w]), high[w] = S::pack((T)high[w]);
     }
-    const u32 first = blockIdx.y * p.share, last = min(first + p.share, p.targets);
+    const u32 first = (blockIdx.y - part * p.shares) * p.share, last = min(first + p.share, p.targets);
     const u64 *row = targets + (u64)first * Row::WORDS;
     for (u32 t = first; t < last; ++t, row += Row::WORDS) {
-        const Modulus &m = p.target[t];
+        const Modulus &m = target[t];
         Target *const to = (Target *)((O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j);
         Target there = {};
         Neighbours<Y, WIDTH> own = {};

@@ -649,7 +649,16 @@ def test_values_that_grow_in_every_stage(gpu, bits):
 
 def one_pass(x, moduli, table, tiles, log_degree):
     """Parameters of a pass over rows of their own: the first stages, of one limb."""
-    sizes = {"offset": 0, "tiles": tiles, "limbs": 1, "gap": 0, "log_degree": log_degree, "log_blocks": 0}
+    sizes = {
+        "offset": 0,
+        "tiles": tiles,
+        "limbs": 1,
+        "gap": 0,
+        "run": 1,
+        "skip": 0,
+        "log_degree": log_degree,
+        "log_blocks": 0,
+    }
     sizes["starts_next"] = 1
     packed = cuda.transform.PASS(moduli=moduli.data.ptr, **sizes)
     values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0}

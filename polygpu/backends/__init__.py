@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -167,6 +167,9 @@ class Backend(Arithmetic, Protocol):
         broadcast views, with step 0), out's too but without step 0. out is no operand. Moduli are at most
         2^64.
         """
+
+    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+        """Conversions of x into one array, each into rows of its own, none with own rows of another array."""
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
         """Rows of out from rows of x and own (plans/rns.py), of words that hold the moduli of their rows.

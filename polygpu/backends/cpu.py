@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, NamedTuple
@@ -299,6 +299,11 @@ class CpuBackend(HostMemory):
         native = self._native(plan)
         native.inverse(x, out, first)
         return native.inverse
+
+    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+        """See Backend."""
+        for conversion in conversions:
+            self.convert(conversion, x, None, out)
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
         """See Backend."""

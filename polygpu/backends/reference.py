@@ -432,6 +432,11 @@ class ReferenceBackend(HostMemory):
             values.append(rows)
         write(plan.basis, values, out)
 
+    def convert_all(self, conversions: Any, x: Array, out: Array) -> None:
+        """One after the other."""
+        for conversion in conversions:
+            self.convert(conversion, x, None, out)
+
     def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
         """The value that the source's rows hold, then each row of the target from it."""
         source, target, n = conversion.source, conversion.target, out.shape[-1]

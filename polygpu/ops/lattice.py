@@ -148,7 +148,7 @@ def key_switch(
     compute.digit_product(switch.product(domain), made, own, key, total)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)
-    return mod_down(T, total, domain, ring, "nearest", conversion, out=out)
+    return mod_down(T, total, domain, ring, "nearest", conversion, out=out, scratch=True)
 
 
 def rotate_many(
@@ -185,7 +185,8 @@ def rotate_many(
         for total, i in zip(totals, some, strict=False):
             own_key = switch.checked_key(*keys[i], f"keys[{i}]")
             compute.digit_product(switch.permuted_product(orders[i]), made, None, own_key, total)
-        mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=data[start : some.stop])
+        result = data[start : some.stop]
+        mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=result, scratch=True)
     for i, g in enumerate(orders):
         place = data[i, ..., 0, :, :]
         body = automorphism(ring, first, "eval", g)

@@ -111,12 +111,20 @@ def _evaluate_rows(ring: Ring, data: Array, limbs: tuple[int, ...], places: Iter
         done += count
 
 
-def coefficients_of(ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...]) -> tuple[Array, Residues]:
-    """Some limbs in coefficients, and where they lie: in x itself, or in a transformed copy."""
+def coefficients_of(
+    ring: Ring, x: Array, domain: Domain, limbs: tuple[int, ...], scratch: bool = False
+) -> tuple[Array, Residues]:
+    """Some limbs in coefficients, and where they lie: in x itself, or in a transformed copy.
+
+    scratch: neighbouring limbs are transformed in place.
+    """
     moduli = tuple(ring.moduli[i] for i in limbs)
     if domain == "coef":
         return x, Residues(moduli, limbs, ring.rows)
     compute, plan = backend_of(x), part_of(ring.transform, limbs)
+    if scratch and len(runs_of(limbs)) == 1:
+        compute.intt(plan, x, x, limbs[0])
+        return x, Residues(moduli, limbs, ring.rows)
     data = empty(compute, (*x.shape[:-2], len(limbs), ring.n), ring.dtype)
     (first, count), *others = runs_of(limbs)
     if not others and (count == ring.rows or prod(x.shape[:-2]) == 1):  # neighbours in memory
@@ -262,8 +270,12 @@ def mod_down(
     conversion: Precision = "exact",
     plaintext: int | None = None,
     out: Array | None = None,
+    scratch: bool = False,
 ) -> Value:
-    """The value divided by the product P of the moduli that S lacks, rounded."""
+    """The value divided by the product P of the moduli that S lacks, rounded.
+
+    scratch: x may be overwritten.
+    """
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
     exact = checked_option(conversion, "conversion", Precision) == "exact"
@@ -276,7 +288,7 @@ def mod_down(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(mod_down, ring, x, S, rounding, conversion, plaintext, out=out)
     result = _Result(S, x, out, x.shape[:-2])
-    data, rows = coefficients_of(ring, x, domain, dropped)
+    data, rows = coefficients_of(ring, x, domain, dropped, scratch)
     places = tuple(range(S.rows))
     target = Residues(S.moduli, places, S.rows)
 
@@ -292,7 +304,7 @@ def mod_down(
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 
-    key, compute = (S, rounding, exact, domain), result.compute
+    key, compute = (S, rounding, exact, domain, rows.total), result.compute
     if t is None:
         plan = kept_plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
         compute.convert(plan, data, x, result.data)
@@ -405,6 +417,7 @@ def convert_digits(
 ) -> None:
     """Rows of digits modulo all other limbs, in a domain, from the value's coefficients `data`."""
     flat, count, compute = _joined(out), len(parts) * S.rows, backend_of(data)
+    plans = []
     for j, part in enumerate(parts):
 
         def build(part: tuple[int, ...] = part, j: int = j) -> Conversion:
@@ -418,7 +431,8 @@ def convert_digits(
 
         plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
         if plan.target.at:
-            compute.convert(plan, data, None, flat)
+            plans.append(plan)
+    compute.convert_all(plans, data, flat)
 
 
 def _own(ring: Ring, S: Ring, part: Iterable[int]) -> list[tuple[int, int]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .basis import Basis, Handles
 from .ntt import NttPlan
 from .permutation import Permutation
+from .rns import Conversion, Residues
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,17 @@ class DigitProduct:
     transformed: bool = False
     permutation: Permutation | None = None
     handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def own_copy(self) -> Conversion:
+        """The rows of the evaluated value, to their places among digits and limbs."""
+        limbs, moduli = len(self.key_rows), self.transform.basis.moduli
+        places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
+        own = tuple(moduli[limb] for _, limb, _ in places)
+        target = Residues(own, tuple(place for place, _, _ in places), self.digits * limbs)
+        value = Residues(own, tuple(row for _, _, row in places), self.own_total)
+        ones, nothing = (1,) * len(own), Residues((), (), 0)
+        return Conversion(nothing, target, ones, own=value, own_factors=ones)
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,15 +114,20 @@ class Lattice(Pointwise, Rns, Matmul):
     def _evaluate_digits(self, plan: DigitProduct, made: Array, own: Array | None) -> None:
         """Transforms in place of all rows but own ones, which are copied."""
         items, digits, limbs, n = made.shape
-        rows, taken = made.reshape(items, digits * limbs, n), {}
+        rows = made.reshape(items, digits * limbs, n)
+        taken = {j * limbs + limb for limb, (j, _) in plan.own.items()}
         if own is not None:
-            value = own.reshape(items, -1, n)
-            taken = {j * limbs + limb: row for limb, (j, row) in plan.own.items()}
-            with self._scope:
-                for place, count in runs_of(sorted(taken)):  # a digit's rows are neighbours in the value too
-                    row = taken[place]
-                    rows[:, place : place + count] = value[:, row : row + count]
-        for first, count in runs_of(i for i in range(digits * limbs) if i not in taken):
+            self.convert(plan.own_copy, None, own.reshape(items, -1, n), rows)
+        runs = runs_of(i for i in range(digits * limbs) if i not in taken)
+        if len(runs) > 1:
+            (first, run), (second, _), *_ = runs
+            skip = second - first - run
+            regular = [(first + i * (run + skip), run) for i in range(len(runs))]
+            if runs[:-1] == regular[:-1] and runs[-1][0] == regular[-1][0] and runs[-1][1] <= run:
+                left = tuple(i % limbs for i in range(digits * limbs) if i not in taken)
+                if self.ntt_in_runs(part_of(plan.transform, left), rows, first, run, skip):
+                    return
+        for first, count in runs:
             part = part_of(plan.transform, tuple(i % limbs for i in range(first, first + count)))
             self.ntt(part, rows, rows, first)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -30,7 +31,7 @@ CONVERT = Struct(
     "ConvertParameters",
     ("x own out source target table", POINTER),
     ("n entries", U64),
-    ("rows targets x_rows own_rows out_rows words fraction_words share", U32),
+    ("rows targets x_rows own_rows out_rows words fraction_words share shares part_words", U32),
 )
 
 
@@ -72,13 +73,21 @@ def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
 
 
 def convert_launch(
-    conversion: Conversion, types: Types, items: int, n: int, aligned: bool, card: Card, **values: int
+    conversion: Conversion,
+    types: Types,
+    items: int,
+    n: int,
+    aligned: bool,
+    card: Card,
+    parts: int = 1,
+    **values: int,
 ) -> Launch:
-    """The conversion of so many polynomials, of x, own and out of these types."""
+    """The conversion of so many polynomials, of x, own and out of these types; or of so many like it."""
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width = width_of(conversion, n, aligned)
     threads = items * n // width
-    share = share_of(conversion, threads, card)
+    share = share_of(conversion, parts * threads, card)
+    shares = -(-targets // share)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
     sums = sum_of(conversion, types, card)
@@ -94,8 +103,18 @@ def convert_launch(
         "words": conversion.numbers.shape[1],
         "fraction_words": conversion.fraction_numbers.shape[1],
         "share": share,
+        "shares": shares,
+        "part_words": len(packed_table(conversion, sums)) if parts > 1 else 0,
     }
-    return entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), -(-targets // share))
+    return entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), parts * shares)
+
+
+def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
+    """What conversions without own rows have in common that are parts of one launch."""
+    sums = sum_of(conversion, types, card)
+    sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
+    plain = conversion.transform is None and not conversion.scales and not conversion.accumulate
+    return sums, sizes, conversion.estimate, conversion.source.total, plain or id(conversion)
 
 
 def packed_factor(factor: int, q: int, sums: str) -> int:
@@ -175,6 +194,25 @@ class Rns(Transform):
             *(*given, out),
         )
 
+    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+        """See Backend."""
+        types = tuple("u32" if a.dtype == np.uint32 else "u64" for a in (x, out, out))
+        of_x = self._broadcast(x, (*out.shape[:-2], *x.shape[-2:]))
+        aligned = (self.address(of_x) | self.address(out)) % ALIGNMENT == 0
+        for _, group in groupby(conversions, lambda c: alike(c, types, self.card)):  # type: ignore[arg-type]
+            parts = tuple(group)
+            if len(parts) == 1 or not out.size:
+                self.convert(parts[0], x, None, out)
+                continue
+
+            def recipe(parts: tuple[Conversion, ...] = parts) -> Recipe:
+                made = Recipe(2)
+                self._add_launch(made, parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
+                return made
+
+            key = "all", len(parts), out.shape, aligned, *types
+            self.run(parts[0].handles, key, recipe, of_x, out)
+
     def _convert_recipe(
         self,
         conversion: Conversion,
@@ -186,7 +224,7 @@ class Rns(Transform):
         """Of x, own and the result, operands of these numbers: the conversion, the transforms, the sum."""
         recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
         before, after = conversion.steps()
-        self._add_launch(recipe, before, types, shape, numbers, aligned)
+        self._add_launch(recipe, (before,), types, shape, numbers, aligned)
         plan = conversion.transform
         if plan is not None and plan.points > 1:
             done = 0
@@ -195,30 +233,33 @@ class Rns(Transform):
                 recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
                 done += count
         if after is not None:
-            self._add_launch(recipe, after, types, shape, numbers, aligned)
+            self._add_launch(recipe, (after,), types, shape, numbers, aligned)
         return recipe
 
     def _add_launch(
         self,
         recipe: Recipe,
-        conversion: Conversion,
+        parts: tuple[Conversion, ...],
         types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
         aligned: bool,
     ) -> None:
-        sums = sum_of(conversion, types, self.card)
+        """A launch for conversions that are alike; the first keeps their tables."""
+        conversion, sums = parts[0], sum_of(parts[0], types, self.card)
 
         def make() -> tuple[Array, ...]:
-            constants = [modulus_constants(rows.moduli) for rows in (conversion.source, conversion.target)]
-            return tuple(self.from_host(a) for a in (*constants, packed_table(conversion, sums)))
+            source = modulus_constants([q for c in parts for q in c.source.moduli])
+            target = modulus_constants([q for c in parts for q in c.target.moduli])
+            table = np.concatenate([packed_table(c, sums) for c in parts])
+            return tuple(self.from_host(a) for a in (source, target, table))
 
-        shared = self._kept(conversion.handles, f"tables {sums}", lambda: (make(), ()))
+        shared = self._kept(conversion.handles, f"tables {sums} {len(parts)}", lambda: (make(), ()))
         names = ("source", "target", "table")
         where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
         pointers = {"x": 0, "own": 0, "out": 0, **where}
         launch = convert_launch(
-            conversion, types, prod(shape[:-2]), shape[-1], aligned, self.card, **pointers
+            conversion, types, prod(shape[:-2]), shape[-1], aligned, self.card, len(parts), **pointers
         )
         recipe.used.append(shared)
         recipe.launch(launch, *numbers)

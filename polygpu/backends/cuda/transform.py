@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ PASS = Struct(
     "Pass",
     ("moduli", POINTER),
     ("offset tiles", U64),
-    ("limbs gap log_degree log_blocks starts_next", U32),
+    ("limbs gap run skip log_degree log_blocks starts_next", U32),
 )
 ONE_PASS = Struct(
     "ntt.cu",
@@ -89,6 +90,8 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
         tiles=tiles,
         limbs=rows.limbs,
         gap=rows.gap,
+        run=rows.run,
+        skip=rows.skip,
         log_degree=rows.log_degree,
         log_blocks=passed.log_blocks,
         starts_next=starts_next,
@@ -117,7 +120,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
     """How many blocks of threads ahead the values are prefetched, where those of a block are neighbours."""
-    if rows.gap and passed.log_rows:
+    if (rows.gap or rows.skip) and passed.log_rows:
         return 0
     return prefetch_distance(passed, word_bytes_of(rows.word), card)
 
@@ -163,8 +166,7 @@ def transform_recipe(
             room = leaves_room(grid, parts[0].threads, card)
             packed = packed_pass(rows, parts[0], own[0], tiles, room)
             ahead = blocks_ahead(rows, parts[0], card)
-            count = rows.count + (rows.count // rows.limbs - 1) * rows.gap
-            more = {"rows": count, "ahead": ahead, "tables": rows.tables}
+            more = {"rows": rows.spanned, "ahead": ahead, "tables": rows.tables}
             parameters = ONE_PASS(**{"x": 0, "y": 0, "pass": packed}, **more)
         else:
             name, flags = f"ntt_{direction}_flow", [lazy_in if forward else root]
@@ -212,6 +214,22 @@ class Transform(Launcher):
         """See Backend."""
         return self._transform(plan, x, out, "inverse", first)
 
+    def ntt_in_runs(self, plan: NttPlan, x: Array, first: int, run: int, skip: int) -> bool:
+        """Transforms in place of as many rows as the plan has limbs, from `first` on, in runs of so many.
+
+        `skip` rows lie between one run and the next. False, and nothing is done, where limbs need several
+        launches.
+        """
+        if len(groups_of(plan.basis, self.card, True)) > 1:
+            return False
+        shape = x.shape
+
+        def recipe() -> Recipe:
+            return self._transform_recipe(plan, "forward", shape, first, (run, skip))
+
+        self.run(plan.handles, ("runs", first, run, skip, shape), recipe, x, x)
+        return True
+
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> Done | None:
         rows = slice(first, first + len(plan.tables))
         if plan.points == 1:
@@ -232,7 +250,12 @@ class Transform(Launcher):
         )
 
     def _transform_recipe(
-        self, plan: NttPlan, direction: str, shape: tuple[int, ...], first: int = 0
+        self,
+        plan: NttPlan,
+        direction: str,
+        shape: tuple[int, ...],
+        first: int = 0,
+        runs: tuple[int, int] = (1, 0),
     ) -> Recipe:
         """Of each group of limbs, the transforms of all polynomials in arrays of a shape."""
         size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
@@ -240,6 +263,7 @@ class Transform(Launcher):
         recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
         for group in groups_of(plan.basis, self.card, between > 0):
             rows = self._rows(plan, group, count, passes, recipe, between, first)
+            rows = replace(rows, run=runs[0], skip=runs[1])
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
             recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)
