@@ -3,9 +3,11 @@
     python -m benchmarks.lattice [--device cuda] [--quick] [--results DIR]
 
 The transforms alone are a row of the same run: all inverse ones in one batched call, all forward ones in
-another. On a GPU all but bootstraps runs in a CUDA graph of some calls, each with a key of its own, so that
-keys come from memory and not from a cache. On the CPU results are compared with Python integers before they
-are timed, and bootstraps decrypted; on a GPU all is compared with the CPU's.
+another. On a GPU key switches run in a CUDA graph of some calls, each with a key of its own, so that keys
+come from memory and not from a cache; external products run in a graph with one matrix; bootstraps and
+encoding are plain calls. On the CPU results are compared with Python integers before they are timed;
+bootstraps are decrypted, and of an encoding three slots are evaluated. On a GPU all but the encoding is
+compared with the CPU's.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import fft, lattice
+from polygpu.backends import checked_device
 from polygpu.backends.reference import big_product
 from polygpu.examples.tfhe import TFHE, Keys
 
 from .conversions import (
+    GRAPH_CALLS,
     Ints,
     Params,
     centred,
@@ -291,8 +295,9 @@ def product_cases(device: str, batch: int) -> Iterator[Case]:
     poison(out)
     yield Case("external product", "polygpu", params, run, verify, 2 * batch * R.n, residues, calls)
     down, up = R.random((batch, 2), seed=3), R.random((batch, 2 * levels), seed=4)
-    case = transforms_case("external product", params, device, down, up)
-    yield replace(case, params=params)
+    if device != "cpu":
+        params |= gpu_params(R, f"CUDA graph of {GRAPH_CALLS}")
+    yield transforms_case("external product", params, device, down, up)
 
 
 @cache
@@ -401,7 +406,9 @@ GPU_LINES = (
 )
 KINDS = {
     "cpu-lattice": LineKind("Key switches and gadgets on one core, medians over passes", "cpu", CPU_LINES),
-    "gpu-lattice": LineKind("Key switches and gadgets, in CUDA graphs but bootstraps", "gpu", GPU_LINES),
+    "gpu-lattice": LineKind(
+        "Key switches and external products in CUDA graphs, bootstraps and encoding", "gpu", GPU_LINES
+    ),
 }
 
 
@@ -427,7 +434,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, one pass")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
     options = parser.parse_args(arguments)
-    device = options.device
+    device = checked_device(options.device)
     sizes = QUICK if options.quick else CPU if device == "cpu" else GPU
     timer: Timer | None = None if device == "cpu" else CudaEvents()
     failures = 0

@@ -151,8 +151,9 @@ template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F 
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Memory is read ahead of its use: the machine does that by itself within a page, and not for short pieces of rows.
+// Prefetches: a processor reads ahead by itself along a row, but not into its next page, nor along pieces of many rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
+constexpr size_t ROWS_AHEAD = 16;
 
 template <class S> PG_INLINE typename S::Residue load_digits(const u64 *x, size_t stride) {
     typename S::Residue r;
@@ -235,7 +236,7 @@ template <class S, class T> void gemm_with(const S &sums, const MatrixProduct<T>
             const size_t column = vector * WIDTH;
             for (size_t t = 0; t < depth; ++t) {
                 const T *const x = p.b.data + (ptrdiff_t)(begin + t) * p.b.row + column;
-                for (size_t j = 0; j < LENGTH; j += LINE / sizeof(T)) __builtin_prefetch(x + 16 * p.b.row + j);
+                for (size_t j = 0; j < LENGTH; j += LINE / sizeof(T)) __builtin_prefetch(x + ROWS_AHEAD * p.b.row + j);
                 pack(sums, x, std::min(LENGTH, p.columns - column), LENGTH, panel(vector) + t * DIGITS * LENGTH,
                      LENGTH);
             }

@@ -35,7 +35,8 @@ DigitProduct::DigitProduct(const Transform &transform, size_t digits, std::vecto
                     key_rows_[r] < key_total,
                 "DigitProduct: no such row");
     if (!index) return;
-    require(transformed, "DigitProduct: an order of digits that are evaluated");
+    for (const size_t digit : own_digits_)
+        require(transformed && digit == digits, "DigitProduct: an order of digits that are evaluated, and given");
     require(index.hold<i64>() && index.size() == n, "DigitProduct: index (n,)");
     for (size_t i = 0; i < n; ++i) {
         const i64 k = ((const i64 *)index.data())[i];

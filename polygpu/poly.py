@@ -433,12 +433,14 @@ class Poly:
         """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic); keeps the domain.
 
         Args:
-            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result.
+            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result;
+                an array is read on the host.
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
             ParameterError: X -> X^g is no automorphism, or shapes that do not broadcast.
             CoefficientError: an array of no integers. OutputError: an `out` that does not fit.
+            DeviceError: an array while a graph is recorded.
 
         Cost: a permutation for each g that occurs; two transforms more where an incomplete transform holds
         the value.
@@ -460,8 +462,9 @@ class Poly:
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
-            ParameterError: k is no int, or shapes that do not broadcast. CoefficientError: an array of no
-            integers. OutputError: an `out` that does not fit.
+            ParameterError: k is no int, or shapes that do not broadcast.
+            CoefficientError: an array of no integers. OutputError: an `out` that does not fit.
+            DeviceError: an array while a graph is recorded.
 
         Cost: a rotation of coefficients; for evaluated values the transform of X^k for each k, and a product.
 

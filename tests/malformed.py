@@ -189,8 +189,10 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         plan = transform, 3, [0, 3], [1, 0], 2, [0, 1], 2, False, None
         arrays = [digits, digits[:, 0].copy(), key, digits[:, :2].copy()]
         yield "digits times a key", _cpu.DigitProduct(*plan).run, arrays
-        permuted = _cpu.DigitProduct(*plan[:-2], True, np.arange(N)[::-1].copy())
-        yield "permuted digits times a key", permuted.run, arrays
+        permuted = _cpu.DigitProduct(
+            transform, 3, [3, 3], [0, 0], 0, [0, 1], 2, True, np.arange(N)[::-1].copy()
+        )
+        yield "permuted digits times a key", permuted.run, [digits, None, key, arrays[3]]
         limb = ring[:1]
         gadget = _cpu.GadgetProduct(backend._native_basis(limb.basis), backend._native(limb.transform), 2, 2)
         x, ggsw, c = (np.ones(shape, a.dtype) for shape in ((5, 1, N), (4, 2, 2, 2, 1, N), (5, 2, 1, N)))

@@ -159,7 +159,9 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
     """Products with gadget ciphertexts of few components and of many, and rotations, of each word."""
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
-    for (word, q), log_n, components in product(words.items(), (10, 11), (2, 3)):
+    for (word, q), (log_n, components) in product(
+        words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
+    ):
         transform = NttPlan(basis_of((q,)), 1 << log_n, "negacyclic", 1, ())
         gadget = Gadget(transform.basis, transform, 4, 2)
         for items, rotates in product((1, 1 << 12), (False, True)):

@@ -548,6 +548,26 @@ AT_POINTS = """
             check_points(backend, moduli, (3, 9, 4, 5, 12))
             check_points(backend, moduli, (2, 5, 3, 7, 5), layout="transposed")
 """
+ROTATIONS = """
+from dataclasses import replace
+import numpy as np
+from cudasim import simulated_cuda
+import polygpu as pg
+from polygpu import backends, lattice
+
+cases = []
+for bits, n, k in ((31, 256, 2), (50, 512, 3), (60, 256, 1)):
+    R = pg.Ring(n, pg.ntt_primes(n, bits))
+    c, keys = R.random((2, k), seed=1), R.random((2, k, 2, k), seed=2).ntt()
+    exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])
+    cases.append((c, keys, exponents, lattice.blind_rotate(c, keys, exponents, 7)))
+with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
+    backend = backends.get_backend("cuda:0")
+    for multiprocessors in (1, 132):  # of many ciphertexts, and of few
+        backend.card = replace(backend.card, multiprocessors=multiprocessors)
+        for c, keys, exponents, expected in cases:
+            assert lattice.blind_rotate(c.to("cuda"), keys.to("cuda"), exponents, 7).cpu() == expected
+"""
 # The longest first.
 CHECKED = {
     "products of integers, thread": OF_MATRICES + OF_INTEGERS,
@@ -556,6 +576,8 @@ CHECKED = {
     "FFTs, thread": "IN_PLACE = False" + FFTS,
     "FFTs in place, thread": "IN_PLACE = True" + FFTS,
     "products at points, address": OF_MATRICES + AT_POINTS,
+    "rotations, thread": ROTATIONS,
+    "rotations, address": ROTATIONS,
 }
 
 

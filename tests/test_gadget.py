@@ -222,49 +222,68 @@ def test_blind_rotate(name: str) -> None:
             assert lattice.blind_rotate(value, bsk, exponents, bits, out=out) is out and out == found
 
 
-@on(*CARDS)
-@pytest.mark.parametrize(
-    ("bits", "n", "k", "items", "kind"),
-    [
-        (29, 256, 2, 2, "negacyclic"),
-        (31, 256, 2, 140, "negacyclic"),
-        (32, 256, 3, 1, "cyclic"),
-        (50, 512, 2, 1, "negacyclic"),
-        (50, 256, 1, 133, "cyclic"),
-        (60, 256, 3, 1, "negacyclic"),
-        (62, 256, 2, 3, "cyclic"),
-        (64, 256, 2, 2, "negacyclic"),
-    ],
-)
-def test_products_in_one_kernel(
-    device: str, bits: int, n: int, k: int, items: int, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Long enough polynomials stay in the memory of a multiprocessor: the same bits as on the host."""
-    R, levels = Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind), 3
-    with pg.device("cpu"):
-        c, keys = R.random((items, k), seed=1), R.random((3, k, levels, k), seed=2).ntt()
-        exponents = np.random.default_rng(n).integers(-9 * n, 9 * n, (items, 4))
-        exponents[0] = 0, 0, n, -1
-        exponents[-1, 1:] = 0
-        expected = lattice.external_product(keys[1], c, 7), lattice.blind_rotate(c, keys, exponents, 7)
-    launched = []
+@pytest.fixture
+def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether one kernel served each product."""
+    served = []
     kernel = Lattice._by_one_kernel
 
     def noted(*arguments: Any) -> bool:
-        launched.append(kernel(*arguments))
-        return launched[-1]
+        served.append(kernel(*arguments))
+        return served[-1]
 
     monkeypatch.setattr(Lattice, "_by_one_kernel", noted)
-    x, moved = c.to(device), keys.to(device)
-    same = x.copy()
-    assert lattice.external_product(moved[1], same, 7, out=same) is same
-    assert same.cpu() == expected[0]
-    assert lattice.blind_rotate(x, moved, exponents, 7).cpu() == expected[1]
-    assert launched == [True, True] and x.cpu() == c
+    return served
 
 
 @on(*CARDS)
-def test_products_that_one_kernel_does_not_serve(device: str) -> None:
+@pytest.mark.parametrize(
+    ("bits", "n", "k", "items", "count", "kind"),
+    [
+        (30, 256, 2, 140, 1, "negacyclic"),
+        (30, 4096, 2, 1, 1, "negacyclic"),
+        (31, 256, 2, 140, 2, "negacyclic"),
+        (31, 1024, 2, 2, 2, "negacyclic"),
+        (32, 256, 3, 1, 3, "cyclic"),
+        (32, 256, 2, 133, 1, "negacyclic"),
+        (50, 512, 2, 1, 3, "negacyclic"),
+        (50, 256, 1, 133, 1, "cyclic"),
+        (60, 256, 3, 1, 3, "negacyclic"),
+        (62, 256, 2, 3, 0, "cyclic"),
+        (62, 2048, 1, 1, 1, "negacyclic"),
+        (64, 256, 2, 2, 3, "negacyclic"),
+    ],
+)
+def test_products_in_one_kernel(
+    device: str, bits: int, n: int, k: int, items: int, count: int, kind: Any, in_one_kernel: list[bool]
+) -> None:
+    """Long enough polynomials stay in the memory of one block; the first and the last by definition."""
+    R, levels = Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind), 3
+    x, matrices = draw(R, (items, k), 1), draw(R, (max(count, 1), k, levels, k), 2)
+    with pg.device("cpu"):
+        c, keys = R(x), R(matrices).ntt()
+    exponents = np.random.default_rng(n).integers(-9 * n, 9 * n, (items, 1 + count))
+    order = 2 * n if kind == "negacyclic" else n
+    exponents[0, -1] = exponents[-1, 0] = 0
+    same = c.to(device).copy()
+    assert lattice.external_product(keys[0].to(device), same, 7, out=same) is same
+    found = lattice.blind_rotate(c.to(device), keys[:count].to(device), exponents, 7).cpu().to_bigints()
+    products = same.cpu().to_bigints()
+    for item in {0, items - 1}:
+        np.testing.assert_array_equal(products[item], external(R, matrices[0], x[item], 7))
+        total = np.array([turned(R, row, int(exponents[item, 0] % order)) for row in x[item]])
+        for matrix, e in zip(matrices[:count], exponents[item, 1:].tolist(), strict=True):
+            moved = np.array([turned(R, row, e % order) for row in total])
+            total = (total + external(R, matrix, (moved - total) % R.modulus, 7)) % R.modulus
+        np.testing.assert_array_equal(found[item], total)
+    with pg.device("cpu"):
+        assert (lattice.external_product(keys[0], c, 7).to_bigints() == products).all()
+        assert (lattice.blind_rotate(c, keys[:count], exponents, 7).to_bigints() == found).all()
+    assert in_one_kernel == [True, True]
+
+
+@on(*CARDS)
+def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: list[bool]) -> None:
     """Four components, and matrices that are not aligned."""
     R = Ring(256, pg.ntt_primes(256, 31))
     with pg.device("cpu"):
@@ -276,6 +295,7 @@ def test_products_that_one_kernel_does_not_serve(device: str) -> None:
     words = there(np.concatenate([np.zeros(1, R.dtype), pairs.data.ravel()]))[1:]
     odd = R.from_residues(words.reshape(pairs.data.shape), "eval", copy=False)
     assert lattice.blind_rotate(two.to(device), odd, exponents, 7).cpu() == expected[1]
+    assert in_one_kernel and not any(in_one_kernel)
 
 
 @everywhere
@@ -382,6 +402,11 @@ def test_refused() -> None:
         (lambda: lattice.external_product(ggsw.intt(), c, 4), pg.ParameterError, "in coefficients"),
         (lambda: lattice.external_product(ggsw, c[:, 0], 4), pg.ParameterError, "the components"),
         (lambda: lattice.external_product(ggsw[:1], c, 4), pg.ParameterError, "the components"),
+        (
+            lambda: lattice.external_product(R.zeros((0, 3, 0)).ntt(), R.zeros((5, 0)), 4),
+            pg.ParameterError,
+            "at least one",
+        ),
         (lambda: lattice.external_product(ggsw, c, 11), pg.ParameterError, "at most"),
         (lambda: lattice.external_product(ggsw, c, 4, out=c[:1]), pg.OutputError, "out"),
         (lambda: lattice.cmux(ggsw, c, c[:1], 4), pg.ParameterError, "c1: batch shape"),

@@ -131,13 +131,19 @@ def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) 
 
 
 @on("cpu", *CARDS)
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_hoisted_rotations_are_rotations(device: str, batch: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("batch", [(), (3,), (0,)])
+@pytest.mark.parametrize("together", [1, 2, 100])
+def test_hoisted_rotations_are_rotations(
+    device: str, batch: tuple[int, ...], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sums are divided together."""
     K = CHAINS["50 bits"]
     Q, special = parts(K)
     gs = [5, 25, 2 * K.n - 1, 1, -5]
     keys = drawn(K, (len(gs), 3, 2), 1).to(pg.backends.current_device()).ntt()
     c = drawn(Q, (*batch, 2), 2).to(pg.backends.current_device())
+    one = 2 * math.prod(batch) * K.rows * K.n * K.dtype.itemsize
+    monkeypatch.setattr("polygpu.ops.lattice._TOTALS", together * one)
     for value in (c, c.ntt(), c.restrict(Q[:3]).ntt()):
         found = lattice.rotate_many(value, gs, keys, 2, special)
         assert found.shape == (len(gs), *batch, 2) and found.domain == value.domain

@@ -128,6 +128,18 @@ def test_each_item_by_its_own_number(device: str, name: str) -> None:
         assert a[:0].mul_monomial(3).shape == a[:0].mul_monomial([[1, 2, 3]]).shape == (0, 3)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64, object, range])
+def test_numbers_of_every_type(dtype: Any) -> None:
+    """A type may hold less than the order of X."""
+    R = Ring(256, pg.ntt_primes(256, 30))
+    a = R(draw(R))
+    numbers: Any = range(1, 4) if dtype is range else np.array([1, 2, 3], dtype)
+    expected = pg.stack([a.mul_monomial(k) for k in (1, 2, 3)])
+    assert a.mul_monomial(numbers) == expected and a.ntt().mul_monomial(numbers) == expected
+    gs: Any = range(1, 6, 2) if dtype is range else np.array([1, 3, 5], dtype)
+    assert a.automorphism(gs) == pg.stack([a.automorphism(g) for g in (1, 3, 5)])
+
+
 def times_monomial(R: Ring, x: Any, k: int) -> list[int]:
     """The coefficients of X^k a."""
     turns, at = divmod(k, R.n)

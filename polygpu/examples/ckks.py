@@ -48,7 +48,7 @@ class Keys(NamedTuple):
 class CKKS:
     """Degree n; Q of a first prime and `depth` others; digits of `size` limbs, as many special primes.
 
-    Special primes are as long as the first, so that their product is above that of any digit.
+    Special primes are as long as the first one and larger, so that their product is above that of any digit.
     """
 
     n: int = 16384
@@ -75,7 +75,7 @@ class CKKS:
     @cached_property
     def _primes(self) -> list[int]:
         long = pg.ntt_primes(self.n, self.first, self.size + 1)
-        return [long[0], *pg.ntt_primes(self.n, self.bits, self.depth), *long[1:]]
+        return [long[-1], *pg.ntt_primes(self.n, self.bits, self.depth, exclude=long), *long[:-1]]
 
     @property
     def secure(self) -> bool:
@@ -175,7 +175,10 @@ class CKKS:
         return total
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
-        """c_0 + c_1 x + ... by Horner's rule: a product and a plain sum for each coefficient but the last."""
+        """c_0 + c_1 x + ... by Horner's rule: a product and a plain sum for each coefficient but the last.
+
+        It takes two coefficients at least, and a level for each but c_0.
+        """
         *lower, top = coefficients
         total = self.add_plain(self.multiply_plain(x, top), lower[-1])
         for c in reversed(lower[:-1]):

@@ -9,14 +9,13 @@ An example, not a product, as bfv.py is.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from typing import NamedTuple
 
 import numpy as np
 
 import polygpu as pg
-from polygpu.examples.bfv import BFV, Array
+from polygpu.examples.bfv import BFV, Array, derive
 
 # Q P of 108 bits, where the HE standard allows 109; a record is 4096 words of 16 bits.
 SCHEME = BFV(n=4096, t=65537, bits=36, limbs=2)
@@ -24,9 +23,8 @@ SCHEME = BFV(n=4096, t=65537, bits=36, limbs=2)
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:
     """Records (rows, columns, N) of uint16 as plaintexts, ready to be multiplied by ciphertexts."""
-    message = scheme.plain.from_slots(records).intt().data[..., 0, :].astype(np.int64)
-    centred = message - scheme.t * (message > scheme.t // 2)  # a small factor is small noise
-    return scheme.ring(centred).ntt()
+    centred = scheme.plain.from_slots(records).convert(scheme.ring)  # a small factor is small noise
+    return centred.ntt()
 
 
 def query(scheme: BFV, public: pg.Poly, rows: int, row: int, seed: bytes) -> pg.Poly:
@@ -57,13 +55,12 @@ class Result(NamedTuple):
 def run(seed: bytes | None = None) -> Result:
     """Fetch one record of 8 x 8 random ones of 8 KiB, compare."""
     seed = secrets.token_bytes(32) if seed is None else seed
-    keys_seed, query_seed = (hashlib.shake_256(label + seed).digest(32) for label in (b"keys", b"query"))
     rows, columns, row, column = 8, 8, 5, 2
     records = np.random.default_rng(1).integers(0, 1 << 16, (rows, columns, SCHEME.n), np.uint16)
     database = encode(SCHEME, records)
 
-    keys = SCHEME.keygen(keys_seed)
-    row_of_records = answer(database, query(SCHEME, keys.public, rows, row, query_seed))
+    keys = SCHEME.keygen(derive(seed, "keys"))
+    row_of_records = answer(database, query(SCHEME, keys.public, rows, row, derive(seed, "query")))
     found = decode(SCHEME, keys.secret, row_of_records[:, column])
     return Result(
         size=found.nbytes,

@@ -67,10 +67,10 @@ def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: ob
     """The plan of products of ciphertexts with matrices, which have `count` axes before their own."""
     k = c.shape[-3] if c.ndim > 2 else 0
     shape = ggsw.shape[count:-2]
-    if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k:
+    if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
         raise ParameterError(
             f"ggsw: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the last three axes of the "
-            "first must be (k, levels, k), and the last of the second k, the components"
+            "first must be (k, levels, k), and the last of the second k, the components, at least one"
         )
     gadget = gadget_of(ring, bits, shape[1], multiplies=True)
     if gadget.transform is not None and domain != "eval":

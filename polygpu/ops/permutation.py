@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def _automorphisms(ring: Ring, x: Array, domain: Domain, gs: Array, out: Array |
     data = result_array(compute, (*gs.shape, *x.shape[-2:]), out, x)
     items = _items(compute, x, gs.shape, out)
     for g in orders:
-        where = np.nonzero(gs == g)
+        where = tuple(compute.from_host(places) for places in np.nonzero(gs == g))
         assign(data, where, automorphism(ring, index(items, where), domain, int(g)))
     return data
 
@@ -77,7 +78,10 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: object, out: A
 
 def exponents_of(ring: Ring, numbers: object, name: str) -> Array:
     """Exponents of X, on the host: int64, modulo its order."""
-    reduced: Array = (_numbers(numbers, name) % order_of(ring)).astype(np.int64)
+    given = _numbers(numbers, name)
+    if given.dtype != object:  # of few bits, that do not hold the order
+        given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
+    reduced: Array = (given % order_of(ring)).astype(np.int64)
     return reduced
 
 
@@ -127,7 +131,8 @@ def _checked_slots(ring: Ring) -> Array:
 
 def _is_one(x: object) -> bool:
     """A number, or what will be refused as one; no array."""
-    return not isinstance(x, (list, tuple)) and not getattr(x, "shape", ())
+    several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
+    return not several and not getattr(x, "shape", ())
 
 
 def _numbers(x: object, name: str) -> Array:

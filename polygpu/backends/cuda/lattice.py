@@ -186,8 +186,11 @@ class Lattice(Pointwise, Rns, Matmul):
         plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
         assert plan is not None
         items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
-        (group,) = groups_of(gadget.basis, self.card)
-        tile = gadget_tile(n, k, items, group.word, self.card)
+        key = f"{self.name} tile {n} {k} {items < self.card.multiprocessors}"
+        if key not in gadget.handles:
+            (group,) = groups_of(gadget.basis, self.card)
+            gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, self.card)
+        word, tile = gadget.handles[key]
         if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:
             return False
         operands = [c, ggsws, out]
@@ -204,7 +207,7 @@ class Lattice(Pointwise, Rns, Matmul):
             where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
             made = Recipe(len(operands), moduli, table)
             rotates = exponents is not None
-            launch = gadget_launch(gadget, group.word, tile, k, rotates, items, **where)
+            launch = gadget_launch(gadget, word, tile, k, rotates, items, **where)
             made.launch(launch, *range(len(operands)))
             return made
 
