@@ -12,7 +12,8 @@ class DigitProduct {
   public:
     // Of each limb: the digit that row `own_rows` of the evaluated value is modulo it, or `digits` where there is none;
     // its row in the key, of key_total. index: the order in which digits are read, n entries, or none. transformed:
-    // digits are evaluated already; where there is an index they must be, and none is own. The transform must live as long.
+    // digits are evaluated already; where there is an index they must be, and none is own. The transform must live as
+    // long.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed, const Numbers &index);

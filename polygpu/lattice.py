@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .backends import Array
 from .errors import ParameterError
 from .ops import gadget as gadgets
@@ -123,7 +125,14 @@ def rotate_many(
     Source: Halevi, Shoup 2018/244, section 4.2.
     """
     c = checked_poly(c, "c")
-    pairs = [_operands(c, key)[1] for key in keys]
+    for name, of in (("gs", gs), ("keys", keys)):
+        if not (isinstance(of, (Sequence, np.ndarray)) or (isinstance(of, Poly) and of.shape)):
+            raise ParameterError(
+                f"{name}: {type(of).__name__}, must be a sequence, one for each automorphism"
+            )
+    pairs = [checked_poly(key, f"keys[{i}]") for i, key in enumerate(keys)]
+    for key in pairs:
+        check_one_device(c, key)
     if not pairs:
         raise ParameterError("keys: none; give a key for each of gs")
     rings = {key.ring for key in pairs}

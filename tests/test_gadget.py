@@ -303,6 +303,7 @@ def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: lis
 def test_extracted_vectors_have_the_phase_of_their_coefficient(name: str) -> None:
     R = RINGS[name]
     (q,) = R.moduli
+    assert lattice.extract(R.zeros((0, 2)), 0).shape == (0, 1 + R.n)
     for k in (2, 3):
         c, s = draw(R, (2, k), k), draw(R, (k - 1,), k + 1)
         value = R(c).ntt() if name == "50 bits" else R(c)
@@ -418,6 +419,8 @@ def test_refused() -> None:
         ),
         (lambda: lattice.blind_rotate(c, bsk, np.zeros((3, 5), int), 4), pg.ParameterError, "batch shape"),
         (lambda: lattice.blind_rotate(c, bsk, [0] * 5, 4, out=c), pg.OutputError, "operand"),
+        (lambda: lattice.blind_rotate(c, ggsw, [0] * 3, 4), pg.ParameterError, "bsk: .*count"),
+        (lambda: lattice.external_product(bsk, c, 4), pg.ParameterError, "ggsw: .*must be \\(k"),
         (lambda: lattice.extract(c, 16), pg.ParameterError, "i: 16"),
         (lambda: lattice.extract(R.zeros(), 0), pg.ParameterError, "a ciphertext"),
         (lambda: lattice.extract(many.zeros(2), 0), pg.ParameterError, "one modulus"),

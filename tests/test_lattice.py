@@ -201,11 +201,17 @@ def test_refused() -> None:
         ({"key": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
         ({"size": 0}, pg.ParameterError, "size: 0 must be at least 1"),
         ({"size": 2.0}, pg.NotAnInteger, "size"),
-        ({"special": Q}, pg.ParameterError, "moduli"),
+        ({"special": Q}, pg.ParameterError, "special: .*coprime to Q"),
+        ({"size": np.uint64(0)}, pg.ParameterError, "size: 0"),
         ({"special": 5}, pg.ParameterError, "special: int, must be a Ring"),
         ({"special": Ring(8, 17)}, pg.RingMismatch, "special"),
         ({"conversion": "quick"}, pg.ParameterError, "conversion"),
         ({"out": Q.zeros(3)}, pg.OutputError, "out: batch shape"),
+        (
+            {"key": K.zeros((2, 2)).ntt(), "special": Q[:1].join(special)},
+            pg.ParameterError,
+            "special: .*coprime",
+        ),
         ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "is of its digit 1, and of the value"),
         ({"a": Ring(16, 2**100).random()}, pg.ParameterError, "above 2"),
     ]
@@ -221,6 +227,11 @@ def test_refused() -> None:
     for arguments, error, text in [
         ((c, [5, 7], [key]), pg.ParameterError, "keys: 1 for 2"),
         ((c, [], []), pg.ParameterError, "keys: none"),
+        ((c, 5, [key]), pg.ParameterError, "gs: int, must be a sequence"),
+        ((c, [5], None), pg.ParameterError, "keys: NoneType, must be a sequence"),
+        ((c, [5], Q.zeros()), pg.ParameterError, "keys: Poly, must be a sequence"),
+        ((c, [5], [3]), pg.RingMismatch, r"keys\[0\]: int"),
+        ((c, [5], key), pg.ParameterError, r"keys: 2 for 1 automorphisms; .*\[key\]"),
         ((c, [4], [key]), pg.ParameterError, "g: 4 has a common factor"),
         ((a, [5], [key]), pg.ParameterError, "a ciphertext's components"),
         ((c, [5, 7], [key, K[1:].random((2, 2)).ntt()]), pg.ParameterError, "of 2 rings"),
@@ -228,3 +239,23 @@ def test_refused() -> None:
     ]:
         with pytest.raises(error, match=text):
             lattice.rotate_many(*arguments, 2, special)  # type: ignore[arg-type]
+
+
+@on("reference", "cpu", *CARDS)
+def test_edges_of_arguments(device: str) -> None:
+    """Sizes of NumPy's types, empty batches, and no result in the key's memory."""
+    K = chain(16, (40,) * 5)
+    Q, special = parts(K)
+    key = K.random((2, 2), seed=2).ntt()
+    a = Q.random(3, seed=1).ntt()
+    expected = lattice.key_switch(a, key, 2, special)
+    for size in (np.uint64(2), np.int8(2)):
+        assert lattice.key_switch(a, key, size, special) == expected  # type: ignore[arg-type]
+    for empty in (a[:0], a.intt()[:0]):
+        assert lattice.key_switch(empty, key, 2, special).shape == (0, 2)
+    same = K.zeros((2, 2)).ntt()
+    within = Q.from_residues(
+        same.data.reshape(-1)[: 2 * Q.rows * Q.n].reshape(2, Q.rows, Q.n), "eval", copy=False
+    )
+    with pytest.raises(pg.OutputError, match="memory of an operand"):
+        lattice.key_switch(a[0], same, 2, special, out=within)

@@ -136,6 +136,7 @@ def test_numbers_of_every_type(dtype: Any) -> None:
     numbers: Any = range(1, 4) if dtype is range else np.array([1, 2, 3], dtype)
     expected = pg.stack([a.mul_monomial(k) for k in (1, 2, 3)])
     assert a.mul_monomial(numbers) == expected and a.ntt().mul_monomial(numbers) == expected
+    assert a.mul_monomial(np.array(2**70 + 1, object)) == a.mul_monomial(2**70 + 1)
     gs: Any = range(1, 6, 2) if dtype is range else np.array([1, 3, 5], dtype)
     assert a.automorphism(gs) == pg.stack([a.automorphism(g) for g in (1, 3, 5)])
 

@@ -140,6 +140,7 @@ def test_rings_without_slots() -> None:
         pg.Ring(8, 41),
         pg.Ring(1, 17),
         pg.Ring(6, 37),
+        pg.Ring(4, pg.ntt_primes(4, 80)),
     ):
         with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
             R.zeros().to_slots()

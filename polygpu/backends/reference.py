@@ -468,7 +468,7 @@ class ReferenceBackend(HostMemory):
         n, limbs = out.shape[-1], plan.transform.basis.moduli
         items = out.reshape(-1, 2, len(limbs), n)
         made = digits.reshape(len(items), plan.digits, len(limbs), n)
-        value = None if own is None else own.reshape(len(items), -1, n)
+        value = None if own is None else own.reshape(len(items), plan.own_total, n)
         index = range(n) if plan.permutation is None else plan.permutation.index.tolist()
         for s, item in enumerate(items):
             rows = made[s] if plan.transformed else self._evaluated(plan.transform, made[s])

@@ -46,6 +46,12 @@ def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *op
     return out
 
 
+def check_apart(out: Array | None, *operands: Array) -> None:
+    """Raise OutputError where an `out` shares memory with what is read while it is written."""
+    if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
+        raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")
+
+
 # ---- axes ----
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import as_integers, empty, overlap
+from ..arrays import as_integers, empty
 from ..backends import Array, backend_of
 from ..checks import Domain, integer, shown
-from ..errors import OutputError, ParameterError
+from ..errors import ParameterError
 from ..plans.basis import Basis, basis_of
 from ..plans.cache import cached
 from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
-from .batch import result_array, result_shape
+from .batch import check_apart, result_array, result_shape
 from .einsum import matmul
 from .integers import from_integers
 from .permutation import exponents_of, multiply_by_monomial
@@ -66,22 +66,17 @@ def decompose(
 def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: object, count: int) -> Gadget:
     """The plan of products of ciphertexts with matrices, which have `count` axes before their own."""
     k = c.shape[-3] if c.ndim > 2 else 0
-    shape = ggsw.shape[count:-2]
+    shape, name = ggsw.shape[count:-2], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
+        axes = "(count, k, levels, k)" if count else "(k, levels, k)"
         raise ParameterError(
-            f"ggsw: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the last three axes of the "
-            "first must be (k, levels, k), and the last of the second k, the components, at least one"
+            f"{name}: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the first must be "
+            f"{axes}, and the last axis of the second k, the components, at least one"
         )
     gadget = gadget_of(ring, bits, shape[1], multiplies=True)
     if gadget.transform is not None and domain != "eval":
-        raise ParameterError("ggsw: in coefficients; keep it evaluated, as ggsw.ntt()")
+        raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
     return gadget
-
-
-def _check_apart(out: Array | None, *operands: Array) -> None:
-    """Raise OutputError where an `out` shares memory with what is read while it is written."""
-    if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
-        raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")
 
 
 def external_product(
@@ -96,7 +91,7 @@ def external_product(
     """The sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
     gadget = _checked_product(ring, ggsw, ggsw_domain, c, bits, 0)
     compute = backend_of(c)
-    _check_apart(out, ggsw)
+    check_apart(out, ggsw)
     if gadget.transform is None:
         if out is not None:
             result_array(compute, c.shape, out, c, ggsw)  # refused before anything is computed
@@ -149,7 +144,7 @@ def blind_rotate(
     gadget = _checked_product(ring, ggsws, ggsw_domain, c, bits, 1)
     powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws))
     compute = backend_of(c)
-    _check_apart(out, c, ggsws)
+    check_apart(out, c, ggsws)
     data = result_array(compute, c.shape, out, c, ggsws)
     if gadget.transform is None:
         total = multiply_by_monomial(ring, to_domain(ring, c, domain, "coef"), "coef", powers[..., :1], data)
@@ -194,7 +189,7 @@ def extract(ring: Ring, c: Array, domain: Domain, index: object) -> Array:
     wrapped = negate(ring.basis, x) if ring.kind == "negacyclic" else x
     with compute.device_scope():
         masks = [x[..., 1:, 0, : i + 1][..., ::-1], wrapped[..., 1:, 0, i + 1 :][..., ::-1]]
-        joined = compute.xp.concatenate(masks, axis=-1).reshape(*x.shape[:-3], -1)
+        joined = compute.xp.concatenate(masks, axis=-1).reshape(*x.shape[:-3], (x.shape[-3] - 1) * ring.n)
         return compute.xp.concatenate([x[..., 0, 0, i : i + 1], joined], axis=-1)  # type: ignore[no-any-return]
 
 

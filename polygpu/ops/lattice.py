@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from ..arrays import empty
@@ -12,7 +12,7 @@ from ..checks import Domain, integer, shown
 from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from ..plans.lattice import DigitProduct
 from ..plans.permutation import automorphism as automorphism_order
-from .batch import assign, index, result_array
+from .batch import assign, check_apart, index, result_array
 from .permutation import automorphism, checked_automorphism
 from .pointwise import pointwise
 from .rns import (
@@ -43,7 +43,13 @@ class KeySwitch:
 
     def __init__(self, ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> None:
         check_words(ring, "key_switch")
-        self.ring, self.T = ring, ring.join(checked_ring(ring, special, "special"))
+        checked_ring(ring, special, "special")
+        if shared := [q for q in special.moduli if gcd(q, ring.modulus) > 1]:
+            raise ParameterError(
+                f"special: {shown(shared[0])} has a factor in common with the value's modulus; P must be "
+                "coprime to Q"
+            )
+        self.ring, self.T = ring, ring.join(special)
         self.key_ring = checked_ring(self.T, key_ring, "key")
         if self.T.leaf_size != 1:
             raise NotNTTFriendly(
@@ -115,8 +121,9 @@ class KeySwitch:
 def _switch_of(ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> KeySwitch:
     """The one that the ring keeps."""
     checked_option(conversion, "conversion", Precision)
-    key = "key switch", special, key_ring, integer(size, "size"), conversion
-    return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, size, conversion))
+    number = integer(size, "size")
+    key = "key switch", special, key_ring, number, conversion
+    return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, number, conversion))
 
 
 def key_switch(
@@ -137,6 +144,7 @@ def key_switch(
     T, parts, compute, batch = switch.T, switch.parts, backend_of(x), x.shape[:-2]
     if out is not None:
         result_array(compute, (*batch, 2, ring.rows, ring.n), out, x)
+        check_apart(out, key)
     data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
     made = empty(compute, (*batch, len(parts), T.rows, ring.n), T.dtype)
     if domain == "coef":
@@ -168,13 +176,15 @@ def rotate_many(
             f"c: batch shape {c.shape[:-2]}; the last axis must be of length 2, a ciphertext's components"
         )
     if len(gs) != len(keys):
-        raise ParameterError(f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs")
+        raise ParameterError(
+            f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs, [key] for one"
+        )
     switch = _switch_of(ring, special, key_ring, size, conversion)
     orders = [checked_automorphism(ring, g) for g in gs]
     T, compute = switch.T, backend_of(c)
     evaluated = to_domain(ring, c, domain, "eval")
     first, second = (index(evaluated, (..., i)) for i in (0, 1))
-    made, _ = digits(ring, second, "eval", T, size, conversion)
+    made, _ = digits(ring, second, "eval", T, switch.size, conversion)
     batch = c.shape[:-3]
     data = empty(compute, (len(gs), *batch, 2, ring.rows, ring.n), ring.dtype)
     size_of_one = 2 * prod(batch) * T.rows * T.n * T.dtype.itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,12 +52,13 @@ def _automorphisms(ring: Ring, x: Array, domain: Domain, gs: Array, out: Array |
 
 def checked_automorphism(ring: Ring, g: object) -> int:
     """g modulo the order of X, for g coprime to it."""
-    order = order_of(ring)
-    if gcd(integer(g, "g"), order) != 1:
+    order, number = order_of(ring), _integer(g, "g")
+    if gcd(number, order) != 1:
         raise ParameterError(
-            f"g: {shown(g)} has a common factor with {order}; X -> X^g is an automorphism for g coprime to it"
+            f"g: {shown(number)} has a common factor with {order}; X -> X^g is an automorphism for g coprime "
+            "to it"
         )
-    return integer(g, "g") % order
+    return number % order
 
 
 def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: object, out: Array | None = None) -> Array:
@@ -65,9 +66,11 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: object, out: A
     if domain == "eval":
         one = from_integers(ring.basis, ring.n, 1, backend_of(x))
         monomials = multiply_by_monomial(ring, one, "coef", k)
+        if monomials.ndim > 2:
+            _by_item(x, np.empty(monomials.shape[:-2], np.bool_), "k")
         return multiply(ring, x, to_domain(ring, monomials, "coef", "eval", monomials), "eval", out=out)
     if _is_one(k):
-        return _permuted(ring.basis, x, monomial_product(ring.n, ring.kind, integer(k, "k")), out)
+        return _permuted(ring.basis, x, monomial_product(ring.n, ring.kind, _integer(k, "k")), out)
     exponents = _by_item(x, exponents_of(ring, k, "k"), "k")
     compute = backend_for(ring.basis, x)
     data = result_array(compute, (*exponents.shape, *x.shape[-2:]), out, x)
@@ -117,11 +120,11 @@ def from_slots(ring: Ring, values: object, compute: Memory) -> Array:
 
 def _checked_slots(ring: Ring) -> Array:
     """The order of the slots of a ring that has them."""
-    one = len(ring.moduli) == 1 and ring.n > 1 and ring.kind == "negacyclic"
+    one = len(ring.moduli) == 1 and not ring.basis.wide and ring.n > 1 and ring.kind == "negacyclic"
     if not one or not ring.has_eval or ring.leaf_size != 1:
         raise NotNTTFriendly(
-            f"{ring!r}: slots are values at the roots of X^n + 1 modulo one prime q = 1 mod 2n, n > 1; "
-            "ntt_primes gives such primes"
+            f"{ring!r}: slots are values at the roots of X^n + 1, n > 1, modulo one prime q = 1 mod 2n below "
+            "2**64; ntt_primes gives such primes"
         )
     return slot_order(ring.n)
 
@@ -133,6 +136,11 @@ def _is_one(x: object) -> bool:
     """A number, or what will be refused as one; no array."""
     several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
     return not several and not getattr(x, "shape", ())
+
+
+def _integer(x: Any, name: str) -> int:
+    """A number, in an array without axes too."""
+    return integer(x.item() if isinstance(x, np.ndarray) else x, name)
 
 
 def _numbers(x: object, name: str) -> Array:
