@@ -40,27 +40,28 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True)
 class BFV:
-    """The scheme for degree n, a prime t = 1 mod 2n, and Q of `limbs` NTT primes; one more is special."""
+    """The scheme for degree n, a prime t = 1 mod 2n, Q of `limbs` NTT primes, and a special prime P."""
 
     n: int = 8192
     t: int = 65537
-    bits: int = 54
-    limbs: int = 3
-
-    @cached_property
-    def whole(self) -> pg.Ring:
-        """Keys, mod Q P."""
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs + 1))
+    bits: int = 47
+    limbs: int = 4
+    special_bits: int = 30  # enough for a relinearisation to be less noisy than the product before it
 
     @cached_property
     def ring(self) -> pg.Ring:
         """Ciphertexts, mod Q."""
-        return self.whole[: self.limbs]
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
 
     @cached_property
     def special(self) -> pg.Ring:
         """The ring of P."""
-        return self.whole[self.limbs :]
+        return pg.Ring(self.n, pg.ntt_primes(self.n, self.special_bits, exclude=self.ring))
+
+    @cached_property
+    def whole(self) -> pg.Ring:
+        """Keys, mod Q P."""
+        return self.ring.join(self.special)
 
     @cached_property
     def plain(self) -> pg.Ring:

@@ -18,7 +18,7 @@ import polygpu as pg
 from polygpu.examples.bfv import BFV, Array, derive
 
 # Q P of 108 bits, where the HE standard allows 109; a record is 4096 words of 16 bits.
-SCHEME = BFV(n=4096, t=65537, bits=36, limbs=2)
+SCHEME = BFV(n=4096, t=65537, bits=39, limbs=2)
 
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:

@@ -198,16 +198,12 @@ class Lattice(Pointwise, Rns, Matmul):
             operands.append(self.from_host(exponents))
 
         def recipe() -> Recipe:
-            (group,) = groups_of(gadget.basis, self.card)
-            moduli, table = (
-                self._moduli_of(gadget.basis),
-                self._prime_tables(plan.tables, group.word, (tile,))[0],
-            )
+            moduli = self._moduli_of(gadget.basis)
+            (table,) = self._prime_tables(plan.tables, word, (tile,))
             where = {"modulus": self.address(moduli.value), "table": self.address(table.value)}
             where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
             made = Recipe(len(operands), moduli, table)
-            rotates = exponents is not None
-            launch = gadget_launch(gadget, word, tile, k, rotates, items, **where)
+            launch = gadget_launch(gadget, word, tile, k, exponents is not None, items, **where)
             made.launch(launch, *range(len(operands)))
             return made
 
