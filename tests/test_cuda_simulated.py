@@ -589,6 +589,7 @@ def checked():
 
 
 @needs_compiler
+@pytest.mark.sanitized
 @pytest.mark.parametrize("name", CHECKED)
 def test_no_races_or_bad_addresses(name, checked):
     sanitizer = name.rpartition(" ")[2]

@@ -524,6 +524,7 @@ def checked():
     return check.run_together({name: (name, CHECKED) for name in SANITIZERS if not check.missing(name)})
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_no_races_and_no_bad_addresses(sanitizer, checked):
     if reason := check.missing(sanitizer):

@@ -330,6 +330,7 @@ with simulated_cuda() as cupy, tempfile.TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.sanitized
 def test_races():
     """None in any template; one in the note's FFT, as drawn, and wherever a barrier is left out."""
     if reason := check.missing("thread"):

@@ -662,7 +662,8 @@ def run_checked(request):
 
 
 def under(sanitizer):
-    return pytest.mark.parametrize("run_checked", [sanitizer], indirect=True)
+    run = pytest.mark.parametrize("run_checked", [sanitizer], indirect=True)
+    return lambda test: pytest.mark.sanitized(run(test))
 
 
 def reported_in(result, function):
