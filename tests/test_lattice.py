@@ -152,6 +152,8 @@ def test_hoisted_rotations_are_rotations(
             expected = lattice.key_switch(second, key, 2, special)
             assert rotated[..., 1] == expected[..., 1]
             assert rotated[..., 0] == expected[..., 0] + first
+        alone = lattice.rotate_many(value, gs[1:2], [keys[1]], 2, special)
+        assert alone.shape == (1, *batch, 2) and alone.domain == value.domain and alone[0] == found[1]
 
 
 # ---- under encryption ----

@@ -181,27 +181,39 @@ def rotate_many(
         )
     switch = _switch_of(ring, special, key_ring, size, conversion)
     orders = [checked_automorphism(ring, g) for g in gs]
-    T, compute = switch.T, backend_of(c)
+    checked = [switch.checked_key(*key, f"keys[{i}]") for i, key in enumerate(keys)]
     evaluated = to_domain(ring, c, domain, "eval")
-    first, second = (index(evaluated, (..., i)) for i in (0, 1))
-    made, _ = digits(ring, second, "eval", T, switch.size, conversion)
-    batch = c.shape[:-3]
-    data = empty(compute, (len(gs), *batch, 2, ring.rows, ring.n), ring.dtype)
-    size_of_one = 2 * prod(batch) * T.rows * T.n * T.dtype.itemsize
-    together = max(1, min(len(gs), _TOTALS // max(1, size_of_one)))
-    totals = empty(compute, (together, *batch, 2, T.rows, T.n), T.dtype)
-    for start in range(0, len(gs), together):
-        some = range(start, min(start + together, len(gs)))
-        for total, i in zip(totals, some, strict=False):
-            own_key = switch.checked_key(*keys[i], f"keys[{i}]")
-            compute.digit_product(switch.permuted_product(orders[i]), made, None, own_key, total)
-        result = data[start : some.stop]
-        mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=result, scratch=True)
-    for i, g in enumerate(orders):
+    if len(gs) == 1:  # nothing to share: a row of digits need not be kept, nor permuted
+        moved = automorphism(ring, evaluated, "eval", orders[0])
+        bodies, mask = [index(moved, (..., 0))], index(moved, (..., 1))
+        data, _ = key_switch(ring, mask, "eval", special, key_ring, *keys[0], size, conversion)
+        data = data[None]
+    else:
+        body, mask = (index(evaluated, (..., i)) for i in (0, 1))
+        bodies = [automorphism(ring, body, "eval", g) for g in orders]
+        data = _switched_by_each(switch, mask, orders, checked)
+    for i, body in enumerate(bodies):
         place = data[i, ..., 0, :, :]
-        body = automorphism(ring, first, "eval", g)
         if place.flags.c_contiguous:
             pointwise(ring.basis, "add", place, body, place)
         else:
             assign(data, (i, ..., 0), pointwise(ring.basis, "add", index(data, (i, ..., 0)), body))
     return to_domain(ring, data, "eval", domain, data if domain == "coef" else None), domain
+
+
+def _switched_by_each(switch: KeySwitch, x: Array, gs: Sequence[int], keys: Sequence[Array]) -> Array:
+    """key_switch of x(X^g) for each g, with digits that are made once: (len(gs), *batch, 2), evaluated."""
+    ring, T, compute, batch = switch.ring, switch.T, backend_of(x), x.shape[:-2]
+    conversion: Precision = "exact" if switch.exact else "fast"
+    made, _ = digits(ring, x, "eval", T, switch.size, conversion)
+    data = empty(compute, (len(gs), *batch, 2, ring.rows, ring.n), ring.dtype)
+    bytes_of_one = 2 * prod(batch) * T.rows * T.n * T.dtype.itemsize
+    together = max(1, min(len(gs), _TOTALS // max(1, bytes_of_one)))
+    totals = empty(compute, (together, *batch, 2, T.rows, T.n), T.dtype)
+    for start in range(0, len(gs), together):
+        some = range(start, min(start + together, len(gs)))
+        for total, i in zip(totals, some, strict=False):
+            compute.digit_product(switch.permuted_product(gs[i]), made, None, keys[i], total)
+        result = data[start : some.stop]
+        mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=result, scratch=True)
+    return data
