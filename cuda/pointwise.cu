@@ -59,8 +59,6 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
-
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
 // k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier.
 template <class T> struct PermuteParameters {
@@ -77,13 +75,8 @@ template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permut
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
     u64 k;
-    if (EVALUATED) {
-        const u32 bits = 63 - __clzll((i64)n), twice = p.order != n;  // negacyclic: odd exponents
-        const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * p.multiplier & (p.order - 1);
-        k = reversed_bits(exponent >> twice, bits);
-    } else {
-        k = rest(j * p.multiplier + p.offset, p.order);
-    }
+    if (EVALUATED) k = permuted_point(j, n, p.order, p.multiplier);
+    else k = rest(j * p.multiplier + p.offset, p.order);
     const T *const x = p.x + row * n;
     p.y[e] = k < n ? x[k] : (T)neg_mod(p.moduli[rest(row, p.limbs)], x[k - n]);
 }

@@ -156,7 +156,9 @@ def entrywise_launches() -> Iterator[Launch]:
 
 
 def gadget_launches(card: Card) -> Iterator[Launch]:
-    """Products with gadget ciphertexts of few components and of many, and rotations, of each word."""
+    """Products with gadget ciphertexts, rotations, and sums over digits, of each word."""
+    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):
+        yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     for (word, q), (log_n, components) in product(

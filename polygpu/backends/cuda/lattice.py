@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
-from ...plans.basis import basis_of
+import numpy as np
+
+from ...plans.basis import Basis, basis_of
 from ...plans.lattice import DigitProduct, Gadget
 from ...plans.ntt import part_of
 from ...plans.rns import runs_of
 from .. import Array
 from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
+from .matmul_tiles import sum_of
 from .pointwise import Pointwise
 from .rns import Rns
 from .tiles import Pass, table_offsets
@@ -20,6 +23,13 @@ _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
 _MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
 
+DIGIT = Struct(
+    "keyswitch.cu",
+    "DigitParameters<u64>",
+    ("digits key y moduli key_rows", POINTER),
+    ("n order multiplier entries", U64),
+    ("limbs count key_total", U32),
+)
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
@@ -32,6 +42,12 @@ GADGET = Struct(
     ("digits", DIGITS),
     ("count order", U32),
 )
+
+
+def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
+    """Sums over digits at so many points of limbs, of one component."""
+    parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
+    return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
 
 
 def packed_digits(gadget: Gadget) -> bytes:
@@ -99,10 +115,8 @@ class Lattice(Pointwise, Rns, Matmul):
         if not plan.transformed:
             self._evaluate_digits(plan, made, own)
         if plan.permutation is not None:
-            with self._scope:
-                moved = self.xp.empty_like(made)
-            self.permute(plan.transform.basis, made, plan.permutation, moved)
-            made = moved
+            self._permuted_product(plan, made, key, out)
+            return
         done = 0
         for first, count in runs_of(plan.key_rows):
             limb = slice(done, done + count)
@@ -110,6 +124,26 @@ class Lattice(Pointwise, Rns, Matmul):
             rows = key[None, : plan.digits, :, first : first + count]
             self.matmul_points(basis, made[None, :, :, limb], rows, sums[..., limb, :])
             done += count
+
+    def _permuted_product(self, plan: DigitProduct, made: Array, key: Array, out: Array) -> None:
+        """Of evaluated digits, which are read in their new order."""
+        basis, permutation = plan.transform.basis, plan.permutation
+        assert permutation is not None
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            rows = self._kept(
+                plan.handles, "key rows", lambda: (self.from_host(np.array(plan.key_rows, np.uint64)), ())
+            )
+            where = {"moduli": self.address(moduli.value), "key_rows": self.address(rows.value)}
+            where |= dict.fromkeys(("digits", "key", "y"), 0)
+            sizes = {"n": permutation.n, "order": permutation.order, "multiplier": permutation.multiplier}
+            sizes |= {"count": plan.digits, "key_total": key.shape[-2]}
+            made = Recipe(3, moduli, rows)
+            made.launch(digit_launch(basis, out.size // 2, **where, **sizes), 0, 1, 2)
+            return made
+
+        self.run(plan.handles, ("permuted", out.size, key.shape), recipe, made, key, out)
 
     def _evaluate_digits(self, plan: DigitProduct, made: Array, own: Array | None) -> None:
         """Transforms in place of all rows but own ones, which are copied."""

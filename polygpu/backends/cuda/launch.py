@@ -31,7 +31,15 @@ MODULUS_BYTES = 128  # modulus.cuh
 _RECORDS = 256  # calls of a plan that are kept prepared
 _STREAMS = 64  # known to each of them
 # Whose kernels of one thread an entry may start early.
-_EARLY = ("pointwise.cu", "integers.cu", "auxiliary.cu", "fft_product.cu", "gadget.cu", "rns.cu")
+_EARLY = (
+    "pointwise.cu",
+    "integers.cu",
+    "auxiliary.cu",
+    "fft_product.cu",
+    "gadget.cu",
+    "keyswitch.cu",
+    "rns.cu",
+)
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
 _EARLY_BLOCKS = 1 << 13  # the most with which it may (cuda/ptx.cuh)
 
