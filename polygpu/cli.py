@@ -181,14 +181,15 @@ def _demo(options: argparse.Namespace) -> int:
     except demo.CheckFailed as error:
         rows, failure = error.rows, str(error)
     if options.json:
-        keys = ("name", "what", "count", "seconds", "ok")
+        keys = ("name", "what", "count", "seconds", "ok", "note")
         _print_json({"ok": failure is None, "rows": [{k: getattr(r, k) for k in keys} for r in rows]})
     else:
         width = max(len(f"{row.name} {row.what}") for row in rows)
         print(f"{'':<{width}}  count  ms for all  checked")
         for row in rows:
-            name = f"{row.name} {row.what}"
-            print(f"{name:<{width}}  {row.count:5d} {1e3 * row.seconds:11.1f}  {'ok' if row.ok else 'WRONG'}")
+            name, verdict = f"{row.name} {row.what}", "ok" if row.ok else "WRONG"
+            line = f"{name:<{width}}  {row.count:5d} {1e3 * row.seconds:11.1f}  {verdict:<7}  {row.note}"
+            print(line.rstrip())
     if failure is not None:
         print(f"polygpu demo: {failure}", file=sys.stderr)
     return 0 if failure is None else 1

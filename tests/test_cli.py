@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -68,8 +69,12 @@ def test_demo(capsys):
     assert call("demo", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["ok"] and len(facts["rows"]) >= 5 and all(row["ok"] for row in facts["rows"])
+    notes = {row["name"].split()[0]: row["note"] for row in facts["rows"]}
+    assert notes["ML-KEM-768"] == ""
+    assert all(re.search(r"\d", notes[scheme]) for scheme in ("BFV", "PIR", "CKKS", "TFHE"))
     assert call("demo") == 0
-    assert "ML-KEM-768" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "ML-KEM-768" in shown and "bits of noise budget left" in shown and "by theory" in shown
 
 
 def test_a_wrong_demo_is_seen(capsys, monkeypatch):

@@ -91,3 +91,7 @@ def test_the_same_bits_on_a_card(device: str) -> None:
     expected = scheme.bootstrap(keys, vectors, *tables)
     found = scheme.bootstrap(keys.to(device), there(vectors), *tables)
     assert np.array_equal(host(found), expected)
+    bits = scheme.encrypt(keys, np.array([[1, 0], [1, 1]]), b"bits")
+    total = tfhe.add_numbers(scheme, keys.to(device), *map(there, bits))
+    assert scheme.decrypt(keys, total).shape == (3,)  # of vectors on a card too
+    assert np.array_equal(host(total), tfhe.add_numbers(scheme, keys, *bits))

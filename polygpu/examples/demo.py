@@ -20,13 +20,17 @@ KNOWN_ANSWERS = files("polygpu.examples") / "kat_ml_kem_768.json"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo: what was computed on how many cases, its seconds, and if right."""
+    """One line of the demo: what was computed on how many cases, its seconds, if right, and what is left.
+
+    note: of a homomorphic computation the noise budget, the error or the noise; else nothing.
+    """
 
     name: str
     what: str
     count: int
     seconds: float
     ok: bool
+    note: str = ""
 
 
 class CheckFailed(RuntimeError):
@@ -84,7 +88,8 @@ def _bfv(tell: Callable[[str], None]) -> Row:
     tell(f"{name} encrypted sum and product")
     result, seconds = _timed(bfv.run)
     ok = result.sum_ok and result.product_ok
-    return Row(name, "encrypted sum and product", result.slots, seconds, ok)
+    note = f"{result.product_budget:.0f} of {result.fresh_budget:.0f} bits of noise budget left"
+    return Row(name, "encrypted sum and product", result.slots, seconds, ok, note)
 
 
 def _pir(tell: Callable[[str], None]) -> Row:
@@ -92,7 +97,8 @@ def _pir(tell: Callable[[str], None]) -> Row:
     name = f"PIR N={pir.SCHEME.n}"
     tell(f"{name} bytes of a private record")
     result, seconds = _timed(pir.run)
-    return Row(name, "bytes of a private record", result.size, seconds, result.ok)
+    note = f"{result.budget:.0f} bits of noise budget left"
+    return Row(name, "bytes of a private record", result.size, seconds, result.ok, note)
 
 
 def _ckks(tell: Callable[[str], None]) -> Row:
@@ -102,7 +108,8 @@ def _ckks(tell: Callable[[str], None]) -> Row:
     result, seconds = _timed(ckks.run)
     errors = result.product, result.matrix, result.polynomial
     ok = max(errors) < 2.0**-20 and result.fresh < 2 * result.theory
-    return Row(name, "product, matrix, polynomial", result.slots, seconds, ok)
+    note = f"errors of {max(errors):.1e} at most"
+    return Row(name, "product, matrix, polynomial", result.slots, seconds, ok, note)
 
 
 def _tfhe(tell: Callable[[str], None]) -> Row:
@@ -110,9 +117,9 @@ def _tfhe(tell: Callable[[str], None]) -> Row:
     name = f"TFHE N={tfhe.TFHE().N}"
     tell(f"{name} bootstraps: a table, an adder")
     result, seconds = _timed(tfhe.run)
-    return Row(
-        name, "bootstraps: a table, an adder", result.bootstraps, seconds, result.table_ok and result.sum_ok
-    )
+    note = f"noise of {result.deviation:.4f} of the circle, {result.theory:.4f} by theory"
+    ok = result.table_ok and result.sum_ok
+    return Row(name, "bootstraps: a table, an adder", result.bootstraps, seconds, ok, note)
 
 
 def _timed(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:

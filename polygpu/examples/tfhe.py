@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import lattice, linalg
-from polygpu.backends import backend_of, get_backend
+from polygpu.backends import backend_of, current_device, get_backend
 from polygpu.examples.bfv import derive
 
 Array = NDArray[Any]
@@ -222,18 +222,19 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None, numbers: Sequence[int] = (201, 118)) -> Result:
-    """Square every message by a table, and add two numbers of 8 bits, all encrypted."""
+    """Square every message by a table, and add two numbers of 8 bits, encrypted, on the current device."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = TFHE()
     keys = scheme.keygen(derive(seed, "keys"))
+    own, there = keys.to(current_device()), get_backend(current_device()).from_host
     messages = np.arange(scheme.p).repeat(8)
     squares = messages**2 % scheme.p
     vectors = scheme.encrypt(keys, messages, derive(seed, "messages"))
-    (found,) = scheme.bootstrap(keys, vectors, lambda m: m * m % scheme.p)
+    (found,) = scheme.bootstrap(own, there(vectors), lambda m: m * m % scheme.p)
     error = scheme.phase(keys, found) - squares / (2 * scheme.p)
     bits = [np.array([x >> i & 1 for i in range(8)]) for x in numbers]
     x, y = (scheme.encrypt(keys, b, derive(seed, name)) for b, name in zip(bits, "xy", strict=True))
-    total = scheme.decrypt(keys, add_numbers(scheme, keys, x, y))
+    total = scheme.decrypt(keys, add_numbers(scheme, own, there(x), there(y)))
     return Result(
         bootstraps=len(messages) + 2 * 8,
         table_ok=np.array_equal(scheme.decrypt(keys, found), squares),
