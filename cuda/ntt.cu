@@ -26,11 +26,12 @@ struct Pass {
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
-    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
-    template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
-        if constexpr (!GROUPED) return at;
+    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between polynomials; 2: and between
+    // runs of a polynomial's rows.
+    template <int GROUPED> PG_DEVICE u64 place(u64 at) const {
+        if constexpr (GROUPED == 0) return at;
         const u32 row = (u32)(at >> log_degree), polynomial = limbs == 1 ? row : row / limbs;
-        const u32 skipped = skip ? (row - polynomial * limbs) / run * skip : 0;
+        const u32 skipped = GROUPED == 2 ? (row - polynomial * limbs) / run * skip : 0;
         return at + (((u64)polynomial * gap + skipped) << log_degree);
     }
 };
@@ -73,7 +74,7 @@ template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
 }
 // Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
 template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
-    constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
+    constexpr int BETWEEN = S::ROWS > 1 ? W::GROUPED : 0;
     return pass.place<BETWEEN>(at);
 }
 

@@ -263,7 +263,9 @@ class Transform(Launcher):
         recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
         for group in groups_of(plan.basis, self.card, between > 0):
             rows = self._rows(plan, group, count, passes, recipe, between, first)
-            rows = replace(rows, run=runs[0], skip=runs[1])
+            if runs[1]:
+                word = f"{rows.word.removesuffix('>')}, 2>"
+                rows = replace(rows, word=word, run=runs[0], skip=runs[1])
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
             recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)

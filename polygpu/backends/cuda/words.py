@@ -71,4 +71,4 @@ def twiddle_bytes_of(word: str) -> int:
 
 def word_bytes_of(word: str) -> int:
     """Bytes of a value of a word in memory."""
-    return 16 if word == "Complex128" else 4 if word.endswith(("32", "u32>")) else 8
+    return 16 if word == "Complex128" else 4 if word.endswith("32") or ", u32" in word else 8
