@@ -92,6 +92,17 @@ def turned(R: Ring, row: np.ndarray, e: int) -> np.ndarray:
     return np.array(fold(R, [0] * e + list(row)), object)
 
 
+def rotated(R: Ring, matrices: np.ndarray, c: np.ndarray, exponents: np.ndarray, bits: int) -> np.ndarray:
+    """X^e_0 c, and then for each matrix its product with X^e_i c - c more."""
+    order = 2 * R.n if R.kind == "negacyclic" else R.n
+    first, *rest = (int(e) % order for e in exponents)
+    total = np.array([turned(R, row, first) for row in c])
+    for matrix, e in zip(matrices, rest, strict=True):
+        moved = np.array([turned(R, row, e) for row in total])
+        total = (total + external(R, matrix, (moved - total) % R.modulus, bits)) % R.modulus
+    return total
+
+
 # ---- digits ----
 
 
@@ -208,11 +219,7 @@ def test_blind_rotate(name: str) -> None:
             exponents[..., 1] = 0
         expected = []
         for item, powers in zip(acc.reshape(-1, k, R.n), exponents.reshape(-1, count + 1), strict=True):
-            total = np.array([turned(R, row, int(powers[0] % order)) for row in item])
-            for key, e in zip(keys, powers[1:], strict=True):
-                moved = np.array([turned(R, row, int(e % order)) for row in total])
-                total = (total + external(R, key, (moved - total) % R.modulus, bits)) % R.modulus
-            expected.append(total)
+            expected.append(rotated(R, keys, item, powers, bits))
         bsk = evaluated(R(keys) if count else R.zeros(keys.shape[:-1]))
         for value in (R(acc), evaluated(R(acc))):
             found = lattice.blind_rotate(value, bsk, exponents, bits)
@@ -263,7 +270,6 @@ def test_products_in_one_kernel(
     with pg.device("cpu"):
         c, keys = R(x), R(matrices).ntt()
     exponents = np.random.default_rng(n).integers(-9 * n, 9 * n, (items, 1 + count))
-    order = 2 * n if kind == "negacyclic" else n
     exponents[0, -1] = exponents[-1, 0] = 0
     same = c.to(device).copy()
     assert lattice.external_product(keys[0].to(device), same, 7, out=same) is same
@@ -271,10 +277,7 @@ def test_products_in_one_kernel(
     products = same.cpu().to_bigints()
     for item in {0, items - 1}:
         np.testing.assert_array_equal(products[item], external(R, matrices[0], x[item], 7))
-        total = np.array([turned(R, row, int(exponents[item, 0] % order)) for row in x[item]])
-        for matrix, e in zip(matrices[:count], exponents[item, 1:].tolist(), strict=True):
-            moved = np.array([turned(R, row, e % order) for row in total])
-            total = (total + external(R, matrix, (moved - total) % R.modulus, 7)) % R.modulus
+        total = rotated(R, matrices[:count], x[item], exponents[item], 7)
         np.testing.assert_array_equal(found[item], total)
     with pg.device("cpu"):
         assert (lattice.external_product(keys[0], c, 7).to_bigints() == products).all()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .basis import Basis, Handles
-from .ntt import NttPlan
+from .ntt import NttPlan, part_of
 from .permutation import Permutation
-from .rns import Conversion, Residues
+from .rns import Conversion, Residues, runs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,34 @@ class DigitProduct:
     transformed: bool = False
     permutation: Permutation | None = None
     handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int]]:
+        """Neighbours among the rows of digits and limbs that are not own ones: the first, how many."""
+        limbs = len(self.key_rows)
+        own = {j * limbs + limb for limb, (j, _) in self.own.items()}
+        return runs_of(i for i in range(self.digits * limbs) if i not in own)
+
+    @cached_property
+    def run_transforms(self) -> list[NttPlan]:
+        """Of the rows of each run."""
+        return [self._transform_of([run]) for run in self.runs]
+
+    @cached_property
+    def regular(self) -> NttPlan | None:
+        """The transform of all runs, if they are alike in length and distance; the last may be shorter."""
+        if len(self.runs) < 2:
+            return None
+        (first, run), (second, _), *_ = self.runs
+        starts = [first + i * (second - first) for i in range(len(self.runs))]
+        lengths = [count for _, count in self.runs]
+        if [start for start, _ in self.runs] != starts or set(lengths[:-1]) != {run} or lengths[-1] > run:
+            return None
+        return self._transform_of(self.runs)
+
+    def _transform_of(self, runs: list[tuple[int, int]]) -> NttPlan:
+        limbs = len(self.key_rows)
+        return part_of(self.transform, tuple(i % limbs for start, n in runs for i in range(start, start + n)))
 
     @cached_property
     def own_copy(self) -> Conversion:

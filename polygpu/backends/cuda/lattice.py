@@ -8,7 +8,6 @@ import numpy as np
 
 from ...plans.basis import Basis, basis_of
 from ...plans.lattice import DigitProduct, Gadget
-from ...plans.ntt import part_of
 from ...plans.rns import runs_of
 from .. import Array
 from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
@@ -149,20 +148,13 @@ class Lattice(Pointwise, Rns, Matmul):
         """Transforms in place of all rows but own ones, which are copied."""
         items, digits, limbs, n = made.shape
         rows = made.reshape(items, digits * limbs, n)
-        taken = {j * limbs + limb for limb, (j, _) in plan.own.items()}
         if own is not None:
             self.convert(plan.own_copy, None, own.reshape(items, -1, n), rows)
-        runs = runs_of(i for i in range(digits * limbs) if i not in taken)
-        if len(runs) > 1:
-            (first, run), (second, _), *_ = runs
-            skip = second - first - run
-            regular = [(first + i * (run + skip), run) for i in range(len(runs))]
-            if runs[:-1] == regular[:-1] and runs[-1][0] == regular[-1][0] and runs[-1][1] <= run:
-                left = tuple(i % limbs for i in range(digits * limbs) if i not in taken)
-                if self.ntt_in_runs(part_of(plan.transform, left), rows, first, run, skip):
-                    return
-        for first, count in runs:
-            part = part_of(plan.transform, tuple(i % limbs for i in range(first, first + count)))
+        if plan.regular is not None:
+            (first, run), (second, _), *_ = plan.runs
+            if self.ntt_in_runs(plan.regular, rows, first, run, second - first - run):
+                return
+        for (first, _), part in zip(plan.runs, plan.run_transforms, strict=True):
             self.ntt(part, rows, rows, first)
 
     # ---- gadgets ----
