@@ -231,7 +231,7 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     where = shape, device, c
 
     def relinearised(c: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
-        return lattice.key_switch(c[2], keys[0], shape.size, special) + c[:2]
+        return lattice.key_switch(c[2], keys[0], shape.size, special, add=c[:2])
 
     def expected() -> Ints:
         return switched(c[2], key, special, shape.size) + integers(c[:2])

@@ -53,26 +53,6 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
     for (u32 i = 0; i < p.digits.levels; ++i) y[i * p.n] = p.digits.digit(packed, i);
 }
 
-// The sum of products of forward values with residues, as an inverse value of a bound. 32-bit words put reductions off;
-// others have no registers for more than a word.
-template <class W> struct KeySum {
-    static constexpr int BOUND = W::Bounds::PRODUCT;
-    typename W::Value sum = 0;
-    PG_DEVICE void add(const W &word, const Modulus &, typename W::Value x, typename W::Storage y) {
-        sum = word.add_products(sum, word.multiply(x, W::load(y, false)));
-    }
-    PG_DEVICE typename W::Value value(const Modulus &) const { return sum; }
-};
-template <class W, class SUM> struct KeySum32 {
-    static constexpr int BOUND = W::Bounds::CANONICAL;
-    SUM sum;
-    PG_DEVICE void add(const W &word, const Modulus &m, u32 x, u32 y) { sum.add(word.canonical(x), y), sum.settle(m); }
-    PG_DEVICE u32 value(const Modulus &m) const { return sum.value(m); }
-};
-template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum31> {};
-template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
-template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};
-
 // Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
 // n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), below the order of X,
 //     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;
@@ -159,7 +139,10 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                     for (int k = 0; k < V; k += SIZE) {
                         const Unit factors = read<READ_ONLY>((const Unit *)(row + j * N + first + k));
 #pragma unroll
-                        for (int l = 0; l < SIZE; ++l) sums[j][k + l].add(word, m, values[k + l], factors.values[l]);
+                        for (int l = 0; l < SIZE; ++l) {
+                            sums[j][k + l].add(word, values[k + l], factors.values[l]);
+                            sums[j][k + l].settle(word, m);
+                        }
                     }
                 }
             }
@@ -168,7 +151,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         for (int j = 0; j < K; ++j) {
             Value values[V];
 #pragma unroll
-            for (int k = 0; k < V; ++k) values[k] = sums[j][k].value(m);
+            for (int k = 0; k < V; ++k) values[k] = sums[j][k].value(word, m);
             __syncthreads();
             inverse_rounds<W, S, true, KeySum<W>::BOUND>(word, values, shared, place, inverse);
 #pragma unroll

@@ -1,11 +1,12 @@
-// Key switching: the sum over digits of an evaluated digit, after X -> X^g, times a key (polygpu/plans/lattice.py,
-// DigitProduct). One thread a point of a limb, with both components. grid: entries / 256 in x. block: 256 threads.
-#include "ptx.cuh"
+// Key switching: sums over digits of evaluated digits times a key (polygpu/plans/lattice.py, DigitProduct).
+#include "ntt_rows.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
+#include "tensor.cuh"
 
-// Of digits (items, count, limbs, n) and a key (count or more, 2, key_total, n), whose row for limb r is key_rows[r]:
-// y (items, 2, limbs, n). multiplier: of the exponents of points, modulo the order.
+// Digits after X -> X^g. One thread a point of a limb, with both components. grid: entries / 256 in x. block: 256
+// threads. Of digits (items, count, limbs, n) and a key (count or more, 2, key_total, n), whose row for limb r is
+// key_rows[r]: y (items, 2, limbs, n). multiplier: of the exponents of points, modulo the order.
 template <class T> struct DigitParameters {
     const T *digits, *key;
     T *y;
@@ -33,4 +34,125 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
     }
     T *const y = p.y + (2 * item * p.limbs + limb) * n + i;
     y[0] = sums[0].value(m), y[p.limbs * n] = sums[1].value(m);
+}
+
+// Digits that start_rows has left: here are the stages of the rows (ntt_rows.cu). Of digits (items, count, limbs, n)
+// and a key (count or more, 2, key_total, n): y (items, 2, limbs, n). Modulo a limb of its own digit the value is read
+// instead, own (items, own_rows, n), which is evaluated. With ADDS the sums begin with multiples of `more` (items, 2,
+// own_rows, n). grid: blocks of a row, by item, in x; limbs, the last one first, in y. block: R::THREADS. dynamic
+// shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long as the block's part of a row.
+//
+// While a block works on a digit, what it wants of the next one comes to shared memory, each thread copying its chunks.
+struct LimbRow {
+    u64 key_row, digit, own_row;  // digit: the own one, or no digit
+    u64 factor;                   // of row own_row of `more`; 0: there is none
+};
+struct DigitRowsParameters {
+    const void *digits, *own, *key, *more;
+    void *y;
+    const Modulus *moduli;  // by limb, as `rows` and `tables`
+    const LimbRow *rows;
+    const char *const *tables;
+    u64 offset, n;
+    u32 limbs, count, own_rows, key_total, starts_next;
+};
+template <class W, class R, bool ADDS>
+__global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
+    digit_rows(const __grid_constant__ DigitRowsParameters p) {
+    using T = typename W::Storage;
+    using Tile = RowsTile<W, R>;
+    using Chunk = typename Tile::Chunk;
+    constexpr int COUNT = Tile::Side::COUNT, SIZE = Tile::Side::SIZE;
+    constexpr u32 BLOCK = 1u << R::LOG_BLOCK_VALUES;
+    static_assert(sizeof(Chunk) == 16, "what one copy moves");
+    extern __shared__ __align__(16) unsigned char memory[];
+    T *const digit = (T *)((typename W::Value *)memory + R::SHARED_VALUES), *const factors = digit + BLOCK;
+    const u64 n = p.n;
+    const u32 parts = (u32)(n >> R::LOG_BLOCK_VALUES), item = blockIdx.x / parts, part = blockIdx.x - item * parts;
+    const u32 limb = p.limbs - 1 - blockIdx.y;
+    const u64 first = (u64)part * BLOCK;
+    const LimbRow row = p.rows[limb];
+    const Tile tile(memory, p.tables[limb] + p.offset, part);
+    const Modulus &m = p.moduli[limb];
+    const W word(m);
+    const T *const own = (const T *)p.own + ((u64)item * p.own_rows + row.own_row) * n + first;
+    const T *const made = (const T *)p.digits + ((u64)item * p.count * p.limbs + limb) * n + first;
+    const T *const key = (const T *)p.key + row.key_row * n + first;
+    const auto fetch_digit = [&](u32 j) {
+        const T *const from = j == row.digit ? own : made + (u64)j * p.limbs * n;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (j < p.count) copy_async<16>(digit + tile.chunk(k), from + tile.chunk(k));
+        end_copies();
+    };
+    const auto fetch_factors = [&](u32 j) {
+        const T *const from = key + 2ull * j * p.key_total * n;
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k)
+                if (j < p.count)
+                    copy_async<16>(factors + c * BLOCK + tile.chunk(k), from + c * p.key_total * n + tile.chunk(k));
+        end_copies();
+    };
+    await_previous();
+    fetch_digit(0), fetch_factors(0);
+    KeySum<W> sums[2][COUNT * SIZE];
+    int added = 0;  // products since the sums were settled
+    if (ADDS && row.factor) {
+        const T *const more = (const T *)p.more + (2ull * item * p.own_rows + row.own_row) * n + first;
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) {
+                const Chunk chunk = read<STREAM>((const Chunk *)(more + (u64)c * p.own_rows * n + tile.chunk(k)));
+#pragma unroll
+                for (int i = 0; i < SIZE; ++i)
+                    sums[c][k * SIZE + i].add(word, W::load(chunk.values[i], false), (T)row.factor);
+            }
+        added = 1;
+    }
+    for (u32 j = 0; j < p.count; ++j) {
+        const bool is_own = j == row.digit;
+        Chunk chunks[COUNT];
+        T raw[R::VALUES];
+        await_copies<1>();
+        synchronise<R::sharers(0)>();  // the copies of the other threads of a row are there
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (is_own) chunks[k] = *(const Chunk *)(digit + tile.chunk(k));
+#pragma unroll
+        for (int k = 0; k < R::VALUES; ++k)
+            if (!is_own) raw[k] = digit[tile.value(k)];
+        synchronise<R::sharers(0)>();  // and they have read what is here
+        fetch_digit(j + 1);
+        if (!is_own) tile.transform(word, raw, chunks);
+        await_copies<1>();
+        const bool full = added == KeySum<W>::STEPS;
+        added = full ? 1 : added + 1;
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) {
+                const Chunk factor = *(const Chunk *)(factors + c * BLOCK + tile.chunk(k));
+#pragma unroll
+                for (int i = 0; i < SIZE; ++i) {
+                    KeySum<W> &sum = sums[c][k * SIZE + i];
+                    if (full) sum.settle(word, m);
+                    sum.add(word, W::load(chunks[k].values[i], !is_own), factor.values[i]);
+                }
+            }
+        fetch_factors(j + 1);
+    }
+    start_next(p.starts_next);
+    T *const y = (T *)p.y + (2ull * item * p.limbs + limb) * n + first;
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            T raw[SIZE];
+#pragma unroll
+            for (int i = 0; i < SIZE; ++i) raw[i] = word.finish(sums[c][k * SIZE + i].value(word, m));
+            write<DEFAULT>((Chunk *)(y + (u64)c * p.limbs * n + tile.chunk(k)), pack<SIZE>(raw));
+        }
 }

@@ -21,18 +21,15 @@ struct Pass {
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
     u32 limbs;              // neighbours that one word serves
     u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
-    u32 run, skip;   // rows of a polynomial that follow each other, and rows between these and the next ones
     u32 log_degree;  // values of a row: the points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
-    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between polynomials; 2: and between
-    // runs of a polynomial's rows.
-    template <int GROUPED> PG_DEVICE u64 place(u64 at) const {
-        if constexpr (GROUPED == 0) return at;
-        const u32 row = (u32)(at >> log_degree), polynomial = limbs == 1 ? row : row / limbs;
-        const u32 skipped = GROUPED == 2 ? (row - polynomial * limbs) / run * skip : 0;
-        return at + (((u64)polynomial * gap + skipped) << log_degree);
+    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
+    template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
+        if constexpr (!GROUPED) return at;
+        const u32 row = (u32)(at >> log_degree);
+        return at + ((u64)(limbs == 1 ? row : row / limbs) * gap << log_degree);
     }
 };
 
@@ -74,7 +71,7 @@ template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
 }
 // Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
 template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
-    constexpr int BETWEEN = S::ROWS > 1 ? W::GROUPED : 0;
+    constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
     return pass.place<BETWEEN>(at);
 }
 

@@ -119,6 +119,14 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
+// sum += x y. In C++ compilers add zeros for the high halves of x and y.
+PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
+#ifdef PG_SIMULATOR
+    sum += (u64)x * y;
+#else
+    asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(x), "r"(y));
+#endif
+}
 // sum += x y, with its carries in `high`.
 PG_DEVICE void add_product(u64 &sum, u32 &high, u32 x, u32 y) {
 #ifdef PG_SIMULATOR

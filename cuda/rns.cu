@@ -1,6 +1,8 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
 // between bases"; polygpu/plans/rns.py has the numbers). One thread some neighbouring coefficients of a polynomial and
-// some rows of the target. grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads.
+// some rows of the target, whose numbers and moduli the block has in shared memory. grid: entries / (256 WIDTH) in x,
+// parts times targets / share in y. block: 256 threads. dynamic shared memory: of each row of a share its modulus and
+// its part of the table.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
@@ -43,8 +45,8 @@ template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct Target
 
 // Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [NEAREST]) P for the number
 // T = sum of z_i P / q_i. The difference, word by word from the lowest; only its sign is kept.
-template <int WAY, int K>
-PG_DEVICE bool reaches(const u64 (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
+template <int WAY, class T, int K>
+PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
     const u64 factor = 2 * boundary - (WAY == NEAREST);
     u64 carry_low = 0, carry_high = 0, product_carry = 0, top = 0, borrow = 0;
     for (u32 w = 0; w < table.words; ++w) {
@@ -71,8 +73,8 @@ PG_DEVICE bool reaches(const u64 (&z)[K], u32 rows, const QuotientTable &table, 
     return !borrow;
 }
 
-template <class S, int WAY, int K>
-PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, const QuotientTable &table) {
+template <class S, int WAY, class T, int K>
+PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, const QuotientTable &table) {
     if (WAY == COUNTED) {
         u64 count = 0;
 #pragma unroll
@@ -91,25 +93,39 @@ PG_DEVICE u64 quotient_of(const u64 (&z)[K], u32 rows, const Modulus *moduli, co
     return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
 }
 
+// Blocks of threads that a multiprocessor is to hold: for few residues of the source there are registers in four.
+template <class S, int K, int SCALE, int WIDTH>
+constexpr int CONVERT_BLOCKS = SCALE == NONE && K <= 12 && K * WIDTH * sizeof(typename S::Storage) <= 96 ? 4 : 1;
+
 // S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows, for which there
 // are registers. ADDS: whether the sum goes on from what is there; OWN: whether it has a multiple of an own row. WIDTH:
 // neighbouring coefficients of a thread, which it moves at once.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
-__global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
+__global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;
     using Row = TargetRow<S, K, WAY, SCALE, ADDS, OWN>;
     using Target = Neighbours<O, WIDTH>;
     start_next(starts_early());
     await_previous();
+    const u32 part = blockIdx.y / p.shares;
+    const Modulus *const source = p.source + part * p.rows;
+    const u64 *const inverses = p.table + part * p.part_words, *const ratios = inverses + K, *const places = ratios + K;
+    const u64 *const targets = places + K, *const numbers = targets + (u64)p.targets * Row::WORDS;
+    const u32 first = (blockIdx.y - part * p.shares) * p.share, count = min(p.share, p.targets - first);
+    extern __shared__ __align__(16) unsigned char memory[];
+    Modulus *const moduli = (Modulus *)memory;
+    u64 *const rows = (u64 *)(moduli + p.share);
+    constexpr u32 MODULUS_WORDS = sizeof(Modulus) / sizeof(u64);
+    for (u32 i = threadIdx.x; i < count * MODULUS_WORDS; i += 256)
+        ((u64 *)moduli)[i] = ((const u64 *)(p.target + part * p.targets + first))[i];
+    for (u32 i = threadIdx.x; i < count * Row::WORDS; i += 256) rows[i] = targets[first * Row::WORDS + i];
+    __syncthreads();
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
     const u64 item = quotient(e, p.n), j = e - item * p.n;
-    const u32 part = blockIdx.y / p.shares;
-    const Modulus *const source = p.source + part * p.rows, *const target = p.target + part * p.targets;
-    const u64 *const inverses = p.table + part * p.part_words, *const ratios = inverses + K, *const places = ratios + K;
-    const u64 *const targets = places + K, *const numbers = targets + (u64)p.targets * Row::WORDS;
     const X *const x = (const X *)p.x + item * p.x_rows * p.n + j;
-    u64 y[WIDTH][K], turns[WIDTH], low[WIDTH], high[WIDTH];
+    T y[WIDTH][K];
+    u64 turns[WIDTH], low[WIDTH], high[WIDTH];
 #pragma unroll
     for (int i = 0; i < K; ++i) {
         Neighbours<X, WIDTH> values = {};
@@ -118,7 +134,7 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w) {
             y[w][i] = values.values[w];
-            if (held && inverses[i] != 1) y[w][i] = S::product(source[i], y[w][i], inverses[i]);
+            if (held && inverses[i] != 1) y[w][i] = (T)S::product(source[i], y[w][i], inverses[i]);
         }
     }
 #pragma unroll
@@ -133,7 +149,8 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
                 z[i] = 0;
                 if (i < (int)p.rows) {
                     const Modulus &m = source[i];
-                    const u64 product = y[w][i] * remainders[i], above = __umul64hi(y[w][i], remainders[i]);
+                    const u64 value = y[w][i], product = value * remainders[i],
+                              above = __umul64hi(value, remainders[i]);
                     u64 whole = above;
                     z[i] = product;
                     if (m.q) {
@@ -147,13 +164,12 @@ __global__ void __launch_bounds__(256, 1) convert(const ConvertParameters p) {
             low[w] += quotient_of<S, SCALE>(z, p.rows, source, {own_ratios, own_ratios + K, p.fraction_words});
         }
 #pragma unroll
-        for (int i = 0; i < K; ++i) y[w][i] = S::pack((T)y[w][i]);
+        for (int i = 0; i < K; ++i) y[w][i] = (T)S::pack(y[w][i]);
         turns[w] = S::pack((T)turns[w]), low[w] = S::pack((T)low[w]), high[w] = S::pack((T)high[w]);
     }
-    const u32 first = (blockIdx.y - part * p.shares) * p.share, last = min(first + p.share, p.targets);
-    const u64 *row = targets + (u64)first * Row::WORDS;
-    for (u32 t = first; t < last; ++t, row += Row::WORDS) {
-        const Modulus &m = target[t];
+    const u64 *row = rows;
+    for (u32 t = 0; t < count; ++t, row += Row::WORDS) {
+        const Modulus &m = moduli[t];
         Target *const to = (Target *)((O *)p.out + (item * p.out_rows + (u32)row[Row::PLACE]) * p.n + j);
         Target there = {};
         Neighbours<Y, WIDTH> own = {};

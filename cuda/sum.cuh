@@ -7,7 +7,8 @@
 //   STARTS      a sum starts from a word that depends on the other factors (backends/cuda/rns.py)
 //   add         one product
 //   value       the residue
-//   product     of two residues, of moduli of the same bound; number: such a residue as a double
+//   product     of two residues, of moduli of the same bound, of which the second is a factor of a table; number: such
+//               a residue as a double
 #pragma once
 #include "word.cuh"
 
@@ -25,7 +26,7 @@ template <class T> struct SumOfIntegers {
     static PG_DEVICE u64 product(const Modulus &m, u64 x, u64 y) {
         return sizeof(T) == 4 || m.bits <= 62 ? barrett_product(m, x, y) : mul_mod(m, x, y);
     }
-    static PG_DEVICE double number(u64 x) { return (double)x; }
+    static PG_DEVICE double number(T x) { return sizeof(T) == 4 ? Float64::integer(x) : (double)x; }
     PG_DEVICE void start(u64) {}
 };
 
@@ -34,7 +35,12 @@ template <class T> struct SumOfIntegers {
 struct Sum31 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 sum = 0;
-    PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
+    // The factor has its quotient floor(2^32 y / q) in its high word (Shoup's product).
+    static PG_DEVICE u32 product(const Modulus &m, u32 x, u64 y) {
+        const u32 r = x * (u32)y + __umulhi(x, (u32)(y >> 32)) * m.minus_q32;
+        return reduce_once_by(r, m.minus_q32);
+    }
+    PG_DEVICE void add(u32 x, u32 y) { add_product(sum, x, y); }
     // A word below q stays: less q it wraps to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
@@ -45,6 +51,12 @@ struct Sum31 : SumOfIntegers<u32> {
         const u32 r = (u32)sum - (u32)__umul64hi(sum, m.inverse64) * m.q32;
         return reduce_once_by(r, m.minus_q32);
     }
+};
+
+// q < 2^30, in 64 bits: 15 products and a residue.
+struct Sum30 : Sum31 {
+    static constexpr int STEPS = 15;
+    PG_DEVICE void settle(const Modulus &m) { sum = value(m); }
 };
 
 // q <= 2^32, in 96 bits: up to 2^32 products.
@@ -119,10 +131,10 @@ template <int BITS> struct SumHalves : Sum62 {
     static PG_DEVICE u64 pack(u64 x) { return x >> BITS << 32 | (x & MASK); }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
-        parts[0] += (u64)x0 * y0;
-        parts[1] += (u64)x0 * y1;
-        parts[1] += (u64)x1 * y0;
-        parts[2] += (u64)x1 * y1;
+        add_product(parts[0], x0, y0);
+        add_product(parts[1], x0, y1);
+        add_product(parts[1], x1, y0);
+        add_product(parts[2], x1, y1);
     }
     PG_DEVICE void settle(const Modulus &) {
         if (BITS == 25) return;
@@ -178,3 +190,37 @@ struct SumFloat64 {
   private:
     PG_DEVICE double both(const Float64 &word) const { return __dadd_rn(word.reduced(__dadd_rn(high, -ABOVE)), low); }
 };
+
+// The sum of products of forward values with residues, as an inverse value of the bound BOUND. Words of 32 bits put
+// reductions off; others have no registers for more than a word.
+template <class W> struct KeySum {
+    static constexpr int BOUND = W::Bounds::PRODUCT, STEPS = 1 << 30;
+    typename W::Value sum = 0;
+    PG_DEVICE void add(const W &word, typename W::Value x, typename W::Storage y) {
+        sum = word.add_products(sum, word.multiply(x, W::load(y, false)));
+    }
+    PG_DEVICE void settle(const W &, const Modulus &) {}
+    PG_DEVICE typename W::Value value(const W &, const Modulus &) const { return sum; }
+};
+// A residue is not centred: its product with a relaxed value has the bound of that of a value twice as large.
+template <> struct KeySum<Float64> {
+    using Bounds = Float64::Bounds;
+    static constexpr int BOUND = Bounds::PRODUCT, STEPS = 5;
+    static_assert(Bounds::RELAXED + STEPS * Bounds::multiplied(2 * Bounds::RELAXED) <= Bounds::LIMIT, "sums fit");
+    double sum = 0;
+    PG_DEVICE void add(const Float64 &word, double x, u64 y) {
+        sum = __dadd_rn(sum, word.mul(word.reduced(x), {Float64::load(y, false)}));
+    }
+    PG_DEVICE void settle(const Float64 &word, const Modulus &) { sum = word.reduced(sum); }
+    PG_DEVICE double value(const Float64 &word, const Modulus &) const { return word.reduced(sum); }
+};
+template <class W, class SUM> struct KeySum32 {
+    static constexpr int BOUND = W::Bounds::CANONICAL, STEPS = SUM::STEPS;
+    SUM sum;
+    PG_DEVICE void add(const W &word, u32 x, u32 y) { sum.add(word.canonical(x), y); }
+    PG_DEVICE void settle(const W &, const Modulus &m) { sum.settle(m); }
+    PG_DEVICE u32 value(const W &, const Modulus &m) const { return sum.value(m); }
+};
+template <> struct KeySum<Lazy32> : KeySum32<Lazy32, Sum31> {};
+template <> struct KeySum<Tight32> : KeySum32<Tight32, Sum31> {};
+template <> struct KeySum<Strict32> : KeySum32<Strict32, Sum32> {};

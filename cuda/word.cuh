@@ -4,7 +4,7 @@
 //   Storage, Value       in memory; in registers
 //   Twiddle              w and what its product needs, as the table holds it
 //   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   GROUPED              1 where the residues of other limbs lie between those of a word's limbs, 2 in runs, else 0
+//   GROUPED              whether the residues of other limbs lie between those of a word's limbs
 //   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT of two, RELAXED
 //                        ones, and those up to a bound when `multiplied` by a twiddle; forward stages keep to LIMIT,
 //                        inverse ones to LAZY_INVERSE, the bounds between passes too
@@ -45,7 +45,7 @@ struct Twice {
 struct Lazy32 {
     using Storage = u32;
     using Value = u32;
-    static constexpr int GROUPED = 0;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 4;
     struct alignas(8) Twiddle {
@@ -124,7 +124,7 @@ struct Tight32 : Lazy32 {
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
-    static constexpr int GROUPED = 0;
+    static constexpr bool GROUPED = false;
     using Bounds = FourTimes;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(16) Twiddle {
@@ -199,7 +199,7 @@ struct Lazy60 : Lazy64 {
 struct Float64 {
     using Storage = u64;
     using Value = double;
-    static constexpr int GROUPED = 0;
+    static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
@@ -216,7 +216,7 @@ struct Float64 {
     static constexpr double EXPONENT = 4503599627370496.0;  // 2^52
     double q, inverse_q;
     u64 integer_q;
-    PG_DEVICE explicit Float64(const Modulus &m) : q((double)m.q), inverse_q(m.inverse), integer_q(m.q) {}
+    PG_DEVICE explicit Float64(const Modulus &m) : q(integer(m.q)), inverse_q(m.inverse), integer_q(m.q) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
     static PG_DEVICE double integer(u64 x) {  // x < 2^52, through the bits of 2^52 + x
@@ -260,7 +260,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
-    static constexpr int GROUPED = 0;
+    static constexpr bool GROUPED = false;
     using Bounds = Canonical;
     static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     struct alignas(2 * sizeof(T)) Twiddle {
@@ -303,9 +303,9 @@ using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
 // A word of some of a ring's limbs. Their residues lie among those of other limbs, in a type T that may be wider than
-// the word needs; PLACES 2: in runs of rows (struct Pass in ntt.cu).
-template <class W, class T, int PLACES = 1> struct Grouped : W {
-    static constexpr int GROUPED = PLACES;
+// the word needs.
+template <class W, class T> struct Grouped : W {
+    static constexpr bool GROUPED = true;
     using Storage = T;
     using typename W::Value;
     using W::W;

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .backends import Array
-from .errors import ParameterError
+from .errors import DomainError, ParameterError
 from .ops import gadget as gadgets
 from .ops import lattice as ops
 from .ops.rns import Precision
@@ -41,10 +41,11 @@ def key_switch(
     special: Ring,
     conversion: Precision = "exact",
     out: Poly | None = None,
+    add: Poly | None = None,
 ) -> Poly:
     """(d_0, d_1) with d_0 + d_1 s = a s' and a little noise: hybrid key switching.
 
-    Relinearises c_0 + c_1 s + c_2 s^2 as (c_0, c_1) + key_switch(c_2, ...) with s' = s^2, and rotates with
+    Relinearises c_0 + c_1 s + c_2 s^2 as key_switch(c_2, ..., add=(c_0, c_1)) with s' = s^2, and rotates with
     s' = s(X^g). It is a.digits(T, size) with T = a.ring.join(special), the sum of digit_j key[j] in T, and
     mod_down to a.ring, bit for bit.
 
@@ -59,6 +60,8 @@ def key_switch(
         special: the ring of P, coprime to Q; P about as large as the largest digit keeps the noise small.
         conversion: as Poly.convert's, of digits and of what is divided away.
         out: a Poly of a's ring with batch shape (*batch, 2) to write into.
+        add: a value of a's ring and domain, (*batch, 2), that is added to the result, for less than a sum
+            takes.
 
     Returns:
         A value of a.ring, (*batch, 2), in a's domain. Noise: the size of (sum over j of digit_j e_j) / P.
@@ -88,9 +91,9 @@ def key_switch(
     """
     a, key = _operands(a, key)
     memory = None if out is None else a._memory(out)
-    data, domain = ops.key_switch(
-        a.ring, a.data, a.domain, _ring(special), key.ring, key.data, key.domain, size, conversion, memory
-    )
+    more = None if add is None else _addend(a, add)
+    where = a.ring, a.data, a.domain, _ring(special), key.ring, key.data, key.domain
+    data, domain = ops.key_switch(*where, size, conversion, memory, more)
     return a._result(data, domain, out)
 
 
@@ -328,6 +331,16 @@ def _operands(a: Poly, key: Poly) -> tuple[Poly, Poly]:
     a, key = checked_poly(a, "a"), checked_poly(key, "key")
     check_one_device(a, key)
     return a, key
+
+
+def _addend(a: Poly, add: object) -> Array:
+    """The array of what is added to a key switch of a."""
+    add = a._operand(checked_poly(add, "add"))
+    if add.domain != a.domain:
+        raise DomainError(f"add: in {add.domain!r}, a in {a.domain!r}; evaluate one by .ntt()")
+    if add.shape != (*a.shape, 2):
+        raise ParameterError(f"add: batch shape {add.shape}, must be {(*a.shape, 2)}, as the result")
+    return add.data
 
 
 def _of_one_ring(c: Poly, matrix: Poly, name: str) -> tuple[Poly, Poly]:

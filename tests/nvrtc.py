@@ -190,6 +190,22 @@ def convert_launches(card: Card) -> Iterator[Launch]:
         yield from _convert_launches(replace(added, source=nothing), bits, card)
 
 
+def listed_launches(card: Card) -> Iterator[Launch]:
+    """Transforms of listed rows, sums with others and over digits: of each word, of few rows and of many."""
+    for modulus, log_n, count in product(MODULI, range(10, 18), (1, 99)):
+        plan = NttPlan(basis_of((modulus,)), 1 << log_n, "negacyclic", 1, ())
+        made = rns.listed(plan, 1 << log_n, count, card)
+        if made is None:
+            continue
+        start, finish = (blank(x, "offset starts_next") for x in (rns.START, rns.FINISH))
+        yield made.pass_launch("start_rows", rns.START, (1, 1), card, **start)
+        for own in ("false", "true"):
+            yield made.pass_launch("finish_rows", rns.FINISH, (1, 1), card, own, **finish)
+        values = blank(lattice.DIGIT_ROWS, "offset starts_next n limbs")
+        for adds in (False, True):
+            yield lattice.digit_rows_launch(made, 1, 1, 1 << log_n, adds, card, **values)
+
+
 def _convert_launches(conversion: Conversion, bits: int, card: Card) -> Iterator[Launch]:
     """With one coefficient a thread and with two."""
     conversion.__dict__["inverses"] = (1,) * len(conversion.source.moduli)  # they are not coprime
@@ -324,6 +340,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
         *entrywise_launches(),
         *gadget_launches(card),
         *convert_launches(card),
+        *listed_launches(card),
         *sampling_launches(),
         *transform_launches(card, transforms),
         *fft_product_launches(card, transforms),
@@ -503,6 +520,9 @@ SPILLED = {
     ("ntt_product", "Lazy32"): 16,
     ("ntt_product", "Lazy60"): 64,
     ("ntt_product", "Lazy64"): 16,
+    ("start_rows", "Lazy60"): 16,
+    ("start_rows", "Lazy64"): 16,
+    ("start_rows", "Strict64"): 32,
 }
 
 

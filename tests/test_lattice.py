@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, backend, on, over
+from devices import CARDS, backend, on, over, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import centred, chain, draw, drawn, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
+from polygpu.errors import DomainError, ParameterError, RingMismatch
 from polygpu.testing import chains
 
 # The last two limbs are special, the others Q's.
@@ -31,6 +32,10 @@ every_chain = over(CHAINS, ["30 bits", "46 to 60 bits", "small words among large
 
 def parts(T: Ring) -> tuple[Ring, Ring]:
     return T[:-2], T[-2:]
+
+
+def on_card(x: Poly) -> Poly:
+    return x.to(pg.backends.current_device())
 
 
 # ---- definitions, in Python ints ----
@@ -83,6 +88,35 @@ def test_key_switch(name: str) -> None:
             assert np.array_equal(a.to_bigints(), x)
 
 
+@every_chain
+def test_key_switch_adds(name: str) -> None:
+    K = CHAINS[name]
+    Q, special = parts(K)
+    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
+    for R in {Q.rows: Q, 1: Q[:1]}.values():
+        a, more = (drawn(R, batch, 2).to(pg.backends.current_device()) for batch in ((3,), (3, 2)))
+        for x, add in ((a, more), (a.ntt(), more.ntt())):
+            expected = lattice.key_switch(x, key, 2, special) + add
+            assert lattice.key_switch(x, key, 2, special, add=add) == expected
+            out = add.copy()
+            assert lattice.key_switch(x, key, 2, special, add=out, out=out) is out
+            assert out == expected and out.domain == x.domain
+
+
+def test_what_a_key_switch_cannot_add() -> None:
+    K = CHAINS["50 bits"]
+    Q, special = parts(K)
+    key, x = drawn(K, (5, 2)).ntt(), drawn(Q).ntt()
+    for add, error, text in (
+        (Q.zeros((2,)), DomainError, r"add: in 'coef', a in 'eval'"),
+        (Q.zeros((3,)).ntt(), ParameterError, r"add: batch shape \(3,\), must be \(2,\)"),
+        (Q[:1].zeros((2,)).ntt(), RingMismatch, "different rings"),
+        (7, TypeError, "add"),
+    ):
+        with pytest.raises(error, match=text):
+            lattice.key_switch(x, key, 1, special, add=add)  # type: ignore[arg-type]
+
+
 @on("cpu", *CARDS)
 @pytest.mark.parametrize("conversion", ["exact", "fast"])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2), (0,)])
@@ -101,6 +135,53 @@ def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, bat
             expected = total.mod_down(R, conversion=conversion)
             found = lattice.key_switch(value, key, 2, special, conversion)
             assert found == expected and found.domain == value.domain
+
+
+# Polynomials that a GPU evaluates in two passes, the first of which converts: degree, bits of the primes of Q
+# and of the special ones, limbs of a digit.
+LONG = {
+    "30 bits": (1 << 10, (30,) * 5, (30,) * 2, 2),
+    "31 bits": (1 << 11, (31,) * 3, (31,), 1),
+    "32 bits": (1 << 10, (32,) * 3, (32,) * 2, 2),
+    "12 limbs a digit": (1 << 10, (30,) * 13, (30,) * 12, 12),
+    "50 bits": (1 << 12, (50,) * 5, (50,) * 2, 2),
+    "50 bits, 8 limbs a digit": (1 << 10, (50,) * 17, (50,) * 8, 8),
+    "60 bits": (1 << 11, (60, 58, 60), (60, 60), 2),
+    "62 bits": (1 << 10, (62,) * 3, (62,), 1),
+    "64 bits": (1 << 10, (64,) * 3, (64,) * 2, 2),
+    "40 and 55 bits": (1 << 10, (40, 55, 40), (55, 55), 2),
+    "2^13": (1 << 13, (50,) * 3, (50,), 1),
+    "2^14": (1 << 14, (50,) * 12, (50,) * 4, 4),
+    "2^15": (1 << 15, (30,) * 9, (30,) * 3, 3),
+    "2^16": (1 << 16, (50,) * 24, (50,) * 6, 6),
+    "2^16, 30 bits": (1 << 16, (30,) * 48, (30,) * 12, 12),
+    "2^16, 60 bits": (1 << 16, (60,) * 5, (60,) * 2, 2),
+    "2^17": (1 << 17, (50,) * 3, (51,) * 2, 2),
+}
+SHORTER = [name for name in LONG if "^" not in name]
+
+
+@over(LONG, SHORTER, CARDS)
+def test_key_switch_of_long_polynomials(name: str) -> None:
+    n, bits, more, size = LONG[name]
+    T = chain(n, (*bits, *more))
+    Q, special = T[: len(bits)], T[len(bits) :]
+    digits = -(-Q.rows // size)
+    with pg.device("cpu"):
+        key = drawn(T, (digits, 2), 1).ntt()
+        x = drawn(Q, (2,), 2)
+    for R in (Q, Q[:-1]):
+        value = (x if n < 1 << 13 else x[0]).restrict(R)
+        for a in (value, value.ntt()):
+            expected = lattice.key_switch(a, key, size, special)
+            found = lattice.key_switch(on_card(a), on_card(key), size, special)
+            same(found, expected)
+            found = lattice.key_switch(on_card(a), on_card(key), size, special, add=found)
+            same(found, expected + expected)
+    pair = x.ntt()
+    gs = [5, 2 * n - 1]
+    expected = lattice.rotate_many(pair, gs, [key] * 2, size, special)
+    same(lattice.rotate_many(on_card(pair), gs, [on_card(key)] * 2, size, special), expected)
 
 
 def test_words_of_32_bits_below_a_key_of_64() -> None:

@@ -178,11 +178,18 @@ class Backend(Arithmetic, Protocol):
         """
 
     def digit_product(
-        self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
     ) -> None:
         """Sums of products of digits and a key (plans/lattice.py): out (*batch, 2, limbs, n), evaluated.
 
-        Digits in coefficients are left as anything.
+        digits: (*batch, digits, limbs, n), memory for those of a value, given in coefficients and evaluated;
+        or without a value the evaluated digits. more: what is added to the sums.
         """
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:

@@ -376,7 +376,13 @@ class CpuBackend(HostMemory):
         return self._native_basis(basis).matmul_points(a, b, out).run
 
     def digit_product(
-        self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
     ) -> None:
         """See Backend."""
         native: _cpu.DigitProduct | None = plan.handles.get("cpu")
@@ -390,10 +396,17 @@ class CpuBackend(HostMemory):
                 plan.own_total,
                 list(plan.key_rows),
                 plan.key_total,
-                plan.transformed,
+                not plan.conversions,
                 None if plan.permutation is None else plan.permutation.index,
             )
+        own = None
+        if value is not None:
+            x, own = value
+            *batch, count, limbs, n = digits.shape
+            self.convert_all(plan.conversions, x, digits.reshape(*batch, count * limbs, n))
         native.run(digits, own, key, out)
+        if more is not None:
+            self.convert(plan.adding, None, more, out)
 
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")

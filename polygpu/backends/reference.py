@@ -463,25 +463,39 @@ class ReferenceBackend(HostMemory):
                     row = [v + factor * w for v, w in zip(item[place].tolist(), others[at], strict=True)]
                     item[place] = np.array([v % s for v in row], out.dtype)
 
-    def digit_product(self, plan: Any, digits: Array, own: Array | None, key: Array, out: Array) -> None:
+    def digit_product(
+        self,
+        plan: Any,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
+    ) -> None:
         """Each digit evaluated, or read from the value, and permuted; then the sums."""
         n, limbs = out.shape[-1], plan.transform.basis.moduli
         items = out.reshape(-1, 2, len(limbs), n)
         made = digits.reshape(len(items), plan.digits, len(limbs), n)
-        value = None if own is None else own.reshape(len(items), plan.own_total, n)
+        own = None
+        if value is not None:
+            count = plan.digits * len(limbs)
+            self.convert_all(plan.conversions, value[0], digits.reshape(*out.shape[:-3], count, n))
+            own = value[1].reshape(len(items), plan.own_total, n)
         index = range(n) if plan.permutation is None else plan.permutation.index.tolist()
         for s, item in enumerate(items):
-            rows = made[s] if plan.transformed else self._evaluated(plan.transform, made[s])
+            rows = made[s] if own is None else self._evaluated(plan.transform, made[s])
             for i, q in enumerate(limbs):
                 digit, place = plan.own.get(i, (plan.digits, 0))
                 for c in range(2):
                     total = [0] * n
                     for j in range(plan.digits):
-                        row = value[s, place] if j == digit and value is not None else rows[j, i]
+                        row = own[s, place] if j == digit and own is not None else rows[j, i]
                         factors = key[j, c, plan.key_rows[i]].tolist()
                         for x, k in enumerate(index):
                             total[x] += int(row[k]) * factors[x]
                     item[c, i] = np.array([v % q for v in total], out.dtype)
+        if more is not None:
+            self.convert(plan.adding, None, more, out)
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
         """The digits of y, from the least significant one up."""

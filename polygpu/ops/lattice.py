@@ -12,6 +12,7 @@ from ..checks import Domain, integer, shown
 from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from ..plans.lattice import DigitProduct
 from ..plans.permutation import automorphism as automorphism_order
+from ..plans.rns import Residues
 from .batch import assign, check_apart, index, result_array
 from .permutation import automorphism, checked_automorphism
 from .pointwise import pointwise
@@ -22,8 +23,7 @@ from .rns import (
     checked_option,
     checked_ring,
     coefficients_of,
-    convert_digits,
-    copy_own_digits,
+    digit_conversions,
     digits,
     groups,
     kept_plan,
@@ -49,7 +49,7 @@ class KeySwitch:
                 f"special: {shown(shared[0])} has a factor in common with the value's modulus; P must be "
                 "coprime to Q"
             )
-        self.ring, self.T = ring, ring.join(special)
+        self.ring, self.T, self.P = ring, ring.join(special), special
         self.key_ring = checked_ring(self.T, key_ring, "key")
         if self.T.leaf_size != 1:
             raise NotNTTFriendly(
@@ -91,23 +91,26 @@ class KeySwitch:
             return restrict(self.key_ring, key, "eval", self.T)[0]
         return key
 
-    def product(self, domain: Domain) -> DigitProduct:
-        """Of digits in coefficients, of a value in a domain."""
+    def product(self, rows: Residues) -> DigitProduct:
+        """Of a value's coefficients, in these rows."""
 
         def build() -> DigitProduct:
-            own = {}
-            if domain == "eval":
-                own = {i: (j, i) for j, part in enumerate(self.parts) for i in part}
-            return self._plan(own=own, own_total=self.ring.rows if own else 0)
+            own = {i: (j, i) for j, part in enumerate(self.parts) for i in part}
+            made = digit_conversions(self.ring, rows, self.T, self.parts, self.exact, "coef")
+            P = self.P.modulus
+            factors = tuple(P % q if i in own else 0 for i, q in enumerate(self.T.moduli))
+            return self._plan(conversions=tuple(made), own=own, own_total=self.ring.rows, factors=factors)
 
-        return kept_plan(self.ring, ("product", self.T, self.key_ring, self.size, domain), build)
+        return kept_plan(
+            self.ring, ("product", self.T, self.key_ring, self.size, self.exact, rows.total), build
+        )
 
     def permuted_product(self, g: int) -> DigitProduct:
         """Of evaluated digits, after X -> X^g."""
         ring = self.ring
 
         def build() -> DigitProduct:
-            return self._plan(transformed=True, permutation=automorphism_order(ring.n, ring.kind, g, True))
+            return self._plan(permutation=automorphism_order(ring.n, ring.kind, g, True))
 
         return kept_plan(ring, ("permuted product", self.T, self.key_ring, self.size, g), build)
 
@@ -137,26 +140,36 @@ def key_switch(
     size: int,
     conversion: Precision = "exact",
     out: Array | None = None,
+    add: Array | None = None,
 ) -> Value:
-    """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain."""
+    """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain.
+
+    add: of the same shape and domain, added to that.
+    """
     switch = _switch_of(ring, special, key_ring, size, conversion)
     key = switch.checked_key(key, key_domain)
-    T, parts, compute, batch = switch.T, switch.parts, backend_of(x), x.shape[:-2]
+    T, compute, batch = switch.T, backend_of(x), x.shape[:-2]
     if out is not None:
-        result_array(compute, (*batch, 2, ring.rows, ring.n), out, x)
+        result_array(compute, (*batch, 2, ring.rows, ring.n), out, x, *(() if add is None else (add,)))
         check_apart(out, key)
     data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
-    made = empty(compute, (*batch, len(parts), T.rows, ring.n), T.dtype)
-    if domain == "coef":
-        copy_own_digits(ring, x, T, parts, made)
-    convert_digits(ring, data, rows, T, parts, switch.exact, "coef", made)
-    total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
+    own = to_domain(ring, x, domain, "eval")
     with compute.device_scope():
-        own = x.astype(T.dtype, copy=False) if domain == "eval" else None
-    compute.digit_product(switch.product(domain), made, own, key, total)
+        data, own = (a.astype(T.dtype, copy=False) for a in (data, own))
+    total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
+    made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
+    # With P times as much in the sums as there is to add, the division is exact for it.
+    with compute.device_scope():
+        more = add.astype(T.dtype, copy=False) if add is not None and domain == "eval" else None
+    compute.digit_product(switch.product(rows), (data, own), made, key, total, more)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)
-    return mod_down(T, total, domain, ring, "nearest", conversion, out=out, scratch=True)
+    after = add if domain == "coef" else None
+    memory = out if after is None else None
+    result, _ = mod_down(T, total, domain, ring, "nearest", conversion, out=memory, scratch=True)
+    if after is not None:
+        result = pointwise(ring.basis, "add", result, after, result if out is None else out)
+    return result, domain
 
 
 def rotate_many(
@@ -213,7 +226,7 @@ def _switched_by_each(switch: KeySwitch, x: Array, gs: Sequence[int], keys: Sequ
     for start in range(0, len(gs), together):
         some = range(start, min(start + together, len(gs)))
         for total, i in zip(totals, some, strict=False):
-            compute.digit_product(switch.permuted_product(gs[i]), made, None, keys[i], total)
+            compute.digit_product(switch.permuted_product(gs[i]), None, made, keys[i], total)
         result = data[start : some.stop]
         mod_down(T, totals[: len(some)], "eval", ring, "nearest", conversion, out=result, scratch=True)
     return data

@@ -391,33 +391,23 @@ def digits(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(digits, ring, x, S, size, conversion, out=out)
     result = _Result(S, x, out, (*x.shape[:-2], len(parts)))
-    copy_own_digits(ring, x, S, parts, result.data)
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    own = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
+    flat = result.data.reshape(*x.shape[:-2], len(parts) * S.rows, ring.n)
+    copy_rows(x, (i for i, _ in own), flat, (place for _, place in own))
     data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
-    convert_digits(ring, data, rows, S, parts, exact, domain, result.data)
+    result.compute.convert_all(digit_conversions(ring, rows, S, parts, exact, domain), data, flat)
     return result.finish(), domain
 
 
-def copy_own_digits(ring: Ring, x: Array, S: Ring, parts: Sequence[tuple[int, ...]], out: Array) -> None:
-    """Rows of digits modulo limbs of their own group: the value's, in its domain."""
-    at = {q: i for i, q in enumerate(ring.moduli)}
-    pairs = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
-    flat = _joined(out)
-    copy_rows(x, (i for i, _ in pairs), flat, (place for _, place in pairs))
+def digit_conversions(
+    ring: Ring, rows: Residues, S: Ring, parts: Sequence[tuple[int, ...]], exact: bool, domain: Domain
+) -> list[Conversion]:
+    """Digits modulo all but limbs of their own group, in a domain, from a value's coefficients in these rows.
 
-
-def convert_digits(
-    ring: Ring,
-    data: Array,
-    rows: Residues,
-    S: Ring,
-    parts: Sequence[tuple[int, ...]],
-    exact: bool,
-    domain: Domain,
-    out: Array,
-) -> None:
-    """Rows of digits modulo all other limbs, in a domain, from the value's coefficients `data`."""
-    flat, count, compute = _joined(out), len(parts) * S.rows, backend_of(data)
-    plans = []
+    Their rows are those of an array (*batch, digits * S.rows, n).
+    """
+    count, plans = len(parts) * S.rows, []
     for j, part in enumerate(parts):
 
         def build(part: tuple[int, ...] = part, j: int = j) -> Conversion:
@@ -429,19 +419,13 @@ def convert_digits(
             evaluated = _transform(S, limbs, domain) if limbs else None
             return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
 
-        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
+        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain, rows.total), build)
         if plan.target.at:
             plans.append(plan)
-    compute.convert_all(plans, data, flat)
+    return plans
 
 
 def _own(ring: Ring, S: Ring, part: Iterable[int]) -> list[tuple[int, int]]:
     """The limbs of S in a group of the ring's: (number, modulus)."""
     moduli = {ring.moduli[i] for i in part}
     return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]
-
-
-def _joined(digits: Array) -> Array:
-    """Digits as one array of rows, (*batch, digits * rows, n)."""
-    *batch, count, rows, n = digits.shape
-    return digits.reshape(*batch, count * rows, n)

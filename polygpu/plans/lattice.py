@@ -15,48 +15,51 @@ from .rns import Conversion, Residues, runs_of
 class DigitProduct:
     """out_c = sum over the digits of digit_j key[j, c] modulo each limb of a transform, evaluated.
 
-    Digits lie in coefficients, (*batch, digits, limbs, n). Modulo a limb of its own group a digit is the
-    value itself: with `own`, that row is read from the evaluated value, (*batch, own_total, n). Or digits
-    are evaluated, all rows: `transformed`, and then perhaps permuted.
+    To the sums may be added the multiple by `factors` of another value, (*batch, 2, own_total, n), evaluated:
+    where a limb's factor is not 0, of its own row.
+
+    Digits follow from a value's coefficients by `conversions`, one for each digit, into rows (*batch, digits
+    * limbs, n). Modulo a limb of its own group a digit is the value itself: that row is read from the
+    evaluated value, (*batch, own_total, n). Without conversions digits are evaluated, all rows, and then
+    perhaps permuted.
     """
 
     transform: NttPlan  # of the limbs of digits and result, complete
     digits: int
     key_rows: tuple[int, ...]  # of each limb: its row in a key, (digits or more, 2, key_total, n)
     key_total: int
+    conversions: tuple[Conversion, ...] = ()
     own: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limb: the digit, its row of the value
     own_total: int = 0
-    transformed: bool = False
+    factors: tuple[int, ...] = ()  # of each limb, of what is added to the sums; 0 where nothing is
     permutation: Permutation | None = None
     handles: Handles = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def runs(self) -> list[tuple[int, int]]:
-        """Neighbours among the rows of digits and limbs that are not own ones: the first, how many."""
+    @property
+    def made_rows(self) -> list[int]:
+        """The rows of digits and limbs that are not own ones."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
-        return runs_of(i for i in range(self.digits * limbs) if i not in own)
+        return [i for i in range(self.digits * limbs) if i not in own]
 
     @cached_property
-    def run_transforms(self) -> list[NttPlan]:
-        """Of the rows of each run."""
-        return [self._transform_of([run]) for run in self.runs]
-
-    @cached_property
-    def regular(self) -> NttPlan | None:
-        """The transform of all runs, if they are alike in length and distance; the last may be shorter."""
-        if len(self.runs) < 2:
-            return None
-        (first, run), (second, _), *_ = self.runs
-        starts = [first + i * (second - first) for i in range(len(self.runs))]
-        lengths = [count for _, count in self.runs]
-        if [start for start, _ in self.runs] != starts or set(lengths[:-1]) != {run} or lengths[-1] > run:
-            return None
-        return self._transform_of(self.runs)
-
-    def _transform_of(self, runs: list[tuple[int, int]]) -> NttPlan:
+    def runs(self) -> list[tuple[int, NttPlan]]:
+        """Neighbours among these rows: the first, their transform."""
         limbs = len(self.key_rows)
-        return part_of(self.transform, tuple(i % limbs for start, n in runs for i in range(start, start + n)))
+        return [
+            (first, part_of(self.transform, tuple(i % limbs for i in range(first, first + count))))
+            for first, count in runs_of(self.made_rows)
+        ]
+
+    @cached_property
+    def adding(self) -> Conversion:
+        """What adds the multiples to the sums."""
+        limbs, moduli = tuple(i for i, f in enumerate(self.factors) if f), self.transform.basis.moduli
+        chosen, factors = tuple(moduli[i] for i in limbs), tuple(self.factors[i] for i in limbs)
+        target = Residues(chosen, limbs, len(moduli))
+        own = Residues(chosen, tuple(self.own[i][1] for i in limbs), self.own_total)
+        nothing, zeros = Residues((), (), 0), (0,) * len(limbs)
+        return Conversion(nothing, target, zeros, accumulate=True, own=own, own_factors=factors)
 
     @cached_property
     def own_copy(self) -> Conversion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -10,11 +11,12 @@ from ...plans.basis import Basis, basis_of
 from ...plans.lattice import DigitProduct, Gadget
 from ...plans.rns import runs_of
 from .. import Array
+from .device import Shared
 from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
 from .matmul_tiles import sum_of
 from .pointwise import Pointwise
-from .rns import Rns
+from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
 from .words import Card, groups_of, word_bytes_of
 
@@ -28,6 +30,13 @@ DIGIT = Struct(
     ("digits key y moduli key_rows", POINTER),
     ("n order multiplier entries", U64),
     ("limbs count key_total", U32),
+)
+DIGIT_ROWS = Struct(
+    "keyswitch.cu",
+    "DigitRowsParameters",
+    ("digits own key more y moduli rows tables", POINTER),
+    ("offset n", U64),
+    ("limbs count own_rows key_total starts_next", U32),
 )
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
@@ -47,6 +56,24 @@ def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
     """Sums over digits at so many points of limbs, of one component."""
     parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
     return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
+
+
+def digit_rows_launch(
+    made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
+) -> Launch:
+    """Sums over digits that start_rows has left, modulo so many limbs, of so many values."""
+    grid = items * n >> made.rows.log_block_values, limbs
+    launch = made.pass_launch("digit_rows", DIGIT_ROWS, grid, card, cbool(adds), n=n, limbs=limbs, **values)
+    copied = 3 << made.rows.log_block_values  # of a digit and both components of the key
+    return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
+
+
+def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The C struct LimbRow, of each limb a row."""
+    own = [plan.own.get(limb, (plan.digits, 0)) for limb in range(len(plan.key_rows))]
+    return np.array(
+        [(at, *o, f) for at, o, f in zip(plan.key_rows, own, plan.factors, strict=True)], np.uint64
+    )
 
 
 def packed_digits(gadget: Gadget) -> bytes:
@@ -104,18 +131,26 @@ class Lattice(Pointwise, Rns, Matmul):
     """Kernels of gadget.cu, and launches of the other operations'."""
 
     def digit_product(
-        self, plan: DigitProduct, digits: Array, own: Array | None, key: Array, out: Array
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
     ) -> None:
         """See Backend."""
-        n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
-        if not items:
+        if not out.size:
             return
-        made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
-        if not plan.transformed:
-            self._evaluate_digits(plan, made, own)
+        if value is not None:
+            if self._in_two_passes(plan, value, digits, key, out, more):
+                return
+            self._make_digits(plan, value, digits)
         if plan.permutation is not None:
-            self._permuted_product(plan, made, key, out)
+            self._permuted_product(plan, digits, key, out)
             return
+        n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
+        made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
         done = 0
         for first, count in runs_of(plan.key_rows):
             limb = slice(done, done + count)
@@ -123,6 +158,67 @@ class Lattice(Pointwise, Rns, Matmul):
             rows = key[None, : plan.digits, :, first : first + count]
             self.matmul_points(basis, made[None, :, :, limb], rows, sums[..., limb, :])
             done += count
+        if more is not None:
+            self.convert(plan.adding, None, more, out)
+
+    def _in_two_passes(
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array],
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None,
+    ) -> bool:
+        """Whether digits can be multiplied by the pass that evaluates them; then they are."""
+        (x, own), (*batch, _, limbs, n) = value, out.shape
+        items, rows = prod(batch), plan.digits * limbs
+        name = f"{self.name} listed {items}"
+        if name not in plan.handles:
+            plan.handles[name] = listed(plan.transform, n, items * limbs, self.card)
+        made = plan.handles[name]
+        given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
+        if made is None or not self._aligned(x, *given):
+            return False
+        self.convert_all(plan.conversions, x, digits.reshape(*batch, rows, n))
+        key_total = key.shape[-2]
+
+        def recipe() -> Recipe:
+            both, tables = Recipe(len(given)), plan.transform.tables
+            moduli = self._moduli_of(plan.transform.basis)
+
+            def make() -> tuple[tuple[Array, Array], list[Shared]]:
+                shared = self._prime_tables(tables, made.word, made.tables)
+                pointers = np.array([self.address(table.value) for table in shared], np.uint64)
+                return (self.from_host(limb_rows(plan)), self.from_host(pointers)), shared
+
+            listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
+            both.used += [moduli, listing]
+            where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
+            where |= {"moduli": self.address(moduli.value), "key_total": key_total}
+            where |= {"count": plan.digits, "own_rows": plan.own_total}
+            where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
+            # What is written last is read first.
+            places = sorted(plan.made_rows, key=lambda at: at % limbs)
+            primes = [tables[at % limbs] for at in places]
+            self._start_listed(both, plan.handles, made, primes, places, (items, rows, n), 0)
+            launch = digit_rows_launch(made, items, limbs, n, more is not None, self.card, **where)
+            both.launch(launch, 0, 1, 2, 3, len(given) - 1)
+            return both
+
+        key_of_call = "two passes", out.shape, key_total, more is None
+        self.run(plan.handles, key_of_call, recipe, *given)
+        return True
+
+    def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
+        """All rows of evaluated digits; own ones are copied."""
+        x, own = value
+        *batch, count, limbs, n = digits.shape
+        rows = digits.reshape(*batch, count * limbs, n)
+        self.convert_all(plan.conversions, x, rows)
+        self.convert(plan.own_copy, None, own, rows)
+        for first, transform in plan.runs:
+            self.ntt(transform, rows, rows, first)
 
     def _permuted_product(self, plan: DigitProduct, made: Array, key: Array, out: Array) -> None:
         """Of evaluated digits, which are read in their new order."""
@@ -143,19 +239,6 @@ class Lattice(Pointwise, Rns, Matmul):
             return made
 
         self.run(plan.handles, ("permuted", out.size, key.shape), recipe, made, key, out)
-
-    def _evaluate_digits(self, plan: DigitProduct, made: Array, own: Array | None) -> None:
-        """Transforms in place of all rows but own ones, which are copied."""
-        items, digits, limbs, n = made.shape
-        rows = made.reshape(items, digits * limbs, n)
-        if own is not None:
-            self.convert(plan.own_copy, None, own.reshape(items, -1, n), rows)
-        if plan.regular is not None:
-            (first, run), (second, _), *_ = plan.runs
-            if self.ntt_in_runs(plan.regular, rows, first, run, second - first - run):
-                return
-        for (first, _), part in zip(plan.runs, plan.run_transforms, strict=True):
-            self.ntt(part, rows, rows, first)
 
     # ---- gadgets ----
 

@@ -1,28 +1,50 @@
-"""Conversions between bases of moduli."""
+"""Conversions between bases of moduli, and the transforms of what they give."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...plans.ntt import part_of
+from ...plans.basis import Handles
+from ...plans.ntt import NttPlan, PrimeTables, part_of
 from ...plans.rns import Conversion, Estimate, runs_of
 from .. import Array, Done
-from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, entrywise, modulus_constants
-from .transform import Transform
-from .words import Card
+from .device import Shared
+from .launch import (
+    ALIGNMENT,
+    MODULUS_BYTES,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    entrywise,
+    modulus_constants,
+)
+from .tiles import Pass, table_offsets
+from .transform import Transform, leaves_room
+from .words import Card, word_bytes_of, word_of
 
-_FILE = "rns.cu"
+_FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
 _HALVES = 25, 30  # bits of SumHalves
+_SUMS_32 = "Sum30", "Sum31", "Sum32"  # of 32-bit residues
 _OWN_ROWS = 4  # that a thread adds up, where nothing is converted
-_LOG_THREADS = 9  # log2 of the threads of a multiprocessor, at least, where rows of the target are shared out
 _MOST_ROWS = 12  # of the source, with two coefficients a thread
+_FEW_BYTES = 96  # of the source's residues in a thread, for which convert has registers in four blocks
+_ROWS_BYTES = 12 << 10  # of shared memory, at most, for a block of convert
+_SHARE_BEGINS = 4  # rows of the target that a thread could compute in the time in which it begins
+_LOG_FEW = 11  # log2 of the values for each multiprocessor below which a thread takes four, not eight
+_LOG_POINTS = range(10, 18)  # log2 of the points of transforms of listed rows
 
 Types = tuple[str, str, str]
 
@@ -32,6 +54,20 @@ CONVERT = Struct(
     ("x own out source target table", POINTER),
     ("n entries", U64),
     ("rows targets x_rows own_rows out_rows words fraction_words share shares part_words", U32),
+)
+START = Struct(
+    _ROWS_FILE,
+    "StartParameters",
+    ("x moduli places tables", POINTER),
+    ("offset n", U64),
+    ("x_rows starts_next", U32),
+)
+FINISH = Struct(
+    _ROWS_FILE,
+    "FinishParameters",
+    ("own x moduli places own_places own_factors tables", POINTER),
+    ("offset n", U64),
+    ("own_rows x_rows starts_next", U32),
 )
 
 
@@ -46,7 +82,7 @@ def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     largest = max(conversion.target.moduli)
     both = max((largest, *conversion.source.moduli))
     if types == ("u32",) * 3:
-        return "Sum31" if both < 1 << 31 else "Sum32"
+        return "Sum30" if both < 1 << 30 else "Sum31" if both < 1 << 31 else "Sum32"
     if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 16:
         return "SumFloat64"
     for half in _HALVES:
@@ -55,16 +91,28 @@ def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
     return "Sum62" if largest <= 1 << 62 else "Sum64"
 
 
-def share_of(conversion: Conversion, threads: int, card: Card) -> int:
-    """Rows of the target that a thread computes: few where there are few coefficients to fill the card with.
+def row_words(conversion: Conversion, sums: str) -> int:
+    """Words of the table for a row of the target."""
+    terms = rows_held(len(conversion.source.moduli)) + (conversion.estimate != "none")
+    terms += 2 * conversion.scales + conversion.accumulate + (conversion.own is not None)
+    return 2 + (sums == "SumFloat64") + terms
 
-    Each thread finds the quotients anew, which costs as much as a row or two.
+
+def share_of(conversion: Conversion, blocks: int, bytes_held: int, most: int, card: Card) -> int:
+    """Rows of the target that a thread computes, at most so many; `blocks` have one for each coefficient.
+
+    Each finds the quotients anew. As many as let all blocks be done soonest: those that multiprocessors do
+    not hold at once wait for the others.
     """
-    targets = len(conversion.target.moduli)
-    if not conversion.source.moduli:
+    targets, rows = len(conversion.target.moduli), len(conversion.source.moduli)
+    if not rows:
         return min(_OWN_ROWS, targets)
-    parts = (card.multiprocessors << _LOG_THREADS) // max(threads, 1)
-    return -(-targets // max(1, min(parts, targets)))
+    held = (4 if bytes_held <= _FEW_BYTES else 2) * card.multiprocessors
+
+    def turns(shares: int) -> int:
+        return -(-blocks * shares // held) * (-(-targets // shares) + _SHARE_BEGINS)
+
+    return -(-targets // min(range(-(-targets // most), targets + 1), key=turns))
 
 
 def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
@@ -84,13 +132,16 @@ def convert_launch(
 ) -> Launch:
     """The conversion of so many polynomials, of x, own and out of these types; or of so many like it."""
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
-    width = width_of(conversion, n, aligned)
+    width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
     threads = items * n // width
-    share = share_of(conversion, parts * threads, card)
+    bytes_held = width * rows_held(rows) * (4 if sums in _SUMS_32 else 8)
+    row_bytes = MODULUS_BYTES + 8 * row_words(conversion, sums)
+    share = share_of(
+        conversion, parts * -(-threads // THREADS), bytes_held, max(1, _ROWS_BYTES // row_bytes), card
+    )
     shares = -(-targets // share)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
-    sums = sum_of(conversion, types, card)
     kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}, {width}>"
     sizes = {
         "n": n,
@@ -106,14 +157,64 @@ def convert_launch(
         "shares": shares,
         "part_words": len(packed_table(conversion, sums)) if parts > 1 else 0,
     }
-    return entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), parts * shares)
+    launch = entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), parts * shares)
+    return launch._replace(shared=share * row_bytes)
+
+
+class Listed(NamedTuple):
+    """How listed rows are transformed (cuda/ntt_rows.cu): one word for all, two passes."""
+
+    word: str
+    columns: Pass
+    rows: Pass
+
+    @property
+    def tables(self) -> tuple[Pass, Pass]:
+        """The passes as tables of twiddles know them, however many transforms a block of threads has."""
+        columns, rows = (
+            replace(p, log_columns=0, log_rows=0, log_width=0) for p in (self.columns, self.rows)
+        )
+        return columns, rows
+
+    def pass_launch(
+        self, kernel: str, struct: Struct, grid: tuple[int, int], card: Card, /, *flags: str, **values: Any
+    ) -> Launch:
+        """A pass by one of its kernels: so many blocks of threads, for each of so many rows."""
+        first = kernel == "start_rows"
+        passed, offsets = self.columns if first else self.rows, table_offsets(self.tables, self.word)
+        starts, offset = leaves_room(grid, passed.threads, card), offsets[0 if first else 1]
+        parameters = struct(offset=offset, starts_next=starts, **values)
+        name = f"{kernel}<{', '.join((self.word, passed.shape, *flags))}>"
+        shared = passed.shared_values * word_bytes_of(self.word)
+        return Launch(struct.file, name, grid, passed.threads, parameters, shared, early=True)
+
+
+def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
+    """Where the second pass has so many rows, modulo limbs of a plan; None where other kernels must do it."""
+    size, log_points = plan.basis.dtype.itemsize, plan.points.bit_length() - 1
+    words = {word_of(q, size, card) for q in plan.basis.moduli}
+    word = words.pop()
+    if words or word_bytes_of(word) != size or plan.points < n or log_points not in _LOG_POINTS:
+        return None
+    length = min(8, log_points // 2)
+    # Columns of 16 values a thread are longer than of 8, and two rounds. They are 64 bytes wide.
+    log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
+    log_columns = 3 + log_width
+    columns = Pass(0, length, log_columns, 0, log_values, log_width)
+    below = log_points - length
+    # Where there are fewer warps than multiprocessors run at once, more threads share a row.
+    small = count << log_points < card.multiprocessors << _LOG_FEW
+    log_values = 2 if small else 3
+    blocks, log_lanes = count << log_points >> below, below - log_values
+    log_rows = next((r for r in range(7 - log_lanes, 0, -1) if blocks >> r >= 2 * card.multiprocessors), 0)
+    return Listed(word, columns, Pass(length, below, 0, max(log_rows, 5 - log_lanes), log_values))
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
     """What conversions without own rows have in common that are parts of one launch."""
     sums = sum_of(conversion, types, card)
     sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
-    plain = conversion.transform is None and not conversion.scales and not conversion.accumulate
+    plain = not conversion.scales and not conversion.accumulate
     return sums, sizes, conversion.estimate, conversion.source.total, plain or id(conversion)
 
 
@@ -142,7 +243,12 @@ def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[
     def ratios(wanted: Sequence[bool]) -> list[int]:
         return [_bits(1 / q) if use else 0 for q, use in zip(source.moduli, wanted, strict=True)] + spare
 
-    words = [*conversion.inverses, *spare, *ratios([True] * rows), *source.at, *spare]
+    inverses = list(conversion.inverses)
+    if sums in ("Sum30", "Sum31"):  # with the quotients of Shoup's products
+        inverses = [
+            y | (y << 32) // q << 32 if y > 1 else y for y, q in zip(inverses, source.moduli, strict=True)
+        ]
+    words = [*inverses, *spare, *ratios([True] * rows), *source.at, *spare]
     for q, place, own_place, factors in zip(
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
@@ -163,7 +269,7 @@ def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[
 
 
 class Rns(Transform):
-    """Kernels of rns.cu."""
+    """Kernels of rns.cu and ntt_rows.cu."""
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
         """See Backend."""
@@ -190,7 +296,7 @@ class Rns(Transform):
         return self.run(
             conversion.handles,
             (shape, aligned, *types, *numbers),
-            lambda: self._convert_recipe(conversion, types, shape, numbers, aligned),  # type: ignore[arg-type]
+            lambda: self._convert_recipe((conversion,), types, shape, numbers, aligned),  # type: ignore[arg-type]
             *(*given, out),
         )
 
@@ -201,37 +307,42 @@ class Rns(Transform):
         aligned = (self.address(of_x) | self.address(out)) % ALIGNMENT == 0
         for _, group in groupby(conversions, lambda c: alike(c, types, self.card)):  # type: ignore[arg-type]
             parts = tuple(group)
-            if len(parts) == 1 or not out.size:
-                self.convert(parts[0], x, None, out)
+            if len(parts) == 1 or not aligned or not out.size:
+                for part in parts:
+                    self.convert(part, x, None, out)
                 continue
 
             def recipe(parts: tuple[Conversion, ...] = parts) -> Recipe:
-                made = Recipe(2)
-                self._add_launch(made, parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
-                return made
+                return self._convert_recipe(parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
 
-            key = "all", len(parts), out.shape, aligned, *types
+            key = "all", len(parts), out.shape, *types
             self.run(parts[0].handles, key, recipe, of_x, out)
 
     def _convert_recipe(
         self,
-        conversion: Conversion,
+        parts: tuple[Conversion, ...],
         types: Types,
         shape: tuple[int, ...],
         numbers: tuple[int, int, int],
         aligned: bool,
     ) -> Recipe:
-        """Of x, own and the result, operands of these numbers: the conversion, the transforms, the sum."""
+        """Of x, own and the result, operands of these numbers: conversions, their transforms, the sum.
+
+        Several are alike; of one alone there are own rows.
+        """
         recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
-        before, after = conversion.steps()
-        self._add_launch(recipe, (before,), types, shape, numbers, aligned)
-        plan = conversion.transform
-        if plan is not None and plan.points > 1:
-            done = 0
-            for first, count in runs_of(conversion.target.at):
-                part = part_of(plan, tuple(range(done, done + count)))
-                recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
-                done += count
+        befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
+        self._add_launch(recipe, befores, types, shape, numbers, aligned)
+        if self._add_listed(recipe, parts, types[1:], shape, numbers[1:], aligned):
+            return recipe
+        for conversion in parts:
+            plan = conversion.transform
+            if plan is not None and plan.points > 1:
+                done = 0
+                for first, count in runs_of(conversion.target.at):
+                    part = part_of(plan, tuple(range(done, done + count)))
+                    recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
+                    done += count
         if after is not None:
             self._add_launch(recipe, (after,), types, shape, numbers, aligned)
         return recipe
@@ -263,3 +374,78 @@ class Rns(Transform):
         )
         recipe.used.append(shared)
         recipe.launch(launch, *numbers)
+
+    # ---- transforms of listed rows ----
+
+    def _start_listed(
+        self,
+        recipe: Recipe,
+        handles: Handles,
+        made: Listed,
+        primes: Sequence[PrimeTables],
+        places: Sequence[int],
+        shape: tuple[int, ...],
+        number: int,
+    ) -> dict[str, int]:
+        """The first pass over rows at these places of an operand; the addresses of the list, by field.
+
+        `handles` keep the list under the first of the places and their number.
+        """
+        *batch, total, n = shape
+
+        def make() -> tuple[tuple[Array, ...], list[Shared]]:
+            tables = self._prime_tables(primes, made.word, made.tables)
+            pointers = [self.address(table.value) for table in tables]
+            moduli = modulus_constants([p.modulus for p in primes])
+            lists = (np.array(x, np.uint64) for x in (places, pointers))
+            return tuple(map(self.from_host, (moduli, *lists))), tables
+
+        key = f"listed {made.word} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
+        shared = self._kept(handles, key, make)
+        names = ("moduli", "places", "tables")
+        where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
+        blocks = prod(batch) * n >> made.columns.log_block_values
+        launch = made.pass_launch(
+            "start_rows", START, (blocks, len(places)), self.card, x=0, n=n, x_rows=total, **where
+        )
+        recipe.used.append(shared)
+        recipe.launch(launch, number)
+        return where
+
+    def _add_listed(
+        self,
+        recipe: Recipe,
+        parts: tuple[Conversion, ...],
+        types: tuple[str, str],
+        shape: tuple[int, ...],
+        numbers: tuple[int, int],
+        aligned: bool,
+    ) -> bool:
+        """Whether transforms of listed rows serve conversions, and the sum with own rows; they are added."""
+        (first, plan), (*batch, total, n) = (parts[0], parts[0].transform), shape
+        places = [at for c in parts for at in c.target.at]
+        count = prod(batch) * len(places)
+        if plan is None or not aligned or types[0] != types[1]:
+            return False
+        made = listed(plan, n, count, self.card)
+        if made is None or count * n * plan.basis.dtype.itemsize > self.card.l2_bytes:
+            return False  # what the first pass leaves is still in the cache
+        primes = [prime for c in parts if c.transform is not None for prime in c.transform.tables]
+        where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
+        own_at, own_factors = (first.own.at, first.own_factors) if first.own else ((), ())
+
+        def make() -> tuple[Array, Array]:
+            return self.from_host(np.array(own_at, np.uint64)), self.from_host(
+                np.array(own_factors, np.uint64)
+            )
+
+        own = self._kept(first.handles, "own rows", lambda: (make(), ()))
+        where |= {
+            name: self.address(a) for name, a in zip(("own_places", "own_factors"), own.value, strict=True)
+        }
+        where |= {"own": 0, "x": 0, "n": n, "own_rows": first.own.total if first.own else 0, "x_rows": total}
+        blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
+        launch = made.pass_launch("finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where)
+        recipe.used.append(own)
+        recipe.launch(launch, *numbers)
+        return True

@@ -62,14 +62,11 @@ class Rows:
     moduli: int  # address of the group's
     tables: bytes  # the C struct Tables
     first: int = 0  # bytes before the first row
-    run: int = 1  # rows of a polynomial that follow each other, and
-    skip: int = 0  # rows between these and its next ones
 
     @property
     def spanned(self) -> int:
         """From the first row to the last one."""
-        count = self.count // self.limbs
-        return self.count + (count - 1) * self.gap + count * ((self.limbs - 1) // self.run * self.skip)
+        return self.count + (self.count // self.limbs - 1) * self.gap
 
 
 def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ PASS = Struct(
     "Pass",
     ("moduli", POINTER),
     ("offset tiles", U64),
-    ("limbs gap run skip log_degree log_blocks starts_next", U32),
+    ("limbs gap log_degree log_blocks starts_next", U32),
 )
 ONE_PASS = Struct(
     "ntt.cu",
@@ -90,8 +89,6 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
         tiles=tiles,
         limbs=rows.limbs,
         gap=rows.gap,
-        run=rows.run,
-        skip=rows.skip,
         log_degree=rows.log_degree,
         log_blocks=passed.log_blocks,
         starts_next=starts_next,
@@ -120,7 +117,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
     """How many blocks of threads ahead the values are prefetched, where those of a block are neighbours."""
-    if (rows.gap or rows.skip) and passed.log_rows:
+    if rows.gap and passed.log_rows:
         return 0
     return prefetch_distance(passed, word_bytes_of(rows.word), card)
 
@@ -214,22 +211,6 @@ class Transform(Launcher):
         """See Backend."""
         return self._transform(plan, x, out, "inverse", first)
 
-    def ntt_in_runs(self, plan: NttPlan, x: Array, first: int, run: int, skip: int) -> bool:
-        """Transforms in place of as many rows as the plan has limbs, from `first` on, in runs of so many.
-
-        `skip` rows lie between one run and the next. False, and nothing is done, where limbs need several
-        launches.
-        """
-        if len(groups_of(plan.basis, self.card, True)) > 1:
-            return False
-        shape = x.shape
-
-        def recipe() -> Recipe:
-            return self._transform_recipe(plan, "forward", shape, first, (run, skip))
-
-        self.run(plan.handles, ("runs", first, run, skip, shape), recipe, x, x)
-        return True
-
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> Done | None:
         rows = slice(first, first + len(plan.tables))
         if plan.points == 1:
@@ -255,7 +236,6 @@ class Transform(Launcher):
         direction: str,
         shape: tuple[int, ...],
         first: int = 0,
-        runs: tuple[int, int] = (1, 0),
     ) -> Recipe:
         """Of each group of limbs, the transforms of all polynomials in arrays of a shape."""
         size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
@@ -263,9 +243,6 @@ class Transform(Launcher):
         recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
         for group in groups_of(plan.basis, self.card, between > 0):
             rows = self._rows(plan, group, count, passes, recipe, between, first)
-            if runs[1]:
-                word = f"{rows.word.removesuffix('>')}, 2>"
-                rows = replace(rows, word=word, run=runs[0], skip=runs[1])
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
             recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)

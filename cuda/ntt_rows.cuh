@@ -1,0 +1,44 @@
+// The last pass of transforms in two passes: a block of threads has neighbours of a row of residues, transforms them,
+// and then holds them as it reads and writes memory, in chunks.
+#pragma once
+#include "tile.cuh"
+
+// W: its values and residues have one size. R: the shape of the pass. Dynamic shared memory begins with
+// R::SHARED_VALUES values.
+template <class W, class R> struct RowsTile {
+    using T = typename W::Storage;
+    using Side = Chunks<R, T>;
+    using Chunk = typename Side::Chunk;
+    static constexpr int BOUND = forward_bound<typename W::Bounds>(W::Bounds::LIMIT, R::LOG_LENGTH);  // of the results
+    static_assert(R::COLUMNS == 1 && sizeof(typename W::Value) == sizeof(T), "neighbours, in the same memory");
+    const Place<R> place;
+    const Side side;
+    typename W::Value *const shared;
+    const typename W::Twiddle *const twiddles;
+
+    // table: the twiddles of the pass; part: which of the blocks of a row this one is.
+    PG_DEVICE RowsTile(void *memory, const char *table, u32 part)
+        : side(memory),
+          shared((typename W::Value *)memory),
+          twiddles((const typename W::Twiddle *)table + ((u64)(part * R::ROWS + place.row) << R::LOG_LENGTH)) {}
+
+    // Where chunk k of this thread begins, and value k as the transform takes it, among the values of the block.
+    PG_DEVICE u32 chunk(int k) const { return side.first() + k * Side::STEP; }
+    PG_DEVICE u32 value(int k) const {
+        return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
+    }
+    // The transforms of lazy values, as lazy values. What else the threads of a row have in shared memory they have
+    // read and written before.
+    PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
+        typename W::Value values[R::VALUES];
+#pragma unroll
+        for (int k = 0; k < R::VALUES; ++k) values[k] = W::load(raw[k], true);
+        forward_rounds<W, R, W::Bounds::LIMIT>(word, values, shared, place, twiddles);
+        T lazy[R::VALUES];
+#pragma unroll
+        for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
+        side.spread(lazy, chunks);
+    }
+};
+// Blocks of threads that a multiprocessor is to hold.
+template <class R> constexpr int ROWS_BLOCKS = R::THREADS < 512 ? 512 / R::THREADS : 1;
