@@ -137,8 +137,8 @@ def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, bat
             assert found == expected and found.domain == value.domain
 
 
-# Polynomials that a GPU evaluates in two passes, the first of which converts: degree, bits of the primes of Q
-# and of the special ones, limbs of a digit.
+# Polynomials that a GPU evaluates in two passes of listed rows: degree, bits of the primes of Q and of the
+# special ones, limbs of a digit.
 LONG = {
     "30 bits": (1 << 10, (30,) * 5, (30,) * 2, 2),
     "31 bits": (1 << 11, (31,) * 3, (31,), 1),
@@ -150,6 +150,12 @@ LONG = {
     "62 bits": (1 << 10, (62,) * 3, (62,), 1),
     "64 bits": (1 << 10, (64,) * 3, (64,) * 2, 2),
     "40 and 55 bits": (1 << 10, (40, 55, 40), (55, 55), 2),
+    "61 bits, then 55": (
+        1 << 10,
+        (61, 61, 55, 55),
+        (55,),
+        2,
+    ),  # digits are alike, words of their limbs are not
     "2^13": (1 << 13, (50,) * 3, (50,), 1),
     "2^14": (1 << 14, (50,) * 12, (50,) * 4, 4),
     "2^15": (1 << 15, (30,) * 9, (30,) * 3, 3),

@@ -403,7 +403,7 @@ class Rns(Transform):
         key = f"listed {made.word} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
         shared = self._kept(handles, key, make)
         names = ("moduli", "places", "tables")
-        where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
+        where = dict(zip(names, map(self.address, shared.value), strict=True))
         blocks = prod(batch) * n >> made.columns.log_block_values
         launch = made.pass_launch(
             "start_rows", START, (blocks, len(places)), self.card, x=0, n=n, x_rows=total, **where
@@ -422,28 +422,27 @@ class Rns(Transform):
         aligned: bool,
     ) -> bool:
         """Whether transforms of listed rows serve conversions, and the sum with own rows; they are added."""
-        (first, plan), (*batch, total, n) = (parts[0], parts[0].transform), shape
+        first, (*batch, total, n) = parts[0], shape
+        plans = [c.transform for c in parts if c.transform is not None]
+        if len(plans) < len(parts) or not aligned or types[0] != types[1]:
+            return False
         places = [at for c in parts for at in c.target.at]
         count = prod(batch) * len(places)
-        if plan is None or not aligned or types[0] != types[1]:
-            return False
-        made = listed(plan, n, count, self.card)
-        if made is None or count * n * plan.basis.dtype.itemsize > self.card.l2_bytes:
-            return False  # what the first pass leaves is still in the cache
-        primes = [prime for c in parts if c.transform is not None for prime in c.transform.tables]
+        made, *others = {listed(plan, n, count, self.card) for plan in plans}
+        if made is None or others or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
+            return False  # where what the first pass leaves is still in the cache, this is faster
+        primes = [prime for plan in plans for prime in plan.tables]
         where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
-        own_at, own_factors = (first.own.at, first.own_factors) if first.own else ((), ())
+        own_at, own_factors, own_rows = (
+            (first.own.at, first.own_factors, first.own.total) if first.own else ((), (), 0)
+        )
 
-        def make() -> tuple[Array, Array]:
-            return self.from_host(np.array(own_at, np.uint64)), self.from_host(
-                np.array(own_factors, np.uint64)
-            )
+        def make() -> tuple[Array, ...]:
+            return tuple(self.from_host(np.array(x, np.uint64)) for x in (own_at, own_factors))
 
         own = self._kept(first.handles, "own rows", lambda: (make(), ()))
-        where |= {
-            name: self.address(a) for name, a in zip(("own_places", "own_factors"), own.value, strict=True)
-        }
-        where |= {"own": 0, "x": 0, "n": n, "own_rows": first.own.total if first.own else 0, "x_rows": total}
+        where |= dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
+        where |= {"own": 0, "x": 0, "n": n, "own_rows": own_rows, "x_rows": total}
         blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
         launch = made.pass_launch("finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where)
         recipe.used.append(own)
