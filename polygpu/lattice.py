@@ -283,7 +283,7 @@ def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | No
         acc: ciphertexts, (*batch, k), of a ring with one modulus.
         bsk: the bootstrapping key, (count, k, levels, k), matrices as of external_product.
         exponents: integers (*batch, 1 + count), e_0 first, or what broadcasts to it; taken modulo the order
-            of X and read on the host.
+            of X. An array on acc's GPU stays there, and a recording reads it anew; others go there.
         bits: of a digit.
         out: a Poly of the ring with acc's batch shape to write into, no operand.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, backend, on, over, there
+from devices import CARDS, backend, host, on, over, there
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import draw, everywhere, fold, product
@@ -227,6 +227,23 @@ def test_blind_rotate(name: str) -> None:
             np.testing.assert_array_equal(found.to_bigints().reshape(-1, k, R.n), np.array(expected))
             out = R.zeros(found.shape)
             assert lattice.blind_rotate(value, bsk, exponents, bits, out=out) is out and out == found
+            assert lattice.blind_rotate(value, bsk, there(exponents), bits) == found
+            assert (
+                lattice.blind_rotate(value, bsk, there((exponents % order).astype(np.uint16)), bits) == found
+            )
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("n", [64, 256])  # one too short for one kernel
+def test_a_recorded_rotation(device: str, n: int) -> None:
+    """With exponents that are on the card, which each replay reads anew."""
+    R = Ring(n, pg.ntt_primes(n, 31))
+    acc, bsk = R.random((2, 2), seed=1), R.random((3, 2, 2, 2), seed=2).ntt()
+    exponents = there(np.arange(8).reshape(2, 4))
+    turned = pg.capture(lambda acc: lattice.blind_rotate(acc, bsk, exponents, 7), acc)
+    for more in (0, 5):
+        exponents += more
+        assert turned() == lattice.blind_rotate(acc, bsk, host(exponents), 7)
 
 
 @pytest.fixture

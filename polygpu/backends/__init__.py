@@ -204,7 +204,7 @@ class Backend(Arithmetic, Protocol):
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """c times X^e_0, then for each i from 1 on c + ggsws[i - 1] (X^e_i c - c); out is not c.
 
-        Exponents are int64 on the host, (*batch, 1 + count), below the order of X.
+        Exponents are int64, (*batch, 1 + count), below the order of X, on the host or where c is.
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:

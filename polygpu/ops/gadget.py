@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arrays import as_integers, empty
-from ..backends import Array, backend_of
+from ..backends import Array, Backend, backend_of
 from ..checks import Domain, integer, shown
 from ..errors import ParameterError
 from ..plans.basis import Basis, basis_of
@@ -142,8 +142,9 @@ def blind_rotate(
 ) -> Array:
     """c X^(e_0 + sum e_i s_i), by one cmux for each i, in coefficients."""
     gadget = _checked_product(ring, ggsws, ggsw_domain, c, bits, 1)
-    powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws))
     compute = backend_of(c)
+    near = None if gadget.transform is None else compute
+    powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws), near)
     check_apart(out, c, ggsws)
     data = result_array(compute, c.shape, out, c, ggsws)
     if gadget.transform is None:
@@ -158,15 +159,20 @@ def blind_rotate(
     return data
 
 
-def _checked_exponents(ring: Ring, exponents: object, batch: tuple[int, ...], count: int) -> Array:
-    """On the host, int64 modulo the order of X, (*batch, 1 + count)."""
-    powers = exponents_of(ring, exponents, "exponents")
+def _checked_exponents(
+    ring: Ring, exponents: object, batch: tuple[int, ...], count: int, near: Backend | None
+) -> Array:
+    """As of exponents_of, (*batch, 1 + count)."""
+    powers = exponents_of(ring, exponents, "exponents", near)
+    home = backend_of(powers)
     if powers.shape[-1:] != (count + 1,):
         raise ParameterError(
             f"exponents: shape {powers.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
         )
     try:
-        return np.ascontiguousarray(np.broadcast_to(powers, (*batch, count + 1)))
+        with home.device_scope():
+            wide: Array = home.xp.ascontiguousarray(home.xp.broadcast_to(powers, (*batch, count + 1)))
+        return wide
     except ValueError:
         raise ParameterError(
             f"exponents: batch shape {powers.shape[:-1]} does not broadcast to the ciphertexts' {batch}"

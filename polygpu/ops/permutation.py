@@ -79,12 +79,15 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: object, out: A
     return data
 
 
-def exponents_of(ring: Ring, numbers: object, name: str) -> Array:
-    """Exponents of X, on the host: int64, modulo its order."""
-    given = _numbers(numbers, name)
-    if given.dtype != object:  # of few bits, that do not hold the order
-        given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
-    reduced: Array = (given % order_of(ring)).astype(np.int64)
+def exponents_of(ring: Ring, numbers: object, name: str, near: Memory | None = None) -> Array:
+    """Exponents of X: int64, modulo its order. On the host, or where `near` is if they are given there."""
+    given = as_integers(numbers, name)
+    if backend_of(given) is not near:
+        given = backend_of(given).to_host(given)
+    with backend_of(given).device_scope():
+        if given.dtype != object:  # of few bits, that do not hold the order
+            given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
+        reduced: Array = (given % order_of(ring)).astype(np.int64)
     return reduced
 
 

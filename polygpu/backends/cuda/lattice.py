@@ -279,7 +279,7 @@ class Lattice(Pointwise, Rns, Matmul):
             return
         assert gadget.transform is not None
         order = 2 * c.shape[-1] if gadget.transform.kind == "negacyclic" else c.shape[-1]
-        powers = self.from_host(exponents.reshape(-1, exponents.shape[-1]))
+        powers = self._here(exponents.reshape(-1, exponents.shape[-1]))
         with self._scope:
             moved = self.xp.empty_like(out)
         self.turn_items(gadget.basis, order, c, powers[:, 0], out)
@@ -287,6 +287,10 @@ class Lattice(Pointwise, Rns, Matmul):
             self.turn_items(gadget.basis, order, out, powers[:, i], moved, less=True)
             self.gadget_product(gadget, ggsw, moved, moved)
             self.pointwise(gadget.basis, "add", out, moved, None, out)
+
+    def _here(self, x: Array) -> Array:
+        """An array of the host or of this device."""
+        return self.from_host(x) if isinstance(x, np.ndarray) else x
 
     def _by_one_kernel(
         self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
@@ -304,7 +308,7 @@ class Lattice(Pointwise, Rns, Matmul):
             return False
         operands = [c, ggsws, out]
         if exponents is not None:
-            operands.append(self.from_host(exponents))
+            operands.append(self._here(exponents))
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(gadget.basis)
