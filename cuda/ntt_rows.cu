@@ -1,7 +1,7 @@
 // Transforms, in two passes, of rows that are listed: of some limbs of some polynomials. The first pass takes the
-// stages of the columns and leaves lazy values; the second takes those of the rows, and adds multiples of other rows.
-// Listed row r lies at places[r] in each of the polynomials. tables: the table of its prime (tables.cu); offset: where
-// the twiddles of the pass begin in it, in bytes. dynamic shared memory: Shape::SHARED_VALUES values. block:
+// stages of the columns and leaves lazy values; the second takes those of the rows, and may add multiples of other
+// rows. Listed row r lies at places[r] in each of the polynomials. tables: the table of its prime (tables.cu); offset:
+// where the twiddles of the pass begin in it, in bytes. dynamic shared memory: Shape::SHARED_VALUES values. block:
 // Shape::THREADS.
 #include "ntt_rows.cuh"
 

@@ -198,9 +198,9 @@ def listed_launches(card: Card) -> Iterator[Launch]:
         if made is None:
             continue
         start, finish = (blank(x, "offset starts_next") for x in (rns.START, rns.FINISH))
-        yield made.pass_launch("start_rows", rns.START, (1, 1), card, **start)
+        yield made.pass_launch(made.columns, "start_rows", rns.START, (1, 1), card, **start)
         for own in ("false", "true"):
-            yield made.pass_launch("finish_rows", rns.FINISH, (1, 1), card, own, **finish)
+            yield made.pass_launch(made.rows, "finish_rows", rns.FINISH, (1, 1), card, own, **finish)
         values = blank(lattice.DIGIT_ROWS, "offset starts_next n limbs")
         for adds in (False, True):
             yield lattice.digit_rows_launch(made, 1, 1, 1 << log_n, adds, card, **values)
@@ -469,6 +469,8 @@ SPILLED = {
     ("norm_parts", "u32"): 48,  # long integers, on architectures 8.0, 10.0 and 12.0
     ("norm_parts", "u64"): 48,
     ("norm_rows", "25"): 144,
+    ("convert", "Sum30"): 64,  # on architecture 12.0
+    ("convert", "Sum32"): 64,
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gadget_product", "Float64"): 160,  # twiddles that all steps share
@@ -520,9 +522,9 @@ SPILLED = {
     ("ntt_product", "Lazy32"): 16,
     ("ntt_product", "Lazy60"): 64,
     ("ntt_product", "Lazy64"): 16,
-    ("start_rows", "Lazy60"): 16,
-    ("start_rows", "Lazy64"): 16,
-    ("start_rows", "Strict64"): 32,
+    ("start_rows", "Lazy60"): 32,
+    ("start_rows", "Lazy64"): 32,
+    ("start_rows", "Strict64"): 64,
 }
 
 

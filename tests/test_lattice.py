@@ -14,6 +14,7 @@ from oracle import centred, chain, draw, drawn, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
+from polygpu.backends.cuda import lattice as cuda_lattice
 from polygpu.errors import DomainError, ParameterError, RingMismatch
 from polygpu.testing import chains
 
@@ -150,12 +151,8 @@ LONG = {
     "62 bits": (1 << 10, (62,) * 3, (62,), 1),
     "64 bits": (1 << 10, (64,) * 3, (64,) * 2, 2),
     "40 and 55 bits": (1 << 10, (40, 55, 40), (55, 55), 2),
-    "61 bits, then 55": (
-        1 << 10,
-        (61, 61, 55, 55),
-        (55,),
-        2,
-    ),  # digits are alike, words of their limbs are not
+    # Digits are alike, but words of their limbs are not.
+    "61 bits, then 55": (1 << 10, (61, 61, 55, 55), (55,), 2),
     "2^13": (1 << 13, (50,) * 3, (50,), 1),
     "2^14": (1 << 14, (50,) * 12, (50,) * 4, 4),
     "2^15": (1 << 15, (30,) * 9, (30,) * 3, 3),
@@ -188,6 +185,18 @@ def test_key_switch_of_long_polynomials(name: str) -> None:
     gs = [5, 2 * n - 1]
     expected = lattice.rotate_many(pair, gs, [key] * 2, size, special)
     same(lattice.rotate_many(on_card(pair), gs, [on_card(key)] * 2, size, special), expected)
+
+
+@on(*CARDS)
+def test_more_rows_than_a_grid_holds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_lattice, "MAX_GRID_Y", 7)  # of 8 rows
+    n, bits, more, size = LONG["31 bits"]
+    T = chain(n, (*bits, *more))
+    Q, special = T[: len(bits)], T[len(bits) :]
+    with pg.device("cpu"):
+        key, x = drawn(T, (3, 2), 1).ntt(), drawn(Q, (), 2).ntt()
+    found = lattice.key_switch(on_card(x), on_card(key), size, special, add=on_card(pg.stack([x, x])))
+    same(found, lattice.key_switch(x, key, size, special, add=pg.stack([x, x])))
 
 
 def test_words_of_32_bits_below_a_key_of_64() -> None:

@@ -189,7 +189,7 @@ class Backend(Arithmetic, Protocol):
         """Sums of products of digits and a key (plans/lattice.py): out (*batch, 2, limbs, n), evaluated.
 
         digits: (*batch, digits, limbs, n), memory for those of a value, given in coefficients and evaluated;
-        or without a value the evaluated digits. more: what is added to the sums.
+        or without a value the evaluated digits. more: of a value, what is added to the sums.
         """
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:

@@ -91,19 +91,18 @@ class KeySwitch:
             return restrict(self.key_ring, key, "eval", self.T)[0]
         return key
 
-    def product(self, rows: Residues) -> DigitProduct:
-        """Of a value's coefficients, in these rows."""
+    def product(self) -> DigitProduct:
+        """Of a value's coefficients."""
 
         def build() -> DigitProduct:
+            rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
             own = {i: (j, i) for j, part in enumerate(self.parts) for i in part}
             made = digit_conversions(self.ring, rows, self.T, self.parts, self.exact, "coef")
             P = self.P.modulus
             factors = tuple(P % q if i in own else 0 for i, q in enumerate(self.T.moduli))
             return self._plan(conversions=tuple(made), own=own, own_total=self.ring.rows, factors=factors)
 
-        return kept_plan(
-            self.ring, ("product", self.T, self.key_ring, self.size, self.exact, rows.total), build
-        )
+        return kept_plan(self.ring, ("product", self.T, self.key_ring, self.size, self.exact), build)
 
     def permuted_product(self, g: int) -> DigitProduct:
         """Of evaluated digits, after X -> X^g."""
@@ -152,16 +151,16 @@ def key_switch(
     if out is not None:
         result_array(compute, (*batch, 2, ring.rows, ring.n), out, x, *(() if add is None else (add,)))
         check_apart(out, key)
-    data, rows = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
+    data, _ = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
     own = to_domain(ring, x, domain, "eval")
     with compute.device_scope():
-        data, own = (a.astype(T.dtype, copy=False) for a in (data, own))
+        own = own.astype(T.dtype, copy=False)
     total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
     made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
     # With P times as much in the sums as there is to add, the division is exact for it.
     with compute.device_scope():
         more = add.astype(T.dtype, copy=False) if add is not None and domain == "eval" else None
-    compute.digit_product(switch.product(rows), (data, own), made, key, total, more)
+    compute.digit_product(switch.product(), (data, own), made, key, total, more)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)
     after = add if domain == "coef" else None

@@ -419,7 +419,7 @@ def digit_conversions(
             evaluated = _transform(S, limbs, domain) if limbs else None
             return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
 
-        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain, rows.total), build)
+        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
         if plan.target.at:
             plans.append(plan)
     return plans

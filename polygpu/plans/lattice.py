@@ -35,7 +35,7 @@ class DigitProduct:
     permutation: Permutation | None = None
     handles: Handles = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def made_rows(self) -> list[int]:
         """The rows of digits and limbs that are not own ones."""
         limbs = len(self.key_rows)

@@ -18,6 +18,7 @@ from .matmul_tiles import sum_of
 from .pointwise import Pointwise
 from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
+from .transform import MAX_GRID_Y
 from .words import Card, groups_of, word_bytes_of
 
 _FILE = "gadget.cu"
@@ -38,6 +39,7 @@ DIGIT_ROWS = Struct(
     ("offset n", U64),
     ("limbs count own_rows key_total starts_next", U32),
 )
+LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("key_row digit own_row factor", U64))
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
@@ -63,17 +65,18 @@ def digit_rows_launch(
 ) -> Launch:
     """Sums over digits that start_rows has left, modulo so many limbs, of so many values."""
     grid = items * n >> made.rows.log_block_values, limbs
-    launch = made.pass_launch("digit_rows", DIGIT_ROWS, grid, card, cbool(adds), n=n, limbs=limbs, **values)
+    launch = made.pass_launch(
+        made.rows, "digit_rows", DIGIT_ROWS, grid, card, cbool(adds), n=n, limbs=limbs, **values
+    )
     copied = 3 << made.rows.log_block_values  # of a digit and both components of the key
     return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
 
 
-def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The C struct LimbRow, of each limb a row."""
+def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[Any]]:
+    """The C struct LimbRow of each limb."""
     own = [plan.own.get(limb, (plan.digits, 0)) for limb in range(len(plan.key_rows))]
-    return np.array(
-        [(at, *o, f) for at, o, f in zip(plan.key_rows, own, plan.factors, strict=True)], np.uint64
-    )
+    rows = [(at, *o, f) for at, o, f in zip(plan.key_rows, own, plan.factors, strict=True)]
+    return np.array(rows, LIMB_ROW.dtype).view(np.uint64)
 
 
 def packed_digits(gadget: Gadget) -> bytes:
@@ -173,29 +176,25 @@ class Lattice(Pointwise, Rns, Matmul):
         """Whether digits can be multiplied by the pass that evaluates them; then they are."""
         (x, own), (*batch, _, limbs, n) = value, out.shape
         items, rows = prod(batch), plan.digits * limbs
-        name = f"{self.name} listed {items}"
-        if name not in plan.handles:
-            plan.handles[name] = listed(plan.transform, n, items * limbs, self.card)
-        made = plan.handles[name]
+        made = listed(plan.transform, n, items * limbs, self.card)
         given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
-        if made is None or not self._aligned(x, *given):
+        if made is None or len(plan.made_rows) > MAX_GRID_Y or not self._aligned(x, *given):
             return False
         self.convert_all(plan.conversions, x, digits.reshape(*batch, rows, n))
-        key_total = key.shape[-2]
 
         def recipe() -> Recipe:
             both, tables = Recipe(len(given)), plan.transform.tables
             moduli = self._moduli_of(plan.transform.basis)
 
             def make() -> tuple[tuple[Array, Array], list[Shared]]:
-                shared = self._prime_tables(tables, made.word, made.tables)
+                shared = self._prime_tables(tables, made.word, made.tables, 1)
                 pointers = np.array([self.address(table.value) for table in shared], np.uint64)
                 return (self.from_host(limb_rows(plan)), self.from_host(pointers)), shared
 
             listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
             both.used += [moduli, listing]
             where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
-            where |= {"moduli": self.address(moduli.value), "key_total": key_total}
+            where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total}
             where |= {"count": plan.digits, "own_rows": plan.own_total}
             where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
             # What is written last is read first.
@@ -206,8 +205,7 @@ class Lattice(Pointwise, Rns, Matmul):
             both.launch(launch, 0, 1, 2, 3, len(given) - 1)
             return both
 
-        key_of_call = "two passes", out.shape, key_total, more is None
-        self.run(plan.handles, key_of_call, recipe, *given)
+        self.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
         return True
 
     def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:

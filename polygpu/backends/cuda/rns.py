@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
@@ -98,19 +99,26 @@ def row_words(conversion: Conversion, sums: str) -> int:
     return 2 + (sums == "SumFloat64") + terms
 
 
-def share_of(conversion: Conversion, blocks: int, bytes_held: int, most: int, card: Card) -> int:
+def convert_blocks(conversion: Conversion, width: int, sums: str) -> int:
+    """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS in cuda/rns.cu, or about two."""
+    rows = rows_held(len(conversion.source.moduli))
+    held = width * rows * (4 if sums in _SUMS_32 else 8)
+    return 4 if not conversion.scales and rows <= 12 and held <= _FEW_BYTES else 2
+
+
+def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
     """Rows of the target that a thread computes, at most so many; `blocks` have one for each coefficient.
 
     Each finds the quotients anew. As many as let all blocks be done soonest: those that multiprocessors do
-    not hold at once wait for the others.
+    not hold at once, so many each, wait for the others.
     """
-    targets, rows = len(conversion.target.moduli), len(conversion.source.moduli)
-    if not rows:
+    targets = len(conversion.target.moduli)
+    if not conversion.source.moduli:
         return min(_OWN_ROWS, targets)
-    held = (4 if bytes_held <= _FEW_BYTES else 2) * card.multiprocessors
+    slots = held * card.multiprocessors
 
     def turns(shares: int) -> int:
-        return -(-blocks * shares // held) * (-(-targets // shares) + _SHARE_BEGINS)
+        return -(-blocks * shares // slots) * (-(-targets // shares) + _SHARE_BEGINS)
 
     return -(-targets // min(range(-(-targets // most), targets + 1), key=turns))
 
@@ -134,11 +142,9 @@ def convert_launch(
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
     threads = items * n // width
-    bytes_held = width * rows_held(rows) * (4 if sums in _SUMS_32 else 8)
     row_bytes = MODULUS_BYTES + 8 * row_words(conversion, sums)
-    share = share_of(
-        conversion, parts * -(-threads // THREADS), bytes_held, max(1, _ROWS_BYTES // row_bytes), card
-    )
+    blocks, held = parts * -(-threads // THREADS), convert_blocks(conversion, width, sums)
+    share = share_of(conversion, blocks, held, max(1, _ROWS_BYTES // row_bytes), card)
     shares = -(-targets // share)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
@@ -177,12 +183,19 @@ class Listed(NamedTuple):
         return columns, rows
 
     def pass_launch(
-        self, kernel: str, struct: Struct, grid: tuple[int, int], card: Card, /, *flags: str, **values: Any
+        self,
+        passed: Pass,
+        kernel: str,
+        struct: Struct,
+        grid: tuple[int, int],
+        card: Card,
+        /,
+        *flags: str,
+        **values: Any,
     ) -> Launch:
-        """A pass by one of its kernels: so many blocks of threads, for each of so many rows."""
-        first = kernel == "start_rows"
-        passed, offsets = self.columns if first else self.rows, table_offsets(self.tables, self.word)
-        starts, offset = leaves_room(grid, passed.threads, card), offsets[0 if first else 1]
+        """One of the passes by a kernel for it: so many blocks of threads, for each of so many rows."""
+        offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
+        starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
         name = f"{kernel}<{', '.join((self.word, passed.shape, *flags))}>"
         shared = passed.shared_values * word_bytes_of(self.word)
@@ -191,16 +204,21 @@ class Listed(NamedTuple):
 
 def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
     """Where the second pass has so many rows, modulo limbs of a plan; None where other kernels must do it."""
-    size, log_points = plan.basis.dtype.itemsize, plan.points.bit_length() - 1
-    words = {word_of(q, size, card) for q in plan.basis.moduli}
+    if plan.points < n:
+        return None
+    return _listed(plan.basis.moduli, plan.basis.dtype.itemsize, plan.points, count, card)
+
+
+@lru_cache(maxsize=256)
+def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> Listed | None:
+    words, log_points = {word_of(q, size, card) for q in moduli}, points.bit_length() - 1
     word = words.pop()
-    if words or word_bytes_of(word) != size or plan.points < n or log_points not in _LOG_POINTS:
+    if words or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
         return None
     length = min(8, log_points // 2)
     # Columns of 16 values a thread are longer than of 8, and two rounds. They are 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
-    log_columns = 3 + log_width
-    columns = Pass(0, length, log_columns, 0, log_values, log_width)
+    columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
     # Where there are fewer warps than multiprocessors run at once, more threads share a row.
     small = count << log_points < card.multiprocessors << _LOG_FEW
@@ -328,7 +346,7 @@ class Rns(Transform):
     ) -> Recipe:
         """Of x, own and the result, operands of these numbers: conversions, their transforms, the sum.
 
-        Several are alike; of one alone there are own rows.
+        Several are alike and have no own rows.
         """
         recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
         befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
@@ -394,7 +412,7 @@ class Rns(Transform):
         *batch, total, n = shape
 
         def make() -> tuple[tuple[Array, ...], list[Shared]]:
-            tables = self._prime_tables(primes, made.word, made.tables)
+            tables = self._prime_tables(primes, made.word, made.tables, 1)
             pointers = [self.address(table.value) for table in tables]
             moduli = modulus_constants([p.modulus for p in primes])
             lists = (np.array(x, np.uint64) for x in (places, pointers))
@@ -406,7 +424,15 @@ class Rns(Transform):
         where = dict(zip(names, map(self.address, shared.value), strict=True))
         blocks = prod(batch) * n >> made.columns.log_block_values
         launch = made.pass_launch(
-            "start_rows", START, (blocks, len(places)), self.card, x=0, n=n, x_rows=total, **where
+            made.columns,
+            "start_rows",
+            START,
+            (blocks, len(places)),
+            self.card,
+            x=0,
+            n=n,
+            x_rows=total,
+            **where,
         )
         recipe.used.append(shared)
         recipe.launch(launch, number)
@@ -433,18 +459,21 @@ class Rns(Transform):
             return False  # where what the first pass leaves is still in the cache, this is faster
         primes = [prime for plan in plans for prime in plan.tables]
         where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
-        own_at, own_factors, own_rows = (
-            (first.own.at, first.own_factors, first.own.total) if first.own else ((), (), 0)
-        )
+        where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
+        where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
+        if first.own is not None:
+            numbers_of = first.own.at, first.own_factors
 
-        def make() -> tuple[Array, ...]:
-            return tuple(self.from_host(np.array(x, np.uint64)) for x in (own_at, own_factors))
+            def make() -> tuple[Array, ...]:
+                return tuple(self.from_host(np.array(x, np.uint64)) for x in numbers_of)
 
-        own = self._kept(first.handles, "own rows", lambda: (make(), ()))
-        where |= dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
-        where |= {"own": 0, "x": 0, "n": n, "own_rows": own_rows, "x_rows": total}
+            own = self._kept(first.handles, "own rows", lambda: (make(), ()))
+            recipe.used.append(own)
+            where |= dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
+            where["own_rows"] = first.own.total
         blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
-        launch = made.pass_launch("finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where)
-        recipe.used.append(own)
+        launch = made.pass_launch(
+            made.rows, "finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where
+        )
         recipe.launch(launch, *numbers)
         return True

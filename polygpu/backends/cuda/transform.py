@@ -28,7 +28,7 @@ from .launch import (
 from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
 from .words import MAX_LIMBS, Card, Group, arithmetic_of, groups_of, twiddle_bytes_of, word_bytes_of
 
-_MAX_GRID_Y = 65535
+MAX_GRID_Y = 65535
 
 TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)))
 PASS = Struct(
@@ -110,7 +110,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
     log_parts = rows.log_degree - passed.log_block_values
     # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
     large = 8 * rows.limbs * passed.entries * twiddle_bytes_of(rows.word) > card.l2_bytes
-    if large and log_parts >= 0 and rows.limbs << log_parts <= _MAX_GRID_Y:
+    if large and log_parts >= 0 and rows.limbs << log_parts <= MAX_GRID_Y:
         return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
     return tiles, (-(-tiles >> passed.log_rows), 1)
 
@@ -284,30 +284,31 @@ class Transform(Launcher):
         return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
 
     def _prime_tables(
-        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2
     ) -> list[Shared]:
-        """The tables of primes for some passes, made for those that have none."""
-        name = f"{self.name} {_tables_key(word, passes)}"
+        """The tables of primes for some passes, forward or both ways, made for those that have none."""
+        name = f"{self.name} {_tables_key(word, passes)} {directions}"
         missing = [p for p in primes if name not in p.handles]
         if missing:
-            tables, filling = self._make_tables(missing, word, passes)
+            tables, filling = self._make_tables(missing, word, passes, directions)
             for prime, table in zip(missing, tables, strict=True):
                 made = self._share(table, (filling,))
                 prime.handles.setdefault(name, made)  # another thread may have been faster
         return [p.handles[name] for p in primes]
 
     def _make_tables(
-        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...]
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
     ) -> tuple[list[Array], Shared]:
         """Memory for the tables of primes, and what fills it at its first use."""
         points, kind = primes[0].points, primes[0].kind
         bits = points.bit_length() - (1 if kind == "negacyclic" else 2)
         offsets = table_offsets(passes, word)
         moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
-        tables: list[Array] = [self.xp.empty(offsets[-1], np.uint8) for _ in primes]
+        size = offsets[directions * len(passes)]
+        tables: list[Array] = [self.xp.empty(size, np.uint8) for _ in primes]
         pointers = self.from_host(np.array([self.address(x) for x in tables], np.uint64))
         launches, kept = list[Launch](), [moduli, pointers, *tables]
-        for direction, sign in enumerate((1, -1)):
+        for direction, sign in enumerate((1, -1)[:directions]):
             factors = np.ones((len(primes), max(bits, 1)), np.uint64)
             scale = np.ones(len(primes), np.uint64)
             for i, prime in enumerate(primes):
