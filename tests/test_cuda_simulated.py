@@ -568,6 +568,28 @@ with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
         for c, keys, exponents, expected in cases:
             assert lattice.blind_rotate(c.to("cuda"), keys.to("cuda"), exponents, 7).cpu() == expected
 """
+KEY_SWITCHES = """
+from dataclasses import replace
+from cudasim import simulated_cuda
+import polygpu as pg
+from polygpu import backends, lattice
+
+cases = []
+shapes = (30, 10, 3, 2), (31, 11, 2, 1), (50, 12, 2, 1), (60, 10, 3, 2), (30, 15, 2, 1)
+for bits, log_n, limbs, size in shapes:
+    R = pg.Ring(1 << log_n, pg.ntt_primes(1 << log_n, bits, limbs + size))
+    Q, P = R[:limbs], R[limbs:]
+    x, key = Q.random(seed=1).ntt(), R.random((-(-limbs // size), 2), seed=2).ntt()
+    add = Q.random(2, seed=3).ntt()
+    cases.append((x, key, size, P, add, lattice.key_switch(x, key, size, P, add=add)))
+with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
+    backend = backends.get_backend("cuda:0")
+    for multiprocessors in (1, 132):  # of many rows, and of few
+        backend.card = replace(backend.card, multiprocessors=multiprocessors)
+        for x, key, size, P, add, expected in cases[: 5 if multiprocessors > 1 else 4]:
+            found = lattice.key_switch(x.to("cuda"), key.to("cuda"), size, P, add=add.to("cuda"))
+            assert found.cpu() == expected
+"""
 # The longest first.
 CHECKED = {
     "products of integers, thread": OF_MATRICES + OF_INTEGERS,
@@ -576,6 +598,8 @@ CHECKED = {
     "FFTs, thread": "IN_PLACE = False" + FFTS,
     "FFTs in place, thread": "IN_PLACE = True" + FFTS,
     "products at points, address": OF_MATRICES + AT_POINTS,
+    "key switches, thread": KEY_SWITCHES,
+    "key switches, address": KEY_SWITCHES,
     "rotations, thread": ROTATIONS,
     "rotations, address": ROTATIONS,
 }

@@ -51,7 +51,7 @@ from oracle import (
 from test_multiply import DIGITS
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, ntt_primes
+from polygpu import Poly, Ring, fft, lattice, ntt_primes
 from polygpu.backends import cuda, get_backend
 from polygpu.backends.cuda.matmul_tiles import has_digits, matmul_method
 from polygpu.backends.cuda.words import Card
@@ -997,3 +997,31 @@ def test_nothing_leaks() -> None:
     calls()
     gc.collect()
     assert pool.used_bytes() == used
+
+
+# ---- lattices ----
+
+
+@pytest.mark.parametrize(("bits", "log_n", "size"), [(30, 10, 2), (50, 12, 1), (60, 11, 2), (50, 15, 1)])
+def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
+    """What the checkers of CUDA look at: rows within a warp and of several, few rows and many."""
+    T = Ring(1 << log_n, ntt_primes(1 << log_n, bits, 3 + size))
+    Q, special = T[:3], T[3:]
+    x, key, add = drawn(Q, (), 1).ntt(), drawn(T, (-(-3 // size), 2), 2).ntt(), drawn(Q, (2,), 3).ntt()
+    expected = lattice.key_switch(x, key, size, special, add=add)
+    for multiprocessors in (1, 132):
+        with card_of(multiprocessors):
+            found = lattice.key_switch(x.to(GPU), key.to(GPU), size, special, add=add.to(GPU))
+        same(found, expected)
+
+
+@pytest.mark.parametrize(("bits", "n", "k"), [(31, 1024, 2), (50, 512, 3), (60, 256, 1)])
+def test_sanitizer_of_rotations(bits: int, n: int, k: int) -> None:
+    """One ciphertext in a block of threads, of few ciphertexts and of many."""
+    R = Ring(n, ntt_primes(n, bits))
+    c, keys = drawn(R, (2, k), 1), drawn(R, (2, k, 2, k), 2).ntt()
+    exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])
+    expected = lattice.blind_rotate(c, keys, exponents, 7)
+    for multiprocessors in (1, 132):
+        with card_of(multiprocessors):
+            same(lattice.blind_rotate(c.to(GPU), keys.to(GPU), exponents, 7), expected)
