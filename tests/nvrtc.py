@@ -192,7 +192,7 @@ def convert_launches(card: Card) -> Iterator[Launch]:
 
 def listed_launches(card: Card) -> Iterator[Launch]:
     """Transforms of listed rows, sums with others and over digits: of each word, of few rows and of many."""
-    for modulus, log_n, count in product(MODULI, range(10, 18), (1, 99)):
+    for modulus, log_n, count in product(MODULI, (10, 13, 16, 17), (1, 99)):
         plan = NttPlan(basis_of((modulus,)), 1 << log_n, "negacyclic", 1, ())
         made = rns.listed(plan, 1 << log_n, count, card)
         if made is None:
