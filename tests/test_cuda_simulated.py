@@ -195,7 +195,7 @@ def test_groups_of_limbs_in_several_passes(bits, lag, monkeypatch):
     """Also where columns of 30-bit limbs lie in 64 bits, and two passes flow."""
     monkeypatch.setattr(cuda.transform, "split_passes", pieces((2, 5, 0), (5, 4, 0), (4, 0, 5)))
     monkeypatch.setattr(cuda.transform, "flow_lag", lambda *_: lag)
-    monkeypatch.setattr(cuda.transform, "_MAX_GRID_Y", 65535 if lag else 0)
+    monkeypatch.setattr(cuda.transform, "MAX_GRID_Y", 65535 if lag else 0)
     with simulated("rtx3090", order="random", seed=lag, concurrent_blocks=3):
         ring = chain(1 << 11, bits)
         check_products(ring)
@@ -701,8 +701,6 @@ def one_pass(x, moduli, table, tiles, log_degree):
         "tiles": tiles,
         "limbs": 1,
         "gap": 0,
-        "run": 1,
-        "skip": 0,
         "log_degree": log_degree,
         "log_blocks": 0,
     }
