@@ -40,7 +40,7 @@ struct Sum31 : SumOfIntegers<u32> {
         const u32 r = x * (u32)y + __umulhi(x, (u32)(y >> 32)) * m.minus_q32;
         return reduce_once_by(r, m.minus_q32);
     }
-    PG_DEVICE void add(u32 x, u32 y) { add_product(sum, x, y); }
+    PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
     // A word below q stays: less q it wraps to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
@@ -56,6 +56,7 @@ struct Sum31 : SumOfIntegers<u32> {
 // q < 2^30, in 64 bits: 15 products and a residue.
 struct Sum30 : Sum31 {
     static constexpr int STEPS = 15;
+    PG_DEVICE void add(u32 x, u32 y) { add_product(sum, x, y); }
     PG_DEVICE void settle(const Modulus &m) { sum = value(m); }
 };
 
