@@ -26,7 +26,7 @@ struct Complex128 {
     using Value = Complex<double>;
     using Twiddle = Complex<double>;
     using Bounds = Canonical;
-    static constexpr int GROUPED = 0;
+    static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
     PG_DEVICE explicit Complex128(const Modulus &) {}
 

@@ -39,9 +39,9 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
 // Digits that start_rows has left: here are the stages of the rows (ntt_rows.cu). Of digits (items, count, limbs, n)
 // and a key (count or more, 2, key_total, n): y (items, 2, limbs, n). Modulo a limb of its own digit the value is read
 // instead, own (items, own_rows, n), which is evaluated. With ADDS the sums begin with multiples of `more` (items, 2,
-// own_rows, n). grid: blocks of a row, by item, in x; limbs, the last one first, which
-// start_rows has written last, in y. block: R::THREADS. dynamic
-// shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long as the block's part of a row.
+// own_rows, n). grid: blocks of a row, by item, in x; limbs in y, the last one first, which start_rows has written
+// last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long
+// as the block's part of a row.
 //
 // While a block works on a digit, what it wants of the next one comes to shared memory, each thread copying its chunks.
 struct LimbRow {

@@ -153,13 +153,12 @@ def key_switch(
         check_apart(out, key)
     data, _ = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
     own = to_domain(ring, x, domain, "eval")
-    with compute.device_scope():
-        own = own.astype(T.dtype, copy=False)
-    total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
-    made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
     # With P times as much in the sums as there is to add, the division is exact for it.
     with compute.device_scope():
+        own = own.astype(T.dtype, copy=False)
         more = add.astype(T.dtype, copy=False) if add is not None and domain == "eval" else None
+    total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
+    made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
     compute.digit_product(switch.product(), (data, own), made, key, total, more)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)

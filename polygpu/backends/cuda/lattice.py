@@ -187,9 +187,8 @@ class Lattice(Pointwise, Rns, Matmul):
             moduli = self._moduli_of(plan.transform.basis)
 
             def make() -> tuple[tuple[Array, Array], list[Shared]]:
-                shared = self._prime_tables(tables, made.word, made.tables, 1)
-                pointers = np.array([self.address(table.value) for table in shared], np.uint64)
-                return (self.from_host(limb_rows(plan)), self.from_host(pointers)), shared
+                pointers, shared = self._table_pointers(tables, made)
+                return (self.from_host(limb_rows(plan)), pointers), shared
 
             listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
             both.used += [moduli, listing]

@@ -395,6 +395,11 @@ class Rns(Transform):
 
     # ---- transforms of listed rows ----
 
+    def _table_pointers(self, primes: Sequence[PrimeTables], made: Listed) -> tuple[Array, list[Shared]]:
+        """Where the tables of primes lie, an array on the device; the tables."""
+        tables = self._prime_tables(primes, made.word, made.tables, 1)
+        return self.from_host(np.array([self.address(table.value) for table in tables], np.uint64)), tables
+
     def _start_listed(
         self,
         recipe: Recipe,
@@ -412,11 +417,9 @@ class Rns(Transform):
         *batch, total, n = shape
 
         def make() -> tuple[tuple[Array, ...], list[Shared]]:
-            tables = self._prime_tables(primes, made.word, made.tables, 1)
-            pointers = [self.address(table.value) for table in tables]
-            moduli = modulus_constants([p.modulus for p in primes])
-            lists = (np.array(x, np.uint64) for x in (places, pointers))
-            return tuple(map(self.from_host, (moduli, *lists))), tables
+            pointers, tables = self._table_pointers(primes, made)
+            lists = modulus_constants([p.modulus for p in primes]), np.array(places, np.uint64)
+            return (*map(self.from_host, lists), pointers), tables
 
         key = f"listed {made.word} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
         shared = self._kept(handles, key, make)
