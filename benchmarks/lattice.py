@@ -53,6 +53,7 @@ from .tables import shape as shape_text
 KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
 MOST_CALLS = 24  # in a graph
 GALOIS = 5  # X -> X^5
+BY_FFT = "external product by FFT"
 
 
 @dataclass(frozen=True)
@@ -272,12 +273,25 @@ def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case
 
 
 def product_cases(device: str, batch: int) -> Iterator[Case]:
-    """An external product with the gadget of the example, and its transforms."""
+    """An external product with the gadget of the example, and its transforms; the same by FFT."""
     scheme = TFHE()
-    R, (bits, levels) = scheme.ring, scheme.digits
+    R, levels = scheme.ring, scheme.digits[1]
+    yield product_case("external product", device, batch, R, R.modulus.bit_length())
+    down, up = R.random((batch, 2), seed=3), R.random((batch, 2 * levels), seed=4)
     params: Params = {"n": R.n, "bits": scheme.bits, "limbs": 1, "levels": levels, "batch": batch}
-    ggsw, c = R.random((2, levels, 2), seed=1).ntt(), R.random((batch, 2), seed=2)
-    matrix, x = ggsw.to(device), c.to(device)
+    if device != "cpu":
+        params |= gpu_params(R, f"CUDA graph of {GRAPH_CALLS}")
+    yield transforms_case("external product", params, device, down, up)
+    for bits in (32, 64):
+        yield product_case(BY_FFT, device, batch, pg.Ring(R.n, 2**bits), bits)
+
+
+def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Case:
+    """With a prepared matrix, and digits as in the example."""
+    bits, levels = TFHE().digits
+    params: Params = {"n": R.n, "bits": log_q, "limbs": 1, "levels": levels, "batch": batch}
+    ggsw, c = R.random((2, levels, 2), seed=1), R.random((batch, 2), seed=2)
+    own, matrix, x = lattice.prepare(ggsw, bits), lattice.prepare(ggsw.to(device), bits), c.to(device)
     out = lattice.external_product(matrix, x, bits)
     calls = 1 if device == "cpu" else MOST_CALLS
 
@@ -286,18 +300,15 @@ def product_cases(device: str, batch: int) -> Iterator[Case]:
 
     def verify(values: NDArray[Any]) -> bool:  # of a batch on the CPU, the first and the last
         if device != "cpu":
-            return np.array_equal(values, residues(lattice.external_product(ggsw, c, bits)))
+            return np.array_equal(values, residues(lattice.external_product(own, c, bits)))
         return is_of(R, partial(external, ggsw, c, bits), values[sorted({0, batch - 1})])
 
     if device != "cpu":
         params |= gpu_params(R, f"CUDA graph of {calls}")
+        params |= {"word": "c128"} if op == BY_FFT else {}
     run = pg.capture(work, x)
     poison(out)
-    yield Case("external product", "polygpu", params, run, verify, 2 * batch * R.n, residues, calls)
-    down, up = R.random((batch, 2), seed=3), R.random((batch, 2 * levels), seed=4)
-    if device != "cpu":
-        params |= gpu_params(R, f"CUDA graph of {GRAPH_CALLS}")
-    yield transforms_case("external product", params, device, down, up)
+    return Case(op, "polygpu", params, run, verify, 2 * batch * R.n, residues, calls)
 
 
 @cache
@@ -386,6 +397,7 @@ CPU_LINES = (
     beside(RELIN, RELIN, "ms", 0.6, 1.75, {"n": 2**13, "limbs": 4}),
     *(beside(RELIN, RELIN, "ms", None, 1.75, {"n": n}) for n in (2**14, 2**15, 2**16)),
     beside(EXTERNAL, EXTERNAL, "us", None, 2, {}),
+    Line(BY_FFT, BY_FFT, "us"),
     Line("bootstrap of 2 bits", "bootstrap", "ms", 12, only={"batch": 1}),
     Line("bootstrap of 2 bits", "bootstrap", "ms", only={"batch": 16}),
     Line("encode", "encode", "ms"),
@@ -400,6 +412,7 @@ GPU_LINES = (
         for s in GPU_SHAPES
     ),
     beside(EXTERNAL, EXTERNAL, "us", None, 2, {}),
+    Line(BY_FFT, BY_FFT, "us"),
     Line("bootstrap of 2 bits", "bootstrap", "us", only={"batch": 1}),
     Line("bootstrap of 2 bits", "bootstrap", "us", 136_533, only={"batch": 4096}),  # 30,000 a second
     Line("encode", "encode", "us"),

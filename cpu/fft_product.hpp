@@ -115,13 +115,13 @@ template <class T, class R> struct FftProductRow {
         return R::load_words(edge);
     }
     // The digits of WIDTH residues to rows z, z + points, ...: the low `width` bits with their sign, then what remains
-    PG_INLINE void split_vector(I x, double *z) const {
+    PG_INLINE void split_vector(I x, unsigned digits, double *z) const {
         const I one = Words::splat(1), rounding = Words::splat(ROUNDING_BITS);
         const unsigned unused = 64 - row.width;
         x = R::centred(x, Words::splat(m.last / 2), Words::splat(m.q));
-        for (unsigned i = 0; i < row.digits; ++i, z += 2 * points) {
+        for (unsigned i = 0; i < digits; ++i, z += 2 * points) {
             I digit = x;
-            if (i + 1 < row.digits) {
+            if (i + 1 < digits) {
                 digit = R::right_signed(R::left(x, unused), unused);
                 x = Words::add(R::right_signed(x, row.width), R::both(R::right(x, row.width - 1), one));
             }
@@ -129,10 +129,28 @@ template <class T, class R> struct FftProductRow {
         }
     }
     // Number j of a row is digit j + i * digit j + points.
-    void split(const T *x, Complex *z) const {
+    void split(const T *x, unsigned digits, Complex *z) const {
         for (size_t j = 0; j < points; j += WIDTH) {
-            split_vector(residues(x, j), &z[j].re);
-            split_vector(residues(x, j + points), &z[j].re + WIDTH);
+            split_vector(residues(x, j), digits, &z[j].re);
+            split_vector(residues(x, j + points), digits, &z[j].re + WIDTH);
+        }
+    }
+    // A complex twiddle has no quotient, and its inverse is its conjugate: one table stands for all four.
+    Row<Complex> rows() const {
+        const Complex *const w = row.twiddles;
+        return {nullptr, {w, w}, {w, w}, points, 1, row.block, row.stop};
+    }
+    void transform(const T *x, unsigned digits, Complex *z) const {
+        split(x, digits, z);
+        const Row<Complex> r = rows();
+        for (unsigned i = 0; points > 1 && i < digits && !stopped(row.stop); ++i)
+            Transform(r, {}).template forward<false>(z + i * points, z + i * points, points, 1);
+    }
+    void add_products(const Complex *x, const Complex *y, Complex *sums) const {
+        for (size_t j = 0; j < points; j += WIDTH) {
+            const typename Lanes::V factor = Lanes::load(x + j);
+            for (size_t at = j, k = 0; k < row.sums; ++k, at += points)
+                Lanes::store(sums + at, Lanes::mul_add(factor, Lanes::load(y + at), Lanes::load(sums + at)));
         }
     }
 
@@ -253,20 +271,15 @@ template <class T, class R> struct FftProductRow {
     }
 
     void multiply(const T *a, const T *b, Complex *z, T *y) const {
-        const unsigned operands = a == b ? 1 : 2;
-        split(a, z);
-        if (operands == 2) split(b, z + row.digits * points);
-        // A complex twiddle has no quotient, and its inverse is its conjugate: one table stands for all four.
-        const Complex *w = row.twiddles;
-        const Row<Complex> r{nullptr, {w, w}, {w, w}, points, 1, row.block, row.stop};
-        const Transform transform(r, {});
-        if (points > 1)
-            for (unsigned i = 0; i < operands * row.digits && !stopped(row.stop); ++i)
-                transform.template forward<false>(z + i * points, z + i * points, points, 1);
+        transform(a, row.digits, z);
+        if (a != b) transform(b, row.digits, z + row.digits * points);
         convolve_digits(z, a == b);
-        if (points > 1)
-            for (unsigned k = 0; k < row.sums && !stopped(row.stop); ++k)
-                transform.template inverse<true>(z + k * points, z + k * points, points, 1);
+        compose(z, y);
+    }
+    void compose(Complex *z, T *y) const {
+        const Row<Complex> r = rows();
+        for (unsigned k = 0; points > 1 && k < row.sums && !stopped(row.stop); ++k)
+            Transform(r, {}).template inverse<true>(z + k * points, z + k * points, points, 1);
         const V scale = R::splat(1 / (double)points);
         if ((m.q & m.last) == 0) compose_power_of_two(z, y, scale);
         else if (R::FUSED && m.bits <= 32) compose_short(z, y, scale);
@@ -278,7 +291,18 @@ template <class T, class R> struct FftProductRow {
 template <class T, class R> void product_row(const T *a, const T *b, Complex *z, T *y, const ProductRow &row) {
     FftProductRow<T, R>(row).multiply(a, b, z, y);
 }
-template <class T, class R> constexpr ProductKernels<T> product_kernels() { return {product_row<T, R>, 4 * R::WIDTH}; }
+template <class T, class R> void transform_digits(const T *x, unsigned digits, Complex *z, const ProductRow &row) {
+    FftProductRow<T, R>(row).transform(x, digits, z);
+}
+template <class T, class R> void add_spectra(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row) {
+    FftProductRow<T, R>(row).add_products(x, y, sums);
+}
+template <class T, class R> void compose_sums(Complex *sums, T *y, const ProductRow &row) {
+    FftProductRow<T, R>(row).compose(sums, y);
+}
+template <class T, class R> constexpr ProductKernels<T> product_kernels() {
+    return {product_row<T, R>, transform_digits<T, R>, add_spectra<T, R>, compose_sums<T, R>, 4 * R::WIDTH};
+}
 
 }  // namespace
 }  // namespace pg

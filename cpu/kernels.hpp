@@ -73,8 +73,8 @@ struct Complex {
     double re, im;
 };
 
-// An exact product of one limb: centred residues x are sums of digits d_i 2^(width i), |d_i| <= 2^(width - 1), and
-// polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points.
+// Exact products of one limb: centred residues x are sums of digits d_i 2^(width i), |d_i| <= 2^(width - 1), and
+// polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, the spectra.
 struct ProductRow {
     const Modulus *modulus;
     const Complex *twiddles;  // w by node of the tree under X^(length/2) - i; entry 0 is 1
@@ -82,7 +82,7 @@ struct ProductRow {
     size_t length;
     size_t block;  // points that stay in the cache
     unsigned digits, width;
-    unsigned sums;              // sum k, of the products of digits i and k - i, is wanted for k < sums; of q = 2^e only
+    unsigned sums;              // sum k, of products of digits i and k - i, is wanted for k < sums; of q = 2^e only
                                 // where 2^(width k) < q
     unsigned group;             // so many neighbouring sums with weights 1, 2^width, ... are below 2^61 together
     const u64 *weight, *shoup;  // 2^(width group i) mod q of group i, and for q < 2^62 their Shoup quotients
@@ -95,6 +95,12 @@ template <class T> struct ProductKernels {
     // y = a * b mod X^length + 1, `length` canonical residues; a is b for a square; y may overlap a and b
     // scratch: 2 * digits * length/2 numbers
     void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
+    // z = the spectra of so many digits of x, the last of which is all that is left
+    void (*transform)(const T *x, unsigned digits, Complex *z, const ProductRow &row);
+    // sum_k += x y_k, row.sums spectra
+    void (*add_products)(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row);
+    // y = the residues of the sums, which are lost
+    void (*compose)(Complex *sums, T *y, const ProductRow &row);
     size_t least_length;  // a shorter product goes to the portable kernels
 };
 

@@ -1,6 +1,7 @@
 #include "lattice.hpp"
 
 #include <algorithm>
+#include <complex>
 #include <cstring>
 
 #include "dispatch.hpp"
@@ -104,15 +105,24 @@ void DigitProduct::run(const Array &digits, const Array &own, const Array &key, 
 
 // ---- gadgets ----
 
-GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, unsigned bits, unsigned levels)
-    : basis_(basis), transform_(transform) {
+GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
+                             unsigned levels)
+    : basis_(basis), transform_(transform), product_(product) {
     require(basis.rows() == 1 && !basis.wide(), "GadgetProduct: one modulus of at most 2^64");
     require(!transform || transform->basis().rows() == 1, "GadgetProduct: a transform of one limb");
+    require(!transform || !product, "GadgetProduct: a transform or products by FFT");
     const Modulus &m = basis.moduli()[0];
     require(bits && levels && bits <= 64 && (u64)bits * levels <= 64, "GadgetProduct: digits of more than 64 bits");
     require((u128)1 << (bits * levels) <= (m.q ? m.q : (u128)1 << 64), "GadgetProduct: more digits than q has");
     gadget_ = make_gadget(m.q, bits, levels, basis.narrow() ? 32 : 64);
+    if (product) {
+        const ProductRow row = product->row(0, Worker{nullptr});
+        require(row.digits == row.sums, "GadgetProduct: a sum for each digit");
+    }
 }
+
+// Complex numbers of a polynomial's digits, transformed
+size_t GadgetProduct::spectra() const { return product_->row(0, Worker{nullptr}).sums * product_->length() / 2; }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
     const size_t n = last(out), levels = gadget_.levels;
@@ -126,26 +136,50 @@ template <class T> void GadgetProduct::decompose_words(const Array &x, const Out
     });
 }
 
-// Components of ciphertexts c and out, by `count` matrices for all of them.
+template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &out) const {
+    require(product_ && x && x.itemsize() == sizeof(T) && last(x) == product_->degree() &&
+                out.hold<std::complex<double>>() && out.size() == x.size() / product_->degree() * spectra(),
+            "prepare: wrong dtype or shape");
+    const size_t n = product_->degree();
+    const T *const rows = (const T *)x.data();
+    Complex *const result = (Complex *)out.data();
+    for_each_row(x.size() / n, isa_slowness() * seconds_transform(n), [&](size_t i, const Worker &worker) {
+        const ProductRow row = product_->row(0, worker);
+        product_kernels<T>(product_->length()).transform(rows + i * n, row.digits, result + i * spectra(), row);
+    });
+}
+
+// Of ciphertexts c and out, by `count` matrices for all of them.
 template <class T>
-size_t GadgetProduct::components(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
-    require(transform_ && out.ndim() >= 3 && last(out) == transform_->degree(), "GadgetProduct: wrong shape");
+GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
+    require(transform_ || product_, "GadgetProduct: digits alone");
+    const size_t n = transform_ ? transform_->degree() : product_->degree();
+    require(out.ndim() >= 3 && last(out) == n, "GadgetProduct: wrong shape");
     result_of<T>(out, 1);
-    const size_t k = out.shape(out.ndim() - 3), n = last(out);
+    const size_t k = out.shape(out.ndim() - 3), levels = gadget_.levels;
     require(k && c && c.itemsize() == sizeof(T) && c.size() == out.size() && last(c) == n,
             "GadgetProduct: wrong dtype or shape");
-    require(ggsws && ggsws.itemsize() == sizeof(T) && ggsws.size() == count * k * gadget_.levels * k * n,
+    require(ggsws && ggsws.itemsize() == (transform_ ? sizeof(T) : sizeof(Complex)) &&
+                ggsws.size() == count * k * levels * k * (transform_ ? n : spectra()),
             "GadgetProduct: a matrix of another shape");
-    return k;
+    const double seconds = isa_slowness() * (double)(k * (levels + 1)) * seconds_transform(n);
+    if (transform_) return {k, n, (k + levels) * n * sizeof(T), seconds};
+    const size_t numbers = k * spectra() + product_->length() / 2;
+    return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
 }
 
-template <class T> size_t GadgetProduct::scratch(size_t components) const {
-    return (components + gadget_.levels) * transform_->degree() * sizeof(T);
+// By matrix `index` of some.
+template <class T>
+void GadgetProduct::multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
+                                  const Worker &worker) const {
+    const size_t k = item.components, rows = index * k * gadget_.levels * k;
+    if (transform_) transform_product((const T *)ggsws + rows * item.n, c, out, k, (T *)room, worker);
+    else fft_product((const Complex *)ggsws + rows * spectra(), c, out, k, (Complex *)room, worker);
 }
 
 template <class T>
-void GadgetProduct::multiply_item(const T *ggsw, const T *c, T *out, size_t components, T *room,
-                                  const Worker &worker) const {
+void GadgetProduct::transform_product(const T *ggsw, const T *c, T *out, size_t components, T *room,
+                                      const Worker &worker) const {
     const size_t n = transform_->degree(), levels = gadget_.levels;
     const Modulus &m = basis_.moduli()[0];
     T *const sums = room, *const digits = sums + components * n;
@@ -162,49 +196,70 @@ void GadgetProduct::multiply_item(const T *ggsw, const T *c, T *out, size_t comp
     for (size_t j = 0; j < components; ++j) transform_->inverse_row(sums + j * n, out + j * n, 0, worker);
 }
 
+template <class T>
+void GadgetProduct::fft_product(const Complex *ggsw, const T *c, T *out, size_t components, Complex *room,
+                                const Worker &worker) const {
+    const size_t n = product_->degree(), levels = gadget_.levels, size = spectra();
+    const ProductRow row = product_->row(0, worker);
+    const ProductKernels<T> &kernels = product_kernels<T>(product_->length());
+    Complex *const sums = room, *const digit = sums + components * size;
+    T *const digits = (T *)(digit + product_->length() / 2), *const linear = digits + levels * n;
+    std::memset((void *)sums, 0, components * size * sizeof(Complex));
+    for (size_t i = 0; i < components; ++i) {
+        integer_kernels().decompose(c + i * n, digits, n, gadget_);
+        for (size_t level = 0; level < levels; ++level, ggsw += components * size) {
+            kernels.transform(digits + level * n, 1, digit, row);
+            for (size_t j = 0; j < components; ++j) kernels.add_products(digit, ggsw + j * size, sums + j * size, row);
+        }
+    }
+    for (size_t j = 0; j < components; ++j) product_->compose_row(sums + j * size, linear, out + j * n, row);
+}
+
 template <class T> void GadgetProduct::multiply_words(const Array &ggsw, const Array &c, const Out &out) const {
-    const size_t k = components<T>(c, out, ggsw, 1), n = last(out), items = out.size() / (k * n);
-    const T *const matrix = (const T *)ggsw.data(), *const x = (const T *)c.data();
+    const Item item = item_of<T>(c, out, ggsw, 1);
+    const size_t size = item.components * item.n;
+    const T *const x = (const T *)c.data();
     T *const y = (T *)out.data();
-    const double seconds = isa_slowness() * (double)(k * (gadget_.levels + 1)) * seconds_transform(n);
-    for_each_row(items, seconds, [&](size_t i, const Worker &worker) {
-        multiply_item(matrix, x + i * k * n, y + i * k * n, k, (T *)worker.scratch(scratch<T>(k)), worker);
+    for_each_row(out.size() / size, item.seconds, [&](size_t i, const Worker &worker) {
+        multiply_item(ggsw.data(), 0, x + i * size, y + i * size, item, worker.scratch(item.scratch), worker);
     });
 }
 
 template <class T>
 void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
     require(exponents.ndim() >= 1 && exponents.hold<i64>() && last(exponents) >= 1, "rotate: exponents of int64");
-    const size_t count = last(exponents) - 1, k = components<T>(c, out, ggsws, count), n = last(out);
-    const size_t items = out.size() / (k * n), size = k * gadget_.levels * k * n;
+    const size_t count = last(exponents) - 1;
+    const Item item = item_of<T>(c, out, ggsws, count);
+    const size_t k = item.components, n = item.n, size = k * n, items = out.size() / size;
     require(exponents.size() == items * (count + 1), "rotate: exponents of another shape");
-    const bool negacyclic = transform_->negacyclic();
+    const bool negacyclic = transform_ ? transform_->negacyclic() : product_->negacyclic();
     const u64 order = negacyclic ? 2 * n : n;
     const i64 *const powers = (const i64 *)exponents.data();
     for (size_t i = 0; i < exponents.size(); ++i)
         require(powers[i] >= 0 && (u64)powers[i] < order, "rotate: exponents below the order of X");
-    const T *const matrices = (const T *)ggsws.data(), *const x = (const T *)c.data();
+    const T *const x = (const T *)c.data();
     T *const y = (T *)out.data();
     const Modulus &m = basis_.moduli()[0];
-    const double step = isa_slowness() * (double)(k * (gadget_.levels + 1)) * seconds_transform(n);
-    for_each_row(items, (double)(count + 1) * step, [&](size_t item, const Worker &worker) {
-        T *const room = (T *)worker.scratch(scratch<T>(k) + 2 * k * n * sizeof(T));
-        T *const moved = room + scratch<T>(k) / sizeof(T), *const sum = moved + k * n;
-        const i64 *const e = powers + item * (count + 1);
-        for (size_t j = 0; j < k; ++j) turn_row(x + (item * k + j) * n, sum + j * n, n, (u64)e[0], negacyclic, m);
+    for_each_row(items, (double)(count + 1) * item.seconds, [&](size_t at, const Worker &worker) {
+        T *const moved = (T *)worker.scratch(2 * size * sizeof(T) + item.scratch), *const sum = moved + size;
+        const i64 *const e = powers + at * (count + 1);
+        for (size_t j = 0; j < k; ++j) turn_row(x + at * size + j * n, sum + j * n, n, (u64)e[0], negacyclic, m);
         for (size_t i = 0; i < count && !stopped(worker.stop); ++i) {
             if (e[i + 1] == 0) continue;
             for (size_t j = 0; j < k; ++j) turn_row(sum + j * n, moved + j * n, n, (u64)e[i + 1], negacyclic, m);
-            pointwise_kernels<T>(m).pointwise(Op::sub, moved, sum, false, nullptr, moved, k * n, m);
-            multiply_item(matrices + i * size, moved, moved, k, room, worker);
-            pointwise_kernels<T>(m).pointwise(Op::add, sum, moved, false, nullptr, sum, k * n, m);
+            pointwise_kernels<T>(m).pointwise(Op::sub, moved, sum, false, nullptr, moved, size, m);
+            multiply_item(ggsws.data(), i, moved, moved, item, sum + size, worker);
+            pointwise_kernels<T>(m).pointwise(Op::add, sum, moved, false, nullptr, sum, size, m);
         }
-        std::memcpy(y + item * k * n, sum, k * n * sizeof(T));
+        std::memcpy(y + at * size, sum, size * sizeof(T));
     });
 }
 
 void GadgetProduct::decompose(const Array &x, const Out &out) const {
     basis_.narrow() ? decompose_words<u32>(x, out) : decompose_words<u64>(x, out);
+}
+void GadgetProduct::prepare(const Array &x, const Out &out) const {
+    basis_.narrow() ? prepare_words<u32>(x, out) : prepare_words<u64>(x, out);
 }
 void GadgetProduct::multiply(const Array &ggsw, const Array &c, const Out &out) const {
     basis_.narrow() ? multiply_words<u32>(ggsw, c, out) : multiply_words<u64>(ggsw, c, out);

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "array.hpp"
-#include "transform.hpp"
+#include "multiply.hpp"
 
 namespace pg {
 
@@ -36,32 +36,49 @@ class DigitProduct {
     std::vector<u32> index_;
 };
 
-// Products with gadget ciphertexts modulo one q, in the transform of a ring: polygpu/ops/gadget.py.
+// Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/ops/gadget.py.
 class GadgetProduct {
   public:
-    // Digits to the base 2^bits. The basis and the transform, which may be null for digits alone, must live as long.
-    GadgetProduct(const Basis &basis, const Transform *transform, unsigned bits, unsigned levels);
+    // Digits to the base 2^bits; a product by FFT is that of a polynomial of such digits with one of the product's.
+    // The basis and what multiplies, of which one at most is not null, must live as long.
+    GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
+                  unsigned levels);
 
     // x (*batch, 1, n), out (*batch, levels, 1, n)
     void decompose(const Array &x, const Out &out) const;
-    // out = G c, of coefficients c and out (*batch, k, 1, n) and evaluated G (k, levels, k, 1, n) of every item
+    // Matrices as products by FFT take them: x (*batch, 1, n), out (*batch, digits, length/2), complex
+    void prepare(const Array &x, const Out &out) const;
+    // out = G c, of coefficients c and out (*batch, k, 1, n) and for every item G (k, levels, k, 1, n), evaluated, or
+    // (k, levels, k, digits, length/2)
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) modulo 2n and G_i of s_i,
-    // (count, k, levels, k, 1, n)
+    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) modulo 2n and as many G_i
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
+    // Of every ciphertext: its components, what is computed on, and how long a product takes.
+    struct Item {
+        size_t components, n, scratch;  // bytes
+        double seconds;
+    };
     template <class T> void decompose_words(const Array &x, const Out &out) const;
+    template <class T> void prepare_words(const Array &x, const Out &out) const;
     template <class T> void multiply_words(const Array &ggsw, const Array &c, const Out &out) const;
     template <class T>
     void rotate_words(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
-    template <class T> size_t components(const Array &c, const Out &out, const Array &ggsws, size_t count) const;
-    template <class T> size_t scratch(size_t components) const;
+    template <class T> Item item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const;
+    size_t spectra() const;
     template <class T>
-    void multiply_item(const T *ggsw, const T *c, T *out, size_t components, T *room, const Worker &worker) const;
+    void multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
+                       const Worker &worker) const;
+    template <class T>
+    void transform_product(const T *ggsw, const T *c, T *out, size_t components, T *room, const Worker &worker) const;
+    template <class T>
+    void fft_product(const Complex *ggsw, const T *c, T *out, size_t components, Complex *room,
+                     const Worker &worker) const;
 
     const Basis &basis_;
     const Transform *transform_;
+    const FftProduct *product_;
     Gadget gadget_;
 };
 

@@ -37,19 +37,28 @@ class Auxiliary {
     std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
 };
 
-// Products over the integers by complex transforms of digits, then reduced.
+// Products over the integers by complex transforms of digits, the spectra, then reduced.
 class FftProduct {
   public:
     // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
-    // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish.
-    // table: length/2 twiddles (kernels.hpp, ProductRow). The basis must outlive this.
+    // product, which is then folded. log_sum: no sum of products of digits exceeds 2^log_sum in size. Each limb of
+    // q = 2^e drops the sums whose weights vanish. table: length/2 twiddles (kernels.hpp, ProductRow). The basis must
+    // outlive this.
     FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
-               unsigned sums, const Lasting<Numbers> &table);
+               unsigned sums, unsigned log_sum, const Lasting<Numbers> &table);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
 
-  private:
+    size_t degree() const { return degree_; }
+    size_t length() const { return length_; }
+    bool negacyclic() const { return negacyclic_; }
+    // What the kernels of a limb take.
     ProductRow row(size_t limb, const Worker &worker) const;
+    // The residues of sums of products, which are lost. room: for `length` residues where the degree is another
+    template <class T> void compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const;
+
+  private:
+    template <class T> void fold_row(const T *linear, T *y, const Modulus &m) const;
     template <class T> void run(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;

@@ -15,7 +15,7 @@ unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.
 }  // namespace
 
 FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits,
-                       unsigned width, unsigned sums, const Lasting<Numbers> &table)
+                       unsigned width, unsigned sums, unsigned log_sum, const Lasting<Numbers> &table)
     : basis_(basis),
       degree_(degree),
       length_(length),
@@ -32,11 +32,10 @@ FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool ne
             "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
     require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
             "FftProduct: length/2 twiddles");
-    // A sum is at most digits * degree * 2^(2 width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
-    // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
-    const unsigned bound = 2 * width - 2 + 64 - (unsigned)__builtin_clzll((digits * degree - 1) | 1);
-    require(bound <= 51, "FftProduct: sums of products of digits beyond 2^51");
-    group_ = 1 + (60 - bound) / width;
+    // With weights 2^(width i), i < group, neighbours are below 2^(log_sum + width (group - 1)) / (1 - 2^-width) < 2^61
+    // together.
+    require(log_sum <= 51, "FftProduct: sums of products of digits beyond 2^51");
+    group_ = 1 + (60 - log_sum) / width;
     for (const Modulus &m : basis.moduli()) {
         require(digits * width >= bits_below(m), "FftProduct: the digits do not hold the modulus");
         for (unsigned i = 0; i < MAX_SUMS; ++i) {
@@ -79,14 +78,27 @@ template <class T> void FftProduct::run(const Array &a, const Array &b, const Ou
         if (length_ == n) return multiply_row(x.row(i), y.row(i), scratch, to, r);
         T *linear = (T *)(scratch + numbers);
         multiply_row(x.row(i), y.row(i), scratch, linear, r);
-        pointwise_kernels<T>(*r.modulus)
-            .pointwise(negacyclic_ ? Op::sub : Op::add, linear, linear + n, false, linear, to, n - 1, *r.modulus);
-        to[n - 1] = linear[n - 1];
+        fold_row(linear, to, *r.modulus);
     });
+}
+
+// y = x modulo X^degree + 1 or - 1, for x of 2 degree - 1 coefficients
+template <class T> void FftProduct::fold_row(const T *x, T *y, const Modulus &m) const {
+    const size_t n = degree_;
+    pointwise_kernels<T>(m).pointwise(negacyclic_ ? Op::sub : Op::add, x, x + n, false, x, y, n - 1, m);
+    y[n - 1] = x[n - 1];
 }
 
 void FftProduct::multiply(const Array &a, const Array &b, const Out &out) const {
     basis_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
 }
+
+template <class T> void FftProduct::compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const {
+    const bool whole = length_ == degree_;
+    product_kernels<T>(length_).compose(sums, whole ? y : room, row);
+    if (!whole) fold_row(room, y, *row.modulus);
+}
+template void FftProduct::compose_row(Complex *, u32 *, u32 *, const ProductRow &) const;
+template void FftProduct::compose_row(Complex *, u64 *, u64 *, const ProductRow &) const;
 
 }  // namespace pg

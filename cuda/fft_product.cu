@@ -250,6 +250,28 @@ __global__ void __launch_bounds__(256) fft_multiply(const FftMultiplyParameters 
     }
 }
 
+// y (items, columns, points): products of spectra x (items, terms, points) and matrix (terms, columns, points), point
+// by point. grid: entries / 256 in x, a thread for each number of y.
+struct FftMatrixParameters {
+    const Complex<double> *x, *matrix;
+    Complex<double> *y;
+    u64 points, entries;
+    u32 terms, columns;
+};
+__global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
+    start_next(starts_early());
+    await_previous();
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.points), j = e - row * p.points, item = row / p.columns;
+    const Complex<double> *x = p.x + item * p.terms * p.points + j;
+    const Complex<double> *factor = p.matrix + (row - item * p.columns) * p.points + j;
+    Complex<double> sum = {0, 0};
+    for (u32 t = 0; t < p.terms; ++t, x += p.points, factor += p.columns * p.points)
+        sum = multiply_add(*x, *factor, sum);
+    p.y[e] = sum;
+}
+
 // x: (units, sums, points), y: (rows, degree), from unit first_unit on. grid: (units * degree) / 256 in x.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from .backends import Array
-from .errors import DomainError, ParameterError
+from .checks import integer
+from .errors import DeviceError, DomainError, ParameterError, RingMismatch
 from .ops import gadget as gadgets
 from .ops import lattice as ops
 from .ops.rns import Precision
@@ -22,6 +23,7 @@ from .poly import Poly, check_one_device, checked_poly
 from .ring import Ring
 
 __all__ = [
+    "Prepared",
     "blind_rotate",
     "cmux",
     "decompose",
@@ -30,6 +32,7 @@ __all__ = [
     "extract",
     "gadget",
     "key_switch",
+    "prepare",
     "rotate_many",
 ]
 
@@ -219,14 +222,75 @@ def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
     return gadgets.decompose_integers(x, q, bits, levels)
 
 
-def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) -> Poly:
+class Prepared:
+    """GGSW ciphertexts in a form that products with them read fastest, on one device; prepare() makes it.
+
+    ring, shape (the batch shape), bits (of the digits) and device say what it is of and for.
+    """
+
+    __slots__ = ("_data", "bits", "device", "ring", "shape")
+
+    def __init__(self, ring: Ring, shape: tuple[int, ...], bits: int, device: str, data: Array) -> None:
+        self.ring, self.shape, self.bits, self.device, self._data = ring, shape, bits, device, data
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.ring!r}, shape={self.shape}, bits={self.bits}, device={self.device})"
+
+    def _for(self, c: Poly, bits: int, name: str) -> gadgets.Matrices:
+        """As products with a value read it."""
+        if self.ring != c.ring:
+            raise RingMismatch(f"{name}: of {self.ring!r}, the ciphertexts of {c.ring!r}")
+        if self.device != c.device:
+            raise DeviceError(
+                f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
+            )
+        if integer(bits, "bits") != self.bits:
+            raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
+        return gadgets.Matrices(self._data, "prepared", self.shape)
+
+
+def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
+    """GGSW ciphertexts as products take them again and again, instead of preparing them in each call.
+
+    In a ring with a complete transform they are evaluated. In others, as modulo 2**32 and 2**64, they are
+    transformed in doubles, by which products with digits are exact: by proof, not in practice alone.
+
+    Args:
+        ggsw: of batch shape (k, levels, k), or (count, k, levels, k) for blind_rotate; in any domain.
+        bits: of the digits that shall be multiplied.
+
+    Returns what external_product, cmux and blind_rotate take as their matrices, with these bits, on the
+    device of ggsw. A Prepared of a modulus of 32 bits takes 4 times the memory of ggsw, of 64 bits 3 to 8
+    times.
+
+    Raises:
+        ParameterError: another shape, more than one modulus, or more digits than q has.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+    Cost: a transform for each polynomial, of 64 bits 3 to 8. Source: docs/math.md, "Products by FFT".
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(32, 2**32)
+    >>> ggsw, c = R.random((2, 3, 2), seed=1), R.random((5, 2), seed=2)
+    >>> prepared = pg.lattice.prepare(ggsw, 7)
+    >>> pg.lattice.external_product(prepared, c, 7) == pg.lattice.external_product(ggsw, c, 7)
+    True
+    """
+    ggsw = checked_poly(ggsw, "ggsw")
+    data = gadgets.prepare(ggsw.ring, ggsw.data, ggsw.domain, bits)
+    if data is not None:
+        return Prepared(ggsw.ring, ggsw.shape, int(bits), ggsw.device, data)
+    return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
+
+
+def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None = None) -> Poly:
     """The product of ciphertexts with a GGSW ciphertext: if that hides m, the phase times m, and noise.
 
     It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
 
     Args:
         ggsw: of batch shape (k, levels, k); rows hide multiples of gadget(ring, bits, levels). Evaluated, if
-            the ring has a complete transform.
+            the ring has a complete transform; or what prepare() returns.
         c: ciphertexts, (*batch, k), of the same ring, which has one modulus of at most 2**64.
         bits: of a digit.
         out: a Poly of the ring with c's batch shape to write into; may be c.
@@ -237,7 +301,8 @@ def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) ->
         ParameterError: shapes or a ring that do not fit. RingMismatch, DeviceError, OutputError: as Poly.mul.
 
     Cost: k levels transforms of digits, k inverse ones, k^2 levels products for each point. Without a
-    complete transform, as modulo 2**32, it is a product of matrices of polynomials, 10 times as long.
+    complete transform, as modulo 2**32, transforms are those of prepare(), in doubles; a ggsw that is not
+    prepared takes k^2 levels more of them in each call.
     Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
 
     >>> import polygpu as pg
@@ -248,13 +313,13 @@ def external_product(ggsw: Poly, c: Poly, bits: int, out: Poly | None = None) ->
     >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
     True
     """
-    c, ggsw = _of_one_ring(c, ggsw, "ggsw")
+    c, matrices = _of_one_ring(c, ggsw, bits, "ggsw")
     memory = None if out is None else c._memory(out)
-    data = gadgets.external_product(c.ring, ggsw.data, ggsw.domain, c.data, c.domain, bits, memory)
+    data = gadgets.external_product(c.ring, matrices, c.data, c.domain, bits, memory)
     return c._result(data, c.domain, out)
 
 
-def cmux(ggsw: Poly, c0: Poly, c1: Poly, bits: int) -> Poly:
+def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
     """c0 where the GGSW ciphertext hides 0, c1 where it hides 1: c0 + ggsw x (c1 - c0).
 
     Args:
@@ -265,23 +330,24 @@ def cmux(ggsw: Poly, c0: Poly, c1: Poly, bits: int) -> Poly:
 
     Returns a value of c0's domain. Raises and cost as of external_product.
     """
-    c0, ggsw = _of_one_ring(c0, ggsw, "ggsw")
+    c0, matrices = _of_one_ring(c0, ggsw, bits, "ggsw")
     other = c0._operand(checked_poly(c1, "c1"))._in_domain(c0.domain)
     if other.shape != c0.shape:
         raise ParameterError(f"c1: batch shape {other.shape}, that of c0 is {c0.shape}")
     arrays = c0.data, other.data
-    data = gadgets.cmux(c0.ring, ggsw.data, ggsw.domain, arrays, c0.domain, bits)
+    data = gadgets.cmux(c0.ring, matrices, arrays, c0.domain, bits)
     return c0._result(data, c0.domain)
 
 
-def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | None = None) -> Poly:
+def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out: Poly | None = None) -> Poly:
     """acc times X^(e_0 + sum e_i s_i), where GGSW ciphertext i of the key hides the bit s_i.
 
     It starts from X^e_0 acc, and for each i takes cmux(bsk[i], acc, X^e_i acc).
 
     Args:
         acc: ciphertexts, (*batch, k), of a ring with one modulus.
-        bsk: the bootstrapping key, (count, k, levels, k), matrices as of external_product.
+        bsk: the bootstrapping key, (count, k, levels, k), matrices as of external_product. Modulo 2**32 or
+            2**64, where it is used again, prepared: preparing it takes longer than rotating some ciphertexts.
         exponents: integers (*batch, 1 + count), e_0 first, or what broadcasts to it; taken modulo the order
             of X. An array on acc's GPU stays there, and a recording reads it anew; others go there.
         bits: of a digit.
@@ -297,9 +363,9 @@ def blind_rotate(acc: Poly, bsk: Poly, exponents: Any, bits: int, out: Poly | No
     from 2**8 to 2**12 (2**11 for 64-bit integers).
     Source: Chillotti et al. 2018/421, algorithm 3.
     """
-    acc, bsk = _of_one_ring(acc, bsk, "bsk")
+    acc, matrices = _of_one_ring(acc, bsk, bits, "bsk")
     memory = None if out is None else acc._memory(out)
-    data = gadgets.blind_rotate(acc.ring, acc.data, acc.domain, bsk.data, bsk.domain, exponents, bits, memory)
+    data = gadgets.blind_rotate(acc.ring, acc.data, acc.domain, matrices, exponents, bits, memory)
     return acc._result(data, "coef", out)
 
 
@@ -343,10 +409,13 @@ def _addend(a: Poly, add: object) -> Array:
     return add.data
 
 
-def _of_one_ring(c: Poly, matrix: Poly, name: str) -> tuple[Poly, Poly]:
-    """Ciphertexts and a matrix of theirs."""
+def _of_one_ring(c: Poly, matrices: Poly | Prepared, bits: int, name: str) -> tuple[Poly, gadgets.Matrices]:
+    """Ciphertexts and matrices for them."""
     c = checked_poly(c, "c")
-    return c, c._operand(checked_poly(matrix, name))
+    if isinstance(matrices, Prepared):
+        return c, matrices._for(c, bits, name)
+    value = c._operand(checked_poly(matrices, name))
+    return c, gadgets.Matrices(value.data, value.domain, value.shape)
 
 
 def _ring(ring: object, name: str = "special") -> Ring:

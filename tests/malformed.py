@@ -147,6 +147,7 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     a, b = (ring.random(seed=i).data for i in (1, 2))
     out, q = np.empty_like(a), ring.modulus
     from polygpu.backends.cpu import CpuBackend
+    from polygpu.plans.product import plan_fft_sums
 
     backend = CpuBackend()
     basis = backend._native_basis(ring.basis)
@@ -194,11 +195,19 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         )
         yield "permuted digits times a key", permuted.run, [digits, None, key, arrays[3]]
         limb = ring[:1]
-        gadget = _cpu.GadgetProduct(backend._native_basis(limb.basis), backend._native(limb.transform), 2, 2)
+        one = backend._native_basis(limb.basis)
+        gadget = _cpu.GadgetProduct(one, backend._native(limb.transform), None, 2, 2)
         x, ggsw, c = (np.ones(shape, a.dtype) for shape in ((5, 1, N), (4, 2, 2, 2, 1, N), (5, 2, 1, N)))
         yield "digits to a base", gadget.decompose, [x, np.ones((5, 2, 1, N), a.dtype)]
         yield "GGSW", gadget.multiply, [ggsw[0], c, c.copy()]
         yield "rotation", gadget.rotate, [ggsw, c, np.ones((5, 5), np.int64), c.copy()]
+        sums = plan_fft_sums(N, limb.modulus, ring.kind, 4, 2)
+        assert sums is not None
+        gadget = _cpu.GadgetProduct(one, None, backend._native(sums), 2, 2)
+        prepared = np.ones((4, 2, 2, 2, sums.digits, sums.points), np.complex128)
+        yield "prepared", gadget.prepare, [ggsw, prepared]
+        yield "GGSW by FFT", gadget.multiply, [prepared[0], c, c.copy()]
+        yield "rotation by FFT", gadget.rotate, [prepared, c, np.ones((5, 5), np.int64), c.copy()]
         fft = backend._native(ring.product_plan("fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))

@@ -51,7 +51,7 @@ from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.lattice import Gadget
 from polygpu.plans.ntt import NttPlan
 from polygpu.plans.permutation import automorphism
-from polygpu.plans.product import AuxiliaryPlan, FftProductPlan
+from polygpu.plans.product import AuxiliaryPlan, FftProductPlan, plan_fft_sums
 from polygpu.plans.rns import Conversion, Residues
 from polygpu.plans.sampling import TERNARY, binomial, gaussian, tuniform
 
@@ -261,24 +261,25 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
         for degree in (1 << size, 2 << size):
             plan = FftProductPlan(basis_of((modulus,)), degree, "negacyclic", 2 << size, digits, 0)
             tile = fft_tile(plan, card)
-            passes = (
-                split_passes(plan.points, 1, word_bytes_of("Complex128"), card) if tile is None else (tile,)
-            )
-            for passed in passes:
+            passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), card)
+            for passed in passes if tile is None else (tile, *passes):
                 values = blank(multiply.ARRANGE, "log_blocks log_length log_values")
                 yield multiply.arrange_launch(passed, **values)
-            if tile:
-                values = blank(multiply.FFT_PRODUCT, "units limbs degree width sums negacyclic")
-                yield multiply.fft_product_launch(plan, tile, 1, **values)
-                continue
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
                 rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
                 recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
                 yield from (step.launch for step in recipe.steps)
             sizes = "degree points units limbs count width sums negacyclic"
-            yield multiply.fft_split_launch(plan, 1, **blank(multiply.FFT_SPLIT, sizes))
-            yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))
+            yield multiply.fft_split_launch(plan, 1, digits, **blank(multiply.FFT_SPLIT, sizes))
             yield multiply.fft_compose_launch(plan, 1, **blank(multiply.FFT_COMPOSE, sizes))
+            sums, named = plan_fft_sums(degree, modulus, "negacyclic", 4, 4), "points entries terms columns"
+            assert sums is not None
+            yield multiply.fft_matrix_launch(sums, 1, 2, **blank(multiply.FFT_MATRIX, named))
+            if tile:
+                values = blank(multiply.FFT_PRODUCT, "units limbs degree width sums negacyclic")
+                yield multiply.fft_product_launch(plan, tile, 1, **values)
+            else:
+                yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))
 
 
 def fft_launches() -> Iterator[Launch]:

@@ -15,7 +15,9 @@ from oracle import draw, everywhere, fold, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
+from polygpu.backends import cuda
 from polygpu.backends.cuda.lattice import Lattice
+from polygpu.ops import gadget as gadgets
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 RINGS = {
@@ -383,6 +385,116 @@ def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
         phase = item[0] + item[1] * s
         noise = (phase - message.mul_monomial(int(e))).norm(math.inf)
         assert 0 < noise <= 4 + len(hidden) * step < q / 16
+
+
+# ---- products by FFT ----
+
+WITHOUT_TRANSFORM = ["2^32", "2^64", "2^20", "2^63", "2^64 - 59", "leaves"]
+
+
+@over(WITHOUT_TRANSFORM, ["2^32", "2^64", "leaves"])
+def test_prepared_matrices(name: str) -> None:
+    R = RINGS[name]
+    for k, bits, levels in ((2, 4, 3), (1, 19, 1), (3, 5, 2)):
+        matrices, c = draw(R, (3, k, levels, k), bits), draw(R, (2, k), levels)
+        prepared = lattice.prepare(R(matrices), bits)
+        assert isinstance(prepared, lattice.Prepared)
+        assert (prepared.ring, prepared.shape, prepared.bits) == (R, (3, k, levels, k), bits)
+        assert prepared.device == R.zeros().device and "Prepared(" in repr(prepared)
+        exponents = np.random.default_rng(k).integers(-99, 99, (2, 4))
+        found = lattice.blind_rotate(R(c), prepared, exponents, bits)
+        for item, x, powers in zip(found.to_bigints(), c, exponents, strict=True):
+            np.testing.assert_array_equal(item, rotated(R, matrices, x, powers, bits))
+        one = lattice.prepare(R(matrices[1]), bits)
+        product = lattice.external_product(one, R(c), bits)
+        expected = [external(R, matrices[1], x, bits) for x in c]
+        np.testing.assert_array_equal(product.to_bigints(), np.array(expected))
+        other = R(draw(R, (2, k), 9))
+        assert lattice.cmux(one, other, R(c), bits) == lattice.cmux(R(matrices[1]), other, R(c), bits)
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize(
+    ("log_q", "n", "bits", "levels"), [(32, 1024, 7, 3), (64, 512, 7, 4), (64, 256, 23, 1)]
+)
+def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int, levels: int) -> None:
+    """All digits and all pieces as large as they get, with equal signs."""
+    R, k, q = Ring(n, 2**log_q), 2, 2**log_q
+    gadget = gadgets.gadget_of(R, bits, levels, components=k)
+    assert gadget.product is not None and gadget.product.terms == k * levels
+    width, half = gadget.product.width, -(1 << bits - 1)
+    largest = sum(half * g for g in lattice.gadget(R, bits, levels)) % q
+    assert set(digits_of(largest, q, bits, levels)) == {half}
+    pieces = -sum(1 << width * i + width - 1 for i in range(gadget.product.digits)) % q
+    c = R(np.full((1, k, n), largest, object)).to(device)
+    ggsw = R(np.full((k, levels, k, n), pieces, object)).to(device)
+    found = lattice.external_product(ggsw, c, bits).to_bigints()
+    row = [k * levels * half * pieces * (2 * i + 2 - n) % q for i in range(n)]
+    assert found.tolist() == [[row] * k]
+
+
+@settings(max_examples=80)
+@given(st.integers(2, 2**64), st.sampled_from(["negacyclic", "cyclic"]), st.data())
+def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> None:
+    total = data.draw(st.integers(1, q.bit_length() - 1))
+    bits = data.draw(st.integers(1, total))
+    levels = data.draw(st.integers(1, min(3, total // bits)))
+    n, k = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 2))
+    R, seed = Ring(n, q, kind=kind), data.draw(st.integers(0, 99))
+    matrix, c = draw(R, (k, levels, k), seed), draw(R, (k,), seed + 1)
+    found = lattice.external_product(lattice.prepare(R(matrix), bits), R(c), bits)
+    np.testing.assert_array_equal(found.to_bigints(), external(R, matrix, c, bits))
+
+
+@on(*CARDS)
+def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    R = Ring(32, 2**32)
+    ggsw, c = R.random((2, 3, 2), seed=1), R.random((7, 2), seed=2)
+    monkeypatch.setattr(cuda.lattice, "_CHUNK_BYTES", 1 << 13)  # of three ciphertexts
+    found = lattice.external_product(ggsw.to(device), c.to(device), 7)
+    assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), 7)
+
+
+def test_a_ring_that_asks_for_other_products() -> None:
+    """Then, and where no FFT is proven exact, digits are multiplied as polynomials."""
+    rng, exact = Ring(32, 2**32, product="ntt"), Ring(32, 2**32)
+    ggsw, c = rng.random((2, 3, 2), seed=1), rng.random((3, 2), seed=2)
+    assert lattice.prepare(ggsw, 7) is ggsw
+    found = lattice.external_product(ggsw, c, 7)
+    wanted = lattice.external_product(exact.from_residues(ggsw.data), exact.from_residues(c.data), 7)
+    np.testing.assert_array_equal(found.data, wanted.data)
+    wide = Ring(8, 2**64)
+    ggsw, c = wide.random((1, 1, 1), seed=1), wide.random((1, 1), seed=2)
+    assert gadgets.gadget_of(wide, 40, 1, components=1).by_polynomials
+    expected = external(wide, ggsw.to_bigints(), c[0].to_bigints(), 40)
+    np.testing.assert_array_equal(lattice.external_product(ggsw, c, 40)[0].to_bigints(), expected)
+    turned = lattice.blind_rotate(c, ggsw.reshape(1, 1, 1, 1), [[3, 5]], 40)[0]
+    matrices = ggsw.to_bigints()[None]
+    np.testing.assert_array_equal(
+        turned.to_bigints(), rotated(wide, matrices, c[0].to_bigints(), np.array([3, 5]), 40)
+    )
+
+
+def test_prepared_matrices_refuse() -> None:
+    R = Ring(32, 2**32)
+    ggsw, c = R.random((2, 3, 2), seed=1), R.random((3, 2), seed=2)
+    prepared = lattice.prepare(ggsw, 7)
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (lambda: lattice.external_product(prepared, c, 8), pg.ParameterError, "for digits of 7 bits"),
+        (lambda: lattice.external_product(prepared, Ring(32, 2**31)(c.data), 7), pg.RingMismatch, "ggsw: of"),
+        (lambda: lattice.external_product(prepared, c[:, :1], 7), pg.ParameterError, "the components"),
+        (lambda: lattice.blind_rotate(c, prepared, [0] * 4, 7), pg.ParameterError, "bsk: batch shape"),
+        (lambda: lattice.prepare(ggsw[0], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: lattice.prepare(ggsw, 11), pg.ParameterError, "at most"),
+        (lambda: lattice.prepare(3, 7), pg.RingMismatch, "ggsw: int"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(ggsw, 1.5), pg.NotAnInteger, "bits"),  # type: ignore[arg-type]
+    ]
+    for call, error, text in wrong:
+        with pytest.raises(error, match=text):
+            call()
+    with pg.device("reference"), pytest.raises(pg.DeviceError, match="prepared on cpu"):
+        lattice.external_product(prepared, c, 7)
+    assert lattice.prepare(Ring(16, 97).zeros((2, 1, 2)), 6).domain == "eval"  # type: ignore[union-attr]
 
 
 @on("cpu", *CARDS)

@@ -31,6 +31,8 @@ from polygpu.plans.product import (
     FftProductPlan,
     fft_error_bound,
     plan_fft,
+    plan_fft_sums,
+    sum_error_bound,
 )
 from polygpu.testing import kinds
 
@@ -530,6 +532,31 @@ def test_the_coarsest_split_that_is_proven(n: int, kind: Any) -> None:
             assert plan.sums <= digits or (plan.sums - 1) * width < bits or q != 1 << bits
             assert width <= 26  # a digit fits 32 bits
             assert digits * n << 2 * (width - 1) <= 1 << 51  # a sum, what rounding to integers allows
+
+
+@pytest.mark.parametrize("n", [1, 33, 1024, 2**15])
+def test_the_coarsest_split_of_sums_of_products(n: int) -> None:
+    """As above; the small polynomials have one digit."""
+    for q, terms, bits in itertools.product(
+        (3, 2**9, 2**31 - 1, 2**32, 2**64 - 59, 2**64), (1, 6), (1, 7, 23, 30)
+    ):
+        plan = plan_fft_sums(n, q, "negacyclic", terms, bits)
+        used, length = (q - 1).bit_length(), n if n > 33 else (32 if n == 1 else 128)
+
+        def bound(digits: int, used: int = used, length: int = length, **of: int) -> Fraction:
+            return sum_error_bound(n, length // 2, of["terms"], of["bits"], max(2, -(-used // digits)))
+
+        if plan is None:
+            assert bound(MAX_DIGITS, terms=terms, bits=bits) >= Fraction(1, 2)
+            continue
+        assert (plan.length, plan.terms, plan.bits, plan.sums) == (length, terms, bits, plan.digits)
+        exact = float(sum_error_bound(n, length // 2, terms, bits, plan.width))
+        assert plan.error_bound == exact < 0.5 and plan.width <= 30
+        assert (plan.digits - 1) * plan.width < max(used, 2) <= plan.digits * plan.width
+        assert terms * n << (bits + plan.width - 2) <= 1 << plan.log_sum <= 1 << 51
+        if plan.digits > 1 and -(-used // (plan.digits - 1)) <= 30:
+            assert bound(plan.digits - 1, terms=terms, bits=bits) >= Fraction(1, 2)
+    assert plan_fft_sums(n, 2**32, "negacyclic", 0, 7) is plan_fft_sums(n, 2**32, "negacyclic", 2, 31) is None
 
 
 def test_the_bound_grows_with_everything() -> None:

@@ -124,9 +124,11 @@ NB_MODULE(_cpu, module) {
              nb::arg("transformed"), nb::arg("index").none())
         .def("run", &DigitProduct::run, nb::arg("digits"), nb::arg("own").none(), nb::arg("key"), nb::arg("out"));
     nb::class_<GadgetProduct>(module, "GadgetProduct")
-        .def(nb::init<const Basis &, const Transform *, unsigned, unsigned>(), nb::keep_alive<1, 2>(),
-             nb::keep_alive<1, 3>(), nb::arg("basis"), nb::arg("transform").none(), nb::arg("bits"), nb::arg("levels"))
+        .def(nb::init<const Basis &, const Transform *, const FftProduct *, unsigned, unsigned>(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::arg("basis"),
+             nb::arg("transform").none(), nb::arg("product").none(), nb::arg("bits"), nb::arg("levels"))
         .def("decompose", &GadgetProduct::decompose, nb::arg("x"), nb::arg("out"))
+        .def("prepare", &GadgetProduct::prepare, nb::arg("x"), nb::arg("out"))
         .def("multiply", &GadgetProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
         .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
@@ -135,9 +137,10 @@ NB_MODULE(_cpu, module) {
              nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
-        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &>(),
+        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, unsigned,
+                      const Lasting<Numbers> &>(),
              nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
-             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"))
+             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("log_sum"), nb::arg("table"))
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::exception<DriverError> driver_error(module, "DriverError", PyExc_RuntimeError);
     nb::exception<NoContext>(module, "NoContext", driver_error.ptr());

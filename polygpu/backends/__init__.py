@@ -195,10 +195,16 @@ class Backend(Arithmetic, Protocol):
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
         """Residues of the digits of (*batch, 1, n), (*batch, levels, 1, n)."""
 
+    def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
+        """Matrices (*batch, 1, n) in coefficients, as products by FFT take them on this device alone.
+
+        out: complex128, (*batch, digits, points) of the product's plan.
+        """
+
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
         """out_j = sum of digit_l(c_i) ggsw[i, l, j] of coefficients c and out, (*batch, k, 1, n).
 
-        ggsw (k, levels, k, 1, n) is evaluated; out may be c.
+        ggsw (k, levels, k, 1, n) is evaluated, or without a transform prepared; out may be c.
         """
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:

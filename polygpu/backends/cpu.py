@@ -20,7 +20,7 @@ from ..plans.crt import composition_of, words_of
 from ..plans.lattice import DigitProduct, Gadget
 from ..plans.ntt import NttPlan, PrimeTables, TransformSize
 from ..plans.permutation import Permutation
-from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
+from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
 from ..plans.rns import Conversion, Residues
 from ..plans.sampling import Sampler, Shape
 from . import Array, Done, Op, chosen_device, host_of
@@ -153,23 +153,22 @@ class CpuBackend(HostMemory):
             tables.handles["cpu"] = native
         return native
 
-    def _native(self, plan: Plan) -> Any:
+    def _native(self, plan: Plan | FftSumPlan) -> Any:
         """The core's object of a plan: Transform, Auxiliary or FftProduct."""
         native = plan.handles.get("cpu")
         if native is None:
             native = plan.handles["cpu"] = self._make_native(plan)
         return native
 
-    def _make_native(self, plan: Plan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
+    def _make_native(self, plan: Plan | FftSumPlan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
         basis, degree, negacyclic = self._native_basis(plan.basis), plan.degree, plan.kind == "negacyclic"
         if isinstance(plan, NttPlan):
             tables = tuple(self._native_tables(table) for table in plan.tables)
             return _cpu.Transform(basis, degree, plan.leaf_size, plan.block, negacyclic, tables)
         if isinstance(plan, AuxiliaryPlan):
             return _cpu.Auxiliary(basis, self._native(plan.transform), degree, negacyclic)
-        return _cpu.FftProduct(
-            basis, degree, plan.length, negacyclic, plan.digits, plan.width, plan.sums, plan.twiddles
-        )
+        sizes = plan.digits, plan.width, plan.sums, plan.log_sum
+        return _cpu.FftProduct(basis, degree, plan.length, negacyclic, *sizes, plan.twiddles)
 
     def again(
         self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -411,15 +410,20 @@ class CpuBackend(HostMemory):
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")
         if native is None:
-            transform = None if gadget.transform is None else self._native(gadget.transform)
+            plans = gadget.transform, gadget.product
+            transform, product = (None if plan is None else self._native(plan) for plan in plans)
             basis = self._native_basis(gadget.basis)
-            native = _cpu.GadgetProduct(basis, transform, gadget.bits, gadget.levels)
+            native = _cpu.GadgetProduct(basis, transform, product, gadget.bits, gadget.levels)
             gadget.handles["cpu"] = native
         return native
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
         """See Backend."""
         self._native_gadget(gadget).decompose(x, out)
+
+    def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_gadget(gadget).prepare(matrices, out)
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
         """See Backend."""

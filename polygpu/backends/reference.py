@@ -510,12 +510,27 @@ class ReferenceBackend(HostMemory):
                 rest = [(v - d) // base for v, d in zip(rest, digits, strict=True)]
                 result[i] = np.array([d % q for d in digits], out.dtype)
 
+    def prepare(self, gadget: Any, matrices: Array, out: Array) -> None:
+        """As they are, in the first words."""
+        n = matrices.shape[-1]
+        out.view(np.uint64).reshape(*out.shape[:-2], -1)[..., :n] = matrices[..., 0, :]
+
     def gadget_product(self, gadget: Any, ggsw: Array, c: Array, out: Array) -> None:
         """Products of polynomials, added up."""
         k, n = c.shape[-3], c.shape[-1]
         plan, q = gadget.transform, gadget.basis.moduli[0]
         digits = np.empty((*c.shape[:-2], gadget.levels, 1, n), c.dtype)
         self.decompose(gadget, c, digits)
+        if plan is None:
+            made = digits.reshape(-1, k * gadget.levels, n)
+            matrix = ggsw.view(np.uint64).reshape(k * gadget.levels, k, -1)[..., :n]
+            sign = -1 if gadget.product.kind == "negacyclic" else 1
+            for item, result in zip(made.tolist(), out.reshape(-1, k, n), strict=True):
+                for j in range(k):
+                    pairs = zip(item, matrix[:, j].tolist(), strict=True)
+                    terms = [product(d, f, q, sign) for d, f in pairs]
+                    result[j] = np.array([sum(column) % q for column in zip(*terms, strict=True)], c.dtype)
+            return
         items = self._evaluated(plan, digits).reshape(-1, k * gadget.levels, n).tolist()
         factors = ggsw.reshape(k * gadget.levels, k, n).tolist()
         values = np.empty((len(items), k, 1, n), c.dtype)
@@ -528,8 +543,8 @@ class ReferenceBackend(HostMemory):
 
     def gadget_rotation(self, gadget: Any, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """One step after the other."""
-        q, n, sign = gadget.basis.moduli[0], c.shape[-1], -1 if gadget.transform.kind == "negacyclic" else 1
-        k = c.shape[-3]
+        (k, _, n), q = c.shape[-3:], gadget.basis.moduli[0]
+        sign = -1 if gadget.order > n else 1
         items = zip(c.reshape(-1, k, n).tolist(), exponents.reshape(-1, exponents.shape[-1]), strict=True)
         for place, (rows, powers) in zip(np.ndindex(c.shape[:-3]), items, strict=True):
             total = [turned(row, int(powers[0]), sign, q) for row in rows]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..plans.basis import Basis, basis_of
 from ..plans.cache import cached
 from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
+from ..plans.product import FftSumPlan, plan_fft_sums
 from .batch import check_apart, result_array, result_shape
 from .einsum import matmul
 from .integers import from_integers
@@ -25,23 +27,44 @@ if TYPE_CHECKING:
     from ..ring import Ring
 
 
-def gadget_of(ring: Ring, bits: object, levels: object, multiplies: bool = False) -> Gadget:
-    """The plan of digits modulo a ring's one modulus; `multiplies`: of products too, where it transforms."""
+class Matrices(NamedTuple):
+    """GGSW ciphertexts of batch shape (k, levels, k), or (count, k, levels, k); prepared: see prepare()."""
+
+    data: Array
+    domain: Domain | Literal["prepared"]
+    shape: tuple[int, ...]
+
+
+def gadget_of(ring: Ring, bits: object, levels: object, components: int = 0) -> Gadget:
+    """The plan of digits modulo a ring's one modulus; with components, of products of ciphertexts too."""
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(
             f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
         )
-    return _plan(ring.basis, ring.transform if multiplies and ring.leaf_size == 1 else None, bits, levels)
+    b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
+    transform, product = None, None
+    if components and ring.leaf_size == 1:
+        transform = ring.transform
+    elif components and ring.product != "ntt":
+        product = plan_fft_sums(ring.n, ring.moduli[0], ring.kind, components * count, b)
+    return _plan(ring.basis, transform, b, count, product)
 
 
-def _plan(basis: Basis, transform: NttPlan | None, bits: object, levels: object) -> Gadget:
-    b, count, q = integer(bits, "bits"), integer(levels, "levels"), basis.moduli[0]
+def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
+    b, count = integer(bits, "bits"), integer(levels, "levels")
     if b < 1 or count < 1 or 1 << min(b, 65) * min(count, 65) > q:
         raise ParameterError(
             f"bits, levels: {shown(b)} and {shown(count)} must be at least 1, and 2**(bits * levels) at most "
             f"q = {q}"
         )
-    return cached(("gadget", basis, transform, b, count), lambda: Gadget(basis, transform, b, count))
+    return b, count
+
+
+def _plan(
+    basis: Basis, transform: NttPlan | None, bits: int, levels: int, product: FftSumPlan | None = None
+) -> Gadget:
+    key = "gadget", basis, transform, bits, levels, product
+    return cached(key, lambda: Gadget(basis, transform, bits, levels, product))
 
 
 def weights(ring: Ring, bits: object, levels: object) -> tuple[int, ...]:
@@ -63,70 +86,88 @@ def decompose(
     return data
 
 
-def _checked_product(ring: Ring, ggsw: Array, domain: Domain, c: Array, bits: object, count: int) -> Gadget:
+def _checked_product(ring: Ring, matrices: Matrices, c: Array, bits: object, count: int) -> Gadget:
     """The plan of products of ciphertexts with matrices, which have `count` axes before their own."""
     k = c.shape[-3] if c.ndim > 2 else 0
-    shape, name = ggsw.shape[count:-2], "bsk" if count else "ggsw"
+    shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
         axes = "(count, k, levels, k)" if count else "(k, levels, k)"
         raise ParameterError(
-            f"{name}: batch shape {ggsw.shape[:-2]}, of ciphertexts {c.shape[:-2]}; the first must be "
+            f"{name}: batch shape {matrices.shape}, of ciphertexts {c.shape[:-2]}; the first must be "
             f"{axes}, and the last axis of the second k, the components, at least one"
         )
-    gadget = gadget_of(ring, bits, shape[1], multiplies=True)
-    if gadget.transform is not None and domain != "eval":
+    gadget = gadget_of(ring, bits, shape[1], components=k)
+    if gadget.transform is not None and matrices.domain != "eval":
         raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
     return gadget
 
 
+def prepare(ring: Ring, matrices: Array, domain: Domain, bits: object) -> Array | None:
+    """Matrices (..., k, levels, k) as products by FFT take them; None where the ring has other products."""
+    if matrices.ndim < 5 or matrices.shape[-5] != matrices.shape[-3]:
+        raise ParameterError(
+            f"matrices: batch shape {matrices.shape[:-2]}, must be (k, levels, k) or (count, k, levels, k)"
+        )
+    gadget = gadget_of(ring, bits, matrices.shape[-4], components=matrices.shape[-3])
+    return None if gadget.product is None else _prepared(ring, gadget, matrices, domain)
+
+
+def _prepared(ring: Ring, gadget: Gadget, matrices: Array, domain: Domain) -> Array:
+    assert gadget.product is not None
+    compute, plan = backend_of(matrices), gadget.product
+    shape = (*matrices.shape[:-2], plan.digits, plan.points)
+    out = empty(compute, shape, np.dtype(np.complex128))
+    if prod(shape):
+        compute.prepare(gadget, to_domain(ring, matrices, domain, "coef"), out)
+    return out
+
+
+def _factors(ring: Ring, gadget: Gadget, matrices: Matrices) -> Array:
+    """Matrices as the backend's products take them."""
+    if matrices.domain == "prepared" or gadget.product is None:
+        return matrices.data
+    return _prepared(ring, gadget, matrices.data, matrices.domain)
+
+
 def external_product(
     ring: Ring,
-    ggsw: Array,
-    ggsw_domain: Domain,
+    ggsw: Matrices,
     c: Array,
     domain: Domain,
     bits: object,
     out: Array | None = None,
 ) -> Array:
     """The sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
-    gadget = _checked_product(ring, ggsw, ggsw_domain, c, bits, 0)
+    gadget = _checked_product(ring, ggsw, c, bits, 0)
     compute = backend_of(c)
-    check_apart(out, ggsw)
-    if gadget.transform is None:
+    check_apart(out, ggsw.data)
+    if gadget.by_polynomials:
         if out is not None:
-            result_array(compute, c.shape, out, c, ggsw)  # refused before anything is computed
-        return _matrix_product(ring, ggsw, ggsw_domain, c, domain, gadget, out)
-    data = result_array(compute, c.shape, out, c, ggsw)
-    compute.gadget_product(gadget, ggsw, to_domain(ring, c, domain, "coef"), data)
+            result_array(compute, c.shape, out, c)  # refused before anything is computed
+        return _matrix_product(ring, ggsw, c, domain, gadget, out)
+    data = result_array(compute, c.shape, out, c)
+    compute.gadget_product(gadget, _factors(ring, gadget, ggsw), to_domain(ring, c, domain, "coef"), data)
     return to_domain(ring, data, "coef", domain, data if domain == "eval" else None)
 
 
 def _matrix_product(
-    ring: Ring,
-    ggsw: Array,
-    ggsw_domain: Domain,
-    c: Array,
-    domain: Domain,
-    gadget: Gadget,
-    out: Array | None = None,
+    ring: Ring, ggsw: Matrices, c: Array, domain: Domain, gadget: Gadget, out: Array | None = None
 ) -> Array:
-    """The external product in a ring without a complete transform: digits by rows, as polynomials."""
+    """The external product where no transform is proven exact: digits by rows, as polynomials."""
     k, n = c.shape[-3], ring.n
     digits = decompose(ring, c, domain, gadget.bits, gadget.levels)
     rows = digits.reshape(*c.shape[:-3], 1, k * gadget.levels, ring.rows, n)
-    matrix = ggsw.reshape(k * gadget.levels, k, ring.rows, n)
-    found, found_domain = matmul(ring, (rows, matrix), ("coef", ggsw_domain), None)
+    matrix = ggsw.data.reshape(k * gadget.levels, k, ring.rows, n)
+    found, found_domain = matmul(ring, (rows, matrix), ("coef", cast(Domain, ggsw.domain)), None)
     return to_domain(ring, found.reshape(c.shape), found_domain, domain, out)
 
 
-def cmux(
-    ring: Ring, ggsw: Array, ggsw_domain: Domain, arrays: tuple[Array, Array], domain: Domain, bits: object
-) -> Array:
+def cmux(ring: Ring, ggsw: Matrices, arrays: tuple[Array, Array], domain: Domain, bits: object) -> Array:
     """c0 + ggsw x (c1 - c0), of operands in one domain."""
     first, second = arrays
     result_shape(first, second)
     difference = pointwise(ring.basis, "sub", second, first)
-    product = external_product(ring, ggsw, ggsw_domain, difference, domain, bits, difference)
+    product = external_product(ring, ggsw, difference, domain, bits, difference)
     return pointwise(ring.basis, "add", product, first, product)
 
 
@@ -134,28 +175,29 @@ def blind_rotate(
     ring: Ring,
     c: Array,
     domain: Domain,
-    ggsws: Array,
-    ggsw_domain: Domain,
+    ggsws: Matrices,
     exponents: object,
     bits: object,
     out: Array | None = None,
 ) -> Array:
     """c X^(e_0 + sum e_i s_i), by one cmux for each i, in coefficients."""
-    gadget = _checked_product(ring, ggsws, ggsw_domain, c, bits, 1)
+    gadget = _checked_product(ring, ggsws, c, bits, 1)
     compute = backend_of(c)
-    near = None if gadget.transform is None else compute
-    powers = _checked_exponents(ring, exponents, c.shape[:-3], len(ggsws), near)
-    check_apart(out, c, ggsws)
-    data = result_array(compute, c.shape, out, c, ggsws)
-    if gadget.transform is None:
-        total = multiply_by_monomial(ring, to_domain(ring, c, domain, "coef"), "coef", powers[..., :1], data)
-        for i, ggsw in enumerate(ggsws, 1):
+    near = None if gadget.by_polynomials else compute
+    powers = _checked_exponents(ring, exponents, c.shape[:-3], ggsws.shape[0], near)
+    check_apart(out, c, ggsws.data)
+    data = result_array(compute, c.shape, out, c)
+    x = to_domain(ring, c, domain, "coef")
+    if gadget.by_polynomials:
+        total = multiply_by_monomial(ring, x, "coef", powers[..., :1], data)
+        for i, data in enumerate(ggsws.data, 1):
+            ggsw = Matrices(data, ggsws.domain, ggsws.shape[1:])
             moved = multiply_by_monomial(ring, total, "coef", powers[..., i : i + 1])
             pointwise(ring.basis, "sub", moved, total, moved)
-            product = _matrix_product(ring, ggsw, ggsw_domain, moved, "coef", gadget)
+            product = _matrix_product(ring, ggsw, moved, "coef", gadget)
             pointwise(ring.basis, "add", total, product, total)
         return total
-    compute.gadget_rotation(gadget, ggsws, to_domain(ring, c, domain, "coef"), powers, data)
+    compute.gadget_rotation(gadget, _factors(ring, gadget, ggsws), x, powers, data)
     return data
 
 
@@ -205,7 +247,7 @@ def decompose_integers(x: object, q: object, bits: object, levels: object) -> Ar
     if not 2 <= modulus <= 1 << 64:
         raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
     basis = basis_of((modulus,))
-    gadget = _plan(basis, None, bits, levels)
+    gadget = _plan(basis, None, *_checked_digits(modulus, bits, levels))
     integers = as_integers(x, "x")
     compute, shape = backend_of(integers), integers.shape
     words = from_integers(basis, integers.size, integers.reshape(-1), compute)

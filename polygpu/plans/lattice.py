@@ -8,6 +8,7 @@ from functools import cached_property
 from .basis import Basis, Handles
 from .ntt import NttPlan, part_of
 from .permutation import Permutation
+from .product import FftSumPlan
 from .rns import Conversion, Residues, runs_of
 
 
@@ -85,7 +86,20 @@ class Gadget:
     transform: NttPlan | None  # complete; of products
     bits: int
     levels: int
+    product: FftSumPlan | None = None  # of products where there is no transform
     handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def by_polynomials(self) -> bool:
+        """Whether products are those of polynomials, since no transform is there that is proven exact."""
+        return self.transform is None and self.product is None
+
+    @property
+    def order(self) -> int:
+        """Of X, in products."""
+        plan = self.transform or self.product
+        assert plan is not None
+        return 2 * plan.degree if plan.kind == "negacyclic" else plan.degree
 
     @property
     def offset(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ MAX_DIGITS = 8  # of an operand of a product by FFT
 # The twiddles of an FFT are rounded from a format with more digits (plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
+_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; products in a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,8 @@ class AuxiliaryPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class FftProductPlan:
-    """An exact product modulo words, over the integers by transforms in doubles, then reduced.
+class FftPlan:
+    """Exact products modulo words, over the integers by transforms in doubles, then reduced.
 
     Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
     x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
@@ -59,29 +60,12 @@ class FftProductPlan:
     length: int  # real numbers of a transform: the degree, or enough for the linear product
     digits: int
     error_bound: float
-    handles: Handles = field(default_factory=dict, repr=False)
+    handles: Handles = field(default_factory=dict, repr=False, kw_only=True)
 
     @property
     def width(self) -> int:
         """Bits of a digit."""
-        return self.split(self.digits)[0]
-
-    @property
-    def sums(self) -> int:
-        """Sums of products of digits that count modulo q."""
-        return self.split(self.digits)[1]
-
-    def split(self, digits: int) -> tuple[int, int]:
-        """Width and sums of so many digits."""
-        moduli = self.basis.moduli
-        width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
-        if moduli == (1 << bits,):
-            sums = min(sums, -(-bits // width))  # the others vanish
-        return width, sums
-
-    def work(self, digits: int) -> int:
-        """Real numbers that a product with so many digits transforms."""
-        return (2 * digits + self.split(digits)[1]) * self.length
+        return digit_width(self.basis.moduli, self.digits)
 
     @property
     def bytes(self) -> int:
@@ -105,6 +89,53 @@ class FftProductPlan:
         table = unit_roots(turns, 4 * len(turns))[: self.points]
         table.setflags(write=False)
         return table
+
+
+class FftProductPlan(FftPlan):
+    """A product of two polynomials, both of so many digits."""
+
+    @property
+    def sums(self) -> int:
+        """Sums of products of digits that count modulo q."""
+        return self.split(self.digits)[1]
+
+    @property
+    def log_sum(self) -> int:
+        """The least k with no sum above 2^k in size."""
+        return (self.digits * self.degree - 1).bit_length() + 2 * self.width - 2
+
+    def split(self, digits: int) -> tuple[int, int]:
+        """Width and sums of so many digits."""
+        moduli = self.basis.moduli
+        width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
+        if moduli == (1 << bits,):
+            sums = min(sums, -(-bits // width))  # the others vanish
+        return width, sums
+
+    def work(self, digits: int) -> int:
+        """Real numbers that a product with so many digits transforms."""
+        return (2 * digits + self.split(digits)[1]) * self.length
+
+
+@dataclass(frozen=True, eq=False)
+class FftSumPlan(FftPlan):
+    """Sums of `terms` products of small polynomials with others, which alone have several digits.
+
+    No coefficient of a small one exceeds 2^(bits - 1) in size.
+    """
+
+    terms: int
+    bits: int
+
+    @property
+    def sums(self) -> int:
+        """Sums of products: as many as digits."""
+        return self.digits
+
+    @property
+    def log_sum(self) -> int:
+        """The least k with no sum above 2^k in size."""
+        return (self.terms * self.degree - 1).bit_length() + self.bits + self.width - 2
 
 
 Plan = NttPlan | AuxiliaryPlan | FftProductPlan
@@ -161,13 +192,24 @@ def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan
 
 def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
     """What no coefficient of a sum of products of digits exceeds in error (docs/math.md, equation 6)."""
+    return sum_error_bound(n, points, digits, width, width)
+
+
+def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
+    """The same of so many products of digits of `left` and of `right` bits."""
     from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
 
     u = Fraction(1, 1 << 53)
     stage = 1 + Fraction(17, 4) * u
     stages = points.bit_length() - 1
-    size = Fraction(digits * n << 2 * width, 4)  # of all products of a sum: digits n (2^(width - 1))^2
-    return size * (stage ** (3 * stages) * (1 + 3 * digits * u) - 1)
+    size = Fraction(terms * n << left + right, 4)  # of all products: terms n 2^(left - 1) 2^(right - 1)
+    return size * (stage ** (3 * stages) * (1 + 3 * terms * u) - 1)
+
+
+def fft_length(n: int, kind: Kind) -> int:
+    """Real numbers of a transform: the degree itself, or enough for the linear product."""
+    whole = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
+    return n if whole else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
 
 
 def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
@@ -187,8 +229,7 @@ def coarsest_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
             "NumPy's longdouble has no more digits than a double here: no table of a product by FFT is close "
             "enough; auxiliary primes are exact: leave 'fft' out"
         )
-    whole = n & (n - 1) == 0 and kind == "negacyclic" and n >= LEAST_LENGTH
-    length = n if whole else max(LEAST_LENGTH, 1 << (2 * n - 2).bit_length())
+    length = fft_length(n, kind)
     for digits in range(1, MAX_DIGITS + 1):
         width = digit_width(moduli, digits)
         bound = fft_error_bound(n, length // 2, digits, width)
@@ -215,3 +256,35 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
         return plan
 
     return cached(("fft", n, moduli, kind), build)
+
+
+def plan_fft_sums(n: int, q: int, kind: Kind, terms: int, bits: int) -> FftSumPlan | None:
+    """The plan of exact sums of products with polynomials of so many bits; None where none is proven exact.
+
+    It has the fewest digits, of the other factors, for which it is (docs/math.md, "Products by FFT").
+    """
+    length = fft_length(n, kind)
+    found = _digits_of_sums(n, length, q, terms, bits)
+    if found is None or not LONG_DOUBLE:
+        return None
+
+    def build() -> FftSumPlan:
+        plan = FftSumPlan(basis_of((q,)), n, kind, length, *found, terms, bits)
+        check_memory(plan.bytes, n, (q,))
+        return plan
+
+    return cached(("fft sums", n, q, kind, terms, bits), build)
+
+
+@lru_cache(maxsize=64)
+def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
+    """How many, and the bound on the error."""
+    if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
+        return None
+    total = residue_bits((q,))
+    for digits in range(1, MAX_DIGITS + 1):
+        width = digit_width((q,), digits)
+        bound = sum_error_bound(n, length // 2, terms, bits, width)
+        if 2 * bound < 1 and width <= _MOST_BITS and -(-total // width) == digits:
+            return digits, float(bound)
+    return None

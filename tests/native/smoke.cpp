@@ -200,6 +200,25 @@ void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t le
         kernels.multiply(a.data(), a.data(), of.scratch.data(), y.data(), of.row);
         expect(y == square, isa, "square by digits", q, length);
     }
+    // Sums of products with small polynomials, of coefficients -1, 0 and 1: twice the same.
+    std::vector<T> small(degree), long_small(length);
+    for (size_t i = 0; i < degree; ++i) small[i] = long_small[i] = i % 3 == 2 ? (T)of.m.last : (T)(i % 2);
+    std::vector<T> sum = schoolbook(long_small, long_b, of.m);
+    for (T &v : sum) v = (T)add_mod(of.m, v, v);
+    ProductRow row = of.row;
+    row.sums = row.digits;
+    const size_t points = length / 2;
+    for (const Isa *isa : isas_with(slot, &ProductKernels<T>::compose)) {
+        const ProductKernels<T> &kernels = isa->*slot;
+        if (length < kernels.least_length) continue;
+        std::vector<Complex> x(points), matrix(row.digits * points), sums(row.digits * points);
+        kernels.transform(small.data(), 1, x.data(), row);
+        kernels.transform(b.data(), row.digits, matrix.data(), row);
+        for (int turn = 0; turn < 2; ++turn) kernels.add_products(x.data(), matrix.data(), sums.data(), row);
+        std::vector<T> y(length);
+        kernels.compose(sums.data(), y.data(), row);
+        expect(y == sum, isa, "sum of products by digits", q, length);
+    }
 }
 
 template <class T>

@@ -7,11 +7,10 @@ from .device import absence, describe
 from .fft import Fft
 from .integers import Integers
 from .lattice import Lattice
-from .multiply import Multiply
 from .sampling import Sampling
 
 __all__ = ["CudaBackend", "absence", "describe"]
 
 
-class CudaBackend(Multiply, Lattice, Fft, Integers, Sampling):
+class CudaBackend(Lattice, Fft, Integers, Sampling):
     """The kernels behind the protocol, on one GPU."""

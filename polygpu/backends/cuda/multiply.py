@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import ParameterError
 from ...plans.basis import Basis
 from ...plans.ntt import NttPlan, TransformSize
-from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, Plan
+from ...plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, FftProductPlan, FftSumPlan, Plan
 from .. import Array, Done
 from .device import Shared
 from .launch import (
@@ -87,6 +87,13 @@ FFT_MULTIPLY = Struct(
     ("a b y", POINTER),
     ("points units", U64),
     ("count sums", U32),
+)
+FFT_MATRIX = Struct(
+    "fft_product.cu",
+    "FftMatrixParameters",
+    ("x matrix y", POINTER),
+    ("points entries", U64),
+    ("terms columns", U32),
 )
 FFT_COMPOSE = Struct(
     "fft_product.cu",
@@ -169,10 +176,10 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
     return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared, early=True)
 
 
-def fft_split_launch(plan: FftProductPlan, units: int, **values: Any) -> Launch:
-    """The digits of an operand."""
+def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:
+    """So many digits of an operand."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
-    parameters = FFT_SPLIT(count=plan.digits, width=plan.width, **sizes, **values)
+    parameters = FFT_SPLIT(count=digits, width=plan.width, **sizes, **values)
     return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
 
 
@@ -182,7 +189,15 @@ def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Laun
     return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
 
 
-def fft_compose_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
+def fft_matrix_launch(plan: FftSumPlan, items: int, components: int, **values: int) -> Launch:
+    """Products of rows of spectra with a matrix."""
+    columns = components * plan.sums
+    entries = items * columns * plan.points
+    sizes = {"points": plan.points, "entries": entries, "terms": plan.terms, "columns": columns}
+    return entrywise("fft_product.cu", "fft_matrix", entries, FFT_MATRIX(**sizes, **values))
+
+
+def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
     """Residues of the sums."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "negacyclic": plan.kind == "negacyclic"}
@@ -363,33 +378,54 @@ class Multiply(Pointwise, Transform):
 
     def _digits_recipe(self, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
         """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
-        points, log_points = plan.points, plan.points.bit_length() - 1
-        passes = split_passes(points, 1, word_bytes_of("Complex128"), self.card)
-        moduli, twiddles = self._moduli_of(plan.basis), self._fft_tables(plan, passes)
-        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
-        common = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
-        recipe, units = Recipe(3, moduli, twiddles), prod(out[:-1])
+        recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
         step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
         spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
         sums = recipe.temporary(16 * step * plan.sums * points)
         for first in range(0, units, max(1, step)):
             size = min(step, units - first)
-
-            def transform(operand: int, count: int, direction: str) -> None:
-                rows = Rows(count, 1, 0, log_points, "Complex128", common["moduli"], tables)
-                recipe.add(transform_recipe(rows, passes, offsets, direction, self.card), operand, operand)
-
             for operand, (shape, spectrum) in enumerate(zip((a, b), spectra, strict=False)):
-                where = common | layout_of(out, shape)
-                recipe.launch(fft_split_launch(plan, size, first_unit=first, **where), operand, spectrum)
-                transform(spectrum, size * plan.digits, "forward")
+                where = layout_of(out, shape) | {"first_unit": first}
+                self._split_digits(recipe, plan, plan.digits, size, operand, spectrum, **where)
             launch = fft_multiply_launch(plan, size, **dict.fromkeys("aby", 0))
             recipe.launch(launch, spectra[0], spectra[-1], sums)
-            transform(sums, size * plan.sums, "inverse")
-            recipe.launch(fft_compose_launch(plan, size, first_unit=first, **common), sums, 2)
+            self._compose_sums(recipe, plan, size, sums, 2, first_unit=first)
         return recipe
 
-    def _fft_tables(self, plan: FftProductPlan, passes: tuple[Pass, ...]) -> Shared:
+    # What a recipe takes on, with the numbers of its operands.
+
+    def _split_digits(
+        self, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
+    ) -> None:
+        """y: so many digits of units of x, transformed."""
+        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
+        recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
+        self._add_fft(recipe, plan, units * digits, y, "forward")
+
+    def _compose_sums(
+        self, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
+    ) -> None:
+        """y: the residues of units of sums x, which are lost."""
+        self._add_fft(recipe, plan, units * plan.sums, x, "inverse")
+        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
+        recipe.launch(fft_compose_launch(plan, units, **where), x, y)
+
+    def _add_fft(self, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
+        """x: the transforms of its rows of complex numbers."""
+        passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), self.card)
+        twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
+        recipe.used.append(twiddles)
+        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
+        of_all = Rows(rows, 1, 0, plan.points.bit_length() - 1, "Complex128", moduli, tables)
+        recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
+
+    def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:
+        """The address of the moduli, which the recipe uses."""
+        moduli = self._moduli_of(plan.basis)
+        recipe.used.append(moduli)
+        return self.address(moduli.value)
+
+    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
         """The twiddles of each pass, in its order, at table_offsets."""
 
         def make() -> tuple[Array, tuple[Shared, ...]]:
