@@ -53,7 +53,7 @@ from .tables import shape as shape_text
 KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
 MOST_CALLS = 24  # in a graph
 GALOIS = 5  # X -> X^5
-BY_FFT = "external product by FFT"
+BY_FFT, PRODUCT, RESCALE = "external product by FFT", "product", "rescaling"
 
 
 @dataclass(frozen=True)
@@ -243,6 +243,8 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     yield rows_case("relinearisation", shape, device, back, forth)
     if not hoisted:
         return
+    if device != "cpu":
+        yield from product_of_ciphertexts(shape, device, key)
     pair = Q.random(2, seed=1).ntt()
     gs = [pow(GALOIS, k, 2 * shape.n) for k in range(1, 9)]
 
@@ -263,6 +265,31 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
         forth = digits * (R.rows - shape.size) + 2 * count * shape.limbs
         yield key_case(op, shape, device, pair, [key] * count, rotated, partial(expected_rotations, count))
         yield rows_case(op, shape, device, back, forth)
+
+
+def product_of_ciphertexts(shape: Shape, device: str, key: pg.Poly) -> Iterator[Case]:
+    """A product, relinearised and rescaled in one division; a rescaling alone; the transforms of both."""
+    Q, special = key.ring[: shape.limbs], key.ring[shape.limbs :]
+    x = Q.random((2, 2), seed=1).ntt()
+
+    def product(x: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
+        a, b = x[0], x[1]
+        kept = a * b[0]
+        pg.fma(a[0], b[1], kept[1], out=kept[1])
+        return lattice.key_switch(a[1] * b[1], keys[0], shape.size, special, add=kept, rescale=1)
+
+    def rescaled(x: pg.Poly, _: Sequence[pg.Poly]) -> pg.Poly:
+        return x[0].rescale()
+
+    def unseen() -> Ints:
+        raise Unverified("compared with the CPU alone")
+
+    digits = -(-shape.limbs // shape.size)
+    forth = digits * (key.ring.rows - shape.size) + 2 * (shape.limbs - 1)
+    yield key_case(PRODUCT, shape, device, x, [key], product, unseen)
+    yield rows_case(PRODUCT, shape, device, shape.limbs + 2 * (special.rows + 1), forth)
+    yield key_case(RESCALE, shape, device, x, [key], rescaled, unseen)
+    yield rows_case(RESCALE, shape, device, 2, 2 * (shape.limbs - 1))
 
 
 def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case:
@@ -407,6 +434,8 @@ GPU_SHAPES = tuple((s.n, s.limbs, s.bits) for s in (*GPU.rotation, *GPU.switches
 GPU_LINES = (
     beside("rotation", "rotation", "us", 185, 1.95, {"n": 2**16}),
     beside("8 rotations, hoisted", "8 rotations", "us", None, None, {}),
+    beside("product, relinearised and rescaled", PRODUCT, "us", 230, None, {}),
+    beside(RESCALE, RESCALE, "us", 50, 1.8, {}),
     *(
         beside(RELIN, RELIN, "us", GPU_MUSTS.get(s), 1.95, dict(zip(("n", "limbs", "bits"), s, strict=True)))
         for s in GPU_SHAPES

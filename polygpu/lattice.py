@@ -19,7 +19,7 @@ from .errors import DeviceError, DomainError, ParameterError, RingMismatch
 from .ops import gadget as gadgets
 from .ops import lattice as ops
 from .ops.rns import Precision
-from .poly import Poly, check_one_device, checked_poly
+from .poly import Poly, check_one_device, checked_poly, memory_of, without_last
 from .ring import Ring
 
 __all__ = [
@@ -45,6 +45,7 @@ def key_switch(
     conversion: Precision = "exact",
     out: Poly | None = None,
     add: Poly | None = None,
+    rescale: int = 0,
 ) -> Poly:
     """(d_0, d_1) with d_0 + d_1 s = a s' and a little noise: hybrid key switching.
 
@@ -62,12 +63,15 @@ def key_switch(
         size: limbs of a digit.
         special: the ring of P, coprime to Q; P about as large as the largest digit keeps the noise small.
         conversion: as Poly.convert's, of digits and of what is divided away.
-        out: a Poly of a's ring with batch shape (*batch, 2) to write into.
+        out: a Poly of the result's ring with batch shape (*batch, 2) to write into.
         add: a value of a's ring and domain, (*batch, 2), that is added to the result, for less than a sum
             takes.
+        rescale: limbs at the end of a's ring that are divided away too, of what is added as well: the
+            result is rounded once, where `.rescale()` after it rounds twice and takes as long again.
 
     Returns:
-        A value of a.ring, (*batch, 2), in a's domain. Noise: the size of (sum over j of digit_j e_j) / P.
+        A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Noise: the size of (sum over
+        j of digit_j e_j) / P.
 
     Raises:
         NotNTTFriendly: the joined ring has no complete transform.
@@ -93,11 +97,12 @@ def key_switch(
     True
     """
     a, key = _operands(a, key)
-    memory = None if out is None else a._memory(out)
+    ring = without_last(a.ring, rescale, "rescale", least=0)
+    memory = None if out is None else memory_of(ring, out)
     more = None if add is None else _addend(a, add)
     where = a.ring, a.data, a.domain, _ring(special), key.ring, key.data, key.domain
-    data, domain = ops.key_switch(*where, size, conversion, memory, more)
-    return a._result(data, domain, out)
+    data, domain = ops.key_switch(*where, size, conversion, memory, more, ring)
+    return Poly._wrap(ring, data, domain) if out is None else out._result(data, domain, out)
 
 
 def rotate_many(

@@ -359,7 +359,7 @@ class Poly:
 
     def _memory(self, out: Poly) -> Array:
         """The array of `out`, where it is a Poly of this ring."""
-        return _memory_of(self._ring, out)
+        return memory_of(self._ring, out)
 
     def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
         """A value of this ring, unchecked as by _wrap; it is `out` where that holds the data already."""
@@ -640,10 +640,7 @@ class Poly:
         >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
         Ring(4, 97)
         """
-        count, limbs = integer(k, "k"), len(self._ring.moduli)
-        if not 1 <= count < limbs:
-            raise ParameterError(f"k: {shown(count)} must be from 1 to {limbs - 1}: one limb at least stays")
-        return self.mod_down(self._ring[:-count], out=out)
+        return self.mod_down(without_last(self._ring, k, "k", least=1), out=out)
 
     def digits(self, S: Ring, size: int, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
         """The digits of a decomposition by limbs, modulo S: (*batch, ceil(k / size)).
@@ -677,7 +674,7 @@ class Poly:
     ) -> Poly:
         """What a verb of ops/rns.py gives, as a value of S."""
         S = checked_ring(self._ring, S, "S")
-        memory = None if out is None else _memory_of(S, out)
+        memory = None if out is None else memory_of(S, out)
         data, domain = verb(self._ring, self._data, self._domain, S, *options, out=memory)
         return Poly._wrap(S, data, domain) if out is None else out._result(data, domain, out)
 
@@ -761,7 +758,7 @@ class Poly:
         return self._data.__dlpack_device__()
 
 
-def _memory_of(ring: Ring, out: Poly) -> Array:
+def memory_of(ring: Ring, out: Poly) -> Array:
     """The array of `out`, where it is a Poly of the ring."""
     if not isinstance(out, Poly):
         raise OutputError(
@@ -770,6 +767,16 @@ def _memory_of(ring: Ring, out: Poly) -> Array:
     if out._ring is not ring and out._ring != ring:
         raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
     return out._data
+
+
+def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
+    """The ring without its last k limbs."""
+    count, limbs = integer(k, name), len(ring.moduli)
+    if not least <= count < limbs:
+        raise ParameterError(
+            f"{name}: {shown(count)} must be from {least} to {limbs - 1}: one limb at least stays"
+        )
+    return ring[:-count] if count else ring
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:

@@ -104,6 +104,33 @@ def test_key_switch_adds(name: str) -> None:
             assert out == expected and out.domain == x.domain
 
 
+@every_chain
+def test_key_switch_rescales(name: str) -> None:
+    """Sums and what is added are divided by P and the last limbs, and rounded once: in Python ints."""
+    K = CHAINS[name]
+    Q, special = parts(K)
+    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
+    for limbs, count in ((Q.rows, 1), (Q.rows, Q.rows - 1), (Q.rows - 1, 1)):
+        if not 0 < count < limbs:
+            continue
+        R = Q[:limbs]
+        a, more = (drawn(R, batch, 2).to(pg.backends.current_device()) for batch in ((2,), (2, 2)))
+        T, S = R.join(special), R[:-count]
+        some = key[: -(-R.rows // 2)].restrict(T)
+        sums = pg.einsum("bd,dc->bc", a.digits(T, 2).ntt(), some).intt().to_bigints()
+        total = (sums + special.modulus * more.to_bigints()) % T.modulus
+        D = T.modulus // S.modulus
+        for x, add in ((a, more), (a.ntt(), more.ntt())):
+            found = lattice.key_switch(x, key, 2, special, add=add, rescale=count)
+            assert found.ring == S and found.domain == x.domain
+            assert (found.to_bigints() == (2 * total + D) // (2 * D) % S.modulus).all()
+            out = S.zeros((2, 2)).to(found.device)
+            assert lattice.key_switch(x, key, 2, special, add=add, rescale=count, out=out) is out == found
+    for count, error in ((Q.rows, ParameterError), (-1, ParameterError), (0.5, pg.NotAnInteger)):
+        with pytest.raises(error, match="rescale"):
+            lattice.key_switch(drawn(Q), key.cpu(), 2, special, rescale=count)  # type: ignore[arg-type]
+
+
 def test_what_a_key_switch_cannot_add() -> None:
     K = CHAINS["50 bits"]
     Q, special = parts(K)

@@ -137,9 +137,10 @@ class CKKS:
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """The product, relinearised and rescaled."""
         a, b = self._level(x, y)
-        square = lattice.key_switch(a[1] * b[1], keys.relin, self.size, self.extra)
-        value = pg.stack([a[0] * b[0] + square[..., 0], a[0] * b[1] + a[1] * b[0] + square[..., 1]])
-        return self.rescale(Ciphertext(value, x.scale * y.scale))
+        kept = pg.stack([a[0] * b[0], a[0] * b[1] + a[1] * b[0]], axis=-1)
+        value = lattice.key_switch(a[1] * b[1], keys.relin, self.size, self.extra, add=kept, rescale=1)
+        parts = pg.stack([value[..., 0], value[..., 1]])
+        return Ciphertext(parts, x.scale * y.scale / a.ring.moduli[-1])
 
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
         """The product with plain vectors or a number, rescaled; the scale stays that of x."""

@@ -140,34 +140,36 @@ def key_switch(
     conversion: Precision = "exact",
     out: Array | None = None,
     add: Array | None = None,
+    target: Ring | None = None,
 ) -> Value:
     """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain.
 
-    add: of the same shape and domain, added to that.
+    add: (*batch, 2), in x's domain, added to that. target: a ring of fewer limbs; the product of the others
+    is divided away too.
     """
     switch = _switch_of(ring, special, key_ring, size, conversion)
     key = switch.checked_key(key, key_domain)
-    T, compute, batch = switch.T, backend_of(x), x.shape[:-2]
+    T, S, compute, batch = switch.T, target or ring, backend_of(x), x.shape[:-2]
     if out is not None:
-        result_array(compute, (*batch, 2, ring.rows, ring.n), out, x, *(() if add is None else (add,)))
+        result_array(compute, (*batch, 2, S.rows, ring.n), out, x, *(() if add is None else (add,)))
         check_apart(out, key)
     data, _ = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
     own = to_domain(ring, x, domain, "eval")
     # With P times as much in the sums as there is to add, the division is exact for it.
     with compute.device_scope():
         own = own.astype(T.dtype, copy=False)
-        more = add.astype(T.dtype, copy=False) if add is not None and domain == "eval" else None
+        more = None if add is None else add.astype(T.dtype, copy=False)
     total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
     made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
-    compute.digit_product(switch.product(), (data, own), made, key, total, more)
-    if domain == "coef":
+    plan = switch.product()
+    if domain == "eval":
+        compute.digit_product(plan, (data, own), made, key, total, more)
+    else:
+        compute.digit_product(plan, (data, own), made, key, total)
         to_domain(T, total, "eval", "coef", total)
-    after = add if domain == "coef" else None
-    memory = out if after is None else None
-    result, _ = mod_down(T, total, domain, ring, "nearest", conversion, out=memory, scratch=True)
-    if after is not None:
-        result = pointwise(ring.basis, "add", result, after, result if out is None else out)
-    return result, domain
+        if more is not None:
+            compute.convert(plan.adding, None, more, total)
+    return mod_down(T, total, domain, S, "nearest", conversion, out=out, scratch=True)
 
 
 def rotate_many(
