@@ -91,8 +91,9 @@ class KeySwitch:
             return restrict(self.key_ring, key, "eval", self.T)[0]
         return key
 
-    def product(self) -> DigitProduct:
-        """Of a value's coefficients."""
+    def product(self, domain: Domain) -> DigitProduct:
+        """Of a value's coefficients. For an evaluated result what is divided away is left in coefficients."""
+        special = tuple(i for i, q in enumerate(self.T.moduli) if q in self.P.moduli)
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
@@ -100,9 +101,16 @@ class KeySwitch:
             made = digit_conversions(self.ring, rows, self.T, self.parts, self.exact, "coef")
             P = self.P.modulus
             factors = tuple(P % q if i in own else 0 for i, q in enumerate(self.T.moduli))
-            return self._plan(conversions=tuple(made), own=own, own_total=self.ring.rows, factors=factors)
+            inverse = special if domain == "eval" else ()
+            return self._plan(
+                conversions=tuple(made),
+                own=own,
+                own_total=self.ring.rows,
+                factors=factors,
+                inverse=inverse,
+            )
 
-        return kept_plan(self.ring, ("product", self.T, self.key_ring, self.size, self.exact), build)
+        return kept_plan(self.ring, ("product", domain, self.T, self.key_ring, self.size, self.exact), build)
 
     def permuted_product(self, g: int) -> DigitProduct:
         """Of evaluated digits, after X -> X^g."""
@@ -159,12 +167,15 @@ def key_switch(
         more = add.astype(T.dtype, copy=False) if add is not None and domain == "eval" else None
     total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
     made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
-    compute.digit_product(switch.product(), (data, own), made, key, total, more)
+    compute.digit_product(switch.product(domain), (data, own), made, key, total, more)
     if domain == "coef":
         to_domain(T, total, "eval", "coef", total)
     after = add if domain == "coef" else None
     memory = out if after is None else None
-    result, _ = mod_down(T, total, domain, ring, "nearest", conversion, out=memory, scratch=True)
+    evaluated = domain == "eval"
+    result, _ = mod_down(
+        T, total, domain, ring, "nearest", conversion, out=memory, scratch=True, inverse=evaluated
+    )
     if after is not None:
         result = pointwise(ring.basis, "add", result, after, result if out is None else out)
     return result, domain
