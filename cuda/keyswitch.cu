@@ -40,13 +40,15 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
 // and a key (count or more, 2, key_total, n): y (items, 2, limbs, n). Modulo a limb of its own digit the value is read
 // instead, own (items, own_rows, n), which is evaluated. With ADDS the sums begin with multiples of `more` (items, 2,
 // own_rows, n). grid: blocks of a row, by item, in x; limbs in y, the last one first, which start_rows has written
-// last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long
+// last. Sums that are wanted in coefficients go through the rows of the inverse transform, and are left lazy. block:
+// R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long
 // as the block's part of a row.
 //
 // While a block works on a digit, what it wants of the next one comes to shared memory, each thread copying its chunks.
 struct LimbRow {
     u64 key_row, digit, own_row;  // digit: the own one, or `count` where there is none
     u64 factor;                   // of row own_row of `more`; 0: there is none
+    u64 inverse;                  // whether the sums go on to their coefficients
 };
 struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
@@ -54,7 +56,7 @@ struct DigitRowsParameters {
     const Modulus *moduli;  // by limb, as `rows` and `tables`
     const LimbRow *rows;
     const char *const *tables;
-    u64 offset, n;
+    u64 offset, inverse_offset, n;  // where the twiddles of the rows begin, of both transforms
     u32 limbs, count, own_rows, key_total, starts_next;
 };
 template <class W, class R, bool ADDS>
@@ -147,13 +149,27 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
     }
     start_next(p.starts_next);
     T *const y = (T *)p.y + (2ull * item * p.limbs + limb) * n + first;
+    const u64 twiddles = p.inverse_offset - p.offset;  // from those of the forward pass, in bytes
 #pragma unroll
-    for (int c = 0; c < 2; ++c)
+    for (int c = 0; c < 2; ++c) {
+        T *const to = y + (u64)c * p.limbs * n;
+        Chunk chunks[COUNT];
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) {
-            T raw[SIZE];
+        for (int k = 0; k < COUNT; ++k)
 #pragma unroll
-            for (int i = 0; i < SIZE; ++i) raw[i] = word.finish(sums[c][k * SIZE + i].value(word, m));
-            write<DEFAULT>((Chunk *)(y + (u64)c * p.limbs * n + tile.chunk(k)), pack<SIZE>(raw));
+            for (int i = 0; i < SIZE; ++i) {
+                const typename W::Value value = sums[c][k * SIZE + i].value(word, m);
+                chunks[k].values[i] = row.inverse ? W::store_lazy(value) : word.finish(value);
+            }
+        if (row.inverse) {
+            T raw[R::VALUES];
+            const char *const inverse = (const char *)tile.twiddles + twiddles;
+            tile.template inverse<KeySum<W>::BOUND>(word, chunks, raw, (const typename W::Twiddle *)inverse);
+#pragma unroll
+            for (int k = 0; k < R::VALUES; ++k) to[tile.value(k)] = raw[k];
+        } else {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) write<DEFAULT>((Chunk *)(to + tile.chunk(k)), chunks[k]);
         }
+    }
 }

@@ -39,6 +39,19 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
         side.spread(lazy, chunks);
     }
+    // The first pass of the inverse transforms, of lazy values up to a bound, as lazy values where `value` says.
+    // inverse: its twiddles, as `twiddles`.
+    template <int FROM>
+    PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
+        synchronise<R::sharers(0)>();
+        side.gather(chunks, raw);
+        typename W::Value values[R::VALUES];
+#pragma unroll
+        for (int k = 0; k < R::VALUES; ++k) values[k] = W::load(raw[k], true);
+        inverse_rounds<W, R, false, FROM>(word, values, shared, place, inverse);
+#pragma unroll
+        for (int k = 0; k < R::VALUES; ++k) raw[k] = W::store_lazy(values[k]);
+    }
 };
 // Blocks of threads that a multiprocessor is to hold.
 template <class R> constexpr int ROWS_BLOCKS = R::THREADS < 512 ? 512 / R::THREADS : 1;

@@ -202,9 +202,14 @@ def listed_launches(card: Card) -> Iterator[Launch]:
         yield made.pass_launch(made.columns, "start_rows", rns.START, (1, 1), card, **start)
         for own in ("false", "true"):
             yield made.pass_launch(made.rows, "finish_rows", rns.FINISH, (1, 1), card, own, **finish)
-        values = blank(lattice.DIGIT_ROWS, "offset starts_next n limbs")
+        values = blank(lattice.DIGIT_ROWS, "offset inverse_offset starts_next n limbs")
         for adds in (False, True):
             yield lattice.digit_rows_launch(made, 1, 1, 1 << log_n, adds, card, **values)
+        # The sums' way to coefficients, among rows of other limbs.
+        word = f"Grouped<{made.word}, u{8 * plan.basis.dtype.itemsize}>"
+        among = Rows(count, 1, 1, log_n, word, 0, NO_TABLES)
+        columns = transform.transform_recipe(among, (made.columns, made.rows), (0, 0), "inverse", card, 1)
+        yield from (step.launch for step in columns.steps)
 
 
 def _convert_launches(conversion: Conversion, bits: int, card: Card) -> Iterator[Launch]:
@@ -473,6 +478,7 @@ SPILLED = {
     ("norm_rows", "25"): 144,
     ("convert", "Sum30"): 64,  # on architecture 12.0
     ("convert", "Sum32"): 64,
+    ("digit_rows", "Strict64"): 16,  # on architecture 12.0
     ("fft_product", "u32"): 64,
     ("fft_product", "u64"): 64,
     ("gadget_product", "Float64"): 160,  # twiddles that all steps share
@@ -505,6 +511,7 @@ SPILLED = {
     ("ntt_forward_flow", "Lazy64"): 128,
     ("ntt_forward_flow", "Tight32"): 32,
     ("ntt_inverse", "Complex128"): 16,
+    ("ntt_inverse", "Grouped<Lazy32, u32>"): 16,
     ("ntt_inverse", "Grouped<Lazy32, u64>"): 64,
     ("ntt_inverse", "Grouped<Lazy60, u64>"): 176,
     ("ntt_inverse", "Grouped<Lazy64, u64>"): 48,

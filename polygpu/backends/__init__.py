@@ -190,6 +190,7 @@ class Backend(Arithmetic, Protocol):
 
         digits: (*batch, digits, limbs, n), memory for those of a value, given in coefficients and evaluated;
         or without a value the evaluated digits. more: of a value, what is added to the sums.
+        Rows of limbs of `plan.inverse` are left in coefficients.
         """
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:

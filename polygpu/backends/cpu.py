@@ -406,6 +406,8 @@ class CpuBackend(HostMemory):
         native.run(digits, own, key, out)
         if more is not None:
             self.convert(plan.adding, None, more, out)
+        if plan.inverse:
+            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
 
     def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
         native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")

@@ -496,6 +496,8 @@ class ReferenceBackend(HostMemory):
                     item[c, i] = np.array([v % q for v in total], out.dtype)
         if more is not None:
             self.convert(plan.adding, None, more, out)
+        if plan.inverse:
+            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
         """The digits of y, from the least significant one up."""

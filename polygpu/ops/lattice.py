@@ -91,8 +91,8 @@ class KeySwitch:
             return restrict(self.key_ring, key, "eval", self.T)[0]
         return key
 
-    def product(self) -> DigitProduct:
-        """Of a value's coefficients."""
+    def product(self, evaluated: int) -> DigitProduct:
+        """Of a value's coefficients: so many rows evaluated, the others, which are divided away, are not."""
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
@@ -100,9 +100,16 @@ class KeySwitch:
             made = digit_conversions(self.ring, rows, self.T, self.parts, self.exact, "coef")
             P = self.P.modulus
             factors = tuple(P % q if i in own else 0 for i, q in enumerate(self.T.moduli))
-            return self._plan(conversions=tuple(made), own=own, own_total=self.ring.rows, factors=factors)
+            return self._plan(
+                conversions=tuple(made),
+                own=own,
+                own_total=self.ring.rows,
+                factors=factors,
+                inverse=tuple(range(evaluated, self.T.rows)),
+            )
 
-        return kept_plan(self.ring, ("product", self.T, self.key_ring, self.size, self.exact), build)
+        key = "product", evaluated, self.T, self.key_ring, self.size, self.exact
+        return kept_plan(self.ring, key, build)
 
     def permuted_product(self, g: int) -> DigitProduct:
         """Of evaluated digits, after X -> X^g."""
@@ -161,15 +168,16 @@ def key_switch(
         more = None if add is None else add.astype(T.dtype, copy=False)
     total = empty(compute, (*batch, 2, T.rows, ring.n), T.dtype)
     made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
-    plan = switch.product()
-    if domain == "eval":
+    evaluated = domain == "eval"
+    plan = switch.product(S.rows if evaluated else T.rows)
+    if evaluated:
         compute.digit_product(plan, (data, own), made, key, total, more)
     else:
         compute.digit_product(plan, (data, own), made, key, total)
         to_domain(T, total, "eval", "coef", total)
         if more is not None:
             compute.convert(plan.adding, None, more, total)
-    return mod_down(T, total, domain, S, "nearest", conversion, out=out, scratch=True)
+    return mod_down(T, total, domain, S, "nearest", conversion, out=out, scratch=True, inverse=evaluated)
 
 
 def rotate_many(

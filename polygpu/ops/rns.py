@@ -271,10 +271,11 @@ def mod_down(
     plaintext: int | None = None,
     out: Array | None = None,
     scratch: bool = False,
+    inverse: bool = False,
 ) -> Value:
     """The value divided by the product P of the moduli that S lacks, rounded.
 
-    scratch: x may be overwritten.
+    scratch: x may be overwritten. inverse: its rows modulo these moduli are in coefficients already.
     """
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
@@ -288,7 +289,7 @@ def mod_down(
     if domain == "eval" and not _same_leaves(ring, S):
         return _through_coefficients(mod_down, ring, x, S, rounding, conversion, plaintext, out=out)
     result = _Result(S, x, out, x.shape[:-2])
-    data, rows = coefficients_of(ring, x, domain, dropped, scratch)
+    data, rows = coefficients_of(ring, x, "coef" if inverse else domain, dropped, scratch)
     places = tuple(range(S.rows))
     target = Residues(S.moduli, places, S.rows)
 

@@ -22,7 +22,7 @@ class DigitProduct:
     Digits follow from a value's coefficients by `conversions`, one for each digit, into rows (*batch, digits
     * limbs, n). Modulo a limb of its own group a digit is the value itself: that row is read from the
     evaluated value, (*batch, own_total, n). Without conversions digits are evaluated, all rows, and then
-    perhaps permuted.
+    perhaps permuted. Modulo the limbs of `inverse`, neighbours, the sums are left in coefficients.
     """
 
     transform: NttPlan  # of the limbs of digits and result, complete
@@ -34,6 +34,7 @@ class DigitProduct:
     own_total: int = 0
     factors: tuple[int, ...] = ()  # of each limb, of what is added to the sums; 0 where nothing is
     permutation: Permutation | None = None
+    inverse: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -42,6 +43,11 @@ class DigitProduct:
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
+
+    @cached_property
+    def inverse_transform(self) -> NttPlan:
+        """Of the limbs whose sums are left in coefficients."""
+        return part_of(self.transform, self.inverse)
 
     @cached_property
     def runs(self) -> list[tuple[int, NttPlan]]:

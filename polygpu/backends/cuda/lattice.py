@@ -31,7 +31,7 @@ from .matmul_tiles import sum_of
 from .multiply import Multiply, fft_matrix_launch
 from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
-from .transform import MAX_GRID_Y
+from .transform import MAX_GRID_Y, transform_recipe
 from .words import Card, groups_of, word_bytes_of
 
 _FILE = "gadget.cu"
@@ -50,10 +50,10 @@ DIGIT_ROWS = Struct(
     "keyswitch.cu",
     "DigitRowsParameters",
     ("digits own key more y moduli rows tables", POINTER),
-    ("offset n", U64),
+    ("offset inverse_offset n", U64),
     ("limbs count own_rows key_total starts_next", U32),
 )
-LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("key_row digit own_row factor", U64))
+LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("key_row digit own_row factor inverse", U64))
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
@@ -79,8 +79,18 @@ def digit_rows_launch(
 ) -> Launch:
     """Sums over digits that start_rows has left, modulo so many limbs, of so many values."""
     grid = items * n >> made.rows.log_block_values, limbs
+    inverse = table_offsets(made.tables, made.word)[3]
     launch = made.pass_launch(
-        made.rows, "digit_rows", DIGIT_ROWS, grid, card, cbool(adds), n=n, limbs=limbs, **values
+        made.rows,
+        "digit_rows",
+        DIGIT_ROWS,
+        grid,
+        card,
+        cbool(adds),
+        inverse_offset=inverse,
+        n=n,
+        limbs=limbs,
+        **values,
     )
     copied = 3 << made.rows.log_block_values  # of a digit and both components of the key
     return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
@@ -89,7 +99,8 @@ def digit_rows_launch(
 def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[Any]]:
     """The C struct LimbRow of each limb."""
     own = [plan.own.get(limb, (plan.digits, 0)) for limb in range(len(plan.key_rows))]
-    rows = [(at, *o, f) for at, o, f in zip(plan.key_rows, own, plan.factors, strict=True)]
+    inverse = [limb in plan.inverse for limb in range(len(plan.key_rows))]
+    rows = [(at, *o, f, i) for at, o, f, i in zip(plan.key_rows, own, plan.factors, inverse, strict=True)]
     return np.array(rows, LIMB_ROW.dtype).view(np.uint64)
 
 
@@ -191,6 +202,8 @@ class Lattice(Multiply, Rns, Matmul):
             done += count
         if more is not None:
             self.convert(plan.adding, None, more, out)
+        if plan.inverse:
+            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
 
     def _in_two_passes(
         self,
@@ -215,7 +228,8 @@ class Lattice(Multiply, Rns, Matmul):
             moduli = self._moduli_of(plan.transform.basis)
 
             def make() -> tuple[tuple[Array, Array], list[Shared]]:
-                pointers, shared = self._table_pointers(tables, made)
+                first = plan.inverse[0] if plan.inverse else limbs
+                pointers, shared = self._table_pointers(tables[:first], made, tables[first:])
                 return (self.from_host(limb_rows(plan)), pointers), shared
 
             listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
@@ -230,10 +244,22 @@ class Lattice(Multiply, Rns, Matmul):
             self._start_listed(both, plan.handles, made, primes, places, (items, rows, n), 0)
             launch = digit_rows_launch(made, items, limbs, n, more is not None, self.card, **where)
             both.launch(launch, 0, 1, 2, 3, len(given) - 1)
+            if plan.inverse:
+                self._end_inverse(both, plan, made, items, len(given) - 1)
             return both
 
         self.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
         return True
+
+    def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
+        """The last pass, of columns, of the sums whose inverse transforms digit_rows has begun."""
+        limbs, part = len(plan.key_rows), plan.inverse_transform
+        for group in groups_of(part.basis, self.card, len(plan.inverse) < limbs):
+            between = limbs - len(plan.inverse)
+            rows = self._rows(part, group, 2 * items, made.tables, recipe, between, plan.inverse[0])
+            offsets = table_offsets(made.tables, group.word)[2:4]
+            passes = made.columns, made.rows
+            recipe.add(transform_recipe(rows, passes, offsets, "inverse", self.card, 1), number, number)
 
     def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
         """All rows of evaluated digits; own ones are copied."""

@@ -395,9 +395,15 @@ class Rns(Transform):
 
     # ---- transforms of listed rows ----
 
-    def _table_pointers(self, primes: Sequence[PrimeTables], made: Listed) -> tuple[Array, list[Shared]]:
-        """Where the tables of primes lie, an array on the device; the tables."""
+    def _table_pointers(
+        self, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
+    ) -> tuple[Array, list[Shared]]:
+        """Where the tables of primes lie, an array on the device; the tables.
+
+        both: the primes after those, with tables of the inverse transform too.
+        """
         tables = self._prime_tables(primes, made.word, made.tables, 1)
+        tables += self._prime_tables(both, made.word, made.tables)
         return self.from_host(np.array([self.address(table.value) for table in tables], np.uint64)), tables
 
     def _start_listed(

@@ -139,11 +139,11 @@ def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
 
 
 def transform_recipe(
-    rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card
+    rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card, done: int = 0
 ) -> Recipe:
     """A transform of x into y: the first launch reads x, the others y; all write y.
 
-    offsets: of each pass in the primes' tables.
+    offsets: of each pass in the primes' tables. done: passes that y has behind it.
     """
     recipe = Recipe(2)
     if rows.count == 0:
@@ -151,9 +151,11 @@ def transform_recipe(
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
-    if lag:
+    if lag and not done:
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     for i, step in enumerate(steps if forward else steps[::-1]):
+        if i < done:
+            continue
         counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
         lazy_in, root = i > 0, i + 1 == len(steps)  # root: whether an inverse step has the stage of the root
@@ -287,14 +289,14 @@ class Transform(Launcher):
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2
     ) -> list[Shared]:
         """The tables of primes for some passes, forward or both ways, made for those that have none."""
-        name = f"{self.name} {_tables_key(word, passes)} {directions}"
-        missing = [p for p in primes if name not in p.handles]
+        names = [f"{self.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
+        missing = [p for p in primes if not any(name in p.handles for name in names)]
         if missing:
             tables, filling = self._make_tables(missing, word, passes, directions)
             for prime, table in zip(missing, tables, strict=True):
                 made = self._share(table, (filling,))
-                prime.handles.setdefault(name, made)  # another thread may have been faster
-        return [p.handles[name] for p in primes]
+                prime.handles.setdefault(names[-1], made)  # another thread may have been faster
+        return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
 
     def _make_tables(
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
