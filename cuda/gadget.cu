@@ -1,7 +1,6 @@
 // Digits to a base, and products of ciphertexts with gadget ciphertexts.
 #include "rows.cuh"
 #include "sum.cuh"
-#include "tensor.cuh"
 #include "tile.cuh"
 
 // The digits of plans/lattice.py, Gadget. q = 0 stands for 2^64; power is B^levels, scale floor(2^w power / q) for
@@ -69,19 +68,11 @@ template <class T> struct GadgetParameters {
     Digits digits;
     u32 count, order;  // order of X
 };
-// Entry j of X^e x, and of X^e x - x.
+// Entry j of X^e x.
 template <class T> PG_DEVICE T turned(const T *x, u32 j, u32 e, u32 order, u32 n, T q) {
     const u32 k = (j - e) & (order - 1);  // the order is a power of two
     const T value = x[k & (n - 1)];
     return k >= n && value ? q - value : value;
-}
-template <class T> PG_DEVICE T difference(const T *x, u32 j, u32 e, u32 order, u32 n, T q) {
-    const T value = x[j], moved = turned(x, j, e, order, n, q);
-    return moved >= value ? moved - value : moved - value + q;
-}
-template <class T> PG_DEVICE T sum_mod(T x, T y, T q) {
-    const T sum = x + y;
-    return sum < x || sum >= q ? sum - q : sum;
 }
 template <class W, class S, int K, bool ROTATES>
 __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
@@ -126,8 +117,13 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
             T packed[V];
 #pragma unroll
             for (int k = 0; k < V; ++k) {
-                const T *const from = held + i * N;
-                packed[k] = p.digits.packed(ROTATES ? difference(from, index(k), e, p.order, N, q) : from[index(k)]);
+                const u32 j = index(k);
+                T value = held[i * N + j];
+                if (ROTATES) {
+                    const T moved = turned(held + i * N, j, e, p.order, N, q);
+                    value = moved >= value ? moved - value : moved - value + q;
+                }
+                packed[k] = p.digits.packed(value);
             }
             for (u32 level = 0; level < p.digits.levels; ++level, row += K * N) {
                 Value values[V];
@@ -161,7 +157,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 #pragma unroll
             for (int k = 0; k < V; ++k) {
                 T &target = held[j * N + index(k)];
-                target = ROTATES ? sum_mod(target, (T)word.finish(values[k]), q) : word.finish(values[k]);
+                const T value = word.finish(values[k]), sum = target + value;
+                target = !ROTATES ? value : sum < value || sum > (T)m.last ? sum - q : sum;
             }
         }
     }
@@ -170,96 +167,4 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     for (int i = 0; i < K; ++i)
 #pragma unroll
         for (int k = 0; k < V; ++k) y[i * N + index(k)] = held[i * N + index(k)];
-}
-
-// The same of few ciphertexts: the digits of a step are transformed side by side, digit d by row d of the tile, and all
-// threads add up products. While digits are transformed, the matrix comes to shared memory. dynamic shared memory:
-// Shape::SHARED_VALUES values, as many residues and as many sums as a ciphertext has, a matrix.
-template <class W, class S, int K, bool ROTATES>
-__global__ void __launch_bounds__(S::THREADS, 1)
-    gadget_product_of_few(const __grid_constant__ GadgetParameters<typename W::Storage> p) {
-    using T = typename W::Storage;
-    using Value = typename W::Value;
-    static_assert(S::COLUMNS == 1 && S::ROUNDS > 1 && sizeof(Value) == sizeof(T),
-                  "rows, whose threads hold neighbours");
-    constexpr u32 N = S::LENGTH, SIZE = K * N, UNIT = 16 / sizeof(T);
-    constexpr int V = S::VALUES, LAST = S::ROUNDS - 1, PAIR = 2;
-    extern __shared__ __align__(16) unsigned char memory[];
-    Value *const shared = (Value *)memory, *const sums = shared + S::SHARED_VALUES;
-    T *const held = (T *)(sums + SIZE), *const matrix = held + SIZE;
-    await_previous();
-    const Place<S> place;
-    const Modulus &m = *p.modulus;
-    const W word(m);
-    const T q = (T)m.q;
-    const u32 levels = p.digits.levels, terms = K * levels, t = threadIdx.x;
-    const auto *const forward = (const typename W::Twiddle *)(p.table + p.forward);
-    const auto *const inverse = (const typename W::Twiddle *)(p.table + p.inverse);
-    const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
-    const bool has_digit = place.row < terms, has_sum = place.row < K;
-    const u32 level = place.row % levels;
-    const T *const own = held + (has_digit ? place.row / levels : 0) * N;
-    // The next step after `step` that multiplies, whose matrix is fetched.
-    const auto next = [&](u32 step) {
-        do ++step;
-        while (ROTATES && step <= p.count && exponents[step] == 0);
-        const T *const from = p.matrices + (u64)(step - 1) * terms * SIZE;
-        if (step <= p.count)
-            for (u32 at = t * UNIT; at < terms * SIZE; at += S::THREADS * UNIT) copy_async<16>(matrix + at, from + at);
-        end_copies();
-        return step;
-    };
-    const T *const x = p.x + (u64)blockIdx.x * SIZE;
-    for (u32 at = t; at < SIZE; at += S::THREADS)
-        held[at] = turned(x + at / N * N, at % N, ROTATES ? (u32)exponents[0] : 0, p.order, N, q);
-    for (u32 step = next(0); step <= p.count;) {
-        const u32 e = ROTATES ? (u32)exponents[step] : 0;
-        Value values[V] = {};
-        __syncthreads();  // what other threads hold is there
-        if (has_digit)
-#pragma unroll
-            for (int k = 0; k < V; ++k) {
-                const T value = ROTATES ? difference(own, index(k), e, p.order, N, q) : own[index(k)];
-                values[k] = W::load(p.digits.digit(p.digits.packed(value), level), false);
-            }
-        forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
-        await_copies<0>();
-        __syncthreads();  // of the transforms, all is read
-        Value *const evaluated = shared + place.row * N + place.template group_index<LAST>(0);
-#pragma unroll
-        for (int k = 0; k < V; ++k) evaluated[k] = values[k];
-        __syncthreads();  // digits and the matrix are there
-        for (u32 at = t * PAIR; at < SIZE; at += S::THREADS * PAIR) {
-            KeySum<W> pair[PAIR];
-            using Factors = Neighbours<T, PAIR>;
-            using Digits = Neighbours<Value, PAIR>;
-            for (u32 d = 0; d < terms; ++d) {
-                const Digits digits = *(const Digits *)(shared + d * N + at % N);
-                const Factors factors = *(const Factors *)(matrix + d * SIZE + at);
-#pragma unroll
-                for (int i = 0; i < PAIR; ++i) {
-                    pair[i].add(word, digits.values[i], factors.values[i]);
-                    pair[i].settle(word, m);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < PAIR; ++i) sums[at + i] = pair[i].value(word, m);
-        }
-        __syncthreads();  // sums are there, digits and the matrix are read
-        step = next(step);
-        if (has_sum)
-#pragma unroll
-            for (int k = 0; k < V; ++k) values[k] = sums[place.row * N + place.template group_index<LAST>(0) + k];
-        inverse_rounds<W, S, true, KeySum<W>::BOUND>(word, values, shared, place, inverse);
-        if (has_sum)
-#pragma unroll
-            for (int k = 0; k < V; ++k) {
-                T &target = held[place.row * N + index(k)];
-                target = ROTATES ? sum_mod(target, (T)word.finish(values[k]), q) : word.finish(values[k]);
-            }
-    }
-    __syncthreads();
-    T *const y = p.y + (u64)blockIdx.x * SIZE;
-    for (u32 at = t; at < SIZE; at += S::THREADS) y[at] = held[at];
 }

@@ -160,15 +160,14 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
     for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):
         yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
-    levels = 3
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     for (word, q), (log_n, components) in product(
         words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
     ):
         transform = NttPlan(basis_of((q,)), 1 << log_n, "negacyclic", 1, ())
-        gadget = Gadget(transform.basis, transform, 4, levels)
+        gadget = Gadget(transform.basis, transform, 4, 2)
         for items, rotates in product((1, 1 << 12), (False, True)):
-            tile = lattice.gadget_tile(1 << log_n, components, levels, items, word, card)
+            tile = lattice.gadget_tile(1 << log_n, components, items, word, card)
             if tile:
                 yield lattice.gadget_launch(gadget, word, tile, components, rotates, items, **values)
 

@@ -126,46 +126,32 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
 
-def gadget_tile(points: int, components: int, levels: int, items: int, word: str, card: Card) -> Pass | None:
+def gadget_tile(points: int, components: int, items: int, word: str, card: Card) -> Pass | None:
     """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
 
-    A thread holds values, digits and a sum for each component: of eight coefficients; of 64-bit integers,
-    for which registers are short, and of few ciphertexts, which leave multiprocessors idle, of four. Of few
-    ciphertexts each digit has threads of its own, where they and a matrix fit.
+    A thread holds values, digits and a sum for each component: of eight coefficients; of four of few
+    ciphertexts, which leave multiprocessors idle, and of 64-bit integers, for which registers are short.
     """
-    log_points = points.bit_length() - 1
-    if log_points < 8 or components > _MOST_COMPONENTS:
-        return None
-    short = word.endswith(("60", "64")) and word != "Float64"
-    most = 512 if short and word.endswith("64") else 1024
-    few = items <= card.multiprocessors
-    log_rows = (components * levels - 1).bit_length()
-    log_values = max(2, log_points + log_rows - 10)  # of a block of at most 1024 threads
-    made = [Pass(0, log_points, 0, log_rows, log_values)] if few and log_rows and log_values <= 3 else []
-    made.append(Pass(0, log_points, 0, 0, 2 if short or (few and log_points <= 11) else 3))
-    for tile in made:
-        held = gadget_values(tile, components, levels) * word_bytes_of(word)
-        if tile.threads <= (most if tile.log_rows else 512) and held <= card.shared_bytes:
-            return tile
-    return None
-
-
-def gadget_values(tile: Pass, components: int, levels: int) -> int:
-    """Numbers in shared memory: a ciphertext; with rows of threads for digits, sums and a matrix as well."""
-    ciphertexts = 2 + components * levels if tile.log_rows else 1
-    return tile.shared_values + (ciphertexts * components << tile.log_length)
+    size, log_points = word_bytes_of(word), points.bit_length() - 1
+    few = items < card.multiprocessors and log_points <= 11
+    tile = Pass(0, log_points, 0, 0, 2 if few or (word.endswith(("60", "64")) and word != "Float64") else 3)
+    held = (tile.shared_values + components * points) * size
+    fits = tile.threads <= 512 and held <= card.shared_bytes
+    return tile if fits and log_points >= 8 and components <= _MOST_COMPONENTS else None
 
 
 def gadget_launch(
     gadget: Gadget, word: str, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
     """Products of so many ciphertexts with one matrix, or rotations by one after the other."""
+    size, n = word_bytes_of(word), 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
-    sizes = {"forward": forward, "inverse": inverse, "order": gadget.order}
+    assert gadget.transform is not None
+    order = 2 * n if gadget.transform.kind == "negacyclic" else n
+    sizes = {"forward": forward, "inverse": inverse, "order": order}
     parameters = GADGET(digits=packed_digits(gadget), **sizes, **values)
-    name = "gadget_product_of_few" if tile.log_rows else "gadget_product"
-    kernel = f"{name}<{word}, {tile.shape}, {components}, {cbool(rotates)}>"
-    shared = gadget_values(tile, components, gadget.levels) * word_bytes_of(word)
+    kernel = f"gadget_product<{word}, {tile.shape}, {components}, {cbool(rotates)}>"
+    shared = (tile.shared_values + components * n) * size
     return Launch(_FILE, kernel, (items, 1), tile.threads, parameters, shared)
 
 
@@ -386,10 +372,10 @@ class Lattice(Multiply, Rns, Matmul):
         plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
         assert plan is not None
         items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
-        key = f"{self.name} tile {n} {k} {items <= self.card.multiprocessors}"
+        key = f"{self.name} tile {n} {k} {items < self.card.multiprocessors}"
         if key not in gadget.handles:
             (group,) = groups_of(gadget.basis, self.card)
-            gadget.handles[key] = group.word, gadget_tile(n, k, gadget.levels, items, group.word, self.card)
+            gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, self.card)
         word, tile = gadget.handles[key]
         if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:
             return False
