@@ -44,7 +44,9 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
 
 // The same with both halves of the products added up apart, without a reduction for each. Lanes have for it
 //   mul_add_low(z, x, y) mul_add_high(z, x, y)   z more the low or the high 52 bits of x * y
-//   power                                        the Twiddle 2^52 mod q
+//   above52(x)                                   its bits from the 52nd on
+//   residue(low, high)                           low + 2^52 high mod q, canonical, where high and what low carries are
+//                                                below 2^52
 // Of 8 factors x below 2^50 the high halves are below 2^51, and those that were reduced before are too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
@@ -62,18 +64,13 @@ PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, con
                     high[c] = L::mul_add_high(high[c], word, factor);
                 }
             }
+            if (i == terms) break;
             for (size_t c = 0; c < COUNT; ++c) {
-                high[c] = L::add(high[c], L::above52(low[c]));
+                high[c] = lanes.masked(lanes.relax(L::add(high[c], L::above52(low[c]))));
                 low[c] = lanes.masked(low[c]);
             }
-            if (i == terms) break;
-            for (size_t c = 0; c < COUNT; ++c) high[c] = lanes.masked(lanes.relax(high[c]));
         }
-        for (size_t c = 0; c < COUNT; ++c) {
-            const V sum = L::add(lanes.mul_lazy(high[c], lanes.power), lanes.relax(low[c]));
-            const V relaxed = lanes.reduce_once(lanes.masked(sum), lanes.q2);
-            L::store(y + j + c * L::WIDTH, lanes.reduce_once(relaxed, lanes.q));
-        }
+        for (size_t c = 0; c < COUNT; ++c) L::store(y + j + c * L::WIDTH, lanes.residue(low[c], high[c]));
     }
 }
 

@@ -6,6 +6,7 @@
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   MULTIPLIER52         whether it has, for x and y below 2^52,
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x y
+//   Lanes52                               lanes with residue(low, high): of low + 2^52 high, high below 2^52 less 2^12
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -102,6 +103,17 @@ template <class R> struct Sums52 : FoldedSums<R, 2> {
         s.part[0] = R::mul_add_low(s.part[0], x.digit[0], y.digit[0]);
         s.part[1] = R::mul_add_high(s.part[1], x.digit[0], y.digit[0]);
     }
+};
+
+// Of up to TERMS products of canonical residues, q < 2^50: high halves are below 2^48, and a sum of them and of what
+// the low halves carry stays below 2^52.
+template <class R> struct ShortSums52 : Sums52<R> {
+    using Base = Sums52<R>;
+    using typename Base::Sum, typename Base::V;
+    static constexpr size_t TERMS = 15;
+    const typename R::Lanes52 lanes52;
+    explicit ShortSums52(const Modulus &m) : Base(m), lanes52(m) {}
+    PG_INLINE V residue(const Sum &s) const { return lanes52.residue(s.part[0], s.part[1]); }
 };
 
 // Any q up to 2^64: sums of three words.
@@ -328,40 +340,59 @@ void gather(const S &sums, const MatrixView<const T> &x, size_t height, size_t w
         }
 }
 
-// One row by one column, at VECTORS vectors of points.
-template <size_t VECTORS, class S, class T>
+// One row by COLUMNS columns, at VECTORS vectors of points.
+template <size_t VECTORS, size_t COLUMNS, class S, class T>
 PG_INLINE void dot(const S &sums, const MatrixProduct<T> &p, const T *a, const T *b, T *c) {
     using R = typename S::R;
-    typename S::Sum sum[VECTORS];
-    for (size_t v = 0; v < VECTORS; ++v) sum[v] = S::zero();
+    typename S::Sum sum[COLUMNS][VECTORS];
+    for (size_t j = 0; j < COLUMNS; ++j)
+        for (size_t v = 0; v < VECTORS; ++v) sum[j][v] = S::zero();
     for (size_t t = 0; t < p.inner;) {
         const size_t end = p.inner - t < sums.period ? p.inner : t + sums.period;
         for (; t < end; ++t, a += p.a.column, b += p.b.row)
             for (size_t v = 0; v < VECTORS; ++v) {
-                __builtin_prefetch(b + PAGE / sizeof(T) + v * S::WIDTH);
-                S::mul_add(sum[v], sums.split(R::load_words(a + v * S::WIDTH)),
-                           sums.split(R::load_words(b + v * S::WIDTH)));
+                const typename S::Residue x = sums.split(R::load_words(a + v * S::WIDTH));
+                for (size_t j = 0; j < COLUMNS; ++j) {
+                    const T *const y = b + (ptrdiff_t)j * p.b.column + v * S::WIDTH;
+                    __builtin_prefetch(y + PAGE / sizeof(T));
+                    S::mul_add(sum[j][v], x, sums.split(R::load_words(y)));
+                }
             }
         if (t < p.inner)
-            for (size_t v = 0; v < VECTORS; ++v) sums.fold(sum[v]);
+            for (size_t j = 0; j < COLUMNS; ++j)
+                for (size_t v = 0; v < VECTORS; ++v) sums.fold(sum[j][v]);
     }
-    for (size_t v = 0; v < VECTORS; ++v) R::store_words(c + v * S::WIDTH, sums.residue(sum[v]));
+    for (size_t j = 0; j < COLUMNS; ++j)
+        for (size_t v = 0; v < VECTORS; ++v)
+            R::store_words(c + (ptrdiff_t)j * p.c.column + v * S::WIDTH, sums.residue(sum[j][v]));
 }
 
 template <class S, class T>
 void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, size_t end, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, ENTRY = S::DIGITS * WIDTH;
     if (!gemm_gathers(p.rows, p.columns)) {
-        for_pieces<S::ROWS * S::VECTORS>((end - point) / WIDTH, [&](size_t vector, auto size) {
-            const size_t at = point + vector * WIDTH;
+        // Two columns share what is read of a row.
+        constexpr size_t MOST = S::ROWS * S::VECTORS, HALF = MOST > 1 ? MOST / 2 : 1;
+        const auto each = [&](size_t point_of_piece, auto vectors, auto columns) {
+            constexpr size_t COLUMNS = decltype(columns)::value;
             for (size_t i = 0; i < p.rows; ++i)
-                for (size_t j = 0; j < p.columns; ++j) {
+                for (size_t j = 0; j < p.columns; j += COLUMNS) {
                     if (stopped(p.stop)) return;
-                    dot<decltype(size)::value>(sums, p, p.a.data + (ptrdiff_t)i * p.a.row + at,
-                                               p.b.data + (ptrdiff_t)j * p.b.column + at,
-                                               p.c.data + (ptrdiff_t)i * p.c.row + (ptrdiff_t)j * p.c.column + at);
+                    dot<decltype(vectors)::value, COLUMNS>(
+                        sums, p, p.a.data + (ptrdiff_t)i * p.a.row + point_of_piece,
+                        p.b.data + (ptrdiff_t)j * p.b.column + point_of_piece,
+                        p.c.data + (ptrdiff_t)i * p.c.row + (ptrdiff_t)j * p.c.column + point_of_piece);
                 }
-        });
+        };
+        const size_t vectors = (end - point) / WIDTH;
+        if (p.columns % 2 == 0)
+            for_pieces<HALF>(vectors, [&](size_t vector, auto size) {
+                each(point + vector * WIDTH, size, std::integral_constant<size_t, 2>());
+            });
+        else
+            for_pieces<MOST>(vectors, [&](size_t vector, auto size) {
+                each(point + vector * WIDTH, size, std::integral_constant<size_t, 1>());
+            });
         return;
     }
     const size_t size_a = p.rows * p.inner * ENTRY, size_b = p.inner * p.columns * ENTRY;
@@ -397,11 +428,14 @@ void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, si
     }
 }
 template <class R, class T> void gemm_points(const MatrixProduct<T> &p, size_t points, u64 *scratch) {
-    with_sums<R>(*p.modulus, [&](const auto &sums) {
+    const auto with = [&](const auto &sums) {
         const size_t whole = points - points % std::decay_t<decltype(sums)>::WIDTH;
         gemm_points_with(sums, p, 0, whole, scratch);
         if (whole < points) gemm_points_with(WordSums(*p.modulus), p, whole, points, scratch);
-    });
+    };
+    if constexpr (R::MULTIPLIER52 && sizeof(T) == 8)
+        if (p.modulus->last < 1ull << 50 && p.inner <= ShortSums52<R>::TERMS) return with(ShortSums52<R>(*p.modulus));
+    with_sums<R>(*p.modulus, with);
 }
 
 template <class T, class R> constexpr GemmKernels<T> gemm_kernels() { return {gemm<R, T>, gemm_points<R, T>}; }

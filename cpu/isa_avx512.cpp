@@ -56,9 +56,15 @@ struct Lanes52Sums : Lanes52 {
     static PG_INLINE V mul_add_low(V z, V x, V y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE V mul_add_high(V z, V x, V y) { return _mm512_madd52hi_epu64(z, x, y); }
     static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
+    // low + 2^52 high mod q, canonical, of any low, and of high that is below 2^52 with what low carries
+    PG_INLINE V residue(V low, V high) const {
+        const V sum = add(mul_lazy(add(high, above52(low)), power), relax(masked(low)));
+        return reduce_once(reduce_once(masked(sum), q2), q);
+    }
 };
 
 struct Reals52 : Reals {
+    using Lanes52 = Lanes52Sums;
     static constexpr bool MULTIPLIER52 = true;
     static PG_INLINE I mul_add_low(I z, I x, I y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }

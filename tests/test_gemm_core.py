@@ -85,7 +85,7 @@ def test_matmul_points_of_the_largest_residues(q, each_isa):
     dtype = basis_of((q,)).dtype
     for value in largest_residues(q):
         for k in (*DEPTHS, *LONG_DEPTHS):
-            for side in (1, 9):  # read where they lie, or gathered for tiles
+            for side in (1, 2, 9):  # read where they lie, by one column or two, or gathered for tiles
                 a, b = (np.full((1, *shape, 1, 9), value, dtype) for shape in ((side, k), (k, side)))
                 assert (matmul_points(a, b, (q,)) == k * value * value % q).all(), (value, k, side)
 
