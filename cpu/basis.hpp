@@ -1,5 +1,6 @@
 // The moduli of a ring and how their residues are stored; what works on each residue, and products of matrices.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "array.hpp"
@@ -55,6 +56,15 @@ class Basis {
     std::vector<Modulus> moduli_;  // empty for a wide modulus
     WideModulus wide_;
 };
+
+// y[i] = x[index[i]]. Entries of a line of memory come from one line or two, which lie anywhere: they are read ahead.
+template <class T, class I> void permute_row(const T *x, const I *index, T *y, size_t n) {
+    constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
+    for (size_t i = 0; i < n; i += LINE) {
+        if (i + AHEAD < n) __builtin_prefetch(x + index[i + AHEAD]);
+        for (size_t j = i; j < std::min(n, i + LINE); ++j) y[j] = x[index[j]];
+    }
+}
 
 // y = X^e x of n entries modulo q, as Basis::turn
 template <class T> void turn_row(const T *x, T *y, size_t n, u64 e, bool negacyclic, const Modulus &m);
