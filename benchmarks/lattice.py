@@ -53,7 +53,7 @@ from .tables import shape as shape_text
 KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
 MOST_CALLS = 24  # in a graph
 GALOIS = 5  # X -> X^5
-BY_FFT, PRODUCT, RESCALE = "external product by FFT", "product", "rescaling"
+BY_FFT, PRODUCT, RESCALE = "external product by FFT", "relinearised product", "rescaling"
 
 
 @dataclass(frozen=True)
