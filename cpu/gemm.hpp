@@ -6,7 +6,8 @@
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
 //   MULTIPLIER52         whether it has, for x and y below 2^52,
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x y
-//   Lanes52                               lanes with residue(low, high): of low + 2^52 high, high below 2^52 less 2^12
+//   Lanes52                               lanes with residue(low, high): of low + 2^52 high, high with
+//                                         what low carries below 2^52
 #pragma once
 #include <algorithm>
 #include <type_traits>

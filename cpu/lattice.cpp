@@ -74,7 +74,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
                 std::memcpy(row, value + (item * own_total_ + own_rows_[limb]) * n, n * sizeof(T));
             else if (!transformed_) transform_.forward_row(digit, row, limb, worker);
             else if (index_.empty()) std::memcpy(row, digit, n * sizeof(T));
-            else gather(digit, row, n);
+            else permute_row(digit, index_.data(), row, n);
         }
         const MatrixProduct<T> product{
             &transform_.basis().moduli()[limb],
@@ -87,16 +87,6 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             worker.stop};
         gemm_kernels<T>().multiply_points(product, n, nullptr);
     });
-}
-
-// to[i] = from[index[i]]. Entries of a line of memory come from one line or two, which lie anywhere: they are read
-// ahead.
-template <class T> void DigitProduct::gather(const T *from, T *to, size_t n) const {
-    constexpr size_t LINE = 64 / sizeof(T), AHEAD = 16 * LINE;
-    for (size_t i = 0; i < n; i += LINE) {
-        if (i + AHEAD < n) __builtin_prefetch(from + index_[i + AHEAD]);
-        for (size_t j = i; j < std::min(n, i + LINE); ++j) to[j] = from[index_[j]];
-    }
 }
 
 void DigitProduct::run(const Array &digits, const Array &own, const Array &key, const Out &out) const {
@@ -117,7 +107,7 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, con
     gadget_ = make_gadget(m.q, bits, levels, basis.narrow() ? 32 : 64);
     if (product) {
         const ProductRow row = product->row(0, Worker{nullptr});
-        require(row.digits == row.sums, "GadgetProduct: a sum for each digit");
+        require(row.digits == row.sums && row.modulus->last == m.last, "GadgetProduct: a sum for each digit modulo q");
     }
 }
 

@@ -24,7 +24,6 @@ class DigitProduct {
 
   private:
     template <class T> void run_words(const Array &digits, const Array &own, const Array &key, const Out &out) const;
-    template <class T> void gather(const T *from, T *to, size_t n) const;
 
     const Transform &transform_;
     size_t digits_;
@@ -51,14 +50,16 @@ class GadgetProduct {
     // out = G c, of coefficients c and out (*batch, k, 1, n) and for every item G (k, levels, k, 1, n), evaluated, or
     // (k, levels, k, digits, length/2)
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) modulo 2n and as many G_i
+    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) below the order of X, and
+    // matrices G_i of s_i, (count, ...)
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
-    // Of every ciphertext: its components, what is computed on, and how long a product takes.
+    // What all ciphertexts have in common.
     struct Item {
-        size_t components, n, scratch;  // bytes
-        double seconds;
+        size_t components, n;
+        size_t scratch;  // bytes that a product computes in
+        double seconds;  // that it takes
     };
     template <class T> void decompose_words(const Array &x, const Out &out) const;
     template <class T> void prepare_words(const Array &x, const Out &out) const;

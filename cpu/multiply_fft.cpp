@@ -34,7 +34,9 @@ FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool ne
             "FftProduct: length/2 twiddles");
     // With weights 2^(width i), i < group, neighbours are below 2^(log_sum + width (group - 1)) / (1 - 2^-width) < 2^61
     // together.
+    const unsigned log_degree = 64 - (unsigned)__builtin_clzll((degree - 1) | 1);
     require(log_sum <= 51, "FftProduct: sums of products of digits beyond 2^51");
+    require(log_sum + 2 >= width + log_degree, "FftProduct: sums are larger");
     group_ = 1 + (60 - log_sum) / width;
     for (const Modulus &m : basis.moduli()) {
         require(digits * width >= bits_below(m), "FftProduct: the digits do not hold the modulus");

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _cpu
 from .backends import Array
 from .checks import integer
 from .errors import DeviceError, DomainError, ParameterError, RingMismatch
@@ -50,8 +51,8 @@ def key_switch(
     """(d_0, d_1) with d_0 + d_1 s = a s' and a little noise: hybrid key switching.
 
     Relinearises c_0 + c_1 s + c_2 s^2 as key_switch(c_2, ..., add=(c_0, c_1)) with s' = s^2, and rotates with
-    s' = s(X^g). It is a.digits(T, size) with T = a.ring.join(special), the sum of digit_j key[j] in T, and
-    mod_down to a.ring, bit for bit.
+    s' = s(X^g). It is a.digits(T, size) with T = a.ring.join(special), the sum of digit_j key[j] in T, P
+    times as much as is added, and mod_down to the result's ring, bit for bit.
 
     Args:
         a: a value modulo q_0 ... q_(l-1), of any batch shape; its moduli and the special ones are primes
@@ -67,7 +68,7 @@ def key_switch(
         add: a value of a's ring and domain, (*batch, 2), that is added to the result, for less than a sum
             takes.
         rescale: limbs at the end of a's ring that are divided away too, of what is added as well: the
-            result is rounded once, where `.rescale()` after it rounds twice and takes as long again.
+            result is rounded once, where `.rescale()` after it rounds twice, and takes a division more.
 
     Returns:
         A value of a.ring, or of a.ring[:-rescale], (*batch, 2), in a's domain. Noise: the size of (sum over
@@ -230,16 +231,42 @@ def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
 class Prepared:
     """GGSW ciphertexts in a form that products with them read fastest, on one device; prepare() makes it.
 
-    ring, shape (the batch shape), bits (of the digits) and device say what it is of and for.
+    It is no Poly, and cannot be pickled: its numbers mean something to this device and its instructions.
     """
 
-    __slots__ = ("_data", "bits", "device", "ring", "shape")
+    __slots__ = ("_bits", "_data", "_device", "_isa", "_ring", "_shape")
 
     def __init__(self, ring: Ring, shape: tuple[int, ...], bits: int, device: str, data: Array) -> None:
-        self.ring, self.shape, self.bits, self.device, self._data = ring, shape, bits, device, data
+        self._ring, self._shape, self._bits, self._device, self._data = ring, shape, bits, device, data
+        self._isa = _cpu.isa()
+
+    @property
+    def ring(self) -> Ring:
+        """The ring."""
+        return self._ring
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape, (k, levels, k) or (count, k, levels, k)."""
+        return self._shape
+
+    @property
+    def bits(self) -> int:
+        """Of the digits that it may be multiplied with."""
+        return self._bits
+
+    @property
+    def device(self) -> str:
+        """Where it lies."""
+        return self._device
 
     def __repr__(self) -> str:
         return f"Prepared({self.ring!r}, shape={self.shape}, bits={self.bits}, device={self.device})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "a Prepared cannot be copied or pickled; keep the GGSW ciphertexts, and prepare again"
+        )
 
     def _for(self, c: Poly, bits: int, name: str) -> gadgets.Matrices:
         """As products with a value read it."""
@@ -249,6 +276,8 @@ class Prepared:
             raise DeviceError(
                 f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
             )
+        if self.device == "cpu" and self._isa != _cpu.isa():
+            raise DeviceError(f"{name}: prepared for {self._isa}, {_cpu.isa()} is in use; prepare it again")
         if integer(bits, "bits") != self.bits:
             raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
         return gadgets.Matrices(self._data, "prepared", self.shape)
@@ -265,14 +294,16 @@ def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
         bits: of the digits that shall be multiplied.
 
     Returns what external_product, cmux and blind_rotate take as their matrices, with these bits, on the
-    device of ggsw. A Prepared of a modulus of 32 bits takes 4 times the memory of ggsw, of 64 bits 3 to 8
-    times.
+    device of ggsw. A Prepared of L digits takes 16 L bytes for each point; there are n/2 points, or for
+    cyclic rings and n no power of two from n to 2n. Of 7 bits and 6 products at n = 1024, L is 2 modulo
+    2**32 and 3 modulo 2**64. Where the ring asks for product="ntt", or no transform in doubles is proven
+    exact (bits above 30, or moduli of 64 bits and long digits), it is ggsw itself.
 
     Raises:
-        ParameterError: another shape, more than one modulus, or more digits than q has.
+        ParameterError: another shape, more than one modulus, more digits than q has, or prepared already.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-    Cost: a transform for each polynomial, of 64 bits 3 to 8. Source: docs/math.md, "Products by FFT".
+    Cost: a transform for each digit of each polynomial. Source: docs/math.md, "Products by FFT".
 
     >>> import polygpu as pg
     >>> R = pg.Ring(32, 2**32)
@@ -281,6 +312,8 @@ def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
     >>> pg.lattice.external_product(prepared, c, 7) == pg.lattice.external_product(ggsw, c, 7)
     True
     """
+    if isinstance(ggsw, Prepared):
+        raise ParameterError(f"ggsw: is prepared already, for digits of {ggsw.bits} bits")
     ggsw = checked_poly(ggsw, "ggsw")
     data = gadgets.prepare(ggsw.ring, ggsw.data, ggsw.domain, bits)
     if data is not None:
@@ -307,7 +340,8 @@ def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None
 
     Cost: k levels transforms of digits, k inverse ones, k^2 levels products for each point. Without a
     complete transform, as modulo 2**32, transforms are those of prepare(), in doubles; a ggsw that is not
-    prepared takes k^2 levels more of them in each call.
+    prepared takes k^2 levels more of them in each call. Where prepare() gives ggsw back, it is a product of
+    matrices of polynomials, 10 times as long.
     Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
 
     >>> import polygpu as pg
@@ -318,7 +352,7 @@ def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None
     >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
     True
     """
-    c, matrices = _of_one_ring(c, ggsw, bits, "ggsw")
+    c, matrices = _of_one_ring(c, "c", ggsw, bits, "ggsw")
     memory = None if out is None else c._memory(out)
     data = gadgets.external_product(c.ring, matrices, c.data, c.domain, bits, memory)
     return c._result(data, c.domain, out)
@@ -335,7 +369,7 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
 
     Returns a value of c0's domain. Raises and cost as of external_product.
     """
-    c0, matrices = _of_one_ring(c0, ggsw, bits, "ggsw")
+    c0, matrices = _of_one_ring(c0, "c0", ggsw, bits, "ggsw")
     other = c0._operand(checked_poly(c1, "c1"))._in_domain(c0.domain)
     if other.shape != c0.shape:
         raise ParameterError(f"c1: batch shape {other.shape}, that of c0 is {c0.shape}")
@@ -352,7 +386,7 @@ def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out
     Args:
         acc: ciphertexts, (*batch, k), of a ring with one modulus.
         bsk: the bootstrapping key, (count, k, levels, k), matrices as of external_product. Modulo 2**32 or
-            2**64, where it is used again, prepared: preparing it takes longer than rotating some ciphertexts.
+            2**64 prepare() it once: without that each call takes longer by about what a rotation takes.
         exponents: integers (*batch, 1 + count), e_0 first, or what broadcasts to it; taken modulo the order
             of X. An array on acc's GPU stays there, and a recording reads it anew; others go there.
         bits: of a digit.
@@ -365,10 +399,10 @@ def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out
 
     Cost: an external product for each exponent from e_1 on that is not 0. On the CPU a ciphertext stays in
     the cache throughout, on a GPU in the shared memory of a multiprocessor: one kernel, for k up to 3 and n
-    from 2**8 to 2**12 (2**11 for 64-bit integers).
+    from 2**8 to 2**12 (2**11 for 64-bit integers). In rings without a complete transform a step is several.
     Source: Chillotti et al. 2018/421, algorithm 3.
     """
-    acc, matrices = _of_one_ring(acc, bsk, bits, "bsk")
+    acc, matrices = _of_one_ring(acc, "acc", bsk, bits, "bsk")
     memory = None if out is None else acc._memory(out)
     data = gadgets.blind_rotate(acc.ring, acc.data, acc.domain, matrices, exponents, bits, memory)
     return acc._result(data, "coef", out)
@@ -414,9 +448,11 @@ def _addend(a: Poly, add: object) -> Array:
     return add.data
 
 
-def _of_one_ring(c: Poly, matrices: Poly | Prepared, bits: int, name: str) -> tuple[Poly, gadgets.Matrices]:
+def _of_one_ring(
+    c: Poly, c_name: str, matrices: Poly | Prepared, bits: int, name: str
+) -> tuple[Poly, gadgets.Matrices]:
     """Ciphertexts and matrices for them."""
-    c = checked_poly(c, "c")
+    c = checked_poly(c, c_name)
     if isinstance(matrices, Prepared):
         return c, matrices._for(c, bits, name)
     value = c._operand(checked_poly(matrices, name))

@@ -221,6 +221,7 @@ def test_arguments_are_checked():
         {"width": 31},
         {"width": 15},
         {"log_sum": 52},
+        {"log_sum": 3},
         {"sums": 0},
         {"sums": 4},
         {"table": twiddles(8)},

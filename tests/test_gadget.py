@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import random
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from oracle import draw, everywhere, fold, product
 
 import polygpu as pg
-from polygpu import Poly, Ring, lattice
+from polygpu import Poly, Ring, _cpu, lattice
 from polygpu.backends import cuda
 from polygpu.backends.cuda.lattice import Lattice
 from polygpu.ops import gadget as gadgets
@@ -305,6 +307,15 @@ def test_products_in_one_kernel(
 
 
 @on(*CARDS)
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_products_of_the_shortest_polynomials(device: str, n: int) -> None:
+    R = Ring(n, pg.ntt_primes(n, 30))
+    x, matrix = draw(R, (200, 2), 1), draw(R, (2, 3, 2), 2)
+    found = lattice.external_product(R(matrix).ntt(), R(x), 7).to_bigints()
+    assert (found[-1] == external(R, matrix, x[-1], 7)).all()
+
+
+@on(*CARDS)
 def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: list[bool]) -> None:
     """Four components, and matrices that are not aligned."""
     R = Ring(256, pg.ntt_primes(256, 31))
@@ -487,6 +498,13 @@ def test_prepared_matrices_refuse() -> None:
         (lambda: lattice.prepare(ggsw[0], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
         (lambda: lattice.prepare(ggsw, 11), pg.ParameterError, "at most"),
         (lambda: lattice.prepare(3, 7), pg.RingMismatch, "ggsw: int"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(prepared, 7), pg.ParameterError, "prepared already"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(ggsw[None, None], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: lattice.prepare(ggsw[:0, :, :0], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: pickle.dumps(prepared), TypeError, "prepare again"),
+        (lambda: copy.deepcopy(prepared), TypeError, "prepare again"),
+        (lambda: lattice.blind_rotate(c, ggsw[None], 3, 7), pg.ParameterError, "exponents: shape"),
+        (lambda: lattice.blind_rotate(None, ggsw[None], [3], 7), pg.RingMismatch, "acc: NoneType"),  # type: ignore[arg-type]
         (lambda: lattice.prepare(ggsw, 1.5), pg.NotAnInteger, "bits"),  # type: ignore[arg-type]
     ]
     for call, error, text in wrong:
@@ -494,6 +512,13 @@ def test_prepared_matrices_refuse() -> None:
             call()
     with pg.device("reference"), pytest.raises(pg.DeviceError, match="prepared on cpu"):
         lattice.external_product(prepared, c, 7)
+    before = _cpu.isa()
+    try:
+        _cpu.set_isa("portable" if before != "portable" else "avx2")
+        with pytest.raises(pg.DeviceError, match=f"prepared for {before}"):
+            lattice.external_product(prepared, c, 7)
+    finally:
+        _cpu.set_isa(before)
     assert lattice.prepare(Ring(16, 97).zeros((2, 1, 2)), 6).domain == "eval"  # type: ignore[union-attr]
 
 

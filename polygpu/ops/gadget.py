@@ -104,10 +104,9 @@ def _checked_product(ring: Ring, matrices: Matrices, c: Array, bits: object, cou
 
 def prepare(ring: Ring, matrices: Array, domain: Domain, bits: object) -> Array | None:
     """Matrices (..., k, levels, k) as products by FFT take them; None where the ring has other products."""
-    if matrices.ndim < 5 or matrices.shape[-5] != matrices.shape[-3]:
-        raise ParameterError(
-            f"matrices: batch shape {matrices.shape[:-2]}, must be (k, levels, k) or (count, k, levels, k)"
-        )
+    batch = matrices.shape[:-2]
+    if len(batch) not in (3, 4) or not batch[-3] == batch[-1] > 0:
+        raise ParameterError(f"ggsw: batch shape {batch}, must be (k, levels, k) or (count, k, levels, k)")
     gadget = gadget_of(ring, bits, matrices.shape[-4], components=matrices.shape[-3])
     return None if gadget.product is None else _prepared(ring, gadget, matrices, domain)
 
@@ -190,8 +189,8 @@ def blind_rotate(
     x = to_domain(ring, c, domain, "coef")
     if gadget.by_polynomials:
         total = multiply_by_monomial(ring, x, "coef", powers[..., :1], data)
-        for i, data in enumerate(ggsws.data, 1):
-            ggsw = Matrices(data, ggsws.domain, ggsws.shape[1:])
+        for i, matrix in enumerate(ggsws.data, 1):
+            ggsw = Matrices(matrix, ggsws.domain, ggsws.shape[1:])
             moved = multiply_by_monomial(ring, total, "coef", powers[..., i : i + 1])
             pointwise(ring.basis, "sub", moved, total, moved)
             product = _matrix_product(ring, ggsw, moved, "coef", gadget)
@@ -206,11 +205,11 @@ def _checked_exponents(
 ) -> Array:
     """As of exponents_of, (*batch, 1 + count)."""
     powers = exponents_of(ring, exponents, "exponents", near)
-    home = backend_of(powers)
     if powers.shape[-1:] != (count + 1,):
         raise ParameterError(
             f"exponents: shape {powers.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
         )
+    home = backend_of(powers)
     try:
         with home.device_scope():
             wide: Array = home.xp.ascontiguousarray(home.xp.broadcast_to(powers, (*batch, count + 1)))

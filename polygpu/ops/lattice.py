@@ -91,8 +91,8 @@ class KeySwitch:
             return restrict(self.key_ring, key, "eval", self.T)[0]
         return key
 
-    def product(self, evaluated: int) -> DigitProduct:
-        """Of a value's coefficients: so many rows evaluated, the others, which are divided away, are not."""
+    def product(self, kept: int) -> DigitProduct:
+        """Of a value's coefficients: `kept` rows are evaluated; those divided away are not."""
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
@@ -105,10 +105,10 @@ class KeySwitch:
                 own=own,
                 own_total=self.ring.rows,
                 factors=factors,
-                inverse=tuple(range(evaluated, self.T.rows)),
+                inverse=tuple(range(kept, self.T.rows)),
             )
 
-        key = "product", evaluated, self.T, self.key_ring, self.size, self.exact
+        key = "product", kept, self.T, self.key_ring, self.size, self.exact
         return kept_plan(self.ring, key, build)
 
     def permuted_product(self, g: int) -> DigitProduct:
@@ -170,14 +170,14 @@ def key_switch(
     made = empty(compute, (*batch, len(switch.parts), T.rows, ring.n), T.dtype)
     evaluated = domain == "eval"
     plan = switch.product(S.rows if evaluated else T.rows)
-    if evaluated:
-        compute.digit_product(plan, (data, own), made, key, total, more)
-    else:
-        compute.digit_product(plan, (data, own), made, key, total)
+    compute.digit_product(plan, (data, own), made, key, total, more if evaluated else None)
+    if not evaluated:
         to_domain(T, total, "eval", "coef", total)
         if more is not None:
             compute.convert(plan.adding, None, more, total)
-    return mod_down(T, total, domain, S, "nearest", conversion, out=out, scratch=True, inverse=evaluated)
+    return mod_down(
+        T, total, domain, S, "nearest", conversion, out=out, scratch=True, in_coefficients=evaluated
+    )
 
 
 def rotate_many(

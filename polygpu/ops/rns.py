@@ -271,11 +271,11 @@ def mod_down(
     plaintext: int | None = None,
     out: Array | None = None,
     scratch: bool = False,
-    inverse: bool = False,
+    in_coefficients: bool = False,
 ) -> Value:
     """The value divided by the product P of the moduli that S lacks, rounded.
 
-    scratch: x may be overwritten. inverse: its rows modulo these moduli are in coefficients already.
+    scratch: x may be overwritten. in_coefficients: its rows modulo these moduli are, whatever its domain.
     """
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
@@ -287,9 +287,10 @@ def mod_down(
     if not dropped:
         return restrict(ring, x, domain, S, out)
     if domain == "eval" and not _same_leaves(ring, S):
+        assert not in_coefficients
         return _through_coefficients(mod_down, ring, x, S, rounding, conversion, plaintext, out=out)
     result = _Result(S, x, out, x.shape[:-2])
-    data, rows = coefficients_of(ring, x, "coef" if inverse else domain, dropped, scratch)
+    data, rows = coefficients_of(ring, x, "coef" if in_coefficients else domain, dropped, scratch)
     places = tuple(range(S.rows))
     target = Residues(S.moduli, places, S.rows)
 

@@ -196,7 +196,7 @@ def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
 
 
 def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
-    """The same of so many products of digits of `left` and of `right` bits."""
+    """The same of so many products of digits of `left` and of `right` bits (equation 6a)."""
     from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
 
     u = Fraction(1, 1 << 53)

@@ -132,12 +132,13 @@ def gadget_tile(points: int, components: int, items: int, word: str, card: Card)
     A thread holds values, digits and a sum for each component: of eight coefficients; of four of few
     ciphertexts, which leave multiprocessors idle, and of 64-bit integers, for which registers are short.
     """
-    size, log_points = word_bytes_of(word), points.bit_length() - 1
+    log_points = points.bit_length() - 1
+    if log_points < 8 or components > _MOST_COMPONENTS:
+        return None
     few = items < card.multiprocessors and log_points <= 11
     tile = Pass(0, log_points, 0, 0, 2 if few or (word.endswith(("60", "64")) and word != "Float64") else 3)
-    held = (tile.shared_values + components * points) * size
-    fits = tile.threads <= 512 and held <= card.shared_bytes
-    return tile if fits and log_points >= 8 and components <= _MOST_COMPONENTS else None
+    held = (tile.shared_values + components * points) * word_bytes_of(word)
+    return tile if tile.threads <= 512 and held <= card.shared_bytes else None
 
 
 def gadget_launch(
