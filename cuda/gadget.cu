@@ -1,4 +1,5 @@
 // Digits to a base, and products of ciphertexts with gadget ciphertexts.
+#include "goldilocks.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 #include "tile.cuh"

@@ -8,6 +8,7 @@
 // read the same twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
+#include "goldilocks.cuh"
 #include "tile.cuh"
 
 constexpr int MAX_LIMBS = 64;  // of a launch

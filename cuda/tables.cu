@@ -1,6 +1,7 @@
 // Tables of twiddles, made where they are used: a prime's table holds those of each pass of its forward transform, then
 // those of the inverse one. One thread an entry of one prime. grid: entries / 256 in x, primes in y.
 #include "complex.cuh"
+#include "goldilocks.cuh"
 
 // A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
 // nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values of them; the first one
@@ -14,16 +15,37 @@ struct PassTable {
         const u32 first = (log_length - 1) % log_values + 1;
         return stage < first ? 0 : stage - (stage - first) % log_values;
     }
-    PG_DEVICE u64 node_of_entry(u64 entry) const {
+    // Where an entry lies, but for entry 0 of a block: node i of stage `first` + k below the b-th node of its round.
+    struct Entry {
+        u64 block, b, i;
+        u32 first, k;
+    };
+    PG_DEVICE Entry entry_at(u64 entry) const {
         const u64 block = entry >> log_length, local = entry & ((1ull << log_length) - 1);
-        if (local == 0) return 0;
         const u32 stage = 63 - __clzll((i64)local), first = start(stage), k = stage - first, unit = min(k, log_unit);
         const u64 rest = local ^ (1ull << stage), b = rest >> unit & ((1ull << first) - 1);
         const u64 i = (rest >> (unit + first) << unit) + (rest & ((1u << unit) - 1));
-        return (1ull << (log_blocks + stage)) + (block << stage) + (b << k) + i;
+        return {block, b, i, first, k};
     }
+    PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
+    // Node i of stage `first` + k below a node of a round.
+    PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
+        const u32 stage = e.first + k;
+        return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
+    }
+    PG_DEVICE u64 node_of_entry(u64 entry) const {
+        if (is_first(entry)) return 0;
+        const Entry e = entry_at(entry);
+        return node(e, e.k, e.i);
+    }
+    // Stages of the round that starts at one.
+    PG_DEVICE u32 radix(u32 first) const { return first == 0 ? (log_length - 1) % log_values + 1 : log_values; }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
+// Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
+// power. rho is the twiddle of the first node of the round's last stage below it. Those of node 1 carry scale[prime].
+template <class W> constexpr bool POWERS = false;
+template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
 // The twiddle of a node is the product of factors[prime][d] over the bits d of its index (docs/math.md, "The tree of
 // factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Nodes 0 (which is none: its entry is
@@ -41,12 +63,28 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     if (entry >= 1ull << (p.log_blocks + p.log_length)) return;
     const Modulus m = p.moduli[blockIdx.y];
     const u64 *factor = p.factors + blockIdx.y * p.bits;
-    const u64 node = PassTable{p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>}.node_of_entry(entry);
-    u64 index = node;
-    if (!p.negacyclic && node) index ^= 1ull << (63 - __clzll((i64)node));
-    u64 w = node < 2 ? p.scale[blockIdx.y] : reduce(m, 1);
-    for (u32 d = 0; d < p.bits; ++d)
-        if (index >> d & 1) w = mul_mod(m, w, factor[d]);
+    const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
+    const u64 one = reduce(m, 1), scale = p.scale[blockIdx.y];
+    const auto twiddle_of = [&](u64 node) {
+        u64 index = node, w = one;
+        if (!p.negacyclic && node) index ^= 1ull << (63 - __clzll((i64)node));
+        for (u32 d = 0; d < p.bits; ++d)
+            if (index >> d & 1) w = mul_mod(m, w, factor[d]);
+        return w;
+    };
+    u64 w;
+    if constexpr (POWERS<W>) {
+        w = p.log_blocks == 0 && (pass.is_first(entry) || pass.entry_at(entry).first == 0) ? scale : one;
+        if (!pass.is_first(entry)) {
+            const PassTable::Entry e = pass.entry_at(entry);
+            const u64 rho = twiddle_of(pass.node(e, pass.radix(e.first) - 1, 0));
+            for (u64 power = (1ull << e.k) + e.i; power > 0; --power) w = mul_mod(m, w, rho);
+        }
+    } else {
+        const u64 node = pass.node_of_entry(entry);
+        w = twiddle_of(node);
+        if (node < 2) w = mul_mod(m, w, scale);
+    }
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }
 

@@ -162,29 +162,31 @@ PG_DEVICE void inverse_stages(const W &word, typename W::Value *values, const Ro
     if constexpr (STAGE > 0) inverse_stages<W, RADIX, WIDTH, ROOT, BOUND, STAGE - 1>(word, values, twiddles, scale);
 }
 
-// The stages of a round on all values of a thread.
-template <class W, class S, int ROUND, int BOUND>
-PG_DEVICE void forward_round(const W &word, typename W::Value *values, const Place<S> &place,
-                             const typename W::Twiddle *twiddles) {
-    constexpr int RADIX = S::radix(ROUND);
+// The stages of a round on all values of a thread. Goldilocks has rounds of its own (goldilocks.cuh).
+template <class W> struct Rounds {
+    template <class S, int ROUND, int BOUND>
+    static PG_DEVICE void forward(const W &word, typename W::Value *values, const Place<S> &place,
+                                  const typename W::Twiddle *twiddles) {
+        constexpr int RADIX = S::radix(ROUND);
 #pragma unroll
-    for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        forward_stages<W, RADIX, S::WIDTH, BOUND>(
-            word, values + group * S::WIDTH,
-            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)});
-}
-template <class W, class S, int ROUND, bool ROOT, int BOUND>
-PG_DEVICE void inverse_round(const W &word, typename W::Value *values, const Place<S> &place,
-                             const typename W::Twiddle *twiddles) {
-    constexpr int RADIX = S::radix(ROUND);
-    constexpr bool LAST = ROOT && ROUND == 0;
-    const typename W::Twiddle scale = LAST ? twiddles[0] : typename W::Twiddle();
+        for (int group = 0; group < S::VALUES; group += 1 << RADIX)
+            forward_stages<W, RADIX, S::WIDTH, BOUND>(
+                word, values + group * S::WIDTH,
+                Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)});
+    }
+    template <class S, int ROUND, bool ROOT, int BOUND>
+    static PG_DEVICE void inverse(const W &word, typename W::Value *values, const Place<S> &place,
+                                  const typename W::Twiddle *twiddles) {
+        constexpr int RADIX = S::radix(ROUND);
+        constexpr bool LAST = ROOT && ROUND == 0;
+        const typename W::Twiddle scale = LAST ? twiddles[0] : typename W::Twiddle();
 #pragma unroll
-    for (int group = 0; group < S::VALUES; group += 1 << RADIX)
-        inverse_stages<W, RADIX, S::WIDTH, LAST, BOUND>(
-            word, values + group * S::WIDTH,
-            Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)}, scale);
-}
+        for (int group = 0; group < S::VALUES; group += 1 << RADIX)
+            inverse_stages<W, RADIX, S::WIDTH, LAST, BOUND>(
+                word, values + group * S::WIDTH,
+                Twiddles<typename W::Twiddle, S::start(ROUND)>{twiddles, place.template block<ROUND>(group)}, scale);
+    }
+};
 
 // A barrier of so many threads that follow each other.
 template <int THREADS> PG_DEVICE void synchronise() {
@@ -211,7 +213,7 @@ template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values,
 template <class W, class S, int BOUND, int ROUND = 0>
 PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {
-    forward_round<W, S, ROUND, BOUND>(word, values, place, twiddles);
+    Rounds<W>::template forward<S, ROUND, BOUND>(word, values, place, twiddles);
     if constexpr (ROUND + 1 < S::ROUNDS) {
         constexpr int AFTER = forward_bound<typename W::Bounds>(BOUND, S::radix(ROUND));
         exchange<S, ROUND, ROUND + 1>(values, shared, place);
@@ -222,7 +224,7 @@ PG_DEVICE void forward_rounds(const W &word, typename W::Value *values, typename
 template <class W, class S, bool ROOT, int BOUND, int ROUND = S::ROUNDS - 1>
 PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename W::Value *shared,
                               const Place<S> &place, const typename W::Twiddle *twiddles) {
-    inverse_round<W, S, ROUND, ROOT, BOUND>(word, values, place, twiddles);
+    Rounds<W>::template inverse<S, ROUND, ROOT, BOUND>(word, values, place, twiddles);
     if constexpr (ROUND > 0) {
         constexpr int AFTER = inverse_bound<typename W::Bounds>(BOUND, S::radix(ROUND));
         exchange<S, ROUND, ROUND - 1>(values, shared, place);

@@ -46,7 +46,7 @@ from polygpu.backends.cuda import (
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Rows, fft_tile, split_passes
-from polygpu.backends.cuda.words import Card, word_bytes_of, word_of
+from polygpu.backends.cuda.words import GOLDILOCKS, Card, word_bytes_of, word_of
 from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.lattice import Gadget
 from polygpu.plans.ntt import NttPlan
@@ -96,7 +96,7 @@ class Kernel:
     @property
     def word(self) -> str:
         """The first template argument, a word of cuda/word.cuh or a type; empty without."""
-        found = re.match(r"\w+<(\w+(<[^>]*>)?)", self.expression)
+        found = re.match(r"\w+<(\w+(<(\w+<[^>]*>)?[^>]*>)?)", self.expression)
         return found[1] if found else ""
 
 
@@ -161,6 +161,7 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
         yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
+    words["Goldilocks<5, true>"] = GOLDILOCKS
     for (word, q), (log_n, components) in product(
         words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
     ):
@@ -240,6 +241,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
+    words["Goldilocks<5, true>"] = 8
     # The code of grouped words differs in addresses alone: a third of the transforms shows it.
     pairs = [(word, pair) for word in words for pair in transforms[:: 3 if "<" in word else 1]]
     for word, (size, base) in pairs:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ from polygpu.backends.cuda.tiles import (
     table_offsets,
 )
 from polygpu.backends.cuda.transform import packed_tables, passes_over, transform_recipe
-from polygpu.backends.cuda.words import Card, groups_of, word_of
+from polygpu.backends.cuda.words import GOLDILOCKS, Card, goldilocks_word, groups_of, word_of
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft
@@ -84,6 +85,19 @@ def test_any_order_of_threads(bits, order):
             assert group == (0, 1, WORDS[bits])
             check_ring(ring)
         check_ring(pg.Ring(256, 3329), (2, 3))
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_goldilocks_in_any_order_of_threads(kind, order):
+    """Rounds of every number of stages; of few rows and of many; among limbs of other words."""
+    with simulated(order=order, seed=1):
+        for n in (2, 4, 8, 16, 64, 512, 2**13):
+            check_products(pg.Ring(n, GOLDILOCKS, kind=kind))
+        check_products(pg.Ring(32, GOLDILOCKS, kind=kind, root="generator"))
+        check_products(pg.Ring(64, [*primes(64, 50, kind), GOLDILOCKS, *primes(64, 30, kind)], kind=kind))
+        check_products(pg.Ring(2**14, GOLDILOCKS, kind=kind), (1,))  # in two passes
 
 
 @needs_compiler
@@ -625,6 +639,90 @@ def test_no_races_or_bad_addresses(name, checked):
 
 
 # ---- ranges of words ----
+
+GOLDILOCKS_PROBE = """
+#include "goldilocks.cuh"
+using W = Goldilocks<1, true>;
+struct Probe {
+    const u64 *x;  // of each case 16 values of three words
+    u64 *y;        // 64 results of each
+    const Modulus *m;
+};
+__global__ void probe(const __grid_constant__ Probe p) {
+    const W word(*p.m);
+    const u32 t = blockIdx.x * blockDim.x + threadIdx.x;
+    const u64 *const from = p.x + 48 * t;
+    u64 *const y = p.y + 256 * t;
+    Wide x[16], z[16];
+    for (int i = 0; i < 16; ++i) x[i] = {(u32)from[3 * i], (u32)from[3 * i + 1], (u32)from[3 * i + 2]};
+    for (int s = 0; s < 192; ++s) y[s] = word.word(W::lifted(word.shifted(x[0], s)));
+    const u64 a = (u64)x[1].b << 32 | x[1].a, b = (u64)x[2].b << 32 | x[2].a;
+    y[192] = word.word(W::raised(word.product(a, b))), y[193] = word.canonical(a);
+    y[194] = word.multiply(a, b), y[195] = word.add_products(a, b);
+    u64 u = a, v = b;
+    word.forward(u, v, {b}, true);
+    y[196] = u, y[197] = v;
+    for (int i = 0; i < 16; ++i) z[i] = i ? x[i] : W::lifted(x[i]);
+    word.forward_values<16>(z);
+    for (int i = 0; i < 16; ++i) y[200 + i] = word.word(z[i]);
+    for (int i = 0; i < 16; ++i) z[i] = x[i];
+    word.inverse_values<16>(z);
+    for (int i = 0; i < 16; ++i) y[216 + i] = word.word(z[i]);
+}
+"""
+
+
+@needs_compiler
+def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
+    """Against Python ints: the largest values of both signs that rounds take, and words from p on."""
+    rng, p, cases = random.Random(1), GOLDILOCKS, 64
+    backend = backends.get_backend("cuda:0")
+    low, high = -(1 << 32) + 1, (1 << 65) - 1  # of products
+    near = [0, 1, p - 1, p, p + 1, 2**64 - 1, 2**63, 2**32 - 1, 2**32, low, high, -1]
+    values = [[rng.choice([*near, rng.randrange(low, high)]) for _ in range(16)] for _ in range(cases)]
+    values[0], values[1] = [high] * 16, [low] * 16
+    for case in (2, 3):  # the largest sums: alike by their sign in one result
+        values[case] = [high if (i ^ case) & 1 else low for i in range(16)]
+    for case in range(4, 8):  # what a shift takes at most, in the first value alone
+        values[case] = [(1 << 68) - 1 if case % 2 else 1 - (1 << 68), *[0] * 15]
+    words = [[[v >> s & 0xFFFFFFFF for s in (0, 32, 64)] for v in row] for row in values]
+    x = gpu.asarray(np.array(words, np.uint64).ravel())
+    y, m = gpu.zeros(256 * cases, np.uint64), backend.from_host(modulus_constants([p]))
+    module = gpu.RawModule(
+        code=GOLDILOCKS_PROBE,
+        options=("-std=c++17", f"-I{backends.cuda_sources()}"),
+        name_expressions=("probe",),
+    )
+    arguments = np.array([a.data.ptr for a in (x, y, m)], np.uint64)
+    module.get_function("probe")((cases // 32,), (32,), (arguments.view("V24")[0],))
+    found = y.get().reshape(cases, 256).tolist()
+    turns = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15]  # frequencies in the order of the tree
+    root = pow(2, 12, p)
+    for row, result in zip(values, found, strict=True):
+        assert [v % p for v in result[:192]] == [row[0] * pow(2, s, p) % p for s in range(192)]
+        a, b = row[1] % 2**64, row[2] % 2**64
+        assert result[192] % p == result[194] % p == a * b % p and result[193] == (a - p if a >= p else a)
+        assert result[195] % p == (a + b) % p
+        assert [v % p for v in result[196:198]] == [(a + b * b) % p, (a - b * b) % p]
+        if abs(row[0]) < 1 << 66:
+            spectrum = [sum(v * pow(root, i * k, p) for i, v in enumerate(row)) % p for k in turns]
+            assert [v % p for v in result[200:216]] == spectrum
+            pairs = [
+                sum(v * pow(root, -i * k, p) for v, k in zip(row, turns, strict=True)) % p for i in range(16)
+            ]
+            assert [v % p for v in result[216:232]] == pairs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_word_of_a_root_of_goldilocks(kind):
+    """The tree's root of unity of order 64, or of the largest order below, is 2^(3K)."""
+    for n, root in product((2, 8, 32, 64, 2**12), ("minimal", "generator")):
+        (tables,) = pg.Ring(n, GOLDILOCKS, kind=kind, root=root).transform.tables
+        k, negacyclic = re.fullmatch(r"Goldilocks<(\d+), (\w+)>", goldilocks_word(tables)).groups()
+        order = tables.points * (2 if kind == "negacyclic" else 1)
+        least = min(order, 64)
+        assert negacyclic == str(kind == "negacyclic").lower() and int(k) % 2
+        assert pow(tables.root, order // least, GOLDILOCKS) == pow(2, 192 // least * int(k), GOLDILOCKS)
 
 
 def growing(q, log_length, stage, rng):

@@ -32,7 +32,7 @@ from .multiply import Multiply, fft_matrix_launch
 from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
 from .transform import MAX_GRID_Y, transform_recipe
-from .words import Card, groups_of, word_bytes_of
+from .words import Card, transform_groups, word_bytes_of
 
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
@@ -241,7 +241,7 @@ class Lattice(Multiply, Rns, Matmul):
     def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
         """The last pass, of columns, of the sums whose inverse transforms digit_rows has begun."""
         limbs, part = len(plan.key_rows), plan.inverse_transform
-        for group in groups_of(part.basis, self.card, len(plan.inverse) < limbs):
+        for group in transform_groups(part, self.card, len(plan.inverse) < limbs):
             between = limbs - len(plan.inverse)
             rows = self._rows(part, group, 2 * items, made.tables, recipe, between, plan.inverse[0])
             offsets = table_offsets(made.tables, group.word)[2:4]
@@ -375,7 +375,7 @@ class Lattice(Multiply, Rns, Matmul):
         items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
         key = f"{self.name} tile {n} {k} {items < self.card.multiprocessors}"
         if key not in gadget.handles:
-            (group,) = groups_of(gadget.basis, self.card)
+            (group,) = transform_groups(plan, self.card)
             gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, self.card)
         word, tile = gadget.handles[key]
         if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:

@@ -42,7 +42,7 @@ from .transform import (
     tiles_and_grid,
     transform_recipe,
 )
-from .words import Card, groups_of, word_bytes_of, word_of
+from .words import Card, transform_groups, word_bytes_of, word_of
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
 _MAX_PRIMES = 6  # auxiliary.cu
@@ -348,7 +348,7 @@ class Multiply(Pointwise, Transform):
         passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows_of_all)
         sizes = {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])} | dict.fromkeys("aby", 0)
         recipe = Recipe(3)
-        for group in groups_of(plan.basis, self.card):
+        for group in transform_groups(plan, self.card):
             rows = self._rows(plan, group, count, passes, recipe)
             offsets = table_offsets(passes, group.word)
             launch = product_launch(rows, passes[0], offsets, self.card, **sizes)

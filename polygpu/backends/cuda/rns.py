@@ -213,7 +213,7 @@ def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
 def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> Listed | None:
     words, log_points = {word_of(q, size, card) for q in moduli}, points.bit_length() - 1
     word = words.pop()
-    if words or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
+    if words or word == "Goldilocks" or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
         return None
     length = min(8, log_points // 2)
     # Columns of 16 values a thread are longer than of 8, and two rounds. They are 64 bytes wide.

@@ -26,7 +26,7 @@ from .launch import (
     modulus_constants,
 )
 from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
-from .words import MAX_LIMBS, Card, Group, arithmetic_of, groups_of, twiddle_bytes_of, word_bytes_of
+from .words import MAX_LIMBS, Card, Group, arithmetic_of, transform_groups, twiddle_bytes_of, word_bytes_of
 
 MAX_GRID_Y = 65535
 
@@ -243,7 +243,7 @@ class Transform(Launcher):
         size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
         passes = passes_over(count * len(plan.basis.moduli), plan.points, plan.leaf_size, size, self.card)
         recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
-        for group in groups_of(plan.basis, self.card, between > 0):
+        for group in transform_groups(plan, self.card, between > 0):
             rows = self._rows(plan, group, count, passes, recipe, between, first)
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]

@@ -7,7 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...plans.basis import Basis
+from ...plans.ntt import NttPlan, PrimeTables
 
+GOLDILOCKS = 2**64 - 2**32 + 1
 MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 
 
@@ -42,6 +44,8 @@ def word_of(q: int, storage_bytes: int, card: Card) -> str:
         return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
     if 1 << 40 <= q < 1 << 60:
         return "Lazy60"
+    if q == GOLDILOCKS:
+        return "Goldilocks"
     return "Lazy64" if q < 1 << 62 else "Strict64"
 
 
@@ -58,15 +62,37 @@ def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...
     return tuple(groups)
 
 
+def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Group, ...]:
+    """The groups of a plan's limbs, by the words of their transforms."""
+    groups = []
+    for group in groups_of(plan.basis, card, apart):
+        word = group.word
+        if "Goldilocks" in word:
+            word = word.replace("Goldilocks", goldilocks_word(plan.tables[group.first]))
+        groups.append(group._replace(word=word))
+    return tuple(groups)
+
+
+def goldilocks_word(tables: PrimeTables) -> str:
+    """The word of cuda/goldilocks.cuh for a root of unity: a power of 2 where its order is 64."""
+    negacyclic = tables.kind == "negacyclic"
+    order = tables.points << negacyclic
+    least = min(order, 64)
+    root = pow(tables.root, order // least, GOLDILOCKS)
+    k = next(k for k in range(1, 64, 2) if pow(2, 192 // least * k, GOLDILOCKS) == root)
+    return f"Goldilocks<{k}, {str(negacyclic).lower()}>"
+
+
 def arithmetic_of(word: str) -> str:
     """The word without where its residues lie: words of one arithmetic share their tables."""
-    return word.removeprefix("Grouped<").partition(",")[0]
+    return word[len("Grouped<") : word.rindex(",")] if word.startswith("Grouped<") else word
 
 
 def twiddle_bytes_of(word: str) -> int:
     """Bytes of a twiddle in a table."""
     arithmetic = arithmetic_of(word)
-    return 8 if arithmetic.endswith("32") or arithmetic == "Float64" else 16
+    short = arithmetic.endswith("32") or arithmetic == "Float64" or arithmetic.startswith("Goldilocks")
+    return 8 if short else 16
 
 
 def word_bytes_of(word: str) -> int:
