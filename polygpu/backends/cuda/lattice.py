@@ -136,7 +136,8 @@ def gadget_tile(points: int, components: int, items: int, word: str, card: Card)
     if log_points < 8 or components > _MOST_COMPONENTS:
         return None
     few = items < card.multiprocessors and log_points <= 11
-    tile = Pass(0, log_points, 0, 0, 2 if few or (word.endswith(("60", "64")) and word != "Float64") else 3)
+    integers = word_bytes_of(word) == 8 and word != "Float64"
+    tile = Pass(0, log_points, 0, 0, 2 if few or integers else 3)
     held = (tile.shared_values + components * points) * word_bytes_of(word)
     return tile if tile.threads <= 512 and held <= card.shared_bytes else None
 
