@@ -150,11 +150,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return negative ? sub(less, z) : sub(z, less);
     }
 
-    // Butterflies of what is no transform (ntt_rows.cu): any words.
-    PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
-        const Wide u = lifted(wide(x)), v = product(y, t.w);
-        x = word(add(u, v)), y = word(sub(u, v));
-    }
+    // Of any words.
     PG_DEVICE Value multiply(Value x, Value y) const { return word(raised(product(x, y))); }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 

