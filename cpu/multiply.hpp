@@ -41,11 +41,11 @@ class Auxiliary {
 class FftProduct {
   public:
     // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
-    // product, which is then folded. log_sum: no sum of products of digits exceeds 2^log_sum in size. Each limb of
-    // q = 2^e drops the sums whose weights vanish. table: length/2 twiddles (kernels.hpp, ProductRow). The basis must
-    // outlive this.
+    // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish. table: length/2 twiddles
+    // (kernels.hpp, ProductRow). terms: 0, or of sums of so many products the kernels alone make, whose other factors
+    // have one digit of so many bits. The basis must outlive this.
     FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
-               unsigned sums, unsigned log_sum, const Lasting<Numbers> &table);
+               unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
 

@@ -15,7 +15,7 @@ unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.
 }  // namespace
 
 FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits,
-                       unsigned width, unsigned sums, unsigned log_sum, const Lasting<Numbers> &table)
+                       unsigned width, unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits)
     : basis_(basis),
       degree_(degree),
       length_(length),
@@ -32,12 +32,13 @@ FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool ne
             "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
     require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
             "FftProduct: length/2 twiddles");
-    // With weights 2^(width i), i < group, neighbours are below 2^(log_sum + width (group - 1)) / (1 - 2^-width) < 2^61
-    // together.
-    const unsigned log_degree = 64 - (unsigned)__builtin_clzll((degree - 1) | 1);
-    require(log_sum <= 51, "FftProduct: sums of products of digits beyond 2^51");
-    require(log_sum + 2 >= width + log_degree, "FftProduct: sums are larger");
-    group_ = 1 + (60 - log_sum) / width;
+    // A sum is at most terms * degree * 2^(bits + width - 2) <= 2^bound in size. With weights 2^(width i), i < group,
+    // neighbours are below 2^(bound + width (group - 1)) / (1 - 2^-width) < 2^61 together.
+    if (!terms) terms = digits, bits = width;
+    require(bits >= 1 && bits <= 30 && terms <= 1u << 20, "FftProduct: 2^20 terms at most, of 1 to 30 bits");
+    const unsigned bound = bits + width - 2 + 64 - (unsigned)__builtin_clzll((terms * degree - 1) | 1);
+    require(bound <= 51, "FftProduct: sums of products of digits beyond 2^51");
+    group_ = 1 + (60 - bound) / width;
     for (const Modulus &m : basis.moduli()) {
         require(digits * width >= bits_below(m), "FftProduct: the digits do not hold the modulus");
         for (unsigned i = 0; i < MAX_SUMS; ++i) {

@@ -10,11 +10,12 @@
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: of the largest units
 
-    // The stage at which the round of a stage starts, both counted within the pass.
+    PG_DEVICE u32 first_radix() const { return (log_length - 1) % log_values + 1; }
+    // The stage at which the round of a stage starts, both counted within the pass; the stages of a round.
     PG_DEVICE u32 start(u32 stage) const {
-        const u32 first = (log_length - 1) % log_values + 1;
-        return stage < first ? 0 : stage - (stage - first) % log_values;
+        return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
+    PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
     // Where an entry lies, but for entry 0 of a block: node i of stage `first` + k below the b-th node of its round.
     struct Entry {
         u64 block, b, i;
@@ -38,8 +39,6 @@ struct PassTable {
         const Entry e = entry_at(entry);
         return node(e, e.k, e.i);
     }
-    // Stages of the round that starts at one.
-    PG_DEVICE u32 radix(u32 first) const { return first == 0 ? (log_length - 1) % log_values + 1 : log_values; }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
@@ -74,9 +73,10 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     };
     u64 w;
     if constexpr (POWERS<W>) {
-        w = p.log_blocks == 0 && (pass.is_first(entry) || pass.entry_at(entry).first == 0) ? scale : one;
-        if (!pass.is_first(entry)) {
-            const PassTable::Entry e = pass.entry_at(entry);
+        const bool is_first = pass.is_first(entry);
+        const PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
+        w = p.log_blocks == 0 && e.first == 0 ? scale : one;
+        if (!is_first) {
             const u64 rho = twiddle_of(pass.node(e, pass.radix(e.first) - 1, 0));
             for (u64 power = (1ull << e.k) + e.i; power > 0; --power) w = mul_mod(m, w, rho);
         }

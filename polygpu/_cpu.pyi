@@ -154,8 +154,9 @@ class FftProduct:
         digits: int,
         width: int,
         sums: int,
-        log_sum: int,
         table: Array,
+        terms: int = 0,
+        bits: int = 0,
     ) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
 

@@ -9,6 +9,7 @@ zero with m g_l added to component i.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -228,37 +229,19 @@ def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
     return gadgets.decompose_integers(x, q, bits, levels)
 
 
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Prepared:
     """GGSW ciphertexts in a form that products with them read fastest, on one device; prepare() makes it.
 
     It is no Poly, and cannot be pickled: its numbers mean something to this device and its instructions.
     """
 
-    __slots__ = ("_bits", "_data", "_device", "_isa", "_ring", "_shape")
-
-    def __init__(self, ring: Ring, shape: tuple[int, ...], bits: int, device: str, data: Array) -> None:
-        self._ring, self._shape, self._bits, self._device, self._data = ring, shape, bits, device, data
-        self._isa = _cpu.isa()
-
-    @property
-    def ring(self) -> Ring:
-        """The ring."""
-        return self._ring
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The batch shape, (k, levels, k) or (count, k, levels, k)."""
-        return self._shape
-
-    @property
-    def bits(self) -> int:
-        """Of the digits that it may be multiplied with."""
-        return self._bits
-
-    @property
-    def device(self) -> str:
-        """Where it lies."""
-        return self._device
+    ring: Ring
+    shape: tuple[int, ...]  # the batch shape, (k, levels, k) or (count, k, levels, k)
+    bits: int  # of the digits that it may be multiplied with
+    device: str
+    _data: Array
+    _isa: str = field(default_factory=_cpu.isa)
 
     def __repr__(self) -> str:
         return f"Prepared({self.ring!r}, shape={self.shape}, bits={self.bits}, device={self.device})"

@@ -6,6 +6,7 @@ from typing import Any
 
 from .checks import checked_degree, shown
 from .errors import ParameterError
+from .exact.primes import GOLDILOCKS
 
 _SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
     "ml-kem": (256, 3329),
@@ -16,7 +17,7 @@ _SCHEMES = {  # FIPS 203, FIPS 204, Falcon specification 1.2
 _FIELDS = {
     "babybear": 15 * 2**27 + 1,
     "koalabear": 127 * 2**24 + 1,
-    "goldilocks": 2**64 - 2**32 + 1,
+    "goldilocks": GOLDILOCKS,
 }
 
 

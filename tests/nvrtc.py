@@ -46,7 +46,8 @@ from polygpu.backends.cuda import (
 from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu.backends.cuda.tiles import Rows, fft_tile, split_passes
-from polygpu.backends.cuda.words import GOLDILOCKS, Card, word_bytes_of, word_of
+from polygpu.backends.cuda.words import Card, word_bytes_of, word_of
+from polygpu.exact.primes import GOLDILOCKS
 from polygpu.plans.basis import Basis, basis_of
 from polygpu.plans.lattice import Gadget
 from polygpu.plans.ntt import NttPlan

@@ -40,8 +40,9 @@ from polygpu.backends.cuda.tiles import (
     split_passes,
     table_offsets,
 )
-from polygpu.backends.cuda.transform import packed_tables, passes_over, transform_recipe
-from polygpu.backends.cuda.words import GOLDILOCKS, Card, goldilocks_word, groups_of, word_of
+from polygpu.backends.cuda.transform import goldilocks_word, packed_tables, passes_over, transform_recipe
+from polygpu.backends.cuda.words import Card, groups_of, word_of
+from polygpu.exact.primes import GOLDILOCKS
 from polygpu.plans import cache as plan_cache
 from polygpu.plans.basis import basis_of
 from polygpu.plans.product import fft_error_bound, plan_fft

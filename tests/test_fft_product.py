@@ -59,7 +59,6 @@ def native(n, kind, moduli, digits=None, width=None, sums=None):
         digits,
         width,
         sums or 2 * digits - 1,
-        (digits * n - 1).bit_length() + 2 * width - 2,
         twiddles(length // 2),
     )
     return core, basis.dtype
@@ -207,7 +206,7 @@ def test_arguments_are_checked():
     basis = _cpu.Basis(np.array([[2**32]], np.uint64), 32)
     wide = _cpu.Basis(np.array([[1, 1]], np.uint64), 64)
     good = {"basis": basis, "degree": 8, "length": 8, "negacyclic": True}
-    good |= {"digits": 2, "width": 16, "sums": 3, "log_sum": 34, "table": twiddles(4)}
+    good |= {"digits": 2, "width": 16, "sums": 3, "table": twiddles(4)}
     core = _cpu.FftProduct(**good)
     for wrong in (
         {"basis": wide},
@@ -220,8 +219,9 @@ def test_arguments_are_checked():
         {"width": 1},
         {"width": 31},
         {"width": 15},
-        {"log_sum": 52},
-        {"log_sum": 3},
+        {"digits": 2, "width": 25},  # sums of 8 * 2 products of 24 bits each
+        {"terms": 2, "bits": 30, "width": 25},
+        {"terms": 2},
         {"sums": 0},
         {"sums": 4},
         {"table": twiddles(8)},

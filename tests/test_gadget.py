@@ -461,7 +461,7 @@ def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> Non
 def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((7, 2), seed=2)
-    monkeypatch.setattr(cuda.lattice, "_CHUNK_BYTES", 1 << 13)  # of three ciphertexts
+    monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 13)  # of three ciphertexts
     found = lattice.external_product(ggsw.to(device), c.to(device), 7)
     assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), 7)
 

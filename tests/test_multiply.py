@@ -553,7 +553,7 @@ def test_the_coarsest_split_of_sums_of_products(n: int) -> None:
         exact = float(sum_error_bound(n, length // 2, terms, bits, plan.width))
         assert plan.error_bound == exact < 0.5 and plan.width <= 30
         assert (plan.digits - 1) * plan.width < max(used, 2) <= plan.digits * plan.width
-        assert terms * n << (bits + plan.width - 2) <= 1 << plan.log_sum <= 1 << 51
+        assert (terms * n - 1).bit_length() + bits + plan.width - 2 <= 51  # a sum, rounded to a power of two
         if plan.digits > 1 and -(-used // (plan.digits - 1)) <= 30:
             assert bound(plan.digits - 1, terms=terms, bits=bits) >= Fraction(1, 2)
     assert plan_fft_sums(n, 2**32, "negacyclic", 0, 7) is plan_fft_sums(n, 2**32, "negacyclic", 2, 31) is None

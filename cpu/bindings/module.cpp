@@ -137,10 +137,11 @@ NB_MODULE(_cpu, module) {
              nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
-        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, unsigned,
-                      const Lasting<Numbers> &>(),
+        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &,
+                      unsigned, unsigned>(),
              nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
-             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("log_sum"), nb::arg("table"))
+             nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"), nb::arg("terms") = 0,
+             nb::arg("bits") = 0)
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::exception<DriverError> driver_error(module, "DriverError", PyExc_RuntimeError);
     nb::exception<NoContext>(module, "NoContext", driver_error.ptr());

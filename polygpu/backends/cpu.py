@@ -14,6 +14,7 @@ import numpy as np
 from .. import _cpu
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
 from ..exact.crt import ints_to_words
+from ..exact.primes import GOLDILOCKS
 from ..memory import SMALL_ARRAY
 from ..plans.basis import Basis
 from ..plans.crt import composition_of, words_of
@@ -42,7 +43,6 @@ class _Costs(NamedTuple):
     leaf: tuple[float, float, float, float, float]  # a product in a leaf: a coefficient takes its length
 
 
-_GOLDILOCKS = 2**64 - 2**32 + 1
 _LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
 _CALL = 15  # nanoseconds of a call of a kernel on that many
 _AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
@@ -59,7 +59,7 @@ _COSTS = {
 def _kind_of(q: int, narrow: bool) -> int:
     """Butterflies of up to 50 bits, of up to 62, strict ones of 32 bits and of 64, those of Goldilocks."""
     bits = q.bit_length()
-    if q == _GOLDILOCKS:
+    if q == GOLDILOCKS:
         return 4
     return (0 if bits <= 31 else 2) if narrow else 0 if bits <= 50 else 1 if bits <= 62 else 3
 
@@ -167,8 +167,9 @@ class CpuBackend(HostMemory):
             return _cpu.Transform(basis, degree, plan.leaf_size, plan.block, negacyclic, tables)
         if isinstance(plan, AuxiliaryPlan):
             return _cpu.Auxiliary(basis, self._native(plan.transform), degree, negacyclic)
-        sizes = plan.digits, plan.width, plan.sums, plan.log_sum
-        return _cpu.FftProduct(basis, degree, plan.length, negacyclic, *sizes, plan.twiddles)
+        small = (plan.terms, plan.bits) if isinstance(plan, FftSumPlan) else ()
+        sizes = plan.digits, plan.width, plan.sums
+        return _cpu.FftProduct(basis, degree, plan.length, negacyclic, *sizes, plan.twiddles, *small)
 
     def again(
         self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]

@@ -14,6 +14,7 @@ from ..errors import ParameterError
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
+GOLDILOCKS = 2**64 - 2**32 + 1
 MAX_BITS = 1 << 16  # of primes that are searched for: a single one takes an hour
 
 

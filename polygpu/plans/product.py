@@ -99,11 +99,6 @@ class FftProductPlan(FftPlan):
         """Sums of products of digits that count modulo q."""
         return self.split(self.digits)[1]
 
-    @property
-    def log_sum(self) -> int:
-        """The least k with no sum above 2^k in size."""
-        return (self.digits * self.degree - 1).bit_length() + 2 * self.width - 2
-
     def split(self, digits: int) -> tuple[int, int]:
         """Width and sums of so many digits."""
         moduli = self.basis.moduli
@@ -131,11 +126,6 @@ class FftSumPlan(FftPlan):
     def sums(self) -> int:
         """Sums of products: as many as digits."""
         return self.digits
-
-    @property
-    def log_sum(self) -> int:
-        """The least k with no sum above 2^k in size."""
-        return (self.terms * self.degree - 1).bit_length() + self.bits + self.width - 2
 
 
 Plan = NttPlan | AuxiliaryPlan | FftProductPlan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,30 +12,17 @@ from ...plans.lattice import DigitProduct, Gadget
 from ...plans.rns import runs_of
 from .. import Array
 from .device import Shared
-from .launch import (
-    ALIGNMENT,
-    POINTER,
-    U32,
-    U64,
-    Launch,
-    Recipe,
-    Struct,
-    cbool,
-    ctype,
-    entrywise,
-    layout_of,
-)
+from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
 from .matmul_tiles import sum_of
-from .multiply import Multiply, fft_matrix_launch
+from .multiply import Multiply
 from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
-from .transform import MAX_GRID_Y, transform_recipe
-from .words import Card, transform_groups, word_bytes_of
+from .transform import MAX_GRID_Y, transform_groups, transform_recipe
+from .words import Card, word_bytes_of
 
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
-_CHUNK_BYTES = 1 << 28  # of spectra held at a time
 _MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
 
 DIGIT = Struct(
@@ -295,16 +281,8 @@ class Lattice(Multiply, Rns, Matmul):
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
         """See Backend."""
-        plan, units = gadget.product, prod(matrices.shape[:-2])
-        assert plan is not None
-
-        def recipe() -> Recipe:
-            made, shape = Recipe(2), (units, 1, plan.degree)
-            where = layout_of(shape, shape) | {"first_unit": 0}
-            self._split_digits(made, plan, plan.digits, units, 0, 1, **where)
-            return made
-
-        self.run(gadget.handles, ("prepare", units), recipe, matrices, out)
+        assert gadget.product is not None
+        self.prepare_by_fft(gadget.product, matrices, out)
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
         """See Backend."""
@@ -316,36 +294,15 @@ class Lattice(Multiply, Rns, Matmul):
         with self._scope:
             digits = self.xp.empty((items, k * gadget.levels, 1, n), c.dtype)
         self.decompose(gadget, c, digits)
-        plan = gadget.transform
-        if plan is None:
-            self._product_by_fft(gadget, digits, ggsw, out)
+        if gadget.product is not None:
+            self.sum_by_fft(gadget.product, digits, ggsw, out.reshape(items, k, 1, n))
             return
+        plan = gadget.transform
+        assert plan is not None
         self.ntt(plan, digits, digits)
         sums, matrix = out.reshape(1, items, k, 1, n), ggsw.reshape(1, k * gadget.levels, k, 1, n)
         self.matmul_points(gadget.basis, digits[None], matrix, sums)
         self.intt(plan, out, out)
-
-    def _product_by_fft(self, gadget: Gadget, digits: Array, matrix: Array, out: Array) -> None:
-        """Of digits (items, terms, 1, n) and a prepared matrix; as many items at a time as memory is for."""
-        plan, (k, _, n) = gadget.product, out.shape[-3:]
-        assert plan is not None
-        results, points = out.reshape(-1, k, 1, n), plan.points
-        step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
-
-        def recipe(items: int) -> Recipe:
-            made, units = Recipe(3), items * plan.terms
-            spectra = made.temporary(16 * units * points)
-            sums = made.temporary(16 * items * k * plan.sums * points)
-            where = layout_of((units, 1, n), (units, 1, n)) | {"first_unit": 0}
-            self._split_digits(made, plan, 1, units, 0, spectra, **where)
-            launch = fft_matrix_launch(plan, items, k, **dict.fromkeys(("x", "matrix", "y"), 0))
-            made.launch(launch, spectra, 1, sums)
-            self._compose_sums(made, plan, items * k, sums, 2, first_unit=0)
-            return made
-
-        for first in range(0, len(results), step):
-            x, y = (a[first : first + step] for a in (digits, results))
-            self.run(gadget.handles, ("by fft", len(y), k), partial(recipe, len(y)), x, matrix, y)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """See Backend."""

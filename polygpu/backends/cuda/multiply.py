@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -40,11 +41,12 @@ from .transform import (
     packed_tables,
     passes_over,
     tiles_and_grid,
+    transform_groups,
     transform_recipe,
 )
-from .words import Card, transform_groups, word_bytes_of, word_of
+from .words import Card, word_bytes_of, word_of
 
-_CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes held at a time
+_CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes, or of spectra, held at a time
 _MAX_PRIMES = 6  # auxiliary.cu
 
 Shape = tuple[int, ...]
@@ -391,6 +393,41 @@ class Multiply(Pointwise, Transform):
             recipe.launch(launch, spectra[0], spectra[-1], sums)
             self._compose_sums(recipe, plan, size, sums, 2, first_unit=first)
         return recipe
+
+    def prepare_by_fft(self, plan: FftSumPlan, matrices: Array, out: Array) -> None:
+        """The spectra (units, digits, points) of polynomials (units, 1, n), in other batch axes."""
+        units = prod(matrices.shape[:-2])
+
+        def recipe() -> Recipe:
+            made = Recipe(2)
+            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+            self._split_digits(made, plan, plan.digits, units, 0, 1, **where)
+            return made
+
+        self.run(plan.handles, ("prepare", units), recipe, matrices, out)
+
+    def sum_by_fft(self, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
+        """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+
+        As many items at a time as memory is for.
+        """
+        points, k = plan.points, out.shape[1]
+        step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
+
+        def recipe(items: int) -> Recipe:
+            made, units = Recipe(3), items * plan.terms
+            spectra = made.temporary(16 * units * points)
+            sums = made.temporary(16 * items * k * plan.sums * points)
+            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+            self._split_digits(made, plan, 1, units, 0, spectra, **where)
+            launch = fft_matrix_launch(plan, items, k, **dict.fromkeys(("x", "matrix", "y"), 0))
+            made.launch(launch, spectra, 1, sums)
+            self._compose_sums(made, plan, items * k, sums, 2, first_unit=0)
+            return made
+
+        for first in range(0, len(out), step):
+            some, y = (a[first : first + step] for a in (x, out))
+            self.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
 
     # What a recipe takes on, with the numbers of its operands.
 

@@ -26,7 +26,7 @@ from .launch import (
     modulus_constants,
 )
 from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
-from .words import MAX_LIMBS, Card, Group, arithmetic_of, transform_groups, twiddle_bytes_of, word_bytes_of
+from .words import MAX_LIMBS, Card, Group, arithmetic_of, groups_of, twiddle_bytes_of, word_bytes_of
 
 MAX_GRID_Y = 65535
 
@@ -197,6 +197,27 @@ def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
 def _tables_key(word: str, passes: tuple[Pass, ...]) -> str:
     """The name of the tables that such passes read."""
     return f"tables {arithmetic_of(word)} {[p.shape for p in passes]}"
+
+
+def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Group, ...]:
+    """The groups of a plan's limbs, by the words of their transforms."""
+    groups = []
+    for group in groups_of(plan.basis, card, apart):
+        word = group.word
+        if "Goldilocks" in word:
+            word = word.replace("Goldilocks", goldilocks_word(plan.tables[group.first]))
+        groups.append(group._replace(word=word))
+    return tuple(groups)
+
+
+def goldilocks_word(tables: PrimeTables) -> str:
+    """The word of cuda/goldilocks.cuh for a root of unity: a power of 2 where its order is 64."""
+    negacyclic, p = tables.kind == "negacyclic", tables.modulus
+    order = tables.points << negacyclic
+    least = min(order, 64)
+    root = pow(tables.root, order // least, p)
+    k = next(k for k in range(1, 64, 2) if pow(2, 192 // least * k, p) == root)
+    return f"Goldilocks<{k}, {cbool(negacyclic)}>"
 
 
 # ---- on a device ----

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from ...exact.primes import GOLDILOCKS
 from ...plans.basis import Basis
-from ...plans.ntt import NttPlan, PrimeTables
 
-GOLDILOCKS = 2**64 - 2**32 + 1
 MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 
 
@@ -60,27 +59,6 @@ def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...
     if len(groups) > 1 or apart:
         groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
     return tuple(groups)
-
-
-def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """The groups of a plan's limbs, by the words of their transforms."""
-    groups = []
-    for group in groups_of(plan.basis, card, apart):
-        word = group.word
-        if "Goldilocks" in word:
-            word = word.replace("Goldilocks", goldilocks_word(plan.tables[group.first]))
-        groups.append(group._replace(word=word))
-    return tuple(groups)
-
-
-def goldilocks_word(tables: PrimeTables) -> str:
-    """The word of cuda/goldilocks.cuh for a root of unity: a power of 2 where its order is 64."""
-    negacyclic = tables.kind == "negacyclic"
-    order = tables.points << negacyclic
-    least = min(order, 64)
-    root = pow(tables.root, order // least, GOLDILOCKS)
-    k = next(k for k in range(1, 64, 2) if pow(2, 192 // least * k, GOLDILOCKS) == root)
-    return f"Goldilocks<{k}, {str(negacyclic).lower()}>"
 
 
 def arithmetic_of(word: str) -> str:
