@@ -93,23 +93,22 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         Wide z;
         u32 middle, high;
         asm("{\n"
-            ".reg .u32 x0, x1, y0, y1, a1, b0, b1, c1;\n"
-            ".reg .u64 a, b, c, d;\n"
+            ".reg .u32 x0, x1, y0, y1, c0, c1, carry;\n"
+            ".reg .u64 low, cross, top;\n"
             "mov.b64 {x0, x1}, %4;\n"
             "mov.b64 {y0, y1}, %5;\n"
-            "mul.wide.u32 a, x0, y0;\n"
-            "mov.b64 {%0, a1}, a;\n"
-            "cvt.u64.u32 b, a1;\n"
-            "mad.wide.u32 b, x0, y1, b;\n"
-            "mov.b64 {b0, b1}, b;\n"
-            "cvt.u64.u32 c, b0;\n"
-            "mad.wide.u32 c, x1, y0, c;\n"
-            "mov.b64 {%1, c1}, c;\n"
-            "cvt.u64.u32 d, b1;\n"
-            "mad.wide.u32 d, x1, y1, d;\n"
-            "mov.b64 {%2, %3}, d;\n"
-            "add.cc.u32 %2, %2, c1;\n"
-            "addc.u32 %3, %3, 0;\n"
+            "mul.wide.u32 low, x0, y0;\n"
+            "mov.b64 {%0, %1}, low;\n"
+            "mul.wide.u32 top, x1, y1;\n"
+            "mov.b64 {%2, %3}, top;\n"
+            "mul.wide.u32 cross, x0, y1;\n"
+            "mov.b64 {c0, c1}, cross;\n"
+            "mad.lo.cc.u32 c0, x1, y0, c0;\n"
+            "madc.hi.cc.u32 c1, x1, y0, c1;\n"
+            "addc.u32 carry, 0, 0;\n"
+            "add.cc.u32 %1, %1, c0;\n"
+            "addc.cc.u32 %2, %2, c1;\n"
+            "addc.u32 %3, %3, carry;\n"
             "}"
             : "=&r"(z.a), "=&r"(z.b), "=&r"(middle), "=&r"(high)
             : "l"(x), "l"(y));
@@ -117,94 +116,144 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // A word that is congruent to x, 0 <= x < 2^95.
+    // -x of 32 bits with a sign, in one multiplication by 2^32 - 1, which is -1 with a sign.
+    PG_DEVICE u64 negative(u32 x) const {
+#ifdef PG_SIMULATOR
+        return (u64)((i64)(i32)x * (i32)epsilon);
+#else
+        u64 y;
+        asm("mul.wide.s32 %0, %1, %2;" : "=l"(y) : "r"(x), "r"(epsilon));
+        return y;
+#endif
+    }
+    // A word that is congruent to x, 0 <= x < 2^95: x.c (2^32 - 1) more, and where that carries, 2^32 - 1 once more.
     PG_DEVICE u64 word(Wide x) const {
-        const Wide z = add_high({x.a, x.b, 0}, x.c);  // z.c is 0 or 1, and with 1 the rest is below 2^64 - 2^32
+#ifdef PG_SIMULATOR
+        const Wide z = add_high({x.a, x.b, 0}, x.c);
         return (((u64)z.b << 32) | z.a) + (0u - z.c);
+#else
+        u32 a, b;
+        asm("{\n"
+            ".reg .u32 more;\n"
+            "mad.lo.cc.u32 %0, %4, %5, %2;\n"
+            "madc.hi.cc.u32 %1, %4, %5, %3;\n"
+            "subc.u32 more, 0, 0;\n"
+            "add.cc.u32 %0, %0, more;\n"
+            "addc.u32 %1, %1, 0;\n"
+            "}"
+            : "=&r"(a), "=&r"(b)
+            : "r"(x.a), "r"(x.b), "r"(x.c), "r"(epsilon));
+        return ((u64)b << 32) | a;
+#endif
     }
-    // p, which makes products positive, and p 2^28, which makes what a round sums up positive.
-    static PG_DEVICE Wide raised(Wide x) { return add(x, {1, 0xffffffffu, 0}); }
-    static PG_DEVICE Wide lifted(Wide x) { return add(x, {0x10000000u, 0xf0000000u, 0x0fffffffu}); }
+    // p 2^28 + x, or - x: positive for what a round sums up.
+    static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
-    // x 2^s, s modulo 192 and known to the compiler; |x| < 2^68, the result in (-2^65, 2^65).
+    // x 2^s but for its sign; |x| < 2^69, the result in (-2^65, 2^65). s: modulo 192, and known to the compiler.
     PG_DEVICE Wide shifted(Wide x, int s) const {
-        s = (s % 192 + 192) % 192;
-        const bool negative = s >= 96;
-        s -= negative ? 96 : 0;
-        if (s == 0) return negative ? sub({0, 0, 0}, x) : x;
-        const u32 r = s % 32;
-        u32 y0 = x.a, y1 = x.b, y2 = x.c, y3 = (u32)((i32)x.c >> 31);
-        if (r) {
-            y0 = x.a << r, y1 = __funnelshift_l(x.a, x.b, r), y2 = __funnelshift_l(x.b, x.c, r);
-            y3 = r < 28 ? (u32)((i32)y2 >> 31) : (u32)((i32)x.c >> (32 - r));
-        }
-        const u32 sign = (u32)((i32)y3 >> 31);
-        Wide z, less;
-        if (s < 32) {  // y2 2^64 = y2 2^32 - y2, y3 2^96 = -y3
-            z = add_high({y0, y1, 0}, y2), less = {y3, sign, sign};
+        s = (s % 96 + 96) % 96;
+        if (s == 0) return x;
+        const u32 r = s % 32, sign = (u32)((i32)x.c >> 31);
+        const u32 y0 = x.a << r, y1 = r ? __funnelshift_l(x.a, x.b, r) : x.b;
+        const u32 y2 = r ? __funnelshift_l(x.b, x.c, r) : x.c, y3 = r ? (u32)((i32)x.c >> (32 - r)) : sign;
+        const bool fits = r < 26;  // x 2^r = y0 + y1 2^32 + y2 2^64 then, y2 with its sign
+        Wide z;                    // y2 2^64 = y2 2^32 - y2, y3 2^96 = -y3
+        if (s < 32) {
+            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});
+        } else if (s < 64 && fits) {
+            const u64 less = negative(y2);
+            const Wide high = add({y0, 0, 0}, {(u32)(less >> 32), (u32)(less >> 32), 0});
+            z = {(u32)less, high.a, high.b};
         } else if (s < 64) {
-            z = add_high({0, y0, 0}, y1), less = {y2, y3, sign};
+            z = sub({0, y0, 0}, {y2, y3, sign});
+        } else if (fits) {
+            const u64 less = 0 - (((u64)y2 << 32) | y1);
+            z = {(u32)less, (u32)(less >> 32), (u32)((i64)less >> 63)};
         } else {
-            z = wide((u64)y0 * epsilon), less = {y1, y2, y3};
+            z = sub({0, 0, 0}, {y1, y2, y3});
         }
-        return negative ? sub(less, z) : sub(z, less);
+        return add_high(z, s < 32 ? y2 : s < 64 ? y1 : y0);
     }
+    static PG_DEVICE bool negates(int s) { return (s % 192 + 192) % 192 >= 96; }
+    // By which power of 2 value j of node 1 is multiplied: its rho is 1, or a root of unity of order 2 SIZE.
+    template <int SIZE> static PG_DEVICE int root_exponent(int j) { return NEGACYCLIC ? 96 / SIZE * K * j : 0; }
 
     // Of any words.
-    PG_DEVICE Value multiply(Value x, Value y) const { return word(raised(product(x, y))); }
+    PG_DEVICE Value multiply(Value x, Value y) const {
+        const Wide z = product(x, y);  // z.c is -1, 0 or 1, and there is room for it times 2^32 - 1
+        return (((u64)(z.b + z.c) << 32) | z.a) + negative(z.c);
+    }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transforms of 4 values, STEP apart, from their order to that of the tree, and back. 2^48 is a root of
-    // unity of order 4, or its inverse.
-    template <int STEP> PG_DEVICE void forward4(Wide *x) const {
-        const Wide s = add(x[0], x[2 * STEP]), f = sub(x[0], x[2 * STEP]);
-        const Wide t = add(x[STEP], x[3 * STEP]), v = shifted(sub(x[STEP], x[3 * STEP]), 48 * K);
-        x[0] = add(s, t), x[STEP] = sub(s, t), x[2 * STEP] = add(f, v), x[3 * STEP] = sub(f, v);
+    // Cyclic transforms of SIZE values, from their order to that of the tree, and back: of each fourth of them, then of
+    // the fourths, each times powers of its own rho, or first of these. Value j of x stands for its negative if
+    // minus[j], results never: value 0 is not shifted on its way to any of them.
+    template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
+        constexpr int QUARTER = SIZE / 4;
+        if constexpr (SIZE == 2) {
+            const Wide u = x[0];
+            x[0] = sum(u, x[1], minus[1]), x[1] = sum(u, x[1], !minus[1]);
+        } else if constexpr (SIZE > 2) {
+#pragma unroll
+            for (int j = 0; j < QUARTER; ++j) forward4<QUARTER>(x + j, minus + j);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                bool shifts_minus[SIZE];
+#pragma unroll
+                for (int j = 0; j < QUARTER; ++j) {
+                    const int s = exponent<SIZE>(i, j);
+                    x[i * QUARTER + j] = shifted(x[i * QUARTER + j], s);
+                    shifts_minus[j] = minus[j] != negates(s);
+                }
+                forward_values<QUARTER>(x + i * QUARTER, shifts_minus);
+            }
+        }
     }
-    template <int STEP> PG_DEVICE void inverse4(Wide *x) const {
-        const Wide s = add(x[0], x[STEP]), f = sub(x[0], x[STEP]);
-        const Wide t = add(x[2 * STEP], x[3 * STEP]), v = shifted(sub(x[2 * STEP], x[3 * STEP]), -48 * K);
-        x[0] = add(s, t), x[STEP] = add(f, v), x[2 * STEP] = sub(s, t), x[3 * STEP] = sub(f, v);
-    }
-    // Of SIZE values: of each fourth of them, then of the fourths, each times powers of its own rho. Value 0 is never
-    // shifted on its way to any result.
-    template <int SIZE> PG_DEVICE void forward_values(Wide *x) const {
+    template <int SIZE> PG_DEVICE void inverse_values(Wide *x) const {
+        constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
             const Wide u = x[0];
             x[0] = add(u, x[1]), x[1] = sub(u, x[1]);
         } else if constexpr (SIZE > 2) {
-            constexpr int QUARTER = SIZE / 4, TURNS[] = {0, 2, 1, 3};
-#pragma unroll
-            for (int j = 0; j < QUARTER; ++j) forward4<QUARTER>(x + j);
+            bool minus[SIZE];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
+                inverse_values<QUARTER>(x + i * QUARTER);
 #pragma unroll
-                for (int j = 1; j < QUARTER; ++j)
-                    x[i * QUARTER + j] = shifted(x[i * QUARTER + j], 192 / SIZE * K * TURNS[i] * j);
-                forward_values<QUARTER>(x + i * QUARTER);
+                for (int j = 0; j < QUARTER; ++j) {
+                    const int s = -exponent<SIZE>(i, j);
+                    x[i * QUARTER + j] = shifted(x[i * QUARTER + j], s);
+                    minus[i * QUARTER + j] = negates(s);
+                }
             }
+#pragma unroll
+            for (int j = 0; j < QUARTER; ++j) inverse4<QUARTER>(x + j, minus + j);
         }
     }
-    // LIFTS: whether results are made positive.
-    template <int SIZE, bool LIFTS = true> PG_DEVICE void inverse_values(Wide *x) const {
-        if constexpr (SIZE == 2) {
-            const Wide u = LIFTS ? lifted(x[0]) : x[0];
-            x[0] = add(u, x[1]), x[1] = sub(u, x[1]);
-        } else if constexpr (SIZE > 2) {
-            constexpr int QUARTER = SIZE / 4, TURNS[] = {0, 2, 1, 3};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                inverse_values<QUARTER, false>(x + i * QUARTER);
-#pragma unroll
-                for (int j = 1; j < QUARTER; ++j)
-                    x[i * QUARTER + j] = shifted(x[i * QUARTER + j], -192 / SIZE * K * TURNS[i] * j);
-            }
-#pragma unroll
-            for (int j = 0; j < QUARTER; ++j) {
-                if (LIFTS) x[j] = lifted(x[j]);
-                inverse4<QUARTER>(x + j);
-            }
-        }
+
+  private:
+    // Value j of fourth i is multiplied by 2^exponent.
+    template <int SIZE> static PG_DEVICE int exponent(int i, int j) {
+        constexpr int TURNS[] = {0, 2, 1, 3};
+        return 192 / SIZE * K * TURNS[i] * j;
+    }
+    static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
+    // Of 4 values, STEP apart; results stand for their negatives if minus[0]. 2^(48 K) is a root of unity of order 4.
+    template <int STEP> PG_DEVICE void forward4(Wide *x, const bool *minus) const {
+        Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
+        const bool minus2 = minus[0] != minus[2 * STEP], minus3 = minus[STEP] != minus[3 * STEP];
+        const bool minus_t = minus[0] != minus[STEP], minus_v = minus_t != negates(48 * K);
+        const Wide s = sum(x0, x2, minus2), f = sum(x0, x2, !minus2);
+        const Wide t = sum(x1, x3, minus3), v = shifted(sum(x1, x3, !minus3), 48 * K);
+        x0 = sum(s, t, minus_t), x1 = sum(s, t, !minus_t), x2 = sum(f, v, minus_v), x3 = sum(f, v, !minus_v);
+    }
+    template <int STEP> PG_DEVICE void inverse4(Wide *x, const bool *minus) const {
+        Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
+        const bool minus1 = minus[0] != minus[STEP], minus3 = minus[2 * STEP] != minus[3 * STEP];
+        const bool minus_t = minus[0] != minus[2 * STEP], minus_v = minus_t != negates(-48 * K);
+        const Wide s = sum(x0, x1, minus1), f = sum(x0, x1, !minus1);
+        const Wide t = sum(x2, x3, minus3), v = shifted(sum(x2, x3, !minus3), -48 * K);
+        x0 = sum(s, t, minus_t), x1 = sum(f, v, minus_v), x2 = sum(s, t, !minus_t), x3 = sum(f, v, !minus_v);
     }
 };
 
@@ -224,16 +273,19 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
             for (int column = 0; column < S::WIDTH; ++column) {
                 u64 *const at = values + group * S::WIDTH + column;
                 Wide x[SIZE];
-                x[0] = Word::lifted(wide(at[0]));
+                bool minus[SIZE] = {};
+                x[0] = Word::lifted(wide(at[0]), false);
 #pragma unroll
                 for (int j = 1; j < SIZE; ++j) {
                     const u64 value = at[j * S::WIDTH];
-                    // Of node 1 rho is 1, or a root of unity of order 2^(RADIX + 1).
-                    if constexpr (ROOT)
-                        x[j] = NEGACYCLIC ? word.shifted(wide(value), (96 >> RADIX) * K * j) : wide(value);
-                    else x[j] = word.product(value, powers[j].w);
+                    if constexpr (ROOT) {
+                        const int s = Word::template root_exponent<SIZE>(j);
+                        x[j] = word.shifted(wide(value), s), minus[j] = Word::negates(s);
+                    } else {
+                        x[j] = word.product(value, powers[j].w);
+                    }
                 }
-                word.template forward_values<SIZE>(x);
+                word.template forward_values<SIZE>(x, minus);
 #pragma unroll
                 for (int j = 0; j < SIZE; ++j) at[j * S::WIDTH] = word.word(x[j]);
             }
@@ -241,14 +293,17 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     }
 
     // Values are multiplied by the powers of the round before where they enter this one; in the last round of a pass
-    // by its own where they leave it, for node 1 with the factor 1/points, which entry 0 has alone.
+    // by its own where they leave it. Those of node 1 are shifts, and a factor 1/points comes with the round before,
+    // in entry 0 too; where there is none, at the end.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
+        constexpr bool LAST = ROUND == 0 && ROOT, TURNS = LAST && NEGACYCLIC;
+        const u64 scale = LAST ? twiddles[0].w : 1;
 #pragma unroll
         for (int group = 0; group < S::VALUES; group += SIZE) {
             const Twiddles<Twiddle, S::start(ROUND)> powers{twiddles, place.template block<ROUND>(group)};
-            const Before<S, ROUND> before(place, twiddles, group);
+            const Before<S, ROUND> before(place, twiddles, group, scale);
 #pragma unroll
             for (int column = 0; column < S::WIDTH; ++column) {
                 u64 *const at = values + group * S::WIDTH + column;
@@ -259,13 +314,18 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
                     if constexpr (ROUND + 1 < S::ROUNDS) x[j] = word.product(value, before[j]);
                     else x[j] = wide(value);
                 }
+                if (!TURNS) x[0] = Word::lifted(x[0], false);
                 word.template inverse_values<SIZE>(x);
 #pragma unroll
                 for (int j = 0; j < SIZE; ++j) {
                     u64 &value = at[j * S::WIDTH];
+                    if constexpr (TURNS) {
+                        const int s = -Word::template root_exponent<SIZE>(j);
+                        x[j] = Word::lifted(word.shifted(x[j], s), Word::negates(s));
+                    }
                     value = word.word(x[j]);
-                    if constexpr (ROUND == 0)
-                        if (j || ROOT) value = word.multiply(value, j ? powers[j].w : twiddles[0].w);
+                    if constexpr (LAST ? S::ROUNDS == 1 : ROUND == 0)
+                        if (LAST || j) value = word.multiply(value, LAST ? scale : powers[j].w);
                 }
             }
         }
@@ -276,21 +336,22 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     // of nodes that follow each other.
     template <class S, int ROUND> struct Before {
         const u64 *first;
+        u64 other;
         u32 step;
         bool multiplies;
-        PG_DEVICE Before(const Place<S> &place, const Twiddle *twiddles, int group) {
+        PG_DEVICE Before(const Place<S> &place, const Twiddle *twiddles, int group, u64 scale) {
             if constexpr (ROUND + 1 < S::ROUNDS) {
                 constexpr int START = S::start(ROUND + 1), LOG_H = S::log_stride(ROUND + 1);
                 const u32 index = place.template group_index<ROUND>(group);
                 const u32 b = index >> S::log_stride(ROUND), j = index >> LOG_H & ((1 << S::radix(ROUND + 1)) - 1);
                 // As Twiddles has them: the first powers side by side, others in units of two.
-                step = j == 1 ? 1 : 2, multiplies = j;
+                step = j == 1 ? 1 : 2, multiplies = j, other = scale;
                 first = (const u64 *)twiddles + (j == 1 ? (1 << START) + b : 2 * ((j / 2 << START) + b) + j % 2);
             }
         }
         PG_DEVICE u64 operator[](int k) const {
             const u64 power = __ldg(first + k * step);
-            return multiplies ? power : 1;
+            return multiplies ? power : other;
         }
     };
 };

@@ -42,7 +42,8 @@ struct PassTable {
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
-// power. rho is the twiddle of the first node of the round's last stage below it. Those of node 1 carry scale[prime].
+// power. rho is the twiddle of the first node of the round's last stage below it. Those of the second round below node
+// 1 carry scale[prime], and so does entry 0 of node 1.
 template <class W> constexpr bool POWERS = false;
 template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
@@ -75,7 +76,8 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     if constexpr (POWERS<W>) {
         const bool is_first = pass.is_first(entry);
         const PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
-        w = p.log_blocks == 0 && e.first == 0 ? scale : one;
+        const bool scaled = is_first || e.first == pass.first_radix();
+        w = p.log_blocks == 0 && scaled ? scale : one;
         if (!is_first) {
             const u64 rho = twiddle_of(pass.node(e, pass.radix(e.first) - 1, 0));
             for (u64 power = (1ull << e.k) + e.i; power > 0; --power) w = mul_mod(m, w, rho);

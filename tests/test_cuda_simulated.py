@@ -645,25 +645,28 @@ GOLDILOCKS_PROBE = """
 #include "goldilocks.cuh"
 using W = Goldilocks<1, true>;
 struct Probe {
-    const u64 *x;  // of each case 16 values of three words
+    const u64 *x;  // of each case 16 values of three words, and signs
     u64 *y;        // 64 results of each
     const Modulus *m;
 };
 __global__ void probe(const __grid_constant__ Probe p) {
     const W word(*p.m);
     const u32 t = blockIdx.x * blockDim.x + threadIdx.x;
-    const u64 *const from = p.x + 48 * t;
+    const u64 *const from = p.x + 49 * t;
     u64 *const y = p.y + 256 * t;
     Wide x[16], z[16];
     for (int i = 0; i < 16; ++i) x[i] = {(u32)from[3 * i], (u32)from[3 * i + 1], (u32)from[3 * i + 2]};
-    for (int s = 0; s < 192; ++s) y[s] = word.word(W::lifted(word.shifted(x[0], s)));
+    for (int s = 0; s < 192; ++s) y[s] = word.word(W::lifted(word.shifted(x[0], s), W::negates(s)));
     const u64 a = (u64)x[1].b << 32 | x[1].a, b = (u64)x[2].b << 32 | x[2].a;
-    y[192] = word.word(W::raised(word.product(a, b))), y[193] = word.canonical(a);
+    y[192] = word.word(W::lifted(word.product(a, b), false)), y[193] = word.canonical(a);
     y[194] = word.multiply(a, b), y[195] = word.add_products(a, b);
-    for (int i = 0; i < 16; ++i) z[i] = i ? x[i] : W::lifted(x[i]);
-    word.forward_values<16>(z);
-    for (int i = 0; i < 16; ++i) y[200 + i] = word.word(z[i]);
-    for (int i = 0; i < 16; ++i) z[i] = x[i];
+    for (const u64 signs : {0ull, from[48]}) {  // which values stand for their negatives
+        bool minus[16];
+        for (int i = 0; i < 16; ++i) z[i] = i ? x[i] : W::lifted(x[i], false), minus[i] = signs >> i & 1;
+        word.forward_values<16>(z, minus);
+        for (int i = 0; i < 16; ++i) y[(signs ? 232 : 200) + i] = word.word(z[i]);
+    }
+    for (int i = 0; i < 16; ++i) z[i] = i ? x[i] : W::lifted(x[i], false);
     word.inverse_values<16>(z);
     for (int i = 0; i < 16; ++i) y[216 + i] = word.word(z[i]);
 }
@@ -682,8 +685,13 @@ def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
     for case in (2, 3):  # the largest sums: alike by their sign in one result
         values[case] = [high if (i ^ case) & 1 else low for i in range(16)]
     for case in range(4, 8):  # what a shift takes at most, in the first value alone
-        values[case] = [(1 << 68) - 1 if case % 2 else 1 - (1 << 68), *[0] * 15]
-    words = [[[v >> s & 0xFFFFFFFF for s in (0, 32, 64)] for v in row] for row in values]
+        values[case] = [(1 << 69) - 1 if case % 2 else 1 - (1 << 69), *[0] * 15]
+    signs = [rng.randrange(1, 1 << 15) << 1 for _ in range(cases)]  # never of value 0
+    signs[:4] = [0xAAAA, 0x5554, 0xFFFE, 0xCCCC]
+    words = [
+        [*(v >> s & 0xFFFFFFFF for v in row for s in (0, 32, 64)), minus]
+        for row, minus in zip(values, signs, strict=True)
+    ]
     x = gpu.asarray(np.array(words, np.uint64).ravel())
     y, m = gpu.zeros(256 * cases, np.uint64), backend.from_host(modulus_constants([p]))
     module = gpu.RawModule(
@@ -696,14 +704,15 @@ def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
     found = y.get().reshape(cases, 256).tolist()
     turns = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15]  # frequencies in the order of the tree
     root = pow(2, 12, p)
-    for row, result in zip(values, found, strict=True):
+    for row, minus, result in zip(values, signs, found, strict=True):
         assert [v % p for v in result[:192]] == [row[0] * pow(2, s, p) % p for s in range(192)]
         a, b = row[1] % 2**64, row[2] % 2**64
         assert result[192] % p == result[194] % p == a * b % p and result[193] == (a - p if a >= p else a)
         assert result[195] % p == (a + b) % p
         if abs(row[0]) < 1 << 66:
-            spectrum = [sum(v * pow(root, i * k, p) for i, v in enumerate(row)) % p for k in turns]
-            assert [v % p for v in result[200:216]] == spectrum
+            for at, meant in ((200, row), (232, [-v if minus >> i & 1 else v for i, v in enumerate(row)])):
+                spectrum = [sum(v * pow(root, i * k, p) for i, v in enumerate(meant)) % p for k in turns]
+                assert [v % p for v in result[at : at + 16]] == spectrum
             pairs = [
                 sum(v * pow(root, -i * k, p) for v, k in zip(row, turns, strict=True)) % p for i in range(16)
             ]
