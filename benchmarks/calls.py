@@ -239,9 +239,9 @@ KINDS = {
         {"host": {"of": "sums", "launch": HOST}, "back to back": {"of": "sums", "launch": BACK_TO_BACK}},
     ),
     "gpu-graph": CallKind(
-        f"One polynomial in a CUDA graph of {GRAPH_CALLS} calls, us a call",
-        ("bits", "limbs", "N"),
-        _shape,
+        f"Few polynomials in a CUDA graph of {GRAPH_CALLS} calls, us a call",
+        ("bits", "polynomials", "limbs", "N"),
+        lambda row: (int(row.params["bits"]), int(row.params["batch"]), *_shape(row)[1:]),
         {
             "ntt": {"op": "forward"} | _IN_GRAPH,
             "intt": {"op": "inverse"} | _IN_GRAPH,

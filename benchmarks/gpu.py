@@ -41,6 +41,7 @@ from polygpu.backends import get_backend
 from polygpu.backends.cuda import absence
 from polygpu.backends.cuda.words import groups_of
 from polygpu.backends.reference import evaluate, reverse_bits
+from polygpu.exact.primes import GOLDILOCKS
 
 from . import calls, conversions, first
 from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, print_table, record
@@ -185,11 +186,12 @@ class Workload:
         found = []
         assert self.ring.roots is not None
         for row, limb in itertools.product(rows, limbs):
-            q, psi = self.ring.moduli[limb], self.ring.roots[limb]
-            assert pow(psi, n, q) == q - 1
+            q, root = self.ring.moduli[limb], self.ring.roots[limb]
+            turns = int(self.ring.kind == "negacyclic")
+            assert pow(root, n, q) == (q - 1 if turns else 1)
             for _ in range(3 if n <= 2**14 else 1):
                 k = rng.randrange(n)
-                x = pow(psi, 2 * reverse_bits(k, n) + 1, q)
+                x = pow(root, (reverse_bits(k, n) << turns) + turns, q)
                 found.append(Point(row, limb, k, x, evaluate(self.host_a.data[row, limb].tolist(), x, q)))
         return found
 
@@ -223,7 +225,9 @@ class Workload:
 
     @property
     def word(self) -> str:
-        """The arithmetic: of 32-bit integers, of doubles or of 64-bit integers."""
+        """The arithmetic: of 32-bit integers, of doubles, of 64-bit integers or of Goldilocks."""
+        if self.ring.moduli == (GOLDILOCKS,):
+            return f"Goldilocks, X^N {'+' if self.ring.kind == 'negacyclic' else '-'} 1"
         if self.ring.dtype == np.uint32:
             return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
         groups = groups_of(self.ring.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
@@ -319,7 +323,7 @@ def structure_cases(w: Workload) -> Iterator[Case]:
 
 
 def single_cases(w: Workload) -> Iterator[Case]:
-    """One polynomial: transforms and products, call by call, and one or many in a CUDA graph."""
+    """One polynomial or two: transforms and products, call by call, and one or many in a CUDA graph."""
     s = w.first
     directions: tuple[tuple[str, pg.Poly, pg.Poly, Run, Callable[[NDArray[Any]], bool]], ...] = (
         ("forward", s.a, s.transform, partial(s.a.ntt, out=s.transform), w.is_forward),
@@ -418,8 +422,10 @@ def programme(
 ) -> Iterator[tuple[str, str, Callable[[], Iterator[Case]]]]:
     """Groups of cases that share buffers, by section and name; a group frees them at its end."""
 
-    def batched(n: int, moduli: Sequence[int], batch: int | None = None) -> Workload:
-        ring = pg.Ring(n, moduli)
+    def batched(
+        n: int, moduli: Sequence[int], batch: int | None = None, kind: str = "negacyclic"
+    ) -> Workload:
+        ring = pg.Ring(n, moduli, kind=kind)
         size = ring.dtype.itemsize * n * len(moduli)
         batch = batch or max(1, BATCH_BYTES // size)
         copies = math.ceil(4 * l2_bytes / (2 * batch * size))
@@ -444,10 +450,19 @@ def programme(
             yield "calls", f"{name}, host", partial(group, calls.host_cases, single)
             yield "calls", name, partial(group, single_cases, single)
 
+        def ciphertext(bits: int = bits) -> Workload:
+            return Workload(pg.Ring(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits, RNS_LIMBS)), 2)
+
+        name = f"{bits} bits, n = {RNS_DEGREE}, one ciphertext, limbs: {RNS_LIMBS}"
+        yield "calls", name, partial(group, single_cases, ciphertext)
+
         def structure(bits: int = bits) -> Workload:
             return batched(STRUCTURE_DEGREE, [modulus(STRUCTURE_DEGREE, bits)])
 
         yield "batches", f"{bits} bits, automorphisms", partial(group, structure_cases, structure)
+    for kind, n in itertools.product(("cyclic", "negacyclic"), degrees):
+        name, make = f"Goldilocks, {kind}, n = {n}", partial(batched, n, [GOLDILOCKS], kind=kind)
+        yield "batches", name, partial(group, transform_cases, make)
     for bits, batch in itertools.product(PRIME_BITS[:2], (None, 1)):
 
         def rns(bits: int = bits, batch: int | None = batch) -> Workload:

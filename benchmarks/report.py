@@ -149,49 +149,95 @@ class ExactKind:
         return " / ".join(ps(row) + "*" * int(row.params["auto"]) if row else "-" for row in methods)
 
 
-def goals(
-    peers: Mapping[int, tuple[float, str]], targets: Mapping[int, tuple[float, float]]
-) -> dict[int, Goal]:
-    """Of the time per coefficient, in ps, of a forward transform with a prime of some size."""
-    return {2**k: Goal(*peers[k], *targets.get(k, (None, None))) for k in peers}
+Peers = Mapping[int, tuple[float, str]]
+Targets = Mapping[int, tuple[float, float]]
+
+
+def goals(peers: Peers, targets: Targets) -> dict[int, Goal]:
+    """Of the time per coefficient, in ps, of a forward transform with a prime of some size, by log2 N."""
+    nothing = (None, "")
+    found = {k: (peers.get(k, nothing), targets.get(k, (None, None))) for k in {*peers, *targets}}
+    return {2**k: Goal(*peer, *target) for k, (peer, target) in found.items()}
 
 
 # The best of GPU-NTT (merge and 4-step, the latter cyclic and without its transposes), Phantom, Cheddar,
-# FIDESlib, Troy and sppark at N = 2^k, each built from source and run on an H100 80GB: forward, the largest
-# batch measured (2^26 coefficients; Phantom, Cheddar 32 rows; sppark one), medians of at least 20.
-PEERS_32 = {
-    10: (9.29, "GPU-NTT"),
-    11: (12.6, "GPU-NTT"),
-    12: (10.5, "GPU-NTT"),
-    13: (11.3, "GPU-NTT"),
-    14: (12.1, "GPU-NTT"),
-    15: (12.8, "GPU-NTT"),
-    16: (8.24, "Cheddar"),
-    17: (14.8, "GPU-NTT"),
-    20: (16.9, "GPU-NTT"),
-    24: (12.9, "sppark"),
+# FIDESlib, Troy and sppark at N = 2^k, each built from source and run on one card: forward, the largest batch
+# measured (2^26 coefficients; Phantom, Cheddar 32 rows; sppark one), medians of at least 20.
+PEERS_H100 = {
+    32: {
+        10: (9.29, "GPU-NTT"),
+        11: (12.6, "GPU-NTT"),
+        12: (10.5, "GPU-NTT"),
+        13: (11.3, "GPU-NTT"),
+        14: (12.1, "GPU-NTT"),
+        15: (12.8, "GPU-NTT"),
+        16: (8.24, "Cheddar"),
+        17: (14.8, "GPU-NTT"),
+        20: (16.9, "GPU-NTT"),
+        24: (12.9, "sppark"),
+    },
+    64: {
+        10: (17.9, "GPU-NTT"),
+        11: (22.1, "GPU-NTT"),
+        12: (21.8, "GPU-NTT"),
+        13: (23.6, "GPU-NTT"),
+        14: (25.3, "GPU-NTT"),
+        15: (27.0, "GPU-NTT"),
+        16: (25.9, "Phantom"),
+        17: (26.9, "Phantom"),
+        20: (35.0, "GPU-NTT"),
+        24: (35.4, "sppark"),
+    },
 }
-PEERS_64 = {
-    10: (17.9, "GPU-NTT"),
-    11: (22.1, "GPU-NTT"),
-    12: (21.8, "GPU-NTT"),
-    13: (23.6, "GPU-NTT"),
-    14: (25.3, "GPU-NTT"),
-    15: (27.0, "GPU-NTT"),
-    16: (25.9, "Phantom"),
-    17: (26.9, "Phantom"),
-    20: (35.0, "GPU-NTT"),
-    24: (35.4, "sppark"),
+PEERS_H200 = {
+    32: {
+        12: (10.6, "GPU-NTT"),
+        14: (12.2, "GPU-NTT"),
+        16: (7.57, "Cheddar"),
+        20: (17.0, "GPU-NTT"),
+        24: (13.2, "sppark"),
+    },
+    64: {
+        12: (21.9, "GPU-NTT"),
+        13: (27.8, "Phantom"),
+        14: (25.4, "GPU-NTT"),
+        15: (29.1, "Phantom"),
+        16: (25.1, "Phantom"),
+        20: (35.2, "GPU-NTT"),
+        24: (35.8, "sppark"),
+    },
 }
-# Must and moonshot by size of the prime: set before the kernels were written, from the time of a copy on an
-# H100 80GB (2.97 TB/s: 2.70 ps for 4 bytes) and from prototypes of the forward transform.
-GOALS = {
-    30: goals(PEERS_32, {12: (2.85, 2.70), 14: (3.2, 2.85), 16: (4.0, 3.5), 20: (5.0, 4.3), 24: (7.0, 5.8)}),
-    50: goals(PEERS_64, {12: (5.7, 5.45), 14: (6.8, 6.2), 16: (7.8, 7.1), 20: (10.5, 9.3), 24: (13, 11.6)}),
-    60: goals(PEERS_64, {12: (9.0, 8.0), 14: (11.5, 9.5), 16: (13, 11.5), 20: (16, 13.5), 24: (18, 15)}),
+GOLDILOCKS_H200 = {20: (42.2, "sppark"), 24: (35.8, "sppark")}
+PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
+PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
+# Must and moonshot by card and prime: set before the kernels were written, from the time of a copy and from
+# prototypes of the forward transform on that card.
+GOALS: dict[str, dict[str, dict[int, Goal]]] = {
+    "NVIDIA H100 80GB HBM3": {
+        PRIMES[bits]: goals(PEERS_H100[32 if bits == 30 else 64], targets)
+        for bits, targets in {
+            30: {12: (2.85, 2.70), 14: (3.2, 2.85), 16: (4.0, 3.5), 20: (5.0, 4.3), 24: (7.0, 5.8)},
+            50: {12: (5.7, 5.45), 14: (6.8, 6.2), 16: (7.8, 7.1), 20: (10.5, 9.3), 24: (13, 11.6)},
+            60: {12: (9.0, 8.0), 14: (11.5, 9.5), 16: (13, 11.5), 20: (16, 13.5), 24: (18, 15)},
+        }.items()
+    },
+    "NVIDIA H200": {
+        PRIMES[bits]: goals(PEERS_H200[32 if bits == 30 else 64], targets)
+        for bits, targets in {
+            30: {12: (2.3, 2.0), 14: (2.7, 2.3), 16: (3.5, 2.9), 20: (4.3, 3.9), 24: (6.0, 5.0)},
+            50: {12: (4.4, 4.0), 14: (6.0, 5.0), 16: (6.6, 5.6), 20: (8.6, 7.8), 24: (11, 9.5)},
+            60: {12: (7.5, 6.5), 14: (9.5, 8.5), 16: (10.8, 9.5), 20: (12.8, 11), 24: (16.5, 14)},
+        }.items()
+    }
+    | {
+        "Goldilocks, X^N - 1": goals(
+            GOLDILOCKS_H200,
+            {12: (5.2, 4.3), 14: (6.6, 5.3), 16: (7.3, 6.0), 20: (10, 8.0), 24: (13.5, 10.5)},
+        )
+    },
 }
 
-Cells = Mapping[tuple[int, int, str], Row]  # by size of the prime, N and op
+Cells = Mapping[tuple[str, int, str], Row]  # by prime, N and op
 
 
 @dataclass(frozen=True)
@@ -199,6 +245,8 @@ class GpuKind:
     """Tables of polygpu's transforms of batches with one limb."""
 
     layout: Callable[[Cells], Iterator[Table]]
+    last: bool = False
+    """Whether the machine measured last stands for all."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of `rows` that the tables show; of two batches or moduli the newer row."""
@@ -208,11 +256,12 @@ class GpuKind:
             if (machine["kind"], row.library) != ("gpu", "polygpu"):
                 continue
             if row.op in ("forward", "inverse", "product") and p["limbs"] == 1 and p["batch"] != 1:
-                shown[machine["name"], prime_size(row), p["n"], loaded(row)] = row
-        return list(shown.values())
+                shown[machine["name"], prime(row), p["n"], loaded(row)] = row
+        own = list(shown.values())
+        return [r for r in own if r.machine["name"] == own[-1].machine["name"]] if self.last else own
 
     def cells(self, rows: Iterable[Row]) -> Cells:
-        return {(prime_size(row), int(row.params["n"]), loaded(row)): row for row in self.rows(rows)}
+        return {(prime(row), int(row.params["n"]), loaded(row)): row for row in self.rows(rows)}
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
         """The tables of the rows of one machine."""
@@ -221,10 +270,16 @@ class GpuKind:
             yield from self.layout(cells)
 
 
-def prime_size(row: Row) -> int:
-    """30 for BabyBear's 31 bits too, which stands in where there is no prime of 30."""
+def prime(row: Row) -> str:
+    """What a table calls the modulus."""
     bits = int(row.params["bits"])
-    return 30 if bits == 31 else bits
+    return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
+
+
+def goal_of(cells: Cells, name: str, n: int) -> Goal | None:
+    """What a forward transform is to reach on the card of these rows."""
+    card = str(next(iter(cells.values())).machine["name"])
+    return GOALS.get(card, {}).get(name, {}).get(n)
 
 
 def loaded(row: Row) -> str:
@@ -234,24 +289,27 @@ def loaded(row: Row) -> str:
 
 def gpu_load(cells: Cells) -> Iterator[Table]:
     """Forward transforms of a card that has rested, and after a load."""
-    sizes = sorted({size for size, _, _ in cells})
+    primes = sorted({name for name, _, op in cells if op == "forward, loaded"})
     body = [
-        (power(n), *(ps(cells.get((size, n, op))) for size in sizes for op in ("forward", "forward, loaded")))
+        (
+            power(n),
+            *(ps(cells.get((name, n, op))) for name in primes for op in ("forward", "forward, loaded")),
+        )
         for n in sorted({n for _, n, op in cells if op == "forward, loaded"})
     ]
     loads = unique(r.params["load_s"] for (_, _, op), r in cells.items() if op == "forward, loaded")
-    heads = (f"{size}-bit{what}" for size in sizes for what in ("", f" after {loads} s"))
+    heads = (f"{name}{what}" for name in primes for what in ("", f" after {loads} s"))
     if body:
         yield Table("Forward transform of a batch, ps per coefficient", ("N", *heads), tuple(body))
 
 
 def gpu_ntt(cells: Cells) -> Iterator[Table]:
-    """A table for each size of prime."""
-    for bits in sorted({size for size, _, _ in cells}):
+    """A table for each kind of prime."""
+    for name in sorted({name for name, _, _ in cells}):
         body = []
-        for n in sorted({n for size, n, _ in cells if size == bits}):
-            forward, inverse, product = (cells.get((bits, n, op)) for op in ("forward", "inverse", "product"))
-            goal = GOALS.get(bits, {}).get(n)
+        for n in sorted({n for own, n, _ in cells if own == name}):
+            forward, inverse, product = (cells.get((name, n, op)) for op in ("forward", "inverse", "product"))
+            goal = goal_of(cells, name, n)
             body.append(
                 (
                     power(n) + ("*" if forward and forward.params["bits"] == 31 else ""),
@@ -262,10 +320,11 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
                     goal.peer_text() if goal else "",
                 )
             )
-        words = unique(str(r.params["word"]).split()[0] for (size, _, _), r in cells.items() if size == bits)
+        words = unique(str(r.params["word"]).split()[0] for (own, _, _), r in cells.items() if own == name)
         star = "; * 31-bit BabyBear" if any("*" in line[0] for line in body) else ""
         yield Table(
-            f"{bits}-bit prime ({words}): ps per coefficient (share of the copy's bandwidth){star}",
+            (name if name.startswith("Goldilocks") else f"{name} ({words})")
+            + f": ps per coefficient (share of the copy's bandwidth){star}",
             ("N", "forward", "inverse", "product", "forward: must / moonshot", "forward: best peer"),
             tuple(body),
         )
@@ -273,22 +332,22 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
 
 def gpu_summary(cells: Cells) -> Iterator[Table]:
     """Forward transforms of some sizes in one table."""
-    sizes = sorted({size for size, _, op in cells if op == "forward"})
+    primes = sorted({name for name, _, op in cells if op == "forward"})
     body = []
     for n in (2**12, 2**14, 2**16, 2**20):
         texts = []
-        for bits in sizes:
-            row, goal = cells.get((bits, n, "forward")), GOALS.get(bits, {}).get(n)
-            times = (
-                f", {figure(goal.peer / ps_per_coefficient(row))}x {goal.peer_name}" if row and goal else ""
-            )
+        for name in primes:
+            row, goal = cells.get((name, n, "forward")), goal_of(cells, name, n)
+            times = ""
+            if row and goal and goal.peer:
+                times = f", {figure(goal.peer / ps_per_coefficient(row))}x {goal.peer_name}"
             texts.append(ps_and_share(row) + times)
         if any(texts):
             body.append((power(n), *texts))
     yield Table(
         "Forward transform of a batch: ps per coefficient (share of the copy's bandwidth), "
         "times as fast as the best peer",
-        ("N", *(f"{bits}-bit prime" for bits in sizes)),
+        ("N", *primes),
         tuple(body),
     )
 
@@ -351,7 +410,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-ntt": GpuKind(gpu_ntt),
     "gpu-exact": ExactKind("gpu"),
     "gpu-load": GpuKind(gpu_load),
-    "gpu-summary": GpuKind(gpu_summary),
+    "gpu-summary": GpuKind(gpu_summary, last=True),
     **calls.KINDS,
     **conversions.KINDS,
     **lattice.KINDS,

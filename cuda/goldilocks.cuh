@@ -128,23 +128,8 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     }
     // A word that is congruent to x, 0 <= x < 2^95: x.c (2^32 - 1) more, and where that carries, 2^32 - 1 once more.
     PG_DEVICE u64 word(Wide x) const {
-#ifdef PG_SIMULATOR
-        const Wide z = add_high({x.a, x.b, 0}, x.c);
-        return (((u64)z.b << 32) | z.a) + (0u - z.c);
-#else
-        u32 a, b;
-        asm("{\n"
-            ".reg .u32 more;\n"
-            "mad.lo.cc.u32 %0, %4, %5, %2;\n"
-            "madc.hi.cc.u32 %1, %4, %5, %3;\n"
-            "subc.u32 more, 0, 0;\n"
-            "add.cc.u32 %0, %0, more;\n"
-            "addc.u32 %1, %1, 0;\n"
-            "}"
-            : "=&r"(a), "=&r"(b)
-            : "r"(x.a), "r"(x.b), "r"(x.c), "r"(epsilon));
-        return ((u64)b << 32) | a;
-#endif
+        const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
+        return ((u64)w.b << 32) | w.a;
     }
     // p 2^28 + x, or - x: positive for what a round sums up.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
@@ -333,24 +318,22 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
 
   private:
     // The powers by which round ROUND + 1 leaves the values of a group to be multiplied. They are of one exponent, and
-    // of nodes that follow each other.
+    // of nodes that follow each other: neighbours in the tables of the inverse.
     template <class S, int ROUND> struct Before {
-        const u64 *first;
+        using Pair = Neighbours<u64, 2>;
+        const Pair *pairs;
         u64 other;
-        u32 step;
         bool multiplies;
         PG_DEVICE Before(const Place<S> &place, const Twiddle *twiddles, int group, u64 scale) {
             if constexpr (ROUND + 1 < S::ROUNDS) {
                 constexpr int START = S::start(ROUND + 1), LOG_H = S::log_stride(ROUND + 1);
                 const u32 index = place.template group_index<ROUND>(group);
                 const u32 b = index >> S::log_stride(ROUND), j = index >> LOG_H & ((1 << S::radix(ROUND + 1)) - 1);
-                // As Twiddles has them: the first powers side by side, others in units of two.
-                step = j == 1 ? 1 : 2, multiplies = j, other = scale;
-                first = (const u64 *)twiddles + (j == 1 ? (1 << START) + b : 2 * ((j / 2 << START) + b) + j % 2);
+                pairs = (const Pair *)(twiddles + (j << START) + b), multiplies = j, other = scale;
             }
         }
         PG_DEVICE u64 operator[](int k) const {
-            const u64 power = __ldg(first + k * step);
+            const u64 power = read<READ_ONLY>(pairs + k / 2).values[k % 2];
             return multiplies ? power : other;
         }
     };

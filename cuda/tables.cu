@@ -42,8 +42,8 @@ struct PassTable {
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
-// power. rho is the twiddle of the first node of the round's last stage below it. Those of the second round below node
-// 1 carry scale[prime], and so does entry 0 of node 1.
+// power. rho is the twiddle of the first node of the round's last stage below it. The powers of the second round below
+// node 1 carry scale[prime], and so does entry 0. For an inverse transform units have one entry.
 template <class W> constexpr bool POWERS = false;
 template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
@@ -56,14 +56,14 @@ struct FillParameters {
     const u64 *factors, *scale;
     u64 offset;  // in a table, in bytes
     u32 log_blocks, log_length, log_values;
-    u32 bits, negacyclic;
+    u32 bits, negacyclic, inverse;
 };
 template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const FillParameters p) {
     const u64 entry = (u64)blockIdx.x * 256 + threadIdx.x;
     if (entry >= 1ull << (p.log_blocks + p.log_length)) return;
     const Modulus m = p.moduli[blockIdx.y];
     const u64 *factor = p.factors + blockIdx.y * p.bits;
-    const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
+    const PassTable pass = {p.log_blocks, p.log_length, p.log_values, POWERS<W> && p.inverse ? 0 : LOG_UNIT<W>};
     const u64 one = reduce(m, 1), scale = p.scale[blockIdx.y];
     const auto twiddle_of = [&](u64 node) {
         u64 index = node, w = one;

@@ -255,30 +255,30 @@ static_assert(Float64::Bounds::PRODUCT == Float64::Bounds::multiplied(Float64::B
 PG_DEVICE u32 high_product(u32 x, u32 y) { return __umulhi(x, y); }
 PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 
-// Any q up to 2^32 or 2^64: canonical after every operation. A Shoup product lies in [0, 2q), one bit more than T
-// holds: that bit is taken from the high words. q = 0 stands for 2^32 or 2^64, and the same formulas hold.
+// Any q below 2^32 or 2^64: canonical after every operation. With B = 2^32 or 2^64 a twiddle w is held as v = w B mod q
+// and the quotient with v = quotient q mod B: the low halves of x v and of (x quotient mod B) q are equal, and the
+// difference of the high ones is x w, less q at most. Source: Montgomery 1985.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
     static constexpr bool GROUPED = false;
     using Bounds = Canonical;
-    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 0;
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct alignas(2 * sizeof(T)) Twiddle {
-        T w, shoup;
+        T v, quotient;
     };
-    T q, last;  // modulo 2^32 or 2^64; q - 1
+    T q;
     const Modulus &m;
-    PG_DEVICE explicit Strict(const Modulus &modulus) : q((T)modulus.q), last((T)modulus.last), m(modulus) {}
+    PG_DEVICE explicit Strict(const Modulus &modulus) : q((T)modulus.q), m(modulus) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) {
-        return {(T)w, (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)))};
+        const T quotient = 0 - (T)(shoup_quotient(m, w) >> (64 - 8 * sizeof(T)));  // floor(w B / q)
+        return {quotient * (T)m.q, quotient};
     }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
     PG_DEVICE Value mul(Value x, Twiddle t) const {
-        T low = x * t.w, quotient = high_product(x, t.shoup), taken = quotient * q;
-        T high = high_product(x, t.w) - high_product(quotient, q) - (low < taken), r = low - taken;
-        return high || r > last ? r - q : r;
+        return sub(high_product(x, t.v), high_product((T)(x * t.quotient), q));
     }
     PG_DEVICE Value sub(Value x, Value y) const { return x < y ? x - y + q : x - y; }
     PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // q - 0 = q: x - q + q

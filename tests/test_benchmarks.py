@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 import struct
 import subprocess
@@ -779,12 +780,15 @@ GPU_PAGE = """# Figures
 """
 
 
+NAMED = "NVIDIA H100 80GB HBM3"  # goals are of a card
+
+
 def gpu_row(op: str, n: int, bits: int, ps: float, **changes: Any) -> Row:
     """A row as if measured on some GPU: a batch of 2^20 coefficients in all."""
-    word = {30: "u32", 31: "u32 BabyBear", 50: "f64", 60: "u64"}[bits]
+    word = {30: "u32", 31: "u32 BabyBear", 50: "f64", 60: "u64", 64: "Goldilocks, X^N - 1"}[bits]
     params: dict[str, int | str] = {"n": n, "word": word, "bits": bits, "limbs": 1, "batch": 2**20 // n}
     params |= {"word_bytes": 4 if bits < 32 else 8} | changes.pop("params", {})
-    machine: dict[str, str | int | float] = {"kind": "gpu", "name": "Some GPU", "driver": "580"}
+    machine: dict[str, str | int | float] = {"kind": "gpu", "name": NAMED, "driver": "580"}
     machine |= {"cuda": "13.0", "cupy": "14.0"}
     measured = dataclasses.replace(
         measure(squares(op=op, library="polygpu", params=params), Card()),
@@ -943,7 +947,7 @@ def test_call_tables_follow_the_rows() -> None:
     text = report.rewrite(page, [*rows, row(op="product")])
     assert "| bits | limbs | N | a * b | a + b | ntt() |" in text
     assert "| 50 | 1 | 2^12 | 7.50 | 6.25 |  |\n| 50 | 32 | 2^12 |  |  | 8.50 |" in text
-    assert "| bits | limbs | N | ntt |" in text and "| 30 | 1 | 2^12 | 3.90 |" in text
+    assert "| bits | polynomials | limbs | N | ntt |" in text and "| 30 | 1 | 1 | 2^12 | 3.90 |" in text
     assert "| dot | 4 | 2^12 | 12.5 |  |\n| linalg.matmul | 1 | 2^9 | 9.50 | 10.5 |" in text
     assert "| bits | limbs | N | no kernels kept | kernels kept on disk |" in text
     assert "| 50 | 1 | 2^12 | 0.810 | 0.210 |" in text and "88.8" not in text
@@ -1009,18 +1013,31 @@ def test_gpu_tables_follow_the_rows() -> None:
     assert "| 2^24* | 6.00 (46%) |" in text and "* 31-bit BabyBear" in text
     assert "**50-bit prime (f64): ps per coefficient" in text and "60-bit" not in text
     assert "| 2^16 |  | 7.50 (74%), 3.45x Phantom |" in text
-    assert "Some GPU, copy 2900 GB/s, driver 580, CUDA 13.0, CuPy 14.0; " in text
+    assert f"{NAMED}, copy 2900 GB/s, driver 580, CUDA 13.0, CuPy 14.0; " in text
     assert "99" not in text.replace("2900", "")
     assert report.rewrite(text, rows) == text
-    assert report.rewrite(PAGE, rows).count("Some GPU") == 0
+    assert report.rewrite(PAGE, rows).count(NAMED) == 0
     assert "Nothing has been measured yet." in report.rewrite(GPU_PAGE, [row(op="ntt")])
 
 
+def test_each_card_has_its_goals_and_the_summary_is_of_the_last_one() -> None:
+    later = gpu_row("forward", 2**20, 64, 9.0, params={"batch": 4}, date="2030-01-01T00:00:00+00:00")
+    later = dataclasses.replace(later, machine={**later.machine, "name": "NVIDIA H200"})
+    text = report.rewrite(GPU_PAGE, [gpu_row("forward", 4096, 30, 2.9), later])
+    tables, _, summary = text.partition("<!-- end: gpu-ntt -->")
+    assert "| 2^12 | 2.90 (95%) |  |  | 2.85 / 2.7 | 10.5 (GPU-NTT) |" in tables
+    assert "**Goldilocks, X^N - 1: ps per coefficient" in tables
+    assert "| 2^20 | 9.00 (61%) |  |  | 10 / 8 | 42.2 (sppark) |" in tables
+    assert "| 2^20 | 9.00 (61%), 4.69x sppark |" in summary and "30-bit" not in summary
+
+
 def test_goals_are_in_order() -> None:
-    for bits, own in report.GOALS.items():
-        assert bits in gpu.PRIME_BITS and set(own) == set(gpu.DEGREES)
-        for goal in own.values():
-            assert goal.must is None or goal.moonshot <= goal.must < goal.peer
+    for own in report.GOALS.values():
+        assert {f"{bits}-bit prime" for bits in gpu.PRIME_BITS} <= set(own)
+        for degrees in own.values():
+            assert set(degrees) <= set(gpu.DEGREES)
+            for goal in degrees.values():
+                assert goal.must is None or goal.moonshot <= goal.must < (goal.peer or math.inf)
 
 
 @pytest.mark.parametrize("bits", gpu.PRIME_BITS)
@@ -1031,10 +1048,12 @@ def test_every_size_has_a_prime(n: int, bits: int) -> None:
     assert q.bit_length() == bits or (q, bits, n) == (gpu.BABYBEAR, 30, 2**24)
 
 
-def host_workload(monkeypatch: pytest.MonkeyPatch, moduli: list[int]) -> tuple[gpu.Workload, gpu.Buffers]:
+def host_workload(
+    monkeypatch: pytest.MonkeyPatch, moduli: list[int], kind: str = "negacyclic"
+) -> tuple[gpu.Workload, gpu.Buffers]:
     """Five polynomials and their results, on the CPU."""
     monkeypatch.setattr(gpu, "DEVICE", "cpu")
-    w = gpu.Workload(pg.Ring(32, moduli), 5)
+    w = gpu.Workload(pg.Ring(32, moduli, kind=kind), 5)
     a, b = (w.ring.random(5, seed=seed) for seed in (1, 2))
     s = gpu.Buffers(a, b, a.ntt(), a.copy())
     w.__dict__["sets"] = [s]
@@ -1075,8 +1094,9 @@ def test_wrong_results_of_a_gpu_are_noticed(
     assert not holds(w.is_forward, not_canonical, "transform")
 
 
-def test_points_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, s = host_workload(monkeypatch, pg.ntt_primes(32, 50, 2))
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+def test_points_are_those_of_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, s = host_workload(monkeypatch, pg.ntt_primes(32, 50, 2), kind)
     assert len(w.points) == 3 * 2 * 3
     for p in w.points:
         assert p.x == w.ring.eval_points(p.limb)[p.k]
@@ -1096,8 +1116,8 @@ def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
     count = {section: sum(own == section for own, _ in groups) for section in gpu.SECTIONS}
     degrees = len(gpu.DEGREES)
     assert count == {
-        "batches": 3 * (degrees + 1) + 4,
-        "calls": 3 * 8 + 3,
+        "batches": 3 * (degrees + 1) + 2 * degrees + 4,
+        "calls": 3 * 9 + 3,
         "first": 1,
         "conversions": 3 + 1,
         "cufft": 2 * degrees,

@@ -148,12 +148,12 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
 
     A fifth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
-    integers take two launches where columns are long: the code of both outgrows the instruction cache.
+    integers take two launches where columns are long: what they compute hides the memory already.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
     lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
-    if arithmetic_of(word) in ("Lazy60", "Lazy64", "Strict64") and columns.log_length > 5:
+    if arithmetic_of(word).startswith(("Lazy60", "Lazy64", "Strict64", "Goldilocks")) and columns.log_length > 5:
         return 0
     fits = (
         log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads

@@ -61,7 +61,7 @@ FILL = Struct(
     "FillParameters",
     ("tables moduli factors scale", POINTER),
     ("offset", U64),
-    ("log_blocks log_length log_values bits negacyclic", U32),
+    ("log_blocks log_length log_values bits negacyclic inverse", U32),
 )
 
 
@@ -345,7 +345,7 @@ class Transform(Launcher):
             kept += constants
             values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
             values |= {"factors": self.address(constants[0]), "scale": self.address(constants[1])}
-            values["negacyclic"] = kind == "negacyclic"
+            values |= {"negacyclic": kind == "negacyclic", "inverse": sign < 0}
             for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
                 launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
         return tables, self._filling(launches, *kept)
