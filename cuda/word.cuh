@@ -263,7 +263,7 @@ template <class T> struct Strict {
     using Value = T;
     static constexpr bool GROUPED = false;
     using Bounds = Canonical;
-    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
+    static constexpr int BLOCKS = 2, PRODUCT_BLOCKS = 2;
     struct alignas(2 * sizeof(T)) Twiddle {
         T v, quotient;
     };

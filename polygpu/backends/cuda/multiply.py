@@ -251,7 +251,7 @@ class Multiply(Pointwise, Transform):
             ps = 35.0 * way.points * way.leaf_size
         else:
             words = [word_of(q, basis.dtype.itemsize, self.card) for q in basis.moduli]
-            ps_of = {"Lazy32": 10.0, "Strict64": 90.0 if way.points >= 256 else 20.0}
+            ps_of = {"Lazy32": 10.0, "Strict64": 48.0 if way.points >= 256 else 20.0}
             return sum(ps_of.get(word, 20.0) for word in words) * way.points / 1000
         return len(basis.moduli) * ps / 1000
 

@@ -153,7 +153,10 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
     lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
-    if arithmetic_of(word).startswith(("Lazy60", "Lazy64", "Strict64", "Goldilocks")) and columns.log_length > 5:
+    if (
+        arithmetic_of(word).startswith(("Lazy60", "Lazy64", "Strict64", "Goldilocks"))
+        and columns.log_length > 5
+    ):
         return 0
     fits = (
         log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
