@@ -210,8 +210,8 @@ PEERS_H200 = {
 GOLDILOCKS_H200 = {20: (42.2, "sppark"), 24: (35.8, "sppark")}
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
 PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
-# Must and moonshot by card and prime: set before the kernels were written, from the time of a copy and from
-# prototypes of the forward transform on that card.
+# Must and moonshot by card and prime, from the time of a copy and from prototypes of the forward transform on
+# that card: of the H100 set before the kernels were written, of the H200 when all were there but Goldilocks'.
 GOALS: dict[str, dict[str, dict[int, Goal]]] = {
     "NVIDIA H100 80GB HBM3": {
         PRIMES[bits]: goals(PEERS_H100[32 if bits == 30 else 64], targets)
@@ -257,8 +257,7 @@ class GpuKind:
                 continue
             if row.op in ("forward", "inverse", "product") and p["limbs"] == 1 and p["batch"] != 1:
                 shown[machine["name"], prime(row), p["n"], loaded(row)] = row
-        own = list(shown.values())
-        return [r for r in own if r.machine["name"] == own[-1].machine["name"]] if self.last else own
+        return of_last_machine(shown.values()) if self.last else list(shown.values())
 
     def cells(self, rows: Iterable[Row]) -> Cells:
         return {(prime(row), int(row.params["n"]), loaded(row)): row for row in self.rows(rows)}
@@ -274,6 +273,12 @@ def prime(row: Row) -> str:
     """What a table calls the modulus."""
     bits = int(row.params["bits"])
     return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
+
+
+def of_last_machine(rows: Iterable[Row]) -> list[Row]:
+    """Those of the machine that was measured last."""
+    own = sorted(rows, key=lambda row: row.date)
+    return [row for row in own if row.machine["name"] == own[-1].machine["name"]]
 
 
 def goal_of(cells: Cells, name: str, n: int) -> Goal | None:
@@ -518,8 +523,8 @@ def drawn(
     kind: GpuKind | LineKind | StudyKind, draw: Callable[[Any], str | None], rows: Sequence[Row]
 ) -> str | None:
     """The figure of the machine measured last; None without rows."""
-    own = kind.rows(rows)
-    return draw(kind.cells(r for r in own if r.machine["name"] == own[-1].machine["name"])) if own else None
+    own = of_last_machine(kind.rows(rows))
+    return draw(kind.cells(own)) if own else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from .plots import document, text
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 460, 70, 50, 20, 150
 X, Y = (0.25, 4.0), (0.4, 6.0)  # butterflies a byte, 10^12 butterflies a second
-CLOCK_GHZ = 1.98  # of an H100 SXM that has not reached its power limit
+CLOCK_GHZ = 1.98  # of an H100 SXM, and an H200, that has not reached its power limit
 # Butterflies of a multiprocessor in a clock, by the rates of the instructions that one multiplies with:
 # 64 lanes of 32-bit multiply-add, of which high and wide products take two; 64 lanes of FP64.
 PER_CLOCK = {"u32": 64 / 4, "f64": 64 / 8, "u64": 64 / 14}
@@ -23,7 +23,7 @@ LABELLED = (2**10, 2**12, 2**14, 2**16, 2**20, 2**24)
 COLOURS = {"u32": "#1b6ca8", "f64": "#c1542e", "u64": "#4b8b3b"}
 
 
-def svg(cells: Mapping[tuple[int, int, str], Row]) -> str:
+def svg(cells: Mapping[tuple[str, int, str], Row]) -> str:
     """The figure of the rows of one machine."""
     rows = [row for (_, _, op), row in sorted(cells.items()) if op == "forward"]
     copy = max(row.figures["copy_gbps"] for row in rows)

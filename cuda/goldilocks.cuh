@@ -1,9 +1,9 @@
 // The word of the Goldilocks prime, p = 2^64 - 2^32 + 1, and the rounds of its transforms (tile.cuh).
 //
-// 2^64 = 2^32 - 1 and 2^96 = -1 modulo p, so that 2 has the order 192, and every root of unity of an order up to 64 is
-// a power of 2: inside a round nothing is multiplied. A round of RADIX stages below a node, which splits X^t - r, takes
-// value j times rho^j, rho^(2^RADIX) = r: what is left is a cyclic transform of 2^RADIX values, by sums and shifts. The
-// tables hold the powers of rho (tables.cu).
+// 2^64 = 2^32 - 1 and 2^96 = -1 modulo p. So 2 has the order 192, and roots of unity of the orders 2, 4, ... 64 are
+// powers of 2. A round of RADIX stages below a node, which splits X^t - r, takes value j times rho^j, rho^(2^RADIX) =
+// r: one product a value. What is left is a cyclic transform of 2^RADIX values, by sums and shifts alone. The tables
+// hold the powers of rho (tables.cu).
 //
 // Between rounds and passes a value is any word of 64 bits. Inside a round it is a Wide: a signed integer of 96 bits,
 // which is not reduced. Bounds: docs/math.md, "Goldilocks".
@@ -43,20 +43,21 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// K, odd: the tree's root of unity of order 64 is 2^(3K). NEGACYCLIC: its node 1 splits X^n + 1, else X^n - 1.
+// K, odd: the tree's root of unity of order 64 is 2^(3K), or of a smaller tree that of its order. NEGACYCLIC: its node
+// 1 splits X^n + 1, else X^n - 1.
 template <int K, bool NEGACYCLIC> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
-    struct Bounds {  // CANONICAL: the first round is that of node 1
+    struct Bounds {  // only the first pass takes CANONICAL values: its first round is that of node 1
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
     };
     struct alignas(8) Twiddle {
         u64 w;
     };
-    const u32 epsilon;  // 2^32 - 1, which the compiler does not know: by it 2^64 is one product, not two sums
+    const u32 epsilon;  // 2^32 - 1, in a register: a constant's product would become two sums
     PG_DEVICE explicit Goldilocks(const Modulus &m) : epsilon((u32)(m.q >> 32)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {w}; }
@@ -69,7 +70,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     }
     PG_DEVICE Storage finish(Value x) const { return canonical(x); }
 
-    // x + y 2^64
+    // Congruent to x + y 2^64: x + y (2^32 - 1).
     PG_DEVICE Wide add_high(Wide x, u32 y) const {
 #ifdef PG_SIMULATOR
         return add(x, wide((u64)y * epsilon));
@@ -83,8 +84,8 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return z;
 #endif
     }
-    // In (-2^32, 2^65): of the product of four words, low + middle 2^64 + high 2^96, it is low + middle (2^32 - 1) -
-    // high.
+    // Congruent to x y = low + middle 2^64 + high 2^96, low of 64 bits and the others of 32: low + middle (2^32 - 1) -
+    // high, above -2^32 and at most 2^65 - 2^33.
     PG_DEVICE Wide product(u64 x, u64 y) const {
 #ifdef PG_SIMULATOR
         const u64 high = __umul64hi(x, y);
@@ -116,7 +117,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // -x of 32 bits with a sign, in one multiplication by 2^32 - 1, which is -1 with a sign.
+    // -x in 64 bits, of x with a sign: epsilon read with a sign is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -126,25 +127,27 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return y;
 #endif
     }
-    // A word that is congruent to x, 0 <= x < 2^95: x.c (2^32 - 1) more, and where that carries, 2^32 - 1 once more.
+    // A word congruent to x, 0 <= x < 2^95: x.c (2^32 - 1) more, and where that carries, 2^32 - 1 once more, which does
+    // not: the rest is below 2^63 then.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
     }
-    // p 2^28 + x, or - x: positive for what a round sums up.
+    // Congruent to x, or to -x if minus; |x| < 2^91. p 2^28 more, which makes it positive, below 2^93.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
-    // x 2^s but for its sign; |x| < 2^69, the result in (-2^65, 2^65). s: modulo 192, and known to the compiler.
+    // Congruent to x 2^s, or to -x 2^s if negates(s); s is known to the compiler. Where 96 divides s it is x, of any
+    // size. Else |x| < 2^69, and the result is in (-2^65, 2^65) for s mod 96 < 92, below 2^69 in size for others.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
         const u32 r = s % 32, sign = (u32)((i32)x.c >> 31);
         const u32 y0 = x.a << r, y1 = r ? __funnelshift_l(x.a, x.b, r) : x.b;
         const u32 y2 = r ? __funnelshift_l(x.b, x.c, r) : x.c, y3 = r ? (u32)((i32)x.c >> (32 - r)) : sign;
-        const bool fits = r < 26;  // x 2^r = y0 + y1 2^32 + y2 2^64 then, y2 with its sign
-        Wide z;                    // y2 2^64 = y2 2^32 - y2, y3 2^96 = -y3
+        const bool fits = r < 26;  // x 2^r = y0 + y1 2^32 + y2 2^64 then, and y2 and y3 have its sign
+        Wide z;                    // y1 2^64 = y1 2^32 - y1, y2 2^96 = -y2
         if (s < 32) {
-            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});
+            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // with less to compute
         } else if (s < 64 && fits) {
             const u64 less = negative(y2);
             const Wide high = add({y0, 0, 0}, {(u32)(less >> 32), (u32)(less >> 32), 0});
@@ -161,18 +164,23 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     }
     static PG_DEVICE bool negates(int s) { return (s % 192 + 192) % 192 >= 96; }
     // By which power of 2 value j of node 1 is multiplied: its rho is 1, or a root of unity of order 2 SIZE.
-    template <int SIZE> static PG_DEVICE int root_exponent(int j) { return NEGACYCLIC ? 96 / SIZE * K * j : 0; }
+    template <int SIZE> static PG_DEVICE int root_exponent(int j) {
+        static_assert(SIZE <= 32 && K % 2 == 1, "a power of 2");
+        return NEGACYCLIC ? 96 / SIZE * K * j : 0;
+    }
 
-    // Of any words.
+    // A word congruent to x y, which are any words. z.c is -1, 0 or 1. Since -2^32 < z <= 2^65 - 2^33, z.c (2^32 - 1)
+    // more is in [0, 2^64): nothing carries.
     PG_DEVICE Value multiply(Value x, Value y) const {
-        const Wide z = product(x, y);  // z.c is -1, 0 or 1, and there is room for it times 2^32 - 1
+        const Wide z = product(x, y);
         return (((u64)(z.b + z.c) << 32) | z.a) + negative(z.c);
     }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transforms of SIZE values, from their order to that of the tree, and back: of each fourth of them, then of
-    // the fourths, each times powers of its own rho, or first of these. Value j of x stands for its negative if
-    // minus[j], results never: value 0 is not shifted on its way to any of them.
+    // Cyclic transform of SIZE values, from their order to that of the tree, and back without the factor 1/SIZE.
+    // Forward: transforms of 4 values, SIZE / 4 apart; value j of quarter i times 2^exponent(i, j); transforms of the
+    // quarters. Back: the same backwards. Where minus[j], x[j] holds the negative of value j. Value 0 is never shifted
+    // nor negated, and no result is a negative.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -183,14 +191,14 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
             for (int j = 0; j < QUARTER; ++j) forward4<QUARTER>(x + j, minus + j);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                bool shifts_minus[SIZE];
+                bool quarter_minus[QUARTER];
 #pragma unroll
                 for (int j = 0; j < QUARTER; ++j) {
                     const int s = exponent<SIZE>(i, j);
                     x[i * QUARTER + j] = shifted(x[i * QUARTER + j], s);
-                    shifts_minus[j] = minus[j] != negates(s);
+                    quarter_minus[j] = minus[j] != negates(s);
                 }
-                forward_values<QUARTER>(x + i * QUARTER, shifts_minus);
+                forward_values<QUARTER>(x + i * QUARTER, quarter_minus);
             }
         }
     }
@@ -217,13 +225,12 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     }
 
   private:
-    // Value j of fourth i is multiplied by 2^exponent.
     template <int SIZE> static PG_DEVICE int exponent(int i, int j) {
-        constexpr int TURNS[] = {0, 2, 1, 3};
-        return 192 / SIZE * K * TURNS[i] * j;
+        constexpr int FREQUENCIES[] = {0, 2, 1, 3};  // the order of the tree
+        return 192 / SIZE * K * FREQUENCIES[i] * j;
     }
     static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
-    // Of 4 values, STEP apart; results stand for their negatives if minus[0]. 2^(48 K) is a root of unity of order 4.
+    // Of 4 values, STEP apart. Where minus[0], results are negatives. 2^(48 K) is a root of unity of order 4.
     template <int STEP> PG_DEVICE void forward4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus2 = minus[0] != minus[2 * STEP], minus3 = minus[STEP] != minus[3 * STEP];
@@ -232,10 +239,11 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         const Wide t = sum(x1, x3, minus3), v = shifted(sum(x1, x3, !minus3), 48 * K);
         x0 = sum(s, t, minus_t), x1 = sum(s, t, !minus_t), x2 = sum(f, v, minus_v), x3 = sum(f, v, !minus_v);
     }
+    // The first value is not a negative here.
     template <int STEP> PG_DEVICE void inverse4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
-        const bool minus1 = minus[0] != minus[STEP], minus3 = minus[2 * STEP] != minus[3 * STEP];
-        const bool minus_t = minus[0] != minus[2 * STEP], minus_v = minus_t != negates(-48 * K);
+        const bool minus1 = minus[STEP], minus3 = minus[2 * STEP] != minus[3 * STEP];
+        const bool minus_t = minus[2 * STEP], minus_v = minus_t != negates(-48 * K);
         const Wide s = sum(x0, x1, minus1), f = sum(x0, x1, !minus1);
         const Wide t = sum(x2, x3, minus3), v = shifted(sum(x2, x3, !minus3), -48 * K);
         x0 = sum(s, t, minus_t), x1 = sum(f, v, minus_v), x2 = sum(s, t, !minus_t), x3 = sum(f, v, !minus_v);
@@ -277,18 +285,18 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
         }
     }
 
-    // Values are multiplied by the powers of the round before where they enter this one; in the last round of a pass
-    // by its own where they leave it. Those of node 1 are shifts, and a factor 1/points comes with the round before,
-    // in entry 0 too; where there is none, at the end.
+    // Values leave a round unmultiplied. The next one to run, ROUND, multiplies them by the powers of ROUND + 1 when it
+    // has read them; round 0 of a pass multiplies its own at its end, at node 1 by shifts. The factor 1/points is in
+    // the powers of round 1 of the last pass, and for j = 0 in entry 0. Where there is one round, it is multiplied by
+    // at the end.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
-        constexpr bool LAST = ROUND == 0 && ROOT, TURNS = LAST && NEGACYCLIC;
+        constexpr bool LAST = ROUND == 0 && ROOT, SHIFTS = LAST && NEGACYCLIC;
         const u64 scale = LAST ? twiddles[0].w : 1;
 #pragma unroll
         for (int group = 0; group < S::VALUES; group += SIZE) {
-            const Twiddles<Twiddle, S::start(ROUND)> powers{twiddles, place.template block<ROUND>(group)};
-            const Before<S, ROUND> before(place, twiddles, group, scale);
+            const PreviousPowers<S, ROUND> previous(place, twiddles, group, scale);
 #pragma unroll
             for (int column = 0; column < S::WIDTH; ++column) {
                 u64 *const at = values + group * S::WIDTH + column;
@@ -296,45 +304,46 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
 #pragma unroll
                 for (int j = 0; j < SIZE; ++j) {
                     const u64 value = at[j * S::WIDTH];
-                    if constexpr (ROUND + 1 < S::ROUNDS) x[j] = word.product(value, before[j]);
+                    if constexpr (ROUND + 1 < S::ROUNDS) x[j] = word.product(value, previous[j]);
                     else x[j] = wide(value);
                 }
-                if (!TURNS) x[0] = Word::lifted(x[0], false);
+                if (!SHIFTS) x[0] = Word::lifted(x[0], false);
                 word.template inverse_values<SIZE>(x);
 #pragma unroll
                 for (int j = 0; j < SIZE; ++j) {
-                    u64 &value = at[j * S::WIDTH];
-                    if constexpr (TURNS) {
+                    if constexpr (SHIFTS) {
                         const int s = -Word::template root_exponent<SIZE>(j);
                         x[j] = Word::lifted(word.shifted(x[j], s), Word::negates(s));
                     }
-                    value = word.word(x[j]);
-                    if constexpr (LAST ? S::ROUNDS == 1 : ROUND == 0)
-                        if (LAST || j) value = word.multiply(value, LAST ? scale : powers[j].w);
+                    u64 value = word.word(x[j]);
+                    if constexpr (LAST && S::ROUNDS == 1) value = word.multiply(value, scale);
+                    if constexpr (!LAST && ROUND == 0) value = j ? word.multiply(value, twiddles[j].w) : value;
+                    at[j * S::WIDTH] = value;
                 }
             }
         }
     }
 
   private:
-    // The powers by which round ROUND + 1 leaves the values of a group to be multiplied. They are of one exponent, and
-    // of nodes that follow each other: neighbours in the tables of the inverse.
-    template <class S, int ROUND> struct Before {
+    // By what the values of a group are to be multiplied that round ROUND + 1 left. They have the same j there, and
+    // their nodes b, b + 1, ... are neighbours in the tables of the inverse. j = 0 has no powers: what it loads is not
+    // used.
+    template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         const Pair *pairs;
-        u64 other;
-        bool multiplies;
-        PG_DEVICE Before(const Place<S> &place, const Twiddle *twiddles, int group, u64 scale) {
+        u64 of_first;
+        bool is_first;
+        PG_DEVICE PreviousPowers(const Place<S> &place, const Twiddle *twiddles, int group, u64 scale) {
             if constexpr (ROUND + 1 < S::ROUNDS) {
                 constexpr int START = S::start(ROUND + 1), LOG_H = S::log_stride(ROUND + 1);
                 const u32 index = place.template group_index<ROUND>(group);
                 const u32 b = index >> S::log_stride(ROUND), j = index >> LOG_H & ((1 << S::radix(ROUND + 1)) - 1);
-                pairs = (const Pair *)(twiddles + (j << START) + b), multiplies = j, other = scale;
+                pairs = (const Pair *)(twiddles + (j << START) + b), is_first = j == 0, of_first = scale;
             }
         }
         PG_DEVICE u64 operator[](int k) const {
             const u64 power = read<READ_ONLY>(pairs + k / 2).values[k % 2];
-            return multiplies ? power : other;
+            return is_first ? of_first : power;
         }
     };
 };

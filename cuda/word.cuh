@@ -257,7 +257,7 @@ PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 
 // Any q below 2^32 or 2^64: canonical after every operation. With B = 2^32 or 2^64 a twiddle w is held as v = w B mod q
 // and the quotient with v = quotient q mod B: the low halves of x v and of (x quotient mod B) q are equal, and the
-// difference of the high ones is x w, less q at most. Source: Montgomery 1985.
+// difference of the high ones is x w mod q, or q less. Source: Montgomery 1985.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;

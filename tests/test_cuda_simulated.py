@@ -92,13 +92,26 @@ def test_any_order_of_threads(bits, order):
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goldilocks_in_any_order_of_threads(kind, order):
-    """Rounds of every number of stages; of few rows and of many; among limbs of other words."""
+    """Rounds of one to three stages, of few rows; among limbs of other words."""
     with simulated(order=order, seed=1):
         for n in (2, 4, 8, 16, 64, 512, 2**13):
             check_products(pg.Ring(n, GOLDILOCKS, kind=kind))
         check_products(pg.Ring(32, GOLDILOCKS, kind=kind, root="generator"))
         check_products(pg.Ring(64, [*primes(64, 50, kind), GOLDILOCKS, *primes(64, 30, kind)], kind=kind))
         check_products(pg.Ring(2**14, GOLDILOCKS, kind=kind), (1,))  # in two passes
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [9, 10, 12, 13])
+@pytest.mark.parametrize("kind", KINDS)
+def test_goldilocks_of_many_rows(gpu, kind, size, monkeypatch):
+    """Rounds of up to five stages, which fill a card of one multiprocessor."""
+    backend = backends.get_backend("cuda:0")
+    monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
+    kernels = noted_kernels(monkeypatch)
+    check_products(pg.Ring(1 << size, GOLDILOCKS, kind=kind), ((4096 >> size) + 1,))
+    (one,) = split_passes(1 << size, 1, 8, backend.card)
+    assert one.log_values == (5 if size == 13 else 4) and any(one.shape in name for name in kernels)
 
 
 @needs_compiler
@@ -646,7 +659,7 @@ GOLDILOCKS_PROBE = """
 using W = Goldilocks<1, true>;
 struct Probe {
     const u64 *x;  // of each case 16 values of three words, and signs
-    u64 *y;        // 64 results of each
+    u64 *y;        // 256 results of each
     const Modulus *m;
 };
 __global__ void probe(const __grid_constant__ Probe p) {
@@ -1277,6 +1290,8 @@ def test_flows():
     assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
     assert lag(24, "Lazy32", 8) == 40  # its blocks of 2^16
     assert lag(16, "Lazy60", 2048) == 20 and lag(20, "Lazy60", 64) == lag(20, "Strict64", 64) == 0
+    for word in ("Goldilocks<5, true>", "Grouped<Goldilocks<5, true>, u64>"):
+        assert lag(16, word, 2048) == 20 and lag(20, word, 64) == 0
     assert lag(16, "Lazy32", 2048, Card((9, 0), 227 << 10)) == 0
 
 

@@ -148,7 +148,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
 
     A fifth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
-    integers take two launches where columns are long: what they compute hides the memory already.
+    integers take two launches where columns are long: the code of both outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
