@@ -210,25 +210,32 @@ PEERS_H200 = {
 GOLDILOCKS_H200 = {20: (42.2, "sppark"), 24: (35.8, "sppark")}
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
 PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
+
+
+def card_goals(peers: Mapping[int, Peers], targets: Mapping[int, Targets]) -> dict[str, dict[int, Goal]]:
+    """The goals of one card, by prime: peers by the bits of a word, targets by those of a prime."""
+    return {PRIMES[bits]: goals(peers[32 if bits == 30 else 64], own) for bits, own in targets.items()}
+
+
 # Must and moonshot by card and prime, from the time of a copy and from prototypes of the forward transform on
 # that card: of the H100 set before the kernels were written, of the H200 when all were there but Goldilocks'.
-GOALS: dict[str, dict[str, dict[int, Goal]]] = {
-    "NVIDIA H100 80GB HBM3": {
-        PRIMES[bits]: goals(PEERS_H100[32 if bits == 30 else 64], targets)
-        for bits, targets in {
+GOALS = {
+    "NVIDIA H100 80GB HBM3": card_goals(
+        PEERS_H100,
+        {
             30: {12: (2.85, 2.70), 14: (3.2, 2.85), 16: (4.0, 3.5), 20: (5.0, 4.3), 24: (7.0, 5.8)},
             50: {12: (5.7, 5.45), 14: (6.8, 6.2), 16: (7.8, 7.1), 20: (10.5, 9.3), 24: (13, 11.6)},
             60: {12: (9.0, 8.0), 14: (11.5, 9.5), 16: (13, 11.5), 20: (16, 13.5), 24: (18, 15)},
-        }.items()
-    },
-    "NVIDIA H200": {
-        PRIMES[bits]: goals(PEERS_H200[32 if bits == 30 else 64], targets)
-        for bits, targets in {
+        },
+    ),
+    "NVIDIA H200": card_goals(
+        PEERS_H200,
+        {
             30: {12: (2.3, 2.0), 14: (2.7, 2.3), 16: (3.5, 2.9), 20: (4.3, 3.9), 24: (6.0, 5.0)},
             50: {12: (4.4, 4.0), 14: (6.0, 5.0), 16: (6.6, 5.6), 20: (8.6, 7.8), 24: (11, 9.5)},
             60: {12: (7.5, 6.5), 14: (9.5, 8.5), 16: (10.8, 9.5), 20: (12.8, 11), 24: (16.5, 14)},
-        }.items()
-    }
+        },
+    )
     | {
         "Goldilocks, X^N - 1": goals(
             GOLDILOCKS_H200,

@@ -1035,11 +1035,13 @@ def test_each_card_has_its_goals_and_the_summary_is_of_the_last_one() -> None:
 
 
 def test_goals_are_in_order() -> None:
-    for own in report.GOALS.values():
+    for card, own in report.GOALS.items():
         assert set(own) - {"Goldilocks, X^N - 1"} == {f"{bits}-bit prime" for bits in gpu.PRIME_BITS}
-        for degrees in own.values():
+        for name, degrees in own.items():
             assert set(degrees) <= set(gpu.DEGREES) and {2**12, 2**14, 2**16, 2**20, 2**24} <= set(degrees)
+            assert card != NAMED or set(degrees) == set(gpu.DEGREES)
             for goal in degrees.values():
+                assert goal.peer or name.startswith("Goldilocks")
                 assert goal.must is None or goal.moonshot <= goal.must < (goal.peer or math.inf)
 
 

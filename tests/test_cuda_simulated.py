@@ -94,11 +94,11 @@ def test_any_order_of_threads(bits, order):
 def test_goldilocks_in_any_order_of_threads(kind, order):
     """Rounds of one to three stages, of few rows; among limbs of other words."""
     with simulated(order=order, seed=1):
-        for n in (2, 4, 8, 16, 64, 512):
+        for n in (2, 4, 8, 16, 64, 512, 2**13):
             check_products(pg.Ring(n, GOLDILOCKS, kind=kind))
         check_products(pg.Ring(32, GOLDILOCKS, kind=kind, root="generator"))
         check_products(pg.Ring(64, [*primes(64, 50, kind), GOLDILOCKS, *primes(64, 30, kind)], kind=kind))
-        check_products(pg.Ring(2**12, GOLDILOCKS, kind=kind), (1,))  # in two passes
+        check_products(pg.Ring(2**14, GOLDILOCKS, kind=kind), (1,))  # in two passes
 
 
 @needs_compiler
