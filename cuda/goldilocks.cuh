@@ -49,7 +49,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
-    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
+    static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 0;
     struct Bounds {  // only the first pass takes CANONICAL values: its first round is that of node 1
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
@@ -330,6 +330,7 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     // used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
+        static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;
         const Pair *pairs;
         u64 of_first;
         bool is_first;
@@ -338,11 +339,12 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
                 constexpr int START = S::start(ROUND + 1), LOG_H = S::log_stride(ROUND + 1);
                 const u32 index = place.template group_index<ROUND>(group);
                 const u32 b = index >> S::log_stride(ROUND), j = index >> LOG_H & ((1 << S::radix(ROUND + 1)) - 1);
-                pairs = (const Pair *)(twiddles + (j << START) + b), is_first = j == 0, of_first = scale;
+                pairs = (const Pair *)(twiddles + (1 << START)) + (i32)((b >> 1) * STEP + j - 1);
+                is_first = j == 0, of_first = scale;
             }
         }
         PG_DEVICE u64 operator[](int k) const {
-            const u64 power = read<READ_ONLY>(pairs + k / 2).values[k % 2];
+            const u64 power = read<READ_ONLY>(pairs + k / 2 * STEP).values[k % 2];
             return is_first ? of_first : power;
         }
     };

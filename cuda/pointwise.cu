@@ -68,17 +68,25 @@ template <class T> struct PermuteParameters {
     u64 n, order, multiplier, offset, entries;
     u32 limbs;
 };
-template <class T, bool EVALUATED> __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
+template <class T, bool EVALUATED, int WIDTH>
+__global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
     start_next(starts_early());
-    await_previous();
-    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x, n = p.n;
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
-    u64 k;
-    if (EVALUATED) k = permuted_point(j, n, p.order, p.multiplier);
-    else k = rest(j * p.multiplier + p.offset, p.order);
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const x = p.x + row * n;
-    p.y[e] = k < n ? x[k] : (T)neg_mod(p.moduli[rest(row, p.limbs)], x[k - n]);
+    u64 power = EVALUATED ? 0 : rest(j * p.multiplier + p.offset, p.order);
+    T values[WIDTH];
+    await_previous();
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, p.multiplier) : power;
+        values[i] = k < n ? x[k] : (T)neg_mod(m, x[k - n]);
+        power += p.multiplier;
+        if (power >= p.order) power -= p.order;
+    }
+    write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
 
 // y = X^e x, or less x (LESS), of items of so many rows each; item i has exponent exponents[i * step] below the order

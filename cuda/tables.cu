@@ -75,12 +75,18 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     u64 w;
     if constexpr (POWERS<W>) {
         const bool is_first = pass.is_first(entry);
-        const PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
+        PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
+        u64 power = (1ull << e.k) + e.i;
+        if (p.inverse && e.first > 0) {
+            const u64 local = entry & ((1ull << p.log_length) - 1), rest = local - (1ull << e.first);
+            const u64 powers = (1ull << pass.radix(e.first)) - 1;
+            e.b = rest / 2 / powers * 2 + rest % 2, power = rest / 2 % powers + 1;
+        }
         const bool scaled = is_first || e.first == pass.first_radix();
         w = p.log_blocks == 0 && scaled ? scale : one;
         if (!is_first) {
             const u64 rho = twiddle_of(pass.node(e, pass.radix(e.first) - 1, 0));
-            for (u64 power = (1ull << e.k) + e.i; power > 0; --power) w = mul_mod(m, w, rho);
+            for (; power > 0; --power) w = mul_mod(m, w, rho);
         }
     } else {
         const u64 node = pass.node_of_entry(entry);

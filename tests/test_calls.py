@@ -358,9 +358,9 @@ def test_matrices_that_come_again(device: str, q: int) -> None:
 @on("simulated")
 def test_a_refused_launch_names_the_kernel(device: str) -> None:
     compute: Any = backend()
-    one = launch.Launch("pointwise.cu", "permute<u32, false>", (1, 1), 2048, bytes(72))
+    one = launch.Launch("pointwise.cu", "permute<u32, false, 1>", (1, 1), 2048, bytes(72))
     with pytest.raises(
-        pg.DeviceError, match=r"cuda:1: permute<u32, false>: CUDA_ERROR_INVALID_VALUE, .*block"
+        pg.DeviceError, match=r"cuda:1: permute<u32, false, 1>: CUDA_ERROR_INVALID_VALUE, .*block"
     ):
         compute.launch(one)
 

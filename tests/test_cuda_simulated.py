@@ -1290,14 +1290,14 @@ def lag(size, word, batch, card=H100):
 
 
 def test_flows():
-    """A fifth of the cache between two passes; none for few rows, rows it cannot hold, or too much code."""
-    assert lag(16, "Lazy32", 2048) == 40 and lag(16, "Float64", 1024) == 20 and lag(15, "Float64", 4096) == 40
-    assert lag(16, "Lazy32", 159) == 0 and lag(16, "Lazy32", 160) == 40
+    """An eighth of the cache between two passes; none for few rows, rows it cannot hold, or too much code."""
+    assert lag(16, "Lazy32", 2048) == 25 and lag(16, "Float64", 1024) == 12 and lag(15, "Float64", 4096) == 25
+    assert lag(16, "Lazy32", 99) == 0 and lag(16, "Lazy32", 100) == 25
     assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
-    assert lag(24, "Lazy32", 8) == 40  # its blocks of 2^16
-    assert lag(16, "Lazy60", 2048) == 20 and lag(20, "Lazy60", 64) == lag(20, "Strict64", 64) == 0
+    assert lag(24, "Lazy32", 8) == 25  # its blocks of 2^16
+    assert lag(16, "Lazy60", 2048) == 12 and lag(20, "Lazy60", 64) == lag(20, "Strict64", 64) == 0
     for word in ("Goldilocks<5, true>", "Grouped<Goldilocks<5, true>, u64>"):
-        assert lag(16, word, 2048) == 20 and lag(20, word, 64) == 0
+        assert lag(16, word, 2048) == 12 and lag(20, word, 64) == 0
     assert lag(16, "Lazy32", 2048, Card((9, 0), 227 << 10)) == 0
 
 

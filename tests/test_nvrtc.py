@@ -44,7 +44,7 @@ def test_what_may_spill_exists():
 
 
 def test_what_is_too_much_is_said():
-    kernel = nvrtc.Kernel("pointwise.cu", "permute<u32, false>", 1024, 0)
+    kernel = nvrtc.Kernel("pointwise.cu", "permute<u32, false, 1>", 1024, 0)
     assert nvrtc.violations(kernel, nvrtc.Usage(64, 0, 0)) == []
     assert nvrtc.violations(kernel, nvrtc.Usage(65, 4, 8)) == [
         "65 registers of 1024 threads, a card has 65536",
@@ -77,4 +77,4 @@ def test_kernels_compile(arch):
 @needs_nvrtc
 def test_an_error_is_the_compilers():
     with pytest.raises(RuntimeError, match=r"pointwise\.cu, sm_90: .*error"):
-        nvrtc.Compiler().compile("pointwise.cu", ["permute<int, int>"], 90)
+        nvrtc.Compiler().compile("pointwise.cu", ["permute<int, int, 1>"], 90)

@@ -57,11 +57,12 @@ def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: A
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
-def permute_launch(basis: Basis, p: Permutation, entries: int, **values: int) -> Launch:
-    """Another order of each row."""
+def permute_launch(basis: Basis, p: Permutation, width: int, entries: int, **values: int) -> Launch:
+    """Another order of each row, so many neighbours of the result a thread."""
     order = {"n": p.n, "order": p.order, "multiplier": p.multiplier, "offset": p.offset}
     parameters = PERMUTE(entries=entries, limbs=basis.rows, **order, **values)
-    return entrywise(_FILE, f"permute<{ctype(basis)}, {cbool(p.evaluated)}>", entries, parameters)
+    kernel = f"permute<{ctype(basis)}, {cbool(p.evaluated)}, {width}>"
+    return entrywise(_FILE, kernel, entries // width, parameters)
 
 
 def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch:
@@ -111,15 +112,18 @@ class Pointwise(Launcher):
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
+        width = ALIGNMENT // basis.dtype.itemsize
+        if permutation.n % width or self.address(out) % ALIGNMENT:
+            width = 1
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)
             where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
             made = Recipe(2, moduli)
-            made.launch(permute_launch(basis, permutation, out.size, **where), 0, 1)
+            made.launch(permute_launch(basis, permutation, width, out.size, **where), 0, 1)
             return made
 
-        self.run(basis.handles, (permutation, out.size), recipe, x, out)
+        self.run(basis.handles, (permutation, width, out.size), recipe, x, out)
 
     def turn(self, basis: Basis, order: int, x: Array, exponents: Array, out: Array) -> None:
         """See Backend."""

@@ -147,12 +147,12 @@ def split_passes(
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
     """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
 
-    A fifth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
+    An eighth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
     integers take two launches where columns are long: the code of both outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
-    lag = max(1, round(card.l2_bytes / 5 / unit_bytes))
+    lag = max(1, round(card.l2_bytes / 8 / unit_bytes))
     if (
         arithmetic_of(word).startswith(("Lazy60", "Lazy64", "Strict64", "Goldilocks"))
         and columns.log_length > 5
