@@ -206,8 +206,8 @@ template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
 // Blocks of threads that a multiprocessor is to hold: of 64-bit words half as many where a thread has 32 values.
 template <class W, class S>
-constexpr int BLOCKS = (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 /
-                       S::THREADS;
+constexpr int BLOCKS =
+    (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;
 template <class T> struct PassParameters {
     const T *x;
     T *y;
