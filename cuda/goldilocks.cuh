@@ -49,7 +49,11 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
+#if __CUDA_ARCH__ == 900
     static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 0;
+#else  // with four, ptxas spills up to 244 bytes a thread for other cards
+    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
+#endif
     struct Bounds {  // only the first pass takes CANONICAL values: its first round is that of node 1
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
@@ -325,9 +329,9 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     }
 
   private:
-    // By what the values of a group are to be multiplied that round ROUND + 1 left. They have the same j there, and
-    // their nodes b, b + 1, ... are neighbours in the tables of the inverse. j = 0 has no powers: what it loads is not
-    // used.
+    // The factors of a group's values, which round ROUND + 1 left unmultiplied. In that round they had the same j, and
+    // belonged to the nodes b, b + 1, ..., b even. Powers j of two nodes are one pair, and a pair of the next two
+    // nodes lies STEP pairs on (tables.cu). j = 0 has no powers: what it loads is not used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

@@ -43,7 +43,10 @@ struct PassTable {
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
 // power. rho is the twiddle of the first node of the round's last stage below it. The powers of the second round below
-// node 1 carry scale[prime], and so does entry 0. For an inverse transform units have one entry.
+// node 1 carry scale[prime], and so does entry 0.
+// For an inverse transform, a round that starts at a stage START > 0 has the powers in another order: power j of node b
+// is entry 2^START + ((b >> 1) (2^radix - 1) + j - 1) 2 + (b & 1), since there neighbouring threads want neighbours in
+// j, and one thread powers j of neighbouring nodes.
 template <class W> constexpr bool POWERS = false;
 template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
@@ -63,7 +66,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     if (entry >= 1ull << (p.log_blocks + p.log_length)) return;
     const Modulus m = p.moduli[blockIdx.y];
     const u64 *factor = p.factors + blockIdx.y * p.bits;
-    const PassTable pass = {p.log_blocks, p.log_length, p.log_values, POWERS<W> && p.inverse ? 0 : LOG_UNIT<W>};
+    const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
     const u64 one = reduce(m, 1), scale = p.scale[blockIdx.y];
     const auto twiddle_of = [&](u64 node) {
         u64 index = node, w = one;
@@ -79,8 +82,8 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
         u64 power = (1ull << e.k) + e.i;
         if (p.inverse && e.first > 0) {
             const u64 local = entry & ((1ull << p.log_length) - 1), rest = local - (1ull << e.first);
-            const u64 powers = (1ull << pass.radix(e.first)) - 1;
-            e.b = rest / 2 / powers * 2 + rest % 2, power = rest / 2 % powers + 1;
+            const u64 powers = (1ull << pass.radix(e.first)) - 1, pair = rest / 2;
+            e.b = pair / powers * 2 + rest % 2, power = pair % powers + 1;
         }
         const bool scaled = is_first || e.first == pass.first_radix();
         w = p.log_blocks == 0 && scaled ? scale : one;
