@@ -1,9 +1,9 @@
 // The word of the Goldilocks prime, p = 2^64 - 2^32 + 1, and the rounds of its transforms (tile.cuh).
 //
 // 2^64 = 2^32 - 1 and 2^96 = -1 modulo p. So 2 has the order 192, and roots of unity of the orders 2, 4, ... 64 are
-// powers of 2. A round of RADIX stages below a node, which splits X^t - r, takes value j times rho^j, rho^(2^RADIX) =
-// r: one product a value. What is left is a cyclic transform of 2^RADIX values, by sums and shifts alone. The tables
-// hold the powers of rho (tables.cu).
+// powers of 2. A round of RADIX stages starts at a node that splits X^(2^RADIX t) - c. It multiplies value j by rho^j,
+// where rho^(2^RADIX) = c: one product a value, but for j = 0. What is left is a cyclic transform of 2^RADIX values, by
+// sums and shifts alone. An inverse round does the same backwards. The tables hold the powers of rho (tables.cu).
 //
 // Between rounds and passes a value is any word of 64 bits. Inside a round it is a Wide: a signed integer of 96 bits,
 // which is not reduced. Bounds: docs/math.md, "Goldilocks".
@@ -43,18 +43,19 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 #endif
 }
 
-// K, odd: the tree's root of unity of order 64 is 2^(3K), or of a smaller tree that of its order. NEGACYCLIC: its node
-// 1 splits X^n + 1, else X^n - 1.
+// K, odd: 2^(192 K / m) is the tree's root of unity of order m. m is 64, or the order of the tree's own root where that
+// is smaller. NEGACYCLIC: node 1 splits X^n + 1, else X^n - 1.
 template <int K, bool NEGACYCLIC> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
-#if __CUDA_ARCH__ == 900
-    static constexpr int BLOCKS = 4, PRODUCT_BLOCKS = 0;
-#else  // with four, ptxas spills up to 244 bytes a thread for other cards
-    static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 0;
+#if __CUDA_ARCH__ == 900  // elsewhere four spill up to 244 bytes a thread, of X^n + 1 up to 88 here
+    static constexpr int BLOCKS = NEGACYCLIC ? 3 : 4;
+#else
+    static constexpr int BLOCKS = 3;
 #endif
-    struct Bounds {  // only the first pass takes CANONICAL values: its first round is that of node 1
+    static constexpr int PRODUCT_BLOCKS = 0;
+    struct Bounds {  // CANONICAL differs from the rest, so that a round knows by its bound that it is at node 1
         static constexpr int CANONICAL = 0, PRODUCT = 1, RELAXED = 1, LIMIT = 1, LAZY_INVERSE = 1;
         static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
     };
@@ -121,7 +122,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // -x in 64 bits, of x with a sign: epsilon read with a sign is -1.
+    // -x in 64 bits; x has a sign. epsilon, read with a sign, is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -131,8 +132,8 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return y;
 #endif
     }
-    // A word congruent to x, 0 <= x < 2^95: x.c (2^32 - 1) more, and where that carries, 2^32 - 1 once more, which does
-    // not: the rest is below 2^63 then.
+    // A word congruent to x, 0 <= x < 2^95. x.c 2^64 becomes x.c (2^32 - 1). If that sum carries, what is left is below
+    // 2^63, so that adding 2^32 - 1 for the carry does not carry again.
     PG_DEVICE u64 word(Wide x) const {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
@@ -151,7 +152,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         const bool fits = r < 26;  // x 2^r = y0 + y1 2^32 + y2 2^64 then, and y2 and y3 have its sign
         Wide z;                    // y1 2^64 = y1 2^32 - y1, y2 2^96 = -y2
         if (s < 32) {
-            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // with less to compute
+            z = sub({y0, y1, 0}, {fits ? sign : y3, sign, sign});  // where it fits, y3 is sign
         } else if (s < 64 && fits) {
             const u64 less = negative(y2);
             const Wide high = add({y0, 0, 0}, {(u32)(less >> 32), (u32)(less >> 32), 0});
@@ -173,8 +174,8 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return NEGACYCLIC ? 96 / SIZE * K * j : 0;
     }
 
-    // A word congruent to x y, which are any words. z.c is -1, 0 or 1. Since -2^32 < z <= 2^65 - 2^33, z.c (2^32 - 1)
-    // more is in [0, 2^64): nothing carries.
+    // A word congruent to x y, for any words x and y. z.c is -1, 0 or 1, and z.c 2^64 becomes z.c (2^32 - 1). Since
+    // -2^32 < z <= 2^65 - 2^33, the result is in [0, 2^64).
     PG_DEVICE Value multiply(Value x, Value y) const {
         const Wide z = product(x, y);
         return (((u64)(z.b + z.c) << 32) | z.a) + negative(z.c);
@@ -289,10 +290,10 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
         }
     }
 
-    // Values leave a round unmultiplied. The next one to run, ROUND, multiplies them by the powers of ROUND + 1 when it
-    // has read them; round 0 of a pass multiplies its own at its end, at node 1 by shifts. The factor 1/points is in
-    // the powers of round 1 of the last pass, and for j = 0 in entry 0. Where there is one round, it is multiplied by
-    // at the end.
+    // A round leaves its values unmultiplied. Round ROUND reads the values of round ROUND + 1 and multiplies them by
+    // that round's powers. Round 0 of a pass also multiplies its own results: at node 1 by shifts (X^n + 1) or not at
+    // all (X^n - 1). The factor 1/points is in the powers of round 1 of the last pass, and for j = 0 in entry 0. Where
+    // that pass has one round, its results are multiplied by entry 0.
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
@@ -329,27 +330,28 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     }
 
   private:
-    // The factors of a group's values, which round ROUND + 1 left unmultiplied. In that round they had the same j, and
-    // belonged to the nodes b, b + 1, ..., b even. Powers j of two nodes are one pair, and a pair of the next two
-    // nodes lies STEP pairs on (tables.cu). j = 0 has no powers: what it loads is not used.
+    // The factors of a group's values, which round ROUND + 1 left unmultiplied. There value k of the group was number j
+    // below node b + k, with one j for all of the group, and b even. Powers j of nodes b and b + 1 are a pair, and the
+    // pair of the next two nodes lies STEP pairs on (tables.cu). j = 0 has no powers: what it reads, the entries
+    // before, is not used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;
         const Pair *pairs;
-        u64 of_first;
-        bool is_first;
+        u64 factor_of_0;
+        bool is_0;
         PG_DEVICE PreviousPowers(const Place<S> &place, const Twiddle *twiddles, int group, u64 scale) {
             if constexpr (ROUND + 1 < S::ROUNDS) {
                 constexpr int START = S::start(ROUND + 1), LOG_H = S::log_stride(ROUND + 1);
                 const u32 index = place.template group_index<ROUND>(group);
                 const u32 b = index >> S::log_stride(ROUND), j = index >> LOG_H & ((1 << S::radix(ROUND + 1)) - 1);
                 pairs = (const Pair *)(twiddles + (1 << START)) + (i32)((b >> 1) * STEP + j - 1);
-                is_first = j == 0, of_first = scale;
+                is_0 = j == 0, factor_of_0 = scale;
             }
         }
         PG_DEVICE u64 operator[](int k) const {
             const u64 power = read<READ_ONLY>(pairs + k / 2 * STEP).values[k % 2];
-            return is_first ? of_first : power;
+            return is_0 ? factor_of_0 : power;
         }
     };
 };

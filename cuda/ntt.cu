@@ -204,7 +204,8 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows
 // One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
-// Blocks of threads that a multiprocessor is to hold: of 64-bit words half as many where a thread has 32 values.
+// Blocks of threads that a multiprocessor is to hold: of 64-bit words half as many, rounded up, where a thread has 32
+// values.
 template <class W, class S>
 constexpr int BLOCKS =
     (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;

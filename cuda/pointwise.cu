@@ -1,5 +1,5 @@
 // Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform.
-// One thread an entry, or WIDTH neighbours of a row that it moves at once; entry e of the result
+// One thread an entry, or WIDTH neighbours of a row that it writes at once; entry e of the result
 // is entry e % n of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
@@ -60,7 +60,8 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
 }
 
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
-// k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier.
+// k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier. From one of a
+// thread's WIDTH entries to the next, k grows by the multiplier.
 template <class T> struct PermuteParameters {
     const T *x;
     T *y;
@@ -76,15 +77,15 @@ __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
     const u64 row = quotient(e, n), j = e - row * n;
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const x = p.x + row * n;
-    u64 power = EVALUATED ? 0 : rest(j * p.multiplier + p.offset, p.order);
+    u64 next = EVALUATED ? 0 : rest(j * p.multiplier + p.offset, p.order);
     T values[WIDTH];
     await_previous();
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, p.multiplier) : power;
+        const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, p.multiplier) : next;
         values[i] = k < n ? x[k] : (T)neg_mod(m, x[k - n]);
-        power += p.multiplier;
-        if (power >= p.order) power -= p.order;
+        next += p.multiplier;
+        if (next >= p.order) next -= p.order;
     }
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }

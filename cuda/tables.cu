@@ -6,7 +6,7 @@
 // A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
 // nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values of them; the first one
 // takes the rest. Node (b << k) + i of a stage k below its round's start lies in unit i >> unit of the stage, of 2^unit
-// entries. There are 2^start such units side by side, for each b.
+// entries. There are 2^start such units side by side, one for each b.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: of the largest units
 
@@ -41,12 +41,12 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// Of each node of a round these words want the powers of its rho (goldilocks.cuh): entry 2^k + i of the node has that
-// power. rho is the twiddle of the first node of the round's last stage below it. The powers of the second round below
-// node 1 carry scale[prime], and so does entry 0.
-// For an inverse transform, a round that starts at a stage START > 0 has the powers in another order: power j of node b
-// is entry 2^START + ((b >> 1) (2^radix - 1) + j - 1) 2 + (b & 1), since there neighbouring threads want neighbours in
-// j, and one thread powers j of neighbouring nodes.
+// These words have rho^E, 0 < E < 2^radix, in place of the twiddle E below a node of a round (goldilocks.cuh). rho is
+// the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is scale[prime],
+// and the powers of the second round are multiplied by it.
+// Inverse rounds that start at a stage START > 0 have another order: rho^j of node b is entry
+// 2^START + 2 ((b >> 1) (2^radix - 1) + j - 1) + (b & 1). A thread reads rho^j of the nodes b and b + 1, b even, at
+// once; the next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
 template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
@@ -79,7 +79,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     if constexpr (POWERS<W>) {
         const bool is_first = pass.is_first(entry);
         PassTable::Entry e = is_first ? PassTable::Entry() : pass.entry_at(entry);
-        u64 power = (1ull << e.k) + e.i;
+        u64 power = (1ull << e.k) + e.i;  // e.k and e.i are not read again
         if (p.inverse && e.first > 0) {
             const u64 local = entry & ((1ull << p.log_length) - 1), rest = local - (1ull << e.first);
             const u64 powers = (1ull << pass.radix(e.first)) - 1, pair = rest / 2;

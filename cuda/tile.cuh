@@ -76,8 +76,8 @@ template <class S> struct Place {  // a thread's transform inside the tile, the 
 // The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH of them, that of the node itself at 1. A
 // round that starts at stage START takes, at the b-th of the 2^START nodes there, the twiddles E = 2^stage + i of node
 // i of each stage below: entry 2^START + b for E = 1, and from 2 on one of a unit of 16 bytes, which holds E and E + 1
-// (64-bit integers: E alone). Units E of node b and of node b + 1 follow each other, so that threads at neighbouring
-// nodes read neighbours (tables.cu).
+// (twiddles of 16 bytes: E alone). Units E of node b and of node b + 1 follow each other, so that threads at
+// neighbouring nodes read neighbours (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
     static constexpr int SIZE = 16 / sizeof(Twiddle);
     using Unit = Neighbours<Twiddle, SIZE>;

@@ -242,9 +242,10 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
-    words["Goldilocks<5, true>"] = 8
-    # The code of grouped words differs in addresses alone: a third of the transforms shows it.
-    pairs = [(word, pair) for word in words for pair in transforms[:: 3 if "<" in word else 1]]
+    words |= {"Goldilocks<5, true>": 8, "Goldilocks<5, false>": 8}
+    few = ("Grouped", "Goldilocks<5, false>")
+    # Grouped words differ in addresses alone, X^n - 1 at node 1: a third of the transforms shows it.
+    pairs = [(word, pair) for word in words for pair in transforms[:: 3 if word.startswith(few) else 1]]
     for word, (size, base) in pairs:
         word_bytes = words[word]
         for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
@@ -499,7 +500,8 @@ SPILLED = {
     ("matmul_points", "Sum62"): 32,
     ("matmul_points", "Sum64"): 16,
     ("matmul_points_staged", "Sum31"): 128,
-    ("ntt_forward", "Goldilocks<5, true>"): 48,
+    ("ntt_forward", "Goldilocks<5, false>"): 48,
+    ("ntt_forward", "Goldilocks<5, true>"): 32,
     ("ntt_forward", "Grouped<Lazy60, u64>"): 96,
     ("ntt_forward", "Grouped<Lazy64, u64>"): 80,
     ("ntt_forward", "Grouped<Strict64, u64>"): 32,
@@ -516,6 +518,7 @@ SPILLED = {
     ("ntt_forward_flow", "Lazy64"): 128,
     ("ntt_forward_flow", "Tight32"): 32,
     ("ntt_inverse", "Complex128"): 16,
+    ("ntt_inverse", "Goldilocks<5, false>"): 32,
     ("ntt_inverse", "Goldilocks<5, true>"): 32,
     ("ntt_inverse", "Grouped<Lazy32, u32>"): 16,
     ("ntt_inverse", "Grouped<Lazy32, u64>"): 64,
@@ -526,7 +529,8 @@ SPILLED = {
     ("ntt_inverse", "Lazy64"): 80,
     ("ntt_inverse", "Tight32"): 144,
     ("ntt_inverse_flow", "Complex128"): 16,
-    ("ntt_inverse_flow", "Goldilocks<5, true>"): 16,
+    ("ntt_inverse_flow", "Goldilocks<5, false>"): 16,
+    ("ntt_inverse_flow", "Goldilocks<5, true>"): 48,
     ("ntt_inverse_flow", "Grouped<Lazy32, u64>"): 64,
     ("ntt_inverse_flow", "Grouped<Lazy60, u64>"): 32,
     ("ntt_inverse_flow", "Grouped<Lazy64, u64>"): 48,

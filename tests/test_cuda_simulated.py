@@ -988,6 +988,9 @@ def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     assert x.ntt(out=target) is target
     same(target, a.ntt())
     same(target.intt(out=target), a)
+    same(x.automorphism(5, out=target), a.automorphism(5))
+    same(x.ntt().automorphism(5), a.ntt().automorphism(5))
+    same(x.mul_monomial(3), a.mul_monomial(3))
     same(x.mul(x, out=x), a * a)
 
 

@@ -71,6 +71,12 @@ def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch
     return entrywise(_FILE, f"turn<{ctype(basis)}, {cbool(less)}>", entries, parameters)
 
 
+def _width(basis: Basis, n: int, aligned: bool) -> int:
+    """Neighbours of a row of n that a thread moves at once."""
+    width = ALIGNMENT // basis.dtype.itemsize
+    return width if aligned and n % width == 0 else 1
+
+
 class Pointwise(Launcher):
     """Kernels of pointwise.cu."""
 
@@ -98,12 +104,12 @@ class Pointwise(Launcher):
         self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
     ) -> Recipe:
         """Of so many operands and the result; the kernel takes three, of which it reads those it wants."""
-        count, n, width = len(operands), shape[-1], ALIGNMENT // basis.dtype.itemsize
+        count, n = len(operands), shape[-1]
         numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
         moduli = self._moduli_of(basis)
         where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
         where["moduli"] = self.address(moduli.value)
-        width = width if aligned and n % width == 0 else 1
+        width = _width(basis, n, aligned)
         length = operands[numbers[1]][-1]
         launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=length, **where)
         recipe = Recipe(count + 1, moduli)
@@ -112,9 +118,7 @@ class Pointwise(Launcher):
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
-        width = ALIGNMENT // basis.dtype.itemsize
-        if permutation.n % width or self.address(out) % ALIGNMENT:
-            width = 1
+        width = _width(basis, permutation.n, self.address(out) % ALIGNMENT == 0)
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)

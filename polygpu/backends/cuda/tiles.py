@@ -147,8 +147,9 @@ def split_passes(
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
     """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
 
-    An eighth of the cache lies between them: less makes the second wait, more is no longer there. 64-bit
-    integers take two launches where columns are long: the code of both outgrows the instruction cache.
+    About an eighth of the cache lies between them, at least one block: less makes the second wait, more is no
+    longer there. Blocks of more than a fifth of the cache take two launches. So do 64-bit integers where
+    columns are long: the code of both outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
