@@ -292,6 +292,27 @@ def test_a_program_ends_while_daemon_threads_compute(call, threads):
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_call_goes_on_when_the_interpreter_is_gone(threads):
+    """Seconds long, it asks for signals from time to time, though there is nobody to ask."""
+    done = run_python(
+        """
+        import ctypes, sys, threading, time
+        import numpy as np
+        import polygpu as pg
+        m = np.ones((4096, 4096), np.uint64)
+        for _ in range(3):
+            threading.Thread(target=lambda: pg.linalg.matmul(m, m, 2**31 - 1), daemon=True).start()
+        time.sleep(0.5)
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc.sleep, None)  # sleep(1), since 1 is the exit status, after the interpreter's end
+        sys.exit(1)
+        """,
+        POLYGPU_NUM_THREADS=threads,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
 @pytest.mark.parametrize(
     ("n", "batch", "modulus"),
     [(4096, 3000, 1152921504606830593), (1 << 22, 1, 1152921504589938689), (1 << 12, 1, "2**30000 + 3")],

@@ -19,17 +19,29 @@ template <class F> auto take_gil(const F &take) {
     }
 }
 
-// The GIL is another thread's to take while this object lives.
+// The GIL is another thread's to take while this object lives, but during `with_gil`.
 class GilReleased {
   public:
-    GilReleased() : state_(PyEval_SaveThread()) {}
+    GilReleased() { release(), of_thread_ = this; }
     GilReleased(const GilReleased &) = delete;
-    ~GilReleased() {
-        take_gil([this] { PyEval_RestoreThread(state_); });
+    ~GilReleased() { of_thread_ = nullptr, take(); }
+
+    // What f returns, with the GIL, inside of this thread's object. PyGILState_Ensure would not do: it crashes once the
+    // interpreter is gone, since it looks for the thread's state in what went with it.
+    template <class F> static auto with_gil(const F &f) {
+        of_thread_->take();
+        const auto found = f();
+        of_thread_->release();
+        return found;
     }
 
   private:
+    void release() { state_ = PyEval_SaveThread(); }
+    void take() {
+        take_gil([this] { PyEval_RestoreThread(state_); });
+    }
     PyThreadState *state_;
+    static inline thread_local GilReleased *of_thread_ = nullptr;
 };
 
 // Where the core's calls come from.
@@ -40,10 +52,7 @@ class Python final : public Caller {
         work();
     }
     bool signal_raised() const override {
-        PyGILState_STATE state = take_gil(PyGILState_Ensure);
-        bool raised = PyErr_CheckSignals() != 0;
-        PyGILState_Release(state);
-        return raised;
+        return GilReleased::with_gil([] { return PyErr_CheckSignals() != 0; });
     }
     void throw_raised() const override { throw nanobind::python_error(); }
 };
