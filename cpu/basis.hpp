@@ -32,6 +32,10 @@ class Basis {
     // out = X^e x modulo X^n + 1, if negacyclic, or X^n - 1; an exponent e below the order of X for each item
     void turn(const Array &x, const Numbers &exponents, bool negacyclic, const Out &out) const;
 
+    // out[j] = x[j] first step^j of each row; first and step: (*, rows, 1), of as many items as divide those of x,
+    // which take them in turn
+    void scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const;
+
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree); the rest of a row is zero
     void reduce_integers(const Numbers &x, const Out &out) const;
 

@@ -112,6 +112,38 @@ void turn_words(const Basis &basis, const Array &x, const Numbers &exponents, bo
     });
 }
 
+// Powers of a step come from a table that stays in the first cache: those below POWERS, times a power of step^POWERS.
+template <class T>
+void scale_words_by_powers(const Basis &basis, const Array &x, const Array &first, const Array &step, const Out &out) {
+    constexpr size_t POWERS = 512;
+    const size_t n = last(out), limbs = basis.rows(), rows = batch_of(out) * limbs, given = first.size();
+    T *const result = result_of<T>(out, limbs);
+    require(x.itemsize() == sizeof(T) && x.size() == out.size() && last(x) == n,
+            "scale_by_powers: wrong dtype or shape");
+    require(first.itemsize() == sizeof(T) && step.itemsize() == sizeof(T) && step.size() == given,
+            "scale_by_powers: first and step of the residues' dtype and of one shape");
+    require(!rows || (given && given % limbs == 0 && rows % given == 0), "scale_by_powers: items of first and step");
+    const T *const from = (const T *)x.data(), *const firsts = (const T *)first.data(),
+                   *const steps = (const T *)step.data();
+    for_each_row(rows, basis.slowness() * seconds_pointwise(3 * n), [&](size_t i, const Worker &worker) {
+        const Modulus &m = basis.moduli()[i % limbs];
+        const RowKernels<T> &kernels = pointwise_kernels<T>(m);
+        T powers[POWERS], factors[POWERS], ahead = firsts[i % given], by = steps[i % given];
+        powers[0] = 1;
+        const size_t count = std::min(n, POWERS);
+        for (size_t have = 1; have < count; have *= 2) {
+            kernels.pointwise(Op::mul, powers, &by, true, nullptr, powers + have, std::min(have, count - have), m);
+            by = (T)mul_mod(m, by, by);
+        }
+        for (size_t at = 0; at < n && !stopped(worker.stop); at += POWERS) {
+            const size_t some = std::min(n - at, POWERS);
+            kernels.pointwise(Op::mul, powers, &ahead, true, nullptr, factors, some, m);
+            kernels.pointwise(Op::mul, from + i * n + at, factors, false, nullptr, result + i * n + at, some, m);
+            ahead = (T)mul_mod(m, ahead, by);
+        }
+    });
+}
+
 }  // namespace
 
 template <class T> void turn_row(const T *x, T *y, size_t n, u64 e, bool negacyclic, const Modulus &m) {
@@ -131,6 +163,12 @@ void Basis::turn(const Array &x, const Numbers &exponents, bool negacyclic, cons
     require(!wide(), "turn: moduli of at most 64 bits");
     narrow_ ? turn_words<u32>(*this, x, exponents, negacyclic, out)
             : turn_words<u64>(*this, x, exponents, negacyclic, out);
+}
+
+void Basis::scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const {
+    require(!wide(), "scale_by_powers: moduli of at most 64 bits");
+    narrow_ ? scale_words_by_powers<u32>(*this, x, first, step, out)
+            : scale_words_by_powers<u64>(*this, x, first, step, out);
 }
 
 void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {

@@ -59,6 +59,55 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
+// y[j] = x[j] first step^j of each row; row i of x takes row i % rows of first and step. The factor is a product of two
+// powers from a table, whose row is first step^0, ... first step^(NEAR_POWERS - 1), or n if that is less, and
+// step^(NEAR_POWERS k), k = 0, 1, ...
+constexpr u32 NEAR_POWERS = 256;  // as in polygpu/backends/cuda/pointwise.py
+template <class T> struct FillPowersParameters {
+    const T *first, *step;
+    T *powers;
+    const Modulus *moduli;
+    u64 entries, row;  // row: entries of one
+    u32 near, limbs;   // near: how many of them are of the first kind
+};
+template <class T> __global__ void __launch_bounds__(256) fill_powers(const FillPowersParameters<T> p) {
+    start_next(starts_early());
+    const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (e >= p.entries) return;
+    const u64 row = e / p.row, i = e - row * p.row;
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
+    await_previous();
+    const bool near = i < p.near;
+    u64 power = near ? p.first[row] : 1, square = p.step[row], exponent = near ? i : (i - p.near) * NEAR_POWERS;
+    for (; exponent; exponent >>= 1, square = mul_mod(m, square, square))
+        if (exponent & 1) power = mul_mod(m, power, square);
+    p.powers[e] = (T)power;
+}
+template <class T> struct ScaleParameters {
+    const T *x, *powers;
+    T *y;
+    const Modulus *moduli;
+    u64 n, entries, rows, row;
+    u32 limbs;
+};
+template <class T, int WIDTH> __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
+    using Item = Neighbours<T, WIDTH>;
+    start_next(starts_early());
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, p.n), j = e - row * p.n;
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
+    const T *const near = p.powers + rest(row, p.rows) * p.row, *const far = near + min((u64)NEAR_POWERS, p.n);
+    await_previous();
+    Item values = read<DEFAULT>((const Item *)(p.x + e));
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const u64 at = j + i, factor = product_mod<T>(m, near[at % NEAR_POWERS], far[at / NEAR_POWERS]);
+        values.values[i] = (T)product_mod<T>(m, values.values[i], factor);
+    }
+    write<DEFAULT>((Item *)(p.y + e), values);
+}
+
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
 // k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier. From one of a
 // thread's WIDTH entries to the next, k grows by the multiplier.

@@ -133,6 +133,10 @@ def entrywise_launches() -> Iterator[Launch]:
         for evaluated, width in product((False, True), (1, ALIGNMENT // basis.dtype.itemsize)):
             permutation = automorphism(64, "negacyclic", 3, evaluated)
             yield pointwise.permute_launch(basis, permutation, width, 64, **values)
+        values = blank(pointwise.FILL_POWERS, "entries limbs")
+        yield pointwise.fill_powers_launch(basis, 64, **values)
+        for width in (1, ALIGNMENT // basis.dtype.itemsize):
+            yield pointwise.scale_launch(basis, width, 64, **blank(pointwise.SCALE, "entries limbs"))
         gadget = Gadget(basis, None, 4, 2)
         named = "n entries digits"
         yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))

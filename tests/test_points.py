@@ -7,7 +7,7 @@ from typing import Any
 import flint
 import numpy as np
 import pytest
-from devices import HOST, on, sized, there
+from devices import HOST, backend, on, sized, there
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import draw, every_ring, ring, value_at
@@ -15,6 +15,7 @@ from oracle import draw, every_ring, ring, value_at
 import polygpu as pg
 from polygpu import Ring, ntt_primes
 from polygpu.ops import points
+from polygpu.plans.basis import basis_of
 from polygpu.testing import polys, rings
 
 
@@ -100,3 +101,48 @@ def test_operands_stay_as_they_were() -> None:
 def test_points_that_are_no_integers(at: Any) -> None:
     with pytest.raises(pg.ParameterError, match=r"x: .*int"):
         Ring(4, 17)([1, 2])(at)
+
+
+@sized(
+    "n, items, pairs",
+    cpu=[(1, 1, 1), (3, 2, 1), (511, 4, 2), (513, 3, 3), (4096, 2, 1), (0, 1, 1), (8, 0, 1)],
+    reference=[(5, 4, 2)],
+    simulated=[(1, 1, 1), (7, 6, 3), (256, 2, 1), (1028, 4, 2), (0, 1, 1), (8, 0, 1)],
+    cuda=[(1, 1, 1), (513, 3, 3), (4096, 64, 2), (2**16, 2, 1)],
+)
+@pytest.mark.parametrize(
+    "moduli", [(2,), (97,), (2**31 - 1, 2**32 - 5), (2**50 - 27, 2**62 - 57), (2**64,), (2**64 - 59, 3)]
+)
+def test_factors_that_are_powers(
+    device: str, n: int, items: int, pairs: int, moduli: tuple[int, ...]
+) -> None:
+    """Every entry times first step^j, by Python ints; the pairs in turn, edges among them; in place too."""
+    basis = basis_of(moduli)
+    rng = np.random.default_rng(n + items)
+
+    def residues(*shape: int) -> Any:
+        rows = [
+            [[int(v) % q for v in rng.integers(0, 2**63, shape[-1]) * 2 + 1] for q in moduli]
+            for _ in range(shape[0])
+        ]
+        return np.array(rows, object).reshape(*shape[:1], len(moduli), shape[-1])
+
+    x, first, step = residues(items, n), residues(pairs, 1), residues(pairs, 1)
+    for limb, q in enumerate(moduli):
+        x[:1, limb, :1], first[0, limb], step[0, limb] = q - 1, q - 1, q - 1
+    expected = [
+        [
+            [
+                int(v) * int(first[i % pairs, k, 0]) * pow(int(step[i % pairs, k, 0]), j, q) % q
+                for j, v in enumerate(row)
+            ]
+            for k, (q, row) in enumerate(zip(moduli, item, strict=True))
+        ]
+        for i, item in enumerate(x)
+    ]
+    arrays = [there(v.astype(basis.dtype)) for v in (x, first, step)]
+    out = there(np.zeros(x.shape, basis.dtype))
+    backend().scale_by_powers(basis, *arrays, out)
+    assert backend().to_host(out).tolist() == expected
+    backend().scale_by_powers(basis, *arrays, arrays[0])
+    assert backend().to_host(arrays[0]).tolist() == expected

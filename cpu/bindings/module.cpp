@@ -61,6 +61,8 @@ NB_MODULE(_cpu, module) {
              nb::arg("out"))
         .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
         .def("turn", &Basis::turn, nb::arg("x"), nb::arg("exponents"), nb::arg("negacyclic"), nb::arg("out"))
+        .def("scale_by_powers", &Basis::scale_by_powers, nb::arg("x"), nb::arg("first"), nb::arg("step"),
+             nb::arg("out"))
         .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("first"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))

@@ -145,6 +145,13 @@ class Arithmetic(Memory, Protocol):
 class Backend(Arithmetic, Protocol):
     """What a device can do; arithmetic modulo moduli up to 2^64."""
 
+    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+        """Entry j of each row times first step^j; out may be x.
+
+        first, step: arrays (*, rows, 1) of residues, whose number of items divides that of x: item i of x has
+        item i modulo that number.
+        """
+
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 

@@ -222,6 +222,10 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).turn(x, exponents, order > x.shape[-1], out)
 
+    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+        """See Backend."""
+        self._native_basis(basis).scale_by_powers(x, first, step, out)
+
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""
         self._native_basis(basis).reduce_integers(x, out)

@@ -314,6 +314,18 @@ class ReferenceBackend(HostMemory):
         ]
         write(basis, values, out)
 
+    def scale_by_powers(self, basis: Any, x: Array, first: Array, step: Array, out: Array) -> None:
+        """x_j first step^j."""
+        pairs = list(zip(to_ints(basis, first), to_ints(basis, step), strict=True))
+        values = [
+            [
+                [v * a[0] * pow(b[0], j, q) % q for j, v in enumerate(row)]
+                for q, row, a, b in zip(basis.moduli, item, *pairs[i % len(pairs)], strict=True)
+            ]
+            for i, item in enumerate(to_ints(basis, x))
+        ]
+        write(basis, values, out)
+
     def reduce_integers(self, basis: Any, x: Array, out: Array) -> None:
         """x mod q."""
         n = out.shape[-1]

@@ -44,9 +44,14 @@ def powers(basis: Basis, x: Array, count: int) -> Array:
 
 
 def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
-    """Coefficients of a(factor X), of (*batch, rows, n)."""
+    """Coefficients of a(factor X), of (*batch, rows, n). Cost: two products a coefficient."""
     compute = backend_of(x)
-    return pointwise(basis, "mul", x, powers(basis, from_integers(basis, 1, factor, compute), x.shape[-1]))
+    step = from_integers(basis, 1, factor, compute)
+    if basis.wide:
+        return pointwise(basis, "mul", x, powers(basis, step, x.shape[-1]))
+    out = empty(compute, x.shape, x.dtype)
+    compute.scale_by_powers(basis, x, from_integers(basis, 1, 1, compute), step, out)
+    return out
 
 
 def padded(x: Array, n: int) -> Array:

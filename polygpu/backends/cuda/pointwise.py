@@ -25,6 +25,7 @@ from .launch import (
 )
 
 _FILE = "pointwise.cu"
+NEAR_POWERS = 256  # of each row, beside those of step^NEAR_POWERS (cuda/pointwise.cu)
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
 POINTWISE = Struct(
@@ -34,6 +35,20 @@ POINTWISE = Struct(
     ("n b_length entries", U64),
     ("limbs dense", U32),
     ("layout", LAYOUT),
+)
+FILL_POWERS = Struct(
+    _FILE,
+    "FillPowersParameters<u64>",
+    ("first step powers moduli", POINTER),
+    ("entries row", U64),
+    ("near limbs", U32),
+)
+SCALE = Struct(
+    _FILE,
+    "ScaleParameters<u64>",
+    ("x powers y moduli", POINTER),
+    ("n entries rows row", U64),
+    ("limbs", U32),
 )
 PERMUTE = Struct(
     _FILE,
@@ -55,6 +70,18 @@ def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: A
     """An operation on entries, so many neighbours a thread."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
+
+
+def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
+    """The powers of which each row's factors are products."""
+    parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
+    return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
+
+
+def scale_launch(basis: Basis, width: int, entries: int, **values: int) -> Launch:
+    """Products with these powers, so many neighbours a thread."""
+    parameters = SCALE(entries=entries, limbs=basis.rows, **values)
+    return entrywise(_FILE, f"scale_by_powers<{ctype(basis)}, {width}>", entries // width, parameters)
 
 
 def permute_launch(basis: Basis, p: Permutation, width: int, entries: int, **values: int) -> Launch:
@@ -115,6 +142,28 @@ class Pointwise(Launcher):
         recipe = Recipe(count + 1, moduli)
         recipe.launch(launch, *numbers, count)
         return recipe
+
+    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        n, size = x.shape[-1], x.dtype.itemsize
+        width = _width(basis, n, (self.address(x) | self.address(out)) % ALIGNMENT == 0)
+        near = min(n, NEAR_POWERS)
+        row = near + -(-n // NEAR_POWERS)
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            where = {"powers": 0, "moduli": self.address(moduli.value), "row": row}
+            made = Recipe(4, moduli)
+            powers = made.temporary(first.size * row * size)
+            fill = fill_powers_launch(basis, first.size * row, near=near, first=0, step=0, **where)
+            made.launch(fill, 1, 2, powers)
+            scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **where)
+            made.launch(scale, 0, powers, 3)
+            return made
+
+        self.run(basis.handles, ("powers", width, x.shape, first.shape), recipe, x, first, step, out)
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""

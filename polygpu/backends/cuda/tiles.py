@@ -113,11 +113,25 @@ def split_passes(
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
+    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a tile of columns
+
+    def columns(lengths: list[int]) -> list[Pass]:
+        """Passes of so many stages each; tiles are 128 bytes wide, where columns are long at least 32."""
+        made: list[Pass] = []
+        for length in lengths:
+            done = sum(p.log_length for p in made)
+            widths = range(max(min(log_line, log_values - length), log_least), -1, -1)
+            made.append(next(p for width in widths if (p := tile(done, length, width))))
+        return made
+
+    if log_base >= log_line:  # leaves as wide as tiles
+        count = -(-log_points // 10)
+        return tuple(columns([(log_points + i) // count for i in range(count)]))
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
     # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
-    # there are two passes of columns. Tiles are 128 bytes wide, where columns are long at least 32.
+    # there are two passes of columns.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1
@@ -133,15 +147,9 @@ def split_passes(
         above = log_points - rows
         count = -(-above // 10)
         lengths = [(above + i) // count for i in range(count)]
-    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a tile of columns
-    passes: list[Pass] = []
-    for length in lengths:
-        done = sum(p.log_length for p in passes)
-        widths = range(max(min(log_line, log_values - length), log_least), -1, -1)
-        passes.append(next(p for width in widths if (p := tile(done, length, width))))
     last = tile(log_points - rows, rows, log_base)
     assert last is not None
-    return (*passes, last)
+    return (*columns(lengths), last)
 
 
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
@@ -159,8 +167,11 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
         and columns.log_length > 5
     ):
         return 0
+    to_leaves = rows.log_blocks + rows.log_length + rows.log_columns == log_degree
     fits = (
-        log_unit >= max(columns.log_block_values, rows.log_block_values) and columns.threads == rows.threads
+        to_leaves
+        and log_unit >= max(columns.log_block_values, rows.log_block_values)
+        and columns.threads == rows.threads
     )
     return lag if fits and 5 * unit_bytes <= card.l2_bytes and units >= 4 * lag else 0
 
