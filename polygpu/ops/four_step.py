@@ -6,11 +6,13 @@ A part is an array (*batch, rows, height, count) of neighbouring columns, a powe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
+from typing import Any
 
 from ..backends import Array, backend_of
 from ..plans.four_step import FourStepPlan
+from ..plans.ntt import NttPlan
 from .integers import from_integers
 from .pointwise import pointwise
 
@@ -35,18 +37,18 @@ def inverse_columns(plan: FourStepPlan, x: Array, first: int) -> None:
 
 def forward_rows(plan: FourStepPlan, x: Array) -> None:
     """Rows after forward_columns to the evaluation domain, in the order of the ring."""
-    compute = backend_of(x)
-    for limb, part in _limbs(x):
-        rows = part.reshape(-1, 1, plan.width)
-        compute.ntt(plan.rows(limb), rows, rows)
+    _transform_rows(plan, x, backend_of(x).ntt)
 
 
 def inverse_rows(plan: FourStepPlan, x: Array) -> None:
     """Evaluated rows to what inverse_columns takes."""
-    compute = backend_of(x)
+    _transform_rows(plan, x, backend_of(x).intt)
+
+
+def _transform_rows(plan: FourStepPlan, x: Array, transform: Callable[[NttPlan, Array, Array], Any]) -> None:
     for limb, part in _limbs(x):
         rows = part.reshape(-1, 1, plan.width)
-        compute.intt(plan.rows(limb), rows, rows)
+        transform(plan.rows(limb), rows, rows)
 
 
 def _limbs(x: Array) -> Iterator[tuple[int, Array]]:
@@ -60,8 +62,6 @@ def _limbs(x: Array) -> Iterator[tuple[int, Array]]:
 def _twist(plan: FourStepPlan, limb: int, x: Array, first: int, sign: int) -> None:
     """Entry (r, j) times the twiddle of row r to the power sign * (first + j)."""
     compute, basis = backend_of(x), plan.limb(limb)
-    if plan.height == 1 and plan.kind == "cyclic":
-        return
     starts, steps = (_twiddles(plan, limb, x, sign * power) for power in (first, 1))
     rows = x.reshape(plan.height, 1, -1)
     compute.scale_by_powers(basis, rows, starts, steps, rows)

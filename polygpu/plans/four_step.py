@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..checks import Kind
 from .basis import Basis, basis_of
 from .cache import cached
-from .ntt import NttPlan, part_of, prime_tables
+from .ntt import NttPlan, prime_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,28 +34,22 @@ class FourStepPlan:
 
     def limb(self, i: int) -> Basis:
         """The basis of one limb, stored as the others are."""
-        return self.rows(i).basis
+        return basis_of((self.basis.moduli[i],), self.basis.dtype == np.uint64)
 
     def columns(self, i: int, count: int) -> NttPlan:
         """Transforms modulo limb i of so many neighbouring columns: a tree with leaves of as many."""
-        q, root = self.basis.moduli[i], pow(self.roots[i], self.width, self.basis.moduli[i])
-        tables = prime_tables(q, root, self.height, self.kind, self.basis.dtype)
-        key = "columns", self.height * count, count, q, root, self.kind, self.basis.dtype
-        basis = basis_of((q,), self.basis.dtype.itemsize == 8)
-        return cached(key, lambda: NttPlan(basis, self.height * count, self.kind, count, (tables,)))
+        return self._tree(i, self.width, self.height, count, self.kind)
 
     def rows(self, i: int) -> NttPlan:
         """The cyclic transform of a row modulo limb i, after its coefficients were multiplied by twiddles."""
-        plan = cached(
-            ("rows", self.basis.moduli, self.roots, self.width, self.kind, self.basis.dtype), self._rows
-        )
-        return part_of(plan, (i,))
+        return self._tree(i, self.height << (self.kind == "negacyclic"), self.width, 1, "cyclic")
 
-    def _rows(self) -> NttPlan:
-        order = self.height << (self.kind == "negacyclic")  # of the tree above the rows
-        pairs = zip(self.basis.moduli, self.roots, strict=True)
-        tables = (prime_tables(q, pow(x, order, q), self.width, "cyclic", self.basis.dtype) for q, x in pairs)
-        return NttPlan(self.basis, self.width, "cyclic", 1, tuple(tables))
+    def _tree(self, i: int, power: int, points: int, leaf_size: int, kind: Kind) -> NttPlan:
+        """A transform modulo limb i with a power of its root."""
+        q, dtype = self.basis.moduli[i], self.basis.dtype
+        tables = prime_tables(q, pow(self.roots[i], power, q), points, kind, dtype)
+        key = "tree", q, tables.root, points, leaf_size, kind, dtype
+        return cached(key, lambda: NttPlan(self.limb(i), points * leaf_size, kind, leaf_size, (tables,)))
 
     def row_steps(self, i: int, power: int) -> list[int]:
         """Factors modulo limb i of twiddles at column `power`: of each bit of a row's number, of all rows.

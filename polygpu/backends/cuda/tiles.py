@@ -124,9 +124,13 @@ def split_passes(
             made.append(next(p for width in widths if (p := tile(done, length, width))))
         return made
 
+    def even(stages: int) -> list[int]:
+        """Of at most 10 stages each."""
+        count = -(-stages // 10)
+        return [(stages + i) // count for i in range(count)]
+
     if log_base >= log_line:  # leaves as wide as tiles
-        count = -(-log_points // 10)
-        return tuple(columns([(log_points + i) // count for i in range(count)]))
+        return tuple(columns(even(log_points)))
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
@@ -145,8 +149,7 @@ def split_passes(
         while not tile(0, rows, log_base):
             rows -= 1
         above = log_points - rows
-        count = -(-above // 10)
-        lengths = [(above + i) // count for i in range(count)]
+        lengths = even(above)
     last = tile(log_points - rows, rows, log_base)
     assert last is not None
     return (*columns(lengths), last)
