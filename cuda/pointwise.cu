@@ -60,15 +60,13 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
 }
 
 // y[j] = x[j] first step^j of each row; row i of x takes row i % rows of first and step. The factor is a product of two
-// powers from a table, whose row is first step^0, ... first step^(NEAR_POWERS - 1), or n if that is less, and
-// step^(NEAR_POWERS k), k = 0, 1, ...
-constexpr u32 NEAR_POWERS = 256;  // as in polygpu/backends/cuda/pointwise.py
+// powers from a table, whose row is first step^0, ... first step^(2^log_near - 1) and step^(2^log_near k), k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
     const Modulus *moduli;
     u64 entries, row;  // row: entries of one
-    u32 near, limbs;   // near: how many of them are of the first kind
+    u32 log_near, limbs;
 };
 template <class T> __global__ void __launch_bounds__(256) fill_powers(const FillPowersParameters<T> p) {
     start_next(starts_early());
@@ -77,8 +75,9 @@ template <class T> __global__ void __launch_bounds__(256) fill_powers(const Fill
     const u64 row = e / p.row, i = e - row * p.row;
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     await_previous();
-    const bool near = i < p.near;
-    u64 power = near ? p.first[row] : 1, square = p.step[row], exponent = near ? i : (i - p.near) * NEAR_POWERS;
+    const bool near = i >> p.log_near == 0;
+    u64 power = near ? p.first[row] : 1, square = p.step[row];
+    u64 exponent = near ? i : (i - (1ull << p.log_near)) << p.log_near;
     for (; exponent; exponent >>= 1, square = mul_mod(m, square, square))
         if (exponent & 1) power = mul_mod(m, power, square);
     p.powers[e] = (T)power;
@@ -88,21 +87,21 @@ template <class T> struct ScaleParameters {
     T *y;
     const Modulus *moduli;
     u64 n, entries, rows, row;
-    u32 limbs;
+    u32 limbs, log_near;
 };
 template <class T, int WIDTH> __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
     start_next(starts_early());
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
     if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n;
+    const u64 row = quotient(e, p.n), j = e - row * p.n, size = 1ull << p.log_near;
     const Modulus &m = p.moduli[rest(row, p.limbs)];
-    const T *const near = p.powers + rest(row, p.rows) * p.row, *const far = near + min((u64)NEAR_POWERS, p.n);
+    const T *const near = p.powers + rest(row, p.rows) * p.row, *const far = near + size;
     await_previous();
     Item values = read<DEFAULT>((const Item *)(p.x + e));
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        const u64 at = j + i, factor = product_mod<T>(m, near[at % NEAR_POWERS], far[at / NEAR_POWERS]);
+        const u64 at = j + i, factor = product_mod<T>(m, near[at & (size - 1)], far[at >> p.log_near]);
         values.values[i] = (T)product_mod<T>(m, values.values[i], factor);
     }
     write<DEFAULT>((Item *)(p.y + e), values);

@@ -7,14 +7,20 @@ hierarchical memory"; docs/math.md, "Four steps", for the order and for X^n + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..checks import Kind
-from .basis import Basis, basis_of
-from .cache import cached
+from .basis import Basis, Handles, basis_of
+from .cache import cached, keep
 from .ntt import NttPlan, prime_tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KEPT = 512  # trees, and twiddles of single columns, that a plan keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +32,7 @@ class FourStepPlan:
     height: int  # points of a column's transform
     width: int  # points of a row's transform
     roots: tuple[int, ...]  # of each limb: of order 2 degree (negacyclic) or degree (cyclic)
+    handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def degree(self) -> int:
@@ -46,22 +53,37 @@ class FourStepPlan:
 
     def _tree(self, i: int, power: int, points: int, leaf_size: int, kind: Kind) -> NttPlan:
         """A transform modulo limb i with a power of its root."""
+        key: Any = i, power, points, leaf_size
+        if (known := self.handles.get(key)) is not None:
+            return known  # type: ignore[no-any-return]
         q, dtype = self.basis.moduli[i], self.basis.dtype
         tables = prime_tables(q, pow(self.roots[i], power, q), points, kind, dtype)
-        key = "tree", q, tables.root, points, leaf_size, kind, dtype
-        return cached(key, lambda: NttPlan(self.limb(i), points * leaf_size, kind, leaf_size, (tables,)))
+        plan = NttPlan(self.limb(i), points * leaf_size, kind, leaf_size, (tables,))
+        return keep(self.handles, key, plan, _KEPT)  # type: ignore[no-any-return]
 
-    def row_steps(self, i: int, power: int) -> list[int]:
-        """Factors modulo limb i of twiddles at column `power`: of each bit of a row's number, of all rows.
+    def row_twiddles(self, i: int, power: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Twiddles modulo limb i at column `power`, as products: of row a m + b high[a] low[b], m = len(low).
 
-        The bits from the lowest on. A row's twiddle is the product of the factors of its bits that are 1, and
-        of the last one.
+        Bit by bit: row r has s_r = psi^(2 br(r) + 1) or omega^br(r), to this power.
         """
+        key: Any = i, power
+        if (known := self.handles.get(key)) is not None:
+            return known  # type: ignore[no-any-return]
         q, negacyclic = self.basis.moduli[i], self.kind == "negacyclic"
-        x = pow(self.roots[i], power, q)
-        bits = range(self.height.bit_length() - 1)
-        factors = [pow(x, (self.height >> (bit + 1)) << negacyclic, q) for bit in bits]
-        return [*factors, x if negacyclic else 1]
+        x, bits = pow(self.roots[i], power, q), self.height.bit_length() - 1
+
+        def products(first: int, of: range) -> NDArray[Any]:
+            found = [first]
+            for bit in of:
+                factor = pow(x, (self.height >> (bit + 1)) << negacyclic, q)
+                found += [value * factor % q for value in found]
+            made = np.array(found, self.basis.dtype)
+            made.setflags(write=False)
+            return made
+
+        low = bits // 2
+        both = products(x if negacyclic else 1, range(low, bits)), products(1, range(low))
+        return keep(self.handles, key, both, _KEPT)  # type: ignore[no-any-return]
 
 
 def plan_four_step(basis: Basis, kind: Kind, roots: tuple[int, ...], height: int, width: int) -> FourStepPlan:

@@ -25,7 +25,7 @@ from .launch import (
 )
 
 _FILE = "pointwise.cu"
-NEAR_POWERS = 256  # of each row, beside those of step^NEAR_POWERS (cuda/pointwise.cu)
+_LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8) (cuda/pointwise.cu)
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
 POINTWISE = Struct(
@@ -41,14 +41,14 @@ FILL_POWERS = Struct(
     "FillPowersParameters<u64>",
     ("first step powers moduli", POINTER),
     ("entries row", U64),
-    ("near limbs", U32),
+    ("log_near limbs", U32),
 )
 SCALE = Struct(
     _FILE,
     "ScaleParameters<u64>",
     ("x powers y moduli", POINTER),
     ("n entries rows row", U64),
-    ("limbs", U32),
+    ("limbs log_near", U32),
 )
 PERMUTE = Struct(
     _FILE,
@@ -149,15 +149,15 @@ class Pointwise(Launcher):
             return
         n, size = x.shape[-1], x.dtype.itemsize
         width = _width(basis, n, (self.address(x) | self.address(out)) % ALIGNMENT == 0)
-        near = min(n, NEAR_POWERS)
-        row = near + -(-n // NEAR_POWERS)
+        log_near = min(_LOG_NEAR_POWERS, (n - 1).bit_length() + 1 >> 1)  # as many of both kinds where n is small
+        row = (1 << log_near) + -(-n >> log_near)
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)
-            where = {"powers": 0, "moduli": self.address(moduli.value), "row": row}
+            where = {"powers": 0, "moduli": self.address(moduli.value), "row": row, "log_near": log_near}
             made = Recipe(4, moduli)
             powers = made.temporary(first.size * row * size)
-            fill = fill_powers_launch(basis, first.size * row, near=near, first=0, step=0, **where)
+            fill = fill_powers_launch(basis, first.size * row, first=0, step=0, **where)
             made.launch(fill, 1, 2, powers)
             scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **where)
             made.launch(scale, 0, powers, 3)
