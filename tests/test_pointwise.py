@@ -397,6 +397,20 @@ def test_unhashable_and_without_truth() -> None:
 constants = pytest.mark.parametrize("constant", [0, 1, -1, 5, 2**64, -(2**200) - 1, np.int8(-3)], ids=repr)
 
 
+@pytest.mark.parametrize("moduli", [97, [97, 113], 2**64, 2**89 - 1], ids=repr)
+def test_a_constant_leaves_its_operand(device: str, moduli: Any) -> None:
+    """Also of a single polynomial of one limb, whose constant coefficient is one entry of its array."""
+    R = Ring(8, moduli)
+    a = R([5, 1])
+    before = host(a.data).copy()
+    for domain in ("coef", "eval") if R.has_eval else ("coef",):
+        x = a if domain == "coef" else a.ntt()
+        kept = host(x.data).copy()
+        assert x + 7 == R([12, 1]) and x - 7 == R([-2, 1]) and 7 - x == R([2, -1])
+        assert (host(x.data) == kept).all()
+    assert (host(a.data) == before).all()
+
+
 @constants
 @pytest.mark.parametrize("domain", ["coef", "eval"])
 @few_transforms
