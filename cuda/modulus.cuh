@@ -63,6 +63,18 @@ PG_DEVICE u64 shoup_quotient(const Modulus &m, u64 w) {
     return divide(m, w << m.shift, 0, r);
 }
 
+// The product modulo p = 2^64 - 2^32 + 1, where 2^64 = 2^32 - 1 and 2^96 = -1: low + (2^32 - 1) h_0 - h_1 of the
+// halves h_0, h_1 of the high word. A borrow or a carry of 2^64 is 2^32 - 1 too; neither correction wraps again.
+constexpr u64 GOLDILOCKS = 0xffffffff00000001, GOLDILOCKS_WRAP = 0xffffffff;
+PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
+    const u64 low = x * y, high = __umul64hi(x, y), h1 = high >> 32, h0 = (u32)high * GOLDILOCKS_WRAP;
+    u64 r = low - h1;
+    if (low < h1) r -= GOLDILOCKS_WRAP;
+    r += h0;
+    if (r < h0) r += GOLDILOCKS_WRAP;
+    return r >= GOLDILOCKS ? r - GOLDILOCKS : r;
+}
+
 // Barrett's product for q < 2^62 (docs/math.md): the estimated quotient is at most 2 too small.
 PG_DEVICE u64 barrett_product(const Modulus &m, u64 x, u64 y) {
     u64 low = x * y, high = __umul64hi(x, y);

@@ -9,6 +9,7 @@ enum { ADD, SUB, NEG, MUL, MUL_ADD };
 
 // For q <= 2^32 the quotient of a product, taken from its high half, is at most 1 too small.
 template <class T> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
+    if (sizeof(T) == 8 && m.q == GOLDILOCKS) return goldilocks_product(a, b);
     if (sizeof(T) == 8) return m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
     const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
     return min(r, r - m.q);
@@ -59,8 +60,9 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-// y[j] = x[j] first step^j of each row; row i of x takes row i % rows of first and step. The factor is a product of two
-// powers from a table, whose row is first step^0, ... first step^(2^log_near - 1) and step^(2^log_near k), k = 0, 1, ...
+// y[j] = x[j] first step^j of each row. Rows of x and of y begin at multiples of their pitch; a row of y lies in runs
+// of 2^log_run entries, run_step apart. Row i takes row i % rows of first and step. The factor is a product of two
+// powers from a table, a row of which is first step^k for k < 2^log_near, then step^(2^log_near k) for k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
@@ -86,8 +88,8 @@ template <class T> struct ScaleParameters {
     const T *x, *powers;
     T *y;
     const Modulus *moduli;
-    u64 n, entries, rows, row;
-    u32 limbs, log_near;
+    u64 n, entries, rows, row, x_pitch, y_pitch, run_step;
+    u32 limbs, log_near, log_run;
 };
 template <class T, int WIDTH> __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
@@ -98,13 +100,14 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(256) scale_by_po
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const near = p.powers + rest(row, p.rows) * p.row, *const far = near + size;
     await_previous();
-    Item values = read<DEFAULT>((const Item *)(p.x + e));
+    Item values = read<DEFAULT>((const Item *)(p.x + row * p.x_pitch + j));
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
         const u64 at = j + i, factor = product_mod<T>(m, near[at & (size - 1)], far[at >> p.log_near]);
         values.values[i] = (T)product_mod<T>(m, values.values[i], factor);
     }
-    write<DEFAULT>((Item *)(p.y + e), values);
+    const u64 run = j >> p.log_run;
+    write<DEFAULT>((Item *)(p.y + row * p.y_pitch + run * p.run_step + (j - (run << p.log_run))), values);
 }
 
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where

@@ -34,6 +34,7 @@ from . import rns as rns
 from . import zk as zk
 from .backends import device
 from .checks import debug, verify
+from .distributed import devices
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -88,6 +89,7 @@ __all__ = [
     "concatenate",
     "debug",
     "device",
+    "devices",
     "dot",
     "einsum",
     "equal",

@@ -163,8 +163,8 @@ class Ring:
             return None
         if isinstance(self._root, tuple):
             return self._root
-        # The search for the smallest root takes as many steps as the tables have entries.
-        check_memory(table_bytes(self._n, self._moduli, self.leaf_size), self._n, self._moduli)
+        if self._root == "minimal":  # the search takes as many steps as the tables have entries
+            check_memory(table_bytes(self._n, self._moduli, self.leaf_size), self._n, self._moduli)
         order = root_order(self._n // self.leaf_size, self._kind)
         return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
 
@@ -209,7 +209,7 @@ class Ring:
 
     @cached_property
     def conversions(self) -> dict[tuple[Any, ...], Any]:
-        """Plans of conversions to other bases, and of key switches, that this ring's values have taken."""
+        """Plans of conversions to other bases, key switches and steps that this ring's values have taken."""
         return {}
 
     @cached_property

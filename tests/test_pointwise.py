@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from oracle import (
 
 import polygpu as pg
 from polygpu import Poly, Ring
+from polygpu.exact.primes import GOLDILOCKS
+from polygpu.ops.pointwise import pointwise
 
 OPERATIONS = {
     "add": (Poly.add, lambda R, x, y: (x + y) % R.modulus),
@@ -409,6 +412,19 @@ def test_a_constant_leaves_its_operand(device: str, moduli: Any) -> None:
         assert x + 7 == R([12, 1]) and x - 7 == R([-2, 1]) and 7 - x == R([2, -1])
         assert (host(x.data) == kept).all()
     assert (host(a.data) == before).all()
+
+
+def test_products_modulo_goldilocks_carry(device: str) -> None:
+    """Words at which the halves of a product borrow and carry, each times each and drawn ones."""
+    q = GOLDILOCKS
+    near = [0, 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 2**63, q // 2, q - 2**32, q - 2, q - 1]
+    drawn = random.Random(4)
+    words = near + [drawn.randrange(q) for _ in range(20)]
+    R = Ring(len(words), q)
+    a = R.from_residues(there(np.array([[[x] * len(words)] for x in words], np.uint64)))
+    b = R.from_residues(there(np.array([words], np.uint64)))
+    found = host(pointwise(R.basis, "mul", a.data, b.data))
+    assert found[:, 0].tolist() == [[x * y % q for y in words] for x in words]
 
 
 @constants

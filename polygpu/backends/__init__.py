@@ -7,7 +7,7 @@ canonical residues, an `out` of the result's shape that may be an operand itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -27,6 +27,7 @@ from ..plans.sampling import Sampler
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
 Done = Any  # what a backend did, in a form of its own
+Mark = Any  # a moment in the work of a device
 
 
 class Memory(Protocol):
@@ -70,6 +71,20 @@ class Memory(Protocol):
 
         Given the arrays on which f works, by the numbers that errors name them by, what repeats it takes
         others in their place and returns nothing.
+        """
+
+    def mark(self) -> Mark:
+        """The moment at which the work that the current stream has so far is done."""
+
+    def await_marks(self, marks: Iterable[Mark]) -> None:
+        """What is queued from now on begins after these moments, of any devices of this kind."""
+
+    def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
+        """Copy x, which lies here, into an array of its shape on any device of this kind.
+
+        After these moments, beside the current stream's work; returns the moment at which it is done. Until
+        then both arrays live and stay as they are. Their last axis is dense. Copies to one device follow each
+        other.
         """
 
     def is_recording(self) -> bool:
@@ -149,7 +164,8 @@ class Backend(Arithmetic, Protocol):
         """Entry j of each row times first step^j; out may be x.
 
         first, step: arrays (*, rows, 1) of residues, whose number of items divides that of x: item i of x has
-        item i modulo that number.
+        item i modulo that number. Where items have one row they may lie apart, and out may be
+        (items, 1, runs, n / runs) with runs apart, of a power of two of entries.
         """
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
@@ -309,6 +325,14 @@ def check_gpu(index: int) -> None:
 
     if reason := absence(index):
         raise BackendUnavailable(reason)
+
+
+def gpu_names() -> list[str]:
+    """The devices that are GPUs; BackendUnavailable where none answers."""
+    from .cuda import count
+
+    check_gpu(0)
+    return [f"cuda:{i}" for i in range(count())]
 
 
 @cache

@@ -224,7 +224,10 @@ class CpuBackend(HostMemory):
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         """See Backend."""
-        self._native_basis(basis).scale_by_powers(x, first, step, out)
+        dense = out if out.flags.c_contiguous and out.shape == x.shape else np.empty(x.shape, x.dtype)
+        self._native_basis(basis).scale_by_powers(np.ascontiguousarray(x), first, step, dense)
+        if dense is not out:
+            out[...] = dense.reshape(out.shape)
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """See Backend."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cmath
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from math import prod
@@ -253,6 +253,16 @@ class HostMemory:
     def device_scope(self) -> AbstractContextManager[Any]:
         """See Backend."""
         return nullcontext()
+
+    def mark(self) -> None:
+        """See Backend; work here is done when its call returns."""
+
+    def await_marks(self, marks: Iterable[Any]) -> None:
+        """See Backend."""
+
+    def send(self, x: Array, target: Array, after: Iterable[Any]) -> None:
+        """See Backend."""
+        target[...] = x
 
 
 class ReferenceBackend(HostMemory):

@@ -49,6 +49,7 @@ class WideArithmetic:
         self.to_host, self.from_host, self.constant = home.to_host, home.from_host, home.constant
         self.address, self.device_scope, self.capture = home.address, home.device_scope, home.capture
         self.empty, self.again, self.is_recording = home.empty, home.again, home.is_recording
+        self.mark, self.await_marks, self.send = home.mark, home.await_marks, home.send
         self._core = get_backend("cpu")
 
     @_on_host

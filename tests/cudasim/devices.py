@@ -38,6 +38,15 @@ def set_current(device: int) -> None:
     _state.device = device
 
 
+def enable_peer(device: int) -> None:
+    """Let the current card reach the memory of another."""
+    card(device)
+    pairs = _state.__dict__.setdefault("peers", set())
+    if (current(), device) in pairs:
+        raise CUDARuntimeError(704, "cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
+    pairs.add((current(), device))
+
+
 class Device:
     """Stands for `cupy.cuda.Device`."""
 

@@ -359,6 +359,25 @@ def _module(name: str, **members: Any) -> ModuleType:
     return module
 
 
+def memory_copy(
+    target: int, target_pitch: int, source: int, pitch: int, width: int, height: int, kind: int, stream: int
+) -> None:
+    """Stands for `cupy.cuda.runtime.memcpy2DAsync`."""
+
+    def rows(address: int, step: int) -> np.ndarray[Any, Any]:
+        if step < width:
+            raise streams.CUDARuntimeError(
+                12, f"cudaErrorInvalidPitchValue: {step} for rows of {width} bytes"
+            )
+        found = memory.bytes_at(address, (height - 1) * step + width)
+        return np.lib.stride_tricks.as_strided(found, (height, width), (step, 1))
+
+    if width and height:
+        to, of = rows(target, target_pitch), rows(source, pitch)
+        cards = memory.card_of(source), memory.card_of(target)
+        streams.of_pointer(stream).copy(lambda: np.copyto(to, of), cards)
+
+
 def _build() -> ModuleType:
     pool = MemoryPool()
     runtime = _module(
@@ -369,6 +388,10 @@ def _build() -> ModuleType:
         free=lambda address: None,
         getDeviceProperties=lambda device: devices.card(device).properties(),
         deviceSynchronize=lambda: None,
+        deviceCanAccessPeer=lambda device, peer: int(device != peer),
+        deviceEnablePeerAccess=devices.enable_peer,
+        memcpyDefault=4,
+        memcpy2DAsync=memory_copy,
         runtimeGetVersion=lambda: 12080,
         driverGetVersion=lambda: 12080,
         streamCaptureModeThreadLocal=1,

@@ -105,6 +105,11 @@ def bytes_at(address: int, size: int) -> np.ndarray:
     raise GuardError(f"{size} bytes at {address:#x} are not within one allocation of device memory")
 
 
+def card_of(address: int) -> int:
+    """The card in whose memory an address is."""
+    return next(a.device for a in list(_live.values()) if a.ptr <= address < a.ptr + a.size)
+
+
 def live_bytes(device: int) -> int:
     return sum(a.size for a in list(_live.values()) if a.device == device)
 

@@ -1,4 +1,8 @@
-"""Streams, events and graphs. Work runs at once, in the order of its calls; a captured stream records it."""
+"""Streams, events and graphs. Work runs at once, in the order of its calls; a captured stream records it.
+
+Copies between cards are the exception: they run when work on one of the two waits for them. A missing wait
+then shows, before the target is read and before the source is written again.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,12 @@ KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _graphs: dict[int, Graph] = {}  # those of the runtime's functions, by handle
+
+
+def _current_card() -> int:
+    from .devices import current  # here: that module imports this one
+
+    return current()
 
 
 class CUDARuntimeError(RuntimeError):
@@ -43,8 +53,21 @@ class Graph:
             action()
 
 
+class Copy:
+    """A copy between two cards that runs when work on one of them waits for it."""
+
+    def __init__(self, action: Action, cards: tuple[int, int]) -> None:
+        self._action: Action | None = action
+        self.cards = cards
+
+    def run(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+
 class Stream:
-    """A CUDA stream that is always up to date."""
+    """A CUDA stream that is always up to date, but for its copies."""
 
     null: Stream
 
@@ -54,6 +77,25 @@ class Stream:
         self.non_blocking = non_blocking
         self._capture: Graph | None = None
         self._outer: list[Stream] = []
+        self._copies: list[Copy] = []
+        self._home = 0 if null else _current_card()
+
+    def copy(self, action: Action, cards: tuple[int, int]) -> None:
+        """Copy from one card to another when something waits for it."""
+        self._refuse_capture("cudaMemcpy2DAsync")
+        self._copies.append(Copy(action, cards))
+        if self.ptr == 0:
+            self._run_copies()
+
+    def _card(self) -> int:
+        """The first stream is the current card's."""
+        return _current_card() if self.ptr == 0 else self._home
+
+    def _run_copies(self) -> None:
+        with one_at_a_time:
+            for copy in self._copies:
+                copy.run()
+        self._copies.clear()
 
     def __enter__(self) -> Stream:
         self._outer.append(current_stream())
@@ -79,6 +121,7 @@ class Stream:
 
     def synchronize(self) -> None:
         self._refuse_capture("cudaStreamSynchronize")
+        self._run_copies()
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
@@ -87,6 +130,7 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         """A stream that waits for an event of a captured stream takes part in the capture."""
+        event.run_copies(lambda copy: self._card() in copy.cards)
         if event._capture is not None:
             self._capture = event._capture
 
@@ -130,9 +174,11 @@ class Event:
         self.ptr = next(_addresses)
         self._time: float | None = None
         self._capture: Graph | None = None
+        self._copies: tuple[Copy, ...] = ()
 
     def record(self, stream: Stream | None = None) -> None:
         self._capture = (stream or current_stream())._capture
+        self._copies = tuple((stream or current_stream())._copies)
         self._time = time.perf_counter()
 
     @property
@@ -142,6 +188,13 @@ class Event:
 
     def synchronize(self) -> None:
         current_stream()._refuse_capture("cudaEventSynchronize")
+        self.run_copies()
+
+    def run_copies(self, chosen: Callable[[Copy], bool] = lambda copy: True) -> None:
+        """Run the copies before it, or some of them."""
+        with one_at_a_time:
+            for copy in filter(chosen, self._copies):
+                copy.run()
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:

@@ -27,6 +27,38 @@ in_every_order = pytest.mark.parametrize(
 )
 
 
+# ---- copies between cards ----
+
+
+def test_a_copy_between_cards_waits_for_a_wait():
+    """It runs when work on one of its two cards waits for it, no sooner, and once."""
+    with simulated(devices_count=3) as cupy:
+        with cupy.cuda.Device(1):
+            source = cupy.asarray(np.arange(12, dtype=np.uint64).reshape(3, 4))
+            lane = cupy.cuda.Stream(non_blocking=True)
+        with cupy.cuda.Device(2):
+            target = cupy.zeros((3, 8), np.uint64)
+        copy = cupy.cuda.runtime.memcpy2DAsync
+        copy(target.data.ptr, 64, source.data.ptr + 16, 32, 16, 3, cupy.cuda.runtime.memcpyDefault, lane.ptr)
+        with cupy.cuda.Device(1):
+            done = lane.record()
+        cupy.cuda.get_current_stream().wait_event(done)  # of a third card
+        assert not target.get().any()
+        with cupy.cuda.Device(2):
+            cupy.cuda.get_current_stream().wait_event(done)
+        expected = np.zeros((3, 8), np.uint64)
+        expected[:, :2] = source.get()[:, 2:]
+        assert (target.get() == expected).all()
+        source.fill(0)
+        done.synchronize()
+        assert (target.get() == expected).all()
+        with pytest.raises(RuntimeError, match="Pitch"):
+            copy(target.data.ptr, 8, source.data.ptr, 32, 16, 3, cupy.cuda.runtime.memcpyDefault, lane.ptr)
+        cupy.cuda.runtime.deviceEnablePeerAccess(1)
+        with pytest.raises(RuntimeError, match="already"):
+            cupy.cuda.runtime.deviceEnablePeerAccess(1)
+
+
 # ---- right kernels ----
 
 

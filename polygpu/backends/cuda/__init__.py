@@ -3,13 +3,13 @@
 Nothing here synchronises, and temporaries come from CuPy's pool. Other packages import what `__all__` names.
 """
 
-from .device import absence, describe
+from .device import absence, count, describe
 from .fft import Fft
 from .integers import Integers
 from .lattice import Lattice
 from .sampling import Sampling
 
-__all__ = ["CudaBackend", "absence", "describe"]
+__all__ = ["CudaBackend", "absence", "count", "describe"]
 
 
 class CudaBackend(Lattice, Fft, Integers, Sampling):

@@ -47,8 +47,8 @@ SCALE = Struct(
     _FILE,
     "ScaleParameters<u64>",
     ("x powers y moduli", POINTER),
-    ("n entries rows row", U64),
-    ("limbs log_near", U32),
+    ("n entries rows row x_pitch y_pitch run_step", U64),
+    ("limbs log_near log_run", U32),
 )
 PERMUTE = Struct(
     _FILE,
@@ -148,8 +148,16 @@ class Pointwise(Launcher):
         if not out.size:
             return
         n, size = x.shape[-1], x.dtype.itemsize
-        width = _width(basis, n, (self.address(x) | self.address(out)) % ALIGNMENT == 0)
-        log_near = min(_LOG_NEAR_POWERS, (n - 1).bit_length() + 1 >> 1)  # as many of both kinds where n is small
+        pitches = x_pitch, y_pitch = [
+            n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)
+        ]  # of several rows an item arrays are dense
+        runs = out.ndim > x.ndim
+        run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
+        places = self.address(x) | self.address(out) | x_pitch | y_pitch | run_step
+        width = _width(basis, run, places % ALIGNMENT == 0)
+        log_near = min(
+            _LOG_NEAR_POWERS, (n - 1).bit_length() + 1 >> 1
+        )  # as many of both kinds where n is small
         row = (1 << log_near) + -(-n >> log_near)
 
         def recipe() -> Recipe:
@@ -159,11 +167,22 @@ class Pointwise(Launcher):
             powers = made.temporary(first.size * row * size)
             fill = fill_powers_launch(basis, first.size * row, first=0, step=0, **where)
             made.launch(fill, 1, 2, powers)
-            scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **where)
+            log_run = run.bit_length() - 1 if runs else 63
+            steps = {"x_pitch": x_pitch // size, "y_pitch": y_pitch // size, "run_step": run_step // size}
+            steps |= {"log_run": log_run}
+            scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **steps, **where)
             made.launch(scale, 0, powers, 3)
             return made
 
-        self.run(basis.handles, ("powers", width, x.shape, first.shape), recipe, x, first, step, out)
+        self.run(
+            basis.handles,
+            ("powers", width, x.shape, first.shape, *pitches, run, run_step),
+            recipe,
+            x,
+            first,
+            step,
+            out,
+        )
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""

@@ -1,0 +1,328 @@
+"""Transforms and products on several GPUs of one host, beside one GPU, in one process.
+
+    python -m benchmarks.distributed [--quick] [--huge] [--results DIR] [--log-heights K ...]
+
+Times are those of the host's clock, from idle devices to idle devices, of calls that are queued one after the
+other; results are new arrays. A transform is right when it equals that of one GPU, which `benchmarks.gpu`
+checks. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. --huge: 2^33 points of a
+60-bit prime, which no single GPU holds, checked at 45 random points by Horner's rule. --log-heights:
+transforms by columns of 2^K points, whose times are printed and not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from time import perf_counter_ns, sleep
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu.backends.reference import reverse_bits
+from polygpu.distributed import Devices, Divided
+from polygpu.exact.primes import GOLDILOCKS
+
+from .harness import RESULTS, Case, Machine, gpu_machine, measure, record, release
+from .tables import Line, LineKind
+
+DEGREES, QUICK = (2**26, 2**28, 2**30), (2**20,)
+PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # of a batch of products, both operands apart
+HUGE, HUGE_POINTS, HUGE_ROW = 2**33, 45, 2**20
+REST_S = 0.5
+ONE = "forward on one GPU"
+
+
+class AllGpus:
+    """A timer: the host's clock around work on all GPUs."""
+
+    warm_up_ns, total_ns = 1e7, 1e8
+
+    def __init__(self, count: int) -> None:
+        import cupy
+
+        self._cupy, self._count = cupy, count
+
+    def wait(self) -> None:
+        for i in range(self._count):
+            self._cupy.cuda.Device(i).synchronize()
+
+    def rest(self) -> None:
+        self.wait()
+        sleep(REST_S)
+
+    def elapsed(self, run: Callable[[], Any], loops: int) -> float:
+        self.wait()
+        start = perf_counter_ns()
+        for _ in range(loops):
+            run()
+        self.wait()
+        return perf_counter_ns() - start
+
+    def machine(self) -> Machine:
+        return {**gpu_machine(self._cupy), "gpus": self._count}
+
+
+def ring_of(n: int, bits: int) -> pg.Ring:
+    """Goldilocks (64 bits), cyclic, or the largest prime of that size; a root that needs no search."""
+    if bits == 64:
+        return pg.Ring(n, GOLDILOCKS, kind="cyclic", root="generator")
+    return pg.Ring(n, pg.ntt_primes(n, bits)[0], root="generator")
+
+
+def ends(values: pg.Poly | Divided) -> NDArray[Any]:
+    """The first and last residues of each device's part, in host memory."""
+    parts = (values.data,) if isinstance(values, pg.Poly) else values.data
+    found = [part[..., at] for part in parts for at in (slice(0, 512), slice(-512, None))]
+    return np.concatenate([np.asarray(x.get()).ravel() for x in found])
+
+
+def same(found: Divided, whole: pg.Poly) -> bool:
+    """Whether the parts, in natural order, are the runs of a value on the first GPU."""
+    size = whole.ring.n // len(found.devices)
+    group = Devices(found.devices)
+    return all(
+        bool((group.place(part, 0) == whole.data[..., i * size : (i + 1) * size]).all())
+        for i, part in enumerate(found.data)
+    )
+
+
+def params(ring: pg.Ring, batch: int = 1) -> dict[str, int | str]:
+    bits = ring.moduli[0].bit_length()
+    return {"n": ring.n, "bits": bits, "limbs": 1, "batch": batch, "word_bytes": ring.dtype.itemsize}
+
+
+def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
+    ring, count = ring_of(n, bits), len(gpus)
+    with pg.device("cuda:0"):
+        whole = ring.random(seed=1)
+    expected = whole.ntt()
+    first = np.asarray(expected.data[..., :512].get()).ravel()
+    yield Case(ONE, "polygpu", params(ring), whole.ntt, lambda v: bool((v[:512] == first).all()), n, ends)
+    for order in ("transposed", "natural"):
+        a = gpus.random(ring, seed=1, order=order)
+        evaluated = a.ntt()
+        right = same(evaluated, expected)
+        name = f"forward on {count} GPUs, {order} order"
+        yield Case(name, "polygpu", params(ring), a.ntt, lambda _, right=right: right, n, ends)
+        back = evaluated.intt(order)
+        right = right and back == a
+        del back
+        name = f"inverse on {count} GPUs, {order} order"
+        yield Case(
+            name,
+            "polygpu",
+            params(ring),
+            lambda e=evaluated, o=order: e.intt(o),
+            lambda _, right=right: right,
+            n,
+            ends,
+        )
+        del a, evaluated
+        release()
+
+
+def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
+    """Each GPU sends all others their share of n / devices words of 8 bytes."""
+    import cupy
+
+    count = len(gpus)
+    share = n // count // count
+    source, target = [], []
+    for i in gpus.each():
+        source.append(
+            cupy.arange(i * count * share, (i + 1) * count * share, dtype=cupy.uint64).reshape(count, share)
+        )
+        target.append(cupy.zeros((count, share), cupy.uint64))
+
+    def by_copies() -> list[Any]:
+        ready = [b.mark() for b in gpus.backends]
+        done = [
+            gpus.backends[i].send(source[i][j], target[j][i], (ready[i], ready[j]))
+            for i, j in product(range(count), repeat=2)
+            if i != j
+        ]
+        for b in gpus.backends:
+            b.await_marks(done)
+        return target
+
+    def verify(_: Any) -> bool:
+        return all(
+            int(target[j][i][0]) == (i * count + j) * share
+            and int(target[j][i][-1]) == (i * count + j + 1) * share - 1
+            for i, j in product(range(count), repeat=2)
+            if i != j
+        )
+
+    def values(parts: list[Any]) -> NDArray[Any]:
+        return np.concatenate([x[:, :512].get().ravel() for x in parts])
+
+    shape: dict[str, int | str] = {"n": n, "bits": 64, "limbs": 1, "batch": 1, "word_bytes": 8}
+    work = share * (count - 1)  # words that each GPU sends
+    yield Case(f"exchange among {count} GPUs", "polygpu", shape, by_copies, verify, work, values)
+    for x in target:
+        with x.device:
+            x.fill(0)
+    from cupy.cuda import nccl
+
+    if not nccl.available:
+        print("NCCL: not found by CuPy", flush=True)
+        return
+    peers = nccl.NcclCommunicator.initAll(list(range(count)))
+    streams = []
+    for _ in gpus.each():
+        streams.append(cupy.cuda.Stream(non_blocking=True))
+
+    def by_nccl() -> list[Any]:
+        nccl.groupStart()
+        for i, j in product(range(count), repeat=2):
+            if i != j:
+                with cupy.cuda.Device(i):
+                    peers[i].send(source[i][j].data.ptr, share, nccl.NCCL_UINT64, j, streams[i].ptr)
+                    peers[i].recv(target[i][j].data.ptr, share, nccl.NCCL_UINT64, j, streams[i].ptr)
+        nccl.groupEnd()
+        for stream in streams:
+            stream.synchronize()
+        return target
+
+    yield Case(f"exchange among {count} GPUs", "NCCL", shape, by_nccl, verify, work, values)
+
+
+def products(gpus: Devices, bits: int) -> Iterator[Case]:
+    """A batch of products, all on one GPU or divided."""
+    n = PRODUCT_DEGREE
+    ring = pg.Ring(n, pg.ntt_primes(n, bits)[0])
+    batch = PRODUCT_BYTES // (n * ring.dtype.itemsize)
+    with pg.device("cuda:0"):
+        a, b = ring.random(batch, seed=1), ring.random(batch, seed=2)
+    expected = a * b
+    with pg.device("cpu"):
+        right = (a[:2].cpu() * b[:2].cpu()) == expected[:2].cpu()
+    yield Case(
+        "products on one GPU", "polygpu", params(ring, batch), lambda: a * b, lambda _: right, batch * n, ends
+    )
+    x, y = gpus.spread(a), gpus.spread(b)
+    right = right and (x * y).gather("cuda:0") == expected
+
+    def values(c: Any) -> NDArray[Any]:
+        return np.concatenate([ends(part) for part in c.parts])
+
+    name = f"products on {len(gpus)} GPUs"
+    yield Case(name, "polygpu", params(ring, batch), lambda: x * y, lambda _: right, batch * n, values)
+
+
+def huge(gpus: Devices) -> Iterator[Case]:
+    """A transform whose operand and result no GPU holds; values at random points by Horner's rule."""
+    n, count = HUGE, len(gpus)
+    ring = ring_of(n, 60)
+    assert ring.roots is not None
+    (q,), (root,) = ring.moduli, ring.roots
+    a = gpus.random(ring, seed=1, order="natural")
+    places = random.Random(33).sample(range(n), HUGE_POINTS)
+    points = [pow(root, 2 * reverse_bits(k, n) + 1, q) for k in places]
+    part, size = pg.Ring(HUGE_ROW, q), n // count
+    expected = [0] * HUGE_POINTS
+    for i in gpus.each():
+        rows = part.from_residues(a.data[i].reshape(-1, 1, HUGE_ROW))
+        found = rows.evaluate(np.array(points, dtype=object))  # (rows, points)
+        for p, x in enumerate(points):
+            step, total = pow(x, HUGE_ROW, q), 0
+            for value in reversed(found[:, p].tolist()):
+                total = (total * step + int(value)) % q
+            expected[p] = (expected[p] + total * pow(x, i * size, q)) % q
+    release()
+
+    def values(c: Divided) -> NDArray[Any]:
+        return np.array([int(c.data[k // size][0, k % size]) for k in places], dtype=np.uint64)
+
+    def verify(found: NDArray[Any]) -> bool:
+        return found.tolist() == expected
+
+    name = f"forward on {count} GPUs, natural order"
+    yield Case(name, "polygpu", params(ring), a.ntt, verify, n, values, samples=3)
+
+
+def by_height(gpus: Devices, n: int, bits: int, log_heights: Sequence[int]) -> None:
+    """Prints times of forward transforms by columns of other lengths."""
+    timer, ring = AllGpus(len(gpus)), ring_of(n, bits)
+    with pg.device("cuda:0"):
+        expected = ring.random(seed=1).ntt()
+    for order, k in product(("transposed", "natural"), log_heights):
+        a = gpus.random(ring, seed=1, order=order, log_height=k)
+        right = same(a.ntt(), expected)
+        timer.rest()
+        took = sorted(timer.elapsed(a.ntt, 1) for _ in range(7))
+        inverse = partial(a.ntt().intt, order)
+        back = sorted(timer.elapsed(inverse, 1) for _ in range(5))
+        print(
+            f"n = {n}, {bits} bits, {order}, columns of 2^{k}: {took[3] / 1e6:.2f} ms "
+            f"(least {took[0] / 1e6:.2f}), back {back[2] / 1e6:.2f}, {'right' if right else 'WRONG'}",
+            flush=True,
+        )
+        del a, inverse
+        release()
+
+
+def lines(count: int) -> tuple[Line, ...]:
+    """Must and measured: times are ratios to one GPU, of the exchange to NCCL."""
+    made = []
+    for way, order, times in (
+        ("forward", "transposed", 1 / 1.7),
+        ("forward", "natural", 1 / 1.25),
+        ("inverse", "transposed", None),
+        ("inverse", "natural", None),
+    ):
+        op = f"{way} on {count} GPUs, {order} order"
+        made.append(Line(op, op, "ms", None, ONE, "one GPU", times))
+    both, exchange = f"products on {count} GPUs", f"exchange among {count} GPUs"
+    return (
+        *made,
+        Line(both, both, "ms", None, "products on one GPU", "one GPU", 1 / 1.9),
+        Line(exchange, exchange, "ms", None, exchange, "NCCL", 1 / 0.7, library="NCCL"),
+    )
+
+
+KINDS = {"gpu-scale": LineKind("On several GPUs of one host", "gpu", lines(2))}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--huge", action="store_true", help="2^33 points as well")
+    parser.add_argument(
+        "--log-heights", type=int, nargs="*", default=[], help="log2 of points of columns to try"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    options = parser.parse_args(arguments)
+    gpus = pg.devices()
+    degrees = QUICK if options.quick else DEGREES
+    if options.log_heights:
+        by_height(gpus, degrees[-1], 64, options.log_heights)
+        return 0
+    groups: list[Callable[[], Iterator[Case]]] = [lambda: exchanges(gpus, degrees[-1])]
+    groups += [lambda n=n, bits=bits: transforms(gpus, n, bits) for n, bits in product(degrees, (64, 60))]
+    groups += [lambda bits=bits: products(gpus, bits) for bits in (30, 60)]
+    groups += [lambda: huge(gpus)] * options.huge
+    timer, failures = AllGpus(len(gpus)), 0
+    for group in groups:
+        try:
+            with pg.device("cpu"):
+                for case in group():
+                    row = measure(case, timer)
+                    record(row, options.results)
+                    rate = 8 * row.work / row.median if "exchange" in row.op else row.ps_per_coefficient
+                    print(f"{case}: {row.median / 1e6:.3f} ms, {rate:.2f}", flush=True)
+        except Exception as error:
+            failures += 1
+            print(f"FAILED, {type(error).__name__}: {error}", flush=True)
+        release()
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,7 @@
+"""Values on several devices of one host."""
+
+from .devices import Devices, devices
+from .divided import Divided
+from .spread import Spread
+
+__all__ = ["Devices", "Divided", "Spread", "devices"]

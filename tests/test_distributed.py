@@ -1,0 +1,279 @@
+"""Values on several devices: divided batches, limbs and coefficients, beside the same on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import needs_card, needs_compiler, simulated
+
+import polygpu as pg
+from polygpu import Ring
+from polygpu.distributed import Devices
+from polygpu.distributed.divided import layout_of
+from polygpu.exact.primes import GOLDILOCKS
+
+MODULI = {
+    "30 bits": [998244353],
+    "60 bits": [1152921504577486849],
+    "Goldilocks": [GOLDILOCKS],
+    "three limbs": [1152921504577486849, 998244353, 1125899846025217],
+}
+ORDERS = ("natural", "transposed")
+
+
+def host_devices(count: int) -> Devices:
+    return pg.devices(*["cpu"] * count)
+
+
+# ---- coefficients ----
+
+
+def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any) -> None:
+    """All that a divided value can do, beside the same on the host."""
+    with pg.device("cpu"):
+        a, b = ring.random(batch, seed=1), ring.random(batch, seed=2)
+        product, evaluated = a * b, a.ntt()
+        x, y = gpus.divide(a, order), gpus.divide(b, order)
+        assert (x.order, x.domain, x.shape, x.devices) == (order, "coef", batch, gpus.names)
+        assert x.gather() == a
+        values = x.ntt()
+        assert (values.order, values.domain, values.shape) == ("natural", "eval", batch)
+        assert (values.gather().data == evaluated.data).all()
+        runs = [np.asarray(part if isinstance(part, np.ndarray) else part.get()) for part in values.data]
+        assert (np.concatenate(runs, -1) == evaluated.data).all()  # each device has a run of the ring's order
+        for back in ORDERS:
+            assert values.intt(back).order == back and values.intt(back).gather() == a
+            assert x.reorder(back).gather() == a
+        assert (x * y).gather() == product and (x * y).order == order
+        assert (values * y).gather() == product and (values * y).domain == "eval"
+        assert (x + y - 3 * x + 5).gather() == a + b - 3 * a + 5 and (7 - x).gather() == 7 - a
+        assert (values + 7).gather() == a + 7 and (-x).gather() == -a and (x - y).gather() == a - b
+        other = "transposed" if order == "natural" else "natural"
+        assert x == gpus.divide(a, other) and x == values and x != y
+        assert gpus.divide(evaluated).gather() == evaluated
+        assert x.gather() == a, "an operand was changed"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("name", MODULI)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_coefficients_on_the_host(count: int, name: str, kind: Any, order: Any) -> None:
+    for n, batch in ((16, ()), (512, (3,)), (2048, ())):
+        check_divided(host_devices(count), Ring(n, MODULI[name], kind=kind), batch, order)
+
+
+def test_a_value_is_that_of_the_polynomial() -> None:
+    """By Horner's rule in Python ints: entry k of the runs is a(psi^(2 br(k) + 1))."""
+    ring = Ring(64, 257)
+    assert ring.roots is not None
+    a = ring.random(seed=3)
+    runs = host_devices(4).divide(a).ntt().data
+    coefficients = a.data[0].tolist()
+    for k in range(64):
+        x, expected = pow(ring.roots[0], 2 * int(f"{k:06b}"[::-1], 2) + 1, 257), 0
+        for c in reversed(coefficients):
+            expected = (expected * x + c) % 257
+        assert int(runs[k // 16][0, k % 16]) == expected
+
+
+@contextmanager
+def simulated_devices(count: int) -> Iterator[Devices]:
+    """Cards of which none is the current one: what waits on the wrong card's stream then shows."""
+    with simulated(devices_count=count + 1):
+        yield pg.devices(*(f"cuda:{i + 1}" for i in range(count)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("count", [2, 4])
+def test_coefficients_on_simulated_cards(count: int, order: Any) -> None:
+    with simulated_devices(count) as gpus:
+        check_divided(gpus, Ring(1024, MODULI["60 bits"]), (), order)
+        if count == 2:
+            check_divided(gpus, Ring(256, MODULI["three limbs"], kind="cyclic"), (2,), order)
+
+
+@needs_compiler
+def test_cards_that_are_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies go through the host's memory then, by the driver; nothing is asked for twice."""
+    with simulated_devices(2) as gpus:
+        runtime = gpus.backends[0].xp.cuda.runtime  # type: ignore[attr-defined]
+        monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda device, peer: 0)
+        monkeypatch.setattr(runtime, "deviceEnablePeerAccess", None)
+        check_divided(gpus, Ring(256, MODULI["30 bits"]), (), "natural")
+
+
+@pytest.mark.gpu
+@needs_card
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", MODULI)
+def test_coefficients_on_cards(name: str, order: Any) -> None:
+    """On all cards, or twice on one."""
+    gpus = pg.devices() if len(pg.devices()) in (2, 4, 8) else pg.devices("cuda:0", "cuda:0")
+    check_divided(gpus, Ring(2**14, MODULI[name]), (2,), order)
+    check_divided(gpus, Ring(2**20, MODULI[name]), (), order)
+
+
+def test_random_values_do_not_depend_on_the_devices() -> None:
+    ring = Ring(256, MODULI["three limbs"])
+    for count in (1, 2, 4):
+        for order in ORDERS:
+            drawn = host_devices(count).random(ring, seed=5, start=3, order=order)
+            assert drawn.order == order and drawn.gather() == ring.random(seed=5, start=3)
+    two = host_devices(2)
+    assert two.random(ring) != two.random(ring)
+    unseeded = two.random(ring, order="natural")
+    assert (unseeded.data[0] != unseeded.data[1]).any(), "devices drew the same numbers"
+
+
+def test_layouts() -> None:
+    """Every coefficient has one place, and columns are long enough for all devices."""
+    for log_n in range(2, 34):
+        for count in (1, 2, 4, 8):
+            if 1 << log_n < count**2:
+                continue
+            layout = layout_of(1 << log_n, count)
+            assert layout.height * layout.width == 1 << log_n
+            assert layout.rows * count == layout.height and layout.rows >= 1
+            assert layout.count * layout.slices * count == layout.width and layout.count >= 1
+            columns = [layout.column(d, s) for d in range(count) for s in range(layout.slices)]
+            assert columns == list(range(0, layout.width, layout.count))
+
+
+def test_what_is_refused_of_coefficients() -> None:
+    two, four = host_devices(2), host_devices(4)
+    ring = Ring(64, 257)
+    a = ring.random(seed=1)
+    x = two.divide(a)
+    with pytest.raises(pg.ParameterError, match="power of two"):
+        host_devices(3).divide(a)
+    with pytest.raises(pg.ParameterError, match="at least 16"):
+        four.divide(Ring(8, 17).random(seed=1))
+    with pytest.raises(pg.NotNTTFriendly, match=r"devices\.spread"):
+        two.divide(Ring(64, 2**64).random(seed=1))
+    with pytest.raises(pg.NotNTTFriendly):
+        two.divide(Ring.preset("ml-kem").random(seed=1))
+    with pytest.raises(pg.ParameterError, match="'natural' or 'transposed'"):
+        two.divide(a, "columns")  # type: ignore[arg-type]
+    with pytest.raises(pg.DomainError, match="intt"):
+        x.ntt().reorder("natural")
+    with pytest.raises(pg.DeviceError, match=r"devices\.divide"):
+        x + a  # type: ignore[operator]
+    with pytest.raises(pg.DeviceError, match="must be on"):
+        x + four.divide(a)
+    with pytest.raises(pg.RingMismatch):
+        x * two.divide(Ring(64, 641).random(seed=1))
+    with pytest.raises(pg.NotAnInteger):
+        x + 1.5  # type: ignore[operator]
+    with pytest.raises(pg.ParameterError, match="start"):
+        two.random(ring, seed=1, start=-1)
+    with pytest.raises(pg.RingMismatch):
+        two.divide([1, 2])  # type: ignore[arg-type]
+
+
+# ---- batches and limbs ----
+
+
+@contextmanager
+def some_devices(kind: str, count: int) -> Iterator[Devices]:
+    if kind == "cpu":
+        yield host_devices(count)
+    else:
+        with simulated_devices(count) as gpus:
+            yield gpus
+
+
+kinds = pytest.mark.parametrize("kind", ["cpu", pytest.param("simulated", marks=needs_compiler)])
+
+
+@kinds
+def test_batches(kind: str) -> None:
+    ring = Ring(64, MODULI["three limbs"])
+    a, b, c = (ring.random(batch, seed=i) for i, batch in enumerate([(5, 2), (5, 1), ()]))
+    with some_devices(kind, 3) as gpus:
+        x, y, z = gpus.spread(a), gpus.spread(b), gpus.spread(c, "copies")
+        assert [part.shape for part in x.parts] == [(1, 2), (2, 2), (2, 2)]
+        assert [part.device for part in x.parts] == list(gpus.names)
+        assert x.shape == (5, 2) and x.axis == "batch" and x.devices == gpus.names
+        with pg.device("cpu"):
+            assert (x * y).gather() == a * b and (x + z).gather() == a + c and (z - x).gather() == c - a
+            assert (x.ntt() * y).gather() == a * b and (x.ntt() * y).domain == "eval"
+            assert (3 - x * 2).gather() == 3 - a * 2 and (-x).ntt().intt().gather() == -a
+            assert x.map(lambda p: p.rescale()).gather() == a.rescale()
+            assert x.map(lambda p, q: p.automorphism(5) * q, z).gather() == a.automorphism(5) * c
+            assert z.gather() == c and gpus.spread(a[:1]).gather() == a[:1]
+            assert x == x.ntt() and x != x + 1
+
+
+@kinds
+def test_limbs(kind: str) -> None:
+    ring = Ring(64, pg.ntt_primes(64, 30, 4) + pg.ntt_primes(64, 60, 1))
+    a, b = ring.random(seed=1), ring.random(3, seed=2)
+    with some_devices(kind, 2) as gpus:
+        x, y = gpus.spread(a), gpus.spread(b, "limbs")
+        assert [len(part.ring.moduli) for part in x.parts] == [2, 3] and x.ring == ring
+        with pg.device("cpu"):
+            assert (x * y).gather() == a * b and (x.ntt() + y).gather() == a + b
+            assert x.ntt().gather() == a and x.ntt().gather().domain == "eval"
+            assert (x - 2**80).gather() == a - 2**80
+
+
+def test_what_is_refused_of_batches_and_limbs() -> None:
+    two = host_devices(2)
+    ring = Ring(64, [257, 641])
+    a, single = ring.random((4, 3), seed=1), ring.random(seed=2)
+    x = two.spread(a)
+    with pytest.raises(pg.DeviceError, match="copies"):
+        x + single  # type: ignore[operator]
+    with pytest.raises(pg.ParameterError, match="x has none"):
+        two.spread(single, "batch")
+    with pytest.raises(pg.ParameterError, match="2 moduli for 3 devices"):
+        host_devices(3).spread(single, "limbs")
+    with pytest.raises(pg.ParameterError, match="'batch', 'limbs' or 'copies'"):
+        two.spread(a, "rows")  # type: ignore[arg-type]
+    with pytest.raises(pg.ParameterError, match="spread both in one way"):
+        x + two.spread(a, "limbs")
+    for other in (a[0], a[:1], a[:3]):
+        with pytest.raises(pg.ParameterError, match="first axis"):
+            x + two.spread(other)
+    with pytest.raises(pg.ParameterError, match="first axis"):
+        x + two.spread(a[None], "copies")
+    with pytest.raises(pg.DeviceError, match="must be on"):
+        x + host_devices(4).spread(a)
+    with pytest.raises(pg.RingMismatch):
+        x + two.spread(Ring(64, 257).random((4, 3), seed=1))
+    with pytest.raises(pg.ParameterError, match="must stay"):
+        x.map(lambda p: p.sum(0))
+    with pytest.raises(pg.ParameterError, match="other limbs"):
+        two.spread(single).map(lambda p: p.restrict(p.ring[:1]) if len(p.ring.moduli) > 1 else ring(1))
+    with pytest.raises(pg.RingMismatch):
+        x.map(lambda p: 1)  # type: ignore[arg-type, return-value]
+    with pytest.raises(pg.NotAnInteger):
+        x * 0.5  # type: ignore[operator]
+
+
+def test_devices() -> None:
+    with pytest.raises(pg.DeviceError, match="GPUs and the host"), simulated(devices_count=1):
+        pg.devices("cuda:0", "cpu")
+    with pytest.raises(pg.DeviceError, match="must be"):
+        pg.devices("tpu")
+    assert host_devices(2) == host_devices(2) != host_devices(3) and len(host_devices(2)) == 2
+    assert repr(host_devices(2)) == "devices('cpu', 'cpu')"
+    with simulated(devices_count=2):
+        assert pg.devices().names == ("cuda:0", "cuda:1")
+
+
+def test_a_root_that_needs_no_search_needs_no_tables() -> None:
+    """Rings too large for tables: four steps need the root alone."""
+    q = pg.ntt_primes(2**40, 60)[0]
+    ring = Ring(2**40, q, root="generator")
+    assert ring.roots is not None and pow(ring.roots[0], 2**40, q) == q - 1
+    with pytest.raises(pg.TablesTooLarge):
+        _ = ring.transform
+    with pytest.raises(pg.TablesTooLarge):
+        _ = Ring(2**40, q).roots
