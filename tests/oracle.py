@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from functools import cache, partial
 from typing import Any
 
@@ -197,6 +198,7 @@ def in_domain(poly: Poly, domain: str) -> Poly:
     return poly.ntt() if domain == "eval" else poly.intt()
 
 
+BYTE_ORDER = "<" if sys.byteorder == "little" else ">"
 LAYOUTS = {
     "transposed": lambda x: np.ascontiguousarray(x.T).T,
     "Fortran": np.asfortranarray,
@@ -208,6 +210,7 @@ LAYOUTS = {
     "unaligned, other byte order": lambda x: np.frombuffer(
         b"?" + x.astype(x.dtype.newbyteorder()).tobytes(), x.dtype.newbyteorder(), offset=1
     ).reshape(x.shape),
+    "order of bytes by name": lambda x: x.view(x.dtype.newbyteorder(BYTE_ORDER)),
     "subclass": lambda x: x.view(np.recarray),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from devices import CARDS, backend, host, on, shares_memory, sized, there
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import everywhere
+from oracle import BYTE_ORDER, everywhere
 
 import polygpu as pg
 from polygpu import fft
@@ -331,6 +331,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "part of longer rows": lambda x: np.pad(x, [(0, 0), (0, 0), (3, 2)])[..., 3:-2],
     "unaligned": _unaligned,
     "read-only": _read_only,
+    "order of bytes by name": lambda x: x.view(x.dtype.newbyteorder(BYTE_ORDER)),
     "subclass": lambda x: x.copy().view(type("Array", (np.ndarray,), {})),
 }
 

@@ -108,6 +108,21 @@ def test_one_int_is_a_constant(name: str, x: Any) -> None:
     check(R(x), fold(R, [-3]), batch=())
 
 
+TESTED_APART = ("read-only", "order of bytes by name", "subclass")
+
+
+@over(FEW, devices=["cpu"])
+def test_an_order_of_bytes_by_name_is_the_machines(name: str) -> None:
+    """As zarr's arrays have it: the dtype equals the residues', and the memory is shared."""
+    R = ring(name)
+    a = R.random(2, seed=1)
+    data = LAYOUTS["order of bytes by name"](a.data)
+    assert data.dtype == a.data.dtype and data.dtype.byteorder != a.data.dtype.byteorder
+    b = R.from_residues(data)
+    assert np.shares_memory(b.data, data)
+    assert b * b == a * a and b + 1 == a + 1 and (-b).to_bigints().tolist() == (-a).to_bigints().tolist()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint32, np.int8])
 @over(FEW, devices=["cpu"])
@@ -190,7 +205,7 @@ def test_residues_of_the_evaluation_domain(name: str) -> None:
 
 
 OTHER_DATA = {
-    **{name: layout for name, layout in LAYOUTS.items() if name not in ("read-only", "subclass")},
+    **{name: layout for name, layout in LAYOUTS.items() if name not in TESTED_APART},
     "other dtype": lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x.astype(object),
     "object": lambda x: x.astype(object),
     "lists": lambda x: x.tolist(),

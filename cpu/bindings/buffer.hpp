@@ -12,6 +12,8 @@
 
 namespace pg {
 
+constexpr bool LITTLE_ENDIAN_BYTES = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
 // What an object must offer
 template <class A> constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
 template <> inline constexpr int ACCESS<Numbers> = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
@@ -54,10 +56,12 @@ class Buffer {
             if (view_.strides[i] % view_.itemsize) return false;
         return true;
     }
-    // In the machine's order of bytes. Source: format characters of Python's struct. Without a format: bytes.
+    // In the machine's order of bytes, named or not. Source: format characters of Python's struct. Without a format:
+    // bytes.
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;
+        if (*format == (LITTLE_ENDIAN_BYTES ? '<' : '>')) ++format;
         const char letter = format[1] ? '\0' : *format;
         if (letter && std::strchr("BHILQ", letter)) return Kind::unsigned_integer;
         if (letter && std::strchr("bhilq", letter)) return Kind::signed_integer;
