@@ -7,12 +7,16 @@
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
 
+// What the moduli of a launch have in common: up to 62 bits, or Goldilocks alone, or neither.
+enum Moduli { SHORT, ONLY_GOLDILOCKS, ANY };
 // For q <= 2^32 the quotient of a product, taken from its high half, is at most 1 too small.
-template <class T> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
-    if (sizeof(T) == 8 && m.q == GOLDILOCKS) return goldilocks_product(a, b);
-    if (sizeof(T) == 8) return m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
-    const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
-    return min(r, r - m.q);
+template <class T, int MODULI = ANY> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
+    if (sizeof(T) == 4) {
+        const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
+        return min(r, r - m.q);
+    }
+    if (MODULI == ONLY_GOLDILOCKS || (MODULI == ANY && m.q == GOLDILOCKS)) return goldilocks_product(a, b);
+    return MODULI == SHORT || m.bits <= 62 ? barrett_product(m, a, b) : mul_mod(m, a, b);
 }
 
 template <class T, int OP> PG_DEVICE u64 apply(const Modulus &m, u64 a, u64 b, u64 c) {
@@ -91,23 +95,38 @@ template <class T> struct ScaleParameters {
     u64 n, entries, rows, row, x_pitch, y_pitch, run_step;
     u32 limbs, log_near, log_run;
 };
-template <class T, int WIDTH> __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
+// A block of threads takes CHUNKS * 256 * WIDTH neighbours; where CHUNKS > 1, of one row. Then a thread's near powers
+// are the same in all chunks, since 2^log_near divides 256 * WIDTH.
+template <class T, int WIDTH, int CHUNKS, int MODULI>
+__global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> p) {
     using Item = Neighbours<T, WIDTH>;
+    constexpr u32 STEP = 256 * WIDTH;
     start_next(starts_early());
-    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH;
-    if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n, size = 1ull << p.log_near;
+    const u64 first = (u64)blockIdx.x * (CHUNKS * STEP) + (CHUNKS == 1 ? threadIdx.x * WIDTH : 0);
+    if (first >= p.entries) return;
+    const u64 row = quotient(first, p.n), size = 1ull << p.log_near;
+    const u64 start = first - row * p.n + (CHUNKS == 1 ? 0 : threadIdx.x * WIDTH);
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const near = p.powers + rest(row, p.rows) * p.row, *const far = near + size;
+    const T *const x = p.x + row * p.x_pitch;
+    T *const y = p.y + row * p.y_pitch;
     await_previous();
-    Item values = read<DEFAULT>((const Item *)(p.x + row * p.x_pitch + j));
+    Item chunks[CHUNKS];
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) {
-        const u64 at = j + i, factor = product_mod<T>(m, near[at & (size - 1)], far[at >> p.log_near]);
-        values.values[i] = (T)product_mod<T>(m, values.values[i], factor);
+    for (int k = 0; k < CHUNKS; ++k) chunks[k] = read<DEFAULT>((const Item *)(x + start + k * STEP));
+    u64 powers[WIDTH];
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) powers[i] = near[(start + i) & (size - 1)];
+#pragma unroll
+    for (int k = 0; k < CHUNKS; ++k) {
+        const u64 j = start + k * STEP, run = j >> p.log_run;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            const u64 factor = product_mod<T, MODULI>(m, powers[i], far[(j + i) >> p.log_near]);
+            chunks[k].values[i] = (T)product_mod<T, MODULI>(m, chunks[k].values[i], factor);
+        }
+        write<DEFAULT>((Item *)(y + run * p.run_step + (j - (run << p.log_run))), chunks[k]);
     }
-    const u64 run = j >> p.log_run;
-    write<DEFAULT>((Item *)(p.y + row * p.y_pitch + run * p.run_step + (j - (run << p.log_run))), values);
 }
 
 // Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where

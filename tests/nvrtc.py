@@ -135,8 +135,13 @@ def entrywise_launches() -> Iterator[Launch]:
             yield pointwise.permute_launch(basis, permutation, width, 64, **values)
         values = blank(pointwise.FILL_POWERS, "entries limbs")
         yield pointwise.fill_powers_launch(basis, 64, **values)
-        for width in (1, ALIGNMENT // basis.dtype.itemsize):
-            yield pointwise.scale_launch(basis, width, 64, **blank(pointwise.SCALE, "entries limbs"))
+        values = blank(pointwise.SCALE, "n entries limbs")
+        kinds = (
+            (basis, basis_of((MODULI[5],)), basis_of((GOLDILOCKS,))) if basis.dtype == np.uint64 else (basis,)
+        )
+        for moduli, n in product(kinds, (64, 1 << 14)):
+            for width in (1, ALIGNMENT // basis.dtype.itemsize):
+                yield pointwise.scale_launch(moduli, width, n, n=n, **values)
         gadget = Gadget(basis, None, 4, 2)
         named = "n entries digits"
         yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))

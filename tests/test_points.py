@@ -14,6 +14,7 @@ from oracle import draw, every_ring, ring, value_at
 
 import polygpu as pg
 from polygpu import Ring, ntt_primes
+from polygpu.exact.primes import GOLDILOCKS
 from polygpu.ops import points
 from polygpu.plans.basis import basis_of
 from polygpu.testing import polys, rings
@@ -107,11 +108,21 @@ def test_points_that_are_no_integers(at: Any) -> None:
     "n, items, pairs",
     cpu=[(1, 1, 1), (3, 2, 1), (511, 4, 2), (513, 3, 3), (4096, 2, 1), (0, 1, 1), (8, 0, 1)],
     reference=[(5, 4, 2)],
-    simulated=[(1, 1, 1), (7, 6, 3), (256, 2, 1), (1028, 4, 2), (0, 1, 1), (8, 0, 1)],
+    simulated=[(1, 1, 1), (7, 6, 3), (256, 2, 1), (1028, 4, 2), (8192, 2, 2), (0, 1, 1), (8, 0, 1)],
     cuda=[(1, 1, 1), (513, 3, 3), (4096, 64, 2), (2**16, 2, 1)],
 )
 @pytest.mark.parametrize(
-    "moduli", [(2,), (97,), (2**31 - 1, 2**32 - 5), (2**50 - 27, 2**62 - 57), (2**64,), (2**64 - 59, 3)]
+    "moduli",
+    [
+        (2,),
+        (97,),
+        (2**31 - 1, 2**32 - 5),
+        (2**50 - 27, 2**62 - 57),
+        (GOLDILOCKS,),
+        (GOLDILOCKS, 3),
+        (2**64,),
+        (2**64 - 59, 3),
+    ],
 )
 def test_factors_that_are_powers(
     device: str, n: int, items: int, pairs: int, moduli: tuple[int, ...]
@@ -146,3 +157,43 @@ def test_factors_that_are_powers(
     assert backend().to_host(out).tolist() == expected
     backend().scale_by_powers(basis, *arrays, arrays[0])
     assert backend().to_host(arrays[0]).tolist() == expected
+
+
+@sized(
+    "rows, n, runs",
+    cpu=[(4, 16, 4), (3, 64, 1)],
+    reference=[(2, 8, 4)],
+    simulated=[(4, 16, 4), (3, 64, 1), (2, 4096, 8), (2, 12, 3)],
+    cuda=[(4, 16, 4), (512, 4096, 8)],
+)
+@pytest.mark.parametrize("q", [97, GOLDILOCKS, 2**60 - 93])
+def test_factors_that_are_powers_of_parts(device: str, rows: int, n: int, runs: int, q: int) -> None:
+    """Rows that lie apart, in place, to rows that lie apart, and to runs that do."""
+    basis = basis_of((q,))
+    rng = np.random.default_rng(n)
+
+    def residues(*shape: int) -> Any:
+        return there(rng.integers(0, q, shape, np.uint64).astype(basis.dtype))
+
+    wide, first, step = residues(rows, 1, n + 16), residues(rows, 1, 1), residues(rows, 1, 1)
+    x, before = wide[..., 8 : n + 8], backend().to_host(wide).copy()
+    factors = zip(
+        backend().to_host(first).ravel().tolist(), backend().to_host(step).ravel().tolist(), strict=True
+    )
+    expected = [
+        [v * a * pow(b, j, q) % q for j, v in enumerate(row)]
+        for row, (a, b) in zip(before[:, 0, 8 : n + 8].tolist(), factors, strict=True)
+    ]
+    apart = there(np.zeros((rows, 1, n + 4), basis.dtype))
+    backend().scale_by_powers(basis, x, first, step, apart[..., :n])
+    found = backend().to_host(apart)
+    assert found[:, 0, :n].tolist() == expected and not found[..., n:].any()
+    if n % runs == 0 and n // runs & (n // runs - 1) == 0:
+        slices = there(np.zeros((runs, rows, n // runs), basis.dtype))
+        backend().scale_by_powers(basis, x, first, step, slices.transpose(1, 0, 2)[:, None])
+        assert np.concatenate(list(backend().to_host(slices)), -1).tolist() == expected
+    assert (backend().to_host(wide) == before).all()
+    backend().scale_by_powers(basis, x, first, step, x)
+    found = backend().to_host(wide)
+    assert found[:, 0, 8 : n + 8].tolist() == expected
+    assert (found[..., :8] == before[..., :8]).all() and (found[..., n + 8 :] == before[..., n + 8 :]).all()

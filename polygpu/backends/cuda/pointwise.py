@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ...exact.primes import GOLDILOCKS
 from ...plans.basis import Basis
 from ...plans.permutation import Permutation
 from .. import Array, Done, Op
@@ -25,6 +26,7 @@ from .launch import (
 )
 
 _FILE = "pointwise.cu"
+_CHUNKS = 4  # of 16 bytes, that a thread takes of a long row
 _LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8) (cuda/pointwise.cu)
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
@@ -78,10 +80,17 @@ def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
     return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
 
 
-def scale_launch(basis: Basis, width: int, entries: int, **values: int) -> Launch:
-    """Products with these powers, so many neighbours a thread."""
-    parameters = SCALE(entries=entries, limbs=basis.rows, **values)
-    return entrywise(_FILE, f"scale_by_powers<{ctype(basis)}, {width}>", entries // width, parameters)
+def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
+    """Products with these powers: so many neighbours a thread, of long rows a few times."""
+    chunks = _CHUNKS if n % (256 * width * _CHUNKS) == 0 else 1
+    moduli = "ANY"
+    if max(basis.moduli).bit_length() <= 62:
+        moduli = "SHORT"
+    elif set(basis.moduli) == {GOLDILOCKS}:
+        moduli = "ONLY_GOLDILOCKS"
+    parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
+    kernel = f"scale_by_powers<{ctype(basis)}, {width}, {chunks}, {moduli}>"
+    return entrywise(_FILE, kernel, entries // (width * chunks), parameters)
 
 
 def permute_launch(basis: Basis, p: Permutation, width: int, entries: int, **values: int) -> Launch:
