@@ -84,7 +84,7 @@ def einsum(
     key = "einsum", subscripts, *_described(arrays)
     if type(subscripts) is str and (known := _recalled(ring, key, arrays, domains, out)) is not None:
         return known
-    labels, output = _parsed(subscripts, [x.ndim - 2 for x in arrays])
+    labels, output = parsed_subscripts(subscripts, [x.ndim - 2 for x in arrays])
     return _contract(ring, arrays, domains, labels, output, out, key)
 
 
@@ -114,7 +114,7 @@ def _recalled(
 # ---- subscripts ----
 
 
-def _parsed(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
+def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
     """The labels of each operand's axes, and the result's."""
     if not isinstance(subscripts, str):
         raise ParameterError(f"subscripts: {subscripts!r} must be a text such as 'ij,jk->ik'")

@@ -1,0 +1,204 @@
+"""A product of 2^26 coefficients on processes of one machine, beside one: time, memory, a lost worker.
+
+    python -m benchmarks.dask [--log2n 26] [--parts 8] [--runs 5] [--kills 20] [--only times|kills]
+
+Operands and result lie where the row says: on the workers; in files (.npy, in the system's cache); in the
+process that asks. Memory is the most that a worker holds above what it held at rest, looked at every 20 ms,
+operands included and pages of files left out. A killed worker's process gets SIGKILL at a random moment of a
+product; its nanny starts another. Every result is compared with that of one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+from dask.distributed import Client, LocalCluster, wait
+
+import polygpu as pg
+import polygpu.dask as pd
+from polygpu import _cpu
+
+GIB = 2**30
+WORKERS = 2
+
+
+def held(pid: int) -> int:
+    """Bytes of a process that are no pages of files."""
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+
+@contextmanager
+def peaks(pids: list[int], rest: list[int]) -> Iterator[list[int]]:
+    """The most that each process holds above its rest, while the `with` runs."""
+    most, stop = [0] * len(pids), threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.02):
+            for i, pid in enumerate(pids):
+                most[i] = max(most[i], held(pid) - rest[i])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
+
+
+def timed(run: Callable[[], Any], runs: int) -> tuple[list[float], Any]:
+    """Seconds of each run, after one that is not counted, and the last result."""
+    seconds, result = [], run()
+    for _ in range(runs):
+        del result
+        start = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - start)
+    return seconds, result
+
+
+def show(name: str, seconds: list[float], reference: float | None = None, more: str = "") -> None:
+    median = statistics.median(seconds)
+    share = "" if reference is None else f", {median / reference:.2f} of one process"
+    print(f"{name}: {median:.2f} s ({min(seconds):.2f} to {max(seconds):.2f}){share}{more}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--log2n", type=int, default=26)
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--only", choices=["times", "kills"])
+    options = parser.parse_args()
+    n = 1 << options.log2n
+    R = pg.Ring(n, pg.ntt_primes(n, bits=60))
+    chunks = (-1, n // options.parts)
+    a, b = R.random(seed=1), R.random(seed=2)
+
+    one, expected = 0.0, None
+    for threads in (1, 2):
+        _cpu.set_num_threads(threads)
+        if options.only == "kills":
+            expected = a * b
+            continue
+        seconds, expected = timed(lambda: a * b, options.runs)
+        show(f"one process, {threads} threads, a * b", seconds)
+        one = min(one or seconds[0], statistics.median(seconds))
+        seconds, _ = timed(lambda: (a.ntt() * b.ntt()).intt(), options.runs)
+        show(f"one process, {threads} threads, (a.ntt() * b.ntt()).intt()", seconds)
+
+    with (
+        # A worker that comes back is killed again: Dask is not to give it up.
+        dask.config.set(
+            {
+                "distributed.deploy.lost-worker-timeout": "1h",
+                "distributed.admin.large-graph-warning-threshold": "1TB",
+            }
+        ),
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(
+            n_workers=WORKERS,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            env={"POLYGPU_NUM_THREADS": "1"},
+            silence_logs=60,
+        ) as cluster,
+        Client(cluster, direct_to_workers=True) as client,
+    ):
+        np.save(f"{folder}/a.npy", a.data)
+        np.save(f"{folder}/b.npy", b.data)
+        if options.only != "kills":
+            times(client, Path(folder), (a, b, expected), chunks, options.runs, one)
+        if options.only != "times":
+            kills(client, Path(folder), expected, chunks, options.kills)
+
+
+def times(
+    client: Client, folder: Path, values: tuple[pg.Poly, ...], chunks: Any, runs: int, one: float
+) -> None:
+    """Products with operands and result in each place."""
+    a, b, expected = values
+    R = a.ring
+    limit = 2 * 3 * R.n * 8 / WORKERS
+    pids = list(client.run(os.getpid).values())
+    rest = [held(pid) for pid in pids]
+
+    seconds, most = [], [0]
+    for _ in range(runs + 1):
+        x, y = dask.persist(*(pd.random(R, (), seed, chunks) for seed in (1, 2)))
+        wait([x, y])
+        with peaks(pids, rest) as found:
+            start = time.perf_counter()
+            c = (x * y).persist()
+            wait(c)
+            seconds.append(time.perf_counter() - start)
+        most = max(most, found)
+        assert c.compute() == expected
+        del x, y, c
+    show("on the workers", seconds[1:], one, memory(most, limit))
+
+    target = folder / "c.npy"
+
+    def through_files() -> None:
+        target.unlink(missing_ok=True)
+        product_of_files(R, folder, chunks).save(target)
+
+    with peaks(pids, rest) as most:
+        seconds, _ = timed(through_files, runs)
+    assert (np.load(target, mmap_mode="r") == expected.data).all()
+    show("from files into a file", seconds, one, memory(most, limit))
+
+    with peaks(pids, rest) as most:
+        seconds, c = timed(
+            lambda: (pd.from_poly(a, chunks) * pd.from_poly(b, chunks)).compute(), min(runs, 3)
+        )
+    assert c == expected
+    show("from this process and back", seconds, one, memory(most, limit))
+
+
+def product_of_files(R: pg.Ring, folder: Path, chunks: Any) -> pd.BlockedPoly:
+    return pd.load(folder / "a.npy", R, chunks=chunks) * pd.load(folder / "b.npy", R, chunks=chunks)
+
+
+def kills(client: Client, folder: Path, expected: pg.Poly, chunks: Any, count: int) -> None:
+    """Products in the middle of which a process is killed."""
+    right = 0
+    for i in range(count):
+        client.wait_for_workers(WORKERS, timeout=60)
+        source = random.Random(i)
+        c = product_of_files(expected.ring, folder, chunks).persist()
+        time.sleep(source.uniform(0.2, 2.2))
+        os.kill(source.choice(list(worker_pids(client))), signal.SIGKILL)
+        right += c.compute() == expected
+        del c
+    print(f"a worker killed in the middle: right {right} of {count} times")
+
+
+def memory(most: list[int], limit: float) -> str:
+    return f"; a worker holds {max(most) / GIB:.2f} GiB more than at rest (must: at most {limit / GIB:.2f})"
+
+
+def worker_pids(client: Client) -> Iterator[int]:
+    """Of the processes that compute, without a message to them."""
+    for nanny in client.cluster.workers.values():
+        if nanny.process is not None and nanny.process.pid is not None:
+            yield nanny.process.pid
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1106 @@
+"""Batches larger than a memory and polynomials of huge degree, in blocks that Dask computes.
+
+The same work runs on the cores of this process, on processes or on machines: Dask's schedulers decide where
+and when. Needs Dask: pip install "polygpu[dask]".
+
+>>> import polygpu as pg, polygpu.dask as pd
+>>> R = pg.Ring(2**10, pg.ntt_primes(2**10, bits=60))
+>>> a, b = R.random(seed=1), R.random(seed=2)
+>>> c = pd.from_poly(a, chunks=(-1, 2**8)) * pd.from_poly(b, chunks=(-1, 2**8))  # four parts each
+>>> c.compute() == a * b
+True
+
+Processes of this machine, one thread each, with Dask's own client; its dashboard (client.dashboard_link) and
+dask.distributed.progress show the work:
+
+    from dask.distributed import Client, progress
+    client = Client(n_workers=2, threads_per_worker=1, env={"POLYGPU_NUM_THREADS": "1"})
+    c = c.persist()
+    progress(c)
+
+Client("tcp://scheduler:8786") takes workers of other machines. Each computes on its current device: with
+POLYGPU_DEVICE=cuda:0 in its environment a block goes to that GPU and back. Between tasks blocks are NumPy
+arrays, which Dask sends, spills to disk and computes again where a worker is lost: every task is a function
+of its blocks.
+
+One polynomial can be divided where its ring has a complete transform. Then ntt() and intt() are four steps
+(docs/math.md, "Four steps"), each on a block: coefficients are a matrix in blocks of neighbouring columns,
+evaluated values one in blocks of neighbouring rows. Between them every block sends a piece to every other.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+
+try:
+    import dask
+    import dask.array as da
+    import zarr
+    from dask.base import DaskMethodsMixin, compute_as_if_collection, tokenize
+    from dask.highlevelgraph import HighLevelGraph
+    from dask.utils import parse_bytes
+except ImportError as error:
+    raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
+
+from . import functions
+from .arrays import as_integers
+from .backends import Array, backend, host
+from .checks import Domain, checked_batch, integer, shown
+from .errors import CoefficientError, OutputError, ParameterError, RingMismatch
+from .ops import four_step
+from .ops.batch import checked_axis
+from .ops.einsum import parsed_subscripts
+from .ops.pointwise import pointwise
+from .ops.sampling import Batch, Seed
+from .plans.four_step import FourStepPlan, plan_four_step
+from .poly import Poly
+from .ring import Ring
+
+__all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "random"]
+
+Chunks = Any  # as Dask takes them: "auto", "64MiB", a size or a tuple for each axis
+
+
+class BlockedPoly(DaskMethodsMixin):
+    """A batch of elements of a ring in blocks, which are computed when they are asked for.
+
+    `ring`, `domain` and `data` are those of a Poly; `data` is a dask.array of residues (*batch, rows, n).
+    Operators and their results are those of Poly, bit for bit; a Poly or an int may be the other operand.
+    Make one with from_poly, from_array, random or load. It is a collection of Dask: dask.compute,
+    dask.persist and dask.visualize take it.
+
+    >>> from polygpu import Ring
+    >>> x = random(Ring(4, 17), batch=6, seed=1, chunks=(2, -1, -1))
+    >>> x, (x + x - 2 * x).sum().compute() == 0
+    (BlockedPoly(Ring(4, 17), domain=coef, shape=(6,), blocks=3), True)
+    """
+
+    ring: Ring
+    domain: Domain
+
+    # The residues: (*batch, rows, n), n whole; or divided, (*batch, rows, height, width), entry (c, j) being
+    # number c width + j: evaluated values in blocks of rows, coefficients in blocks of columns or of rows.
+    _array: Any
+    _divided: bool
+
+    __array_ufunc__ = None  # ndarray * blocks comes to __rmul__
+    __hash__ = None  # type: ignore[assignment]
+    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
+    __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
+
+    def __init__(self, ring: Ring, array: Any, domain: Domain, divided: bool = False) -> None:
+        self.ring, self.domain = ring, domain
+        self._array, self._divided = array, divided
+
+    # ---- what it is ----
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Batch shape."""
+        shape: tuple[int, ...] = self._array.shape[: self.ndim]
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of batch axes."""
+        return int(self._array.ndim) - self._tail
+
+    @property
+    def _tail(self) -> int:
+        """Axes after those of the batch."""
+        return 3 if self._divided else 2
+
+    @property
+    def _parts(self) -> int:
+        """Blocks of a polynomial."""
+        return math.prod(self._array.numblocks[-2:]) if self._divided else 1
+
+    @property
+    def data(self) -> Any:
+        """Residues (*batch, rows, n), a dask.array; of coefficients that lie in columns, by an exchange."""
+        if not self._divided:
+            return self._array
+        rows = _in_rows(self._array)
+        return rows.reshape(*rows.shape[:-2], self.ring.n)
+
+    def __repr__(self) -> str:
+        blocks = math.prod(self._array.numblocks)
+        return f"BlockedPoly({self.ring!r}, domain={self.domain}, shape={self.shape}, blocks={blocks})"
+
+    def __getitem__(self, key: Any) -> BlockedPoly:
+        """Index the batch axes, by the rules of dask.array."""
+        keys = key if isinstance(key, tuple) else (key,)
+        keys = keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
+        return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
+
+    def rechunk(self, chunks: Chunks) -> BlockedPoly:
+        """The same value in other blocks; chunks as of from_array."""
+        return from_array(self.data, self.ring, self.domain, chunks)
+
+    def _with(self, array: Any, domain: Domain | None = None) -> BlockedPoly:
+        return BlockedPoly(self.ring, array, domain or self.domain, self._divided)
+
+    # ---- Dask's protocol ----
+
+    def __dask_graph__(self) -> Any:
+        return self._array.__dask_graph__()
+
+    def __dask_keys__(self) -> Any:
+        return self._array.__dask_keys__()
+
+    def __dask_layers__(self) -> Any:
+        return self._array.__dask_layers__()
+
+    def __dask_tokenize__(self) -> Any:
+        return BlockedPoly, self.ring, self.domain, self._array.name
+
+    def __dask_postcompute__(self) -> Any:
+        return _joined, (*self._array.__dask_postcompute__(), self.ring, self.domain, self._tail)
+
+    def __dask_postpersist__(self) -> Any:
+        return _persisted, (*self._array.__dask_postpersist__(), self.ring, self.domain, self._divided)
+
+    def compute(self, **kwargs: Any) -> Poly:
+        """The value as a polygpu.Poly, on the current device; kwargs are those of dask.compute.
+
+        Cost: blocks are joined in this process; dask.compute(x, y) joins those of each value on a worker.
+        With Client(..., direct_to_workers=True) they do not pass through the scheduler.
+        """
+        blocks = compute_as_if_collection(da.Array, self.__dask_graph__(), self.__dask_keys__(), **kwargs)
+        finish, args = self.__dask_postcompute__()
+        return finish(blocks, *args)  # type: ignore[no-any-return]
+
+    # ---- domains ----
+
+    def ntt(self) -> BlockedPoly:
+        """The value in the evaluation domain, in the ring's order; itself where it is there already.
+
+        Raises:
+            NotNTTFriendly: the ring has no evaluation domain.
+
+        Cost: of divided coefficients one exchange, two where they lie in rows. They lie in columns where they
+        are products, drawn, or from memory or .npy; in rows where they are from a dask.array or .zarr.
+
+        >>> from polygpu import Ring
+        >>> R = Ring(16, 97)
+        >>> from_poly(R([0, 1]), chunks=(-1, 4)).ntt().compute() == R([0, 1]).ntt()
+        True
+        """
+        self.ring._checked_domain("eval")
+        if self.domain == "eval":
+            return self
+        if not self._divided:
+            return self._mapped(Poly.ntt, domain="eval")
+        rows = _exchange(partial(_forward_rows, _with_roots(self.ring)), -2, self._first_half())
+        return self._with(rows, "eval")
+
+    def intt(self) -> BlockedPoly:
+        """The value in coefficients; itself where it is there already. The inverse of ntt().
+
+        Cost: of divided values one exchange.
+        """
+        if self.domain == "coef":
+            return self
+        if not self._divided:
+            return self._mapped(Poly.intt, domain="coef")
+        return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
+
+    def _first_half(self) -> Any:
+        """Of divided coefficients: columns, transformed."""
+        x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
+        return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
+
+    def _second_half(self, rows: Any) -> BlockedPoly:
+        """Coefficients of rows whose inverse is taken."""
+        return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
+
+    # ---- arithmetic ----
+
+    def __add__(self, other: Any) -> BlockedPoly:
+        return self._binary(operator.add, other)
+
+    def __radd__(self, other: Any) -> BlockedPoly:
+        return self._binary(operator.add, other)
+
+    def __sub__(self, other: Any) -> BlockedPoly:
+        return self._binary(operator.sub, other)
+
+    def __rsub__(self, other: Any) -> BlockedPoly:
+        return (-self)._binary(operator.add, other)
+
+    def __mul__(self, other: Any) -> BlockedPoly:
+        if not isinstance(other, (BlockedPoly, Poly)):
+            return self._mapped(partial(_scaled, integer(other, "operand")))
+        a, b = self._aligned(self._operand(other))
+        if not a._divided:
+            return a._mapped(operator.mul, b)
+        if a.domain == "eval":
+            return a._mapped(_multiply_points, b)
+        _check_broadcast([a, b])
+        rows = partial(
+            _product_rows, _with_roots(self.ring)
+        )  # one task holds two blocks, by steps it held four
+        return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
+
+    def __rmul__(self, other: Any) -> BlockedPoly:
+        return self.__mul__(other)
+
+    def __neg__(self) -> BlockedPoly:
+        return self._mapped(Poly.neg)
+
+    def __pos__(self) -> BlockedPoly:
+        return self
+
+    def __matmul__(self, other: Any) -> BlockedPoly:
+        return _matmul(self, self._operand(other))
+
+    def __rmatmul__(self, other: Any) -> BlockedPoly:
+        return _matmul(self._operand(other), self)
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError(
+            "== of values that are not computed: pd.equal(a, b).compute() compares each of a batch"
+        )
+
+    def __ne__(self, other: object) -> NoReturn:
+        self == other  # noqa: B015  (which raises)
+        raise AssertionError
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth of a BlockedPoly is ambiguous; pd.equal(a, b).all().compute() compares")
+
+    def scale_by(self, ints: Any) -> BlockedPoly:
+        """The product with an integer of its own for each batch element; keeps the domain.
+
+        Args:
+            ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
+                shape.
+
+        Raises:
+            CoefficientError: no integers. ParameterError: shapes that do not fit.
+
+        >>> from polygpu import Ring
+        >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4]]))
+        >>> x.scale_by([10, -1]).compute().to_bigints(centered=True).tolist()
+        [[-7, 3], [-3, -4]]
+        """
+        factors = as_integers(ints)
+        if factors.ndim > self.ndim or not _broadcasts(factors.shape, self.shape):
+            raise ParameterError(
+                f"ints: shape {factors.shape} does not broadcast to the batch shape {self.shape}; "
+                "give one int, or one for each batch element"
+            )
+        batch_chunks = self._array.chunks[self.ndim - factors.ndim : self.ndim]
+        chunks = tuple(1 if size == 1 else c for size, c in zip(factors.shape, batch_chunks, strict=True))
+        spread = da.from_array(factors, chunks=chunks)[(..., *(None,) * self._tail)]
+        call = partial(_scaled_block, _sent(self.ring), self._tail)
+        return self._with(_of_blocks(call, self._array, spread))
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> BlockedPoly:
+        """Sum over batch axes, all of them by default, block by block and then as a tree.
+
+        >>> from polygpu import Ring
+        >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4], [5, 6]]), chunks=(2, -1, -1))
+        >>> x.sum().compute().to_bigints().tolist()
+        [9, 12]
+        """
+        axes = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        chosen = tuple(sorted({checked_axis(a, self.ndim) for a in axes}))
+        if not chosen:
+            return self
+        x, add = self._array, partial(_added, _sent(self.ring), self._tail)
+        total = da.reduction(
+            x, add, add, axis=chosen, keepdims=False, dtype=x.dtype, meta=_meta(x, -len(chosen))
+        )
+        return self._with(total)
+
+    # ---- files ----
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Compute the value and write it to a new file, block by block; load(path) reads it.
+
+        Args:
+            path: ends in .zarr, for a folder with the ring's parameters in its attributes, or in .npy, for
+                the array (*batch, rows, n) alone. Every worker must reach it.
+
+        Raises:
+            OutputError: something is there already. ParameterError: another ending.
+
+        It is written under a temporary name beside the path and renamed at the end: nothing has the name
+        before all is there, and an error leaves nothing. Where this process is killed, ".name.*.part" may
+        stay.
+
+        Cost: divided coefficients go into .zarr by an exchange, into .npy without one.
+        """
+        target = Path(path).absolute()
+        if target.suffix not in _WRITERS:
+            raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
+        if os.path.lexists(target):
+            raise OutputError(f"path: {str(path)!r} exists; remove it first, or give another name")
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        try:
+            _WRITERS[target.suffix](self, temporary)
+            os.rename(temporary, target)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+    # ---- blocks ----
+
+    def _operand(self, other: object) -> BlockedPoly:
+        """The other operand in blocks, of this ring."""
+        if isinstance(other, Poly):
+            other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
+        if not isinstance(other, BlockedPoly):
+            raise RingMismatch(f"operand: {type(other).__name__}, must be a Poly or a BlockedPoly")
+        if other.ring != self.ring:
+            raise RingMismatch(
+                f"operands of different rings: {self.ring!r} and {other.ring!r}; "
+                "bring both into one before they are cut into blocks"
+            )
+        return other
+
+    def _aligned(self, other: BlockedPoly) -> tuple[BlockedPoly, BlockedPoly]:
+        """Both in one domain, with polynomials divided in the same way."""
+        a, b = self, other
+        parts = max(a._parts, b._parts)
+        a, b = a._in_parts(parts), b._in_parts(parts)
+        if a.domain != b.domain:
+            a, b = a.ntt(), b.ntt()
+        return a, b
+
+    def _in_parts(self, parts: int) -> BlockedPoly:
+        if self._parts == parts:
+            return self
+        if not self._divided:
+            chunks = *self._array.chunks[:-1], self.ring.n // parts
+            return from_array(self._array, self.ring, self.domain, chunks)
+        axis = _divided_axis(self._array)
+        return self._with(self._array.rechunk({axis: self._array.shape[axis] // parts}, method="tasks"))
+
+    def _mapped(
+        self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
+    ) -> BlockedPoly:
+        """f of the values of each block, which are divided alike."""
+        values = [self, *others]
+        if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
+            values = [x._with(_in_columns(x._array)) for x in values]
+        _check_broadcast(values)
+        ring = _ring_of_parts(self.ring, self._parts)
+        arrays = [x._array for x in values]
+        call = partial(_apply, f, ring, tuple(x.domain for x in values), self._tail)
+        return self._with(_of_blocks(call, *arrays), domain)
+
+    def _binary(self, op: Callable[[Any, Any], Poly], other: Any) -> BlockedPoly:
+        if isinstance(other, (BlockedPoly, Poly)):
+            a, b = self._aligned(self._operand(other))
+            return a._mapped(op, b)
+        x, ring = integer(other, "operand"), _ring_of_parts(self.ring, self._parts)
+        call = partial(_plus_constant, ring, self.domain, self._tail, x if op is operator.add else -x)
+        return self._with(da.map_blocks(call, self._array, dtype=self.ring.dtype, meta=_meta(self._array)))
+
+
+# ---- makers ----
+
+
+def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
+    """Residues in blocks, which are cut from an array when they are needed.
+
+    Args:
+        x: canonical residues (*batch, rows, n): a dask.array, or anything that da.from_array takes, such as
+            an array of NumPy, zarr or h5py. Residues of another dtype are checked and converted.
+        ring: the ring.
+        domain: "coef", or "eval" in the ring's order.
+        chunks: of x, as Dask takes them. The axis of rows is one chunk. That of coefficients is one too, or k
+            equal ones: k a power of two, k^2 <= n, in a ring with a complete transform. A size in bytes such
+            as "64MiB" divides polynomials only where one is larger; "auto" is Dask's array.chunk-size.
+
+    Raises:
+        ParameterError: another shape, or chunks that cannot be.
+        CoefficientError: no integers.
+
+    Cost: none before the value is computed. An array in memory travels with the graph, through the scheduler:
+    one of some hundred MiB is better written by numpy.save and read by load(), where it is needed.
+
+    >>> import numpy as np
+    >>> from polygpu import Ring
+    >>> x = from_array(np.arange(64, dtype=np.uint32).reshape(4, 1, 16), Ring(16, 97), chunks=(2, -1, 4))
+    >>> x, x[1].compute().data.tolist()[0][:3]
+    (BlockedPoly(Ring(16, 97), domain=coef, shape=(4,), blocks=8), [16, 17, 18])
+    """
+    domain = ring._checked_domain(domain)
+    shape = tuple(x.shape)
+    if shape[-2:] != (ring.rows, ring.n) or len(shape) < 2:
+        raise ParameterError(f"x: shape {shape} must end in (rows, n) = ({ring.rows}, {ring.n})")
+    if x.dtype.kind not in "iuO":
+        raise CoefficientError(f"x: dtype {x.dtype} must be an integer dtype, best {ring.dtype}")
+    sizes = _checked_chunks(ring, shape[:-2], chunks)
+    parts = len(sizes[-1])
+    height, width = _sides(ring.n)
+    # name=False: a name from the contents takes as long as a transform.
+    if parts == 1:
+        array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
+    elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # whose columns are cut out at once
+        matrix = x.reshape(*shape[:-1], height, width)
+        array = da.from_array(matrix, (*sizes[:-1], height, width // parts), name=False)
+    else:
+        array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
+        array = array.reshape(*shape[:-1], height, width)
+    if array.dtype != ring.dtype:
+        meta = _meta(array, dtype=ring.dtype)
+        convert = partial(_canonical, _ring_of_parts(ring, parts), 2 + (parts > 1))
+        array = da.map_blocks(convert, array, dtype=ring.dtype, meta=meta)
+    return BlockedPoly(ring, array, domain, parts > 1)
+
+
+def from_poly(a: Poly, chunks: Chunks = "auto") -> BlockedPoly:
+    """The value in blocks; see from_array for chunks and cost.
+
+    >>> from polygpu import Ring
+    >>> a = Ring(4, 17)([[1, 2], [3, 4]])
+    >>> (from_poly(a, chunks=(1, -1, -1)) * a).compute() == a * a
+    True
+    """
+    if not isinstance(a, Poly):
+        raise RingMismatch(f"a: {type(a).__name__}, must be a Poly; from_array takes residues")
+    return from_array(a.cpu().data, a.ring, a.domain, chunks)
+
+
+def random(
+    ring: Ring, batch: Batch = (), seed: Seed = None, chunks: Chunks = "auto", *, start: int = 0
+) -> BlockedPoly:
+    """The uniform elements ring.random(batch, seed, start=start), drawn where they are needed.
+
+    Args:
+        ring: the ring.
+        batch: batch shape.
+        seed: as of Ring.random; None takes one from the operating system, which the graph keeps.
+        chunks: as of from_array. Divided polynomials are drawn in parts.
+        start: number of the first polynomial.
+
+    Cost: as of Ring.random, on the workers.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(16, 97)
+    >>> random(R, 3, seed=1, chunks=(2, -1, 4)).compute() == R.random(3, seed=1)
+    True
+    """
+    shape = checked_batch(batch)
+    ring.random((0,), seed, start=start)  # checks them
+    seed = secrets.token_bytes(32) if seed is None else seed
+    sizes = _checked_chunks(ring, shape, chunks)
+    parts = len(sizes[-1])
+    height, width = _sides(ring.n)
+    if parts > 1:
+        sizes = *sizes[:-1], (height,), (width // parts,) * parts
+    draw = partial(_drawn, ring, shape, seed, integer(start, "start"), parts > 1)
+    meta = np.empty((0,) * len(sizes), ring.dtype)
+    return BlockedPoly(
+        ring, da.map_blocks(draw, chunks=sizes, dtype=ring.dtype, meta=meta), "coef", parts > 1
+    )
+
+
+# ---- functions of several values ----
+
+
+def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
+    """Sums of products over labelled batch axes, as polygpu.einsum, whose rules it has; a @ b is one.
+
+    Sums over blocks are added as a tree. Coefficients are transformed once each where products are evaluated.
+
+    Raises:
+        ParameterError: as polygpu.einsum; also a letter twice in one operand.
+        RingMismatch: operands of different rings.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(4, 17)
+    >>> a = R.random((4, 6), seed=1)
+    >>> x = from_poly(a, chunks=(2, 2, -1, -1))
+    >>> import polygpu as pg
+    >>> einsum("ij,kj->ik", x, x).compute() == pg.einsum("ij,kj->ik", a, a)
+    True
+    """
+    if not operands:
+        raise ParameterError("einsum: no operands; give a value for each term of the subscripts")
+    blocked = next((x for x in operands if isinstance(x, BlockedPoly)), None)
+    first = blocked if blocked is not None else from_poly(operands[0])  # type: ignore[arg-type]
+    values = [first._operand(x) for x in operands]
+    parts = max(x._parts for x in values)
+    values = [x._in_parts(parts) for x in values]
+    ring = first.ring
+    labels, output = parsed_subscripts(subscripts, [x.ndim for x in values])
+    if any(len(set(of)) < len(of) for of in labels):
+        raise ParameterError(
+            f"subscripts: {subscripts!r} has a letter twice in one operand; index the batch instead"
+        )
+    back = all(x.domain == "coef" for x in values) and (
+        parts > 1 or (ring.multiplies_evaluated and ring.leaf_size == 1)
+    )
+    if back or parts > 1:
+        values = [x.ntt() for x in values]
+    summed = list(dict.fromkeys(x for of in labels for x in of if x not in output))
+    tail = [f"tail {i}" for i in range(3 if parts > 1 else 2)]
+    domains = tuple(x.domain for x in values)
+    call = partial(
+        _einsum_of_blocks,
+        subscripts,
+        _ring_of_parts(ring, parts),
+        domains,
+        len(tail),
+        len(output),
+        len(summed),
+    )
+    pairs = [y for x, of in zip(values, labels, strict=True) for y in (x._array, [*map(str, of), *tail])]
+    names = [*map(str, output), *map(str, summed), *tail]
+    array = da.blockwise(
+        call,
+        names,
+        *pairs,
+        adjust_chunks=dict.fromkeys(map(str, summed), 1),
+        dtype=ring.dtype,
+        meta=np.empty((0,) * len(names), ring.dtype),
+    )
+    domain: Domain = "eval" if "eval" in domains else "coef"
+    products = BlockedPoly(ring, array, domain, parts > 1)
+    total = products.sum(tuple(range(len(output), len(output) + len(summed))))
+    return total.intt() if back else total
+
+
+def _matmul(a: BlockedPoly, b: BlockedPoly) -> BlockedPoly:
+    if not (a.ndim and b.ndim):
+        raise ParameterError(
+            f"batch shapes {a.shape} and {b.shape}: @ takes at least one batch axis; * multiplies"
+        )
+    left = "j" if a.ndim == 1 else "...ij"
+    right = "j" if b.ndim == 1 else "...jk"
+    kept = "..." * (a.ndim > 1 or b.ndim > 1) + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
+    return einsum(f"{left},{right}->{kept}", a, b)
+
+
+def equal(a: BlockedPoly | Poly, b: BlockedPoly | Poly) -> Any:
+    """Whether values are equal, for each batch element: a dask.array of bools of the broadcast batch shape.
+
+    >>> from polygpu import Ring
+    >>> a = Ring(4, 17)([[1, 2], [3, 4]])
+    >>> equal(from_poly(a), a[0]).compute().tolist()
+    [True, False]
+    """
+    if not isinstance(a, BlockedPoly):
+        a, b = b, a
+    if not isinstance(a, BlockedPoly):
+        raise RingMismatch(
+            f"a: {type(a).__name__}, one of both must be a BlockedPoly; polygpu.equal compares others"
+        )
+    x, y = a._aligned(a._operand(b))
+    _check_broadcast([x, y])
+    return (x._array == y._array).all(axis=tuple(range(-x._tail, 0)))
+
+
+# ---- files ----
+
+
+def load(
+    path: str | os.PathLike[str],
+    ring: Ring | None = None,
+    domain: Domain | None = None,
+    chunks: Chunks = None,
+) -> BlockedPoly:
+    """Residues of a file in blocks, each read where it is needed.
+
+    Args:
+        path: what save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every worker
+            must reach it.
+        ring: of the residues. A file of save() in .zarr names its own.
+        domain: "coef" unless given or named by the file.
+        chunks: as of from_array; by default those of a .zarr, and "auto" for a .npy.
+
+    Raises:
+        ParameterError: another ending, or a ring that neither the file nor the call names.
+        RingMismatch: a ring other than the file's.
+
+    >>> import tempfile
+    >>> from polygpu import Ring
+    >>> x = random(Ring(16, 97), 3, seed=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     x.save(f"{folder}/x.zarr")
+    ...     load(f"{folder}/x.zarr").compute() == x.compute()
+    True
+    """
+    source = Path(path).absolute()
+    named: dict[str, Any] = {}
+    x: Any
+    if source.suffix == ".npy":
+        x = _NpyFile(source)
+    elif source.suffix == ".zarr":
+        x = zarr.open_array(source, mode="r")
+        found: Any = x.attrs.get("polygpu")
+        named = found or {}
+        chunks = x.chunks if chunks is None else chunks
+    else:
+        raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
+    if named:
+        own = _ring_from(named)
+        if ring is not None and ring != own:
+            raise RingMismatch(f"ring: {ring!r}, the file {str(path)!r} is of {own!r}")
+        ring, domain = ring or own, domain or named["domain"]
+    if ring is None:
+        raise ParameterError(
+            f"ring: {str(path)!r} names none; load(path, ring=...) says whose residues it holds"
+        )
+    return from_array(x, ring, domain or "coef", "auto" if chunks is None else chunks)
+
+
+class _NpyFile:
+    """A .npy file as an array in a shape, opened anew for each block: what workers need is its name."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        self.path, self.dtype, self.shape = path, found.dtype, shape or found.shape
+        self.ndim = len(self.shape)
+
+    def reshape(self, *shape: int) -> _NpyFile:
+        """The same file in another shape."""
+        return _NpyFile(self.path, shape)
+
+    def _opened(self, mode: Literal["r", "r+"]) -> Array:
+        mapped: Array = np.load(self.path, mmap_mode=mode, allow_pickle=False)
+        return mapped.reshape(self.shape)
+
+    def __getitem__(self, key: Any) -> Array:
+        return np.array(self._opened("r")[key])
+
+    def __setitem__(self, key: Any, value: Array) -> None:
+        self._opened("r+")[key] = value
+
+    def __dask_tokenize__(self) -> Any:
+        status = self.path.stat()
+        return str(self.path), status.st_mtime_ns, status.st_size, self.shape
+
+
+def _write_npy(x: BlockedPoly, path: Path) -> None:
+    np.lib.format.open_memmap(path, "w+", x.ring.dtype, (*x.shape, x.ring.rows, x.ring.n))
+    target: Any = _NpyFile(path, x._array.shape)
+    da.store(x._array, target, lock=False)
+
+
+def _write_zarr(x: BlockedPoly, path: Path) -> None:
+    data = x.data
+    data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # zarr's are all of one size
+    n, moduli, kind, root, product = x.ring.__reduce__()[1]
+    parameters = {
+        "n": n,
+        "moduli": [str(q) for q in moduli],  # as text: readers of JSON hold numbers as doubles
+        "kind": kind,
+        "root": root if isinstance(root, str) else [str(r) for r in root],
+        "product": product,
+        "domain": x.domain,
+    }
+    target: Any = zarr.create_array(
+        path,
+        shape=data.shape,
+        chunks=tuple(max(1, size) for size in data.chunksize),
+        dtype=data.dtype,
+        compressors=None,  # residues are as good as random
+        attributes={"polygpu": parameters},
+    )
+    da.store(data, target, lock=False)
+
+
+_WRITERS = {".npy": _write_npy, ".zarr": _write_zarr}
+
+
+def _ring_from(named: dict[str, Any]) -> Ring:
+    """The ring that a file's attributes name."""
+    root: Any = named["root"]
+    return Ring(
+        named["n"],
+        [int(q) for q in named["moduli"]],
+        kind=named["kind"],
+        root=root if root in ("minimal", "generator") else [int(r) for r in root],
+        product=named["product"],
+    )
+
+
+# ---- how values are cut ----
+
+
+def _sides(n: int) -> tuple[int, int]:
+    """Height and width of the matrix of n coefficients; 1 and n where n is no power of two."""
+    height = 1 << (n.bit_length() - 1) // 2 if n & (n - 1) == 0 else 1
+    return height, n // height
+
+
+def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
+    """Chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
+    shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring.basis.wide
+    largest = _sides(ring.n)[0] if complete else 1  # number of parts
+    limit = None
+    if isinstance(chunks, str):
+        limit = None if chunks == "auto" else chunks
+        size = parse_bytes(limit or dask.config.get("array.chunk-size"))
+        parts, one = 1, ring.rows * ring.n * ring.dtype.itemsize
+        while one > size * parts and parts < largest:
+            parts *= 2
+        chunks = *("auto",) * len(batch), ring.rows, ring.n // parts
+    try:
+        sizes: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(
+            chunks, shape, limit=limit, dtype=ring.dtype
+        )
+    except (ValueError, TypeError) as error:
+        raise ParameterError(
+            f"chunks: {shown(chunks)} do not fit the shape (*batch, rows, n) = {shape}: {error}"
+        ) from None
+    if len(sizes[-2]) > 1:
+        raise ParameterError(
+            f"chunks: {shown(sizes[-2])} of the rows; they stay together, give {ring.rows} or -1"
+        )
+    parts = len(sizes[-1])
+    if parts > 1 and (parts > largest or parts & (parts - 1) or len(set(sizes[-1])) > 1):
+        rule = (
+            f"into equal parts, a power of two of them and at most {largest}"
+            if complete and largest > 1
+            else "not at all in this ring, which has no complete transform of 2^k coefficients"
+        )
+        raise ParameterError(
+            f"chunks: {shown(sizes[-1])} of the n = {ring.n} coefficients; they are divided {rule}; "
+            "give -1 for one chunk"
+        )
+    return sizes
+
+
+def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
+    return from_poly(a, (*("auto",) * a.ndim, -1, a.ring.n // parts))
+
+
+def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
+    """What a dask.array says of its blocks, with so many axes more."""
+    return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def _check_broadcast(values: Sequence[BlockedPoly]) -> None:
+    try:
+        np.broadcast_shapes(*(x.shape for x in values))
+    except ValueError:
+        shapes = ", ".join(str(x.shape) for x in values)
+        raise ParameterError(
+            f"batch shapes {shapes} do not broadcast; index the batch axes, with None for new ones"
+        ) from None
+
+
+def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
+    """f of the blocks of arrays that broadcast, cut alike; of the dtype of the first."""
+    axes = max(x.ndim for x in arrays)
+    pairs = [y for x in arrays for y in (x, range(axes - x.ndim, axes))]
+    first = arrays[0]
+    meta = np.empty((0,) * axes, first.dtype)
+    return da.blockwise(f, range(axes), *pairs, dtype=first.dtype, meta=meta)
+
+
+# ---- the exchange ----
+
+
+def _divided_axis(x: Any) -> int:
+    """The last axis where columns are divided, the one before where rows are."""
+    return -2 if x.numblocks[-2] > 1 else -1
+
+
+def _in_columns(x: Any) -> Any:
+    return x if _divided_axis(x) == -1 else _exchange(partial(_relaid, -2), -1, x)
+
+
+def _in_rows(x: Any) -> Any:
+    return x if _divided_axis(x) == -2 else _exchange(partial(_relaid, -1), -2, x)
+
+
+def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
+    """A step on the blocks of matrices divided along this axis, of such that are divided along the other.
+
+    Each block is cut into pieces. The step gets those of its block, a list for each matrix, and the numbers
+    of its rows or columns.
+
+    Not Dask's rechunk(method="p2p"): a product of 2^26 coefficients of 60 bits in 8 parts took 6.5 s with it
+    through disk, 4.0 s in memory and 2.2 to 3.0 s so, on 2 processes of one host, each of which held 0.8 to
+    1.1 GiB beside the operands in all three. It needs Dask's distributed scheduler, too. Nor method="tasks":
+    its pieces are views, which keep their blocks in memory.
+    """
+    pieces = [_cut(x, axis) for x in matrices]
+    first = max(pieces, key=lambda x: x.ndim)
+    axes = list(range(first.ndim))
+    pairs = [y for x in pieces for y in (x, axes[-x.ndim :])]
+    given = list(axes)
+    given[-3 - axis] = first.ndim
+    numbers = da.arange(first.shape[axis], chunks=first.chunks[axis])
+    return da.blockwise(
+        step,
+        given,
+        *pairs,
+        numbers,
+        [axes[axis]],
+        new_axes={first.ndim: first.shape[-3 - axis]},
+        dtype=first.dtype,
+        meta=_meta(first),
+    )
+
+
+def _cut(x: Any, axis: int) -> Any:
+    """The blocks of a matrix, divided along the other axis, in pieces: divided along both."""
+    parts = x.numblocks[-3 - axis]
+    size = x.shape[axis] // parts
+    name = f"piece-{tokenize(x.name, axis)}"
+    graph: dict[Any, Any] = {}
+    for block in np.ndindex(*x.numblocks):
+        for i in range(parts):
+            at = [*block]
+            at[axis] = i
+            graph[(name, *at)] = _piece, (x.name, *block), axis, i * size, size
+    chunks = list(x.chunks)
+    chunks[axis] = (size,) * parts
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[x])
+    return da.Array(layers, name, tuple(chunks), meta=_meta(x))
+
+
+def _piece(x: Array, axis: int, first: int, size: int) -> Array:
+    """A copy of neighbours, so that the block can go while the piece is waited for."""
+    at: list[Any] = [slice(None)] * x.ndim
+    at[axis] = slice(first, first + size)
+    return _copied(x[tuple(at)])
+
+
+def _copied(x: Array) -> Array:
+    out = host().empty(x.shape, x.dtype)
+    out[...] = x
+    return out
+
+
+def _joined_pieces(pieces: list[Array], axis: int) -> Array:
+    shape = list(pieces[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in pieces)
+    return np.concatenate(pieces, axis, out=host().empty(tuple(shape), pieces[0].dtype))
+
+
+def _relaid(axis: int, pieces: list[Array], numbers: Array) -> Array:
+    return _joined_pieces(pieces, axis)
+
+
+# ---- what a task does: NumPy arrays in and out, computed on the worker's device ----
+
+
+@lru_cache(maxsize=128)
+def _kept(ring: Ring) -> Ring:
+    """One object for equal rings: each task brings one of its own, without tables."""
+    return ring
+
+
+@lru_cache(maxsize=128)
+def _with_roots(ring: Ring) -> Ring:
+    """The same ring with its roots found, which would take each worker as long as a transform."""
+    if ring.roots is None:
+        return ring
+    return Ring(ring.n, ring.moduli, kind=ring.kind, root=ring.roots, product=ring.product)
+
+
+def _sent(ring: Ring) -> Ring:
+    """The ring as tasks take it."""
+    return _with_roots(ring)
+
+
+@lru_cache(maxsize=128)
+def _ring_of_parts(ring: Ring, parts: int) -> Ring:
+    """The ring whose elements have the residues of one part, for what is done entry by entry."""
+    return _sent(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
+
+
+def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
+    """A block as an element, on the current device."""
+    return _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain).to()
+
+
+def _block(a: Poly, like: Array, tail: int) -> Array:
+    """An element as a block, with the last axes of another."""
+    data = a.cpu().data
+    return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
+
+
+def _apply(
+    f: Callable[..., Poly], ring: Ring, domains: tuple[Domain, ...], tail: int, *blocks: Array
+) -> Array:
+    values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
+    return _block(f(*values), blocks[0], tail)
+
+
+def _scaled(factor: int, a: Poly) -> Poly:
+    return a * factor
+
+
+def _multiply_points(a: Poly, b: Poly) -> Poly:
+    """The product of evaluated parts, without the tables of their ring."""
+    return Poly._wrap(a.ring, pointwise(a.ring.basis, "mul", a.data, b.data), "eval")
+
+
+def _plus_constant(
+    ring: Ring, domain: Domain, tail: int, constant: int, x: Array, block_id: tuple[int, ...] = ()
+) -> Array:
+    """In coefficients the first part alone has the constant."""
+    if domain == "coef" and any(block_id[len(block_id) - tail :]):
+        return x
+    return _block(_value(ring, x, domain, tail) + constant, x, tail)
+
+
+def _scaled_block(ring: Ring, tail: int, x: Array, ints: Array) -> Array:
+    factors = ints.reshape(ints.shape[: ints.ndim - tail])
+    part = _part_of(ring, x, tail)
+    return _block(_value(part, x, "coef", tail).scale_by(factors), x, tail)
+
+
+def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    total = _block(_value(_part_of(ring, x, tail), x, "coef", tail).sum(axis), x, tail)
+    return np.expand_dims(total, axis) if keepdims else total
+
+
+def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
+    """The ring of as many coefficients as a block has."""
+    return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
+
+
+def _einsum_of_blocks(
+    subscripts: str,
+    ring: Ring,
+    domains: tuple[Domain, ...],
+    tail: int,
+    kept: int,
+    summed: int,
+    *blocks: Array,
+) -> Array:
+    """The sums within blocks, with an axis of one for each that other blocks have terms of."""
+    values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
+    found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
+    return found.reshape(*found.shape[:kept], *(1,) * summed, *found.shape[kept:])
+
+
+def _canonical(ring: Ring, tail: int, x: Array) -> Array:
+    return _block(_value(ring, x, "coef", tail), x, tail)
+
+
+def _drawn(
+    ring: Ring,
+    batch: tuple[int, ...],
+    seed: Seed,
+    start: int,
+    divided: bool,
+    block_info: Any = None,
+) -> Array:
+    """A block of the stream: neighbouring coefficients are one polynomial of a ring of that degree."""
+    where = block_info[None]["array-location"]
+    shape = tuple(stop - first for first, stop in where)
+    out = np.empty(shape, ring.dtype)
+    count = shape[-1]  # neighbours
+    part = _kept(ring) if count == ring.n else _ring_of_parts(ring, ring.n // count)
+    height, steps = (shape[-2], ring.n // count) if divided else (1, 1)
+    stride, first = steps // height, where[-1][0] // count
+    for at in np.ndindex(*shape[: len(batch)]):
+        number = start + _number(batch, at, where)
+        for row in range(height):
+            place = number * steps + row * stride + first
+            entry = (*at, slice(None), row) if divided else at
+            out[entry] = part.random(seed=seed, start=place).cpu().data
+    return out
+
+
+def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
+    """Of a polynomial in the batch, from its place in a block."""
+    number = 0
+    for size, i, (first, _) in zip(batch, at, where, strict=False):
+        number = number * size + first + i
+    return number
+
+
+def _forward_columns(ring: Ring, x: Array, block_id: tuple[int, ...] = ()) -> Array:
+    return _step(four_step.forward_columns, ring, _copied(x), block_id[-1] * x.shape[-1])
+
+
+def _forward_rows(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
+    return _step(four_step.forward_rows, ring, _joined_pieces(pieces, -1))
+
+
+def _inverse_rows(ring: Ring, x: Array) -> Array:
+    return _step(four_step.inverse_rows, ring, _copied(x))
+
+
+def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
+    return _step(four_step.inverse_columns, ring, _joined_pieces(pieces, -2), int(numbers[0]))
+
+
+def _product_rows(ring: Ring, a: list[Array], b: list[Array], numbers: Array) -> Array:
+    """Both evaluated, multiplied and taken back, in the memory of the larger."""
+    ring, compute = _kept(ring), backend()
+    with compute.device_scope():
+        x, y = (compute.from_host(_joined_pieces(pieces, -1)) for pieces in (a, b))
+        plan = _plan(ring, ring.n // x.shape[-1])
+        four_step.forward_rows(plan, x)
+        four_step.forward_rows(plan, y)
+        sides = x.shape[-2:]
+        x, y = (v.reshape(*v.shape[:-2], -1) for v in (x, y))
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        out = next((v for v in (x, y) if v.shape == shape), None)
+        product = pointwise(ring.basis, "mul", x, y, out).reshape(*shape[:-1], *sides)
+        four_step.inverse_rows(plan, product)
+    return compute.to_host(product)
+
+
+def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
+    """One of the four steps, in place, on a block of rows or on one of the columns from the first on."""
+    ring, compute = _kept(ring), backend()
+    plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])
+    with compute.device_scope():
+        moved = compute.from_host(x)
+        step(plan, moved, *first)
+    return compute.to_host(moved)
+
+
+def _plan(ring: Ring, height: int) -> FourStepPlan:
+    assert ring.roots is not None
+    return plan_four_step(ring.basis, ring.kind, ring.roots, height, ring.n // height)
+
+
+# ---- what a collection of Dask becomes ----
+
+
+def _joined(
+    blocks: Any, finish: Callable[..., Array], args: tuple[Any, ...], ring: Ring, domain: Domain, tail: int
+) -> Poly:
+    """The value of all blocks."""
+    data = np.asarray(finish(blocks, *args))
+    return ring.from_residues(data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain).to()
+
+
+def _persisted(
+    graph: Any,
+    rebuild: Callable[..., Any],
+    args: tuple[Any, ...],
+    ring: Ring,
+    domain: Domain,
+    divided: bool,
+    *,
+    rename: Any = None,
+) -> BlockedPoly:
+    """The collection of blocks that are computed or under way."""
+    return BlockedPoly(ring, rebuild(graph, *args, rename=rename), domain, divided)

@@ -1,0 +1,479 @@
+"""Blocks of Dask beside whole values and beside Python ints; files; processes that end in the middle."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from dask.distributed import Client, LocalCluster, wait
+from oracle import WITH_EVAL, draw, leaf_points, product, residues, ring, times, value_at
+
+import polygpu as pg
+import polygpu.dask as pd
+from polygpu import Poly, Ring
+from polygpu.exact.primes import GOLDILOCKS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _synchronous() -> Any:
+    """In this thread, unless a test says otherwise."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+# Complete transforms, so that coefficients can be divided.
+DIVIDED = {
+    "30 bits": (64, 998244353, "negacyclic"),
+    "31 bits cyclic": (256, 2013265921, "cyclic"),
+    "60 bits": (256, pg.ntt_primes(256, 60), "negacyclic"),
+    "60 bits cyclic": (64, pg.ntt_primes(64, 60, kind="cyclic"), "cyclic"),
+    "Goldilocks": (128, GOLDILOCKS, "negacyclic"),
+    "three limbs": (64, [q for bits in (30, 50, 60) for q in pg.ntt_primes(64, bits)], "negacyclic"),
+}
+WHOLE = ["20 bits", "60 bits", "64 bits", "RNS of 3 words", "ML-KEM", "degree 12", "2^64", "2^128"]
+divided = pytest.mark.parametrize("name", DIVIDED)
+whole = pytest.mark.parametrize("name", WHOLE)
+
+
+def ring_of(name: str) -> Ring:
+    n, moduli, kind = DIVIDED[name]
+    return Ring(n, moduli, kind=kind)  # type: ignore[arg-type]
+
+
+def same(x: pd.BlockedPoly, expected: Poly) -> None:
+    """Bit for bit, in blocks of the ring's dtype and in .data too."""
+    found = x.compute()
+    assert found.ring == expected.ring and found.domain == expected.domain == x.domain
+    assert x.shape == expected.shape and x.ndim == expected.ndim and x.data.dtype == x.ring.dtype
+    assert found.data.dtype == expected.data.dtype
+    assert (found.data == expected.data).all() and found.data.shape == expected.data.shape
+    assert (x.data.compute() == expected.data).all()
+
+
+def cut(a: Poly, batch: int, parts: int = 1) -> pd.BlockedPoly:
+    return pd.from_poly(a, chunks=(*(batch,) * a.ndim, -1, a.ring.n // parts))
+
+
+class TestValues:
+    @whole
+    def test_operations(self, name: str) -> None:
+        R = ring(name)
+        a, b = R.random((5, 3), seed=1), R.random((3,), seed=2)
+        x, y = cut(a, 2), cut(b, 2)
+        same(x, a)
+        same(x + y, a + b)
+        same(y - x, b - a)
+        same(x * y, a * b)
+        same(-x, -a)
+        same(+x, a)
+        same(3 * x - 1, 3 * a - 1)
+        same(2 - x + 2**70, 2 - a + 2**70)
+        same(x + b, a + b)
+        same(b * x, b * a)
+        same(x[1:4, None, 2], a[1:4, None, 2])
+        same(x.rechunk((4, 3, -1, -1)), a)
+        same(x.sum(), a.sum())
+        same(x.sum(0), a.sum(0))
+        same(x.sum((0, -1)), a.sum())
+        same(x.scale_by([10, -1, 2**80]), a.scale_by([10, -1, 2**80]))
+        assert pd.equal(x, a).all().compute()
+        assert pd.equal(x, y[0]).compute().tolist() == pg.equal(a, b[0]).tolist()
+
+    @pytest.mark.parametrize("name", ["20 bits", "RNS of 3 words", "ML-KEM"])
+    def test_evaluated(self, name: str) -> None:
+        R = ring(name)
+        assert name in WITH_EVAL
+        a, b = R.random((5,), seed=1), R.random((5,), seed=2)
+        x, y = cut(a, 2), cut(b, 3)
+        same(x.ntt(), a.ntt())
+        same(x.ntt().intt(), a)
+        same(x.ntt() * y, a.ntt() * b)
+        same(x - y.ntt(), a - b.ntt())
+        same(x.ntt() + 5, a.ntt() + 5)
+        same(x.ntt().sum(), a.ntt().sum())
+        assert pd.equal(x.ntt(), y).compute().tolist() == [False] * 5
+        assert x.ntt().ntt().ntt().domain == "eval" and x.intt() is x
+
+    @divided
+    @pytest.mark.parametrize("parts", [2, 8])
+    def test_divided_coefficients(self, name: str, parts: int) -> None:
+        R = ring_of(name)
+        a, b = R.random((3,), seed=1), R.random((2, 1), seed=2)
+        x, y = cut(a, 2, parts), cut(b, 1, parts)
+        assert x._divided and x.data.numblocks == (2, 1, parts)
+        same(x, a)
+        same(x + y, a + b)
+        same(x * y, a * b)
+        same(x * x, a * a)
+        same(x.ntt(), a.ntt())
+        same(x.ntt().intt(), a)
+        same(x.ntt() * y, a.ntt() * b)
+        same(x - y.ntt(), a - b.ntt())
+        same(-x * 3, a * -3)
+        same(7 - x, 7 - a)
+        same(x.ntt() + 2**66, a.ntt() + 2**66)
+        same(x.sum(), a.sum())
+        same(x.scale_by([1, -2, 3]), a.scale_by([1, -2, 3]))
+        same(x[1], a[1])
+        assert pd.equal(x, a).all().compute() and not pd.equal(x, y.ntt()).any().compute()
+
+    @divided
+    def test_layouts_meet(self, name: str) -> None:
+        """Rows and columns, other numbers of parts, whole polynomials, values of this process."""
+        R = ring_of(name)
+        a, b = R.random((2,), seed=1), R.random((2,), seed=2)
+        x = cut(a, 1, 4)
+        rows = pd.from_array(da.from_array(b.data, chunks=(1, -1, R.n // 4)), R, chunks=(1, -1, R.n // 4))
+        same(rows, b)
+        same(x + rows, a + b)
+        same(x * rows, a * b)
+        same(rows + 3, b + 3)
+        same(rows.ntt(), b.ntt())
+        same(x + cut(b, 2, 2), a + b)
+        same(x.ntt() * cut(b, 2, 8).ntt(), a.ntt() * b.ntt())
+        same(x * cut(b, 2), a * b)
+        same(cut(b, 2) * x, a * b)
+        same(x * b, a * b)
+        same(b - x, b - a)
+        same(cut(a, 1).ntt() - x, a.ntt() - a)
+        same(x.rechunk((2, -1, -1)), a)
+        same(cut(a.ntt(), 1, 4).intt(), a)
+
+    @divided
+    def test_against_python_ints(self, name: str) -> None:
+        R = ring_of(name)
+        a, b = draw(R, (2,), random.Random(1)), draw(R, (2,), random.Random(2))
+        x, y = (pd.from_array(np.array(residues(R, v), R.dtype), R, chunks=(1, -1, R.n // 4)) for v in (a, b))
+        assert (x * y).compute().to_bigints().tolist() == times(R, a, b).tolist()
+        evaluated = x[0].ntt().data.compute()
+        for limb, q in enumerate(R.moduli):
+            points = leaf_points(R, limb)
+            for k in (0, 1, R.n // 3, R.n - 1):
+                assert int(evaluated[limb, k]) == value_at(a[0], points[k], q)
+
+    @whole
+    def test_batches_against_python_ints(self, name: str) -> None:
+        R = ring(name)
+        a, b = draw(R, (3,), random.Random(1)), draw(R, (3,), random.Random(2))
+        x, y = (pd.from_array(np.array(residues(R, v), R.dtype), R, chunks=(2, -1, -1)) for v in (a, b))
+        expected = [product(R, *rows) for rows in zip(a, b, strict=True)]
+        assert (x * y).compute().to_bigints().tolist() == expected
+        total = [sum(int(v) for v in column) % R.modulus for column in a.T]
+        assert x.sum().compute().to_bigints().tolist() == total
+
+    def test_matrices(self) -> None:
+        for R, parts in (
+            (ring("ML-KEM"), 1),
+            (ring("60 bits"), 1),
+            (ring("2^64"), 1),
+            (ring_of("60 bits"), 4),
+        ):
+            a, b = R.random((4, 5), seed=1), R.random((5, 3), seed=2)
+            x, y = cut(a, 2, parts), cut(b, 2, parts)
+            same(x @ y, a @ b)
+            same(x @ b[:, 0], a @ b[:, 0])
+            same(a[0] @ y, a[0] @ b)
+            same(x[0] @ y[:, 1], a[0] @ b[:, 1])
+            same(pd.einsum("ij,jk,...->k", x, y, a[0, 0]), pg.einsum("ij,jk,...->k", a, b, a[0, 0]))
+            if R.has_eval:
+                same(x.ntt() @ y, a.ntt() @ b)
+        batches = R.random((2, 1, 3, 2), seed=3), R.random((3, 2, 2), seed=4)
+        same(cut(batches[0], 1) @ cut(batches[1], 2), batches[0] @ batches[1])
+
+    def test_nothing_at_all(self) -> None:
+        R = ring("20 bits")
+        a = R.zeros((0, 3))
+        same(pd.from_poly(a) + 1, a + 1)
+        same(pd.from_poly(a).sum(0), a.sum(0))
+
+    @whole
+    def test_random_values_are_those_of_the_ring(self, name: str) -> None:
+        R = ring(name)
+        same(pd.random(R, (5, 3), 7, chunks=(2, 2, -1, -1), start=2), R.random((5, 3), seed=7, start=2))
+        same(pd.random(R, seed=b"seed"), R.random(seed=b"seed"))
+
+    @divided
+    def test_random_parts(self, name: str) -> None:
+        R = ring_of(name)
+        same(pd.random(R, (3,), 7, chunks=(2, -1, R.n // 8), start=1), R.random((3,), seed=7, start=1))
+        fresh = pd.random(R, chunks=(-1, R.n // 2))
+        assert fresh.compute() == fresh.compute() != pd.random(R).compute()
+
+    def test_chunks_by_size(self) -> None:
+        R = ring_of("60 bits")  # 2 KiB a polynomial
+        assert pd.random(R, 64, 1, chunks="16KiB").data.numblocks == (8, 1, 1)
+        assert pd.random(R, 2, 1, chunks="512B").data.numblocks[1:] == (1, 4)
+        with dask.config.set({"array.chunk-size": "1KiB"}):
+            assert pd.from_poly(R.random(2, seed=1)).data.numblocks[1:] == (1, 2)
+            assert pd.from_poly(ring("2^64").random(2, seed=1)).data.numblocks[1:] == (1, 1)
+
+    def test_other_dtypes_are_converted(self) -> None:
+        R = ring_of("30 bits")
+        a = R.random(2, seed=1)
+        for chunks in ((1, -1, -1), (1, -1, 16)):
+            same(pd.from_array(a.data.astype(np.int64), R, chunks=chunks), a)
+            with pytest.raises(pg.NotCanonical):
+                pd.from_array(a.data.astype(np.int64) - 2**31, R, chunks=chunks).compute()
+
+    def test_inputs_stay_as_they_are(self) -> None:
+        R = ring_of("60 bits")
+        a = R.random(2, seed=1)
+        data = a.data.copy()
+        a.data.setflags(write=False)
+        x = cut(a, 1, 4)
+        (x.ntt() + 1).intt().compute()
+        assert (a.data == data).all()
+
+    def test_devices(self) -> None:
+        R = ring_of("30 bits")
+        a = R.random(2, seed=1)
+        with pg.device("reference"):
+            found = (cut(a, 1, 4) * cut(a, 1, 4)).compute()
+            assert found.device == "reference"
+        assert found == a * a
+
+    def test_threads(self) -> None:
+        R = ring_of("three limbs")
+        a = R.random(4, seed=1)
+        with dask.config.set(scheduler="threads"):
+            same(cut(a, 1, 8) * cut(a, 2, 8), a * a)
+
+
+class TestCollection:
+    def test_dask_takes_it(self) -> None:
+        R = ring_of("60 bits")
+        a = R.random(3, seed=1)
+        x = cut(a, 2, 4)
+        assert dask.is_dask_collection(x)
+        one, two = dask.compute(x * x, {"sum": x.sum()})
+        assert one == a * a and two["sum"] == a.sum()
+        for kept in ((x * x).persist(), dask.persist(x * x)[0], dask.optimize(x * x)[0]):
+            assert isinstance(kept, pd.BlockedPoly)
+            same(kept + 1, a * a + 1)
+        assert dask.base.tokenize(x) == dask.base.tokenize(x) != dask.base.tokenize(-x)
+        assert repr(x).startswith("BlockedPoly(Ring(256, ") and repr(x).endswith("shape=(3,), blocks=8)")
+
+    def test_a_product_takes_three_exchanges(self) -> None:
+        R = ring_of("60 bits")
+        x, y = (cut(R.random(seed=i), 1, 8) for i in (1, 2))
+        graph = dask.optimize(x * y)[0].__dask_graph__()
+        names = [str(key[0]) for key in dict(graph) if isinstance(key, tuple)]
+        assert sum(name.startswith("piece") for name in names) == 3 * 8 * 8
+        # Rows of both operands, their product and its way back are one task a block.
+        assert sum("rows" in name for name in names) == 8
+
+    def test_it_is_imported_by_name_alone(self) -> None:
+        code = "import sys, polygpu; assert not {'dask', 'distributed', 'zarr'} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_without_dask(self) -> None:
+        code = "import sys; sys.modules['dask'] = None; import polygpu.dask"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode and 'pip install "polygpu[dask]"' in done.stderr
+
+
+class TestErrors:
+    R = Ring(16, 97)
+
+    def test_rings(self) -> None:
+        x = pd.from_poly(self.R([1]))
+        other = Ring(16, 193)
+        for f in (
+            lambda: x + other([1]),
+            lambda: x * pd.from_poly(other([1])),
+            lambda: pd.equal(x, other([1])),
+        ):
+            with pytest.raises(pg.RingMismatch, match="different rings"):
+                f()
+        with pytest.raises(pg.RingMismatch, match="must be a Poly"):
+            pd.from_poly(3)  # type: ignore[arg-type]
+        with pytest.raises(pg.RingMismatch, match="one of both"):
+            pd.equal(self.R([1]), self.R([1]))
+
+    def test_operands(self) -> None:
+        x = pd.from_poly(self.R.random(3, seed=1))
+        for bad in (1.5, True, "1", None):
+            for f in (lambda b: x + b, lambda b: b - x, lambda b: x * b):
+                with pytest.raises(pg.NotAnInteger, match="operand"):
+                    f(bad)
+        with pytest.raises(pg.NotAnInteger):
+            np.ones(3, np.int64) * x
+        with pytest.raises(pg.ParameterError, match="do not broadcast"):
+            x + self.R.random(2, seed=1)
+        with pytest.raises(pg.ParameterError, match="does not broadcast"):
+            x.scale_by([1, 2])
+        with pytest.raises(pg.ParameterError, match="axis"):
+            x.sum(1)
+        with pytest.raises(pg.ParameterError, match="batch axis"):
+            x[0] @ x
+        with pytest.raises(pg.ParameterError, match="twice"):
+            pd.einsum("ii", x[None])
+        with pytest.raises(pg.ParameterError, match="no operands"):
+            pd.einsum("")
+        for f in (lambda: x == x, lambda: x != x, lambda: bool(x)):
+            with pytest.raises(TypeError, match=r"pd\.equal"):
+                f()
+        with pytest.raises(pg.NotNTTFriendly):
+            pd.from_poly(Ring(8, 15)([1])).ntt()
+
+    def test_arrays(self) -> None:
+        data = np.zeros((3, 1, 16), np.uint32)
+        with pytest.raises(pg.ParameterError, match="must end in"):
+            pd.from_array(data[..., :8], self.R)
+        with pytest.raises(pg.CoefficientError, match="float64"):
+            pd.from_array(data.astype(float), self.R)
+        with pytest.raises(pg.DomainError):
+            pd.from_array(data, self.R, "values")  # type: ignore[arg-type]
+        with pytest.raises(pg.ParameterError, match="do not fit"):
+            pd.from_array(data, self.R, chunks=(1, 1))
+        for parts in (8, (8, 4, 4), 5):  # too many for n = 16 where 2; unequal; no divisor
+            with pytest.raises(pg.ParameterError, match="equal parts"):
+                pd.from_array(data, self.R, chunks=(1, 1, 2 if parts == 8 else parts))
+        with pytest.raises(pg.ParameterError, match="rows"):
+            pd.from_array(np.zeros((2, 16), np.uint32), Ring(16, [97, 193]), chunks=(1, -1))
+        for R in (Ring(16, 41), Ring(12, 97), Ring(16, 10**9)):
+            with pytest.raises(pg.ParameterError, match="no complete transform"):
+                pd.from_array(np.zeros((1, R.n), np.uint32), R, chunks=(-1, R.n // 2))
+
+
+class TestFiles:
+    @pytest.mark.parametrize("ending", ["npy", "zarr"])
+    @pytest.mark.parametrize("name", ["three limbs", "30 bits", "60 bits cyclic"])
+    def test_round_trip(self, tmp_path: Any, ending: str, name: str) -> None:
+        R = ring_of(name)
+        a = R.random((5,), seed=1)
+        for parts in (1, 4):
+            for domain in ("coef", "eval"):
+                path = tmp_path / f"{parts}{domain}.{ending}"
+                value = a.ntt() if domain == "eval" else a
+                cut(value, 2, parts).save(path)
+                given = (R, domain) if ending == "npy" else ()
+                same(pd.load(path, *given), value)  # type: ignore[arg-type]
+                same(pd.load(path, *given, chunks=(3, -1, -1)) * a, value * a)  # type: ignore[arg-type]
+                same(pd.load(path, *given, chunks=(3, -1, R.n // 8)) * a, value * a)  # type: ignore[arg-type]
+        assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+            f"{parts}{domain}.{ending}" for parts in (1, 4) for domain in ("coef", "eval")
+        )
+
+    def test_what_others_read(self, tmp_path: Any) -> None:
+        R = Ring(16, 97, root=[x for x in range(97) if pow(x, 16, 97) == 96][1])
+        a = R.random((4,), seed=1)
+        cut(a, 3, 2).save(tmp_path / "a.npy")
+        assert (np.load(tmp_path / "a.npy") == a.data).all()
+        cut(a, 3, 2).save(tmp_path / "a.zarr")
+        found = zarr.open_array(tmp_path / "a.zarr", mode="r")
+        assert (found[:] == a.data).all() and found.attrs["polygpu"]["moduli"] == ["97"]
+        assert pd.load(tmp_path / "a.zarr").ring == R
+        plain = zarr.create_array(tmp_path / "b.zarr", data=a.data)
+        assert plain.shape == (4, 1, 16)
+        same(pd.load(tmp_path / "b.zarr", R), a)
+
+    def test_wide_moduli(self, tmp_path: Any) -> None:
+        R = ring("wide prime, 100 bits")
+        a = R.random((3,), seed=1)
+        cut(a, 2).save(tmp_path / "a.zarr")
+        same(pd.load(tmp_path / "a.zarr"), a)
+
+    @pytest.mark.parametrize("ending", ["npy", "zarr"])
+    def test_an_interrupted_write_leaves_nothing(self, tmp_path: Any, ending: str) -> None:
+        R = ring_of("60 bits")
+
+        def block(x: Any, block_id: Any = None) -> Any:
+            if block_id == (3, 0, 0):
+                raise KeyboardInterrupt
+            return x
+
+        data = da.zeros((4, 1, R.n), dtype=R.dtype, chunks=(1, 1, -1))
+        x = pd.from_array(da.map_blocks(block, data, dtype=R.dtype, meta=data._meta), R, chunks=(1, 1, -1))
+        with pytest.raises(KeyboardInterrupt):
+            x.save(tmp_path / f"a.{ending}")
+        assert not list(tmp_path.iterdir())
+
+    def test_errors(self, tmp_path: Any) -> None:
+        R = ring_of("60 bits")
+        x = pd.from_poly(R([1]))
+        with pytest.raises(pg.ParameterError, match=r"must end in \.npy or \.zarr"):
+            x.save(tmp_path / "a.txt")
+        with pytest.raises(pg.ParameterError, match=r"must end in \.npy or \.zarr"):
+            pd.load(tmp_path / "a.txt")
+        for ending in ("npy", "zarr"):
+            x.save(tmp_path / f"a.{ending}")
+            with pytest.raises(pg.OutputError, match="exists"):
+                (x + 1).save(tmp_path / f"a.{ending}")
+        with pytest.raises(pg.ParameterError, match="names none"):
+            pd.load(tmp_path / "a.npy")
+        with pytest.raises(pg.RingMismatch, match="is of"):
+            pd.load(tmp_path / "a.zarr", Ring(256, 97))
+        with pytest.raises(FileNotFoundError):
+            x.save(tmp_path / "missing" / "a.npy")
+        with pytest.raises(FileNotFoundError):
+            pd.load(tmp_path / "b.npy", R)
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    """Two processes of one thread each."""
+    with (
+        # A worker that comes back is killed again: Dask is not to give it up.
+        dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h"}),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            env={"POLYGPU_NUM_THREADS": "1"},
+            silence_logs=60,
+        ) as cluster,
+        Client(cluster) as found,
+    ):
+        yield found
+
+
+def slow(x: Any, R: Ring, parts: int) -> pd.BlockedPoly:
+    """In columns whose coefficients take a while to come."""
+
+    def late(block: Any) -> Any:
+        time.sleep(0.05)
+        return block
+
+    blocks = da.from_array(x, chunks=(*x.shape[:-1], R.n // parts), name=False)
+    return pd.from_array(
+        da.map_blocks(late, blocks, dtype=R.dtype, meta=blocks._meta), R, "coef", blocks.chunks
+    )
+
+
+class TestProcesses:
+    R = Ring(2**12, pg.ntt_primes(2**12, 60))
+
+    def test_results_and_files(self, client: Any, tmp_path: Any) -> None:
+        a, b = self.R.random(3, seed=1), self.R.random(3, seed=2)
+        x = pd.random(self.R, 3, 1, chunks=(2, -1, 2**10))
+        same(x, a)
+        same(x * b, a * b)
+        one, two = dask.compute(x * b, x.sum())
+        assert one == a * b and two == a.sum()
+        for ending in ("npy", "zarr"):
+            (x * b).save(tmp_path / f"c.{ending}")
+            same(pd.load(tmp_path / f"c.{ending}", self.R), a * b)
+        kept = x.persist()
+        wait(kept)
+        same(kept @ b, a @ b)
+
+    @pytest.mark.parametrize("after", [0.1, 0.4, 0.7])
+    def test_a_worker_is_killed_in_the_middle(self, client: Any, after: float) -> None:
+        a, b = self.R.random(seed=1), self.R.random(seed=int(100 * after))
+        client.wait_for_workers(2, timeout=20)
+        workers = list(client.run(os.getpid).values())
+        c = (slow(a.data, self.R, 8) * slow(b.data, self.R, 8)).persist()
+        time.sleep(after)
+        os.kill(workers[0], signal.SIGKILL)
+        assert c.compute() == a * b
