@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import calls, conversions, lattice, peers, roofline
+from . import calls, conversions, distributed, lattice, peers, roofline
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
@@ -30,6 +30,7 @@ from .tables import Goal, LineKind, Table, figure, power, unique
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "scale.md",
     *(ROOT / "docs" / "studies" / f"{name}.md" for name in STUDIES),
 )
 
@@ -425,6 +426,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-summary": GpuKind(gpu_summary, last=True),
     **calls.KINDS,
     **conversions.KINDS,
+    **distributed.KINDS,
     **lattice.KINDS,
     **peers.KINDS,
     **fft64.KINDS,
