@@ -28,7 +28,7 @@ from polygpu.backends.reference import reverse_bits
 from polygpu.distributed import Devices, Divided
 from polygpu.exact.primes import GOLDILOCKS
 
-from .harness import RESULTS, Case, Machine, gpu_machine, measure, record, release
+from .harness import RESULTS, Case, Machine, Unverified, gpu_machine, measure, record, release
 from .tables import Line, LineKind
 
 DEGREES, QUICK = (2**26, 2**28, 2**30), (2**20,)
@@ -78,8 +78,14 @@ def ring_of(n: int, bits: int) -> pg.Ring:
 def ends(values: pg.Poly | Divided) -> NDArray[Any]:
     """The first and last residues of each device's part, in host memory."""
     parts = (values.data,) if isinstance(values, pg.Poly) else values.data
-    found = [part[..., at] for part in parts for at in (slice(0, 512), slice(-512, None))]
-    return np.concatenate([np.asarray(x.get()).ravel() for x in found])
+    found = [part.reshape(-1)[at] for part in parts for at in (slice(0, 512), slice(-512, None))]
+    return np.concatenate([np.asarray(x.get()) for x in found])
+
+
+def ends_of_runs(whole: pg.Poly, count: int) -> NDArray[Any]:
+    """The same of a value that is cut into so many runs."""
+    runs = whole.data.reshape(count, -1)
+    return np.concatenate([np.asarray(x.get()) for run in runs for x in (run[:512], run[-512:])])
 
 
 def same(found: Divided, whole: pg.Poly) -> bool:
@@ -98,32 +104,28 @@ def params(ring: pg.Ring, batch: int = 1) -> dict[str, int | str]:
 
 
 def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
+    """On one GPU and on all; each result's ends are those of the whole, which was compared beforehand."""
     ring, count = ring_of(n, bits), len(gpus)
     with pg.device("cuda:0"):
         whole = ring.random(seed=1)
     expected = whole.ntt()
-    first = np.asarray(expected.data[..., :512].get()).ravel()
-    yield Case(ONE, "polygpu", params(ring), whole.ntt, lambda v: bool((v[:512] == first).all()), n, ends)
+
+    one, runs = ends_of_runs(expected, 1), ends_of_runs(expected, count)
+    yield Case(ONE, "polygpu", params(ring), whole.ntt, partial(np.array_equal, one), n, ends)
     for order in ("transposed", "natural"):
         a = gpus.random(ring, seed=1, order=order)
         evaluated = a.ntt()
-        right = same(evaluated, expected)
+        if not same(evaluated, expected):
+            raise Unverified(f"forward on {count} GPUs, n = {n}, {bits} bits, {order} order: wrong values")
         name = f"forward on {count} GPUs, {order} order"
-        yield Case(name, "polygpu", params(ring), a.ntt, lambda _, right=right: right, n, ends)
-        back = evaluated.intt(order)
-        right = right and back == a
-        del back
+        yield Case(name, "polygpu", params(ring), a.ntt, partial(np.array_equal, runs), n, ends)
+        if evaluated.intt(order) != a:
+            raise Unverified(f"inverse on {count} GPUs, n = {n}, {bits} bits, {order} order: wrong values")
+        first = ends(a)
         name = f"inverse on {count} GPUs, {order} order"
-        yield Case(
-            name,
-            "polygpu",
-            params(ring),
-            lambda e=evaluated, o=order: e.intt(o),
-            lambda _, right=right: right,
-            n,
-            ends,
-        )
-        del a, evaluated
+        back = partial(evaluated.intt, order)
+        yield Case(name, "polygpu", params(ring), back, partial(np.array_equal, first), n, ends)
+        del a, evaluated, back
         release()
 
 
@@ -198,22 +200,27 @@ def products(gpus: Devices, bits: int) -> Iterator[Case]:
     n = PRODUCT_DEGREE
     ring = pg.Ring(n, pg.ntt_primes(n, bits)[0])
     batch = PRODUCT_BYTES // (n * ring.dtype.itemsize)
+    shape = params(ring, batch)
     with pg.device("cuda:0"):
         a, b = ring.random(batch, seed=1), ring.random(batch, seed=2)
     expected = a * b
     with pg.device("cpu"):
-        right = (a[:2].cpu() * b[:2].cpu()) == expected[:2].cpu()
+        if a[:2].cpu() * b[:2].cpu() != expected[:2].cpu():
+            raise Unverified(f"products of {bits} bits: wrong values")
+    one = ends(expected)
     yield Case(
-        "products on one GPU", "polygpu", params(ring, batch), lambda: a * b, lambda _: right, batch * n, ends
+        "products on one GPU", "polygpu", shape, lambda: a * b, partial(np.array_equal, one), batch * n, ends
     )
     x, y = gpus.spread(a), gpus.spread(b)
-    right = right and (x * y).gather("cuda:0") == expected
+    if (x * y).gather("cuda:0") != expected:
+        raise Unverified(f"products of {bits} bits on {len(gpus)} GPUs: wrong values")
 
     def values(c: Any) -> NDArray[Any]:
         return np.concatenate([ends(part) for part in c.parts])
 
+    many = values(gpus.spread(expected))
     name = f"products on {len(gpus)} GPUs"
-    yield Case(name, "polygpu", params(ring, batch), lambda: x * y, lambda _: right, batch * n, values)
+    yield Case(name, "polygpu", shape, lambda: x * y, partial(np.array_equal, many), batch * n, values)
 
 
 def huge(gpus: Devices) -> Iterator[Case]:

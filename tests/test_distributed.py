@@ -12,9 +12,11 @@ from devices import needs_card, needs_compiler, simulated
 
 import polygpu as pg
 from polygpu import Ring
+from polygpu.backends.cuda import device as cuda_device
 from polygpu.distributed import Devices
 from polygpu.distributed.divided import layout_of
 from polygpu.exact.primes import GOLDILOCKS
+from polygpu.ops import four_step
 
 MODULI = {
     "30 bits": [998244353],
@@ -119,6 +121,90 @@ def test_coefficients_on_cards(name: str, order: Any) -> None:
     check_divided(gpus, Ring(2**20, MODULI[name]), (), order)
 
 
+@pytest.mark.parametrize("batch", [(0,), (2, 0)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_empty_batches(order: Any, batch: tuple[int, ...]) -> None:
+    check_empty(host_devices(2), order, batch)
+
+
+@needs_compiler
+def test_empty_batches_on_simulated_cards() -> None:
+    with simulated_devices(2) as gpus:
+        check_empty(gpus, "natural", (0,))
+
+
+def check_empty(gpus: Devices, order: Any, batch: tuple[int, ...]) -> None:
+    ring = Ring(64, 257)
+    with pg.device("cpu"):
+        a = ring.random(batch, seed=1)
+        x = gpus.divide(a, order)
+        for value in (x, x.ntt(), x.ntt().intt(order), x * x, x + 1, -x, x.reorder("natural")):
+            assert value.shape == batch and value.gather().shape == batch
+        assert x == x.ntt()
+
+
+@needs_compiler
+@pytest.mark.parametrize("way", ["natural", "transposed", "back"])
+def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that goes back to its pool is read and written by nothing that is still to come."""
+    with simulated_devices(2) as gpus:
+        ring = Ring(256, MODULI["30 bits"])
+        x = gpus.random(ring, seed=1, order="natural" if way == "natural" else "transposed")
+        call = x.ntt().intt if way == "back" else x.ntt
+        twist, left = four_step.twist, [5]
+
+        def failing(*arguments: Any) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise pg.OutOfDeviceMemory("no more")
+            twist(*arguments)
+
+        monkeypatch.setattr(four_step, "twist", failing)
+        with pytest.raises(pg.OutOfDeviceMemory):
+            call()
+        lanes = [lane for b in gpus.backends for lane in b._lanes.values()]  # type: ignore[attr-defined]
+        copies = [copy for lane in lanes for copy in lane._copies]
+        assert copies and all(copy.is_done for copy in copies)
+
+
+@needs_compiler
+def test_what_several_cards_do_is_not_recorded() -> None:
+    with simulated_devices(2) as gpus:
+        ring = Ring(64, 257)
+        a = ring.random(4, seed=1)
+        x, y, on_first = gpus.spread(a), gpus.divide(a), a.to(gpus.names[0])
+        for work in (lambda: x + x, lambda: y + y, lambda: y.ntt(), lambda: y.gather()):
+            with pytest.raises(pg.DeviceError, match=r"capture what each|not recorded|read values back"):
+                pg.capture(lambda p, work=work: (work(), p)[1], on_first)
+        alone = pg.capture(lambda p: p * p, x.parts[0])
+        assert alone().cpu() == (a[:2] * a[:2]).cpu()
+
+
+@needs_compiler
+def test_copies_between_cards_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is dense is one copy, and so are rows at equal steps; rows at too long steps go one by one."""
+    with simulated_devices(2) as gpus:
+        runtime, made = gpus.backends[0].xp.cuda.runtime, []  # type: ignore[attr-defined]
+        for name in ("memcpyAsync", "memcpy2DAsync"):
+            original = getattr(runtime, name)
+            noted = lambda *x, name=name, original=original: (made.append(name), original(*x))  # noqa: E731
+            monkeypatch.setattr(runtime, name, noted)
+        a = Ring(64, 257).random((6, 2), seed=1).to(gpus.names[0]).data
+        for x, copies in (
+            (a, ["memcpyAsync"]),
+            (a[..., 8:24], ["memcpy2DAsync"]),
+            (a[::2], ["memcpy2DAsync"]),
+            (a[::2, :, :, :8], ["memcpy2DAsync"] * 3),
+            (a[:1, 0, 0, :5], ["memcpyAsync"]),
+        ):
+            made.clear()
+            assert gpus.place(x, 1).get().tolist() == x.get().tolist() and made == copies
+        monkeypatch.setattr(cuda_device, "_LONGEST_STEP", 256)
+        made.clear()
+        assert gpus.place(a[..., :8], 1).get().tolist() == a[..., :8].get().tolist()
+        assert made == ["memcpyAsync"] * 12
+
+
 def test_random_values_do_not_depend_on_the_devices() -> None:
     ring = Ring(256, MODULI["three limbs"])
     for count in (1, 2, 4):
@@ -162,12 +248,30 @@ def test_what_is_refused_of_coefficients() -> None:
         two.divide(a, "columns")  # type: ignore[arg-type]
     with pytest.raises(pg.DomainError, match="intt"):
         x.ntt().reorder("natural")
-    with pytest.raises(pg.DeviceError, match=r"devices\.divide"):
-        x + a  # type: ignore[operator]
+    for wrong in (lambda: x + a, lambda: x == a, lambda: a == x, lambda: x + two.spread(a, "copies")):  # type: ignore[operator]
+        with pytest.raises(pg.DeviceError, match=r"devices\.divide"):
+            wrong()
     with pytest.raises(pg.DeviceError, match="must be on"):
         x + four.divide(a)
+    with pytest.raises(pg.ParameterError, match="log_height"):
+        x + two.divide(a, log_height=2)
+    for height in (0, 6, -1):
+        with pytest.raises(pg.ParameterError, match="from 1 to 5"):
+            two.divide(a, log_height=height)
+    for height in ("3", 2.5, True):
+        with pytest.raises(pg.NotAnInteger):
+            two.divide(a, log_height=height)  # type: ignore[arg-type]
+    with pytest.raises(pg.ParameterError, match=r"\(3,\), \(2,\)|do not broadcast"):
+        two.divide(ring.random(3, seed=1)) + two.divide(ring.random(2, seed=1))
+    with pytest.raises(pg.ParameterError, match="as many axes"):
+        x + two.divide(ring.random(3, seed=1))
+    other = two.divide(Ring(64, 641).random(seed=1))
     with pytest.raises(pg.RingMismatch):
-        x * two.divide(Ring(64, 641).random(seed=1))
+        x * other
+    assert x != other and x != two.divide(ring.random(3, seed=1)) and x != "x"
+    assert x != 5 and two.divide(ring(5)) == 5 and two.divide(ring(5)).ntt() == 5
+    with pytest.raises(pg.ParameterError, match="must be a Ring"):
+        two.random("abc")  # type: ignore[arg-type]
     with pytest.raises(pg.NotAnInteger):
         x + 1.5  # type: ignore[operator]
     with pytest.raises(pg.ParameterError, match="start"):
@@ -230,10 +334,24 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
     x = two.spread(a)
     with pytest.raises(pg.DeviceError, match="copies"):
         x + single  # type: ignore[operator]
+    with pytest.raises(pg.ParameterError, match="its coefficients are divided"):
+        x + two.divide(single)  # type: ignore[operator]
+    with pytest.raises(pg.DeviceError, match="spread it before"):
+        _ = x == single
+    with pytest.raises(pg.ParameterError, match="must be a function"):
+        x.map("f")  # type: ignore[arg-type]
+    copies = two.spread(single, "copies")
+    with pytest.raises(pg.ParameterError, match="first axis"):
+        copies.map(lambda c, p, q: p * q * c, two.spread(a), two.spread(a[:2]))
+    assert copies.map(lambda c, p: p * c, x).gather() == a * single
+    for wrong in (1.5, single):
+        with pytest.raises((pg.NotAnInteger, pg.DeviceError)):
+            x.map(lambda p, q: p, wrong)  # type: ignore[arg-type]
+    assert x != two.spread(a[:3]) and x != two.spread(Ring(64, 257).random((4, 3), seed=1)) and x != "x"
+    with pytest.raises(pg.ParameterError, match=r"devices\.divide"):
+        host_devices(3).spread(single)
     with pytest.raises(pg.ParameterError, match="x has none"):
         two.spread(single, "batch")
-    with pytest.raises(pg.ParameterError, match="2 moduli for 3 devices"):
-        host_devices(3).spread(single, "limbs")
     with pytest.raises(pg.ParameterError, match="'batch', 'limbs' or 'copies'"):
         two.spread(a, "rows")  # type: ignore[arg-type]
     with pytest.raises(pg.ParameterError, match="spread both in one way"):
@@ -260,8 +378,9 @@ def test_what_is_refused_of_batches_and_limbs() -> None:
 def test_devices() -> None:
     with pytest.raises(pg.DeviceError, match="GPUs and the host"), simulated(devices_count=1):
         pg.devices("cuda:0", "cpu")
-    with pytest.raises(pg.DeviceError, match="must be"):
-        pg.devices("tpu")
+    for names in (("tpu",), (["cpu", "cpu"],), (2,)):
+        with pytest.raises(pg.DeviceError, match="must be"):
+            pg.devices(*names)  # type: ignore[arg-type]
     assert host_devices(2) == host_devices(2) != host_devices(3) and len(host_devices(2)) == 2
     assert repr(host_devices(2)) == "devices('cpu', 'cpu')"
     with simulated(devices_count=2):

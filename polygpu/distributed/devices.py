@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..backends import gpu_names
+from ..errors import DeviceError
 from ..ops.sampling import Seed
 from ..poly import Poly
 from ..ring import Ring
@@ -50,11 +51,14 @@ class Devices(Group):
                 devices, which is a power of two.
             order: of coefficients. "transposed" spares each transform one of two exchanges; "natural" keeps a
                 run of n / devices of them on each device. Evaluated values are in the ring's order.
-            log_height: log2 of the points of a column; by default what was measured to be fast.
+            log_height: log2 of the points of a column; by default a choice by n.
 
         Raises:
             NotNTTFriendly: no complete transform. ParameterError: sizes that do not divide, another order.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: a copy to each device; on the host natural coefficients share x's memory. Batches are for few
+        polynomials of large degree: items are transformed one after the other.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -71,7 +75,8 @@ class Devices(Group):
     ) -> Divided:  # fmt: skip
         """One uniform polynomial, divided: the value of ring.random(seed=seed, start=start).
 
-        Each device draws its own coefficients, so that no memory has to hold all. Arguments as of divide.
+        Each device draws its own coefficients, so that no memory has to hold all. Arguments, errors and cost
+        are those of Ring.random and divide.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(64, 257)
@@ -98,4 +103,6 @@ def devices(*names: str) -> Devices:
     >>> (a * a).shape, [part.shape for part in a.parts]
     ((8,), [(4,), (4,)])
     """
+    if any(not isinstance(name, str) for name in names):
+        raise DeviceError(f"devices: {names!r} must be names: devices('cuda:0', 'cuda:1')")
     return Devices(names or gpu_names())

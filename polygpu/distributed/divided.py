@@ -13,24 +13,25 @@ or hierarchical memory".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from ..arrays import empty
-from ..backends import Array, Mark, backend_of, current_device
+from ..backends import Array, Mark, Op, current_device
 from ..checks import Domain, integer, shown
 from ..errors import DeviceError, DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from ..ops import four_step, sampling
+from ..ops.batch import result_shape
 from ..ops.pointwise import add_constant, negate, pointwise, scale
 from ..ops.sampling import Seed, key_of
 from ..plans.cache import keep
 from ..plans.four_step import FourStepPlan, plan_four_step
 from ..poly import Poly, checked_poly
 from ..ring import Ring
-from .group import Group, await_all, send
+from .group import Group, Transfers, copy
+from .spread import Spread
 
 Order = Literal["natural", "transposed"]
 
@@ -83,11 +84,18 @@ def layout_of(n: int, devices: int, log_height: int | None = None) -> Layout:
         raise ParameterError(f"devices: {devices}, must be a power of two to divide coefficients")
     if n < devices**2:
         raise ParameterError(f"n: {n} coefficients on {devices} devices; divide at least {devices**2}")
-    least = devices.bit_length() - 1
-    wanted = min(_LOG_HEIGHT, (n.bit_length() - 1) // 2) if log_height is None else log_height
-    log_height = min(max(wanted, least), n.bit_length() - 1 - least)
-    width = n >> log_height
-    return Layout(devices, 1 << log_height, width, min(_SLICES, width // devices))
+    least, most = devices.bit_length() - 1, n.bit_length() - devices.bit_length()
+    if log_height is None:
+        chosen = min(max(min(_LOG_HEIGHT, (n.bit_length() - 1) // 2), least), most)
+    else:
+        chosen = integer(log_height, "log_height")
+        if not least <= chosen <= most:
+            raise ParameterError(
+                f"log_height: {shown(chosen)} must be from {least} to {most} for {n} coefficients on "
+                f"{devices} devices"
+            )
+    width = n >> chosen
+    return Layout(devices, 1 << chosen, width, min(_SLICES, width // devices))
 
 
 class Divided:
@@ -163,61 +171,62 @@ class Divided:
 
         Cost: a transform of n / devices coefficients and their twiddles on each device; one exchange of
         transposed coefficients, two of natural ones, while slices are computed. The operand stays. Beside it
-        and the result a device holds three slices.
+        and the result a device holds three slices. Items of a batch are transformed one after the other.
         """
         if self._domain == "eval":
             return self
         check_transform(self._ring)
+        blocks = self._forward_columns()
+        self._group.each(lambda i: four_step.forward_rows(self._plan, blocks[i]))
+        return self._result([self._run(x) for x in blocks], "eval", "natural")
+
+    def _forward_columns(self) -> list[Array]:
+        """What rows are transformed of, by device, (*batch, limbs, rows, width)."""
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
-        blocks = self._new((*self.shape, self._ring.rows, layout.rows, layout.width))
-        slice_shape = (*self.shape, self._ring.rows, layout.height, layout.count)
-        depth = min(_BUFFERS, layout.slices)
-        buffers = [self._new(slice_shape) for _ in range(depth)]
-        ready = [compute.mark() for compute in group.backends]
-        free = {(i, k): [ready[i]] for i in numbers for k in range(depth)}
-        arrived: dict[tuple[int, int], list[Mark]] = {}
-
-        def bring(part: int) -> None:
-            """Natural coefficients of the slices with this number, into free buffers."""
-            for i in numbers:
-                at, buffer = layout.column(i, part), buffers[part % depth][i]
-                arrived[i, part] = [
-                    sender.send(
-                        self._rows_of(e)[..., at : at + layout.count],
-                        layout.rows_of(buffer, e),
-                        (ready[e], *free[i, part % depth]),
-                    )
-                    for e, sender in enumerate(group.backends)
-                ]
-
-        natural = self._order == "natural"
-        for part in range(depth if natural else 0):
-            bring(part)
+        natural, depth = self._order == "natural", min(_BUFFERS, self._layout.slices)
+        blocks = self._new_rows()
+        buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
         steps = self._twiddles(1)
-        kept = []  # to the end: who gets this memory then comes after all that reads it
-        for part in range(layout.slices):
-            for i in group.each():
+        with Transfers(group.backends) as transfers:
+            free: dict[tuple[int, int], list[Mark]] = {(i, k): [] for i in numbers for k in range(depth)}
+            arrived: dict[tuple[int, int], list[Mark]] = {}
+
+            def bring(part: int) -> None:
+                """Natural coefficients of the slices with this number, into free buffers."""
+                for i in numbers:
+                    at, buffer = layout.column(i, part), buffers[part % depth][i]
+                    arrived[i, part] = [
+                        transfers.send(
+                            self._rows_of(e)[..., at : at + layout.count],
+                            layout.rows_of(buffer, e),
+                            free[i, part % depth],
+                        )
+                        for e in numbers
+                    ]
+
+            def transform(i: int, part: int) -> None:
+                """A slice of device i, and its rows on their way to their devices."""
                 compute, at, buffer = group.backends[i], layout.column(i, part), buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
                 four_step.transform_columns(plan, source, buffer, compute.ntt)
-                starts = four_step.twiddles(plan, compute, at)
-                kept.append(starts)
-                moves = []
+                starts, moves = four_step.twiddles(plan, compute, at), []
                 for e in numbers:
                     x, place = layout.rows_of(buffer, e), blocks[e][..., at : at + layout.count]
                     near = group.names[e] == group.names[i]
                     four_step.twist(plan, x, e * layout.rows, starts, steps[i], place if near else x)
                     if not near:
-                        moves.append((x, place, ready[e]))
+                        moves.append((x, place))
                 done = compute.mark()
-                free[i, part % depth] = [done, *(compute.send(x, y, (done, mark)) for x, y, mark in moves)]
-            if natural and part + depth < layout.slices:
-                bring(part + depth)
-        await_all(group.backends, (mark for marks in free.values() for mark in marks))
-        for i in group.each():
-            four_step.forward_rows(plan, blocks[i])
-        return self._result(tuple(x.reshape(*x.shape[:-2], -1) for x in blocks), "eval", "natural")
+                free[i, part % depth] = [done, *(transfers.send(x, place, [done]) for x, place in moves)]
+
+            for part in range(depth if natural else 0):
+                bring(part)
+            for part in range(layout.slices):
+                group.each(lambda i, part=part: transform(i, part))  # type: ignore[misc]
+                if natural and part + depth < layout.slices:
+                    bring(part + depth)
+        return blocks
 
     def intt(self, order: Order = "transposed") -> Divided:
         """In coefficients of this order; the inverse of ntt().
@@ -227,18 +236,33 @@ class Divided:
         check_order(order)
         if self._domain == "coef":
             return self.reorder(order)
+        layout, group, plan = self._layout, self._group, self._plan
+        columns = self._inverse_rows()
+        for s in range(layout.slices):
+            group.each(
+                lambda i, s=s: four_step.transform_columns(  # type: ignore[misc]
+                    plan, columns[i][s], columns[i][s], group.backends[i].intt
+                )
+            )
+        return self._result(columns, "coef", "transposed").reorder(order)
+
+    def _inverse_rows(self) -> list[Array]:
+        """What columns are transformed back of, by device, (slices, *batch, limbs, height, count)."""
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
-        columns = self._new((layout.slices, *self.shape, self._ring.rows, layout.height, layout.count))
-        ready = [compute.mark() for compute in group.backends]
+        columns = self._new_columns()
         parts = min(_ROW_SLICES, layout.rows)
         size, own = layout.rows // parts, layout.width // layout.devices
+        buffers = [self._new((*self._items, size, layout.width)) for _ in range(parts)]
         steps, starts = self._twiddles(-1), [self._twiddles(-e * own) for e in numbers]
-        kept, sent = list[Array](), list[Mark]()
-        for part in range(parts):
-            for i in group.each():
-                compute, rows = group.backends[i], self._rows_of(i)[..., part * size : (part + 1) * size, :]
-                buffer, first = self._empty(i, rows.shape), i * layout.rows + part * size
-                kept.append(buffer)
+        with Transfers(group.backends) as transfers:
+
+            def transform(i: int, part: int) -> None:
+                """Some rows of device i, and their columns on their way to their devices."""
+                compute, buffer = group.backends[i], buffers[part][i]
+                rows, first = (
+                    self._rows_of(i)[..., part * size : (part + 1) * size, :],
+                    i * layout.rows + part * size,
+                )
                 four_step.transform_rows(plan, rows, buffer, compute.intt)
                 moves = []
                 for e in numbers:
@@ -247,21 +271,18 @@ class Divided:
                     out = place.transpose(*range(1, place.ndim - 1), 0, place.ndim - 1) if near else x
                     four_step.twist(plan, x, first, starts[e][i], steps[i], out)
                     if not near:
-                        moves.append((layout.slices_of(x), place, ready[e]))
+                        moves.append((layout.slices_of(x), place))
                 done = compute.mark()
-                sent += [done, *(compute.send(x, y, (done, mark)) for x, y, mark in moves)]
-        await_all(group.backends, sent)
-        for s in range(layout.slices):
-            for i in group.each():
-                four_step.transform_columns(plan, columns[i][s], columns[i][s], group.backends[i].intt)
-        return self._result(tuple(columns), "coef", "transposed").reorder(order)
+                for x, place in moves:
+                    transfers.send(x, place, [done])
+
+            for part in range(parts):
+                group.each(lambda i, part=part: transform(i, part))  # type: ignore[misc]
+        return columns
 
     def _twiddles(self, power: int) -> list[list[Array]]:
         """Twiddles of all rows to a power, on each device."""
-        found = []
-        for i in self._group.each():
-            found.append(four_step.twiddles(self._plan, self._group.backends[i], power))
-        return found
+        return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
         """The coefficients in natural or transposed order; itself where they are. One exchange.
@@ -273,57 +294,63 @@ class Divided:
             raise DomainError("reorder: an evaluated value, which is in the ring's order; intt(order) first")
         if order == self._order:
             return self
-        layout, pairs = self._layout, list[tuple[Array, Array]]()
-        limbs = self._ring.rows
-        if order == "natural":
-            made = self._new((*self.shape, limbs, layout.rows, layout.width))
-        else:
-            made = self._new((layout.slices, *self.shape, limbs, layout.height, layout.count))
+        layout, pairs, natural = self._layout, list[tuple[Array, Array]](), order == "natural"
+        made = self._new_rows() if natural else self._new_columns()
         for i in range(len(self._group)):
             for s in range(layout.slices):
-                at = layout.column(i, s)
-                columns = (self._data if order == "natural" else made)[i][s]
+                at, columns = layout.column(i, s), (self._data if natural else made)[i][s]
                 for e in range(len(self._group)):
-                    block = made[e] if order == "natural" else self._rows_of(e)
-                    run = block[..., at : at + layout.count]
+                    run = (made[e] if natural else self._rows_of(e))[..., at : at + layout.count]
                     stack = layout.rows_of(columns, e)
-                    pairs.append((stack, run) if order == "natural" else (run, stack))
-        send(pairs)
-        data = [x.reshape(*x.shape[:-2], -1) for x in made] if order == "natural" else made
-        return self._result(tuple(data), "coef", order)
+                    pairs.append((stack, run) if natural else (run, stack))
+        copy(pairs)
+        return self._result([self._run(x) for x in made] if natural else made, "coef", order)
+
+    @property
+    def _items(self) -> tuple[int, ...]:
+        """Shape of the axes before the matrix."""
+        return (*self.shape, self._ring.rows)
 
     def _rows_of(self, i: int) -> Array:
         """The run of device i as rows of the matrix, a view."""
-        x = self._data[i]
-        return x.reshape(*x.shape[:-1], self._layout.rows, self._layout.width)
+        return self._data[i].reshape(*self._items, self._layout.rows, self._layout.width)
 
-    def _empty(self, i: int, shape: tuple[int, ...]) -> Array:
-        with self._group.on(i) as compute:
-            return empty(compute, shape, self._ring.dtype)
+    def _run(self, x: Array) -> Array:
+        """Rows of the matrix, behind each other."""
+        return x.reshape(*self._items, self._layout.rows * self._layout.width)
 
     def _new(self, shape: tuple[int, ...]) -> list[Array]:
-        """An array of this shape on each device."""
-        return [self._empty(i, shape) for i in range(len(self._group))]
+        return self._group.empty(shape, self._ring.dtype)
 
-    def _result(self, data: tuple[Array, ...], domain: Domain, order: Order) -> Divided:
-        return Divided(self._group, self._ring, self._layout, data, domain, order)
+    def _new_rows(self) -> list[Array]:
+        return self._new((*self._items, self._layout.rows, self._layout.width))
+
+    def _new_columns(self) -> list[Array]:
+        return self._new((self._layout.slices, *self._items, self._layout.height, self._layout.count))
+
+    def _result(self, data: Sequence[Array], domain: Domain, order: Order) -> Divided:
+        return Divided(self._group, self._ring, self._layout, tuple(data), domain, order)
 
     # ---- arithmetic ----
 
     def __add__(self, other: Divided | int) -> Divided:
-        return self._constant(other, 1) if not isinstance(other, Divided) else self._with("add", other)
+        return self._with("add", other) if isinstance(other, Divided) else self._plus(self._int(other))
 
     def __sub__(self, other: Divided | int) -> Divided:
-        return self._constant(other, -1) if not isinstance(other, Divided) else self._with("sub", other)
+        return self._with("sub", other) if isinstance(other, Divided) else self._plus(-self._int(other))
 
     def __mul__(self, other: Divided | int) -> Divided:
+        """The product in the ring. Cost: three transforms, and the evaluated operands in memory."""
         if not isinstance(other, Divided):
             factor = self._int(other)
             return self._each(lambda x: scale(self._ring.basis, x, factor))
         self._check(other)
         a = self.ntt()
         product = a._with("mul", a if other is self else other.ntt())
-        return product if "eval" in (self._domain, other._domain) else product.intt(self._order)
+        if "eval" in (self._domain, other._domain):
+            return product
+        del a
+        return product.intt(self._order)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -334,14 +361,17 @@ class Divided:
         return self._each(lambda x: negate(self._ring.basis, x))
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Poly):
+            self._int(other)  # raises: one of both has to be moved
+        if isinstance(other, int) and not isinstance(other, bool):
+            rest = self - other
+            return not any(map(bool, self._group.each(lambda i: rest._data[i].any())))
         if not isinstance(other, Divided):
             return NotImplemented
+        if other._ring != self._ring or other.shape != self.shape:
+            return False
         a, b = self._alike(other)
-        found = []
-        for i in self._group.each():
-            same = a._data[i].shape == b._data[i].shape and bool((a._data[i] == b._data[i]).all())
-            found.append(same)
-        return all(found)
+        return all(map(bool, self._group.each(lambda i: (a._data[i] == b._data[i]).all())))
 
     def _alike(self, other: Divided) -> tuple[Divided, Divided]:
         """Both in one domain and order."""
@@ -353,48 +383,64 @@ class Divided:
     def _check(self, other: Divided) -> None:
         if other._ring != self._ring:
             raise RingMismatch(f"operands of different rings: {self._ring!r} and {other._ring!r}")
-        if other._group != self._group or other._layout != self._layout:
+        if other._group != self._group:
             raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
+        if other._layout != self._layout:
+            raise ParameterError(
+                f"operand: in columns of {other._layout.height} coefficients, the other in columns of "
+                f"{self._layout.height}; divide both with one log_height"
+            )
+        if len(other.shape) != len(self.shape):
+            raise ParameterError(
+                f"operands of batch shapes {self.shape} and {other.shape} must have as many axes; reshape "
+                "before dividing"
+            )
+        result_shape(np.empty((*self.shape, 0, 0)), np.empty((*other.shape, 0, 0)))
 
-    def _with(self, op: Any, other: Divided) -> Divided:
+    def _with(self, op: Op, other: Divided) -> Divided:
         a, b = self._alike(other)
-        if len(a.shape) != len(b.shape):
-            raise ParameterError(f"operands of batch shapes {a.shape} and {b.shape} must have as many axes")
-        found = []
-        for i in self._group.each():
-            x, y = a._flat(a._data[i]), b._flat(b._data[i])
-            found.append(a._unflat(pointwise(self._ring.basis, op, x, y)))
-        return a._result(tuple(found), a._domain, a._order)
+        basis = self._ring.basis
+        shape = np.broadcast_shapes(a.shape, b.shape)
+
+        def compute(i: int) -> Array:
+            found = pointwise(basis, op, a._flat(a._data[i]), b._flat(b._data[i]))
+            return a._unflat(found, shape)
+
+        return a._result(self._group.each(compute), a._domain, a._order)
 
     def _each(self, f: Callable[[Array], Array]) -> Divided:
-        found = []
-        for i in self._group.each():
-            found.append(self._unflat(f(self._flat(self._data[i]))))
-        return self._result(tuple(found), self._domain, self._order)
+        found = self._group.each(lambda i: self._unflat(f(self._flat(self._data[i])), self.shape))
+        return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
         """(..., limbs, entries): columns are laid behind each other."""
-        return x if self._order == "natural" else x.reshape(*x.shape[:-2], -1)
+        if self._order == "natural":
+            return x
+        return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
 
-    def _unflat(self, x: Array) -> Array:
-        return x if self._order == "natural" else x.reshape(*x.shape[:-1], self._layout.height, -1)
+    def _unflat(self, x: Array, shape: tuple[int, ...]) -> Array:
+        if self._order == "natural":
+            return x
+        layout = self._layout
+        return x.reshape(layout.slices, *shape, self._ring.rows, layout.height, layout.count)
 
     def _int(self, x: object) -> int:
-        if isinstance(x, Poly):
-            raise DeviceError("operand: a Poly lies on one device; divide it before: devices.divide(x)")
+        if isinstance(x, (Poly, Spread)):
+            how = "lies on one device" if isinstance(x, Poly) else f"is divided by {x.axis}"
+            raise DeviceError(f"operand: a {type(x).__name__} {how}; divide it before: devices.divide(x)")
         return integer(x, "operand")
 
-    def _constant(self, other: object, sign: int) -> Divided:
+    def _plus(self, constant: int) -> Divided:
         """The value plus a constant of the ring."""
-        value, basis = sign * self._int(other), self._ring.basis
+        basis = self._ring.basis
         if self._domain == "eval":
-            return self._each(lambda x: add_constant(basis, x, value, 1))
+            return self._each(lambda x: add_constant(basis, x, constant, 1))
         data = list(self._data)
         with self._group.on(0):
-            x = data[0].copy()
-            first = x if self._order == "natural" else self._flat(x[:1])
-            add_constant(basis, first, value, first.shape[-1], first)
-        return self._result((x, *data[1:]), "coef", self._order)
+            data[0] = data[0].copy()
+            first = data[0] if self._order == "natural" else self._flat(data[0][:1])
+            add_constant(basis, first, constant, first.shape[-1], first)
+        return self._result(data, "coef", self._order)
 
     # ---- back on one device ----
 
@@ -406,29 +452,18 @@ class Divided:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
         """
         target = Group([current_device() if device is None else device])
-        layout, limbs = self._layout, self._ring.rows
-        with target.on(0) as compute:
-            data = empty(compute, (*self.shape, limbs, self._ring.n), self._ring.dtype)
-        whole, size = data.reshape(*self.shape, limbs, layout.height, layout.width), layout.rows
+        layout = self._layout
+        (data,) = target.empty((*self._items, self._ring.n), self._ring.dtype)
+        whole, pairs = data.reshape(*self._items, layout.height, layout.width), []
         for i in range(len(self._group)):
             if self._order == "natural":
-                _copy(self._rows_of(i), whole[..., i * size : (i + 1) * size, :])
+                pairs.append((self._rows_of(i), whole[..., i * layout.rows : (i + 1) * layout.rows, :]))
                 continue
             for s in range(layout.slices):
                 at = layout.column(i, s)
-                _copy(self._data[i][s], whole[..., at : at + layout.count])
+                pairs.append((self._data[i][s], whole[..., at : at + layout.count]))
+        copy(pairs)
         return Poly._wrap(self._ring, data, self._domain)
-
-
-def _copy(x: Array, target: Array) -> None:
-    """The values of x into an array of any device."""
-    source, to = backend_of(x), backend_of(target)
-    if source.xp is to.xp:
-        send([(x, target)])
-        return
-    values = source.to_host(x)
-    with to.device_scope():
-        target[...] = values if to.xp is np else to.from_host(np.ascontiguousarray(values))
 
 
 def check_order(order: object) -> None:
@@ -437,8 +472,10 @@ def check_order(order: object) -> None:
         raise ParameterError(f"order: {order!r} must be 'natural' or 'transposed'")
 
 
-def check_transform(ring: Ring) -> None:
+def check_transform(ring: object) -> None:
     """Raise NotNTTFriendly where a ring has no complete transform modulo words."""
+    if not isinstance(ring, Ring):
+        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
     if ring.leaf_size != 1 or ring.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r} has no complete transform modulo primes below 2**64, which divided coefficients need; "
@@ -451,24 +488,19 @@ def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -
     checked_poly(x, "x")
     check_order(order)
     check_transform(x.ring)
-    layout = layout_of(x.ring.n, len(group), log_height)
-    if x.domain == "eval":
-        order = "natural"
-    whole = x.data.reshape(*x.data.shape[:-1], layout.height, layout.width)
-    data = []
-    for i in range(len(group)):
-        if order == "natural":
-            rows = whole[..., i * layout.rows : (i + 1) * layout.rows, :]
-            data.append(group.place(rows, i).reshape(*x.data.shape[:-1], -1))
-            continue
-        shape = (layout.slices, *x.data.shape[:-1], layout.height, layout.count)
-        with group.on(i) as compute:
-            made = empty(compute, shape, x.ring.dtype)
-        for s in range(layout.slices):
-            at = layout.column(i, s)
-            _copy(whole[..., at : at + layout.count], made[s])
-        data.append(made)
-    return Divided(group, x.ring, layout, tuple(data), x.domain, order)
+    layout, items = layout_of(x.ring.n, len(group), log_height), x.data.shape[:-1]
+    whole = x.data.reshape(*items, layout.height, layout.width)
+    if order == "natural" or x.domain == "eval":
+        runs = [
+            group.place(whole[..., i * layout.rows : (i + 1) * layout.rows, :], i) for i in range(len(group))
+        ]
+        data = [run.reshape(*items, layout.rows * layout.width) for run in runs]
+        return Divided(group, x.ring, layout, tuple(data), x.domain, "natural")
+    data = group.empty((layout.slices, *items, layout.height, layout.count), x.ring.dtype)
+    places = [(i, s) for i in range(len(group)) for s in range(layout.slices)]
+    columns = [layout.column(i, s) for i, s in places]
+    copy((whole[..., at : at + layout.count], data[i][s]) for at, (i, s) in zip(columns, places, strict=True))
+    return Divided(group, x.ring, layout, tuple(data), x.domain, "transposed")
 
 
 def uniform(
@@ -484,7 +516,6 @@ def uniform(
         raise ParameterError(f"start: {shown(first)} must be at least 0 and below 2**40")
     if seed is None:
         seed = key_of(None)
-    data = []
-    for i in group.each():
-        data.append(sampling.uniform(ring.basis, ring.n // count, (), seed, first * count + i))
+    size = ring.n // count
+    data = group.each(lambda i: sampling.uniform(ring.basis, size, (), seed, first * count + i))
     return Divided(group, ring, layout, tuple(data), "coef", "natural").reorder(order)

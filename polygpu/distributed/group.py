@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..arrays import empty
-from ..backends import Array, Mark, backend_of, checked_device, device, get_backend
+from ..backends import Array, Backend, Mark, backend_of, checked_device, device, get_backend
 from ..errors import DeviceError
+
+_T = TypeVar("_T")
 
 
 class Group:
     """The devices, by their full names. Work is queued on one after the other; GPUs do it side by side."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(checked_device(name) for name in names)
+        self.names = tuple(checked_device(name, "devices") for name in names)
         if not self.names:
             raise DeviceError("devices: none; name some: devices('cuda:0', 'cuda:1')")
         if len({name.startswith("cuda") for name in self.names}) > 1:
@@ -34,16 +36,22 @@ class Group:
         return hash(self.names)
 
     @contextmanager
-    def on(self, i: int) -> Iterator[Any]:
+    def on(self, i: int) -> Iterator[Backend]:
         """Inside a `with`, device i makes and computes new values; gives its backend."""
         with device(self.names[i]), self.backends[i].device_scope():
             yield self.backends[i]
 
-    def each(self) -> Iterator[int]:
-        """The numbers of the devices, each inside `on`."""
+    def each(self, f: Callable[[int], _T]) -> list[_T]:
+        """f of the number of each device, on that device."""
+        found = []
         for i in range(len(self)):
             with self.on(i):
-                yield i
+                found.append(f(i))
+        return found
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Array]:
+        """An array of this shape on each device."""
+        return self.each(lambda i: empty(self.backends[i], shape, dtype))
 
     def place(self, x: Array, i: int) -> Array:
         """A contiguous array of these values on device i; on the host x itself where it is one."""
@@ -54,24 +62,54 @@ class Group:
             return np.ascontiguousarray(backend_of(x).to_host(x))
         with self.on(i):
             moved = empty(target, x.shape, x.dtype)
-        send([(x, moved)])
+        copy([(x, moved)])
         return moved
 
 
-def send(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy each first array into the second, of the same shape; later work on their devices waits for it."""
-    copies = [(x, target, backend_of(x), backend_of(target)) for x, target in pairs]
-    involved = {b.name: b for _, _, *ends in copies for b in ends}.values()
-    ready = {b.name: b.mark() for b in involved}
-    done = [
-        sender.send(x, target, (ready[sender.name], ready[receiver.name]))
-        for x, target, sender, receiver in copies
-    ]
-    await_all(involved, done)
+class Transfers:
+    """Copies between arrays of one kind of device, inside a `with`.
+
+    A copy begins when what its devices had queued before the `with` is done, and the moments that it is told.
+    At the end, which an error may bring, later work on all the devices waits for every copy: until then none
+    of the memory that they read and write serves something else.
+    """
+
+    def __init__(self, backends: Iterable[Backend]) -> None:
+        self._backends = {backend.name: backend for backend in backends}
+        self._ready: dict[str, Mark] = {}
+        self._last: dict[tuple[str, str], Mark] = {}  # from one device to another; copies follow each other
+
+    def __enter__(self) -> Transfers:
+        self._ready = {name: backend.mark() for name, backend in self._backends.items()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for backend in self._backends.values():
+            backend.await_marks(self._last.values())
+
+    def send(self, x: Array, target: Array, after: Iterable[Mark] = ()) -> Mark:
+        """Copy x into target, of the same shape; gives the moment at which it is done."""
+        if not x.size:  # an array of nothing may lie on any device
+            return next(iter(self._ready.values()))
+        source, to = backend_of(x), backend_of(target)
+        done = source.send(x, target, (self._ready[source.name], self._ready[to.name], *after))
+        self._last[source.name, to.name] = done
+        return done
 
 
-def await_all(backends: Iterable[Any], marks: Iterable[Mark]) -> None:
-    """Later work on all these devices waits for the moments."""
-    moments = list(marks)
-    for backend in backends:
-        backend.await_marks(moments)
+def copy(pairs: Iterable[tuple[Array, Array]]) -> None:
+    """The values of each first array into the second, of the same shape, on whatever devices they lie."""
+    moves = []
+    for x, target in pairs:
+        if not x.size:
+            continue
+        source, to = backend_of(x), backend_of(target)
+        if source.xp is to.xp:
+            moves.append((x, target))
+            continue
+        values = source.to_host(x)
+        with to.device_scope():
+            target[...] = values if to.xp is np else to.from_host(np.ascontiguousarray(values))
+    with Transfers(backend_of(end) for move in moves for end in move) as transfers:
+        for x, target in moves:
+            transfers.send(x, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
 from typing import Any, Literal
@@ -24,7 +24,7 @@ class Spread:
 
     axis "batch": the first batch axis is divided; "limbs": the moduli are; "copies": each device has all.
     Devices.spread makes them. Operators act on the parts where these lie, with the rules of Poly; nothing is
-    moved. Operands are divided alike, or one of them is of copies.
+    moved. Operands are divided alike; those of a divided batch may be copies.
     """
 
     __slots__ = ("_axis", "_group", "_parts", "_ring")
@@ -101,26 +101,21 @@ class Spread:
         return self.map(Poly.neg)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (Spread, int)) or isinstance(other, bool):
+        if isinstance(other, Poly):
+            self._operand(other)  # raises: one of both has to be moved
+        if isinstance(other, Spread):
+            if other._ring != self._ring or other.shape != self.shape:
+                return False
+        elif not isinstance(other, int) or isinstance(other, bool):
             return NotImplemented
-        pairs = self._paired(other)
-        found = []
-        for i in self._group.each():
-            found.append(self._parts[i] == pairs[i])
-        return all(found)
+        (parts, others), _ = self._paired(other)
+        return all(self._group.each(lambda i: bool(parts[i] == others[i])))
 
     def _with(self, method: str, other: Any) -> Spread:
-        if not isinstance(other, Spread):
-            if isinstance(other, Poly):
-                raise DeviceError(
-                    "operand: a Poly lies on one device; spread it before: devices.spread(x), or with "
-                    "axis='copies' where each device is to have all of it"
-                )
-            integer(other, "operand")
         return self.map(lambda a, b: getattr(a, method)(b), other)
 
     def map(self, f: Callable[..., Poly], *others: Spread | int) -> Spread:
-        """What f makes of the parts on each device, of this value's and the others', divided alike.
+        """What f makes of the parts on each device, of this value's and the others'.
 
         Args:
             f: a function of values on one device. It keeps the length of the first batch axis where that is
@@ -129,7 +124,7 @@ class Spread:
 
         Raises:
             DeviceError: values of other devices. ParameterError: values that are divided in another way, or a
-                result that cannot be part of a whole.
+                result that cannot be part of a whole. RingMismatch: results that are no Poly.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -137,18 +132,26 @@ class Spread:
         >>> a.map(lambda x: x.rescale()).gather().ring
         Ring(4, 17)
         """
-        columns = [self._paired(other) for other in others]
-        parts = []
-        for i in self._group.each():
-            parts.append(checked_poly(f(self._parts[i], *(column[i] for column in columns)), "f's result"))
-        spread = [other for other in (self, *others) if isinstance(other, Spread)]
-        main = next((value for value in spread if value._axis != "copies"), self)
+        if not callable(f):
+            raise ParameterError(f"f: {type(f).__name__}, must be a function of the parts")
+        columns, main = self._paired(*others)
+
+        def compute(i: int) -> Poly:
+            part, name = (
+                checked_poly(f(*(column[i] for column in columns)), "f's result"),
+                self._group.names[i],
+            )
+            if part.device != name:
+                raise ParameterError(f"f: its result is on {part.device}, its operands are on {name}")
+            return part
+
+        parts = self._group.each(compute)
         if main._axis == "limbs":
             if any(part.ring != own.ring for part, own in zip(parts, main._parts, strict=True)):
-                raise ParameterError(
-                    "f: its result has other limbs than its operand; divide the batch instead"
-                )
+                raise ParameterError("f: its result has other limbs than its operand; divide a batch instead")
             return Spread(self._group, main._ring, "limbs", tuple(parts))
+        if any(part.ring != parts[0].ring for part in parts):
+            raise ParameterError("f: its results are of several rings; they are parts of one value")
         if main._axis == "batch" and any(
             part.shape[:1] != own.shape[:1] for part, own in zip(parts, main._parts, strict=True)
         ):
@@ -158,32 +161,49 @@ class Spread:
             )
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
-    def _paired(self, other: Any) -> list[Any]:
-        """What meets each part."""
-        if not isinstance(other, Spread):
-            return [other] * len(self._group)
+    def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
+        """What meets on each device, this value's parts first; the operand whose division the result has."""
+        operands = [self, *map(self._operand, others)]
+        values = [x for x in operands if isinstance(x, Spread)]
+        main = next((x for x in values if x._axis != "copies"), self)
+        for value in values:
+            main._check_with(value)
+        columns: list[Sequence[Any]] = [
+            x._parts if isinstance(x, Spread) else (x,) * len(self._group) for x in operands
+        ]
+        return columns, main
+
+    def _operand(self, other: object) -> Spread | int:
+        if isinstance(other, Poly):
+            raise DeviceError(
+                "operand: a Poly lies on one device; spread it before: devices.spread(x), or with "
+                "axis='copies' where each device is to have all of it"
+            )
+        if isinstance(other, Spread):
+            return other
+        if hasattr(other, "gather"):
+            raise ParameterError("operand: its coefficients are divided, the other's batch or limbs are")
+        return integer(other, "operand")
+
+    def _check_with(self, other: Spread) -> None:
+        """Raise where the parts of a divided value and another's do not meet."""
         if other._group != self._group:
             raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
-        if other._axis != self._axis and {self._axis, other._axis} != {"batch", "copies"}:
+        if other._axis != self._axis and (self._axis, other._axis) != ("batch", "copies"):
             raise ParameterError(
                 f"operand: divided by {other._axis}, the other by {self._axis}; spread both in one way"
             )
         if self._axis == "limbs" and other._ring != self._ring:
             raise RingMismatch(f"operands of different rings: {self._ring!r} and {other._ring!r}")
-        if "batch" in (self._axis, other._axis):
-            self._check_first_axes(other)
-        return list(other._parts)
-
-    def _check_first_axes(self, other: Spread) -> None:
-        """Raise where broadcasting would not lay the divided axes on each other."""
-        depth = max(len(self.shape), len(other.shape))
-        firsts = []
-        for value in (self, other):
-            if value._axis == "batch":
-                firsts.append([part.shape[0] for part in value._parts] if len(value.shape) == depth else None)
-            elif len(value.shape) == depth and value.shape[0] != 1:
-                firsts.append(None)
-        if None in firsts or firsts[0] != firsts[-1]:
+        if self._axis != "batch":
+            return
+        if other._axis == "batch":
+            fits = [part.shape[0] for part in self._parts] == [part.shape[0] for part in other._parts]
+            fits = fits and len(self.shape) == len(other.shape)
+        else:
+            depth = len(other.shape)
+            fits = depth < len(self.shape) or (depth == len(self.shape) and other.shape[0] == 1)
+        if not fits:
             raise ParameterError(
                 f"operands of batch shapes {self.shape} and {other.shape}: the first axis is divided; both "
                 "need it alike, copies (axis='copies') fewer axes or 1 there"
@@ -227,7 +247,8 @@ def spread(group: Group, x: Poly, axis: Axis | None) -> Spread:
         limbs = len(x.ring.moduli)
         if limbs < count or x.ring.basis.wide:
             raise ParameterError(
-                f"axis: 'limbs' of {limbs} moduli for {count} devices; each must get one of at most 2**64"
+                f"x: a single polynomial of {limbs} moduli for {count} devices, each must get one of at most "
+                "2**64; spread a batch, or divide its coefficients: devices.divide(x)"
             )
         bounds = [limbs * i // count for i in range(count + 1)]
         parts = [x.restrict(x.ring[a:b]) for a, b in pairwise(bounds)]

@@ -302,7 +302,10 @@ def compute(function: Callable[[], Any], *sources: ndarray, kind: int = streams.
 def wrap(values: Any, *sources: ndarray) -> ndarray:
     """A view where the values lie in the memory of a source, else a new array."""
     for source in sources:
-        if isinstance(values, np.ndarray) and np.may_share_memory(values, source._memory.bytes):
+        if isinstance(values, np.ndarray) and (
+            np.may_share_memory(values, source._memory.bytes)
+            or (not values.size and len(sources) == 1)  # a part of nothing stays on its card
+        ):
             return source._view_of(values)
     return compute(lambda: values)
 

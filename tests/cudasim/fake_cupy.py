@@ -365,7 +365,7 @@ def memory_copy(
     """Stands for `cupy.cuda.runtime.memcpy2DAsync`."""
 
     def rows(address: int, step: int) -> np.ndarray[Any, Any]:
-        if step < width:
+        if step < width or (height > 1 and step >= 1 << 31):
             raise streams.CUDARuntimeError(
                 12, f"cudaErrorInvalidPitchValue: {step} for rows of {width} bytes"
             )
@@ -392,6 +392,9 @@ def _build() -> ModuleType:
         deviceEnablePeerAccess=devices.enable_peer,
         memcpyDefault=4,
         memcpy2DAsync=memory_copy,
+        memcpyAsync=lambda target, source, size, kind, stream: memory_copy(
+            target, size, source, size, size, 1, kind, stream
+        ),
         runtimeGetVersion=lambda: 12080,
         driverGetVersion=lambda: 12080,
         streamCaptureModeThreadLocal=1,

@@ -60,6 +60,10 @@ class Copy:
         self._action: Action | None = action
         self.cards = cards
 
+    @property
+    def is_done(self) -> bool:
+        return self._action is None
+
     def run(self) -> None:
         action, self._action = self._action, None
         if action is not None:

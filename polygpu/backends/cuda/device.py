@@ -33,6 +33,7 @@ _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
 _PER_THREAD = 2  # the address of a stream that is another one in each thread (cudaStreamPerThread)
 _NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: memory is short; what a recording forbids
+_LONGEST_STEP = 1 << 31  # bytes from row to row of a copy
 _PEER_ALREADY = 704  # of cudaError: the other card's memory was reachable before
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
 
@@ -103,8 +104,24 @@ def describe() -> str:
 
 # ---- memory that outlives a call ----
 
-# What the calls under a recording read, for the graph to keep, and what they launch.
-recording: ContextVar[list[Any] | None] = ContextVar("polygpu_recording", default=None)
+
+class Kept(list[Any]):
+    """What the calls under a recording read, for the graph to keep, and what they launch; on one device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def check(self, device: str) -> None:
+        """Raise where another device works: its work would not be in the graph."""
+        if device != self.device:
+            raise DeviceError(
+                f"{device}: works while {self.device} records; a graph holds the work of one device, so "
+                "capture what each of several devices does alone"
+            )
+
+
+recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=None)
 
 
 def _check_not_captured(stream: Any, name: str) -> None:
@@ -288,6 +305,26 @@ class _Scope:
         )
 
 
+def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
+    """How copies of x to target are made, of one shape: for each index of so many axes one copy of rows.
+
+    Then the number of rows, the bytes of one, and those from row to row of target and of x. A row is what is
+    dense in both; rows at equal steps go together where a copy engine takes the step.
+    """
+    ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
+    while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
+        axes -= 1
+        width *= x.shape[axes]
+    if not axes or any(a.strides[axes - 1] >= _LONGEST_STEP for a in ends):
+        return axes, 1, width, width, width
+    steps = [a.strides[axes - 1] for a in ends]
+    axes, rows = axes - 1, x.shape[axes - 1]
+    while axes and all(a.strides[axes - 1] == rows * step for a, step in zip(ends, steps, strict=True)):
+        axes -= 1
+        rows *= x.shape[axes]
+    return axes, rows, width, steps[0], steps[1]
+
+
 # ---- the device ----
 
 
@@ -344,9 +381,10 @@ class Device:
     # ---- beside other cards ----
 
     def mark(self) -> Mark:
-        """See Backend: an event."""
+        """See Backend: an event; DeviceError in a recording."""
+        if self.is_recording():
+            raise DeviceError(f"{self.name}: copies between devices are not recorded; make them outside")
         with self._scope:
-            _check_not_captured(self._stream(), self.name)
             return self._stream().record()
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
@@ -361,7 +399,7 @@ class Device:
 
         On one card by a kernel: a copy engine takes four times as long for rows that are not dense.
         """
-        runtime, size = self.xp.cuda.runtime, x.dtype.itemsize
+        runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
         with self._scope:
             lane = self._lane_to(to)
@@ -370,15 +408,18 @@ class Device:
             if to == self._index:
                 with lane:
                     target[...] = x
-                return lane.record()
-            matrices = (x, target) if x.ndim > 1 else (x.reshape(1, -1), target.reshape(1, -1))
-            rows, width = matrices[0].shape[-2:]
-            for at in np.ndindex(x.shape[:-2]) if x.size else ():
-                source, place = (matrix[at] for matrix in matrices)
-                ends = [
-                    (self.address(m), m.strides[0] if rows > 1 else width * size) for m in (place, source)
-                ]
-                runtime.memcpy2DAsync(*ends[0], *ends[1], width * size, rows, runtime.memcpyDefault, lane.ptr)
+            elif x.size:
+                axes, rows, width, to_step, step = _as_rows(x, target)
+                for at in np.ndindex(x.shape[:axes]):
+                    place, source = (
+                        self.address(a) + sum(i * stride for i, stride in zip(at, a.strides, strict=False))
+                        for a in (target, x)
+                    )
+                    if rows == 1:
+                        runtime.memcpyAsync(place, source, width, runtime.memcpyDefault, lane.ptr)
+                    else:
+                        ends = place, to_step, source, step
+                        runtime.memcpy2DAsync(*ends, width, rows, runtime.memcpyDefault, lane.ptr)
             return lane.record()
 
     def _lane_to(self, index: int) -> Any:
@@ -491,7 +532,7 @@ class Device:
                 f"{self.name}: capture inside a recording; call f itself there, or record it before"
             )
         with self._scope:
-            pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), list[Any]()
+            pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), Kept(self.name)
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)
             try:

@@ -341,6 +341,8 @@ class Launcher(Device):
         stream = self._stream()
         at = stream.ptr
         recorded = recording.get()
+        if recorded is not None:
+            recorded.check(self.name)
         if at not in prepared.streams or recorded is not None:
             for shared in prepared.used:
                 shared.on(stream)
