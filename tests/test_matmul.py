@@ -437,7 +437,10 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
         a, b = operands(q, (1, 1, 20, 70, 11), "words")
         for recorded, expected in (
             (None, "_matmul_residues"),
-            ([], "_matmul_digits" if matmul_tiles.has_digits(q, a.itemsize) else "_matmul_integer"),
+            (
+                cuda.device.Kept("cuda:0"),
+                "_matmul_digits" if matmul_tiles.has_digits(q, a.itemsize) else "_matmul_integer",
+            ),
         ):
             taken.clear()
             token = cuda.device.recording.set(recorded)
