@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -223,7 +224,7 @@ class Divided:
             for part in range(depth if natural else 0):
                 bring(part)
             for part in range(layout.slices):
-                group.each(lambda i, part=part: transform(i, part))  # type: ignore[misc]
+                group.each(partial(transform, part=part))
                 if natural and part + depth < layout.slices:
                     bring(part + depth)
         return blocks
@@ -236,14 +237,13 @@ class Divided:
         check_order(order)
         if self._domain == "coef":
             return self.reorder(order)
-        layout, group, plan = self._layout, self._group, self._plan
         columns = self._inverse_rows()
-        for s in range(layout.slices):
-            group.each(
-                lambda i, s=s: four_step.transform_columns(  # type: ignore[misc]
-                    plan, columns[i][s], columns[i][s], group.backends[i].intt
-                )
-            )
+
+        def transform(i: int) -> None:
+            for x in columns[i]:
+                four_step.transform_columns(self._plan, x, x, self._group.backends[i].intt)
+
+        self._group.each(transform)
         return self._result(columns, "coef", "transposed").reorder(order)
 
     def _inverse_rows(self) -> list[Array]:
@@ -258,11 +258,8 @@ class Divided:
 
             def transform(i: int, part: int) -> None:
                 """Some rows of device i, and their columns on their way to their devices."""
-                compute, buffer = group.backends[i], buffers[part][i]
-                rows, first = (
-                    self._rows_of(i)[..., part * size : (part + 1) * size, :],
-                    i * layout.rows + part * size,
-                )
+                compute, buffer, first = group.backends[i], buffers[part][i], i * layout.rows + part * size
+                rows = self._rows_of(i)[..., part * size : (part + 1) * size, :]
                 four_step.transform_rows(plan, rows, buffer, compute.intt)
                 moves = []
                 for e in numbers:
@@ -277,7 +274,7 @@ class Divided:
                     transfers.send(x, place, [done])
 
             for part in range(parts):
-                group.each(lambda i, part=part: transform(i, part))  # type: ignore[misc]
+                group.each(partial(transform, part=part))
         return columns
 
     def _twiddles(self, power: int) -> list[list[Array]]:
