@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu.backends.reference import reverse_bits
 from polygpu.distributed import Devices, Divided
+from polygpu.distributed.group import copy
 from polygpu.exact.primes import GOLDILOCKS
 
 from .harness import RESULTS, Case, Machine, Unverified, gpu_machine, measure, record, release
@@ -135,22 +136,14 @@ def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
 
     count = len(gpus)
     share = n // count // count
-    source, target = [], []
-    for i in gpus.each():
-        source.append(
-            cupy.arange(i * count * share, (i + 1) * count * share, dtype=cupy.uint64).reshape(count, share)
-        )
-        target.append(cupy.zeros((count, share), cupy.uint64))
+    numbers = gpus.each(
+        lambda i: cupy.arange(count * share, dtype=cupy.uint64) + np.uint64(i * count * share)
+    )
+    source = [x.reshape(count, share) for x in numbers]
+    target = gpus.each(lambda i: cupy.zeros((count, share), cupy.uint64))
 
     def by_copies() -> list[Any]:
-        ready = [b.mark() for b in gpus.backends]
-        done = [
-            gpus.backends[i].send(source[i][j], target[j][i], (ready[i], ready[j]))
-            for i, j in product(range(count), repeat=2)
-            if i != j
-        ]
-        for b in gpus.backends:
-            b.await_marks(done)
+        copy((source[i][j], target[j][i]) for i, j in product(range(count), repeat=2) if i != j)
         return target
 
     def verify(_: Any) -> bool:
@@ -176,9 +169,7 @@ def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
         print("NCCL: not found by CuPy", flush=True)
         return
     peers = nccl.NcclCommunicator.initAll(list(range(count)))
-    streams = []
-    for _ in gpus.each():
-        streams.append(cupy.cuda.Stream(non_blocking=True))
+    streams = gpus.each(lambda i: cupy.cuda.Stream(non_blocking=True))
 
     def by_nccl() -> list[Any]:
         nccl.groupStart()
@@ -234,9 +225,13 @@ def huge(gpus: Devices) -> Iterator[Case]:
     points = [pow(root, 2 * reverse_bits(k, n) + 1, q) for k in places]
     part, size = pg.Ring(HUGE_ROW, q), n // count
     expected = [0] * HUGE_POINTS
-    for i in gpus.each():
+
+    def values_of_rows(i: int) -> NDArray[Any]:
+        """(rows, points), of rows of the run of a GPU."""
         rows = part.from_residues(a.data[i].reshape(-1, 1, HUGE_ROW))
-        found = rows.evaluate(np.array(points, dtype=object))  # (rows, points)
+        return rows(np.array(points, dtype=object))  # type: ignore[no-any-return]
+
+    for i, found in enumerate(gpus.each(values_of_rows)):
         for p, x in enumerate(points):
             step, total = pow(x, HUGE_ROW, q), 0
             for value in reversed(found[:, p].tolist()):

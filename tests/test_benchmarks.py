@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import needs_compiler, use
+from devices import needs_compiler, simulated, use
 
 import polygpu as pg
 from benchmarks import (
     calls,
     conversions,
     cpu,
+    distributed,
     first,
     goals,
     gpu,
@@ -1326,3 +1327,22 @@ def test_what_is_no_peer(named: str, words: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         cpu.main(["--only", "peers", "--peer", named])
     assert words in capsys.readouterr().err
+
+
+@needs_compiler
+def test_several_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On simulated cards, at small sizes: every case but NCCL's gives a right result."""
+    for name, value in (("HUGE", 4096), ("HUGE_ROW", 16), ("PRODUCT_DEGREE", 64), ("PRODUCT_BYTES", 2048)):
+        monkeypatch.setattr(distributed, name, value)
+    with simulated(devices_count=2), pg.device("cpu"):
+        gpus = pg.devices()
+        cases = [next(distributed.exchanges(gpus, 4096))]
+        for group in (
+            distributed.transforms(gpus, 4096, 60),
+            distributed.products(gpus, 60),
+            distributed.huge(gpus),
+        ):
+            cases += group
+        assert len(cases) == 9
+        for case in cases:
+            assert case.verify(case.values(case.run())), case
