@@ -53,7 +53,7 @@ except ImportError as error:
     raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
 
 from . import functions
-from .arrays import as_integers
+from .arrays import as_integers, broadcasts
 from .backends import Array, backend, host
 from .checks import Domain, checked_batch, integer, shown
 from .errors import CoefficientError, OutputError, ParameterError, RingMismatch
@@ -295,7 +295,7 @@ class BlockedPoly(DaskMethodsMixin):
         [[-7, 3], [-3, -4]]
         """
         factors = as_integers(ints)
-        if factors.ndim > self.ndim or not _broadcasts(factors.shape, self.shape):
+        if factors.ndim > self.ndim or not broadcasts(factors.shape, self.shape):
             raise ParameterError(
                 f"ints: shape {factors.shape} does not broadcast to the batch shape {self.shape}; "
                 "give one int, or one for each batch element"
@@ -303,7 +303,7 @@ class BlockedPoly(DaskMethodsMixin):
         batch_chunks = self._array.chunks[self.ndim - factors.ndim : self.ndim]
         chunks = tuple(1 if size == 1 else c for size, c in zip(factors.shape, batch_chunks, strict=True))
         spread = da.from_array(factors, chunks=chunks)[(..., *(None,) * self._tail)]
-        call = partial(_scaled_block, _sent(self.ring), self._tail)
+        call = partial(_scaled_block, _with_roots(self.ring), self._tail)
         return self._with(_of_blocks(call, self._array, spread))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> BlockedPoly:
@@ -318,7 +318,7 @@ class BlockedPoly(DaskMethodsMixin):
         chosen = tuple(sorted({checked_axis(a, self.ndim) for a in axes}))
         if not chosen:
             return self
-        x, add = self._array, partial(_added, _sent(self.ring), self._tail)
+        x, add = self._array, partial(_added, _with_roots(self.ring), self._tail)
         total = da.reduction(
             x, add, add, axis=chosen, keepdims=False, dtype=x.dtype, meta=_meta(x, -len(chosen))
         )
@@ -789,13 +789,6 @@ def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
-
-
 def _check_broadcast(values: Sequence[BlockedPoly]) -> None:
     try:
         np.broadcast_shapes(*(x.shape for x in values))
@@ -918,15 +911,10 @@ def _with_roots(ring: Ring) -> Ring:
     return Ring(ring.n, ring.moduli, kind=ring.kind, root=ring.roots, product=ring.product)
 
 
-def _sent(ring: Ring) -> Ring:
-    """The ring as tasks take it."""
-    return _with_roots(ring)
-
-
 @lru_cache(maxsize=128)
 def _ring_of_parts(ring: Ring, parts: int) -> Ring:
     """The ring whose elements have the residues of one part, for what is done entry by entry."""
-    return _sent(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
+    return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:

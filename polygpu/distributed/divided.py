@@ -396,17 +396,15 @@ class Divided:
 
     def _with(self, op: Op, other: Divided) -> Divided:
         a, b = self._alike(other)
-        basis = self._ring.basis
-        shape = np.broadcast_shapes(a.shape, b.shape)
 
         def compute(i: int) -> Array:
-            found = pointwise(basis, op, a._flat(a._data[i]), b._flat(b._data[i]))
-            return a._unflat(found, shape)
+            x, y = a._flat(a._data[i]), b._flat(b._data[i])
+            return a._unflat(pointwise(self._ring.basis, op, x, y))
 
         return a._result(self._group.each(compute), a._domain, a._order)
 
     def _each(self, f: Callable[[Array], Array]) -> Divided:
-        found = self._group.each(lambda i: self._unflat(f(self._flat(self._data[i])), self.shape))
+        found = self._group.each(lambda i: self._unflat(f(self._flat(self._data[i]))))
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
@@ -415,11 +413,10 @@ class Divided:
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
 
-    def _unflat(self, x: Array, shape: tuple[int, ...]) -> Array:
+    def _unflat(self, x: Array) -> Array:
         if self._order == "natural":
             return x
-        layout = self._layout
-        return x.reshape(layout.slices, *shape, self._ring.rows, layout.height, layout.count)
+        return x.reshape(*x.shape[:-1], self._layout.height, self._layout.count)
 
     def _int(self, x: object) -> int:
         if isinstance(x, (Poly, Spread)):

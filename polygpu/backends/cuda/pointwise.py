@@ -157,16 +157,14 @@ class Pointwise(Launcher):
         if not out.size:
             return
         n, size = x.shape[-1], x.dtype.itemsize
-        pitches = x_pitch, y_pitch = [
-            n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)
-        ]  # of several rows an item arrays are dense
+        # Arrays that are not dense have one row an item.
+        pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
         runs = out.ndim > x.ndim
         run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
         places = self.address(x) | self.address(out) | x_pitch | y_pitch | run_step
         width = _width(basis, run, places % ALIGNMENT == 0)
-        log_near = min(
-            _LOG_NEAR_POWERS, (n - 1).bit_length() + 1 >> 1
-        )  # as many of both kinds where n is small
+        # As many powers of both kinds where n is small.
+        log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
         row = (1 << log_near) + -(-n >> log_near)
 
         def recipe() -> Recipe:
@@ -183,15 +181,8 @@ class Pointwise(Launcher):
             made.launch(scale, 0, powers, 3)
             return made
 
-        self.run(
-            basis.handles,
-            ("powers", width, x.shape, first.shape, *pitches, run, run_step),
-            recipe,
-            x,
-            first,
-            step,
-            out,
-        )
+        key = "powers", width, x.shape, first.shape, *pitches, run, run_step
+        self.run(basis.handles, key, recipe, x, first, step, out)
 
     def permute(self, basis: Basis, x: Array, permutation: Permutation, out: Array) -> None:
         """See Backend."""
