@@ -1,12 +1,12 @@
 """Transforms and products on several GPUs of one host, beside one GPU, in one process.
 
-    python -m benchmarks.distributed [--quick] [--huge] [--results DIR] [--log-heights K ...]
+    python -m benchmarks.distributed [--quick] [--only SECTION ...] [--results DIR] [--log-heights K ...]
 
 Times are those of the host's clock, from idle devices to idle devices, of calls that are queued one after the
 other; results are new arrays. A transform is right when it equals that of one GPU, which `benchmarks.gpu`
-checks. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. --huge: 2^33 points of a
-60-bit prime, which no single GPU holds, checked at 45 random points by Horner's rule. --log-heights:
-transforms by columns of 2^K points, whose times are printed and not kept.
+checks. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. Section huge, which --quick
+leaves out: 2^33 points of a 60-bit prime, which no single GPU holds, checked at 45 random points by Horner's
+rule. --log-heights: transforms by columns of 2^K points, whose times are printed and not kept.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from polygpu.backends.reference import reverse_bits
 from polygpu.distributed import Devices, Divided
 from polygpu.distributed.group import copy
 from polygpu.exact.primes import GOLDILOCKS
+from polygpu.plans.cache import forget
 
 from .harness import RESULTS, Case, Machine, Unverified, gpu_machine, measure, record, release
 from .tables import Line, LineKind
@@ -37,6 +38,7 @@ PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # of a batch of products, both ope
 HUGE, HUGE_POINTS, HUGE_ROW = 2**33, 45, 2**20
 REST_S = 0.5
 ONE = "forward on one GPU"
+SECTIONS = "exchanges", "products", "transforms", "huge"
 
 
 class AllGpus:
@@ -295,7 +297,7 @@ KINDS = {"gpu-scale": LineKind("On several GPUs of one host", "gpu", lines(2))}
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--huge", action="store_true", help="2^33 points as well")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="this section, or several")
     parser.add_argument(
         "--log-heights", type=int, nargs="*", default=[], help="log2 of points of columns to try"
     )
@@ -306,12 +308,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.log_heights:
         by_height(gpus, degrees[-1], 64, options.log_heights)
         return 0
-    groups: list[Callable[[], Iterator[Case]]] = [lambda: exchanges(gpus, degrees[-1])]
-    groups += [lambda n=n, bits=bits: transforms(gpus, n, bits) for n, bits in product(degrees, (64, 60))]
-    groups += [lambda bits=bits: products(gpus, bits) for bits in (30, 60)]
-    groups += [lambda: huge(gpus)] * options.huge
+    groups: dict[str, list[Callable[[], Iterator[Case]]]] = {
+        "exchanges": [lambda: exchanges(gpus, degrees[-1])],
+        "products": [lambda bits=bits: products(gpus, bits) for bits in (30, 60)],
+        "transforms": [
+            lambda n=n, bits=bits: transforms(gpus, n, bits) for n, bits in product(degrees, (64, 60))
+        ],
+        "huge": [] if options.quick else [lambda: huge(gpus)],
+    }
     timer, failures = AllGpus(len(gpus)), 0
-    for group in groups:
+    for group in (group for name in options.only or SECTIONS for group in groups[name]):
         try:
             with pg.device("cpu"):
                 for case in group():
@@ -322,6 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             failures += 1
             print(f"FAILED, {type(error).__name__}: {error}", flush=True)
+        forget()
         release()
     return 1 if failures else 0
 

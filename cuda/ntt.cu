@@ -64,6 +64,11 @@ template <class W, class S> struct Address {
         char *const at = (char *)(x + first) + (u64)place.template group_index<ROUND>(k) * step;
         return (T *)(at + (u64)place.template offset<ROUND>(k) * step);
     }
+    // The same in an array whose rows of 2^log_stride neighbours lie `pitch` apart.
+    template <int ROUND, class T> PG_DEVICE T *apart(T *x, u64 pitch, const Place<S> &place, int k) const {
+        const u64 row = (first >> log_stride) + place.template group_index<ROUND>(k) + place.template offset<ROUND>(k);
+        return x + row * pitch + (first & ((1ull << log_stride) - 1));
+    }
 };
 
 // Between memory and threads that hold neighbours. Rows beyond the end are not there.
@@ -130,9 +135,10 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
 
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
 // x may be y.
-template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT>
+// APART: rows of y, of as many values as lie below one node after the pass, lie `pitch` apart.
+template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
-                             const Tables &tables, u64 group, typename W::Value *shared) {
+                             const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
     constexpr int HELD = S::VALUES * S::WIDTH;
     const Place<S> place;
     const Address<W, S> at(pass, tables, place, group);
@@ -149,6 +155,13 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     if constexpr (S::COLUMNS == 1) {
         await_other_warps<W>();
         write_neighbours<W, S, OUT>(y, pass, at.start(group), raw, shared);
+    } else if constexpr (APART) {
+        if (at.inside)
+#pragma unroll
+            for (int k = 0; k < S::VALUES; ++k)
+                write<OUT>(
+                    (Neighbours<typename W::Storage, S::WIDTH> *)at.template apart<S::ROUNDS - 1>(y, pitch, place, k),
+                    pack<S::WIDTH>(raw + k * S::WIDTH));
     } else {
         write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
     }
@@ -216,15 +229,16 @@ template <class T> struct PassParameters {
     u64 rows;   // of x, those of other limbs too
     u32 ahead;  // blocks of threads, whose values are brought into the cache
     Tables tables;
+    u64 pitch;  // of y, where rows lie apart
 };
-template <class W, class S, bool LAZY_IN, bool LAZY_OUT>
+template <class W, class S, bool LAZY_IN, bool LAZY_OUT, bool APART = false>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
     await_previous();
     prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
-    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
-                                                                     group_of<S>(p.pass, blockIdx.x), shared);
+    forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>, APART>(
+        p.x, p.y, p.pass, p.tables, group_of<S>(p.pass, blockIdx.x), shared, p.pitch);
 }
 template <class W, class S, bool LAZY_IN, bool ROOT>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))

@@ -52,12 +52,14 @@ template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC
 
 // The twiddle of a node is the product of factors[prime][d] over the bits d of its index (docs/math.md, "The tree of
 // factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Nodes 0 (which is none: its entry is
-// the factor of the root's other half) and 1 carry scale[prime] too.
+// the factor of the root's other half) and 1 carry scale[prime] too. The tables may be those of a tree below node
+// `root` of a larger one, whose bits and factors these are: its nodes are numbered from 1 on their own.
 struct FillParameters {
     char *const *tables;  // by prime
     const Modulus *moduli;
     const u64 *factors, *scale;
     u64 offset;  // in a table, in bytes
+    u64 root;    // 1: the whole tree
     u32 log_blocks, log_length, log_values;
     u32 bits, negacyclic, inverse;
 };
@@ -69,8 +71,8 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
     const u64 one = reduce(m, 1), scale = p.scale[blockIdx.y];
     const auto twiddle_of = [&](u64 node) {
-        u64 index = node, w = one;
-        if (!p.negacyclic && node) index ^= 1ull << (63 - __clzll((i64)node));
+        u64 index = node ? node + ((p.root - 1) << (63 - __clzll((i64)node))) : 0, w = one;
+        if (!p.negacyclic && index) index ^= 1ull << (63 - __clzll((i64)index));
         for (u32 d = 0; d < p.bits; ++d)
             if (index >> d & 1) w = mul_mod(m, w, factor[d]);
         return w;

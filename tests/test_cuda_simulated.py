@@ -829,7 +829,7 @@ def one_pass(x, moduli, table, tiles, log_degree):
     }
     sizes["starts_next"] = 1
     packed = cuda.transform.PASS(moduli=moduli.data.ptr, **sizes)
-    values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0}
+    values = {"x": x.data.ptr, "y": x.data.ptr, "pass": packed, "rows": tiles, "ahead": 0, "pitch": 0}
     values["tables"] = packed_tables([table.data.ptr])
     return np.frombuffer(cuda.transform.ONE_PASS(**values), np.uint8)
 

@@ -13,10 +13,12 @@ from devices import needs_card, needs_compiler, simulated
 import polygpu as pg
 from polygpu import Ring
 from polygpu.backends.cuda import device as cuda_device
+from polygpu.backends.cuda.transform import Transform
 from polygpu.distributed import Devices
 from polygpu.distributed.divided import layout_of
 from polygpu.exact.primes import GOLDILOCKS
 from polygpu.ops import four_step
+from polygpu.plans import four_step as plans_four_step
 
 MODULI = {
     "30 bits": [998244353],
@@ -90,14 +92,47 @@ def simulated_devices(count: int) -> Iterator[Devices]:
         yield pg.devices(*(f"cuda:{i + 1}" for i in range(count)))
 
 
+def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on cards whose memory does not hold tables of all rows: twiddles are powers."""
+    monkeypatch.setattr(Transform, "prefers_tables", lambda *_: False)
+
+
 @needs_compiler
+@pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", [2, 4])
-def test_coefficients_on_simulated_cards(count: int, order: Any) -> None:
+def test_coefficients_on_simulated_cards(
+    count: int, order: Any, tables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not tables:
+        without_tables(monkeypatch)
     with simulated_devices(count) as gpus:
         check_divided(gpus, Ring(1024, MODULI["60 bits"]), (), order)
         if count == 2:
             check_divided(gpus, Ring(256, MODULI["three limbs"], kind="cyclic"), (2,), order)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("name", MODULI)
+def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns and rows of one launch and of two, rows of one and of several below a node."""
+    heights = (
+        (64, 1, 10),
+        (64, 5, 10),
+        (64, 4, 2),
+        (2**10, 5, 2),
+        (2**14, 1, 10),
+        (2**14, 4, 2),
+        (2**14, 12, 10),
+    )
+    with simulated_devices(2) as gpus, pg.device("cpu"):
+        for n, log_height, levels in heights:
+            monkeypatch.setattr(plans_four_step, "_LAUNCH_LEVELS", levels)
+            ring = Ring(n, MODULI[name], kind=kind)
+            a = ring.random(seed=n)
+            x = gpus.divide(a, log_height=log_height)
+            assert x.ntt().gather() == a.ntt() and x.ntt().intt().gather() == a
 
 
 @needs_compiler
@@ -151,15 +186,16 @@ def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pyt
         ring = Ring(256, MODULI["30 bits"])
         x = gpus.random(ring, seed=1, order="natural" if way == "natural" else "transposed")
         call = x.ntt().intt if way == "back" else x.ntt
-        twist, left = four_step.twist, [5]
+        step = "transform_below" if way == "back" else "transform_columns"
+        transform, left = getattr(four_step, step), [4]
 
         def failing(*arguments: Any) -> None:
             left[0] -= 1
             if not left[0]:
                 raise pg.OutOfDeviceMemory("no more")
-            twist(*arguments)
+            transform(*arguments)
 
-        monkeypatch.setattr(four_step, "twist", failing)
+        monkeypatch.setattr(four_step, step, failing)
         with pytest.raises(pg.OutOfDeviceMemory):
             call()
         lanes = [lane for b in gpus.backends for lane in b._lanes.values()]  # type: ignore[attr-defined]

@@ -168,6 +168,13 @@ class Backend(Arithmetic, Protocol):
         (items, 1, runs, n / runs) with runs apart, of a power of two of entries.
         """
 
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """Whether the rows of a transform in steps, so many residues, are to have tables of their own.
+
+        Then ntt() and intt() take parts of a transform (plans/ntt.py), and ntt() of one polynomial writes
+        rows that lie apart, (points, leaf_size). Else rows are multiplied by powers.
+        """
+
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
         """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
 

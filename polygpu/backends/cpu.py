@@ -222,6 +222,10 @@ class CpuBackend(HostMemory):
         """See Backend."""
         self._native_basis(basis).turn(x, exponents, order > x.shape[-1], out)
 
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """See Backend."""
+        return False
+
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         """See Backend."""
         dense = out if out.flags.c_contiguous and out.shape == x.shape else np.empty(x.shape, x.dtype)

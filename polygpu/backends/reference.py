@@ -324,6 +324,10 @@ class ReferenceBackend(HostMemory):
         ]
         write(basis, values, out)
 
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """No: every table is made anew."""
+        return False
+
     def scale_by_powers(self, basis: Any, x: Array, first: Array, step: Array, out: Array) -> None:
         """x_j first step^j."""
         pairs = list(zip(to_ints(basis, first), to_ints(basis, step), strict=True))

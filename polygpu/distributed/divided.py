@@ -13,7 +13,7 @@ or hierarchical memory".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -38,8 +38,9 @@ Order = Literal["natural", "transposed"]
 
 _BUFFERS = 3  # slices of a device that are on their way at once
 _SLICES = 16  # of the columns of a device: what is computed before the first one travels is a sixteenth
-_ROW_SLICES = 4  # of the rows of a device, on the way back: each takes a copy for each slice of columns
-_LOG_HEIGHT = 10  # of the columns where n is large: one pass over memory
+_ROW_SLICES = 4  # of the rows of a device: on the way back each takes a copy for each slice of columns
+_LOG_HEIGHT = 14  # of the columns where n is large
+_LOG_WIDTH = 12  # of rows with tables of their own: one pass over memory
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Layout:
         """Rows of a device."""
         return self.height // self.devices
 
+    @property
+    def row_slices(self) -> int:
+        """Parts of the rows of a device."""
+        return min(_ROW_SLICES, self.rows)
+
     def column(self, device: int, part: int) -> int:
         """The first column of a slice."""
         return (device * self.slices + part) * self.count
@@ -75,8 +81,11 @@ class Layout:
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
 
 
-def layout_of(n: int, devices: int, log_height: int | None = None) -> Layout:
+def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool = False) -> Layout:
     """The layout of degree n, a power of two as the number of devices.
+
+    tables: whether rows are transformed with tables of theirs. Then columns are long and rows short: nothing
+    is multiplied between them, and the exchange takes as long as two passes over columns do.
 
     Raises:
         ParameterError: too few coefficients, or a number of devices that is no power of two.
@@ -87,7 +96,9 @@ def layout_of(n: int, devices: int, log_height: int | None = None) -> Layout:
         raise ParameterError(f"n: {n} coefficients on {devices} devices; divide at least {devices**2}")
     least, most = devices.bit_length() - 1, n.bit_length() - devices.bit_length()
     if log_height is None:
-        chosen = min(max(min(_LOG_HEIGHT, (n.bit_length() - 1) // 2), least), most)
+        half = (n.bit_length() - 1) // 2
+        chosen = max(half, n.bit_length() - 1 - _LOG_WIDTH) if tables else min(half, _LOG_HEIGHT)
+        chosen = min(max(chosen, least), most)
     else:
         chosen = integer(log_height, "log_height")
         if not least <= chosen <= most:
@@ -97,6 +108,12 @@ def layout_of(n: int, devices: int, log_height: int | None = None) -> Layout:
             )
     width = n >> chosen
     return Layout(devices, 1 << chosen, width, min(_SLICES, width // devices))
+
+
+def has_tables(group: Group, ring: Ring) -> bool:
+    """Whether rows are transformed with tables of their own; else twiddles lie between columns and rows."""
+    size, itemsize = ring.rows * ring.n // len(group), ring.dtype.itemsize
+    return all(backend.prefers_tables(size, itemsize) for backend in group.backends)
 
 
 class Divided:
@@ -177,17 +194,34 @@ class Divided:
         if self._domain == "eval":
             return self
         check_transform(self._ring)
-        blocks = self._forward_columns()
-        self._group.each(lambda i: four_step.forward_rows(self._plan, blocks[i]))
+        tables = has_tables(self._group, self._ring)
+        blocks = self._forward_columns(tables)
+
+        def transform(i: int) -> None:
+            if not tables:
+                four_step.forward_rows(self._plan, blocks[i])
+                return
+            for first, rows in self._row_parts(blocks[i], i):
+                four_step.transform_below(self._plan, rows, first, rows, self._group.backends[i].ntt)
+
+        self._group.each(transform)
         return self._result([self._run(x) for x in blocks], "eval", "natural")
 
-    def _forward_columns(self) -> list[Array]:
+    def _row_parts(self, rows: Array, i: int) -> Iterator[tuple[int, Array]]:
+        """Some of the rows of device i after the other, and the number of the first of them."""
+        size = self._layout.rows // self._layout.row_slices
+        for part in range(self._layout.row_slices):
+            at = part * size
+            yield i * self._layout.rows + at, rows[..., at : at + size, :]
+
+    def _forward_columns(self, tables: bool) -> list[Array]:
         """What rows are transformed of, by device, (*batch, limbs, rows, width)."""
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         natural, depth = self._order == "natural", min(_BUFFERS, self._layout.slices)
         blocks = self._new_rows()
         buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
-        steps = self._twiddles(1)
+        steps = [] if tables else self._twiddles(1)
+        apart = tables and 1 << plan.levels_above >= max(2, layout.devices)
         with Transfers(group.backends) as transfers:
             free: dict[tuple[int, int], list[Mark]] = {(i, k): [] for i in numbers for k in range(depth)}
             arrived: dict[tuple[int, int], list[Mark]] = {}
@@ -210,14 +244,19 @@ class Divided:
                 compute, at, buffer = group.backends[i], layout.column(i, part), buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
-                four_step.transform_columns(plan, source, buffer, compute.ntt)
-                starts, moves = four_step.twiddles(plan, compute, at), []
-                for e in numbers:
-                    x, place = layout.rows_of(buffer, e), blocks[e][..., at : at + layout.count]
-                    near = group.names[e] == group.names[i]
-                    four_step.twist(plan, x, e * layout.rows, starts, steps[i], place if near else x)
-                    if not near:
-                        moves.append((x, place))
+                moves = [(layout.rows_of(buffer, e), blocks[e][..., at : at + layout.count]) for e in numbers]
+                near = [group.names[e] == group.names[i] for e in numbers]
+                if apart:
+                    ends = [place if is_near else x for (x, place), is_near in zip(moves, near, strict=True)]
+                    four_step.transform_columns_apart(plan, source, buffer, ends, compute.ntt)
+                else:
+                    four_step.transform_columns(plan, source, buffer, compute.ntt, tables)
+                if not tables:
+                    starts = four_step.twiddles(plan, compute, at)
+                    for e, (x, place) in enumerate(moves):
+                        four_step.twist(plan, x, e * layout.rows, starts, steps[i], place if near[e] else x)
+                if apart or not tables:
+                    moves = [move for move, is_near in zip(moves, near, strict=True) if not is_near]
                 done = compute.mark()
                 free[i, part % depth] = [done, *(transfers.send(x, place, [done]) for x, place in moves)]
 
@@ -237,37 +276,43 @@ class Divided:
         check_order(order)
         if self._domain == "coef":
             return self.reorder(order)
-        columns = self._inverse_rows()
+        tables = has_tables(self._group, self._ring)
+        columns = self._inverse_rows(tables)
 
         def transform(i: int) -> None:
             for x in columns[i]:
-                four_step.transform_columns(self._plan, x, x, self._group.backends[i].intt)
+                four_step.transform_columns(self._plan, x, x, self._group.backends[i].intt, tables)
 
         self._group.each(transform)
         return self._result(columns, "coef", "transposed").reorder(order)
 
-    def _inverse_rows(self) -> list[Array]:
+    def _inverse_rows(self, tables: bool) -> list[Array]:
         """What columns are transformed back of, by device, (slices, *batch, limbs, height, count)."""
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         columns = self._new_columns()
-        parts = min(_ROW_SLICES, layout.rows)
-        size, own = layout.rows // parts, layout.width // layout.devices
+        parts, own = layout.row_slices, layout.width // layout.devices
+        size = layout.rows // parts
         buffers = [self._new((*self._items, size, layout.width)) for _ in range(parts)]
-        steps, starts = self._twiddles(-1), [self._twiddles(-e * own) for e in numbers]
+        powers = [] if tables else [self._twiddles(-1), *(self._twiddles(-e * own) for e in numbers)]
+        sources = [list(self._row_parts(self._rows_of(i), i)) for i in numbers]
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
                 """Some rows of device i, and their columns on their way to their devices."""
-                compute, buffer, first = group.backends[i], buffers[part][i], i * layout.rows + part * size
-                rows = self._rows_of(i)[..., part * size : (part + 1) * size, :]
-                four_step.transform_rows(plan, rows, buffer, compute.intt)
+                compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
+                if tables:
+                    four_step.transform_below(plan, rows, first, buffer, compute.intt)
+                else:
+                    four_step.transform_rows(plan, rows, buffer, compute.intt)
                 moves = []
                 for e in numbers:
                     x, place = buffer[..., e * own : (e + 1) * own], columns[e][..., first : first + size, :]
                     near = group.names[e] == group.names[i]
-                    out = place.transpose(*range(1, place.ndim - 1), 0, place.ndim - 1) if near else x
-                    four_step.twist(plan, x, first, starts[e][i], steps[i], out)
-                    if not near:
+                    if not tables:
+                        out = place.transpose(*range(1, place.ndim - 1), 0, place.ndim - 1) if near else x
+                        steps, *starts = powers
+                        four_step.twist(plan, x, first, starts[e][i], steps[i], out)
+                    if tables or not near:
                         moves.append((layout.slices_of(x), place))
                 done = compute.mark()
                 for x, place in moves:
@@ -482,7 +527,8 @@ def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -
     checked_poly(x, "x")
     check_order(order)
     check_transform(x.ring)
-    layout, items = layout_of(x.ring.n, len(group), log_height), x.data.shape[:-1]
+    layout = layout_of(x.ring.n, len(group), log_height, has_tables(group, x.ring))
+    items = x.data.shape[:-1]
     whole = x.data.reshape(*items, layout.height, layout.width)
     if order == "natural" or x.domain == "eval":
         runs = [
@@ -504,7 +550,7 @@ def uniform(
     check_order(order)
     check_transform(ring)
     count = len(group)
-    layout = layout_of(ring.n, count, log_height)
+    layout = layout_of(ring.n, count, log_height, has_tables(group, ring))
     first = integer(start, "start")
     if first < 0 or first >> 40:
         raise ParameterError(f"start: {shown(first)} must be at least 0 and below 2**40")

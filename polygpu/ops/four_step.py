@@ -46,17 +46,48 @@ def inverse_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None
     transform_rows(plan, x, x if out is None else out, backend_of(x).intt)
 
 
-def transform_columns(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
-    """Each column alone, by a backend's ntt or intt, without twiddles."""
+def transform_columns(
+    plan: FourStepPlan, x: Array, out: Array, transform: Transform, is_open: bool = False
+) -> None:
+    """Each column alone, by a backend's ntt or intt, without twiddles; is_open: for transform_below."""
     count = x.shape[-1]
     for limb, part, target in _limbs(x, out):
-        transform(plan.columns(limb, count), part.reshape(1, -1), target.reshape(1, -1))
+        transform(plan.columns(limb, count, is_open), part.reshape(1, -1), target.reshape(1, -1))
 
 
 def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
     """Each row alone, by a backend's ntt or intt, without twiddles."""
     for limb, part, target in _limbs(x, out):
         transform(plan.rows(limb), part.reshape(-1, 1, plan.width), target.reshape(-1, 1, plan.width))
+
+
+def transform_columns_apart(
+    plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
+) -> None:
+    """Open columns of x, whose rows then lie in the arrays of `out`, as many in each.
+
+    They are parts of the buffer, which has x's shape and may be x, or lie elsewhere, with rows apart. Needs a
+    backend that prefers_tables, and at least as many levels_above as lead to as many nodes as arrays.
+    """
+    count, rows = x.shape[-1], x.shape[-2] // len(out)
+    for limb, part, target in _limbs(x, buffer):
+        transform(plan.columns_above(limb, count), part.reshape(1, -1), target.reshape(1, -1))
+    for k, ends in enumerate(out):
+        for limb, part, target in _limbs(buffer[..., k * rows : (k + 1) * rows, :], ends):
+            below = plan.columns_below(limb, k * rows, rows, count)
+            if target.flags.c_contiguous:
+                target = target.reshape(1, -1)
+            transform(below, part.reshape(1, -1), target)
+
+
+def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
+    """Rows from number `first` on, between open columns and the evaluation domain, without twiddles.
+
+    x: (*batch, limbs, count, width), count a power of two that divides `first`. Needs a backend that
+    prefers_tables.
+    """
+    for limb, part, target in _limbs(x, out):
+        transform(plan.rows_below(limb, first, part.shape[0]), part.reshape(1, -1), target.reshape(1, -1))
 
 
 def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KEPT = 512  # trees, and twiddles of single columns, that a plan keeps
+_LAUNCH_LEVELS = 10  # at most, of columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +44,64 @@ class FourStepPlan:
         """The basis of one limb, stored as the others are."""
         return basis_of((self.basis.moduli[i],), self.basis.dtype == np.uint64)
 
-    def columns(self, i: int, count: int) -> NttPlan:
-        """Transforms modulo limb i of so many neighbouring columns: a tree with leaves of as many."""
-        return self._tree(i, self.width, self.height, count, self.kind)
+    def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
+        """Transforms modulo limb i of so many neighbouring columns: a tree with leaves of as many.
+
+        is_open: the first levels of the whole tree, to be followed by rows_below.
+        """
+        if is_open:
+            return self._part(i, self.width, self.height, count, self.kind, self.degree, is_open=True)
+        return self._part(i, self.width, self.height, count, self.kind, self.height)
 
     def rows(self, i: int) -> NttPlan:
         """The cyclic transform of a row modulo limb i, after its coefficients were multiplied by twiddles."""
-        return self._tree(i, self.height << (self.kind == "negacyclic"), self.width, 1, "cyclic")
+        return self._part(i, self.height << (self.kind == "negacyclic"), self.width, 1, "cyclic", self.width)
 
-    def _tree(self, i: int, power: int, points: int, leaf_size: int, kind: Kind) -> NttPlan:
-        """A transform modulo limb i with a power of its root."""
-        key: Any = i, power, points, leaf_size
+    def rows_below(self, i: int, first: int, count: int) -> NttPlan:
+        """The last levels of the whole tree modulo limb i, of rows `first` to `first` + count - 1.
+
+        They lie below one node: count is a power of two and divides `first`.
+        """
+        node, n, done = (self.height + first) // count, count * self.width, count.bit_length() - 1
+        return self._part(i, 1, n, 1, self.kind, n, node, done)
+
+    def columns_above(self, i: int, count: int) -> NttPlan:
+        """Open columns without their last levels, which columns_below takes."""
+        points = 1 << self.levels_above
+        leaf_size = self.height // points * count
+        return self._part(i, self.degree // points, points, leaf_size, self.kind, self.degree, is_open=True)
+
+    def columns_below(self, i: int, first: int, rows: int, count: int) -> NttPlan:
+        """The last levels of open columns modulo limb i, of some of their rows, as those of rows_below."""
+        node = (self.height + first) // rows
+        done = self.levels_above - (node.bit_length() - 1)
+        return self._part(i, self.width, rows, count, self.kind, rows, node, done, True)
+
+    @property
+    def levels_above(self) -> int:
+        """Levels of columns_above: all but those that a last launch takes."""
+        levels = self.height.bit_length() - 1
+        return levels - levels // max(1, -(-levels // _LAUNCH_LEVELS))
+
+    def _part(
+        self,
+        i: int,
+        power: int,
+        points: int,
+        leaf_size: int,
+        kind: Kind,
+        divisor: int,
+        node: int = 1,
+        done: int = 0,
+        is_open: bool = False,
+    ) -> NttPlan:
+        """A transform modulo limb i with a power of its root, or a part of one (plans/ntt.py)."""
+        key: Any = i, power, points, leaf_size, node, done, is_open
         if (known := self.handles.get(key)) is not None:
             return known  # type: ignore[no-any-return]
         q, dtype = self.basis.moduli[i], self.basis.dtype
-        tables = prime_tables(q, pow(self.roots[i], power, q), points, kind, dtype)
-        plan = NttPlan(self.limb(i), points * leaf_size, kind, leaf_size, (tables,))
+        tables = prime_tables(q, pow(self.roots[i], power, q), points, kind, dtype, divisor, node)
+        plan = NttPlan(self.limb(i), points * leaf_size, kind, leaf_size, (tables,), done, is_open)
         return keep(self.handles, key, plan, _KEPT)  # type: ignore[no-any-return]
 
     def row_twiddles(self, i: int, power: int) -> tuple[NDArray[Any], NDArray[Any]]:

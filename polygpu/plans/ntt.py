@@ -48,15 +48,25 @@ class PrimeTables:
 
     The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
     (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their Shoup quotients;
-    the inverse one carries 1/points. For a modulus above 2^64 there is one row of Python ints.
+    the inverse one carries 1/divisor. For a modulus above 2^64 there is one row of Python ints.
+
+    The tree may be the part below a node of a larger one, or the upper part of one, whose number of points is
+    the divisor. Tables of a part are made on devices alone.
     """
 
     modulus: int
-    root: int
-    points: int  # leaves of the tree
+    root: int  # of unity, of the whole tree
+    points: int  # leaves of this tree
     kind: Kind
     dtype: np.dtype[Any]  # of residues in memory; object above 2^64
+    divisor: int
+    node: int = 1  # of the larger tree
     handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def leaves(self) -> int:
+        """Of the whole tree, of which these are a part below a node."""
+        return self.points << (self.node.bit_length() - 1)
 
     @property
     def forward(self) -> NDArray[Any]:
@@ -70,6 +80,7 @@ class PrimeTables:
 
     @cached_property
     def _both(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        assert self.node == 1 and self.divisor == self.points
         if self.dtype == object:
             forward, inverse = _wide_tables(self.modulus, self.root, self.points, self.kind)
         else:
@@ -83,14 +94,25 @@ class PrimeTables:
 
 @dataclass(frozen=True, eq=False)
 class NttPlan:
-    """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients."""
+    """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients.
+
+    A part of a complete one takes the first levels of a tree, or those below some of its nodes. Between the
+    two values are in the word's lazy form, or canonical.
+    """
 
     basis: Basis
     degree: int
     kind: Kind
     leaf_size: int
     tables: tuple[PrimeTables, ...]  # of each limb
+    done: int = 0  # levels of the tables' tree that lie behind the values
+    is_open: bool = False  # whether levels follow below the leaves
     handles: Handles = field(default_factory=dict, repr=False)
+
+    @property
+    def below(self) -> bool:
+        """Whether levels lie above this part."""
+        return self.done > 0 or self.tables[0].node > 1
 
     @property
     def points(self) -> int:
@@ -133,10 +155,18 @@ def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
     )
 
 
-def prime_tables(q: int, root: int, points: int, kind: Kind, dtype: np.dtype[Any]) -> PrimeTables:
+def prime_tables(
+    q: int,
+    root: int,
+    points: int,
+    kind: Kind,
+    dtype: np.dtype[Any],
+    divisor: int | None = None,
+    node: int = 1,
+) -> PrimeTables:
     """The tables of a prime, from whichever ring has them."""
-    key = ("prime", q, root, points, kind, dtype)
-    return cached(key, lambda: PrimeTables(q, root, points, kind, dtype), recent=False)
+    of = q, root, points, kind, dtype, points if divisor is None else divisor, node
+    return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
 
 
 def _wide_tables(q: int, root: int, points: int, kind: Kind) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -79,8 +79,8 @@ def absence(index: int) -> str | None:
 def _card(cupy: Any, index: int) -> Card:
     properties = cupy.cuda.runtime.getDeviceProperties(index)
     capability = properties["major"], properties["minor"]
-    sizes = (properties[name] for name in ("sharedMemPerBlockOptin", "l2CacheSize", "multiProcessorCount"))
-    return Card(capability, *sizes)
+    names = "sharedMemPerBlockOptin", "l2CacheSize", "multiProcessorCount", "totalGlobalMem"
+    return Card(capability, *(properties[name] for name in names))
 
 
 def count() -> int:

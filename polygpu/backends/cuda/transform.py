@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ ONE_PASS = Struct(
     ("rows", U64),
     ("ahead", U32),
     ("tables", TABLES),
+    ("pitch", U64),
 )
 FLOW = Struct(
     "ntt.cu",
@@ -60,7 +62,7 @@ FILL = Struct(
     "tables.cu",
     "FillParameters",
     ("tables moduli factors scale", POINTER),
-    ("offset", U64),
+    ("offset root", U64),
     ("log_blocks log_length log_values bits negacyclic inverse", U32),
 )
 
@@ -139,11 +141,20 @@ def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
 
 
 def transform_recipe(
-    rows: Rows, passes: tuple[Pass, ...], offsets: Sequence[int], direction: str, card: Card, done: int = 0
+    rows: Rows,
+    passes: tuple[Pass, ...],
+    offsets: Sequence[int],
+    direction: str,
+    card: Card,
+    done: int = 0,
+    below: bool = False,
+    is_open: bool = False,
+    pitch: int = 0,
 ) -> Recipe:
     """A transform of x into y: the first launch reads x, the others y; all write y.
 
-    offsets: of each pass in the primes' tables. done: passes that y has behind it.
+    offsets: of each pass in the primes' tables. done: passes that y has behind it. below, is_open: as of
+    NttPlan. pitch: of y in the last launch of an open forward transform; 0: its rows follow each other.
     """
     recipe = Recipe(2)
     if rows.count == 0:
@@ -151,24 +162,28 @@ def transform_recipe(
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
-    if lag and not done:
+    if lag and not done and not is_open:  # a flow ends, or backwards begins, at values that are canonical
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     for i, step in enumerate(steps if forward else steps[::-1]):
         if i < done:
             continue
         counters = 0
         parts, own = [passes[k] for k in step], [offsets[k] for k in step]
-        lazy_in, root = i > 0, i + 1 == len(steps)  # root: whether an inverse step has the stage of the root
+        first, last = i == 0, i + 1 == len(steps)
+        lazy_in = not first or (below if forward else is_open)
+        lazy_out = not last or (is_open if forward else below)  # inverse: without the root's stage
         if len(step) == 1:
-            name, flags = f"ntt_{direction}", [lazy_in, not root if forward else root]
+            name, flags = f"ntt_{direction}", [lazy_in, lazy_out if forward else not lazy_out]
             tiles, grid = tiles_and_grid(rows, parts[0], card)
             room = leaves_room(grid, parts[0].threads, card)
             packed = packed_pass(rows, parts[0], own[0], tiles, room)
             ahead = blocks_ahead(rows, parts[0], card)
-            more = {"rows": rows.spanned, "ahead": ahead, "tables": rows.tables}
+            apart = pitch if last else 0
+            flags += [True] * bool(apart)
+            more = {"rows": rows.spanned, "ahead": ahead, "tables": rows.tables, "pitch": apart}
             parameters = ONE_PASS(**{"x": 0, "y": 0, "pass": packed}, **more)
         else:
-            name, flags = f"ntt_{direction}_flow", [lazy_in if forward else root]
+            name, flags = f"ntt_{direction}_flow", [lazy_in if forward else not lazy_out]
             packed = packed_pass(rows, parts[0], own[0], units)
             log_unit = rows.log_degree - parts[0].log_blocks
             grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
@@ -213,7 +228,7 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 def goldilocks_word(tables: PrimeTables) -> str:
     """The word of cuda/goldilocks.cuh for a root of unity: a power of 2 where its order is 64."""
     negacyclic, p = tables.kind == "negacyclic", tables.modulus
-    order = tables.points << negacyclic
+    order = tables.leaves << negacyclic
     least = min(order, 64)
     root = pow(tables.root, order // least, p)
     k = next(k for k in range(1, 64, 2) if pow(2, 192 // least * k, p) == root)
@@ -234,23 +249,32 @@ class Transform(Launcher):
         """See Backend."""
         return self._transform(plan, x, out, "inverse", first)
 
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """See Backend: where they take at most an eighth of the memory; a twiddle takes up to two words."""
+        return 4 * itemsize * residues <= self.card.memory_bytes >> 3
+
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> Done | None:
         rows = slice(first, first + len(plan.tables))
         if plan.points == 1:
             with self._scope:
                 out[..., rows, :] = x[..., rows, :]
             return None
-        if (self.address(x) | self.address(out)) % ALIGNMENT:
+        pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
+        unaligned = (self.address(x) | self.address(out) | pitch * out.itemsize) % ALIGNMENT
+        if unaligned or (pitch and plan.leaf_size == 1):
             with self._scope:
                 aligned = x[..., rows, :].copy()
             self._transform(plan, aligned, aligned, direction, 0)
             with self._scope:
-                out[..., rows, :] = aligned
+                if pitch:
+                    out[...] = aligned.reshape(out.shape)
+                else:
+                    out[..., rows, :] = aligned
             return None
         shape = x.shape
-        key = direction, first, shape
+        key = direction, first, shape, pitch
         return self.run(
-            plan.handles, key, lambda: self._transform_recipe(plan, direction, shape, first), x, out
+            plan.handles, key, lambda: self._transform_recipe(plan, direction, shape, first, pitch), x, out
         )
 
     def _transform_recipe(
@@ -259,16 +283,27 @@ class Transform(Launcher):
         direction: str,
         shape: tuple[int, ...],
         first: int = 0,
+        pitch: int = 0,
     ) -> Recipe:
         """Of each group of limbs, the transforms of all polynomials in arrays of a shape."""
         size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
-        passes = passes_over(count * len(plan.basis.moduli), plan.points, plan.leaf_size, size, self.card)
+        passes = passes_over(
+            count * len(plan.basis.moduli) << plan.done,
+            plan.points >> plan.done,
+            plan.leaf_size,
+            size,
+            self.card,
+        )
+        passes = tuple(replace(p, log_blocks=p.log_blocks + plan.done) for p in passes)
         recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
         for group in transform_groups(plan, self.card, between > 0):
             rows = self._rows(plan, group, count, passes, recipe, between, first)
             offsets = table_offsets(passes, group.word)
             own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
-            recipe.add(transform_recipe(rows, passes, own, direction, self.card), 0, 1)
+            part = transform_recipe(
+                rows, passes, own, direction, self.card, 0, plan.below, plan.is_open, pitch
+            )
+            recipe.add(part, 0, 1)
         return recipe
 
     def _rows(
@@ -323,8 +358,8 @@ class Transform(Launcher):
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
     ) -> tuple[list[Array], Shared]:
         """Memory for the tables of primes, and what fills it at its first use."""
-        points, kind = primes[0].points, primes[0].kind
-        bits = points.bit_length() - (1 if kind == "negacyclic" else 2)
+        leaves, kind, node = primes[0].leaves, primes[0].kind, primes[0].node
+        bits = leaves.bit_length() - (1 if kind == "negacyclic" else 2)
         offsets = table_offsets(passes, word)
         moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
         size = offsets[directions * len(passes)]
@@ -339,13 +374,13 @@ class Transform(Launcher):
                 x = pow(prime.root, sign, q)
                 for d in reversed(range(bits)):
                     factors[i, d], x = x, x * x % q
-                if sign < 0:
-                    scale[i] = pow(points, -1, q)
+                if sign < 0 and node == 1:
+                    scale[i] = pow(prime.divisor, -1, q)
             constants = [self.from_host(x) for x in (factors, scale)]
             kept += constants
             values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
             values |= {"factors": self.address(constants[0]), "scale": self.address(constants[1])}
-            values |= {"negacyclic": kind == "negacyclic", "inverse": sign < 0}
+            values |= {"negacyclic": kind == "negacyclic", "inverse": sign < 0, "root": node}
             for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
                 launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
         return tables, self._filling(launches, *kept)

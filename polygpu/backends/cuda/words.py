@@ -20,6 +20,7 @@ class Card:
     shared_bytes: int  # of one block, the most it may ask for
     l2_bytes: int = 0  # of the cache before the memory; 0: not to be relied on
     multiprocessors: int = 1
+    memory_bytes: int = 0
 
     @property
     def fast_doubles(self) -> bool:
