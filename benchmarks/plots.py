@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from polygpu.svg import COLOURS, WIDTH, document, text
 
 from .tables import figure
 
-WIDTH, LEFT, LINE, TOP = 760, 270, 22, 52
+LEFT, LINE, TOP = 270, 22, 52
 LETTER = 6.6  # at most, of a name
-COLOURS = ("#1b6ca8", "#c1542e", "#4b8b3b", "#8a5ba6", "#b08a2e", "#5f6b73")
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,6 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
     return document(WIDTH, height, body)
 
 
-def document(width: int, height: int, body: Iterable[str]) -> str:
-    lines = "\n".join(body)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="12">\n<rect width="{width}" height="{height}" fill="white"/>\n{lines}\n</svg>\n'
-    )
-
-
 def room(lines: Sequence[Bar]) -> float:
     """Behind the longest bar, for what stands there."""
     return 12 + LETTER * max(len(written(bar)) for bar in lines)
@@ -82,8 +74,3 @@ def line(bar: Bar, y: float, scale: float, colours: Mapping[str, str]) -> list[s
         )
         x += width
     return [*found, text(x + 5, y + 14, written(bar))]
-
-
-def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "start", style: str = "") -> str:
-    at = f'x="{x:.1f}" y="{y:.1f}"'
-    return f'<text {at} fill="{colour}" text-anchor="{anchor}"{style}>{escape(words)}</text>'

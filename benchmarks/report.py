@@ -1,11 +1,12 @@
-"""Write the measured tables into README.md and docs/, and the figures beside them.
+"""Write the measured tables into README.md and docs/, the figures beside them, and polygpu/recorded.json.
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
 A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. Which rows count: of all
 verified rows of one machine, op, params and library, the newest, measured on a clean tree or not.
 The line under a table names every date and commit its rows come from, and says where a tree had
-uncommitted changes. With `--check` nothing is written, and a table that differs is an error.
+uncommitted changes. recorded.json holds what `polygpu bench` shows beside a user's machine. With `--check`
+nothing is written, and a file that differs is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import calls, conversions, distributed, lattice, peers, roofline
+from polygpu import bench
+
+from . import calls, conversions, distributed, lattice, peers, roofline, scale
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
@@ -27,7 +30,9 @@ from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
 from .tables import Goal, LineKind, Table, figure, power, unique
 
+RECORDED = ROOT / "polygpu" / "recorded.json"  # the figures that `polygpu bench` shows beside one's own
 PAGES = (
+    RECORDED,
     ROOT / "README.md",
     ROOT / "docs" / "performance.md",
     ROOT / "docs" / "scale.md",
@@ -397,6 +402,8 @@ AnyKind = (
     | peers.PeerKind
     | cpu_goals.GoalKind
     | StudyKind
+    | scale.CardKind
+    | scale.ProcessKind
 )
 
 KINDS: dict[str, AnyKind] = {
@@ -429,6 +436,7 @@ KINDS: dict[str, AnyKind] = {
     **distributed.KINDS,
     **lattice.KINDS,
     **peers.KINDS,
+    **scale.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,
     **gemm.KINDS,
@@ -517,20 +525,21 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
     return re.sub(marked, table, page, flags=re.DOTALL)
 
 
+FigureKind = GpuKind | LineKind | StudyKind | scale.CardKind
+
 # By their places in docs/.
-FIGURES: dict[str, tuple[GpuKind | LineKind | StudyKind, Callable[[Any], str | None]]] = {
+FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
     "roofline.svg": (GpuKind(gpu_ntt), roofline.svg),
     **fourstep.FIGURES,
     **transpose.FIGURES,
     **ntt64.FIGURES,
     **ntt256.FIGURES,
     **lattice.FIGURES,
+    **scale.FIGURES,
 }
 
 
-def drawn(
-    kind: GpuKind | LineKind | StudyKind, draw: Callable[[Any], str | None], rows: Sequence[Row]
-) -> str | None:
+def drawn(kind: FigureKind, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
     """The figure of the machine measured last; None without rows."""
     own = of_last_machine(kind.rows(rows))
     return draw(kind.cells(own)) if own else None
@@ -548,7 +557,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     rows = newest(read_rows(options.results))
     status = 0
-    files = [(path, rewrite(path.read_text(encoding="utf-8"), rows)) for path in options.pages]
+    files = [
+        (path, bench.as_json(bench.figures(rows)))
+        if path.suffix == ".json"
+        else (path, rewrite(path.read_text(encoding="utf-8"), rows))
+        for path in options.pages
+    ]
     figures = ((options.figures / name, drawn(*figure, rows)) for name, figure in FIGURES.items())
     files += [(path, svg) for path, svg in figures if svg is not None]
     for path, written in files:

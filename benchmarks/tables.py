@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
+
+from polygpu.timing import figure
 
 from .harness import Row
 
@@ -54,11 +55,6 @@ class Goal:
             return ""
         to = f" to {figure(self.peer_worst)}" if self.peer_worst else ""
         return f"{figure(self.peer)}{to} ({self.peer_name})"
-
-
-def figure(x: float) -> str:
-    """Three significant digits, more where the integer part is longer."""
-    return f"{x:.{max(0, 2 - math.floor(math.log10(abs(x))))}f}" if x else "0"
 
 
 def power(n: int) -> str:

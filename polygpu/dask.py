@@ -30,12 +30,14 @@ evaluated values one in blocks of neighbouring rows. Between them every block se
 
 from __future__ import annotations
 
+import asyncio
 import math
 import operator
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -46,9 +48,10 @@ try:
     import dask
     import dask.array as da
     import zarr
-    from dask.base import DaskMethodsMixin, compute_as_if_collection, tokenize
+    from dask.base import DaskMethodsMixin, compute_as_if_collection, get_scheduler, tokenize
+    from dask.core import flatten
     from dask.highlevelgraph import HighLevelGraph
-    from dask.utils import parse_bytes
+    from dask.utils import format_bytes, parse_bytes
 except ImportError as error:
     raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
 
@@ -56,7 +59,7 @@ from . import functions
 from .arrays import as_integers, broadcasts
 from .backends import Array, backend, host
 from .checks import Domain, checked_batch, integer, shown
-from .errors import CoefficientError, OutputError, ParameterError, RingMismatch
+from .errors import CoefficientError, OutOfHostMemory, OutputError, ParameterError, RingMismatch
 from .ops import four_step
 from .ops.batch import checked_axis
 from .ops.einsum import parsed_subscripts
@@ -68,16 +71,20 @@ from .ring import Ring
 
 __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "random"]
 
+_WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
+_LOOK = 5.0  # seconds between looks at workers
+_PATIENCE = 30.0  # seconds that all of them may have stopped
+
 Chunks = Any  # as Dask takes them: "auto", "64MiB", a size or a tuple for each axis
 
 
 class BlockedPoly(DaskMethodsMixin):
     """A batch of elements of a ring in blocks, which are computed when they are asked for.
 
-    `ring`, `domain` and `data` are those of a Poly; `data` is a dask.array of residues (*batch, rows, n).
-    Operators and their results are those of Poly, bit for bit; a Poly or an int may be the other operand.
-    Make one with from_poly, from_array, random or load. It is a collection of Dask: dask.compute,
-    dask.persist and dask.visualize take it.
+    `ring` and `domain` are those of a Poly; `data` is a dask.array of residues (*batch, rows, n). Make values
+    with from_poly, from_array, random and load. The operators +, -, * and @ and a[i] have the rules of Poly
+    and give the same bits; one operand may be a Poly or an int. A value is a collection of Dask, which
+    dask.compute, dask.persist and dask.visualize take.
 
     >>> from polygpu import Ring
     >>> x = random(Ring(4, 17), batch=6, seed=1, chunks=(2, -1, -1))
@@ -106,28 +113,43 @@ class BlockedPoly(DaskMethodsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch shape."""
+        """Batch shape; () for a single polynomial.
+
+        >>> from polygpu import Ring
+        >>> random(Ring(4, 17), (2, 3), seed=1).shape
+        (2, 3)
+        """
         shape: tuple[int, ...] = self._array.shape[: self.ndim]
         return shape
 
     @property
     def ndim(self) -> int:
-        """Number of batch axes."""
+        """Number of batch axes; 0 for a single polynomial.
+
+        >>> from polygpu import Ring
+        >>> random(Ring(4, 17), (2, 3), seed=1).ndim
+        2
+        """
         return int(self._array.ndim) - self._tail
 
     @property
     def _tail(self) -> int:
-        """Axes after those of the batch."""
+        """Number of axes after the batch axes."""
         return 3 if self._divided else 2
 
     @property
     def _parts(self) -> int:
-        """Blocks of a polynomial."""
+        """Number of blocks of a polynomial."""
         return math.prod(self._array.numblocks[-2:]) if self._divided else 1
 
     @property
     def data(self) -> Any:
-        """Residues (*batch, rows, n), a dask.array; of coefficients that lie in columns, by an exchange."""
+        """Residues (*batch, rows, n), a dask.array. Coefficients that lie in columns take an exchange.
+
+        >>> from polygpu import Ring
+        >>> from_poly(Ring(4, 17)([1, -1])).data.compute().tolist()
+        [[1, 16, 0, 0]]
+        """
         if not self._divided:
             return self._array
         rows = _in_rows(self._array)
@@ -138,13 +160,39 @@ class BlockedPoly(DaskMethodsMixin):
         return f"BlockedPoly({self.ring!r}, domain={self.domain}, shape={self.shape}, blocks={blocks})"
 
     def __getitem__(self, key: Any) -> BlockedPoly:
-        """Index the batch axes, by the rules of dask.array."""
+        """The polynomials at a key of the batch axes, by the rules of dask.array.
+
+        Args:
+            key: ints, slices, None, Ellipsis, or one array of ints or bools.
+
+        Raises:
+            IndexError: there is no such place.
+
+        Cost: none before the value is computed; then the blocks that hold the chosen polynomials.
+
+        >>> from polygpu import Ring
+        >>> from_poly(Ring(2, 17)([[1, 2], [3, 4]]))[1].compute().to_bigints().tolist()
+        [3, 4]
+        """
         keys = key if isinstance(key, tuple) else (key,)
         keys = keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
         return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
 
     def rechunk(self, chunks: Chunks) -> BlockedPoly:
-        """The same value in other blocks; chunks as of from_array."""
+        """The same value in other blocks.
+
+        Args:
+            chunks: as of from_array.
+
+        Raises:
+            ParameterError: chunks that cannot be.
+
+        Cost: blocks are cut and joined when the value is computed; coefficients in columns take an exchange.
+
+        >>> from polygpu import Ring
+        >>> random(Ring(16, 97), 6, seed=1).rechunk((3, -1, 4))
+        BlockedPoly(Ring(16, 97), domain=coef, shape=(6,), blocks=8)
+        """
         return from_array(self.data, self.ring, self.domain, chunks)
 
     def _with(self, array: Any, domain: Domain | None = None) -> BlockedPoly:
@@ -171,14 +219,50 @@ class BlockedPoly(DaskMethodsMixin):
         return _persisted, (*self._array.__dask_postpersist__(), self.ring, self.domain, self._divided)
 
     def compute(self, **kwargs: Any) -> Poly:
-        """The value as a polygpu.Poly, on the current device; kwargs are those of dask.compute.
+        """The value as a polygpu.Poly, on the current device.
 
-        Cost: blocks are joined in this process; dask.compute(x, y) joins those of each value on a worker.
-        With Client(..., direct_to_workers=True) they do not pass through the scheduler.
+        Args:
+            **kwargs: those of dask.compute, such as scheduler="threads".
+
+        Raises:
+            OutOfHostMemory: Dask's workers have too little memory. A block is larger than a worker's memory,
+                or Dask ended workers that took too much, or all workers have stopped because their memory is
+                full of data that cannot be spilled. (dask.compute(x) raises Dask's KilledWorker in the second
+                case, and waits in the third.)
+
+        Cost: the work of all tasks. This process joins the blocks; with dask.compute(x, y) a worker joins the
+        blocks of each value. With Client(..., direct_to_workers=True) blocks do not pass through the
+        scheduler.
+
+        >>> from polygpu import Ring
+        >>> random(Ring(4, 17), 2, seed=1).compute() == Ring(4, 17).random(2, seed=1)
+        True
         """
-        blocks = compute_as_if_collection(da.Array, self.__dask_graph__(), self.__dask_keys__(), **kwargs)
+        graph = self.__dask_graph__()
+        blocks = compute_as_if_collection(da.Array, graph, self.__dask_keys__(), **_checked(graph, kwargs))
         finish, args = self.__dask_postcompute__()
         return finish(blocks, *args)  # type: ignore[no-any-return]
+
+    def persist(self, **kwargs: Any) -> BlockedPoly:
+        """The same value in blocks that are computed now and kept: in this process, or on Dask's workers.
+
+        With Dask's distributed client the call returns while workers compute.
+
+        Args:
+            **kwargs: those of dask.persist.
+
+        Raises:
+            OutOfHostMemory: a block is larger than the memory of any of Dask's workers.
+
+        Cost: the work of all tasks, and memory for all blocks.
+
+        >>> from polygpu import Ring
+        >>> x = random(Ring(4, 17), 4, seed=1, chunks=(2, -1, -1)).ntt().persist()
+        >>> (x - x).compute() == 0
+        True
+        """
+        _checked(self.__dask_graph__(), kwargs)
+        return super().persist(**kwargs)  # type: ignore[no-any-return, no-untyped-call]
 
     # ---- domains ----
 
@@ -188,8 +272,9 @@ class BlockedPoly(DaskMethodsMixin):
         Raises:
             NotNTTFriendly: the ring has no evaluation domain.
 
-        Cost: of divided coefficients one exchange, two where they lie in rows. They lie in columns where they
-        are products, drawn, or from memory or .npy; in rows where they are from a dask.array or .zarr.
+        Cost: a transform of each block. Divided coefficients take one exchange more if they lie in columns,
+        two if they lie in rows. They lie in columns if they are products, random, or from memory or a .npy
+        file; they lie in rows if they are from a dask.array or a .zarr folder.
 
         >>> from polygpu import Ring
         >>> R = Ring(16, 97)
@@ -207,7 +292,12 @@ class BlockedPoly(DaskMethodsMixin):
     def intt(self) -> BlockedPoly:
         """The value in coefficients; itself where it is there already. The inverse of ntt().
 
-        Cost: of divided values one exchange.
+        Cost: a transform of each block; for divided values an exchange more.
+
+        >>> from polygpu import Ring
+        >>> x = random(Ring(16, 97), seed=1, chunks=(-1, 4))
+        >>> x.ntt().intt().compute() == x.compute()
+        True
         """
         if self.domain == "coef":
             return self
@@ -216,12 +306,12 @@ class BlockedPoly(DaskMethodsMixin):
         return self._second_half(_of_blocks(partial(_inverse_rows, _with_roots(self.ring)), self._array))
 
     def _first_half(self) -> Any:
-        """Of divided coefficients: columns, transformed."""
+        """The transformed columns of divided coefficients."""
         x, call = _in_columns(self._array), partial(_forward_columns, _with_roots(self.ring))
         return da.map_blocks(call, x, dtype=x.dtype, meta=x._meta)
 
     def _second_half(self, rows: Any) -> BlockedPoly:
-        """Coefficients of rows whose inverse is taken."""
+        """The coefficients that rows give after their inverse transforms: an exchange, then the columns."""
         return self._with(_exchange(partial(_inverse_columns, _with_roots(self.ring)), -1, rows), "coef")
 
     # ---- arithmetic ----
@@ -268,6 +358,7 @@ class BlockedPoly(DaskMethodsMixin):
         return _matmul(self._operand(other), self)
 
     def __eq__(self, other: object) -> NoReturn:
+        """Always a TypeError, as the values are not computed: equal(a, b).compute() compares them."""
         raise TypeError(
             "== of values that are not computed: pd.equal(a, b).compute() compares each of a batch"
         )
@@ -280,7 +371,7 @@ class BlockedPoly(DaskMethodsMixin):
         raise TypeError("the truth of a BlockedPoly is ambiguous; pd.equal(a, b).all().compute() compares")
 
     def scale_by(self, ints: Any) -> BlockedPoly:
-        """The product with an integer of its own for each batch element; keeps the domain.
+        """The product with one integer for each polynomial of the batch, in this value's domain.
 
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
@@ -288,6 +379,8 @@ class BlockedPoly(DaskMethodsMixin):
 
         Raises:
             CoefficientError: no integers. ParameterError: shapes that do not fit.
+
+        Cost: one pass over each block; the integers travel with the graph.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4]]))
@@ -307,7 +400,15 @@ class BlockedPoly(DaskMethodsMixin):
         return self._with(_of_blocks(call, self._array, spread))
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> BlockedPoly:
-        """Sum over batch axes, all of them by default, block by block and then as a tree.
+        """The sum over batch axes; over an empty axis it is zero.
+
+        Args:
+            axis: the number of an axis, or a tuple of them; all axes by default.
+
+        Raises:
+            ParameterError: there is no such axis.
+
+        Cost: one pass over each block; then the blocks' sums are added in a tree.
 
         >>> from polygpu import Ring
         >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4], [5, 6]]), chunks=(2, -1, -1))
@@ -329,18 +430,27 @@ class BlockedPoly(DaskMethodsMixin):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Compute the value and write it to a new file, block by block; load(path) reads it.
 
+        The file is written under a temporary name beside the path and renamed at the end. So a file of that
+        name is always complete, and an error leaves none. If this process is killed, ".name.*.part" may stay.
+
         Args:
             path: ends in .zarr, for a folder with the ring's parameters in its attributes, or in .npy, for
-                the array (*batch, rows, n) alone. Every worker must reach it.
+                the array (*batch, rows, n) alone. Every worker must be able to write there.
 
         Raises:
-            OutputError: something is there already. ParameterError: another ending.
+            OutputError: something of that name is there already. ParameterError: another ending.
+            OutOfHostMemory: as of compute().
 
-        It is written under a temporary name beside the path and renamed at the end: nothing has the name
-        before all is there, and an error leaves nothing. Where this process is killed, ".name.*.part" may
-        stay.
+        Cost: the work of all tasks, and each block is written once. Divided coefficients that lie in columns
+        take an exchange for .zarr, none for .npy.
 
-        Cost: divided coefficients go into .zarr by an exchange, into .npy without one.
+        >>> import tempfile
+        >>> from polygpu import Ring
+        >>> R = Ring(16, 97)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     random(R, 3, seed=1).save(f"{folder}/x.npy")
+        ...     R.from_residues(np.load(f"{folder}/x.npy")) == R.random(3, seed=1)
+        True
         """
         target = Path(path).absolute()
         if target.suffix not in _WRITERS:
@@ -416,23 +526,27 @@ class BlockedPoly(DaskMethodsMixin):
 
 
 def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
-    """Residues in blocks, which are cut from an array when they are needed.
+    """The elements with these residues, in blocks that are cut from the array when they are needed.
 
     Args:
         x: canonical residues (*batch, rows, n): a dask.array, or anything that da.from_array takes, such as
             an array of NumPy, zarr or h5py. Residues of another dtype are checked and converted.
         ring: the ring.
         domain: "coef", or "eval" in the ring's order.
-        chunks: of x, as Dask takes them. The axis of rows is one chunk. That of coefficients is one too, or k
-            equal ones: k a power of two, k^2 <= n, in a ring with a complete transform. A size in bytes such
-            as "64MiB" divides polynomials only where one is larger; "auto" is Dask's array.chunk-size.
+        chunks: sizes of the blocks, as Dask takes them. The axis of rows is one chunk. The axis of
+            coefficients is one chunk too, or k equal chunks in a ring with a complete transform: k a power of
+            two with k^2 <= n. A size in bytes such as "64MiB" divides a polynomial only if it is larger.
+            "auto" is the size in Dask's configuration, array.chunk-size.
 
     Raises:
         ParameterError: another shape, or chunks that cannot be.
-        CoefficientError: no integers.
+        CoefficientError: no integers. NotCanonical: when blocks of another dtype are computed, a residue
+            outside [0, q).
+        DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
 
-    Cost: none before the value is computed. An array in memory travels with the graph, through the scheduler:
-    one of some hundred MiB is better written by numpy.save and read by load(), where it is needed.
+    Cost: none before the value is computed. An array in memory travels with the graph through the scheduler.
+    It is better to write an array of more than some hundred MiB by numpy.save, and to read it by load() where
+    it is needed.
 
     >>> import numpy as np
     >>> from polygpu import Ring
@@ -466,7 +580,16 @@ def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "au
 
 
 def from_poly(a: Poly, chunks: Chunks = "auto") -> BlockedPoly:
-    """The value in blocks; see from_array for chunks and cost.
+    """A Poly in blocks.
+
+    Args:
+        a: the value; from a GPU it is copied to the host.
+        chunks: as of from_array.
+
+    Raises:
+        RingMismatch: a is no Poly. ParameterError: chunks that cannot be.
+
+    Cost: as of from_array for an array in memory.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -481,16 +604,19 @@ def from_poly(a: Poly, chunks: Chunks = "auto") -> BlockedPoly:
 def random(
     ring: Ring, batch: Batch = (), seed: Seed = None, chunks: Chunks = "auto", *, start: int = 0
 ) -> BlockedPoly:
-    """The uniform elements ring.random(batch, seed, start=start), drawn where they are needed.
+    """The uniform elements ring.random(batch, seed, start=start), each block drawn where it is needed.
 
     Args:
         ring: the ring.
         batch: batch shape.
-        seed: as of Ring.random; None takes one from the operating system, which the graph keeps.
+        seed: as of Ring.random. For None a seed comes from the operating system, and the graph keeps it.
         chunks: as of from_array. Divided polynomials are drawn in parts.
         start: number of the first polynomial.
 
-    Cost: as of Ring.random, on the workers.
+    Raises:
+        ParameterError, NotAnInteger: as of Ring.random; also chunks that cannot be.
+
+    Cost: none before the value is computed; then as of Ring.random, on the workers.
 
     >>> from polygpu import Ring
     >>> R = Ring(16, 97)
@@ -516,13 +642,19 @@ def random(
 
 
 def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
-    """Sums of products over labelled batch axes, as polygpu.einsum, whose rules it has; a @ b is one.
+    """Sums of products over labelled batch axes, by the rules of polygpu.einsum; a @ b is such a sum.
 
-    Sums over blocks are added as a tree. Coefficients are transformed once each where products are evaluated.
+    Args:
+        subscripts: as of polygpu.einsum, without a letter twice in one operand.
+        operands: values of one ring, in blocks or not.
 
     Raises:
-        ParameterError: as polygpu.einsum; also a letter twice in one operand.
+        ParameterError: as of polygpu.einsum; also a letter twice in one operand.
         RingMismatch: operands of different rings.
+
+    Cost: for each pair of blocks that meet as of polygpu.einsum; then the sums of blocks are added in a tree.
+    Where products go through the ring's transform, coefficients of each operand are transformed once, and
+    the result is transformed back once.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -590,7 +722,20 @@ def _matmul(a: BlockedPoly, b: BlockedPoly) -> BlockedPoly:
 
 
 def equal(a: BlockedPoly | Poly, b: BlockedPoly | Poly) -> Any:
-    """Whether values are equal, for each batch element: a dask.array of bools of the broadcast batch shape.
+    """Whether two values are equal, polynomial by polynomial.
+
+    Args:
+        a: a value in blocks, or a Poly.
+        b: as a, one of the two in blocks; batch axes broadcast. The domains may differ.
+
+    Returns:
+        A dask.array of bools of the broadcast batch shape.
+
+    Raises:
+        RingMismatch: different rings, or neither value in blocks. ParameterError: batch axes that do not
+            broadcast.
+
+    Cost: none before it is computed; then one pass over each block, a transform if the domains differ.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -617,18 +762,20 @@ def load(
     domain: Domain | None = None,
     chunks: Chunks = None,
 ) -> BlockedPoly:
-    """Residues of a file in blocks, each read where it is needed.
+    """The elements with the residues of a file, in blocks that are read where they are needed.
 
     Args:
-        path: what save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every worker
-            must reach it.
-        ring: of the residues. A file of save() in .zarr names its own.
-        domain: "coef" unless given or named by the file.
-        chunks: as of from_array; by default those of a .zarr, and "auto" for a .npy.
+        path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
+            worker must be able to read it.
+        ring: the ring of the residues. A .zarr that save() wrote names it.
+        domain: "coef" or "eval"; by default the one that the file names, else "coef".
+        chunks: as of from_array; by default the chunks of a .zarr, and "auto" for a .npy.
 
     Raises:
         ParameterError: another ending, or a ring that neither the file nor the call names.
-        RingMismatch: a ring other than the file's.
+        RingMismatch: a ring other than the file's. FileNotFoundError: there is no such file.
+
+    Cost: none before the value is computed; then each block is read when a task needs it.
 
     >>> import tempfile
     >>> from polygpu import Ring
@@ -679,20 +826,40 @@ class _NpyFile:
         return mapped.reshape(self.shape)
 
     def __getitem__(self, key: Any) -> Array:
-        return np.array(self._opened("r")[key])
+        chosen = self._opened("r")[key]
+        if not isinstance(chosen, np.memmap):  # a copy: of an index array
+            return np.array(chosen)
+        out = np.empty(chosen.shape, chosen.dtype)
+        for window in _windows(chosen):
+            out[window] = self._opened("r")[key][window]
+        return out
 
     def __setitem__(self, key: Any, value: Array) -> None:
-        self._opened("r+")[key] = value
+        for window in _windows(self._opened("r")[key]):
+            self._opened("r+")[key][window] = value[window]
 
     def __dask_tokenize__(self) -> Any:
         status = self.path.stat()
         return str(self.path), status.st_mtime_ns, status.st_size, self.shape
 
 
+def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
+    """Indices of parts that lie within _WINDOW bytes each.
+
+    A part is mapped alone. Dask counts the pages that a process has mapped as its memory: of a column in all
+    rows they would be the whole file.
+    """
+    if not x.ndim:
+        yield ()
+    elif step := _WINDOW // max(1, abs(x.strides[0])):
+        yield from ((slice(i, i + step),) for i in range(0, len(x), step))
+    else:
+        yield from ((i, *rest) for i in range(len(x)) for rest in _windows(x[i]))
+
+
 def _write_npy(x: BlockedPoly, path: Path) -> None:
     np.lib.format.open_memmap(path, "w+", x.ring.dtype, (*x.shape, x.ring.rows, x.ring.n))
-    target: Any = _NpyFile(path, x._array.shape)
-    da.store(x._array, target, lock=False)
+    _store(x._array, _NpyFile(path, x._array.shape))
 
 
 def _write_zarr(x: BlockedPoly, path: Path) -> None:
@@ -715,7 +882,11 @@ def _write_zarr(x: BlockedPoly, path: Path) -> None:
         compressors=None,  # residues are as good as random
         attributes={"polygpu": parameters},
     )
-    da.store(data, target, lock=False)
+    _store(data, target)
+
+
+def _store(x: Any, target: Any) -> None:
+    da.store(x, target, lock=False, **_checked(x.__dask_graph__(), {}))
 
 
 _WRITERS = {".npy": _write_npy, ".zarr": _write_zarr}
@@ -731,6 +902,129 @@ def _ring_from(named: dict[str, Any]) -> Ring:
         root=root if root in ("minimal", "generator") else [int(r) for r in root],
         product=named["product"],
     )
+
+
+# ---- memory of workers ----
+
+
+def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for Dask by which a lack of memory of its distributed workers becomes an error of polygpu."""
+    scheduler = get_scheduler(scheduler=kwargs.get("scheduler"), cls=da.Array)
+    client: Any = getattr(scheduler, "__self__", None)
+    if not hasattr(client, "scheduler_info"):
+        return kwargs
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        pass
+    else:  # a task that computes: it leaves its place to others while Dask's own get() waits
+        return kwargs
+    most = _largest_block(graph)
+    limits = [worker["memory_limit"] for worker in client.sync(_workers, client)]
+    if limits and all(limits) and most > max(limits):
+        raise OutOfHostMemory(
+            f"a block of {format_bytes(most)} is needed, workers have {format_bytes(max(limits))} each "
+            f"(memory_limit); {_way_out(most, max(limits))}"
+        )
+    return {**kwargs, "scheduler": partial(_get, client, most)}
+
+
+def _largest_block(graph: Any) -> int:
+    """Bytes, of the arrays in a graph; not of those that only slices are taken of, which are read alone."""
+    largest, dependents = 0, graph.dependents
+    for name, layer in graph.layers.items():
+        about, users = layer.collection_annotations or {}, dependents[name]
+        if "chunksize" in about and not (users and all(user.startswith("getitem") for user in users)):
+            largest = max(largest, math.prod(about["chunksize"]) * np.dtype(about["dtype"]).itemsize)
+    return largest
+
+
+def _way_out(most: int, limit: int) -> str:
+    """With blocks of which a worker can hold ten: operands, results and tables."""
+    size = min(limit // 10, most // 2)
+    chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
+    return f'cut the values into smaller blocks, as with chunks="{chunks}", or give workers more memory'
+
+
+async def _workers(client: Any) -> list[dict[str, Any]]:
+    """What the scheduler knows of each."""
+    return list((await client.scheduler.identity())["workers"].values())
+
+
+def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
+    """Dask's distributed scheduler, for blocks of at most so many bytes."""
+    from distributed import KilledWorker
+
+    futures = client.get(graph, keys, sync=False, **kwargs)
+    try:
+        return client.sync(_gathered, client, most, futures, kwargs.get("direct"))
+    except KilledWorker as error:
+        if not _took_too_much(client, error.last_worker):
+            raise
+        limit = error.last_worker.memory_limit
+        raise OutOfHostMemory(
+            f"a task on blocks of up to {format_bytes(most)} took, with its tables and its result, more than "
+            f"Dask allows of the {format_bytes(limit)} that a worker has (memory_limit), and Dask ended the "
+            f"worker (attempts: {error.allowed_failures + 1}); {_way_out(most, limit)}"
+        ) from error
+    finally:
+        _release(futures)
+
+
+def _release(futures: Any) -> None:
+    for future in flatten([futures]):
+        future.release()
+
+
+def _took_too_much(client: Any, worker: Any) -> bool:
+    """Whether a worker's end was its nanny's doing, whose word may come after the end is noticed."""
+    for _ in range(10):
+        if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -> Any:
+    """The results, unless the workers wait for ever.
+
+    A worker starts no task while its process holds more than a share of its memory, 80 % by default. Dask
+    spills blocks, but not tables, nor what was freed and not given back to the system.
+    """
+    gathering = asyncio.ensure_future(client.gather(futures, direct=direct, asynchronous=True))
+    before, since = None, 0.0
+    try:
+        while not (await asyncio.wait([gathering], timeout=_LOOK))[0]:
+            workers = await _workers(client)
+            state = [_waiting(worker) for worker in workers]
+            is_done = all(future.status != "pending" for future in flatten([futures]))
+            if is_done or not state or None in state or state != before:
+                before, since = state, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE:
+                fullest = max(workers, key=lambda w: w["metrics"]["memory"] / w["memory_limit"])
+                held, limit = fullest["metrics"]["memory"], fullest["memory_limit"]
+                raise OutOfHostMemory(
+                    f"all workers have stopped: their processes hold up to {format_bytes(held)} of the "
+                    f"{format_bytes(limit)} that each has (memory_limit), and nothing more can be spilled; "
+                    f"blocks are of up to {format_bytes(most)}; {_way_out(most, limit)}"
+                )
+        return gathering.result()
+    finally:
+        _release(futures)
+        await asyncio.wait([gathering], timeout=_LOOK)  # it ends where its futures do
+        if gathering.done() and not gathering.cancelled():
+            gathering.exception()  # asyncio logs those that nobody asks for
+
+
+def _waiting(worker: dict[str, Any]) -> Any:
+    """What a worker holds that has stopped for lack of memory; None of one that works."""
+    metrics = worker["metrics"]
+    at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
+    if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
+        return None
+    return metrics["managed_bytes"], metrics["spilled_bytes"]
 
 
 # ---- how values are cut ----

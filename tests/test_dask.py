@@ -1,13 +1,16 @@
-"""Blocks of Dask beside whole values and beside Python ints; files; processes that end in the middle."""
+"""Blocks of Dask beside whole values and Python ints; files; processes lost, short of memory, with a card."""
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -15,7 +18,11 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from dask.distributed import Client, LocalCluster, wait
+from dask.callbacks import Callback
+from dask.diagnostics import ProgressBar
+from dask.distributed import Client, KilledWorker, LocalCluster, progress, wait
+from dask.sizeof import sizeof
+from devices import needs_compiler
 from oracle import WITH_EVAL, draw, leaf_points, product, residues, ring, times, value_at
 
 import polygpu as pg
@@ -249,6 +256,88 @@ class TestValues:
             same(cut(a, 1, 8) * cut(a, 2, 8), a * a)
 
 
+class Arrays(Callback):  # type: ignore[misc]
+    """What tasks give, of the synchronous scheduler."""
+
+    def __init__(self) -> None:
+        super().__init__(posttask=self.note)
+        self.found: dict[str, list[Any]] = {}
+
+    def note(self, key: Any, result: Any, *_: Any) -> None:
+        name = str(key[0] if isinstance(key, tuple) else key).rpartition("-")[0].strip("_")
+        if not name.startswith("original"):  # a file or an array, which tasks read
+            self.found.setdefault(name, []).append(result)
+
+
+class TestTasks:
+    @pytest.mark.parametrize("optimize", [False, True])
+    @pytest.mark.parametrize("parts", [1, 4])
+    def test_each_gives_an_array_that_dask_can_measure_send_and_spill(
+        self, tmp_path: Any, optimize: bool, parts: int
+    ) -> None:
+        R = ring_of("three limbs")
+        a, chunks = R.random((4, 4), seed=1), (2, 2, -1, R.n // parts)
+        np.save(tmp_path / "a.npy", a.data)
+        zarr.create_array(tmp_path / "a.zarr", data=a.data.astype(np.int64))
+        x, y = pd.load(tmp_path / "a.npy", R, chunks=chunks), pd.random(R, (4, 4), 2, chunks)
+        wide = pd.load(tmp_path / "a.zarr", R, chunks=chunks)
+        values = [x * y, (x.ntt() + y).intt(), x @ y, (-x).sum(0) - 5, 3 * wide, x[0, 1:3]]
+        values += [x.scale_by([1, -2, 3, 4]), x.rechunk((4, 1, -1, -1)), wide.ntt()]
+        with Arrays() as arrays:
+            for value in values:
+                value.compute(optimize_graph=optimize)
+                value.data.compute(optimize_graph=optimize)
+        assert len(arrays.found) > 10
+        if parts > 1 and not optimize:
+            assert {"piece", "forward_columns", "product_rows", "inverse_columns"} <= {*arrays.found}
+        for name, results in arrays.found.items():
+            for found in results:
+                assert type(found) is np.ndarray, name
+                owner = found
+                while owner.base is not None:
+                    owner = owner.base
+                # A view keeps all that it shows a part of, and Dask counts the part.
+                assert type(owner) is np.ndarray and owner.nbytes <= 2 * found.nbytes, name
+                assert sizeof(found) >= found.nbytes, name
+                again = pickle.loads(pickle.dumps(found, protocol=5))
+                assert again.dtype == found.dtype and (again == found).all(), name
+
+    @pytest.mark.parametrize("call", ["file[key]", "file[key] = np.ones((1, 2**10, 2**8), np.uint64)"])
+    def test_a_file_is_mapped_in_parts(self, tmp_path: Any, call: str) -> None:
+        """Dask counts mapped pages as memory of a process: a block of columns must not bring in the file."""
+        np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint64, (1, 2**25))
+        code = f"""
+import resource
+from pathlib import Path
+import numpy as np
+import polygpu.dask as pd
+file, key = pd._NpyFile(Path({str(tmp_path / "a.npy")!r}), (1, 2**10, 2**15)), np.s_[:, :, 256:512]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+{call}
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert int(done.stdout) < 80 << 10  # KiB; the file has 256 MiB, the block 2
+
+    def test_parts_of_a_file(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = np.arange(4 * 6 * 10).reshape(4, 6, 10)
+        keys: list[Any] = [np.s_[:], np.s_[1:3, :, 2:5], np.s_[2], np.s_[..., ::-1], np.s_[::2, 3, 1:9:3]]
+        keys += [np.s_[:, [0, 4]], np.s_[3, 5, 9], np.s_[:0], np.s_[:, None, 2:]]
+        for window in (1, 100, 500, 1 << 25):
+            monkeypatch.setattr(pd, "_WINDOW", window)
+            for order in ("C", "F"):
+                np.save(tmp_path / "a.npy", np.asarray(expected, order=order))
+                for key in keys:
+                    found = pd._NpyFile(tmp_path / "a.npy")[key]
+                    assert type(found) is np.ndarray and (found == expected[key]).all()
+                    assert found.shape == expected[key].shape and found.dtype == expected.dtype
+                written = expected.copy()
+                for key in keys[:5]:
+                    written[key] = -written[key]
+                    pd._NpyFile(tmp_path / "a.npy")[key] = written[key]
+                    assert (np.load(tmp_path / "a.npy") == written).all()
+
+
 class TestCollection:
     def test_dask_takes_it(self) -> None:
         R = ring_of("60 bits")
@@ -262,6 +351,13 @@ class TestCollection:
             same(kept + 1, a * a + 1)
         assert dask.base.tokenize(x) == dask.base.tokenize(x) != dask.base.tokenize(-x)
         assert repr(x).startswith("BlockedPoly(Ring(256, ") and repr(x).endswith("shape=(3,), blocks=8)")
+
+    def test_progress(self) -> None:
+        R, out = ring_of("60 bits"), io.StringIO()
+        a = R.random(4, seed=1)
+        with ProgressBar(out=out), dask.config.set(scheduler="threads"):
+            assert (cut(a, 1, 4) * cut(a, 1, 4)).compute() == a * a
+        assert "100% Completed" in out.getvalue()
 
     def test_a_product_takes_three_exchanges(self) -> None:
         R = ring_of("60 bits")
@@ -468,6 +564,13 @@ class TestProcesses:
         wait(kept)
         same(kept @ b, a @ b)
 
+    def test_progress(self, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        a = self.R.random(4, seed=1)
+        x = (cut(a, 1, 4) * cut(a, 1, 4)).persist()
+        progress(x, notebook=False)
+        assert "100% Completed" in capsys.readouterr().out
+        same(x, a * a)
+
     @pytest.mark.parametrize("after", [0.1, 0.4, 0.7])
     def test_a_worker_is_killed_in_the_middle(self, client: Any, after: float) -> None:
         a, b = self.R.random(seed=1), self.R.random(seed=int(100 * after))
@@ -477,3 +580,203 @@ class TestProcesses:
         time.sleep(after)
         os.kill(workers[0], signal.SIGKILL)
         assert c.compute() == a * b
+
+
+@pytest.fixture(scope="class")
+def small(tmp_path_factory: Any) -> Any:
+    """Two processes of 256 MiB, of which one at rest takes 100; the first that takes more ends the work."""
+    options = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.memory.target": 0.3}
+    with (
+        dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h", **options}),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            memory_limit="256MiB",
+            local_directory=str(tmp_path_factory.mktemp("workers")),
+            dashboard_address=":0",
+            env={"POLYGPU_NUM_THREADS": "1"},
+            silence_logs=60,
+        ) as cluster,
+        Client(cluster) as found,
+    ):
+        yield found
+
+
+def spilled(client: Any) -> int:
+    """Bytes that workers have written to disk since they began."""
+
+    def written(dask_worker: Any) -> int:
+        metrics = dask_worker.data.cumulative_metrics
+        return sum(n for label, n in metrics.items() if label == ("disk-write", "bytes"))
+
+    return int(sum(client.run(written).values()))
+
+
+class TestMemory:
+    LIMIT = 256 << 20
+    R = Ring(2**15, pg.ntt_primes(2**15, 60))  # 256 KiB a polynomial
+
+    def test_blocks_on_the_workers_are_spilled(self, small: Any) -> None:
+        small.wait_for_workers(2, timeout=20)
+        count, before = 2200, spilled(small)
+        x = pd.random(self.R, count, 1, chunks=(16, -1, -1))
+        kept = x.persist()
+        total = kept.sum().compute()
+        limits = [worker["memory_limit"] for worker in small.scheduler_info()["workers"].values()]
+        assert limits == [self.LIMIT] * 2 and kept.data.nbytes > sum(limits)
+        assert spilled(small) - before > kept.data.nbytes - sum(limits)
+        parts = [self.R.random(100, seed=1, start=first).sum() for first in range(0, count, 100)]
+        assert total == pg.stack(parts).sum()
+
+    def test_files_and_the_pieces_between_are_spilled(self, small: Any, tmp_path: Any) -> None:
+        small.wait_for_workers(2, timeout=20)
+        n, before = 2**25, spilled(small)
+        R = Ring(n, pg.ntt_primes(n, 60))
+        a = R.random(seed=1)
+        np.save(tmp_path / "a.npy", a.data)
+        assert os.path.getsize(tmp_path / "a.npy") > self.LIMIT
+        x = pd.load(tmp_path / "a.npy", R, chunks=(-1, n // 16))
+        x.ntt().save(tmp_path / "b.npy")
+        assert spilled(small) > before
+        assert (np.load(tmp_path / "b.npy", mmap_mode="r") == a.ntt().data).all()
+
+    def test_a_block_larger_than_a_worker(self, small: Any, tmp_path: Any) -> None:
+        large = pd.random(self.R, (3, 1100), 1, chunks=(1, -1, -1, -1))
+        calls: list[Callable[[], Any]] = [
+            large.compute,
+            lambda: large.sum().compute(scheduler=small),
+            (large + 1).persist,
+            lambda: large.sum().save(tmp_path / "a.npy"),
+            lambda: large.sum().save(tmp_path / "a.zarr"),
+        ]
+        start = time.monotonic()
+        for call in calls:
+            with pytest.raises(pg.OutOfHostMemory) as caught:
+                call()
+            for part in ("a block of 275.00 MiB", "256.00 MiB each (memory_limit)", 'chunks="25MiB"'):
+                assert part in str(caught.value)
+        assert time.monotonic() - start < 10 and not list(tmp_path.iterdir())
+
+    def test_blocks_of_which_slices_are_read(self, small: Any, tmp_path: Any) -> None:
+        shape = 1100, self.R.rows, self.R.n
+        np.lib.format.open_memmap(tmp_path / "a.npy", "w+", self.R.dtype, shape)[7] = 1
+        x = pd.load(tmp_path / "a.npy", self.R, chunks=(-1, -1, -1))
+        assert x[6:9].sum().compute() == self.R([1] * self.R.n)
+
+    def test_a_task_that_takes_too_much(self, small: Any) -> None:
+        small.wait_for_workers(2, timeout=20)
+        x = pd.random(self.R, 960, 1, chunks=(-1, -1, -1))
+        start = time.monotonic()
+        with pytest.raises(pg.OutOfHostMemory) as caught:
+            x.sum().compute()
+        for part in ("of up to 240.00 MiB", "256.00 MiB that a worker has (memory_limit)", 'chunks="25MiB"'):
+            assert part in str(caught.value)
+        assert isinstance(caught.value.__cause__, KilledWorker) and time.monotonic() - start < 30
+
+    def test_another_end_of_a_worker_is_as_dask_says(self, small: Any) -> None:
+        small.wait_for_workers(2, timeout=20)
+
+        def end(block: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+            return block
+
+        data = da.zeros((1, self.R.n), dtype=self.R.dtype, chunks=-1)
+        ended = da.map_blocks(end, data, dtype=data.dtype, meta=data._meta)
+        with pytest.raises(KilledWorker):
+            pd.from_array(ended, self.R).compute()
+
+    def test_workers_that_stop_for_ever(self, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A worker starts no task above 80 % of its memory, and Dask cannot spill what it holds here."""
+        small.wait_for_workers(2, timeout=20)
+        monkeypatch.setattr(pd, "_LOOK", 0.3)
+        monkeypatch.setattr(pd, "_PATIENCE", 2.0)
+
+        def hold(dask_worker: Any) -> None:
+            held = dask_worker.monitor.get_process_memory()
+            dask_worker.held = np.ones(int(0.88 * dask_worker.memory_manager.memory_limit) - held, np.uint8)
+
+        def release(dask_worker: Any) -> None:
+            del dask_worker.held
+
+        x = pd.random(self.R, 64, 1, chunks=(4, -1, -1))
+        small.run(hold)
+        try:
+            time.sleep(0.5)
+            start = time.monotonic()
+            with pytest.raises(pg.OutOfHostMemory) as caught:
+                x.sum().compute()
+            assert time.monotonic() - start < 30
+        finally:
+            small.run(release)
+        for part in ("all workers have stopped", "256.00 MiB that each has (memory_limit)", "up to 1.00 MiB"):
+            assert part in str(caught.value)
+        assert x.sum().compute() == self.R.random(64, seed=1).sum()
+
+    def test_a_task_that_computes(self, small: Any) -> None:
+        """Inside a task, which leaves its place to those that it waits for."""
+        small.wait_for_workers(2, timeout=20)
+        R = self.R
+        found = small.map(lambda seed: pd.random(R, 4, seed, chunks=(2, -1, -1)).sum().compute(), range(3))
+        assert small.gather(found) == [R.random(4, seed=seed).sum() for seed in range(3)]
+
+
+CARD = """
+from devices import simulated
+from polygpu.backends import cuda
+
+card, launched = simulated(), set()
+
+def dask_setup(worker):
+    card.__enter__()
+    worker.launched, kernel = launched, cuda.CudaBackend._kernel
+
+    def noted(self, launch):
+        launched.add(launch.kernel.partition("<")[0])
+        return kernel(self, launch)
+
+    cuda.CudaBackend._kernel = noted
+
+def dask_teardown(worker):
+    card.__exit__(None, None, None)
+"""
+
+
+@needs_compiler
+def test_a_worker_with_a_card_computes_there() -> None:
+    """A simulated card, which POLYGPU_DEVICE names."""
+    R = ring_of("30 bits")
+    a, b = R.random((2, 3), seed=1), R.random((3,), seed=2)
+    with (
+        dask.config.set({"scheduler": None}),
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            dashboard_address=":0",
+            env={"POLYGPU_NUM_THREADS": "1", "POLYGPU_DEVICE": "cuda:0"},
+            preload=CARD,
+            silence_logs=60,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+
+        def taken(dask_worker: Any) -> set[str]:
+            """The kernels that were launched there since it was last asked."""
+            names = {*dask_worker.launched}
+            dask_worker.launched.clear()
+            return names
+
+        def launched() -> set[str]:
+            (names,) = client.run(taken).values()
+            return {*names}
+
+        assert not launched()
+        assert (pd.random(R, (2, 3), 1, (1, 2, -1, -1)) * cut(b, 2)).compute() == a * b
+        assert {"uniform", "ntt_product"} <= launched()
+        kept = (cut(a, 2, 4) * cut(b, 2, 4)).persist()
+        wait(kept)
+        assert {"ntt_forward", "scale_by_powers", "pointwise", "ntt_inverse"} <= launched()
+        (types,) = client.run(lambda dask_worker: {type(x) for x in dask_worker.data.values()}).values()
+        assert types == {np.ndarray}
+        same(kept, a * b)
+        same((cut(a, 2) - 1).sum(1), (a - 1).sum(1))
+        assert {"pointwise", "sum"} & launched()
