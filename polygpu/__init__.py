@@ -41,6 +41,7 @@ from .errors import (
     CoefficientError,
     DeviceError,
     DomainError,
+    FileError,
     NotAnInteger,
     NotCanonical,
     NotComplex,
@@ -57,11 +58,26 @@ from .errors import (
     VerificationError,
 )
 from .exact.primes import is_prime, ntt_primes
+from .files import Seeded, load, save
 from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
 from .poly import Poly
+from .reporting import progress
 from .ring import Ring
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`polygpu.interop`, imported at its first use: few programs use it, and importing it takes 8 ms."""
+    if name == "interop":
+        return _importlib.import_module("polygpu.interop")
+    raise AttributeError(f"module 'polygpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, with those that are imported at their first use."""
+    return [*globals(), "interop"]
+
 
 __all__ = [
     "BackendUnavailable",
@@ -69,6 +85,7 @@ __all__ = [
     "CoefficientError",
     "DeviceError",
     "DomainError",
+    "FileError",
     "NotAnInteger",
     "NotCanonical",
     "NotComplex",
@@ -83,6 +100,7 @@ __all__ = [
     "PrecisionError",
     "Ring",
     "RingMismatch",
+    "Seeded",
     "TablesTooLarge",
     "VerificationError",
     "capture",
@@ -95,8 +113,11 @@ __all__ = [
     "equal",
     "fma",
     "is_prime",
+    "load",
     "matmul",
     "ntt_primes",
+    "progress",
+    "save",
     "stack",
     "verify",
 ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from . import _cpu
-from .backends import Array, Memory, backend_of, is_device_array
+from .backends import Array, Memory, backend_of, checked_device, get_backend, is_device_array
 from .checks import shown
-from .errors import CoefficientError, DeviceError, OutputError
+from .errors import CoefficientError, DeviceError, OutputError, PolyGPUError
 from .memory import SMALL_ARRAY, check_array, no_memory
 
 # ---- results ----
@@ -115,6 +116,76 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
     return y
 
 
+# ---- arrays of other libraries ----
+
+# DLPack's numbers of kinds of devices: dlpack.h, DLDeviceType.
+_HOST_KINDS = (1, 3, 11)  # pageable memory; pinned by CUDA, by ROCm
+_GPU_KINDS = (2, 13)  # CUDA; CUDA's managed memory
+_OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
+
+
+def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
+    """The array of another library as one of NumPy or CuPy that shares its memory; all else as it is.
+
+    PyTorch, JAX and every library whose arrays have `__dlpack__`. Where that refuses an array in host memory,
+    as for a dtype that DLPack has not, its `__array__` makes a copy.
+
+    Raises:
+        DeviceError: on a device that is not computed on. BackendUnavailable: on a GPU that does not answer.
+        error: the library does not give the array away.
+    """
+    if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
+        return x
+    described = f"{name}: {type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+    ways: list[Callable[[Any], Any]]
+    try:
+        kind, index = (int(number) for number in x.__dlpack_device__())
+    except Exception as reason:
+        raise DeviceError(
+            f"{described} says no device ({_first_line(reason)}); give an array whose values lie in memory"
+        ) from reason
+    ways = [np.from_dlpack, np.asarray] if hasattr(type(x), "__array__") else [np.from_dlpack]
+    if kind in _GPU_KINDS:
+        compute = get_backend(checked_device(f"cuda:{index}", name))
+        ways = [compute.xp.from_dlpack]
+    elif kind in _HOST_KINDS:
+        compute = get_backend("cpu")
+    else:
+        raise DeviceError(
+            f"{described} on a device of {_OTHER_KINDS.get(kind, f'DLPack kind {kind}')}; values are "
+            "computed on the host and on NVIDIA GPUs: copy it there first"
+        )
+    refusals: list[Exception] = []
+    for way in ways:
+        try:
+            with compute.device_scope():
+                return way(x)
+        except Exception as reason:
+            refusals.append(reason)
+    raise error(
+        f"{described} of {getattr(x, 'dtype', 'no dtype')} gives no array ({_first_line(refusals[-1])}); "
+        "convert it to an array of plain numbers that lie in memory"
+    ) from refusals[-1]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
+    """Raise CoefficientError for an array of JAX that is to hold 64-bit residues and was cut to 32 bits."""
+    jax: Any = sys.modules.get("jax")
+    kind: Any = getattr(jax, "Array", None)
+    if kind is None or not isinstance(x, kind) or jax.config.jax_enable_x64:
+        return
+    if x.dtype.itemsize < dtype.itemsize:
+        raise CoefficientError(
+            f"{name}: an array of JAX of {x.dtype}, residues are {dtype}, and jax_enable_x64 is off, so that "
+            "JAX cuts integers to 32 bits; jax.config.update('jax_enable_x64', True) before it is made, or "
+            "numpy.asarray(x) if none was cut"
+        )
+
+
 _EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothing is rounded for you"
 
 
@@ -144,6 +215,7 @@ def as_integers(x: object, name: str = "x") -> Array:
     if isinstance(x, (bytes, bytearray, memoryview)):
         raise CoefficientError(f"{name}: {type(x).__name__} {_EXACT}")
     check_unmasked(x, name)
+    x = shared(x, name)
     if is_device_array(x):
         device_array: Any = x
         if device_array.dtype.kind not in "iu":

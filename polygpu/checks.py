@@ -21,7 +21,7 @@ MAX_DEGREE = 1 << 62  # so that indices and sizes in bytes are machine integers
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int; bools and anything inexact raise NotAnInteger."""
+    """Return x as an int; bools, floats and all else that is no integer raise NotAnInteger."""
     if type(x) is int:
         return x
     try:
@@ -35,21 +35,27 @@ def integer(x: Any, name: str) -> int:
 
 
 def shown(x: object) -> str:
-    """A value for messages. A long int is given by its ends, which also passes Python's limit on digits."""
+    """A value for messages; an int of more than 256 bits by its first and last hexadecimal digits.
+
+    So an int of any length is shown, where Python refuses to print more than 4300 decimal digits.
+
+    >>> shown(2**300), shown([1, "x"])
+    ('0x10000000...00000000 (301 bits)', "[1, 'x']")
+    """
     if isinstance(x, (list, tuple)):
         text = ", ".join(map(shown, x[:8])) + ", ..." * (len(x) > 8)
         return f"[{text}]" if isinstance(x, list) else f"({text}{',' * (len(x) == 1)})"
     if type(x) is not int or x.bit_length() <= 256:
         try:
             return repr(x)
-        except ValueError:  # of long ints within
+        except ValueError:  # x contains ints of too many digits
             return type(x).__name__
     digits = f"{x:x}"
     return f"{'-' * (x < 0)}0x{digits.lstrip('-')[:8]}...{digits[-8:]} ({x.bit_length()} bits)"
 
 
 def checked_degree(n: object) -> int:
-    """Return n as an int of at least 1; raise ParameterError otherwise."""
+    """Return n as an int from 1 to MAX_DEGREE; raise ParameterError otherwise."""
     degree = integer(n, "n")
     if not 1 <= degree <= MAX_DEGREE:
         raise ParameterError(
@@ -59,7 +65,7 @@ def checked_degree(n: object) -> int:
 
 
 def sequence(x: Any) -> tuple[Any, ...]:
-    """The entries of a list or array; a single value, 0-d arrays and text included, alone."""
+    """The entries of a list or array as a tuple; a single value, 0-d array or text as a tuple of one."""
     single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
     return (x,) if single else tuple(x)
 
@@ -87,7 +93,12 @@ def checked_moduli(moduli: object) -> tuple[int, ...]:
 
 
 def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
-    """Return the numbers of the limbs that a key of a ring chooses, out of so many."""
+    """Return the numbers of the limbs that ring[key] chooses, for a ring of `count` limbs.
+
+    Raises:
+        ParameterError: the key is no slice or list, chooses no limb, or one twice.
+        IndexError: there is no such limb.
+    """
     if isinstance(key, slice):
         chosen = tuple(range(count)[key])
     elif isinstance(key, (str, bytes, Set)) or not isinstance(key, Iterable) or getattr(key, "ndim", 1) == 0:
@@ -106,7 +117,7 @@ def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
 
 
 def checked_batch(batch: object) -> tuple[int, ...]:
-    """Return a batch shape, an int or several, as a tuple; raise ParameterError for negative sizes."""
+    """Return a batch shape (an int or several) as a tuple; raise ParameterError for negative sizes."""
     shape = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     sizes = tuple(integer(size, "batch") for size in shape)
     if any(size < 0 for size in sizes):
@@ -115,13 +126,13 @@ def checked_batch(batch: object) -> tuple[int, ...]:
 
 
 def check_kind(kind: object) -> None:
-    """Raise unless kind is one of the two."""
+    """Raise ParameterError unless kind is "negacyclic" or "cyclic"."""
     if kind not in ("negacyclic", "cyclic"):
         raise ParameterError(f"kind: {kind!r} must be 'negacyclic' (mod X^n + 1) or 'cyclic' (mod X^n - 1)")
 
 
 def check_product(product: object) -> None:
-    """Raise ParameterError unless it is a way to multiply."""
+    """Raise ParameterError unless product is "auto", "fft" or "ntt"."""
     if not isinstance(product, str) or product not in _PRODUCTS:
         raise ParameterError(f"product: {shown(product)} must be one of {', '.join(map(repr, _PRODUCTS))}")
 
@@ -134,6 +145,14 @@ _debug: ContextVar[bool] = ContextVar("polygpu_debug", default=False)
 @contextmanager
 def debug() -> Iterator[None]:
     """Check inside a `with` that residues given to Ring.from_residues are canonical, 0 <= x < q.
+
+    Without it an array of the ring's dtype is taken as it is. Poly(ring, data, domain) is checked too. Each
+    thread has its own setting.
+
+    Raises:
+        NotCanonical: a residue is outside [0, q); the message says which.
+
+    Cost: one pass over the residues; from a GPU they are copied to the host first.
 
     >>> import polygpu as pg
     >>> with pg.debug():
@@ -162,19 +181,20 @@ def verify() -> Iterator[None]:
     """Check every product that is made inside a `with`, of polynomials and of matrices, on every device.
 
     Covers a * b, powers, fma, matmul, dot, einsum, inverses, and linalg.matmul. Each thread has its own
-    setting. Not inside polygpu.capture: values are read back.
+    setting. It does not work inside polygpu.capture, because values are read back.
 
-    - Coefficients modulo primes q >= 4 n are compared at random points, so many that a wrong product passes
-      with probability 2^-40 at most.
-    - Where q is smaller or composite, and for evaluated operands, the product is computed in another way.
+    - Products of coefficients modulo primes q >= 4 n are compared with their operands at random points. Their
+      number is chosen so that a wrong product passes with probability 2^-40 at most.
+    - Where q is smaller or composite, and for evaluated operands, the product is computed a second time, in
+      another way.
     - Products of matrices are multiplied with random vectors (Freivalds 1977), with the same bound.
 
     Raises:
-        VerificationError: a result is wrong.
+        VerificationError: a result is wrong; inside the `with`, by the call that computed it.
 
-    Cost: on the host about 8 ns a coefficient, limb and point (at n = 4096 1 point for 60 bits, 3 for 30
-    bits; at most 20), and the copy from a GPU. Another way takes 5 to 50 times the product. Vectors cost less
-    than the product of large matrices.
+    Cost: at random points about 8 ns a coefficient, limb and point on the host (at n = 4096 1 point for 60
+    bits, 3 for 30 bits; at most 20), and the copy from a GPU. The second computation takes 5 to 50 times as
+    long as the product. The products with vectors take less time than that of large matrices.
     Source: docs/math.md, "Checked products".
 
     >>> import polygpu as pg
@@ -190,12 +210,12 @@ def verify() -> Iterator[None]:
         _verify.reset(token)
 
 
-verifying = _verify.get  # whether the call is inside `with verify()`, and no check itself
+verifying = _verify.get  # whether the call is inside `with verify()`, but not made by a check
 
 
 @contextmanager
 def unverified() -> Iterator[None]:
-    """Products inside are not checked: those of a check."""
+    """Turn verify() off inside a `with`: for the products by which a check checks."""
     token = _verify.set(False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The command line: polygpu info | demo | mul | selftest."""
+"""The command line: polygpu info | demo | mul | convert | selftest | bench | plot."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import signal
 import stat
 import sys
@@ -14,11 +15,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from math import prod
 from types import SimpleNamespace
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import numpy as np
 
@@ -28,7 +30,9 @@ from .backends.reference import big_product, evaluate
 from .checks import Kind, Product, debug
 from .errors import ParameterError, PolyGPUError
 from .exact.primes import ntt_primes
+from .files import File, load, opened, place_of, replacing, save, seed_shown, write_all
 from .memory import check_array
+from .poly import Poly
 from .ring import Ring
 
 
@@ -89,7 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    command("info", _info, "Versions, CPU features, threads, GPU or why none.")
+    info = command("info", _info, "Versions, CPU features, threads, GPU or why none; or what a file holds.")
+    info.add_argument(
+        "file", nargs="?", metavar="FILE", help="of polygpu.save: its names, shapes, rings and bytes"
+    )
     command("demo", _demo, "ML-KEM-768 known answers and homomorphic arithmetic, checked and timed.")
     mul = command(
         "mul",
@@ -112,8 +119,35 @@ def _parser() -> argparse.ArgumentParser:
         "--residues", action="store_true", help="files hold residues (*batch, rows, n), in and out, for any Q"
     )
     mul.add_argument("--kind", choices=("negacyclic", "cyclic"), default="negacyclic")
+    convert = command(
+        "convert",
+        _convert,
+        "Convert files of polynomials: .npy (one), .npz and .safetensors (several, by name). A .safetensors "
+        "names its rings; arrays hold integer coefficients (*batch, at most n), and are written as by mul.",
+    )
+    convert.add_argument("input", metavar="IN")
+    convert.add_argument("output", metavar="OUT", help="a file is written whole or not at all")
+    convert.add_argument("--name", help="the one value to convert; the name in OUT of what a .npy holds")
+    convert.add_argument("--n", type=int, help="of arrays: degree of X^n ± 1")
+    convert.add_argument("--q", type=int, action="append", help="of arrays: a modulus; repeat for RNS limbs")
+    convert.add_argument("--kind", choices=("negacyclic", "cyclic"), help="of arrays (default: negacyclic)")
+    convert.add_argument("--residues", action="store_true", help="arrays hold residues (*batch, rows, n)")
+    convert.add_argument(
+        "--domain", choices=("coef", "eval"), help="of residues that are read (default: coef)"
+    )
     selftest = command("selftest", _selftest, "Every path of this machine against the definitions.")
     selftest.add_argument("--device", default="cpu", help="device to test (default: cpu)")
+    bench = command(
+        "bench", _bench, "Time transforms and products here, in about 20 s, beside recorded machines."
+    )
+    bench.add_argument("--out", metavar="FILE", help="add the rows to this file, a line of JSON each")
+    bench.add_argument(
+        "--device", action="append", help="only this one, or several (default: cpu and each GPU that answers)"
+    )
+    plot = command("plot", _plot, "Draw the rows of bench --out beside recorded machines, or these alone.")
+    plot.add_argument("files", nargs="*", metavar="FILE")
+    plot.add_argument("--op", choices=("ntt", "intt", "product"), default="product")
+    plot.add_argument("-o", "--output", metavar="X.svg", help="an SVG; without it bars of text")
     return parser
 
 
@@ -125,6 +159,10 @@ def _print_json(value: Any, file: TextIO | None = None) -> None:
 
 
 def _info(options: argparse.Namespace) -> int:
+    if options.file is not None:
+        with opened(options.file) as file:
+            _info_of_file(file, options.json)
+        return 0
     from importlib.metadata import PackageNotFoundError, version
 
     from . import _cpu
@@ -169,6 +207,41 @@ def _info(options: argparse.Namespace) -> int:
     return 0
 
 
+def _info_of_file(file: File, as_json: bool) -> None:
+    """What the header says; residues are not read."""
+    rings = [file.ring(i) for i in range(len(file.rings))]
+    facts = []
+    for name, entry in file.entries.items():
+        ring = rings[entry.ring]
+        fact = {"name": name, "ring": entry.ring, "shape": entry.batch, "domain": entry.domain}
+        if entry.seed is None:
+            fact["bytes"] = entry.size
+        else:
+            expanded = prod(entry.batch) * ring.rows * ring.n * ring.dtype.itemsize
+            fact |= {"seed": seed_shown(entry.seed), "start": entry.start, "expanded bytes": expanded}
+        facts.append(fact)
+    if as_json:
+        more = [{"bits": ring.modulus.bit_length(), "dtype": str(ring.dtype)} for ring in rings]
+        described = [{**told, **m} for told, m in zip(file.rings, more, strict=True)]
+        _print_json({"file": file.path, "bytes": file.size, "rings": described, "values": facts})
+        return
+    print(f"{file.path}: {file.size} bytes, values {len(facts)}, rings {len(rings)}")
+    for i, ring in enumerate(rings):
+        print(f"ring {i}: {ring!r}, Q of {ring.modulus.bit_length()} bits, {ring.dtype}")
+    width = min(40, max((len(_printable(fact["name"])) for fact in facts), default=0))
+    for fact in facts:
+        if "seed" in fact:
+            held = f"seed <{fact['seed']}> from {fact['start']}, {fact['expanded bytes']} bytes when expanded"
+        else:
+            held = f"{fact['bytes']} bytes"
+        about = f"ring {fact['ring']}, shape {fact['shape']}, {fact['domain']}, {held}"
+        print(f"{_printable(fact['name']):<{width}}  {about}")
+
+
+def _printable(name: str) -> str:
+    return name if name.isascii() and name.isprintable() else ascii(name)
+
+
 # ---- demo ----
 
 
@@ -199,28 +272,16 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _mul(options: argparse.Namespace) -> int:
-    place, regular = _place(options.output)  # first, so that nobody waits for nothing
+    place, regular = place_of(options.output)  # first, so that nobody waits for nothing
     ring = Ring(options.n, options.q, kind=options.kind)
     arrays = [_load(path) for path in (options.a, options.b)]
     began = time.perf_counter()
     with debug():  # residues of a file are looked at
         a, b = (ring.from_residues(x) if options.residues else ring(x) for x in arrays)
-    product = (a * b).cpu()
-    residues = options.residues or ring.modulus > 1 << 64
-    if residues:
-        result = product.data
-    else:
-        signed = ring.modulus <= 1 << 63
-        result = product.to_bigints().astype(np.int64 if signed else np.uint64)
+    result, kind = _array_of(a * b, options.residues)
     seconds = time.perf_counter() - began
-    try:
-        _save(place, regular, result)
-    except OSError as error:
-        raise PolyGPUError(
-            f"{options.output}: not written ({error.strerror}); "
-            "give a file with room for it, or a pipe that is read to its end"
-        ) from None
-    kind = "residues (*batch, rows, n)" if residues else "coefficients"
+    with _being_written(options.output):
+        _save(place, regular, partial(_write, array=result))
     facts = {
         "output": options.output,
         "holds": kind,
@@ -235,53 +296,124 @@ def _mul(options: argparse.Namespace) -> int:
     return 0
 
 
+def _array_of(value: Poly, residues: bool) -> tuple[np.ndarray[Any, np.dtype[Any]], str]:
+    """What an array file holds of a value, and its name: coefficients in [0, Q), where a word holds them."""
+    if residues:
+        return value.cpu().data, f"residues (*batch, rows, n){', evaluated' * (value.domain == 'eval')}"
+    value, modulus = value.intt().cpu(), value.ring.modulus
+    if modulus > 1 << 64:
+        return value.data, "residues (*batch, rows, n)"
+    if modulus > 1 << 63:
+        return value.to_bigints().astype(np.uint64), "coefficients"
+    return value.to_int64(centered=False), "coefficients"
+
+
+@contextmanager
+def _being_written(output: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PolyGPUError(
+            f"{output}: not written ({error.strerror}); "
+            "give a file with room for it, or a pipe that is read to its end"
+        ) from None
+
+
 _LONGEST_HEADER = 10000  # bytes; NumPy's own, for integers, have a few hundred
 
 
 def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
     """An integer array of a .npy file; nothing in it is executed, no memory taken that it does not fill."""
+    refused = partial(_refused, path, ".npy file of integers", "numpy.save")
+    with _regular(path, refused) as file:
+        if file.read(4) in (b"PK\3\4", b"PK\5\6"):
+            raise ParameterError(f"{path}: an archive of several arrays; write one array with numpy.save")
+        file.seek(0)
+        return _integers(file, os.fstat(file.fileno()).st_size, path, refused)
 
-    def refused(reason: object) -> ParameterError:
-        return ParameterError(
-            f"{path}: not a whole .npy file of integers ({reason}); write one with numpy.save"
-        )
 
+def _load_all(path: str, name: str | None) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """As _load(), the arrays of a .npz file, or the one of a name."""
+    import zipfile  # here: of all commands this one alone takes it
+
+    refused = partial(_refused, path, ".npz file of integers", "numpy.savez")
+    arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+    with _regular(path, refused) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                for member in archive.infolist():
+                    key = member.filename.removesuffix(".npy")
+                    if name not in (None, key):
+                        continue
+                    if key in arrays:
+                        raise refused(f"it has {_printable(key)} twice")
+                    if member.compress_type != zipfile.ZIP_STORED:
+                        raise refused("it is compressed, which residues do not gain from")
+                    size = min(member.file_size, os.fstat(file.fileno()).st_size)
+                    with archive.open(member) as part:
+                        arrays[key] = _integers(part, size, f"{path}: {_printable(key)}", refused)
+        except (PolyGPUError, MemoryError):
+            raise
+        except Exception as error:  # nearly any, for a hostile archive
+            raise refused(f"no archive that Python reads: {type(error).__name__}") from None
+    return arrays
+
+
+def _refused(path: str, kind: str, writer: str, reason: object) -> ParameterError:
+    return ParameterError(f"{path}: not a whole {kind} ({reason}); write one with {writer}")
+
+
+@contextmanager
+def _regular(path: str, refused: Callable[[object], ParameterError]) -> Iterator[IO[bytes]]:
+    """A file that is open for reading; its errors are those of a wrong parameter."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # not opened: that could wait for a writer
             raise refused("a folder, pipe or device")
         with open(path, "rb") as file:
-            head = io.BytesIO(file.read(_LONGEST_HEADER))
-            if head.getvalue().startswith((b"PK\3\4", b"PK\5\6")):
-                raise ParameterError(f"{path}: an archive of several arrays; write one array with numpy.save")
-            try:
-                shape, fortran_order, dtype = _header(head)
-            except Exception:  # nearly any, for a hostile header; NumPy's advice to trust it is kept back
-                raise refused("it has no header that NumPy reads") from None
-            if dtype.hasobject:
-                raise ParameterError(
-                    f"{path}: an array of Python objects is refused, loading one could run code; "
-                    "save ring(values).data with numpy.save and pass --residues"
-                )
-            if dtype.kind not in "iu":
-                raise ParameterError(
-                    f"{path}: dtype {dtype.name} must be ints; convert with x.astype(np.int64) or round "
-                    "yourself, nothing is rounded for you"
-                )
-            if not all(type(length) is int and length >= 0 for length in shape):  # True is an int too
-                raise refused("its shape has other than lengths")
-            count, held = prod(shape), os.fstat(file.fileno()).st_size - head.tell()
-            if count * dtype.itemsize > held:
-                raise refused(f"its header announces more than the {held} bytes that follow it")
-            check_array(count * dtype.itemsize)
-            file.seek(head.tell())
-            array = np.fromfile(file, dtype, count)
+            yield file
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file") from None
     except OSError as error:
         raise refused(error.strerror or error) from None
+
+
+def _integers(
+    file: IO[bytes], size: int, name: str, refused: Callable[[object], ParameterError]
+) -> np.ndarray[Any, np.dtype[Any]]:
+    """The integer array of a .npy file of so many bytes, from its start."""
+    head = io.BytesIO(file.read(_LONGEST_HEADER))
+    try:
+        shape, fortran_order, dtype = _header(head)
+    except Exception:  # nearly any, for a hostile header; NumPy's advice to trust it is kept back
+        raise refused("it has no header that NumPy reads") from None
+    if dtype.hasobject:
+        raise ParameterError(
+            f"{name}: an array of Python objects is refused, loading one could run code; "
+            "save ring(values).data with numpy.save and pass --residues"
+        )
+    if dtype.kind not in "iu":
+        raise ParameterError(
+            f"{name}: dtype {dtype.name} must be ints; convert with x.astype(np.int64) or round "
+            "yourself, nothing is rounded for you"
+        )
+    if not all(type(length) is int and length >= 0 for length in shape):  # True is an int too
+        raise refused("its shape has other than lengths")
+    count, held = prod(shape), size - head.tell()
+    if count * dtype.itemsize > held:
+        raise refused(f"its header announces more than the {held} bytes that follow it")
+    check_array(count * dtype.itemsize)
+    array = np.empty(count, dtype)
+    rest: memoryview = array.view(np.uint8).data
+    taken = head.readinto(rest)  # no seek: an archive would not look at its checksum then
+    rest = rest[taken:]
+    while rest:
+        taken = file.readinto(rest)  # type: ignore[attr-defined]
+        if not taken:
+            raise refused("cut while it was read")
+        rest = rest[taken:]
     try:
         return array.reshape(shape, order="F" if fortran_order else "C")
-    except (ValueError, OverflowError):  # too many axes, an empty one beside huge ones, a file cut meanwhile
+    except (ValueError, OverflowError):  # too many axes, an empty one beside huge ones
         raise refused("no array has its shape") from None
 
 
@@ -295,83 +427,117 @@ def _header(head: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         return read(head)
 
 
-def _place(path: str) -> tuple[str | int, bool]:
-    """The name of the regular file that a path leads to, old or new, and True; else what to write through."""
-    try:
-        status = os.stat(path)  # follows links, also those in /proc to what has no name
-    except FileNotFoundError:
-        status = None  # a new file, maybe at the end of a link
-    except OSError as error:
-        raise ParameterError(
-            f"{path}: {error.strerror}; give a file in a folder that can be written"
-        ) from None
-    if status is not None:
-        if stat.S_ISDIR(status.st_mode):
-            raise ParameterError(f"{path}: a folder; give the name of a file in it")
-        with suppress(OSError):
-            if os.path.samestat(status, os.fstat(1)):
-                return 1, False  # by its number: a socket has no name, a file would be written from its start
-        if not os.access(path, os.W_OK):
-            raise ParameterError(f"{path}: may not be written; allow that with chmod, or give another file")
-        if not stat.S_ISREG(status.st_mode):
-            return path, False
-    name = path
-    while os.path.islink(name):  # loops have been refused above
-        name = os.path.join(os.path.dirname(name), os.readlink(name))
-    if status is not None and not (os.path.exists(name) and os.path.samestat(status, os.stat(name))):
-        return path, False  # open in some process, and without a name since
-    folder, last = os.path.split(name)
-    if not last:
-        raise ParameterError(f"{path!r}: no name of a file; give one")
-    if not os.path.isdir(folder or "."):
-        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
-    if not os.access(folder or ".", os.W_OK | os.X_OK):
-        raise ParameterError(
-            f"{path}: its folder may not be written; allow that with chmod, or give another file"
-        )
-    return name, True
-
-
 _THROUGH = os.O_WRONLY | os.O_NOCTTY | os.O_TRUNC  # nothing is created where a pipe has gone meanwhile
 
 
-def _save(place: str | int, regular: bool, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """Write a neighbour and rename it: a reader sees the old file or the whole new one. Or write through."""
+def _save(place: str | int, regular: bool, write: Callable[[int], None]) -> None:
+    """Write a file whole or not at all; into a pipe or device, write through."""
     if isinstance(place, int) or not regular:
         handle = os.dup(place) if isinstance(place, int) else os.open(place, _THROUGH)
         with open(handle, "wb", buffering=0):
-            _write(handle, array)
+            write(handle)
         return
-    old = os.stat(place) if os.path.exists(place) else None
-    neighbour = os.path.join(os.path.dirname(place), f".polygpu-{os.urandom(8).hex()}")
-    # The old file may be private; a new one has what the umask leaves.
-    opener = partial(os.open, mode=0o600 if old else 0o666)
-    try:
-        with open(neighbour, "xb", buffering=0, opener=opener) as file:
-            _write(file.fileno(), array)
-            if old:
-                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
-                    with suppress(OSError):  # only root gives files away
-                        os.fchown(file.fileno(), *owner)
-                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: a new owner clears bits
-            os.fsync(file.fileno())
-        os.replace(neighbour, place)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(neighbour)
-        raise
+    with replacing(place) as file:
+        write(file.fileno())
 
 
 def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]]) -> None:
     """A .npy file from front to back, since NumPy would seek in a file of its own, and pipes cannot."""
-
-    def write(data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
-
-    sink: Any = SimpleNamespace(write=write)
+    sink: Any = SimpleNamespace(write=partial(write_all, handle))
     np.save(sink, array, allow_pickle=False)
+
+
+def _write_all(handle: int, arrays: dict[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+    """A .npz file, as _write() writes; numpy.savez takes names for those of its own parameters."""
+    import zipfile  # here: see _load_all
+
+    sink: Any = SimpleNamespace(write=partial(write_all, handle), flush=lambda: None)
+    with zipfile.ZipFile(sink, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            if member.filename != f"{name}.npy" or len(name.encode()) >= 1 << 15:
+                raise ParameterError(
+                    f"--name: no archive takes the name {_printable(name[:40])}; give another"
+                )
+            with archive.open(member, "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, array, allow_pickle=False)
+
+
+# ---- convert ----
+
+_SUFFIXES = (".npy", ".npz", ".safetensors")
+
+
+def _convert(options: argparse.Namespace) -> int:
+    source, target = (_suffix(path) for path in (options.input, options.output))
+    place, regular = place_of(options.output)  # first, so that nobody waits for nothing
+    if target == ".safetensors" and not regular:
+        raise ParameterError(f"{options.output}: a pipe or device; a .safetensors is written to a file alone")
+    began = time.perf_counter()
+    values = _values_of(options, source)
+    if target == ".npy" and len(values) != 1:
+        some = ", ".join(map(_printable, list(values)[:8])) + ", ..." * (len(values) > 8)
+        raise ParameterError(
+            f"{options.input}: holds {len(values)} values ({some}), a .npy holds one; --name chooses it"
+        )
+    with _being_written(options.output):
+        if target == ".safetensors":
+            save(options.output, values)
+            held = {name: (value.data, f"residues, {value.domain}") for name, value in values.items()}
+        else:
+            held = {name: _array_of(value, options.residues) for name, value in values.items()}
+            arrays = {name: array for name, (array, _) in held.items()}
+            write = partial(_write_all, arrays=arrays)
+            if target == ".npy":
+                write = partial(_write, array=next(iter(arrays.values())))
+            _save(place, regular, write)
+    seconds = time.perf_counter() - began
+    report = sys.stdout if regular else sys.stderr  # not into the array
+    if options.json:
+        facts = [
+            {"name": name, "holds": kind, "dtype": str(array.dtype), "shape": list(array.shape)}
+            for name, (array, kind) in held.items()
+        ]
+        _print_json({"output": options.output, "values": facts, "seconds": seconds}, report)
+    else:
+        print(f"{options.output}: values {len(held)}, {seconds:.3g} s", file=report)
+        for name, (array, kind) in held.items():
+            print(f"{_printable(name)}: {array.dtype} {kind}, shape {array.shape}", file=report)
+    return 0
+
+
+def _suffix(path: str) -> str:
+    suffix = os.path.splitext(path)[1]
+    if suffix not in _SUFFIXES:
+        raise ParameterError(f"{path}: must end in {', '.join(_SUFFIXES)}, which says what it holds")
+    return suffix
+
+
+def _values_of(options: argparse.Namespace, source: str) -> dict[str, Poly]:
+    """The values of a file, by their names."""
+    path, name = options.input, options.name
+    if source == ".safetensors":
+        given = {"--n": options.n, "--q": options.q, "--kind": options.kind, "--domain": options.domain}
+        if wrong := [option for option, value in given.items() if value is not None]:
+            raise ParameterError(f"{', '.join(wrong)}: {path} names rings and domains; leave them out")
+        return load(path, None if name is None else [name])
+    if options.n is None or not options.q:
+        raise ParameterError(f"{path}: an array names no ring; --n 1024 --q 12289 does")
+    if options.domain is not None and not options.residues:
+        raise ParameterError("--domain: of residues alone; add --residues, or leave it out for coefficients")
+    ring = Ring(options.n, options.q, kind=options.kind or "negacyclic")
+    if source == ".npy":
+        stem = os.path.splitext(os.path.basename(path))[0]
+        arrays = {stem if name is None else name: _load(path)}
+    else:
+        arrays = _load_all(path, name)
+        if name is not None and name not in arrays:
+            raise ParameterError(f"--name: {_printable(name)} is not in {path}")
+    with debug():  # residues of a file are looked at
+        return {
+            name: ring.from_residues(x, options.domain or "coef") if options.residues else ring(x)
+            for name, x in arrays.items()
+        }
 
 
 # ---- selftest ----
@@ -512,6 +678,91 @@ def _check_complex(lengths: tuple[int, ...]) -> None:
                 assert wrong(fft.convolve64(row, row[:1]), convolution) < bound, (
                     f"{dtype.__name__} convolution"
                 )
+
+
+# ---- bench and plot ----
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from . import bench
+    from .backends import checked_device
+    from .timing import Row, Unverified, print_table
+
+    kept, place = [], None
+    if options.out is not None:  # first, so that nobody waits for nothing
+        place, regular = place_of(options.out)
+        if not regular:
+            raise ParameterError(f"{options.out}: no regular file; rows are added to one, --json prints them")
+        kept = bench.rows_of(options.out) if os.path.exists(options.out) else []
+    devices = [checked_device(name, "--device") for name in options.device or bench.answering()]
+    if "reference" in devices:
+        raise ParameterError("--device: 'reference' is for checks, and takes hours; give cpu or cuda")
+
+    def told(row: Row) -> None:
+        if not options.json:
+            n, bits, batch = (row.params[name] for name in ("n", "bits", "batch"))
+            what = f"{row.op}, N = {n}, {bits} bits" + (f", {batch} polynomials" if batch != 1 else "")
+            print(f"... {what}: {row.median / 1e3:.4g} us", file=sys.stderr)
+
+    try:
+        rows = bench.measure_here(devices, told)
+    except Unverified as error:
+        print(f"polygpu bench: {error}", file=sys.stderr)
+        return 1
+    if place is not None:
+        lines = "".join(map(bench.line_of, (*kept, *rows)))
+        _save_text(options.out, place, True, lines)
+    recorded = bench.recorded()
+    if options.json:
+        machines = json.loads(bench.as_json(recorded))
+        _print_json({"rows": [asdict(row) for row in rows], "recorded": machines})
+        return 0
+    for board in bench.boards(bench.figures(rows), recorded):
+        print_table(*bench.table(board))
+        note = ["in brackets: A's time over theirs"] * (len(board.machines) > board.own)
+        print("\n".join((*board.legend(), *note)))
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from . import bench
+
+    place = None if options.output is None else place_of(options.output)
+    own = bench.figures(row for path in options.files for row in bench.rows_of(path))
+    if options.files and not own:
+        raise ParameterError(
+            f"{', '.join(options.files)}: no row of a transform or product as polygpu bench times them"
+        )
+    boards = bench.boards(own, bench.recorded())
+    if options.json:
+        facts = [
+            {"kind": b.kind, "yours": b.own, "machines": json.loads(bench.as_json(b.machines))}
+            for b in boards
+        ]
+        _print_json(facts, sys.stderr if place is not None and place[0] == 1 else sys.stdout)
+    if place is not None:
+        drawn = bench.svg(boards, options.op)
+        _save_text(options.output, *place, drawn)
+    elif not options.json:
+        encoding = (sys.stdout.encoding if sys.stdout else None) or "ascii"
+        mark = "█" if encoding.lower().replace("-", "") == "utf8" else "#"
+        width = min(100, shutil.get_terminal_size().columns)
+        for board in boards:
+            print("\n".join((*bench.bars(board, options.op, width, mark), *board.legend(), "")))
+    return 0
+
+
+def _save_text(path: str, place: str | int, regular: bool, text: str) -> None:
+    def write(handle: int) -> None:
+        write_all(handle, text.encode())
+
+    try:
+        _save(place, regular, write)
+    except OSError as error:
+        raise PolyGPUError(
+            f"{path}: not written ({error.strerror}); give a file with room for it, or a pipe that is read "
+            "to its end"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Fourier transforms of batches of short rows of complex numbers, cyclic convolutions, and slots.
+"""Fourier transforms of batches of short rows of complex numbers, cyclic convolutions, and the slots of CKKS.
 
-Arrays of NumPy are computed on by the CPU core, arrays of CuPy on their GPU, on its current stream.
+NumPy arrays are transformed by the CPU core, CuPy arrays by their GPU, on its current stream. Arrays of
+PyTorch, JAX and others with `__dlpack__` are taken without a copy; results are NumPy's or CuPy's.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import check_unmasked, contiguous, result, spread
+from .arrays import check_unmasked, contiguous, result, shared, spread
 from .backends import Array, backend_of, is_device_array
 from .errors import DeviceError, NotComplex, ParameterError
 
-MAX_LENGTH = 4096
-MAX_DEGREE = 1 << 17  # of polynomials with slots
+MAX_LENGTH = 4096  # points of a row
+MAX_DEGREE = 1 << 17  # N of polynomials with slots
 
 __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots", "to_slots"]
 
@@ -28,20 +29,21 @@ def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
 
     Args:
         x: complex64 or complex128, (*batch, 64); another memory layout than C takes a copy.
-        inverse: the inverse transform.
+        inverse: whether to compute the inverse transform.
         out: array of x's shape and dtype, C-contiguous, on its device, to write into; may be x.
 
     Returns:
-        An array of x's shape and dtype on its device, `out` where it is given.
+        An array of x's shape and dtype on its device; `out` where it is given.
 
     Raises:
         NotComplex: x is no array of complex numbers.
         ParameterError: the last axis has not 64 points; inverse is no bool.
-        OutputError, DeviceError: `out` cannot take the result, or is on another device.
+        OutputError: `out` cannot take the result. DeviceError: `out` is on another device.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Relative error in the 2-norm: at most 4 x 2^-24 (complex64), 4 x 2^-53 (complex128), where no sum of
-    a row's values over- or underflows.
-    Cost: two rounds of eight 8-point transforms a row; one reading and one writing of memory.
+    Relative error in the 2-norm: at most 4 x 2^-24 (complex64), 4 x 2^-53 (complex128), if no sum of a row's
+    values over- or underflows.
+    Cost: two rounds of eight 8-point transforms a row; memory is read once and written once.
     Source: Cooley & Tukey 1965; 64 = 8 x 8.
 
     >>> import numpy as np
@@ -49,7 +51,8 @@ def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
     >>> int(np.argmax(abs(fft64(x)))), bool(np.allclose(fft64(fft64(x), inverse=True), x))
     (5, True)
     """
-    n = _shape(x, "x")[-1]
+    x = _checked(x, "x")
+    n = x.shape[-1]
     if n != 64:
         raise ParameterError(f"x: the last axis has {n} points, must have 64; fft takes other lengths")
     return fft(x, inverse, out)
@@ -58,20 +61,30 @@ def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
 def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
     """Discrete Fourier transforms over the last axis, of a power of two of points up to 4096.
 
-    As fft64 in all else: orders, signs, factors, types, errors.
+    X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order; the inverse has the other sign and
+    the factor 1/n.
+
+    Args:
+        x: complex64 or complex128, (*batch, n); another memory layout than C takes a copy.
+        inverse: whether to compute the inverse transform.
+        out: as of fft64.
+
+    Returns:
+        An array of x's shape and dtype on its device; `out` where it is given.
 
     Raises:
-        ParameterError: the length of the last axis is no power of two, or above 4096.
+        ParameterError: n is no power of two, or above 4096; inverse is no bool. All else as fft64.
 
     Relative error in the 2-norm: below 2^-21 (complex64), 2^-50 (complex128).
-    Cost: one reading and one writing of memory: a row stays with a core or a block of threads.
+    Cost: memory is read once and written once: a row stays with one core, or one block of a GPU's threads.
     Source: Stockham's self-sorting form, Govindaraju et al. 2008.
 
     >>> import numpy as np
     >>> fft(np.array([[1, 2, 3, 4]], np.complex64)).tolist()
     [[(10+0j), (-2+2j), (-2+0j), (-2-2j)]]
     """
-    n = _shape(x, "x")[-1]
+    x = _checked(x, "x")
+    n = x.shape[-1]
     if not isinstance(inverse, (bool, np.bool_)):
         raise ParameterError(
             f"inverse: {inverse!r} must be True or False; the length is that of the last axis"
@@ -96,25 +109,33 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
 
     Args:
         a: complex64 or complex128, (*batch, 64).
-        b: of a's dtype and device; batch axes broadcast. One row is a filter that all rows share: it is
-            transformed once.
+        b: of a's dtype and device; batch axes broadcast. A single row is a filter for all rows of the other
+            operand, and is transformed once.
         out: C-contiguous array of the result's shape and of a's dtype, to write into; may be a or b.
 
-    Raises:
-        NotComplex, ParameterError, OutputError, DeviceError: as fft64; also shapes that do not broadcast,
-            and operands of different dtypes or devices.
+    Returns:
+        An array of the broadcast shape and a's dtype on its device; `out` where it is given.
 
-    Error in the 2-norm: below 2^-21 (complex64), 2^-50 (complex128), times 8 |a| |b|, the most that a result
-    can have; of random rows below that times |a| |b|.
-    Cost: three transforms, nothing of which goes to memory: operands are read once, the result written once.
+    Raises:
+        NotComplex: a or b is no array of complex numbers, or their dtypes differ.
+        ParameterError: a last axis has not 64 points, or shapes that do not broadcast.
+        DeviceError: operands or `out` on several devices. OutputError: `out` cannot take the result.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
+
+    Error in the 2-norm, with u = 2^-21 (complex64) or 2^-50 (complex128): below 8 u |a| |b|, where 8 |a| |b|
+    is the largest norm that a result can have; of random rows below u |a| |b|.
+    Cost: three transforms a row. Operands are read once and the result is written once; nothing else goes
+    through memory.
+    Source: the convolution theorem, with the transform of fft64.
 
     >>> import numpy as np
     >>> shift = np.eye(64, dtype=np.complex128)[1]
     >>> np.round(convolve64(np.arange(64) + 0j, shift).real[:3]).astype(int).tolist()
     [63, 0, 1]
     """
+    a, b = _checked(a, "a"), _checked(b, "b")
     for name, x in (("a", a), ("b", b)):
-        if _shape(x, name)[-1] != 64:
+        if x.shape[-1] != 64:
             raise ParameterError(f"{name}: the last axis has {x.shape[-1]} points, must have 64")
     if a.dtype != b.dtype:
         raise NotComplex(f"b: {b.dtype}, and a is {a.dtype}; convert one with astype")
@@ -141,29 +162,34 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def to_slots(x: Any) -> Any:
-    """Values of real polynomials at half of the primitive 2N-th roots: the slots of CKKS.
+    """The slots of CKKS: values of real polynomials at half of the primitive 2N-th roots of unity.
 
-    z[j] is the sum over k of x[k] exp(i pi 5^j k / N), j < N/2; the other roots have the conjugates. Products
-    modulo X^N + 1 multiply slot by slot; x(X^5) has the slots of x turned left by one.
+    z[j] is the sum over k of x[k] exp(i pi 5^j k / N), j < N/2. At the other half of the roots the values are
+    the conjugates. The product of two polynomials modulo X^N + 1 has the products of their slots, and x(X^5)
+    has the slots of x turned left by one.
 
     Args:
-        x: real coefficients, float64 (*batch, N), N a power of two from 2 to 2**17, of NumPy or CuPy. What
-            Poly.to_float64 gives is this.
+        x: real coefficients, float64 (*batch, N), N a power of two from 2 to 2**17, of NumPy or CuPy, such as
+            Poly.to_float64 gives.
 
     Returns complex128 (*batch, N/2), on x's device.
 
     Raises:
         ParameterError: N is no such number. NotComplex: x is no array of float64.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Relative error in the 2-norm: below 2^-48. Cost: a complex transform of N/2 points, and an order of them.
-    Source: Cheon, Kim, Kim, Song 2016/421, section 3.2; the packing of reals as of a real FFT.
+    Relative error in the 2-norm: below 2^-48.
+    Cost: a complex transform of N/2 points, and a permutation of them.
+    Source: Cheon, Kim, Kim, Song 2016/421, section 3.2; two reals are packed in a complex number as in a real
+    FFT.
 
     >>> import numpy as np
     >>> x = np.array([0.0, 1, 0, 0])  # X, at exp(i pi / 4) and at its fifth power
     >>> np.round(to_slots(x) ** 2, 6).tolist()
     [1j, 1j]
     """
-    n = _shape(x, "x", "float64")[-1]
+    x = _checked(x, "x", "float64")
+    n = x.shape[-1]
     if n < 2 or n & (n - 1) or n > MAX_DEGREE:
         raise ParameterError(
             f"x: the last axis has {n} entries; N must be a power of two from 2 to {MAX_DEGREE}"
@@ -178,22 +204,28 @@ def to_slots(x: Any) -> Any:
 
 
 def from_slots(z: Any) -> Any:
-    """The real polynomials with these slots, the inverse of to_slots: float64 (*batch, N) of (*batch, N/2).
+    """The real polynomials with these slots, the inverse of to_slots.
+
+    CKKS encodes z as the integers next to scale * from_slots(z).
 
     Args:
         z: complex128 (*batch, N/2), N/2 a power of two up to 2**16, of NumPy or CuPy.
 
+    Returns coefficients, float64 (*batch, N), on z's device.
+
     Raises:
         ParameterError: another length. NotComplex: z is no array of complex128.
+        OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Relative error in the 2-norm, cost and source: as of to_slots. CKKS encodes z as the integers next to
-    scale * from_slots(z).
+    Relative error in the 2-norm: below 2^-48.
+    Cost: a permutation of N/2 points, and a complex transform of them. Source: as of to_slots.
 
     >>> import numpy as np
     >>> from_slots(np.array([1j, 1j])).round(6).tolist()
     [0.0, 0.0, 1.0, 0.0]
     """
-    half = _shape(z, "z", "complex128")[-1]
+    z = _checked(z, "z", "complex128")
+    half = z.shape[-1]
     if half == 0 or half & (half - 1) or 2 * half > MAX_DEGREE:
         raise ParameterError(
             f"z: the last axis has {half} slots, must have a power of two up to {MAX_DEGREE // 2}"
@@ -210,7 +242,10 @@ def from_slots(z: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
-    """exp(i pi k / n), k < n/2, and which exp(i pi (4 t + 1) / n) is that of slot j; or their inverses."""
+    """Factors exp(i pi k / n), k < n/2, and for slot j the t with 5^j = 4 t + 1 mod 2n; or the inverses.
+
+    The transform of n/2 points gives values at the roots exp(i pi (4 t + 1) / n), in the order of t.
+    """
     half, power = n // 2, 1
     order = np.empty(half, np.int64)
     for j in range(half):
@@ -223,7 +258,11 @@ def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
 
 
 def _transform(x: Array, inverse: bool) -> Array:
-    """Rows of a power of two up to 2^16: of n1 n2 points as n2 rows, twiddles, and n1 rows (Bailey 1990)."""
+    """Fourier transforms of rows of 2^k points, k up to 16.
+
+    Rows of more than MAX_LENGTH points are matrices: columns are transformed, multiplied by twiddles, then
+    rows are transformed. Source: Bailey 1990, "FFTs in external or hierarchical memory".
+    """
     rows, n = x.shape
     if n <= MAX_LENGTH:
         return fft(contiguous(x), inverse)  # type: ignore[no-any-return]
@@ -245,9 +284,10 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
     return table
 
 
-def _shape(x: Any, name: str, *dtypes: str) -> tuple[int, ...]:
-    """The shape of an array of one of the dtypes, by default the complex ones; anything else raises."""
+def _checked(x: Any, name: str, *dtypes: str) -> Array:
+    """x, or the array that it holds, if its dtype is one of these (by default complex); all else raises."""
     dtypes = dtypes or ("complex64", "complex128")
+    x = shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)
     if not isinstance(x, np.ndarray) and not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
@@ -263,5 +303,4 @@ def _shape(x: Any, name: str, *dtypes: str) -> tuple[int, ...]:
         raise NotComplex(f"{name}: dtype {x.dtype}, must be {kinds}; x.astype({dtypes[-1]!r}) makes it one")
     if x.ndim == 0:
         raise ParameterError(f"{name}: a single number; give an array with points along its last axis")
-    shape: tuple[int, ...] = x.shape
-    return shape
+    return x  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,25 @@ from .recording import Recording
 
 
 def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
-    """a * b + c, in one pass over evaluated operands; domains and broadcasting as for operators.
+    """a * b + c, in one pass for evaluated operands.
+
+    Args:
+        a: values of any ring.
+        b: of a's ring and device, or an int; batch axes broadcast.
+        c: as b.
+        out: as of Poly.mul.
+
+    Returns:
+        A value in coefficients if all operands are, else in "eval".
+
+    Raises:
+        RingMismatch, DeviceError: operands of different rings or devices; a is no Poly.
+        ParameterError: batch axes that do not broadcast.
+        NotAnInteger: b or c is neither a Poly nor an int.
+        OutputError: `out` cannot take the result.
+
+    Cost: of evaluated operands one pass; with an incomplete transform, inside `with polygpu.verify()` and of
+    coefficients a product and a sum. Of mixed domains, transforms of the coefficients.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -36,8 +54,8 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
 def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
     """The product of matrices of polynomials, a @ b, by NumPy's rules.
 
-    The last two batch axes are matrices, the others broadcast; a value of one batch axis is a row on the
-    left, a column on the right.
+    The last two batch axes are matrices, the others broadcast. A value of one batch axis is a row on the left
+    and a column on the right.
 
     Args:
         a: values of at least one batch axis.
@@ -45,16 +63,17 @@ def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
         out: as of Poly.mul.
 
     Returns:
-        Coefficients of coefficients, with one inverse transform; "eval" where an operand is.
+        A value in coefficients if both operands are, else in "eval".
 
     Raises:
-        ParameterError: shapes that do not fit.
-        RingMismatch, DeviceError, OutputError: as of Poly.mul; also an operand that is no Poly.
+        ParameterError: shapes that do not fit, or a single polynomial.
+        RingMismatch: operands of different rings, or an operand that is no Poly.
+        DeviceError: operands on two devices. OutputError: `out` cannot take the result.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
 
-    Cost: a transform for each entry of operands and result, and m k n products of residues for each limb and
-    point. Without a complete transform (ML-KEM, product="fft", unfriendly moduli) m k n products of
-    polynomials.
+    Cost: of an m x k by a k x p matrix, m k p products of residues for each limb and point. Operands in
+    coefficients take a transform for each entry, the result an inverse transform for each. Without a complete
+    transform (ML-KEM, product="fft", other moduli) m k p products of polynomials.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -67,13 +86,20 @@ def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
 def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly:
     """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
 
-    As matmul in all else: domains, errors, cost.
-
     Args:
         a: values of at least one batch axis.
         b: of a's ring and device, or an int; batch axes broadcast, as of a * b.
         axis: of the broadcast batch shape, the last by default.
         out: as of Poly.mul.
+
+    Returns:
+        A value without that axis, in coefficients if both operands are, else in "eval".
+
+    Raises:
+        ParameterError: there is no such axis, or batch axes that do not broadcast.
+        RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
+
+    Cost: a product of residues for each pair of entries, limb and point, and the transforms of matmul.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -90,20 +116,22 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
     """Sums of products over labelled batch axes, by NumPy's rules: "ij,jk->ik" is the product of matrices.
 
     Args:
-        subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast. Without "->"
-            the result has "...", then the letters that occur once, in alphabetical order. A letter twice in
-            one operand takes its diagonal. Coefficients and limbs are no axes.
+        subscripts: a letter for each batch axis of each operand, "..." for axes that broadcast, and "->" with
+            the axes of the result. Without "->" the result has "...", then the letters that occur once, in
+            alphabetical order. A letter twice in one operand takes its diagonal. Coefficients and limbs are
+            no axes.
         operands: values of one ring and device. More than two are multiplied pairwise from the left.
         out: as of Poly.mul.
 
     Returns:
-        Coefficients of coefficients; "eval" where an operand is.
+        A value in coefficients if all operands are, else in "eval".
 
     Raises:
-        ParameterError: subscripts that say nothing, or do not fit the operands' shapes.
+        ParameterError: subscripts that cannot be read or do not fit the operands' shapes; no operands.
         RingMismatch, DeviceError, OutputError, OutOfHostMemory, OutOfDeviceMemory: as matmul.
 
-    Cost: of two operands a batch of matrix products (see matmul); axes that only one has are summed first.
+    Cost: for two operands one batch of matrix products (see matmul). An axis that only one operand has and
+    the result has not is summed before anything is transformed.
 
     >>> from polygpu import Ring
     >>> x = Ring(4, 17)([[[0, 1], [2, 0]], [[3, 0], [1, 1]]])
@@ -122,46 +150,73 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether values are equal, for each batch element: bools of the broadcast batch shape."""
+    """Whether two values are equal, polynomial by polynomial.
+
+    Args:
+        a: a Poly, or an int, a constant.
+        b: a Poly or an int, one of the two a Poly; batch axes broadcast. The domains may differ.
+
+    Returns:
+        An array of bools of the broadcast batch shape, in host memory.
+
+    Raises:
+        RingMismatch, DeviceError: operands of different rings or devices, or no Poly.
+        ParameterError: batch axes that do not broadcast. NotAnInteger: neither a Poly nor an int.
+
+    Cost: one pass, a transform if the domains differ; it waits for a GPU.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(4, 17)
+    >>> equal(R([[1], [2], [3]]), R([2])).tolist()
+    [False, True, False]
+    """
     if not isinstance(a, Poly):
         a, b = b, a
     return checked_poly(a, "a")._equal(b)
 
 
 def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable[..., Any]:
-    """Record f(*args) once, for repeated calls on values that change in place, or on others.
+    """Record f(*args) once, to repeat it with little work of the host: on a GPU as a CUDA graph.
 
-    On a GPU the work becomes a CUDA graph: calling the result launches it with one small call, reads what
-    the arguments hold then (write them with out=) and returns the same objects, overwritten. Shapes and
-    domains are fixed. On the CPU the result calls f(*args).
+    Returns g. A call g() launches the recorded kernels with one small call. It reads what the arguments hold
+    at that time (write them with out=), overwrites the results of the call before, and returns the same
+    objects. Shapes and domains are fixed. On the CPU, g() calls f(*args).
 
     Args:
-        f: is called twice on a GPU, the second time for the record, and must do the same both times. The
-            arguments are then as before; other values that f writes have been written once. What it does on
-            the host it does not do again: it must not read values back (norm, ==, verify(), a modulus above
-            2^64), draw random ones without a seed, or copy from the host. It leaves each argument in its
-            domain: an out= is given in that of the result.
-        args: at least one Poly, all of one device. Their domains are compared at each call.
-        rebind: the result g takes other arguments too. g(*others) sets the pointers of the recorded launches
-            and launches them; g() goes on with the arguments used last. A Poly takes another one of its ring,
-            shape, domain and device; numbers, strings and tuples of them are equal to the recorded ones, all
-            else is the same object. The others share memory as the recorded ones do: the same value in the
-            same places, or none in common. What f reaches by another name stays what it is, in the domain it
-            has when it is recorded, and cannot be an argument too, nor a part of it. Launches already under
-            way go on with the arguments that they were given, and overwrite the same results. As of every
-            call, keep those alive until they are done where they were made on another stream.
+        f: the function to record. On a GPU it is called twice, the second time for the record, and must do
+            the same both times. Afterwards the arguments hold what they held before; other values that f
+            writes have been written once. Python code of f does not run again in g(). So f must not read
+            values back (norm, ==, verify(), a modulus above 2^64), draw random values without a seed, or copy
+            from the host. It must leave each argument in its domain: an argument that f uses as out= is given
+            in the domain of the result.
+        args: the arguments of f, at least one of them a Poly, all on one device. g compares their domains
+            with the recorded ones at each call.
+        rebind: whether g takes other arguments too. g(*others) sets the pointers of the recorded launches and
+            launches them; g() goes on with the arguments used last.
+
+            - In the place of a Poly comes a Poly of its ring, shape, domain and device. In the place of
+              numbers, strings and tuples of them come equal ones; all else must be the same object.
+            - The new arguments share memory as the recorded ones do: where one value was given twice, one
+              value is given twice, and different ones have no memory in common.
+            - Values that f uses without getting them as arguments stay the same at each call, in the domain
+              they had when f was recorded. They must not be arguments too, nor parts of arguments.
+            - Launches under way finish with the arguments that they were given; all launches write the same
+              results. Keep arguments that were made on another stream alive until the launches are done.
 
     Raises:
-        ParameterError: no Poly among the arguments; random values without a seed. With rebind: f works on
-            an argument by anything but this library's kernels (CuPy's join, copy, sum and broadcast over
-            batch axes), or returns a part of it; others that do not fit.
-        DomainError: f changes the domain of an argument (on the CPU when it is called); one is in another
-            domain than recorded.
-        RingMismatch, DeviceError: others of another ring or device; f reads values back, or does in its
-            second run what it has not done in its first; the driver refuses.
-        OutOfDeviceMemory: of f, of the graph, or of copies of the arguments that recording takes.
+        ParameterError: no Poly among the arguments; random values without a seed. With rebind: other
+            arguments that do not fit; f returns a part of an argument; f works on an argument by CuPy instead
+            of this library's kernels, as concatenate, copy, sum and broadcasting over batch axes do.
+        DomainError: f changes the domain of an argument (on the CPU found when g is called), or an argument
+            is in another domain than the recorded one.
+        RingMismatch, DeviceError: another argument of another ring or device.
+        DeviceError: f reads values back, f does in its second run what it has not done in its first, or the
+            driver refuses the record.
+        OutOfDeviceMemory: no room for the results of f, for the graph, or for the copies of the arguments
+            that recording makes.
 
-    Cost: with rebind, a few us for each launch that reads or writes an argument, where one is another.
+    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph; with
+    rebind, a few us more for each recorded launch that reads or writes an argument that is another one.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
@@ -179,19 +234,61 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
-    """Join polynomials of one batch shape along a new batch axis."""
+    """Join values of one batch shape along a new batch axis.
+
+    Args:
+        polys: a list or tuple of values of one ring and device.
+        axis: the number of the new axis in the result.
+
+    Returns:
+        A copy, in the domain of the values; of mixed domains in "eval".
+
+    Raises:
+        ParameterError: batch shapes that differ, no such axis, no values, or a value that is no Poly.
+        RingMismatch, DeviceError: values of different rings or devices.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+    Cost: a copy; of mixed domains, transforms of the coefficients.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(2, 17)
+    >>> stack([R([1, 2]), R([3, 4])]).to_bigints().tolist()
+    [[1, 2], [3, 4]]
+    """
     first, arrays = _in_one_domain(polys)
     return first._result(batch.stack(arrays, axis), first._domain)
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
-    """Join polynomials along a batch axis that they have."""
+    """Join values along a batch axis that they have.
+
+    Args:
+        polys: a list or tuple of values of one ring and device, whose batch shapes differ in this axis alone.
+        axis: the number of the axis.
+
+    Returns:
+        A copy, in the domain of the values; of mixed domains in "eval".
+
+    Raises:
+        ParameterError: batch shapes that do not fit, no such axis, no values, or a value that is no Poly.
+        RingMismatch, DeviceError: values of different rings or devices.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+    Cost: a copy; of mixed domains, transforms of the coefficients.
+
+    >>> from polygpu import Ring
+    >>> R = Ring(2, 17)
+    >>> concatenate([R([[1, 2]]), R([[3, 4], [5, 6]])]).to_bigints().tolist()
+    [[1, 2], [3, 4], [5, 6]]
+    """
     first, arrays = _in_one_domain(polys)
     return first._result(batch.concatenate(arrays, axis), first._domain)
 
 
 def _in_one_domain(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
-    """The first of them, and the data of all in one domain: eval where they differ."""
+    """The first value, and the arrays of all of them in one domain: "eval" where their domains differ."""
+    if not isinstance(polys, Iterable):
+        raise ParameterError(f"polys: {type(polys).__name__}, must be a list or tuple of Poly")
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
         raise ParameterError(f"polys: {len(values)} values; give at least one Poly, and nothing else")

@@ -1,6 +1,6 @@
 """Exact products of integer matrices modulo q.
 
-Arrays of NumPy are computed on by the CPU core, arrays of CuPy on their GPU, on its current stream.
+Products of NumPy arrays are computed by the CPU core, of CuPy arrays by their GPU, on its current stream.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from .errors import CoefficientError, DeviceError, ParameterError
 from .ops.calls import recall, remember
 from .ops.verify import check_matrices
 from .plans.basis import Basis, basis_of
+from .reporting import Work
 
 MAX_MODULUS = 1 << 64
+
+_LONG = 1 << 29  # products of words from which on a product on the host is long work: some 10 ms of a core
 
 __all__ = ["MAX_MODULUS", "matmul"]
 
@@ -26,12 +29,12 @@ __all__ = ["MAX_MODULUS", "matmul"]
 def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
     """The matrix product A B modulo q, by NumPy's rules for shapes.
 
-    The last two axes are matrices, the others broadcast; an array of one axis is a row on the left, a column
-    on the right.
+    The last two axes are matrices, the others broadcast. An array of one axis is a row on the left and a
+    column on the right.
 
     Args:
-        A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. Arrays of the
-            result's dtype are read as they are, others are reduced to a copy first.
+        A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. An unsigned array
+            of the result's dtype is read as it is; of any other array a reduced copy is made first.
         B: as A, on its device.
         q: any modulus from 2 to 2**64.
         out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
@@ -40,13 +43,15 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         Residues in [0, q) on the operands' device, uint32 for q <= 2**32, else uint64; `out` where given.
 
     Raises:
-        ParameterError: shapes that do not fit; q outside its range.
-        CoefficientError: no integers.
-        OutputError, DeviceError: `out` cannot take the result; operands on several devices.
+        ParameterError: shapes that do not fit, a single number, or q outside its range.
+        CoefficientError: A or B holds something other than integers.
+        OutputError: `out` cannot take the result. DeviceError: operands or `out` on several devices.
         OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
+        VerificationError: inside `with polygpu.verify()`, a wrong result.
 
-    Cost: m k n products of words; above 2**62 each takes about ten times as long. One B for many A (or a
-    batch of both) is one call.
+    Cost: of an m x k by a k x n matrix, m k n products of words; each takes about ten times as long for q
+    above 2**62. A batch of A with one B is one product of all rows of A.
+    Source: docs/math.md, "Products of matrices".
 
     >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], 10).tolist()
     [[9, 0], [3, 6]]
@@ -89,12 +94,16 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
     target = empty(compute, shape, basis.dtype) if taken else data
     a, b = _batched(a, batch), _batched(b, batch)
     if len(b) == 1:
-        a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # the rows of all
+        a = a.reshape(1, -1, k) if k else a.reshape(1, len(a) * m, 0)  # all rows at once
     c = target.reshape(max(len(a), len(b)), a.shape[1], n)
-    done = compute.matmul(basis, a, b, c)
+    if data.size * k >= _LONG and compute.xp is np:
+        with Work(1, "product of matrices, {} x {} x {}", data.size // n, k, n):
+            done = compute.matmul(basis, a, b, c)
+    else:
+        done = compute.matmul(basis, a, b, c)
     if verifying():
         check_matrices(compute, basis, a, b, c)
-    if ready and len(a) * a.shape[1] * k == left.size and len(b) * k * n == right.size:  # no copy of either
+    if ready and len(a) * a.shape[1] * k == left.size and len(b) * k * n == right.size:  # neither is a copy
         remember(basis.calls, key, compute, done, data)
     if taken:
         with compute.device_scope():
@@ -103,7 +112,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
 
 
 def _are_words(basis: Basis, A: Any, B: Any) -> bool:
-    """Whether both are arrays of a GPU, the same one, in the form that is multiplied."""
+    """Whether both are contiguous arrays of one GPU and of the limbs' dtype, which need no preparation."""
     return (
         is_device_array(A)
         and type(B) is type(A)
@@ -115,7 +124,7 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
 
 
 def _words(x: Any, name: str, basis: Basis) -> Array:
-    """The integers as words of the limbs' dtype: those given where they are such words, else reduced."""
+    """The integers as words of the limbs' dtype: unsigned ones as given, others as residues in [0, q)."""
     if holds_poly(x):
         raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
     check_unmasked(x, name)
@@ -137,7 +146,7 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
 
 
 def _batched(x: Array, batch: tuple[int, ...]) -> Array:
-    """Matrices as (1, ...) where all share one, else (prod(batch), ...): partial broadcasts take a copy."""
+    """One matrix for all as (1, m, k), others as (prod(batch), m, k); a partial broadcast is copied."""
     own = prod(x.shape[:-2])
     if own not in (1, prod(batch)):
         x, own = spread(x, (*batch, *x.shape[-2:])), prod(batch)

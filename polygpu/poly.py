@@ -1,6 +1,6 @@
 """Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
 
-The file is long because the class has every operation as a method: a docstring, and one call of ops/.
+The file is long because the class has every operation as a method, with its docstring; ops/ computes them.
 """
 
 from __future__ import annotations
@@ -37,25 +37,42 @@ from .ops.transform import natural_order, to_domain
 if TYPE_CHECKING:
     from .ring import Ring
 
-_AUTO = "auto"  # the default, which needs no check
+_AUTO = "auto"  # the default of `product`; the same object needs no check
 _new = object.__new__
 
 
 class Poly:
     """A batch of elements of a ring: `ring`, `data` and `domain`.
 
-    `data` is a C-contiguous array (*batch, rows, n) of canonical residues; `shape` is the batch shape.
-    Make one with ring(integers), ring.from_residues(array), ring.random(...). Poly(ring, data, domain) shares
-    an array that needs no copy and refuses others, in constant time; inside `with polygpu.debug()` it looks
-    at the residues too.
+    `data` is a C-contiguous array (*batch, rows, n) of canonical residues, with one row for each modulus
+    (limb); `shape` is the batch shape. Make values with ring(integers), ring.from_residues(array) and
+    ring.random(...).
 
-    Operators return new values; `out=` is the one way to write in place. Operands of one domain give
-    that domain, mixed ones "eval". Python ints are constants of the ring.
+    The operators are a + b, a - b, -a, a * b, a @ b (matrices over the batch axes), a ** k, a == b, and a[i]
+    over the batch axes. An operand may be a Python int, a constant of the ring. Batch axes broadcast as in
+    NumPy. Operands of one domain give a result in that domain; of mixed domains the result is in "eval".
+    Operators return new values. Only `out=` and a[i] = b write in place.
+
+    Args:
+        ring: the ring.
+        data: residues (*batch, rows, n), shared: a C-contiguous array of the ring's dtype.
+        domain: "coef" or "eval".
+
+    Raises:
+        ParameterError: an array that would need a copy, or of another shape; ring.from_residues takes it.
+        NotNTTFriendly, DomainError: "eval" in a ring without a transform, or another domain.
+        NotCanonical: inside `with polygpu.debug()`, a residue outside [0, q).
+
+    Every method that makes a value raises OutOfHostMemory or OutOfDeviceMemory where it does not fit. A
+    method with `out=` raises OutputError where `out` is of another ring, batch shape or device, is read-only,
+    or overlaps an operand in part.
+
+    Cost: constant; nothing is copied, and without debug() no residue is read.
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 17)
     >>> a, b = R([1, 2, 3, 4]), R([0, 1])
-    >>> pg.Poly.mul(a, b).to_bigints(centered=True).tolist()
+    >>> (a * b).to_bigints(centered=True).tolist()  # X^4 is -1
     [-4, 1, 2, 3]
     """
 
@@ -75,7 +92,7 @@ class Poly:
 
     @staticmethod
     def _wrap(ring: Ring, data: Array, domain: Domain) -> Poly:
-        """A value whose parts fit by construction: unchecked, for the library's own results."""
+        """A value of parts that fit by construction; the library makes its results with it, unchecked."""
         poly = _new(Poly)
         poly._ring, poly._data, poly._domain = ring, data, domain
         return poly
@@ -84,33 +101,67 @@ class Poly:
 
     @property
     def ring(self) -> Ring:
-        """The ring."""
+        """The ring of the elements.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1, 2]).ring
+        Ring(4, 17)
+        """
         return self._ring
 
     @property
     def data(self) -> Array:
-        """Residues (*batch, rows, n), shared, not copied."""
+        """Residues (*batch, rows, n) of the ring's dtype: the array itself, no copy.
+
+        What is written to it must stay in [0, q).
+
+        >>> from polygpu import Ring
+        >>> Ring(4, [17, 97])([20, -1]).data.tolist()
+        [[3, 16, 0, 0], [20, 96, 0, 0]]
+        """
         return self._data
 
     @property
     def domain(self) -> Domain:
-        """ "coef" or "eval"."""
+        """ "coef" for coefficients, or "eval" for the evaluation domain.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1]).ntt().domain
+        'eval'
+        """
         return self._domain
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch shape."""
+        """Batch shape; () for a single polynomial.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([[1, 2], [3, 4]]).shape
+        (2,)
+        """
         shape: tuple[int, ...] = self._data.shape[:-2]
         return shape
 
     @property
     def ndim(self) -> int:
-        """Number of batch axes."""
+        """Number of batch axes; 0 for a single polynomial.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17).zeros((2, 3)).ndim
+        2
+        """
         return self._data.ndim - 2
 
     @property
     def device(self) -> str:
-        """Where it lives and is computed on."""
+        """The device that holds the value and computes on it: "cpu", "cuda:0", "reference".
+
+        Values in host memory are computed on by "cpu", inside `with polygpu.device("reference")` by that.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1]).cpu().device
+        'cpu'
+        """
         return backend_of(self._data).name
 
     def __repr__(self) -> str:
@@ -126,6 +177,12 @@ class Poly:
     # ---- the batch ----
 
     def __len__(self) -> int:
+        """Length of the first batch axis; a single polynomial raises TypeError.
+
+        >>> from polygpu import Ring
+        >>> len(Ring(4, 17).zeros((2, 3)))
+        2
+        """
         if not self.shape:
             raise TypeError(
                 "len() of a single polynomial; poly.ring.n is its degree, poly.shape its batch shape"
@@ -136,27 +193,50 @@ class Poly:
         raise TypeError("the truth of a Poly is ambiguous; compare it, for instance with poly == 0")
 
     def __iter__(self) -> Iterator[Poly]:
+        """The entries of the first batch axis, one after the other; they share this value's memory.
+
+        >>> from polygpu import Ring
+        >>> [a(1) for a in Ring(4, 17)([[1, 2], [3, 4]])]
+        [3, 7]
+        """
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> Poly:
-        """Index the batch axes by NumPy's rules; shares memory where the parts lie together, else a copy.
+        """The polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
 
-        Residues and coefficients are reached through `data`.
+        Limbs and coefficients are no axes: a.data has residues, a.restrict(ring[:k]) takes limbs.
+
+        Args:
+            key: ints, slices, None, Ellipsis, or arrays of ints or bools.
+
+        Raises:
+            IndexError: there is no such place.
+
+        Cost: nothing where the chosen polynomials lie one after the other in memory: the result shares it.
+        Otherwise a copy.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(2, 17)([[1, 2], [3, 4], [5, 6]])
+        >>> a[1:].to_bigints().tolist()
+        [[3, 4], [5, 6]]
         """
         return self._result(index(self._data, key), self._domain)
 
     def __setitem__(self, key: Any, value: Poly | int) -> None:
-        """Write in place at a key of the batch axes, by NumPy's rules; keeps the domain.
+        """Write polynomials in place at a key of the batch axes, by NumPy's rules; the domain stays.
 
         Args:
-            key: as of value[key].
-            value: of the same ring and device, converted to this domain where it is in the other; batch axes
-                broadcast to those of the place. It may share memory with it. An int is a constant.
+            key: as of a[key].
+            value: a Poly of the same ring and device; one in the other domain is transformed. Its batch axes
+                broadcast to those of the place, and it may share memory with it. An int is a constant.
 
         Raises:
             ParameterError: batch axes that do not broadcast.
-            IndexError: no such place.
-            RingMismatch, DeviceError, OutputError: another ring or device, or read-only memory.
+            IndexError: there is no such place.
+            RingMismatch: another ring, or NotAnInteger: neither a Poly nor an int.
+            DeviceError, OutputError: another device, or read-only memory.
+
+        Cost: a copy of the polynomials, and a transform of a value in the other domain.
 
         >>> from polygpu import Ring
         >>> a = Ring(2, 17)([[1, 2], [3, 4]])
@@ -167,20 +247,57 @@ class Poly:
         assign(self._data, key, self._operand(value)._in_domain(self._domain)._data)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
-        """The same polynomials in another batch shape; one size may be -1. Shares the data."""
+        """The same polynomials in another batch shape; shares the memory.
+
+        Args:
+            shape: sizes, or one tuple of them; one size may be -1.
+
+        Raises:
+            ParameterError: sizes whose product is not the number of polynomials.
+
+        Cost: nothing is copied.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17).zeros(6).reshape(2, -1).shape
+        (2, 3)
+        """
         sizes = shape[0] if len(shape) == 1 else shape
         return self._result(reshape(self._data, sizes), self._domain)
 
     def copy(self) -> Poly:
-        """The same value in memory of its own."""
+        """The same value in memory of its own, on the same device.
+
+        Raises:
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: one pass.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(4, 17)([1])
+        >>> b = a.copy()
+        >>> b.data[:] = 0
+        >>> a == 1, b == 0
+        (True, True)
+        """
         with backend_of(self._data).device_scope():
             return self._result(self._data.copy(), self._domain)
 
     def to(self, device: str | None = None) -> Poly:
-        """The value on a device, by default the current one; itself where it already is there.
+        """The value on a device; itself where it already is there.
+
+        Args:
+            device: "cpu", "cuda", "cuda:1"; by default the current one (see polygpu.device).
 
         Raises:
-            BackendUnavailable: a GPU was asked for and none answers.
+            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: a copy; from a GPU it waits for the value.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(4, 17)([1]).to("cpu")
+        >>> a.to("cpu") is a
+        True
         """
         target = get_backend(backends.current_device() if device is None else backends.checked_device(device))
         if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
@@ -189,11 +306,30 @@ class Poly:
         return self._result(data, self._domain)
 
     def cpu(self) -> Poly:
-        """The value in host memory; waits for the GPU where it was there."""
+        """The value in host memory; itself where it is there already. See `to`.
+
+        Raises:
+            OutOfHostMemory: it does not fit.
+
+        Cost: a copy from a GPU, for which it waits; none from the host.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1, 2]).cpu().data.tolist()
+        [[1, 2, 0, 0]]
+        """
         return self.to("cpu")
 
     def sum(self, axis: int | tuple[int, ...] | None = None, out: Poly | None = None) -> Poly:
-        """Sum over batch axes, all of them by default; an empty sum is zero.
+        """The sum over batch axes; over an empty axis it is zero.
+
+        Args:
+            axis: the number of an axis, or a tuple of them; all axes by default.
+            out: a Poly of the ring with the result's batch shape to write into.
+
+        Raises:
+            ParameterError: there is no such axis. OutputError: `out` cannot take the result.
+
+        Cost: an addition a residue, in log2 of the axis' length passes, each over half of the one before.
 
         >>> from polygpu import Ring
         >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
@@ -208,13 +344,19 @@ class Poly:
     def ntt(self, out: Poly | None = None) -> Poly:
         """The value in the evaluation domain, in bit-reversed order; itself where it is there already.
 
-        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic); of an
-        incomplete transform, the residue modulo leaf k / leaf_size.
+        Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). br reverses log2 n
+        bits, and psi or omega is the limb's root in ring.roots. An incomplete transform gives residues modulo
+        its leaves, leaf_size coefficients each (see Ring.leaf_size).
+
+        Args:
+            out: a Poly of the ring and of this batch shape to write into; may be this one.
 
         Raises:
-            NotNTTFriendly: the ring has no evaluation domain.
+            NotNTTFriendly: the ring has no evaluation domain. TablesTooLarge: its tables do not fit.
+            OutputError: `out` cannot take the result.
 
-        Cost: (n/2) log2 n products a limb. Source: Longa & Naehrig 2016, algorithm 1.
+        Cost: (n/2) log2 n products a limb; on a core 1 to 2 ns a coefficient and limb at n = 4096.
+        Source: Longa & Naehrig 2016, algorithm 1; docs/math.md, "The transform".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([0, 1]).ntt().data.tolist()
@@ -223,7 +365,21 @@ class Poly:
         return self._in_domain("eval", out)
 
     def intt(self, out: Poly | None = None) -> Poly:
-        """The value in coefficients; itself where it is there already. The inverse of ntt()."""
+        """The value in coefficients; itself where it is there already. The inverse of ntt().
+
+        Args:
+            out: a Poly of the ring and of this batch shape to write into; may be this one.
+
+        Raises:
+            OutputError: `out` cannot take the result.
+
+        Cost: as of ntt(). Source: Longa & Naehrig 2016, algorithm 2.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(4, 17)([1, 2])
+        >>> (a.ntt() * a.ntt()).intt().to_bigints().tolist()
+        [1, 4, 4, 0]
+        """
         return self._in_domain("coef", out)
 
     def _in_domain(self, domain: Domain, out: Poly | None = None) -> Poly:
@@ -234,50 +390,123 @@ class Poly:
         return self._result(data, domain, out)
 
     def natural_order(self) -> Array:
-        """Evaluated residues in natural order, a copy: [..., k] == a(psi^(2k+1)) or a(omega^k).
+        """The evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
 
-        Leaves of an incomplete transform keep their coefficients together.
+        Leaves of an incomplete transform change places whole.
+
+        Returns an array (*batch, rows, n) of the ring's dtype, a copy, on the value's device.
+
+        Raises:
+            NotNTTFriendly: the ring has no evaluation domain.
+
+        Cost: a copy in another order; a transform of coefficients.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([0, 1]).natural_order().tolist()  # 2, 2^3, 2^5, 2^7 modulo 17
+        [[2, 8, 15, 9]]
         """
         return natural_order(self._ring, self.ntt()._data)
 
     # ---- arithmetic ----
 
     def add(self, other: Poly | int, out: Poly | None = None) -> Poly:
-        """Sum; see Poly for domains and broadcasting."""
+        """The sum, Poly.add(a, b) or a + b.
+
+        Args:
+            other: a Poly of the same ring and device, or an int; batch axes broadcast.
+            out: as of mul.
+
+        Returns a value in the operands' domain; of mixed domains in "eval".
+
+        Raises:
+            RingMismatch, DeviceError: operands of different rings or devices.
+            ParameterError: batch axes that do not broadcast.
+            NotAnInteger: an operand that is neither a Poly nor an int.
+            OutputError: `out` cannot take the result.
+
+        Cost: one pass; of mixed domains a transform of the coefficients.
+
+        >>> from polygpu import Ring
+        >>> R = Ring(4, 17)
+        >>> (R([1, 2]) + R([[3], [4]])).to_bigints().tolist()
+        [[4, 2, 0, 0], [5, 2, 0, 0]]
+        """
         return checked_poly(self, "a")._pointwise("add", other, out)
 
     def sub(self, other: Poly | int, out: Poly | None = None) -> Poly:
-        """Difference."""
+        """The difference, Poly.sub(a, b) or a - b.
+
+        Args:
+            other: as of add.
+            out: as of mul.
+
+        Returns a value in the operands' domain; of mixed domains in "eval".
+
+        Raises:
+            RingMismatch, DeviceError, ParameterError, NotAnInteger, OutputError: as add.
+
+        Cost: as of add.
+
+        >>> from polygpu import Ring
+        >>> (Ring(4, 17)([1, 2]) - 3).to_bigints(centered=True).tolist()
+        [-2, 2, 0, 0]
+        """
         return checked_poly(self, "a")._pointwise("sub", other, out)
 
     def neg(self, out: Poly | None = None) -> Poly:
-        """The negative."""
+        """The negative, a.neg() or -a, in this value's domain.
+
+        Args:
+            out: a Poly of the ring and of this batch shape to write into; may be this one.
+
+        Raises:
+            OutputError: `out` cannot take the result.
+
+        Cost: one pass.
+
+        >>> from polygpu import Ring
+        >>> (-Ring(4, 17)([1, 2])).to_bigints().tolist()
+        [16, 15, 0, 0]
+        """
         memory = None if out is None else self._memory(out)
         data = negate(self._ring.basis, self._data, memory)
         return self._result(data, self._domain, out)
 
     def mul(self, other: Poly | int, out: Poly | None = None, *, product: Product = "auto") -> Poly:
-        """Product in the ring: Poly.mul(a, b) is a * b, right for every degree and modulus.
+        """The product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
 
-        Coefficients give coefficients, in one call that holds a row in cache through all transforms;
-        evaluated operands multiply point by point.
+        The product of coefficients is in coefficients. Evaluated operands multiply point by point; where one
+        operand is evaluated, the other is transformed.
 
         Args:
-            other: a Poly of the same ring or an int; batch axes broadcast.
-            out: a Poly of the ring with the result's batch shape to write into; may be an operand.
-                Its domain becomes the result's: views of the same memory (out[0], out.reshape) keep
-                theirs and are no longer valid if that differs. An interrupted call leaves it undefined.
-            product: "ntt" or "fft" multiplies coefficients in that way, "auto" in the ring's (see Ring). An
-                int is a factor of each coefficient, however polynomials are multiplied.
+            other: a Poly of the same ring and device, or an int; batch axes broadcast.
+            out: a Poly of the ring with the result's batch shape to write into; may be an operand. Its domain
+                becomes the result's. Views of its memory (out[0], out.reshape) keep their own domain, and are
+                no longer valid if it differs. An interrupted call leaves `out` undefined.
+            product: how coefficients are multiplied: "ntt" or "fft", or "auto" for the ring's way (see Ring).
+                It does not matter where `other` is an int, which multiplies each residue.
 
         Raises:
-            RingMismatch: the operands are of different rings.
+            RingMismatch, DeviceError: operands of different rings or devices.
+            ParameterError: batch axes that do not broadcast, or product is another word.
+            NotAnInteger: an operand that is neither a Poly nor an int.
             OutputError: `out` cannot take the result.
-            PrecisionError: product="fft", and the degree is too large for it to be exact.
+            PrecisionError: product="fft", and no transform in doubles is proven to be exact.
             DomainError: product="fft" with an evaluated Poly.
+            TablesTooLarge: the tables of the product do not fit in memory.
 
-        Cost: three transforms a limb; ring.explain() says which. Many short polynomials times one are a
-        product of matrices where that was measured to be faster.
+        Cost: of coefficients three transforms a limb, while a row stays in cache; ring.explain() says which
+        transforms. One pass for evaluated operands, with leaf_size products for each residue, and for an int.
+        Many short polynomials times one are a product of matrices where that was measured to be faster.
+        Source: docs/math.md, "Products through auxiliary primes" and "Products by FFT".
+
+        >>> from polygpu import Ring
+        >>> R = Ring(4, 17)
+        >>> (R([1, 1]) * R([[1, 1], [1, -1]])).to_bigints(centered=True).tolist()
+        [[1, 2, 1, 0], [1, 0, -1, 0]]
+        >>> T = Ring(1000, 2**64)  # no transform exists
+        >>> T([1, 1]).mul(T([1, 1]), product="fft") == T([1, 1]).mul(T([1, 1]), product="ntt") == T([1, 2, 1])
+        True
         """
         a = self
         if type(a) is not Poly:
@@ -300,20 +529,22 @@ class Poly:
     def scale_by(
         self, ints: Any = None, *, limbs: Sequence[int] | None = None, out: Poly | None = None
     ) -> Poly:
-        """The product with an integer of its own for each batch element, or for each limb; keeps the domain.
+        """The product with one integer for each polynomial of the batch, or one for each limb.
+
+        The result is in this value's domain.
 
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
                 shape.
-            limbs: instead, one int for each modulus.
+            limbs: given instead of ints: one int for each modulus.
             out: as of mul.
 
         Raises:
             CoefficientError: no integers.
-            ParameterError: shapes that do not fit; both of them or neither.
+            ParameterError: shapes that do not fit; both ints and limbs are given, or neither.
             OutputError: `out` cannot take the result.
 
-        Cost: one pass, and the factors' residues.
+        Cost: one pass, and the residues of the factors.
 
         >>> from polygpu import Ring
         >>> R = Ring(2, [17, 97])
@@ -326,7 +557,7 @@ class Poly:
         return self._result(scale_by(self._ring.basis, self._data, ints, limbs, memory), self._domain, out)
 
     def _constant_step(self) -> int:
-        """A constant stands in every so many entries of the domain."""
+        """The distance of the entries that a constant occupies: n in coefficients, leaf_size in values."""
         return self._ring.n if self._domain == "coef" else cast(int, self._ring.leaf_size)
 
     def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:
@@ -358,11 +589,11 @@ class Poly:
         return self._result(data, self._domain)
 
     def _memory(self, out: Poly) -> Array:
-        """The array of `out`, where it is a Poly of this ring."""
+        """The array of `out`; OutputError where it is no Poly of this ring."""
         return memory_of(self._ring, out)
 
     def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
-        """A value of this ring, unchecked as by _wrap; it is `out` where that holds the data already."""
+        """A value of this ring, unchecked as by _wrap: `out`, if given, which holds the data already."""
         if out is None:
             out = _new(Poly)
             out._ring, out._data = self._ring, data
@@ -406,18 +637,51 @@ class Poly:
         return self
 
     def __pow__(self, exponent: int) -> Poly:
-        """Power by squaring, in the evaluation domain where there is one; a negative one inverts."""
+        """The power a ** exponent, in this value's domain.
+
+        Args:
+            exponent: any int; a negative one takes the inverse.
+
+        Raises:
+            NotAnInteger: exponent is no int.
+            NotInvertible: a negative exponent, and some polynomial has no inverse.
+
+        Cost: log2(exponent) squarings and at most as many products. Where the ring multiplies by its own
+        transform they are point by point, between one transform and one inverse.
+
+        >>> from polygpu import Ring
+        >>> R = Ring(4, 17)
+        >>> (R([1, 1]) ** 3).to_bigints().tolist(), R([3, 1]) ** -1 * R([3, 1]) == 1
+        ([1, 3, 3, 1], True)
+        """
         k = integer(exponent, "exponent")
         base = self.inverse() if k < 0 else self
         return self._result(power(self._ring, base._data, self._domain, abs(k)), self._domain)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same values: same ring, same batch shape, whatever the domains."""
+        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+
+        Their domains may differ. polygpu.equal compares polynomial by polynomial.
+
+        Args:
+            other: a Poly, or an int, to which every polynomial is compared.
+
+        Raises:
+            CoefficientError: an array, whose own == would compare entry by entry.
+            DeviceError: values on two devices.
+
+        Cost: one pass, a transform if the domains differ; it waits for a GPU.
+
+        >>> from polygpu import Ring
+        >>> a = Ring(4, 17)([1, 2])
+        >>> a == a.ntt(), a == 1
+        (True, False)
+        """
         if isinstance(other, Poly):
             if other._ring != self._ring or other.shape != self.shape:
                 return False
         elif not isinstance(other, (int, np.integer)) or isinstance(other, bool):
-            _refuse_array(other)  # its own == would be entry by entry
+            _refuse_array(other)  # the array's own == would compare entry by entry
             return NotImplemented
         return bool(self._equal(other).all())
 
@@ -430,20 +694,22 @@ class Poly:
     # ---- structure ----
 
     def automorphism(self, g: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
-        """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic); keeps the domain.
+        """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
 
         Args:
-            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result;
-                an array is read on the host.
+            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result.
+                An array of a GPU is copied to the host.
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
-            ParameterError: X -> X^g is no automorphism, or shapes that do not broadcast.
-            CoefficientError: an array of no integers. OutputError: an `out` that does not fit.
-            DeviceError: an array while a graph is recorded.
+            ParameterError: g is not coprime, so that X -> X^g is no automorphism; or shapes that do not
+                broadcast.
+            CoefficientError: g holds something other than integers.
+            OutputError: `out` cannot take the result.
+            DeviceError: an array, in a call that polygpu.capture records on a GPU.
 
-        Cost: a permutation for each g that occurs; two transforms more where an incomplete transform holds
-        the value.
+        Cost: a permutation for each different g, in either domain; two transforms more for a value that an
+        incomplete transform has evaluated. Source: docs/math.md, "Automorphisms".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).automorphism([3, -1]).to_bigints(centered=True).tolist()
@@ -454,19 +720,21 @@ class Poly:
         return self._result(data, self._domain, out)
 
     def mul_monomial(self, k: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
-        """X^k times the value; keeps the domain.
+        """X^k times the value, in this value's domain.
 
         Args:
-            k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result;
-                an array is read on the host.
+            k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result.
+                An array of a GPU is copied to the host.
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
-            ParameterError: k is no int, or shapes that do not broadcast.
-            CoefficientError: an array of no integers. OutputError: an `out` that does not fit.
-            DeviceError: an array while a graph is recorded.
+            ParameterError: shapes that do not broadcast.
+            CoefficientError: k holds something other than integers.
+            OutputError: `out` cannot take the result.
+            DeviceError: an array, in a call that polygpu.capture records on a GPU.
 
-        Cost: a rotation of coefficients; for evaluated values the transform of X^k for each k, and a product.
+        Cost: of coefficients one pass, which turns them around. Of values the transform of X^k for each entry
+        of k, and a product point by point.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial([-1, 4]).to_bigints(centered=True).tolist()
@@ -477,18 +745,18 @@ class Poly:
         return self._result(data, self._domain, out)
 
     def to_slots(self) -> Array:
-        """The values at psi^(5^j), then at psi^(-5^j), j = 0 ... n/2 - 1: two rows of slots, of a prime q.
+        """The slots of the value: its residues at the roots of X^n + 1 modulo a prime q, as two rows of n/2.
 
-        psi is ring.roots[0]. `automorphism(5)` turns both rows left by one, `automorphism(-1)` exchanges
-        them.
+        The first row is at psi^(5^j), the second at psi^(-5^j), j = 0 ... n/2 - 1, psi = ring.roots[0].
+        `automorphism(5)` turns both rows left by one, `automorphism(-1)` exchanges them.
 
         Returns:
-            Residues (*batch, n) of the ring's dtype, on the value's device.
+            Residues (*batch, n) of the ring's dtype, the rows one after the other, on the value's device.
 
         Raises:
-            NotNTTFriendly: several moduli, or none of 1 mod 2n.
+            NotNTTFriendly: the ring is not negacyclic with one prime q = 1 mod 2n, q below 2**64.
 
-        Cost: one pass, and a transform where the value is in coefficients. Source: as Ring.from_slots.
+        Cost: one pass, and a transform of coefficients. Source: Smart, Vercauteren 2011/133.
 
         >>> from polygpu import Ring
         >>> a = Ring(8, 17).from_slots([1, 2, 3, 4, 5, 6, 7, 8])
@@ -498,17 +766,21 @@ class Poly:
         return to_slots(self._ring, self._data, self._domain)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
-        """a(x) mod Q of the polynomial of degree below n: Python ints (*batch, *x.shape), or one int.
+        """The values a(x) mod Q, with a taken as the polynomial of degree below n that its coefficients are.
 
         Args:
-            x: integers of any size and sign, one or an array of any shape; each is reduced modulo each limb.
+            x: the points: integers of any size and sign, one or an array of any shape.
+
+        Returns:
+            Python ints in an array (*batch, *x.shape), in [0, Q); one int for a single polynomial and point.
 
         Raises:
-            ParameterError: a point that is no int, or a Poly.
+            ParameterError: a point is a Poly. NotAnInteger: a point is no int.
 
-        Cost: n products of words a limb, point and polynomial, as products of matrices on the value's device,
-        for moduli up to 2**64: 0.3 ms for a point at n = 2**20 on a core up to 2**62. Above by halves, in
-        log2 n passes: 80 ns a coefficient. An evaluated value takes an inverse transform first.
+        Cost: n products of words a limb, point and polynomial. For moduli up to 2**64 they are products of
+        matrices on the value's device: up to 2**62, 0.3 ms for a point at n = 2**20 on a core. For larger
+        moduli log2 n passes over halves of the coefficients: 80 ns a coefficient. An evaluated value takes an
+        inverse transform first.
         Source: Paterson & Stockmeyer 1973 (baby steps, giant steps).
 
         >>> from polygpu import Ring
@@ -518,17 +790,18 @@ class Poly:
         return evaluate(self._ring.basis, self.intt()._data, x)
 
     def inverse(self) -> Poly:
-        """The multiplicative inverse, in the value's domain.
+        """The multiplicative inverse, in this value's domain.
 
-        Pointwise where the transform is complete; else limb by limb in host memory, by the extended Euclid
-        for a prime, and by Hensel lifting for a power of one.
+        A complete transform makes it pointwise. Otherwise it is found limb by limb in host memory: modulo a
+        prime by the extended Euclid, modulo a power p^k from that modulo p by Hensel lifting.
 
         Raises:
-            NotInvertible: some element has none (the message says where), or a modulus is no power of a
-                prime.
+            NotInvertible: some polynomial has none (the message says which), or a modulus is neither prime
+                nor a power of a prime.
 
-        Cost: 2 log2 q products of evaluated values; or about n^2 products of words a limb (0.2 ms at n = 701,
-        q = 3), and two products of polynomials for each doubling of the exponent.
+        Cost: with a complete transform 2 log2 q products of evaluated values. Otherwise about n^2 products of
+        words a limb (0.2 ms at n = 701, q = 3); modulo p^k log2 k times two products of polynomials more.
+        Source: docs/math.md, "Inverses" and "Inverses by the extended Euclid".
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -542,19 +815,21 @@ class Poly:
     # ---- between bases of moduli ----
 
     def restrict(self, S: Ring, out: Poly | None = None) -> Poly:
-        """The value modulo the moduli of S, which are among its own: other limbs are left out.
+        """The value modulo the moduli of S, which are among its own: the other limbs are dropped.
 
         Args:
-            S: a ring of the same degree and kind, such as ring[:k]; any order of its moduli.
+            S: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
             out: a Poly of S with the same batch shape to write into.
 
-        Returns a copy, in this value's domain; in coefficients where S has no evaluation domain.
+        Returns a copy, in this value's domain.
 
         Raises:
-            RingMismatch: another degree or kind, or a modulus that the value has not.
-            BadRoot: S has another root for a prime that both have.
+            RingMismatch: S is of another degree or kind, or has a modulus that the value has not.
+            BadRoot: S has another root for a prime that both have. ParameterError: S is no Ring.
+            OutputError: `out` cannot take the result.
 
-        Cost: a copy; transforms where S is transformed to leaves of another size.
+        Cost: a copy. An evaluated value is transformed back and forth where the transform of S has leaves of
+        another size.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97])
@@ -567,19 +842,23 @@ class Poly:
         """The value v, centred in [-Q/2, Q/2), modulo the moduli of S, whatever they are.
 
         Args:
-            S: a ring of the same degree and kind. One modulus above 2**64 is allowed on either side.
-            conversion: "exact", for every input; or "fast": v + uQ with |u| <= floor(k / 2) for k limbs, the
-                sum of y_i (Q/q_i) with y_i = a (Q/q_i)^-1 mod q_i centred in [-q_i/2, q_i/2).
+            S: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
+            conversion: "exact" gives v for every input. "fast" gives v + uQ with |u| <= floor(k / 2) for k
+                limbs: the sum of y_i (Q/q_i), where y_i = a (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
             out: a Poly of S with the same batch shape to write into.
 
-        Returns the domain of this value where S has it, else coefficients. Limbs that both have are copied.
+        Returns a value in this value's domain if S has it, else in coefficients.
 
         Raises:
-            RingMismatch: another degree or kind. BadRoot: another root for the same prime.
+            RingMismatch: S is of another degree or kind. BadRoot: another root for a prime that both have.
+            ParameterError: conversion is another word, or S is no Ring.
+            OutputError: `out` cannot take the result.
 
-        Cost: k products for each coefficient and limb of S; of evaluated values the inverse transforms of all
-        limbs and the transforms of new ones. Coefficients that doubles cannot decide take up to 20 times as
-        long. Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md.
+        Cost: k products for each coefficient and limb of S. An evaluated value takes inverse transforms of
+        its k limbs, and transforms of the limbs of S that it has not; limbs that both have are copied.
+        "exact" decides nearly all coefficients in doubles; the others take up to 20 times as long. With a
+        modulus above 2**64 the coefficients become Python ints.
+        Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
 
         >>> import polygpu as pg
         >>> R, S = pg.Ring(4, [17, 97]), pg.Ring(4, 193)
@@ -589,10 +868,18 @@ class Poly:
         return self._moved(convert, S, conversion, out=out)
 
     def mod_up(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """As convert(), to a ring that has all of this one's moduli: own residues are kept.
+        """The centred value modulo S, a ring with all of this one's moduli and more: convert() to it.
+
+        Args:
+            S: a ring of the same degree and kind; the residues modulo this ring's moduli are copied.
+            conversion: as of convert.
+            out: a Poly of S with the same batch shape to write into.
 
         Raises:
-            RingMismatch: S lacks a modulus. ParameterError: a modulus above 2**64.
+            RingMismatch: S lacks a modulus. ParameterError: a modulus above 2**64. All else as convert.
+
+        Cost: as of convert, for the limbs that are new.
+        Source: Cheon et al. 2018/931, "ModUp".
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97])
@@ -609,22 +896,30 @@ class Poly:
         plaintext: int | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """The value a divided by P, the product of the moduli that S lacks, modulo the others.
+        """The value a divided by P and rounded, modulo S: P is the product of the moduli that S lacks.
 
         Args:
             S: a ring of some of the moduli, in any order.
-            rounding: "nearest" is floor((2a + P) / (2P)), halves up; "floor" is floor(a / P); both whatever
-                multiple of Q is added to a, as long as S is what the result is taken modulo.
-            conversion: "exact"; or "fast", which is off by at most floor(dropped / 2) for "nearest" and gives
-                floor(a / P) - u with 0 <= u < dropped for "floor".
-            plaintext: t, coprime to P: P times the result is a mod t, as BGV wants it.
+            rounding: "nearest" gives floor((2a + P) / (2P)), halves up; "floor" gives floor(a / P). Modulo S
+                the result is the same for all integers a that are equal modulo Q.
+            conversion: "exact"; or "fast", with d dropped moduli. Then "nearest" is off by at most
+                floor(d / 2), and "floor" gives floor(a / P) - u with 0 <= u < d.
+            plaintext: t, from 2 to 2**64 and coprime to P, for BGV: the result is changed by at most t / 2 so
+                that P times it is equal to a modulo t. None for no change.
             out: a Poly of S with the same batch shape to write into.
 
-        Raises:
-            RingMismatch: S has a modulus that the value has not. ParameterError: a modulus above 2**64.
+        Returns a value in this value's domain.
 
-        Cost: of evaluated values the inverse transforms of the limbs that fall away and the transforms of
-        those that stay. Source: Cheon et al. 2018/931; Halevi, Polyakov, Shoup 2018/117.
+        Raises:
+            RingMismatch: S is of another degree or kind, or has a modulus that the value has not.
+            ParameterError: a modulus above 2**64, another word for rounding or conversion, or plaintext
+                outside its rule.
+            BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
+
+        Cost: d products for each coefficient and limb of S. An evaluated value takes inverse transforms of
+        the d limbs that fall away, and transforms of the limbs that stay.
+        Source: Cheon et al. 2018/931; Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between
+        bases". For plaintext: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [97, 17])
@@ -634,7 +929,16 @@ class Poly:
         return self._moved(mod_down, S, rounding, conversion, plaintext, out=out)
 
     def rescale(self, k: int = 1, out: Poly | None = None) -> Poly:
-        """mod_down() by the last k moduli, to ring[:-k], rounded to the nearest.
+        """The value divided by its last k moduli and rounded to the nearest: mod_down(ring[:-k]).
+
+        Args:
+            k: how many limbs fall away; at least one stays.
+            out: a Poly of ring[:-k] with the same batch shape to write into.
+
+        Raises:
+            ParameterError: k is not from 1 to the number of limbs less one. All else as mod_down.
+
+        Cost: as of mod_down.
 
         >>> import polygpu as pg
         >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
@@ -643,21 +947,26 @@ class Poly:
         return self.mod_down(without_last(self._ring, k, "k", least=1), out=out)
 
     def digits(self, S: Ring, size: int, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The digits of a decomposition by limbs, modulo S: (*batch, ceil(k / size)).
+        """The digits of the value, one for each group of `size` neighbouring limbs, modulo S.
 
-        Digit j is the value modulo group j of `size` neighbouring limbs, centred; the last group may be
-        smaller. With g = polygpu.rns.gadget(ring, size) the sum of digit_j g_j is this value.
+        Digit j is the centred value modulo the product of group j; the last group may be smaller. With
+        g = polygpu.rns.gadget(ring, size) the sum of digit_j g_j is this value.
 
         Args:
-            S: a ring of the same degree and kind; its limbs that belong to the group are copied.
-            size: limbs of a group.
-            conversion: as convert()'s, for each group.
+            S: a ring of the same degree and kind.
+            size: limbs of a group; k limbs have ceil(k / size) groups.
+            conversion: as of convert, for each group.
             out: a Poly of S with the result's batch shape to write into.
 
-        Raises:
-            RingMismatch, BadRoot: as convert(). ParameterError: size < 1, or a modulus above 2**64.
+        Returns a value of batch shape (*batch, ceil(k / size)), in this value's domain if S has it, else in
+        coefficients.
 
-        Cost: inverse transforms of all limbs, once, and a transform for each limb of a digit that is new.
+        Raises:
+            RingMismatch, BadRoot: as convert. ParameterError: size < 1, or a modulus above 2**64.
+            OutputError: `out` cannot take the result.
+
+        Cost: for each digit as of convert from its group. An evaluated value takes the inverse transforms of
+        its limbs once, and for each digit transforms of the limbs of S that are not of its group.
         Source: Han, Ki 2019/688.
 
         >>> import polygpu as pg
@@ -672,7 +981,7 @@ class Poly:
     def _moved(
         self, verb: Callable[..., tuple[Array, Domain]], S: Ring, *options: Any, out: Poly | None
     ) -> Poly:
-        """What a verb of ops/rns.py gives, as a value of S."""
+        """The result of a function of ops/rns.py, as a value of S."""
         S = checked_ring(self._ring, S, "S")
         memory = None if out is None else memory_of(S, out)
         data, domain = verb(self._ring, self._data, self._domain, S, *options, out=memory)
@@ -681,19 +990,38 @@ class Poly:
     # ---- integers ----
 
     def to_bigints(self, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
-        """Coefficients as Python ints, an object array (*batch, n): in [0, Q), or centred, in [-Q/2, Q/2).
+        """The coefficients as Python ints.
 
-        Cost: about 10 ns a coefficient and limb, and 0.1 us for each int.
+        Args:
+            centered: whether they are in [-Q/2, Q/2) instead of [0, Q).
+
+        Returns an object array (*batch, n) in host memory, coefficient of X^0 first.
+
+        Raises:
+            OutOfHostMemory: it does not fit.
+
+        Cost: on a core about 10 ns a coefficient and limb, and 0.1 us for each int; an inverse transform of
+        evaluated values.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, [17, 97])([-1, 2]).to_bigints().tolist()  # Q = 1649
+        [1648, 2, 0, 0]
         """
         return integers.big_integers(self._ring.basis, self.intt()._data, centered)
 
     def to_int64(self, centered: bool = True) -> Array:
-        """Coefficients as int64 (*batch, n), on the value's device: in [-Q/2, Q/2), or in [0, Q).
+        """The coefficients as machine integers.
+
+        Args:
+            centered: whether they are in [-Q/2, Q/2), as by default, instead of [0, Q).
+
+        Returns an int64 array (*batch, n) on the value's device.
 
         Raises:
-            ParameterError: one is outside [-2**63, 2**63).
+            ParameterError: a coefficient is outside [-2**63, 2**63).
 
-        Cost: on a core about 0.5 ns a coefficient and limb; waits for a GPU.
+        Cost: on a core about 0.5 ns a coefficient and limb; it waits for a GPU. An inverse transform of
+        evaluated values. Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
         >>> Ring(2, [17, 97])([-3, 4]).to_int64()
@@ -702,12 +1030,20 @@ class Poly:
         return integers.machine_integers(self._ring.basis, self.intt()._data, centered)
 
     def to_float64(self, centered: bool = True) -> Array:
-        """Coefficients as doubles (*batch, n), on the value's device: in [-Q/2, Q/2), or in [0, Q).
+        """The coefficients as doubles, each the double nearest to the integer, halves to even.
 
-        Each is the double nearest to the integer, halves to even. Integers that no finite double is near to
-        are infinite, which takes Q > 2**1023.
+        Integers beyond the largest double become infinite, which takes Q > 2**1023.
 
-        Cost: on a core about 10 ns a coefficient and limb.
+        Args:
+            centered: whether they are in [-Q/2, Q/2), as by default, instead of [0, Q).
+
+        Returns a float64 array (*batch, n) on the value's device.
+
+        Raises:
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: on a core about 10 ns a coefficient and limb; an inverse transform of evaluated values.
+        Source: docs/math.md, "Integers".
 
         >>> from polygpu import Ring
         >>> Ring(2, [2**61 - 1, 2**64])([-(2**53) - 1, 4]).to_float64()
@@ -716,19 +1052,36 @@ class Poly:
         return integers.doubles(self._ring.basis, self.intt()._data, centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
-        """`data` as Python ints, an object array (*batch, limbs, n).
+        """The residues of `data` as Python ints, in this value's domain.
 
-        Of one modulus above 2**64 (*batch, n): the numbers, not their words.
+        Returns an object array (*batch, limbs, n) in host memory. For one modulus above 2**64 it is
+        (*batch, n), of whole residues instead of their words.
+
+        Raises:
+            OutOfHostMemory: it does not fit.
+
+        Cost: on a core 20 ns a residue.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, [17, 97])([-1, 2]).to_residue_ints().tolist()
+        [[16, 2, 0, 0], [96, 2, 0, 0]]
         """
         return integers.residue_ints(self._ring.basis, self._data)
 
     def norm(self, p: float = 2) -> Any:
-        """Norm of the centred coefficients, a batch element: p = 1 or inf exact ints, p = 2 a float.
+        """The norm of each polynomial's centred coefficients.
 
-        The 2-norm is the double nearest to the root of the exact sum.
+        Args:
+            p: 2 for the root of the sum of squares, 1 for the sum of sizes, inf for the largest size.
 
-        Returns one number for a single polynomial, else an array of the batch shape. Raises
-        ParameterError where a 2-norm exceeds what a float holds.
+        Returns one number for a single polynomial, else an array of the batch shape. For p = 1 and inf they
+        are exact ints; for p = 2 doubles, each the nearest to the exact norm.
+
+        Raises:
+            ParameterError: p is another number, or a 2-norm is larger than any float.
+
+        Cost: one pass, on a core 3 to 20 ns a coefficient and limb; it waits for a GPU. An inverse transform
+        of evaluated values.
 
         >>> from polygpu import Ring
         >>> R = Ring(4, 17)
@@ -740,7 +1093,23 @@ class Poly:
     # ---- exchange ----
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The residues, as NumPy wants them; a value on a GPU raises: copy it with poly.cpu()."""
+        """The residues (*batch, rows, n) as an array of NumPy: numpy.asarray(poly).
+
+        Args:
+            dtype: of the array; another than the ring's takes a copy.
+            copy: True for a copy always, False for none, None where it is needed.
+
+        Raises:
+            TypeError: the value is on a GPU; poly.cpu() copies it.
+            ValueError: copy=False, and another dtype.
+
+        Cost: nothing, or a copy.
+
+        >>> import numpy as np
+        >>> from polygpu import Ring
+        >>> np.asarray(Ring(4, 17)([1, -1])).tolist()
+        [[1, 16, 0, 0]]
+        """
         if not isinstance(self._data, np.ndarray):
             raise TypeError(f"the value is on {self.device}; poly.cpu() copies it to the host")
         if dtype is not None and np.dtype(dtype) != self._data.dtype:
@@ -750,16 +1119,36 @@ class Poly:
         return self._data.copy() if copy else self._data
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The residues as a DLPack capsule, without a copy."""
+        """The residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
+
+        torch.from_dlpack(poly) is a tensor of uint32 or uint64, on which PyTorch computes little; where every
+        modulus is below 2^63, its view(torch.int64) has the same numbers. JAX cuts 64 bits to 32 unless
+        jax_enable_x64 is on: polygpu.interop.to_jax raises instead.
+
+        Args:
+            options: those of the array's own __dlpack__, whose errors are raised.
+
+        Cost: nothing is copied unless the options ask for it.
+
+        >>> import numpy as np
+        >>> from polygpu import Ring
+        >>> np.from_dlpack(Ring(4, 17)([1, -1]).cpu()).tolist()
+        [[1, 16, 0, 0]]
+        """
         return self._data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's device of the residues."""
+        """DLPack's type and number of the device that holds the residues, such as (1, 0) for the host.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, 17)([1]).cpu().__dlpack_device__()
+        (1, 0)
+        """
         return self._data.__dlpack_device__()
 
 
 def memory_of(ring: Ring, out: Poly) -> Array:
-    """The array of `out`, where it is a Poly of the ring."""
+    """The array of `out`; OutputError where it is no Poly of the ring."""
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
@@ -770,9 +1159,11 @@ def memory_of(ring: Ring, out: Poly) -> Array:
 
 
 def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
-    """The ring without its last k limbs."""
+    """The ring without its last k limbs, k at least `least`; ParameterError where none would be left."""
     count, limbs = integer(k, name), len(ring.moduli)
     if not least <= count < limbs:
+        if limbs <= least:
+            raise ParameterError(f"{name}: {shown(count)} of the one limb; a ring keeps one limb at least")
         raise ParameterError(
             f"{name}: {shown(count)} must be from {least} to {limbs - 1}: one limb at least stays"
         )
@@ -780,8 +1171,8 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """On the device of the original where it answers, else, with a warning, on the host."""
-    with debug():  # a pickle may come from anywhere: its residues are looked at
+    """The value of a pickle, on the original's device; on the host, with a warning, if that is not there."""
+    with debug():  # a pickle may come from anywhere: its residues are checked
         value = ring.from_residues(data, domain)
     if device is None:
         return value
@@ -793,7 +1184,10 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 
 
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
-    """An operator's method; foreign types give their own a chance, arrays are refused by name."""
+    """The method's result for a Poly or int; NotImplemented for types with operators of their own.
+
+    Arrays, lists and inexact numbers raise.
+    """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
     _refuse_array(other, (list, tuple))
@@ -817,7 +1211,7 @@ def _negated_plus(a: Poly, x: int) -> Poly:
 
 
 def _way_between(first: Ring, second: Ring) -> str:
-    """Which verb brings an operand into the other's ring, for a message."""
+    """For a message: the method that brings one operand into the other's ring."""
     p, q = set(first.moduli), set(second.moduli)
     if (first.n, first.kind) != (second.n, second.kind):
         return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
@@ -840,7 +1234,7 @@ def check_one_device(a: Poly, b: Poly) -> None:
 
 
 def checked_poly(x: object, name: str) -> Poly:
-    """The value itself, where it is a Poly."""
+    """The value itself; RingMismatch where it is no Poly."""
     if not isinstance(x, Poly):
         raise RingMismatch(f"{name}: {type(x).__name__}, must be a Poly; ring(x) makes one of integers")
     return x

@@ -1,4 +1,4 @@
-"""Named rings: those of standards, and of the fields of proof systems."""
+"""Named rings: those of lattice standards, and those over the fields of proof systems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = {
 }
 
 
-_ALIASES = {  # names before the standards, and others in use
+_ALIASES = {  # names from before standardisation, and other names in use: messages suggest the preset
     "kyber": "ml-kem",
     "crystals-kyber": "ml-kem",
     "fips-203": "ml-kem",
@@ -39,10 +39,13 @@ _ALIASES = {  # names before the standards, and others in use
 
 
 def parameters(name: object, n: int | None) -> dict[str, Any]:
-    """What Ring takes for a preset: degree, moduli, and for fields the kind and the root.
+    """The arguments of Ring for a preset: degree and moduli, and for fields the kind and the root too.
 
     Raises:
-        ParameterError: no such preset, or a degree that is not its own.
+        ParameterError: no such preset, or a degree other than the standard's.
+
+    >>> parameters("ml-kem", None)
+    {'n': 256, 'moduli': 3329}
     """
     if not isinstance(name, str) or name not in {**_SCHEMES, **_FIELDS}:
         raise ParameterError(
@@ -58,14 +61,14 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
 
 
 def _closest(name: object) -> str:
-    """The preset that a wrong name comes closest to, for a message."""
+    """The end of a message: the preset that a wrong name comes closest to; nothing where none is close."""
     if not isinstance(name, str):
         return ""
     from difflib import get_close_matches  # here: the import of polygpu is to be light
 
     given = "-".join(name.lower().replace("_", "-").split())
     known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
-    stem = given[:64].rstrip("0123456789").rstrip("-")  # of "kyber768": its parameter sets share one ring
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768": all parameter sets have one ring
     near = get_close_matches(given[:64], known, 1, 0.85)
     near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
     return f"; did you mean {known[near[0]]!r}?" if near else ""

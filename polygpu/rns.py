@@ -1,7 +1,8 @@
-"""Residue number systems: what concerns two values, or a scaled one, over several bases of moduli.
+"""Residue number systems: joining two values, scaling one by t / D, and the gadget of Poly.digits.
 
-A value modulo Q = q_0 ... q_(k-1) is held as its residues, the limbs. ring[:k] and ring.join(other) make
-rings of other limbs; poly.restrict, convert, mod_up, mod_down, rescale and digits take values to them.
+A value modulo Q = q_0 ... q_(k-1) is held as its residues modulo each q_i, the limbs. ring[:k] and
+ring.join(other) make rings of other limbs. Poly's methods restrict, convert, mod_up, mod_down, rescale and
+digits take values to such rings.
 """
 
 from __future__ import annotations
@@ -18,24 +19,30 @@ __all__ = ["gadget", "join", "scale"]
 
 
 def join(a: Poly, b: Poly) -> Poly:
-    """The value modulo the moduli of both, whose residues a and b hold: a.restrict undoes it.
+    """The value modulo the moduli of both operands that is a modulo a's moduli, and b modulo b's.
+
+    By the Chinese remainder theorem there is one. restrict undoes it.
 
     Args:
         a: a value of one ring.
         b: a value of another, of the same degree and kind, with moduli coprime to a's; batch axes broadcast.
 
-    Returns a value of a.ring.join(b.ring), in the operands' domain; of mixed domains evaluated where that
-    ring has an evaluation domain.
+    Returns a value of a.ring.join(b.ring): in "eval" if an operand is evaluated and that ring has an
+    evaluation domain, else in coefficients.
 
     Raises:
-        RingMismatch, ParameterError, BadRoot: as Ring.join. DeviceError: two devices.
+        RingMismatch: rings of another degree or kind, or an operand that is no Poly.
+        ParameterError: moduli with a common factor or above 2**64, or batch axes that do not broadcast.
+        BadRoot: as Ring.join. DeviceError: operands on two devices.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-    Cost: a copy; transforms of operands in another domain.
+    Cost: a copy; a transform of an operand in the other domain.
 
     >>> import polygpu as pg
     >>> R, S = pg.Ring(4, 17), pg.Ring(4, 97)
-    >>> pg.rns.join(R([3]), S([3])).to_bigints().tolist()
-    [3, 0, 0, 0]
+    >>> c = pg.rns.join(R([3]), S([20]))  # 20 is 3 modulo 17
+    >>> c.to_bigints().tolist(), c.restrict(S) == S([20])
+    ([20, 0, 0, 0], True)
     """
     a, b = checked_poly(a, "a"), checked_poly(b, "b")
     for poly in (a, b):
@@ -46,26 +53,29 @@ def join(a: Poly, b: Poly) -> Poly:
 
 
 def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
-    """floor((2 t x + D) / (2 D)) modulo S, of the centred value x of a: t x / D, rounded to the nearest.
+    """t x / D rounded to the nearest, modulo S, where x is the centred value of a.
 
-    BFV decrypts with D = Q, S the plaintext's ring, and multiplies with D = Q, of a product held modulo Q and
-    auxiliary primes.
+    Exactly, it is floor((2 t x + D) / (2 D)). BFV takes it twice: it decrypts with D = Q and S the ring of
+    plaintexts, and it multiplies with D = Q a product that is held modulo Q and auxiliary primes.
 
     Args:
-        a: a value modulo Q.
+        a: a value in a ring of k limbs.
         t: any int; t x is not reduced before the division.
         S: a ring of the same degree and kind, of any moduli up to 2**64.
-        divisor: the ring of the moduli whose product is D, among a's; all of them by default.
+        divisor: a ring of some of a's moduli, whose product is D; by default all of them.
         out: a Poly of S with a's batch shape to write into.
 
-    Returns a's domain where S has it, else coefficients.
+    Returns a value in a's domain if S has it, else in coefficients.
 
     Raises:
-        RingMismatch: another degree or kind, or a divisor that a has not. ParameterError: a modulus above
-            2**64.
+        RingMismatch: S or divisor is of another degree or kind, or divisor has a modulus that a has not.
+        ParameterError: a modulus above 2**64. NotAnInteger: t is no int.
+        BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
 
-    Cost: inverse transforms of all limbs, k + 3 products for each coefficient and limb of S, transforms of S.
-    Source: Halevi, Polyakov, Shoup 2018/117, sections 2.2 to 2.4, made exact; docs/math.md.
+    Cost: k + 3 products for each coefficient and limb of S. An evaluated value takes inverse transforms of
+    its k limbs, and transforms of those of S.
+    Source: Halevi, Polyakov, Shoup 2018/117, sections 2.2 to 2.4, made exact; docs/math.md, "Conversion
+    between bases".
 
     >>> import polygpu as pg
     >>> R, S = pg.Ring(4, [97, 193]), pg.Ring(4, 17)
@@ -76,18 +86,26 @@ def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | Non
 
 
 def gadget(R: Ring, size: int) -> tuple[int, ...]:
-    """g_j in [0, Q), 1 modulo the limbs of digit j and 0 modulo the others: sum digit_j g_j is the value.
+    """The factors g_j by which digits give the value back: it is the sum of digit_j g_j modulo Q.
+
+    g_j is 1 modulo the limbs of digit j and 0 modulo the others.
 
     Args:
-        R: the ring of the values that Poly.digits takes apart.
-        size: limbs of a digit; ceil(k / size) digits.
+        R: the ring of the values that Poly.digits decomposes.
+        size: limbs of a digit, as of Poly.digits.
+
+    Returns one int in [0, Q) for each of the ceil(k / size) digits of k limbs.
 
     Raises:
-        ParameterError: size < 1, or a modulus above 2**64.
+        ParameterError: R is no Ring, size < 1, or a modulus is above 2**64.
+
+    Cost: an inverse modulo the product of each group, in Python ints.
+    Source: Han, Ki 2019/688.
 
     >>> import polygpu as pg
-    >>> pg.rns.gadget(pg.Ring(4, [17, 97, 193]), 2)
-    (112133, 206125)
+    >>> g = pg.rns.gadget(pg.Ring(4, [17, 97, 193]), 2)
+    >>> g, [x % 17 for x in g], [x % 193 for x in g]
+    ((112133, 206125), [1, 0], [0, 1])
     """
     if not isinstance(R, Ring):
         raise ParameterError(f"R: {shown(R)}, must be a Ring")

@@ -1,6 +1,7 @@
-"""Hypothesis strategies and oracles: for polygpu's own tests and for yours.
+"""Hypothesis strategies and an oracle for products: for polygpu's own tests and for yours.
 
-Needs Hypothesis: pip install "polygpu[test]".
+Needs Hypothesis: pip install "polygpu[test]". A strategy draws rings, coefficients or values. Hypothesis runs
+a test on many of them, and makes a failing example as small as it can.
 
 >>> from hypothesis import given
 >>> from polygpu.testing import polys, rings
@@ -9,7 +10,8 @@ Needs Hypothesis: pip install "polygpu[test]".
 ...     assert a + -a == 0
 >>> test_negation()
 
-Of values between bases of moduli, rings that can be joined and coefficients where divisions turn:
+For conversions between bases of moduli there are rings that can be joined (chains), and coefficients near the
+points where a division's result changes (edge_coefficients):
 
 >>> from polygpu.testing import chains, edge_coefficients
 >>> from hypothesis.strategies import data
@@ -39,14 +41,25 @@ from .exact.primes import ntt_primes
 from .poly import Poly
 from .ring import Ring
 
-# Where an implementation changes its word or its lazy range, in bits of the modulus.
+# Bits of the moduli at which an implementation changes its word or its lazy range.
 WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
 def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Kind) -> list[int]:
-    """The product of n and n integer coefficients mod X^n ± 1 and a modulus, in Python ints alone.
+    """The product of two polynomials modulo X^n ± 1 and a modulus: an oracle in Python ints alone.
 
-    One product of big integers; operands are reduced first. Shares nothing with the transforms.
+    It shares nothing with the transforms.
+
+    Args:
+        a: n integers of any size and sign, the coefficient of X^0 first.
+        b: as a.
+        modulus: any int of at least 2.
+        kind: "negacyclic" for X^n + 1, "cyclic" for X^n - 1.
+
+    Returns n ints in [0, modulus).
+
+    Cost: one product of two big integers (Kronecker substitution), each of n numbers of 2 log2(modulus) +
+    log2(n) bits.
 
     >>> multiply_integers([1, 2], [3, 4], 100, "negacyclic")
     [95, 10]
@@ -56,19 +69,46 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
 
 
 def kinds() -> st.SearchStrategy[Kind]:
-    """ "negacyclic" or "cyclic"."""
+    """ "negacyclic" or "cyclic".
+
+    >>> from hypothesis import find
+    >>> find(kinds(), lambda kind: kind != "negacyclic")
+    'cyclic'
+    """
     return st.sampled_from(("negacyclic", "cyclic"))
 
 
 def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
-    """From 1 to max_degree, of any parity; half of them powers of two."""
+    """Degrees from 1 to max_degree, half of them powers of two.
+
+    Args:
+        max_degree: the largest degree, 4096 by default.
+
+    >>> from hypothesis import find
+    >>> find(degrees(64), lambda n: n > 1 and n % 2 == 1)
+    3
+    """
     powers = st.integers(0, max_degree.bit_length() - 1).map(lambda e: 1 << e)
     return st.one_of(powers, st.integers(1, max_degree))
 
 
 @st.composite
 def friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int = 5) -> list[int]:
-    """Primes with a full transform of the power-of-two degree n, near the limits of the words."""
+    """Primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
+
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        n: degree, a power of two.
+        kind: "negacyclic" or "cyclic".
+        max_limbs: from 1 to so many different primes.
+
+    Draws a list of primes of one size, in any order.
+
+    >>> from hypothesis import find
+    >>> q, p = find(friendly_moduli(64, "negacyclic"), lambda moduli: len(moduli) == 2)
+    >>> q % 128, p % 128, q.bit_length() == p.bit_length()
+    (1, 1, True)
+    """
     least = (2 * n if kind == "negacyclic" else n).bit_length() + 4
     bits = draw(st.sampled_from([b for b in WORD_LIMITS if b >= least]))
     count = draw(st.integers(1, max_limbs))
@@ -82,7 +122,18 @@ def friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int = 5) -> 
 
 
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
-    """One modulus from 2 to 2**max_bits, or up to max_limbs coprime ones of at most 64 bits."""
+    """Moduli of any kind: one from 2 to 2**max_bits, or several coprime ones of at most 2**64.
+
+    Args:
+        max_bits: of a single modulus, 200 by default.
+        max_limbs: the largest number of moduli.
+
+    Draws a list of ints.
+
+    >>> from hypothesis import find
+    >>> find(moduli(), lambda q: len(q) == 1 and q[0] > 2**64)[0] > 2**64
+    True
+    """
     near_limits = st.sampled_from(WORD_LIMITS).flatmap(lambda b: st.integers((1 << b) - 64, (1 << b) + 64))
     words = st.one_of(
         st.integers(2, 1 << 16), near_limits.map(lambda q: min(q, 1 << 64)), st.integers(2, 1 << 64)
@@ -94,7 +145,7 @@ def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[in
 
 
 def _coprime(values: list[int]) -> list[int]:
-    """Those of the values that are coprime to all before them."""
+    """The values that are coprime to all values kept before them."""
     kept: list[int] = []
     for q in values:
         if all(gcd(q, p) == 1 for p in kept):
@@ -106,7 +157,19 @@ def _coprime(values: list[int]) -> list[int]:
 def rings(
     draw: st.DrawFn, max_degree: int = 4096, transform: bool | None = None, max_bits: int = 200
 ) -> Ring:
-    """Rings of both kinds; transform: True draws only those with a complete transform, None any."""
+    """Rings of both kinds, of any degree and moduli.
+
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        max_degree: the largest degree.
+        transform: True draws only rings with a complete transform, False takes degrees and moduli of any
+            kind, None mixes both.
+        max_bits: of a single modulus without a transform.
+
+    >>> from hypothesis import find
+    >>> find(rings(max_degree=64, transform=True), lambda ring: ring.n == 4).leaf_size
+    1
+    """
     kind = draw(kinds())
     friendly = transform if transform is not None else draw(st.booleans())
     if friendly:
@@ -119,11 +182,18 @@ def rings(
 def chains(
     draw: st.DrawFn, max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
 ) -> tuple[Ring, Ring]:
-    """Two rings Q and P that can be joined: the limbs of an RNS value, and others.
+    """Two rings Q and P that can be joined: the limbs of an RNS value, and special or auxiliary limbs.
 
-    Limbs have 2 to 64 bits, each a size of its own, in any order; Q has 1 to max_limbs of them, P half as
-    many at most. transform: True draws only chains with a complete transform, False coprime moduli of any
-    kind, None both, and transforms that stop early at some limbs or all.
+    Limbs have 2 to 64 bits, each a size of its own, in any order.
+
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        max_degree: the largest degree.
+        max_limbs: Q has from 1 to so many limbs, P at most half as many (at least 1).
+        transform: True draws only rings with a complete transform, False coprime moduli of any kind. None
+            mixes both with incomplete transforms, whose primes may have roots of different orders.
+
+    Draws a pair of rings (Q, P).
 
     >>> from hypothesis import given
     >>> @given(chains(transform=True))
@@ -153,13 +223,16 @@ def chains(
 
 
 def _coprime_near(start: int, others: Iterable[int]) -> int:
-    """The first number from start on, downwards and then upwards, that is coprime to the others."""
+    """The first number coprime to the others: from start down to 2, then from start up."""
     product = prod(others)
     return next(q for q in chain(range(start, 1, -1), count(start)) if gcd(q, product) == 1)
 
 
 def _friendly_prime(n: int, bits: int, kind: Kind, others: Sequence[int]) -> int:
-    """The largest prime of this size with a full transform, not among the others; else of the next size."""
+    """The largest prime of `bits` bits with a complete transform that is not among the others.
+
+    Where there is none, one of the least larger size that has one.
+    """
     while True:
         try:
             return ntt_primes(n, bits, 1, kind, exclude=others)[0]
@@ -169,7 +242,19 @@ def _friendly_prime(n: int, bits: int, kind: Kind, others: Sequence[int]) -> int
 
 @st.composite
 def coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
-    """n integers in [0, Q): uniform, extreme (0, 1, Q-1, the middle), all Q-1, or a few."""
+    """n integers in [0, Q), the coefficients of a polynomial: ordinary ones and worst cases.
+
+    They are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all are Q - 1; or all but at most four are 0.
+
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        ring: the ring of the polynomial.
+
+    >>> from hypothesis import find
+    >>> from polygpu import Ring
+    >>> find(coefficients(Ring(4, 17)), lambda x: sum(x) == 64)
+    [16, 16, 16, 16]
+    """
     n, modulus = ring.n, ring.modulus
     style = draw(st.sampled_from(("uniform", "extreme", "largest", "sparse")))
     source = random.Random(draw(st.integers(0, 2**32)))
@@ -189,10 +274,16 @@ def coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
 
 @st.composite
 def edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int = 1) -> list[int]:
-    """n integers in [0, Q) where divisions and conversions turn: in one way, or in all of them mixed.
+    """n integers in [0, Q) near the points where divisions, roundings and conversions change their result.
 
-    Next to multiples of Q/2, of divisor/2 and of half of Q/q, q a modulus; and integers whose residues are
-    next to 0, q/2 and q in all limbs. Next to means up to 2 away.
+    The points are the multiples of Q/2, of divisor/2 and of half of Q/q for a modulus q, and the integers
+    whose residue is 0, q/2 or q - 1 modulo each q. The drawn integers are up to 2 away from points of one of
+    these kinds, or of all kinds mixed.
+
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        ring: the ring of the polynomial.
+        divisor: an int by which the test divides, such as the product of special moduli; 1 for none.
 
     >>> from hypothesis import given
     >>> from polygpu import Ring
@@ -226,9 +317,19 @@ def polys(
     domain: Any = None,
     values: st.SearchStrategy[list[int]] | None = None,
 ) -> Poly:
-    """Elements of a ring; batch None draws a small batch shape, odd sizes and empty ones included.
+    """Elements of a ring.
 
-    values: n integers of one polynomial, coefficients(ring) by default.
+    Args:
+        draw: passed by Hypothesis; leave it out.
+        ring: the ring.
+        batch: batch shape; None draws a small one, with odd sizes and empty axes among them.
+        domain: "coef" or "eval"; None draws one that the ring has.
+        values: a strategy for the n coefficients of one polynomial, coefficients(ring) by default.
+
+    >>> from hypothesis import find
+    >>> from polygpu import Ring
+    >>> find(polys(Ring(4, 17), batch=(), domain="eval"), lambda a: a != 0).domain
+    'eval'
     """
     shape = draw(st.sampled_from([(), (1,), (3,), (2, 1), (0,)])) if batch is None else batch
     rows = [draw(coefficients(ring) if values is None else values) for _ in range(prod(shape))]

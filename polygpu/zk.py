@@ -1,8 +1,8 @@
-"""What proof systems do with polynomials over a field: cosets, low-degree extensions, entrywise products.
+"""Operations of proof systems on polynomials over a field: cosets, low-degree extensions, entrywise products.
 
-Values are taken at the points of a ring's transform, in its bit-reversed order. For cyclic rings these are
-the powers of omega, a subgroup H of the field; a coset is shift * H. A ring of several limbs does all of it
-modulo each prime. Values are computed on where they are.
+A polynomial is evaluated at the points of a ring's transform, in its bit-reversed order. For cyclic rings the
+points are the powers of omega, a subgroup H of the field; a coset is shift * H. In a ring of several limbs
+every operation acts modulo each prime. Results are on the device of the operands.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
     """x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
 
     Args:
-        ring: whose moduli; any.
+        ring: the ring whose moduli are used; any ring.
         x: integers of any size and sign, one or an array of any shape.
-        count: how many powers, from 0 on.
+        count: how many powers; at least 0.
 
     Returns:
         Residues (*x.shape, rows, count) of the ring's dtype. With count = n, ring.from_residues makes
         polynomials of them.
 
     Raises:
-        ParameterError: no int, or a count below 0.
+        ParameterError: ring is no Ring, or a count below 0. NotAnInteger: x or count is no int.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-    Cost: count products, in log2 count calls.
+    Cost: count products for each x and limb, in log2 count calls of a backend.
 
     >>> powers(Ring(4, [17, 97]), 3, 5).tolist()
     [[1, 3, 9, 10, 13], [1, 3, 9, 27, 81]]
@@ -54,19 +55,24 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
 
 
 def hadamard(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
-    """The entrywise product of two vectors of coefficients, c_j = a_j b_j, also known as Hadamard's.
+    """The entrywise (Hadamard) product of two vectors of coefficients: c_j = a_j b_j.
 
-    Not the product of the polynomials, which is a * b. Evaluated operands are brought to coefficients.
+    It is not the product of the polynomials, which is a * b.
 
     Args:
-        a: values of any ring.
+        a: values of any ring; evaluated ones are brought to coefficients.
         b: of a's ring and device; batch axes broadcast.
         out: as of Poly.mul.
 
-    Raises:
-        RingMismatch, DeviceError, OutputError: as of Poly.mul; also an operand that is no Poly.
+    Returns:
+        A value in coefficients.
 
-    Cost: one pass.
+    Raises:
+        RingMismatch: operands of different rings, or an operand that is no Poly.
+        ParameterError: batch axes that do not broadcast.
+        DeviceError: operands on two devices. OutputError: `out` cannot take the result.
+
+    Cost: one pass; inverse transforms of evaluated operands.
 
     >>> R = Ring(4, 17)
     >>> hadamard(R([1, 2, 3, 4]), R([5, 6, 7, 8])).to_bigints().tolist()
@@ -83,18 +89,19 @@ def pad(a: Poly, n: int | Ring) -> Poly:
 
     Args:
         a: a value; an evaluated one is brought to coefficients.
-        n: the degree of the larger ring, which has a's moduli, kind and rule for roots; or that ring itself,
-            of any kind and roots, with a's moduli.
+        n: the degree of the larger ring, which then has a's moduli, kind and rule for roots. Or that ring
+            itself, of any kind and roots, with a's moduli.
 
     Returns:
-        Coefficients; a itself where its ring is the one asked for.
+        A value in coefficients; a itself where its ring is the one asked for.
 
     Raises:
         ParameterError: a smaller degree.
         RingMismatch: a ring of other moduli.
-        BadRoot: a's ring has roots that were given, which serve its degree alone; give the larger ring.
+        BadRoot: n is a degree, and the roots of a's ring were given: they do not serve another degree. Give
+            the larger ring.
 
-    Cost: a copy.
+    Cost: a copy; an inverse transform of an evaluated value.
 
     >>> pad(Ring(2, 17)([1, 2]), 4).to_bigints().tolist()
     [1, 2, 0, 0]
@@ -116,7 +123,7 @@ def pad(a: Poly, n: int | Ring) -> Poly:
 
 @lru_cache(maxsize=64)
 def _of_degree(ring: Ring, n: int) -> Ring:
-    """The ring of the same moduli, kind and rule for roots."""
+    """The ring of degree n with the same moduli, kind and rule for roots; BadRoot where roots were given."""
     if n == ring.n:
         return ring
     if not isinstance(ring._root, str):
@@ -132,17 +139,17 @@ def coset_ntt(a: Poly, shift: int) -> Poly:
 
     Args:
         a: the polynomial; an evaluated value is brought to coefficients.
-        shift: an int of any size and sign that is a unit modulo each limb.
+        shift: an int of any size and sign that is not 0 modulo any limb.
 
     Returns:
-        Of a's ring in "eval": entry k is a(shift omega^br(k)) (cyclic) or a(shift psi^(2 br(k) + 1))
+        A value of a's ring in "eval": entry k is a(shift omega^br(k)) (cyclic) or a(shift psi^(2 br(k) + 1))
         (negacyclic).
 
     Raises:
-        ParameterError: shift is no unit.
+        ParameterError: shift is 0 modulo a limb.
         NotNTTFriendly: the ring has no complete transform.
 
-    Cost: a transform, a pass and n products for the powers of shift.
+    Cost: one pass that multiplies coefficient j by shift^j, two products each, and a transform.
 
     >>> R = Ring(4, 17, kind="cyclic")
     >>> a = R([1, 2, 3])
@@ -159,15 +166,16 @@ def coset_intt(values: Poly, shift: int) -> Poly:
 
     Args:
         values: of a ring with a complete transform, in "eval" as coset_ntt returns it.
-        shift: as there.
+        shift: as of coset_ntt.
 
     Returns:
-        Coefficients.
+        A value in coefficients.
 
     Raises:
-        ParameterError, NotNTTFriendly: as coset_ntt.
+        ParameterError: shift is 0 modulo a limb.
+        NotNTTFriendly: the ring has no complete transform.
 
-    Cost: as coset_ntt.
+    Cost: an inverse transform, and a pass of two products a coefficient.
 
     >>> a = Ring(4, 17, kind="cyclic")([1, 2, 3])
     >>> coset_intt(coset_ntt(a, 3), 3) == a
@@ -183,22 +191,24 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
     """Values of a polynomial of degree below n at factor * n points: a Reed-Solomon code word.
 
     Args:
-        a: the polynomial; evaluated values (at H, say) are brought to coefficients.
+        a: the polynomial; an evaluated value, such as a's values on H, is brought to coefficients.
         factor: a power of two, the inverse of the code's rate.
-        shift: the values are taken on shift times the points of the larger ring; a generator of the field's
-            group makes them disjoint from H.
+        shift: the values are taken at shift times the points of the larger ring. A generator of the field's
+            multiplicative group makes these points disjoint from H.
 
     Returns:
-        Of the ring of degree factor * n with a's moduli, kind and rule for roots, in "eval": entry k is
-        a(shift omega^br(k)), omega of order factor * n. With root="generator", omega^factor is the root of
-        a's ring, and for shift = 1 the first n entries are a's own values.
+        A value in "eval" of the ring of degree factor * n with a's moduli, kind and rule for roots. In a
+        cyclic ring entry k is a(shift omega^br(k)), omega of order factor * n. With root="generator",
+        omega^factor is the root of a's ring, and for shift = 1 the first n entries are a's own values.
 
     Raises:
-        ParameterError: factor is no power of two; shift is no unit.
-        NotNTTFriendly: no transform of factor * n points.
-        BadRoot: as pad; coset_ntt(pad(a, larger_ring), shift) takes roots of your choice.
+        ParameterError: factor is no power of two; shift is 0 modulo a limb.
+        NotNTTFriendly: there is no complete transform of factor * n points.
+        BadRoot: the roots of a's ring were given; coset_ntt(pad(a, larger_ring), shift) takes a ring with
+            roots of your choice.
 
-    Cost: a transform of factor * n points, a pass and n products. Source: Reed & Solomon 1960.
+    Cost: a transform of factor * n points; for shift other than 1 a pass of two products a coefficient. An
+    inverse transform of n points of an evaluated value. Source: Reed & Solomon 1960.
 
     >>> a = Ring.preset("babybear", 4)([1, 2, 3])
     >>> extended = low_degree_extension(a, 2)
@@ -219,18 +229,20 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
     """The polynomial of degree below n with these values: the inverse of low_degree_extension.
 
     Args:
-        values: of a ring with a complete transform, in "eval": at shift times its points.
+        values: of a ring with a complete transform, in "eval": the values at shift times its points.
         n: degree of the smaller ring, at most that of values.
         shift: as of low_degree_extension.
 
     Returns:
-        Coefficients, of the ring of degree n with the same moduli, kind and rule for roots.
+        A value in coefficients of the ring of degree n with the same moduli, kind and rule for roots.
 
     Raises:
-        ParameterError: no polynomial of degree below n has these values; n is too large; shift is no unit.
-        NotNTTFriendly, BadRoot: as low_degree_extension.
+        ParameterError: no polynomial of degree below n has these values (the message says for which batch
+            element); n is outside its range; shift is 0 modulo a limb.
+        NotNTTFriendly: the ring has no complete transform. BadRoot: its roots were given.
 
-    Cost: a transform of all points; waits for the GPU, to look at the coefficients from n on.
+    Cost: an inverse transform of all points. It waits for a GPU, to see whether the coefficients from n on
+    are 0.
 
     >>> a = Ring.preset("babybear", 4)([1, 2, 3])
     >>> interpolate(low_degree_extension(a, 4, shift=31), 4, shift=31) == a
@@ -252,12 +264,12 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
 
 
 def _scaled(a: Poly, unit: int) -> Poly:
-    """a(unit X), of coefficients."""
+    """The coefficients of a(unit X), of those of a."""
     return a if unit == 1 else a._result(points.scale_by_powers(a._ring.basis, a._data, unit), "coef")
 
 
 def _unit(ring: Ring, shift: object) -> int:
-    """The shift modulo Q, where it is a unit."""
+    """The shift modulo Q; ParameterError where it has no inverse."""
     x = integer(shift, "shift") % ring.modulus
     if gcd(x, ring.modulus) != 1:
         q = next(q for q in ring.moduli if gcd(x, q) != 1)

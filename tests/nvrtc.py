@@ -270,7 +270,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
                 values = blank(multiply.PRODUCT, "pass inverse_offset ahead tables")
                 yield multiply.product_launch(rows, passed, (0, 0), card, **values)
     for word in (word for word in words if not word.startswith("Grouped")):
-        for size, base in ((5, 64), (9, 64), (12, 1)):  # parts of a transform, below a node 2^9 and above others
+        for size, base in ((5, 64), (9, 64), (12, 1)):  # parts of a transform
             passes = transform.passes_over(None, 1 << size, base, words[word], card)
             passes = tuple(replace(p, log_blocks=9 + p.log_blocks) for p in passes)
             rows = Rows(1, 1, 0, 9 + size + base.bit_length() - 1, word, 0, NO_TABLES)

@@ -15,6 +15,7 @@ import sys
 import tracemalloc
 import tty
 import warnings
+import zipfile
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -652,6 +653,293 @@ def test_no_memory_is_an_error(multiply, monkeypatch, capsys, text):
     assert call(*arguments(folder / "c.npy")) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"polygpu mul: {text or 'not enough memory'}") and error.count("\n") == 1, error
+
+
+# ---- files of values ----
+
+RNS = pg.Ring(8, [17, 97])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A file of values, and what they are."""
+    values = {
+        "a": RNS.random(3, seed=1),
+        "e": pg.Ring(8, 97).random(seed=2).ntt(),
+        "w": pg.Ring(4, 2**64 + 13).random((2, 1), seed=3),
+        "é\n\x1b[2J": pg.Ring(8, 2**64 - 59).random(seed=4),
+    }
+    file = tmp_path / "x.safetensors"
+    pg.save(file, {**values, "mask": pg.Seeded(RNS, (2, 5), "a secret seed", 7)})
+    return file, {**values, "mask": RNS.random((2, 5), "a secret seed", start=7)}
+
+
+def test_info_of_a_file(saved, capsys):
+    file, values = saved
+    assert call("info", file, "--json") == 0
+    text = capsys.readouterr().out
+    facts = json.loads(text)
+    assert facts["bytes"] == file.stat().st_size and facts["file"] == str(file)
+    by_name = {fact["name"]: fact for fact in facts["values"]}
+    assert list(by_name) == [*list(values)[:4], "mask"]
+    for name, value in values.items():
+        fact, ring = by_name[name], value.ring
+        told = facts["rings"][fact["ring"]]
+        assert (told["n"], told["kind"], told["root"], told["product"]) == (
+            ring.n,
+            ring.kind,
+            "minimal",
+            "auto",
+        )
+        assert [int(q, 0) for q in told["moduli"]] == [*ring.moduli]
+        assert (told["bits"], told["dtype"]) == (ring.modulus.bit_length(), str(ring.dtype))
+        assert fact["shape"] == [*value.shape] and fact["domain"] == value.domain
+        assert fact.get("bytes", fact.get("expanded bytes")) == value.data.nbytes
+    assert len(facts["rings"]) == 4
+    assert by_name["mask"]["seed"] == "str of 13 characters" and by_name["mask"]["start"] == 7
+    assert call("info", file) == 0
+    lines = capsys.readouterr().out
+    assert "secret" not in text + lines
+    assert f"{file}: {file.stat().st_size} bytes, values 5, rings 4\n" in lines
+    assert f"{pg.Ring(8, 97)!r}, Q of 7 bits, uint32\n" in lines
+    assert re.search(r"\na +ring 0, shape \(3,\), coef, 192 bytes\n", lines)
+    assert "seed <str of 13 characters> from 7, 640 bytes when expanded\n" in lines
+    assert "\x1b" not in lines and "'\\xe9\\n\\x1b[2J'" in lines and lines.count("\n") == 1 + 4 + 5
+
+
+def test_info_reads_no_residues(saved, capsys):
+    file, _ = saved
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 255
+    file.write_bytes(content)
+    assert call("info", file) == 0
+
+
+@pytest.mark.parametrize("command", ["info", "convert"])
+def test_damaged_files_are_one_line(saved, capsys, command):
+    file, _ = saved
+    content = file.read_bytes()
+    out = [file.with_name("c.npz")] * (command == "convert")
+    for damaged in (content[:-1], content[:100], b"", b"\xff" * 100, content[:8] + b"[" * (len(content) - 8)):
+        file.write_bytes(damaged)
+        assert call(command, file, *out) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"polygpu {command}: {file}: ") and error.count("\n") == 1, error
+    for other in (file.with_name("absent.safetensors"), file.parent):
+        assert call("info", other) == 2
+        error = capsys.readouterr().err
+        assert str(other) in error and error.count("\n") == 1, error
+    assert names(file.parent) == [file.name]
+
+
+def test_convert_there_and_back(saved, capsys):
+    """Every value through every kind of file, as residues in its domain and as coefficients."""
+    file, values = saved
+    folder = file.parent
+    assert call("convert", file, folder / "all.npz", "--residues") == 0
+    assert call("convert", file, folder / "coefficients.npz") == 0
+    with np.load(folder / "all.npz") as residues, np.load(folder / "coefficients.npz") as coefficients:
+        assert set(residues) == set(coefficients) == set(values)
+        for name, value in values.items():
+            assert residues[name].tolist() == value.data.tolist()
+            found = coefficients[name]
+            if value.ring.basis.wide:
+                assert found.tolist() == value.data.tolist()
+            else:
+                assert found.astype(object).tolist() == value.to_bigints().tolist()
+                assert found.dtype == (np.uint64 if value.ring.modulus > 2**63 else np.int64)
+    for name in ("a", "e", "w"):
+        value, residues = values[name], ["--residues"] * (name != "a")
+        ring = ["--n", value.ring.n, *(part for q in value.ring.moduli for part in ("--q", q))]
+        domain = ["--domain", "eval"] if name == "e" else []
+        assert call("convert", file, folder / "one.npy", "--name", name, *residues) == 0
+        assert call("convert", folder / "one.npy", folder / "one.npz", *ring, *residues, *domain) == 0
+        back = ["convert", folder / "one.npz", folder / "back.safetensors", *ring, *residues, *domain]
+        if name == "e":  # of coefficients that were written
+            back = ["convert", folder / "one.npy", folder / "back.safetensors", *ring, *residues, *domain]
+        assert call(*back) == 0
+        found = pg.load(folder / "back.safetensors")["one"]
+        assert found == value and found.ring == value.ring and found.domain == value.domain
+
+
+def test_convert_says_what_it_wrote(saved, capsys):
+    file, values = saved
+    out = file.with_name("c.npz")
+    assert call("convert", file, out, "--json", "--residues") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["output"] == str(out) and [fact["name"] for fact in facts["values"]] == list(values)
+    assert facts["values"][1]["holds"] == "residues (*batch, rows, n), evaluated"
+    assert facts["values"][0]["shape"] == [3, 2, 8] and facts["values"][0]["dtype"] == "uint32"
+    assert call("convert", file, out, "--name", "e") == 0
+    assert "e: int64 coefficients, shape (8,)\n" in capsys.readouterr().out
+    assert call("convert", file, file.with_name("d.safetensors"), "--name", "mask") == 0
+    assert "mask: uint32 residues, coef, shape (2, 5, 2, 8)\n" in capsys.readouterr().out
+    assert pg.load(file.with_name("d.safetensors")) == {"mask": values["mask"]}
+
+
+def test_convert_of_integers(files, capsys):
+    a, b, folder = files
+    out = folder / "c.safetensors"
+    ring = ["--n", 8, "--q", 97, "--kind", "cyclic"]
+    assert call("convert", folder / "a.npy", out, *ring, "--name", "x") == 0
+    assert pg.load(out) == {"x": pg.Ring(8, 97, kind="cyclic")(a)}
+    with zipfile.ZipFile(folder / "in.npz", "w") as archive:
+        for name, array in {"a": a, "file": b}.items():  # numpy.savez has a parameter of that name
+            with archive.open(f"{name}.npy", "w") as part:
+                np.lib.format.write_array(part, array)
+    assert call("convert", folder / "in.npz", out, *ring) == 0
+    expected = {"a": pg.Ring(8, 97, kind="cyclic")(a), "file": pg.Ring(8, 97, kind="cyclic")(b)}
+    assert pg.load(out) == expected
+    assert call("convert", out, folder / "again.npz") == 0
+    with np.load(folder / "again.npz") as arrays:
+        assert arrays["file"].tolist() == (b % 97).tolist()
+    assert call("convert", folder / "in.npz", folder / "c.npy", *ring, "--name", "file") == 0
+    assert np.load(folder / "c.npy").tolist() == (b % 97).tolist()
+
+
+def test_convert_through_a_pipe(saved, capsys):
+    file, values = saved
+    os.mkfifo(file.with_name("pipe.npy"))
+    os.mkfifo(file.with_name("pipe.npz"))
+    os.mkfifo(file.with_name("pipe.safetensors"))
+    whole = io.BytesIO()
+    np.save(whole, values["a"].data)
+    for name in ("pipe.npy", "pipe.npz"):
+        reader = os.open(file.with_name(name), os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            assert call("convert", file, file.with_name(name), "--name", "a", "--residues") == 0
+            written = everything(reader)
+        finally:
+            os.close(reader)
+        captured = capsys.readouterr()
+        assert captured.out == "" and "a: uint32" in captured.err
+        if name == "pipe.npy":
+            assert written == whole.getvalue()
+        else:
+            assert np.load(io.BytesIO(written))["a"].tolist() == values["a"].data.tolist()
+    assert call("convert", file, file.with_name("pipe.safetensors")) == 2
+    assert "pipe or device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    {
+        "no ending": (["x.safetensors", "c"], ".npy, .npz, .safetensors"),
+        "another ending": (["a.txt", "c.npy"], ".npy, .npz, .safetensors"),
+        "several values": (["x.safetensors", "c.npy"], "--name chooses it"),
+        "no such value": (["x.safetensors", "c.npy", "--name", "b"], "'b' is not in"),
+        "no such array": (["in.npz", "c.npy", "--n", 8, "--q", 17, "--name", "b"], "--name: b is not in"),
+        "a ring for one that has one": (["x.safetensors", "c.npz", "--n", 8, "--q", 17], "--n, --q"),
+        "a kind": (["x.safetensors", "c.npz", "--kind", "cyclic"], "--kind"),
+        "a domain": (["x.safetensors", "c.npz", "--domain", "eval"], "--domain"),
+        "no ring": (["a.npy", "c.npz"], "names no ring"),
+        "no modulus": (["in.npz", "c.npz", "--n", 8], "names no ring"),
+        "evaluated integers": (["a.npy", "c.npz", "--n", 8, "--q", 17, "--domain", "eval"], "--residues"),
+        "no transform": (
+            ["r.npy", "c.npz", "--n", 8, "--q", 18, "--domain", "eval", "--residues"],
+            "not prime",
+        ),
+        "no residues": (["r.npy", "c.npz", "--n", 8, "--q", 7, "--residues"], "is not a residue"),
+        "too long": (["a.npy", "c.npz", "--n", 4, "--q", 7], "8 coefficients"),
+        "an archive as array": (["in.npy", "c.npz", "--n", 8, "--q", 7], "archive"),
+        "an array as archive": (["a.npz", "c.npy", "--n", 8, "--q", 7], "not a whole .npz"),
+        "absent": (["no.npz", "c.npy", "--n", 8, "--q", 7], "no such file"),
+        "no folder": (["a.npy", "no/c.npz", "--n", 8, "--q", 7], "no folder"),
+        "a folder": (["a.npy", "sub.npz", "--n", 8, "--q", 7], "a folder"),
+    }.values(),
+)
+def test_convert_refuses(saved, files, capsys, arguments, reason):
+    file, _ = saved
+    a, _, folder = files
+    assert file.parent == folder
+    np.savez(folder / "in.npz", a=a)
+    np.savez(folder / "in", a=a)
+    (folder / "in.npy").write_bytes((folder / "in.npz").read_bytes())
+    (folder / "a.npz").write_bytes((folder / "a.npy").read_bytes())
+    np.save(folder / "r.npy", np.full((1, 8), 11, np.uint32))
+    (folder / "sub.npz").mkdir()
+    before = names(folder)
+    source, target, *others = arguments
+    assert call("convert", folder / source, folder / target, *others) == 2
+    error = capsys.readouterr().err
+    assert reason in error and error.startswith("polygpu convert: ") and error.count("\n") == 1, error
+    assert names(folder) == before
+
+
+def test_convert_leaves_nothing_where_it_fails(saved, capsys, monkeypatch):
+    file, _ = saved
+    out = file.with_name("c.npz")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for target in (out, file.with_name("c.safetensors")):
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", fail)
+            assert call("convert", file, target) == 2
+        assert f"{target}: not written (No space left on device)" in capsys.readouterr().err
+        assert names(file.parent) == [file.name]
+    name = "n" * (1 << 15)  # more than a zip archive takes
+    pg.save(file, {name: RNS([1])})
+    assert call("convert", file, out) == 2
+    assert "no archive takes the name nnnn" in capsys.readouterr().err and names(file.parent) == [file.name]
+    pg.save(file, {"a\0b": RNS([1]), "a": RNS([2])})
+    assert call("convert", file, out) == 2
+    assert "no archive takes the name 'a\\x00b'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_convert_survives_hostile_archives(tmp_path, capsys, name):
+    archive = tmp_path / "in.npz"
+    with zipfile.ZipFile(archive, "w") as whole:
+        whole.writestr("a.npy", npy(**HOSTILE[name]))
+    tracemalloc.start()
+    try:
+        assert call("convert", archive, tmp_path / "c.npy", "--n", 8, "--q", 17) == 2
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    error = capsys.readouterr().err
+    assert str(archive) in error and error.count("\n") == 1 and len(error) < 400, error
+    assert names(tmp_path) == ["in.npz"]
+
+
+def test_convert_refuses_archives_that_are_none(tmp_path, capsys):
+    def archive(*members, shape="(8,)", **options):
+        content = io.BytesIO()
+        with warnings.catch_warnings(), zipfile.ZipFile(content, "w", **options) as whole:
+            warnings.simplefilter("ignore")
+            for name in members:
+                whole.writestr(name, npy(shape))
+        return content.getvalue()
+
+    good = archive("a.npy")
+    lying = bytearray(archive("a.npy", shape="(9999999,)"))
+    at = lying.index(b"PK\1\2")
+    lying[at + 20 : at + 28] = b"\xff\xff\xff\x7f" * 2  # its sizes
+    encrypted = bytearray(good)
+    encrypted[good.index(b"PK\1\2") + 8] |= 1
+    crc = bytearray(good)
+    crc[good.index(b"PK\1\2") + 16] ^= 1
+    for content, reason in {
+        b"": "no archive",
+        b"PK\3\4": "no archive",
+        good[:-1]: "no archive",
+        good[: len(good) // 2]: "no archive",
+        archive("a.npy", "a.npy"): "twice",
+        archive("a", "a.npy"): "twice",
+        archive("a.npy", compression=zipfile.ZIP_DEFLATED): "compressed",
+        bytes(lying): "no archive",
+        bytes(encrypted): "no archive",
+        bytes(crc): "no archive",
+    }.items():
+        (tmp_path / "in.npz").write_bytes(content)
+        assert call("convert", tmp_path / "in.npz", tmp_path / "c.npy", "--n", 8, "--q", 17) == 2
+        error = capsys.readouterr().err
+        assert reason in error and error.count("\n") == 1, (reason, error)
+    (tmp_path / "in.npz").write_bytes(good)
+    assert call("convert", tmp_path / "in.npz", tmp_path / "c.npy", "--n", 8, "--q", 17) == 0
+    assert np.load(tmp_path / "c.npy").tolist() == [0] * 8
 
 
 # ---- interrupts ----

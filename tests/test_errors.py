@@ -61,6 +61,7 @@ BUILT_IN = {
     "PrecisionError": (ValueError, pg.ParameterError),
     "DomainError": (ValueError, pg.ParameterError),
     "NotCanonical": (ValueError, pg.ParameterError),
+    "FileError": (ValueError,),
     "CoefficientError": (TypeError,),
     "NotAnInteger": (pg.ParameterError, pg.CoefficientError, ValueError, TypeError),
     "NotComplex": (TypeError,),
@@ -515,6 +516,8 @@ def test_debug_names_the_residue() -> None:
         "limb float": (lambda: RNS.eval_points(0.0), pg.ParameterError, ["limb: 0.0", "int"]),
         "points without a transform": (lambda: U.eval_points(), pg.NotNTTFriendly, ["15"]),
         "order without a transform": (lambda: U.natural_order(), pg.NotNTTFriendly, ["15"]),
+        "rescale of one limb": (lambda: U([1]).rescale(), pg.ParameterError, ["k: 1", "keeps one limb"]),
+        "stack of no sequence": (lambda: pg.stack(5), pg.ParameterError, ["polys: int", "list or tuple"]),
         "preset": (
             lambda: Ring.preset("kyber"),
             pg.ParameterError,

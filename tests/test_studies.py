@@ -35,7 +35,7 @@ from benchmarks.studies import (
 )
 from benchmarks.studies.fourstep import Transforms
 from benchmarks.studies.runner import POISON, Entry, Group
-from polygpu import backends
+from polygpu import backends, timing
 from polygpu.backends.cuda.matmul_tiles import coprimes
 from polygpu.backends.cuda.tiles import Pass, flow_lag, split_passes
 from polygpu.backends.cuda.words import Card as PassCard
@@ -682,8 +682,8 @@ class Clock(Card):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(harness, "SAMPLE_NS", 1000)
-    monkeypatch.setattr(harness, "SAMPLES", 2)
+    monkeypatch.setattr(timing, "SAMPLE_NS", 1000)
+    monkeypatch.setattr(timing, "SAMPLES", 2)
 
 
 def few(group: Group) -> Group:

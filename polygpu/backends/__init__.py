@@ -293,9 +293,14 @@ def device(name: str) -> Iterator[str]:
     "cuda" is the first GPU. "reference" computes every result from its definition in Python integers:
     slow, for checking. Values are computed on where they are; nothing is copied unasked.
 
+    Args:
+        name: "cpu", "reference", or a GPU by its number, "cuda:0"; "cuda" is the first.
+
     Raises:
         DeviceError: no such device.
         BackendUnavailable: a GPU was asked for and none answers.
+
+    Cost: the first use of a GPU in a process imports CuPy; any other use takes microseconds.
 
     >>> import polygpu as pg
     >>> with pg.device("reference"):

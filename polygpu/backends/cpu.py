@@ -24,6 +24,7 @@ from ..plans.permutation import Permutation
 from ..plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
 from ..plans.rns import Conversion, Residues
 from ..plans.sampling import Sampler, Shape
+from ..reporting import Work, counted
 from . import Array, Done, Op, chosen_device, host_of
 from .cipher import Keystream
 from .reference import HostMemory
@@ -32,6 +33,7 @@ _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros sta
 _SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
+_LONG_TABLES = 1 << 17  # points from which on tables are long work: some 10 ms
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 
@@ -163,6 +165,13 @@ class CpuBackend(HostMemory):
     def _make_native(self, plan: Plan | FftSumPlan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
         basis, degree, negacyclic = self._native_basis(plan.basis), plan.degree, plan.kind == "negacyclic"
         if isinstance(plan, NttPlan):
+            missing = [table for table in plan.tables if "cpu" not in table.handles]
+            count, log2 = len(missing), plan.points.bit_length() - 1
+            primes, is_long = counted(count, "prime"), count * plan.points >= _LONG_TABLES
+            with Work(count, "tables of 2^{} points modulo {}", log2, primes, when=is_long) as work:
+                for table in missing:
+                    self._native_tables(table)
+                    work.step()
             tables = tuple(self._native_tables(table) for table in plan.tables)
             return _cpu.Transform(basis, degree, plan.leaf_size, plan.block, negacyclic, tables)
         if isinstance(plan, AuxiliaryPlan):

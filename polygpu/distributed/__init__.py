@@ -1,4 +1,4 @@
-"""Values on several devices of one host."""
+"""Values on several devices of one host: divided by batch or limbs (Spread), or by coefficients (Divided)."""
 
 from .devices import Devices, devices
 from .divided import Divided

@@ -14,7 +14,15 @@ from .spread import Axis, Spread
 
 
 class Devices(Group):
-    """Several devices that compute on values together; polygpu.devices makes one."""
+    """Several devices that compute on values together; polygpu.devices makes one.
+
+    `names` are the devices' full names, in order; len() is their number. Devices with equal names are equal.
+
+    >>> import polygpu as pg
+    >>> two = pg.devices("cpu", "cpu")
+    >>> two.names, len(two)
+    (('cpu', 'cpu'), 2)
+    """
 
     def __repr__(self) -> str:
         return f"devices({', '.join(map(repr, self.names))})"
@@ -23,16 +31,17 @@ class Devices(Group):
         """A value whose batch or limbs are divided among the devices.
 
         Args:
-            x: on any device.
-            axis: "batch" divides the first batch axis in runs that differ by one at most; "limbs" the moduli;
-                "copies" gives all of x to each device. By default the batch, or of a single polynomial the
-                limbs.
+            x: a value on any device.
+            axis: "batch" divides the first batch axis in runs whose lengths differ by one at most. "limbs"
+                divides the moduli. "copies" gives all of x to each device. By default a batch is divided by
+                "batch", a single polynomial by "limbs".
 
         Raises:
-            ParameterError: no such axis, or fewer limbs than devices.
+            ParameterError: another axis; "batch" for a single polynomial; fewer limbs than devices.
+            RingMismatch: x is no Poly.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: a copy to each device. On the host parts share x's memory.
+        Cost: a copy of each part to its device. On the host the parts of a batch share x's memory.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -44,21 +53,25 @@ class Devices(Group):
         return spread.spread(self, x, axis)
 
     def divide(self, x: Poly, order: Order = "transposed", *, log_height: int | None = None) -> Divided:
-        """A value whose coefficients are divided: for transforms that outgrow one device.
+        """A value whose coefficients are divided among the devices: for polynomials that outgrow one device.
 
         Args:
-            x: on any device; its ring has a complete transform, n is at least the square of the number of
-                devices, which is a power of two.
-            order: of coefficients. "transposed" spares each transform one of two exchanges; "natural" keeps a
-                run of n / devices of them on each device. Evaluated values are in the ring's order.
-            log_height: log2 of the points of a column; by default a choice by n.
+            x: a value on any device. Its ring has a complete transform. The number of devices is a power of
+                two, and n is at least its square.
+            order: how coefficients lie. "natural" gives each device a run of n / devices neighbouring
+                coefficients. "transposed" gives it columns of the matrix of coefficients, which spares each
+                transform one of its two exchanges. Evaluated values are in the ring's order, in runs.
+            log_height: log2 of the number of rows of that matrix; by default it depends on n and the devices.
 
         Raises:
-            NotNTTFriendly: no complete transform. ParameterError: sizes that do not divide, another order.
+            NotNTTFriendly: the ring has no complete transform modulo primes below 2**64.
+            ParameterError: another order; sizes that do not divide; log_height outside its range.
+            RingMismatch: x is no Poly.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: a copy to each device; on the host natural coefficients share x's memory. Batches are for few
-        polynomials of large degree: items are transformed one after the other.
+        Cost: a copy of each part to its device. Divided values are meant for few polynomials of large degree:
+        the polynomials of a batch are transformed one after the other.
+        Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -73,10 +86,21 @@ class Devices(Group):
         self, ring: Ring, seed: Seed = None, *, start: int = 0, order: Order = "transposed",
         log_height: int | None = None,
     ) -> Divided:  # fmt: skip
-        """One uniform polynomial, divided: the value of ring.random(seed=seed, start=start).
+        """One uniform polynomial, divided: the coefficients are those of ring.random(seed=seed, start=start).
 
-        Each device draws its own coefficients, so that no memory has to hold all. Arguments, errors and cost
-        are those of Ring.random and divide.
+        Each device draws its own coefficients, so that no memory has to hold all of them.
+
+        Args:
+            ring: a ring that divide takes.
+            seed: as of Ring.random.
+            start: number of the polynomial in the stream, below 2**40.
+            order: as of divide.
+            log_height: as of divide.
+
+        Raises:
+            ParameterError: a start outside [0, 2**40). All else as divide and Ring.random.
+
+        Cost: on each device as of Ring.random for n / devices coefficients; in transposed order an exchange.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(64, 257)
@@ -87,15 +111,17 @@ class Devices(Group):
 
 
 def devices(*names: str) -> Devices:
-    """Several devices that compute on values together, by default all GPUs.
+    """Several devices that compute on values together.
 
     Args:
-        names: "cuda:0", "cuda:1", ...; or devices of the host, such as "cpu" twice, for trying a program
+        names: "cuda:0", "cuda:1", ...; all GPUs by default. The host's "cpu" given twice tries a program
             without GPUs.
 
     Raises:
-        DeviceError: no such device, or GPUs and the host together.
+        DeviceError: there is no such device, or names of GPUs and of the host are mixed.
         BackendUnavailable: a GPU does not answer, or there is none.
+
+    Cost: none; nothing is allocated.
 
     >>> import polygpu as pg
     >>> two = pg.devices("cpu", "cpu")

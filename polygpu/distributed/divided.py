@@ -1,14 +1,15 @@
 """Divided: polynomials whose coefficients are divided among devices, and their transform in four steps.
 
-The n = height * width coefficients are a matrix, row by row (plans/four_step.py). Device d of D holds
+The n = height * width coefficients form a matrix, row by row (plans/four_step.py). Device d of D holds
 
-    natural      rows from d height / D on: (*batch, limbs, n / D), a run of coefficients or values
-    transposed   columns: (slices, *batch, limbs, height, count); slice s has `count` columns, from number
+    natural      the height / D rows from number d height / D on: (*batch, limbs, n / D), a run of
+                 neighbouring coefficients or values
+    transposed   columns: (slices, *batch, limbs, height, count); slice s has the `count` columns from number
                  (d slices + s) count on
 
-A transform works on columns, then on rows, with one exchange between them. While a slice travels, the next
-one is computed. Natural coefficients take one exchange more, before. Source: Bailey 1990, "FFTs in external
-or hierarchical memory".
+A transform works on columns, then on rows. Between the two is an exchange, in which every device sends a part
+of its columns to every other; natural coefficients take another exchange before. While one slice is copied,
+the next one is computed. Source: Bailey 1990, "FFTs in external or hierarchical memory".
 """
 
 from __future__ import annotations
@@ -36,59 +37,70 @@ from .spread import Spread
 
 Order = Literal["natural", "transposed"]
 
-_BUFFERS = 3  # slices of a device that are on their way at once
-_SLICES = 16  # of the columns of a device: what is computed before the first one travels is a sixteenth
-_ROW_SLICES = 4  # of the rows of a device: on the way back each takes a copy for each slice of columns
-_LOG_HEIGHT = 14  # of the columns where n is large
-_LOG_WIDTH = 12  # of rows with tables of their own: one pass over memory
+_BUFFERS = 3  # slices of a device that are computed or copied at the same time
+_SLICES = 16  # of a device's columns: copies begin after a sixteenth of the columns is computed
+_ROW_SLICES = 4  # of a device's rows, for the inverse; each takes one copy for each slice of columns
+_LOG_HEIGHT = 14  # log2 of a column's points for large n, where rows take twiddles
+_LOG_WIDTH = 12  # log2 of a row's points where rows have tables of their own: one pass over memory
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the coefficients of a polynomial are divided among devices."""
+    """How the coefficients of a polynomial are divided among devices: as a matrix of height x width.
+
+    >>> layout = layout_of(64, devices=2, log_height=3)
+    >>> layout.rows, layout.slices, layout.count, layout.column(device=1, part=0)
+    (4, 4, 1, 4)
+    """
 
     devices: int
     height: int
     width: int
-    slices: int  # of the columns of a device
+    slices: int  # of a device's columns
 
     @property
     def count(self) -> int:
-        """Columns of a slice."""
+        """Number of columns of a slice."""
         return self.width // (self.devices * self.slices)
 
     @property
     def rows(self) -> int:
-        """Rows of a device."""
+        """Number of rows of a device."""
         return self.height // self.devices
 
     @property
     def row_slices(self) -> int:
-        """Parts of the rows of a device."""
+        """Number of slices of a device's rows."""
         return min(_ROW_SLICES, self.rows)
 
     def column(self, device: int, part: int) -> int:
-        """The first column of a slice."""
+        """Number of the first column of a device's slice `part`."""
         return (device * self.slices + part) * self.count
 
     def rows_of(self, columns: Array, device: int) -> Array:
-        """The rows of a device in some columns, (..., height, count)."""
+        """The part of some columns (..., height, count) that lies in a device's rows, a view."""
         return columns[..., device * self.rows : (device + 1) * self.rows, :]
 
     def slices_of(self, x: Array) -> Array:
-        """(..., rows, width / devices), columns of a device, as slices (slices, ..., rows, count)."""
+        """Rows of a device's columns (..., rows, width / devices), by slice: (slices, ..., rows, count)."""
         split = x.reshape(*x.shape[:-1], self.slices, self.count)
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
 
 
 def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool = False) -> Layout:
-    """The layout of degree n, a power of two as the number of devices.
+    """The layout of the coefficients of a polynomial.
 
-    tables: whether rows are transformed with tables of theirs. Then columns are long and rows short: nothing
-    is multiplied between them, and the exchange takes as long as two passes over columns do.
+    Args:
+        n: degree, a power of two.
+        devices: their number, a power of two.
+        log_height: log2 of the height; None chooses it.
+        tables: whether rows are transformed with tables of their own. Then columns are chosen long and rows
+            short. Nothing is multiplied between the two, and columns take two passes over memory, as long as
+            the exchange takes beside them.
 
     Raises:
-        ParameterError: too few coefficients, or a number of devices that is no power of two.
+        ParameterError: n < devices**2, a number of devices that is no power of two, or log_height outside
+            its range.
     """
     if devices & (devices - 1):
         raise ParameterError(f"devices: {devices}, must be a power of two to divide coefficients")
@@ -111,7 +123,7 @@ def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool 
 
 
 def has_tables(group: Group, ring: Ring) -> bool:
-    """Whether rows are transformed with tables of their own; else twiddles lie between columns and rows."""
+    """Whether rows are transformed with tables of their own; else they are multiplied by twiddles before."""
     size, itemsize = ring.rows * ring.n // len(group), ring.dtype.itemsize
     return all(backend.prefers_tables(size, itemsize) for backend in group.backends)
 
@@ -119,9 +131,24 @@ def has_tables(group: Group, ring: Ring) -> bool:
 class Divided:
     """Polynomials of one ring whose coefficients are divided among devices; Devices.divide makes them.
 
-    Operators have the rules of Poly: coefficients times coefficients give coefficients, mixed domains "eval".
-    Evaluated values are in the order of the ring. Coefficients are in natural order, or transposed, which
-    spares each transform an exchange. Results have the order of the first operand.
+    The operators +, -, * and == follow the rules of Poly. An operand is an int, or divided among the same
+    devices with the same log_height; batch shapes have the same number of axes. Evaluated values are in the
+    order of the ring. Coefficients are in natural order or transposed (see Devices.divide); a result has the
+    order of the first operand.
+
+    Raises:
+        DeviceError: from operators, operands on other devices, or a Poly or Spread.
+        ParameterError: from operators, operands with another log_height, or batch shapes that do not fit.
+        RingMismatch, NotAnInteger, OutOfHostMemory, OutOfDeviceMemory: from operators, as of Poly.
+
+    Cost: a sum is one pass on each device, and an exchange if the orders differ. A product of coefficients is
+    three transforms, with both evaluated operands in memory. GPUs work at the same time.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(64, 257)
+    >>> a = pg.devices("cpu", "cpu").divide(R([1, 2]))
+    >>> (a * a + 1).gather().to_bigints()[:4].tolist()
+    [2, 4, 4, 0]
     """
 
     __slots__ = ("_data", "_domain", "_group", "_layout", "_order", "_ring")
@@ -136,32 +163,69 @@ class Divided:
 
     @property
     def ring(self) -> Ring:
-        """The ring."""
+        """The ring of the polynomials.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1])).ring
+        Ring(64, 257)
+        """
         return self._ring
 
     @property
     def domain(self) -> Domain:
-        """ "coef" or "eval"."""
+        """ "coef" or "eval".
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1])).ntt().domain
+        'eval'
+        """
         return self._domain
 
     @property
     def order(self) -> Order:
-        """ "natural" or "transposed"; of evaluated values "natural", each device has a run of them."""
+        """ "natural" or "transposed", the order of coefficients; of evaluated values always "natural".
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1]))
+        >>> a.order, a.ntt().order
+        ('transposed', 'natural')
+        """
         return self._order
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
+        """The names of the devices.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1])).devices
+        ('cpu', 'cpu')
+        """
         return self._group.names
 
     @property
     def data(self) -> tuple[Array, ...]:
-        """The residues of each device, shared: runs (*batch, rows, n / devices), or slices of columns."""
+        """The residues on each device: the arrays themselves, no copies.
+
+        In natural order they are (*batch, limbs, n / D) on D devices, a run of coefficients or values. In
+        transposed order they are (slices, *batch, limbs, height, count): coefficient (c, j) of the matrix of
+        height rows is in row c of column j, and slice s of device d has the `count` columns from number
+        (d slices + s) count on.
+
+        >>> import polygpu as pg
+        >>> two, a = pg.devices("cpu", "cpu"), pg.Ring(64, 257)([1, 2, 3])
+        >>> [x.shape for x in two.divide(a, "natural").data], [x.shape for x in two.divide(a).data]
+        ([(1, 32), (1, 32)], [(4, 1, 8, 1), (4, 1, 8, 1)])
+        """
         return self._data
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch shape."""
+        """Batch shape; () for a single polynomial.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").divide(pg.Ring(64, 257).zeros((2, 3))).shape
+        (2, 3)
+        """
         shape: tuple[int, ...] = self._data[0].shape
         return shape[:-2] if self._order == "natural" else shape[1:-3]
 
@@ -185,11 +249,21 @@ class Divided:
         return plan  # type: ignore[no-any-return]
 
     def ntt(self) -> Divided:
-        """In the evaluation domain, in the ring's order; itself where it is there.
+        """The value in the evaluation domain, in the ring's order; itself where it is there already.
 
-        Cost: a transform of n / devices coefficients and their twiddles on each device; one exchange of
-        transposed coefficients, two of natural ones, while slices are computed. The operand stays. Beside it
-        and the result a device holds three slices. Items of a batch are transformed one after the other.
+        Raises:
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: each device transforms n / devices coefficients, and multiplies them by twiddles where its rows
+        have no tables of their own. Transposed coefficients take one exchange, natural ones two; slices are
+        computed meanwhile. Beside the operand and the result a device holds three slices of sixteen. The
+        polynomials of a batch are transformed one after the other.
+        Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
+
+        >>> import polygpu as pg
+        >>> a = pg.Ring(64, 257).random(seed=1)
+        >>> pg.devices("cpu", "cpu").divide(a).ntt().gather() == a.ntt()
+        True
         """
         if self._domain == "eval":
             return self
@@ -208,14 +282,17 @@ class Divided:
         return self._result([self._run(x) for x in blocks], "eval", "natural")
 
     def _row_parts(self, rows: Array, i: int) -> Iterator[tuple[int, Array]]:
-        """Some of the rows of device i after the other, and the number of the first of them."""
+        """The slices of device i's rows, one after the other, each with the number of its first row."""
         size = self._layout.rows // self._layout.row_slices
         for part in range(self._layout.row_slices):
             at = part * size
             yield i * self._layout.rows + at, rows[..., at : at + size, :]
 
     def _forward_columns(self, tables: bool) -> list[Array]:
-        """What rows are transformed of, by device, (*batch, limbs, rows, width)."""
+        """The rows of each device after the columns' transforms, (*batch, limbs, rows, width).
+
+        Columns are transformed slice by slice, and the rows of each slice are copied to their devices.
+        """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         natural, depth = self._order == "natural", min(_BUFFERS, self._layout.slices)
         blocks = self._new_rows()
@@ -227,7 +304,7 @@ class Divided:
             arrived: dict[tuple[int, int], list[Mark]] = {}
 
             def bring(part: int) -> None:
-                """Natural coefficients of the slices with this number, into free buffers."""
+                """Copy natural coefficients into free buffers: slice `part` of each device."""
                 for i in numbers:
                     at, buffer = layout.column(i, part), buffers[part % depth][i]
                     arrived[i, part] = [
@@ -240,7 +317,7 @@ class Divided:
                     ]
 
             def transform(i: int, part: int) -> None:
-                """A slice of device i, and its rows on their way to their devices."""
+                """Transform a slice of device i, and begin the copies of its rows to their devices."""
                 compute, at, buffer = group.backends[i], layout.column(i, part), buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
@@ -269,9 +346,21 @@ class Divided:
         return blocks
 
     def intt(self, order: Order = "transposed") -> Divided:
-        """In coefficients of this order; the inverse of ntt().
+        """The value in coefficients, in an order of choice; the inverse of ntt().
 
-        Cost: as of ntt(), but for memory: beside operand and result a device holds as much as the operand.
+        Args:
+            order: "transposed" or "natural", as of Devices.divide.
+
+        Raises:
+            ParameterError: another order.
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: as of ntt(). Beside the operand and the result a device holds as much as the operand.
+
+        >>> import polygpu as pg
+        >>> a = pg.Ring(64, 257).random(seed=1)
+        >>> pg.devices("cpu", "cpu").divide(a.ntt()).intt("natural").gather() == a
+        True
         """
         check_order(order)
         if self._domain == "coef":
@@ -287,7 +376,11 @@ class Divided:
         return self._result(columns, "coef", "transposed").reorder(order)
 
     def _inverse_rows(self, tables: bool) -> list[Array]:
-        """What columns are transformed back of, by device, (slices, *batch, limbs, height, count)."""
+        """The columns of each device after the rows' inverse transforms.
+
+        They are (slices, *batch, limbs, height, count). Rows are transformed slice by slice, and the columns
+        of each slice are copied to their devices.
+        """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
         columns = self._new_columns()
         parts, own = layout.row_slices, layout.width // layout.devices
@@ -298,7 +391,7 @@ class Divided:
         with Transfers(group.backends) as transfers:
 
             def transform(i: int, part: int) -> None:
-                """Some rows of device i, and their columns on their way to their devices."""
+                """Transform a slice of device i's rows, and begin the copies of its columns."""
                 compute, buffer, (first, rows) = group.backends[i], buffers[part][i], sources[i][part]
                 if tables:
                     four_step.transform_below(plan, rows, first, buffer, compute.intt)
@@ -323,13 +416,25 @@ class Divided:
         return columns
 
     def _twiddles(self, power: int) -> list[list[Array]]:
-        """Twiddles of all rows to a power, on each device."""
+        """On each device, the twiddles of all rows, to a power."""
         return self._group.each(lambda i: four_step.twiddles(self._plan, self._group.backends[i], power))
 
     def reorder(self, order: Order) -> Divided:
-        """The coefficients in natural or transposed order; itself where they are. One exchange.
+        """The value with coefficients in natural or transposed order; itself where they are already.
 
-        Raises: DomainError for evaluated values, whose order is the ring's.
+        Args:
+            order: "natural" or "transposed", as of Devices.divide.
+
+        Raises:
+            DomainError: evaluated values, which have the ring's order. ParameterError: another order.
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: one exchange.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1, 2]))
+        >>> a.reorder("natural").data[0][0, :3].tolist()
+        [1, 2, 0]
         """
         check_order(order)
         if self._domain == "eval":
@@ -350,7 +455,7 @@ class Divided:
 
     @property
     def _items(self) -> tuple[int, ...]:
-        """Shape of the axes before the matrix."""
+        """Lengths of the axes before the matrix: (*batch, limbs)."""
         return (*self.shape, self._ring.rows)
 
     def _rows_of(self, i: int) -> Array:
@@ -358,7 +463,7 @@ class Divided:
         return self._data[i].reshape(*self._items, self._layout.rows, self._layout.width)
 
     def _run(self, x: Array) -> Array:
-        """Rows of the matrix, behind each other."""
+        """Rows of the matrix (*batch, limbs, rows, width) as one run (*batch, limbs, rows * width)."""
         return x.reshape(*self._items, self._layout.rows * self._layout.width)
 
     def _new(self, shape: tuple[int, ...]) -> list[Array]:
@@ -382,7 +487,7 @@ class Divided:
         return self._with("sub", other) if isinstance(other, Divided) else self._plus(-self._int(other))
 
     def __mul__(self, other: Divided | int) -> Divided:
-        """The product in the ring. Cost: three transforms, and the evaluated operands in memory."""
+        """The product in the ring; see Divided for operands, errors and cost."""
         if not isinstance(other, Divided):
             factor = self._int(other)
             return self._each(lambda x: scale(self._ring.basis, x, factor))
@@ -403,8 +508,24 @@ class Divided:
         return self._each(lambda x: negate(self._ring.basis, x))
 
     def __eq__(self, other: object) -> bool:
+        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+
+        Args:
+            other: divided among the same devices, in any domain and order; or an int, to which every
+                polynomial is compared.
+
+        Raises:
+            DeviceError, ParameterError: as of other operators.
+
+        Cost: one pass on each device; a transform or an exchange if domains or orders differ.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").divide(pg.Ring(64, 257)([1, 2]))
+        >>> a == a.ntt(), a == 1
+        (True, False)
+        """
         if isinstance(other, Poly):
-            self._int(other)  # raises: one of both has to be moved
+            self._int(other)  # raises: a Poly has to be divided before it is compared
         if isinstance(other, int) and not isinstance(other, bool):
             rest = self - other
             return not any(map(bool, self._group.each(lambda i: rest._data[i].any())))
@@ -416,7 +537,7 @@ class Divided:
         return all(map(bool, self._group.each(lambda i: (a._data[i] == b._data[i]).all())))
 
     def _alike(self, other: Divided) -> tuple[Divided, Divided]:
-        """Both in one domain and order."""
+        """Both operands in one domain and order."""
         self._check(other)
         if "eval" in (self._domain, other._domain):
             return self.ntt(), other.ntt()
@@ -453,7 +574,7 @@ class Divided:
         return self._result(found, self._domain, self._order)
 
     def _flat(self, x: Array) -> Array:
-        """(..., limbs, entries): columns are laid behind each other."""
+        """A device's residues as (..., limbs, entries): the two axes of a slice of columns become one."""
         if self._order == "natural":
             return x
         return x.reshape(*x.shape[:-2], self._layout.height * self._layout.count)
@@ -484,11 +605,21 @@ class Divided:
     # ---- back on one device ----
 
     def gather(self, device: str | None = None) -> Poly:
-        """The whole on one device, by default the current one.
+        """The whole value on one device, as a Poly.
+
+        Args:
+            device: its name, such as "cpu" or "cuda:0"; by default the current one.
 
         Raises:
-            DeviceError, BackendUnavailable: no such device.
+            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: a copy of each part to the device.
+
+        >>> import polygpu as pg
+        >>> a = pg.Ring(64, 257).random(2, seed=1)
+        >>> pg.devices("cpu", "cpu").divide(a).gather() == a
+        True
         """
         target = Group([current_device() if device is None else device])
         layout = self._layout
@@ -506,13 +637,13 @@ class Divided:
 
 
 def check_order(order: object) -> None:
-    """Raise ParameterError for another word."""
+    """Raise ParameterError unless order is "natural" or "transposed"."""
     if order not in ("natural", "transposed"):
         raise ParameterError(f"order: {order!r} must be 'natural' or 'transposed'")
 
 
 def check_transform(ring: object) -> None:
-    """Raise NotNTTFriendly where a ring has no complete transform modulo words."""
+    """Raise NotNTTFriendly where a ring has no complete transform modulo primes below 2^64."""
     if not isinstance(ring, Ring):
         raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
     if ring.leaf_size != 1 or ring.basis.wide:
@@ -546,7 +677,7 @@ def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -
 def uniform(
     group: Group, ring: Ring, seed: Seed, start: int, order: Order, log_height: int | None
 ) -> Divided:
-    """See Devices.random: each device draws its run of the stream."""
+    """See Devices.random: each device draws its run of coefficients from the stream."""
     check_order(order)
     check_transform(ring)
     count = len(group)

@@ -1,4 +1,4 @@
-"""Several devices of one kind: running on each of them in turn, and moving arrays between them."""
+"""Several devices of one kind: calling a function on each of them, and moving arrays between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ _T = TypeVar("_T")
 
 
 class Group:
-    """The devices, by their full names. Work is queued on one after the other; GPUs do it side by side."""
+    """Devices of one kind by their full names.
+
+    A function is called for one device after the other. GPUs only queue the work and do it at the same time;
+    the host finishes each call before the next.
+
+    Raises:
+        DeviceError: no names, names of no device, or GPUs and the host together.
+        BackendUnavailable: a GPU that does not answer.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(checked_device(name, "devices") for name in names)
@@ -37,12 +45,12 @@ class Group:
 
     @contextmanager
     def on(self, i: int) -> Iterator[Backend]:
-        """Inside a `with`, device i makes and computes new values; gives its backend."""
+        """Inside a `with`, new values are made and computed on device i; the `with` yields its backend."""
         with device(self.names[i]), self.backends[i].device_scope():
             yield self.backends[i]
 
     def each(self, f: Callable[[int], _T]) -> list[_T]:
-        """f of the number of each device, on that device."""
+        """[f(0), f(1), ...], each f(i) called with device i as the current one."""
         found = []
         for i in range(len(self)):
             with self.on(i):
@@ -50,11 +58,11 @@ class Group:
         return found
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Array]:
-        """An array of this shape on each device."""
+        """A new array of this shape on each device, its values undefined."""
         return self.each(lambda i: empty(self.backends[i], shape, dtype))
 
     def place(self, x: Array, i: int) -> Array:
-        """A contiguous array of these values on device i; on the host x itself where it is one."""
+        """A C-contiguous array with the values of x on device i; on the host x itself if it is one."""
         target = self.backends[i]
         if isinstance(x, np.ndarray):
             return target.from_host(np.ascontiguousarray(x))
@@ -67,17 +75,18 @@ class Group:
 
 
 class Transfers:
-    """Copies between arrays of one kind of device, inside a `with`.
+    """Asynchronous copies between arrays of devices of one kind, inside a `with`.
 
-    A copy begins when what its devices had queued before the `with` is done, and the moments that it is told.
-    At the end, which an error may bring, later work on all the devices waits for every copy: until then none
-    of the memory that they read and write serves something else.
+    A copy begins after the work that its two devices had queued before the `with`, and after the moments
+    given to send(). At the end of the `with`, also when an error ends it, every device is told to wait for
+    all copies before its later work. So no memory that a copy reads or writes is used for anything else
+    before the copy is done.
     """
 
     def __init__(self, backends: Iterable[Backend]) -> None:
         self._backends = {backend.name: backend for backend in backends}
         self._ready: dict[str, Mark] = {}
-        self._last: dict[tuple[str, str], Mark] = {}  # from one device to another; copies follow each other
+        self._last: dict[tuple[str, str], Mark] = {}  # end of the last copy from one device to another
 
     def __enter__(self) -> Transfers:
         self._ready = {name: backend.mark() for name, backend in self._backends.items()}
@@ -88,8 +97,8 @@ class Transfers:
             backend.await_marks(self._last.values())
 
     def send(self, x: Array, target: Array, after: Iterable[Mark] = ()) -> Mark:
-        """Copy x into target, of the same shape; gives the moment at which it is done."""
-        if not x.size:  # an array of nothing may lie on any device
+        """Copy x into target, of the same shape; returns the moment at which the copy is done."""
+        if not x.size:  # an empty array may belong to any device
             return next(iter(self._ready.values()))
         source, to = backend_of(x), backend_of(target)
         done = source.send(x, target, (self._ready[source.name], self._ready[to.name], *after))
@@ -98,7 +107,7 @@ class Transfers:
 
 
 def copy(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """The values of each first array into the second, of the same shape, on whatever devices they lie."""
+    """Copy the first array of each pair into the second, of the same shape; both may lie on any device."""
     moves = []
     for x, target in pairs:
         if not x.size:

@@ -20,11 +20,24 @@ Axis = Literal["batch", "limbs", "copies"]
 
 
 class Spread:
-    """Polynomials on several devices: `parts[i]` is a Poly on device i.
+    """Polynomials on several devices: `parts[i]` is a Poly on device i. Devices.spread makes them.
 
-    axis "batch": the first batch axis is divided; "limbs": the moduli are; "copies": each device has all.
-    Devices.spread makes them. Operators act on the parts where these lie, with the rules of Poly; nothing is
-    moved. Operands are divided alike; those of a divided batch may be copies.
+    With axis "batch" the first batch axis is divided, with "limbs" the moduli; with "copies" each device has
+    all polynomials. The operators +, -, * and == follow the rules of Poly. Each device computes on its parts,
+    and nothing moves between devices. Both operands are divided in the same way. One operand may be an int
+    or, if the other is a divided batch, "copies" that broadcast.
+
+    Raises:
+        DeviceError: from operators, operands on other devices, or a Poly.
+        ParameterError: from operators, operands that are divided in different ways. All else as Poly.
+
+    Cost: of an operator, that of Poly for each part; GPUs work at the same time.
+
+    >>> import polygpu as pg
+    >>> two = pg.devices("cpu", "cpu")
+    >>> a = two.spread(pg.Ring(4, 17)([[1, 2], [3, 4], [5, 6]]))
+    >>> (a * 2 + a).gather().to_bigints().tolist()
+    [[3, 6, 0, 0], [9, 12, 0, 0], [15, 1, 0, 0]]
     """
 
     __slots__ = ("_axis", "_group", "_parts", "_ring")
@@ -36,32 +49,64 @@ class Spread:
 
     @property
     def ring(self) -> Ring:
-        """The ring of the whole."""
+        """The ring of the whole value; of divided limbs it has the limbs of all parts.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, [17, 97])([5])).ring
+        Ring(4, [17, 97])
+        """
         return self._ring
 
     @property
     def axis(self) -> Axis:
-        """What is divided: "batch", "limbs" or "copies" (nothing)."""
+        """What is divided: "batch", "limbs", or with "copies" nothing.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]])).axis
+        'batch'
+        """
         return self._axis
 
     @property
     def parts(self) -> tuple[Poly, ...]:
-        """The part of each device; of divided limbs in the ring of its limbs."""
+        """The part of each device, a Poly there; a part of divided limbs is in the ring of its limbs.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, [17, 97])([20]))
+        >>> [part.ring for part in a.parts], [part.data[0, 0].item() for part in a.parts]
+        ([Ring(4, 17), Ring(4, 97)], [3, 20])
+        """
         return self._parts
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
+        """The names of the devices, one for each part.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]])).devices
+        ('cpu', 'cpu')
+        """
         return self._group.names
 
     @property
     def domain(self) -> Domain:
-        """ "coef" or "eval"."""
+        """ "coef" or "eval", of all parts.
+
+        >>> import polygpu as pg
+        >>> pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]])).ntt().domain
+        'eval'
+        """
         return self._parts[0].domain
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch shape of the whole."""
+        """Batch shape of the whole value.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, 17).zeros((3, 2)))
+        >>> a.shape, [part.shape for part in a.parts]
+        ((3, 2), [(1, 2), (2, 2)])
+        """
         first, *rest = (part.shape for part in self._parts)
         if self._axis != "batch":
             return first
@@ -76,11 +121,33 @@ class Spread:
     # ---- arithmetic ----
 
     def ntt(self) -> Spread:
-        """In the evaluation domain; see Poly.ntt."""
+        """The value in the evaluation domain: Poly.ntt of each part.
+
+        Raises:
+            NotNTTFriendly, TablesTooLarge, OutOfHostMemory, OutOfDeviceMemory: as Poly.ntt.
+
+        Cost: that of Poly.ntt for each part; GPUs work at the same time.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, 17)
+        >>> pg.devices("cpu", "cpu").spread(R([[1], [2]])).ntt().gather() == R([[1], [2]])
+        True
+        """
         return self.map(Poly.ntt)
 
     def intt(self) -> Spread:
-        """In coefficients."""
+        """The value in coefficients: Poly.intt of each part. The inverse of ntt().
+
+        Raises:
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: that of Poly.intt for each part; GPUs work at the same time.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]]))
+        >>> a.ntt().intt().domain
+        'coef'
+        """
         return self.map(Poly.intt)
 
     def __add__(self, other: Spread | int) -> Spread:
@@ -101,8 +168,24 @@ class Spread:
         return self.map(Poly.neg)
 
     def __eq__(self, other: object) -> bool:
+        """Whether two values have the same ring, batch shape and polynomials, in one bool.
+
+        Args:
+            other: divided as this value is, or copies, in any domain; or an int, to which every polynomial is
+                compared.
+
+        Raises:
+            DeviceError, ParameterError: as of other operators.
+
+        Cost: that of Poly's == for each part; it waits for the GPUs.
+
+        >>> import polygpu as pg
+        >>> a = pg.devices("cpu", "cpu").spread(pg.Ring(4, 17)([[1], [2]]))
+        >>> a == a.ntt(), a == 1
+        (True, False)
+        """
         if isinstance(other, Poly):
-            self._operand(other)  # raises: one of both has to be moved
+            self._operand(other)  # raises: a Poly has to be spread before it is compared
         if isinstance(other, Spread):
             if other._ring != self._ring or other.shape != self.shape:
                 return False
@@ -115,16 +198,22 @@ class Spread:
         return self.map(lambda a, b: getattr(a, method)(b), other)
 
     def map(self, f: Callable[..., Poly], *others: Spread | int) -> Spread:
-        """What f makes of the parts on each device, of this value's and the others'.
+        """The value whose part on each device is f(part, *parts of the others) there.
 
         Args:
-            f: a function of values on one device. It keeps the length of the first batch axis where that is
-                divided, and the limbs where these are.
-            *others: ints, or values that are divided as this one or are copies; f gets their parts.
+            f: a function of values on one device, which returns a Poly there. If a batch is divided, f keeps
+                the length of its first axis; if limbs are divided, f keeps the ring of its operand.
+            *others: ints, or values that are divided as this one or are copies. f gets their parts.
+
+        Returns a value that is divided as its operands are.
 
         Raises:
-            DeviceError: values of other devices. ParameterError: values that are divided in another way, or a
-                result that cannot be part of a whole. RingMismatch: results that are no Poly.
+            DeviceError: values on other devices, or a Poly among the others.
+            ParameterError: f is no function, values that are divided in another way, or a result of f that
+                cannot be a part of one value.
+            RingMismatch: a result of f that is no Poly.
+
+        Cost: one call of f for each device; GPUs work at the same time, and nothing moves between them.
 
         >>> import polygpu as pg
         >>> two = pg.devices("cpu", "cpu")
@@ -162,7 +251,10 @@ class Spread:
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
-        """What meets on each device, this value's parts first; the operand whose division the result has."""
+        """For each operand, this value first, what each device uses of it: a part, or an int itself.
+
+        And the operand whose axis the result has.
+        """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]
         main = next((x for x in values if x._axis != "copies"), self)
@@ -186,7 +278,7 @@ class Spread:
         return integer(other, "operand")
 
     def _check_with(self, other: Spread) -> None:
-        """Raise where the parts of a divided value and another's do not meet."""
+        """Raise where a device's parts of this value and the other cannot be operands of one operation."""
         if other._group != self._group:
             raise DeviceError(f"operand: on {list(other.devices)}, must be on {list(self.devices)}")
         if other._axis != self._axis and (self._axis, other._axis) != ("batch", "copies"):
@@ -212,11 +304,21 @@ class Spread:
     # ---- back on one device ----
 
     def gather(self, device: str | None = None) -> Poly:
-        """The whole on one device, by default the current one.
+        """The whole value on one device, as a Poly.
+
+        Args:
+            device: its name, such as "cpu" or "cuda:0"; by default the current one.
 
         Raises:
-            DeviceError, BackendUnavailable: no such device.
+            DeviceError: there is no such device. BackendUnavailable: a GPU that does not answer.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: a copy of each part to the device, and one that joins them.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, [17, 97])
+        >>> pg.devices("cpu", "cpu").spread(R([20])).gather() == R([20])
+        True
         """
         target = Group([current_device() if device is None else device])
         parts = self._parts[:1] if self._axis == "copies" else self._parts

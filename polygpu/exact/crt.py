@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..reporting import Work
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_LONG = 1 << 14  # residues of Python ints from which on they are long work: some 10 ms
 
 
 def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
@@ -28,22 +32,45 @@ def ints_to_words(x: NDArray[np.object_], words: int) -> NDArray[np.uint64]:
     return np.ascontiguousarray(np.moveaxis(array, -1, -2))
 
 
-def signed_ints(words: NDArray[np.uint64]) -> NDArray[np.object_]:
-    """Python ints of little-endian words in two's complement, (*shape, words)."""
+def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = None) -> NDArray[np.object_]:
+    """Python ints of little-endian words in two's complement, (*shape, words); out is C-contiguous."""
     shape, count = words.shape[:-1], words.shape[-1]
+    if out is None:
+        out = np.empty(shape, dtype=object)
     if count == 1:
-        return words[..., 0].view(np.int64).astype(object)
+        out[...] = words[..., 0].view(np.int64)
+        return out
     whole = np.ascontiguousarray(words, "<u8").view(f"V{8 * count}").ravel().tolist()
     from_bytes = int.from_bytes
-    out = np.empty(len(whole), dtype=object)
-    out[:] = [from_bytes(x, "little", signed=True) for x in whole]
-    return out.reshape(shape)
+    out.reshape(-1)[:] = [from_bytes(x, "little", signed=True) for x in whole]
+    return out
 
 
 def residues_of_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
-    """Reduce an object array of Python ints (*batch, count) into out (*batch, rows, n); the rest is 0."""
+    """Reduce an object array of Python ints (*batch, count) into out (*batch, rows, n); the rest is 0.
+
+    C-contiguous both.
+    """
     count = x.shape[-1]
     out[..., count:] = 0
+    if x.size * len(moduli) < _LONG:
+        _reduce(moduli, x, out)
+        return
+    # Polynomials one after the other, or coefficients of one.
+    items = x.size // count
+    x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
+    unit = count if items > 1 else 1
+    with Work(x.size, "residues of {} Python ints modulo {} moduli", x.size, len(moduli)) as work:
+        for piece in work.pieces(unit):
+            at = slice(piece.start // unit, piece.stop // unit)
+            if items > 1:
+                _reduce(moduli, x[at], target[at])
+            else:
+                _reduce(moduli, x[:, at], target[..., at])
+
+
+def _reduce(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
+    count = x.shape[-1]
     if out.shape[-2] > len(moduli):  # the words of one modulus above 2^64
         out[..., :count] = ints_to_words(x % moduli[0], out.shape[-2])
         return

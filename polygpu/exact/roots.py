@@ -8,8 +8,10 @@ from typing import Literal
 from .. import _cpu
 from ..checks import shown
 from ..errors import BadRoot
+from ..reporting import Work
 from .primes import is_prime
 
+_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders from which on a search is long work: some 10 ms
 _FACTOR_LIMIT = 1 << 20  # q - 1 of more than 64 bits is factored by primes below this, one more may be left
 
 
@@ -55,13 +57,16 @@ def root_of_unity(q: int, order: int, rule: Literal["minimal", "generator"]) -> 
 
 def _smallest_generator(q: int, root: int, order: int) -> int:
     """The least of the odd powers of root."""
-    if q >> 64 == 0:
-        return _cpu.smallest_generator(q, root, order)
-    square, x, least = root * root % q, root, root
-    for _ in range(order // 2 - 1):
-        x = x * square % q
-        least = min(least, x)
-    return least
+    wide = q >> 64 > 0
+    power, is_long = order.bit_length() - 1, order >= (_LONG_WIDE if wide else _LONG)
+    with Work(1, "smallest root of order 2^{} modulo {}", power, shown(q), when=is_long):
+        if not wide:
+            return _cpu.smallest_generator(q, root, order)
+        square, x, least = root * root % q, root, root
+        for _ in range(order // 2 - 1):
+            x = x * square % q
+            least = min(least, x)
+        return least
 
 
 @lru_cache(maxsize=1 << 12)  # for the other orders and the other rule of the same q
@@ -72,7 +77,15 @@ def _primitive_root(q: int) -> int:
     known = root_cache.load(q)
     if known is not None and _is_least_primitive_root(*known, q):
         return known[0]
-    import sympy
+    with Work(1, "primitive root modulo {}", shown(q)):
+        root, factors = _found_by_sympy(q)
+    root_cache.store(q, root, factors)
+    return root
+
+
+def _found_by_sympy(q: int) -> tuple[int, list[int]]:
+    """The least primitive root mod the prime q, and the prime factors of q - 1."""
+    import sympy  # which takes a third of a second
 
     # Beyond 64 bits only by small primes: anything more may take for ever.
     small = {"limit": _FACTOR_LIMIT, "use_rho": False, "use_pm1": False, "use_ecm": False}
@@ -82,9 +95,7 @@ def _primitive_root(q: int) -> int:
             f"root: 'generator' needs the factors of q - 1, out of reach for q = {shown(q)}; "
             "use root='minimal' or give the root as an int"
         )
-    root = int(sympy.primitive_root(q))
-    root_cache.store(q, root, factors)
-    return root
+    return int(sympy.primitive_root(q)), factors
 
 
 def _is_least_primitive_root(g: int, factors: list[int], q: int) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import gcd, lcm, prod
 from typing import Any
 
 import numpy as np
 
+from .. import _cpu
 from ..arrays import broadcasts, check_writable, empty, overlap
 from ..backends import Array, Memory, backend_of, same_device
 from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
+from ..reporting import Work, counted
 
+ROWS = 32  # of a thread in a piece of a long call, at least: at its end threads wait for each other
 _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
 
 
@@ -50,6 +54,28 @@ def check_apart(out: Array | None, *operands: Array) -> None:
     """Raise OutputError where an `out` shares memory with what is read while it is written."""
     if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
         raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")
+
+
+# ---- long work ----
+
+
+def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
+    """run(*operands, out) on the host, as Work on so many polynomials: in pieces if somebody is told of it.
+
+    Batch axes of the operands broadcast to those of `out`, as in run(); all are C-contiguous.
+    """
+    items = prod(out.shape[:-2])
+    whole = [x.shape == out.shape or prod(x.shape[:-2]) == 1 for x in operands]
+    step = 1 if all(whole) else items // len(out)  # polynomials at an index of the first axis
+    if all(whole):
+        out, *operands = (x.reshape(-1, *x.shape[-2:]) for x in (out, *operands))  # type: ignore[assignment]
+    threads = _cpu.num_threads()
+    unit = lcm(step, threads // gcd(threads, limbs))
+    least = 1 if threads == 1 else -(-ROWS * threads // limbs)
+    with Work(items, what, counted(items, "polynomial")) as work:
+        for piece in work.pieces(unit, least):
+            at = slice(piece.start // step, -(-piece.stop // step))
+            run(*(x[at] if x.ndim == out.ndim and len(x) > 1 else x for x in operands), out[at])
 
 
 # ---- axes ----

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 
+from .. import _cpu
 from ..arrays import as_integers, empty
 from ..backends import Array, Backend, backend_of
 from ..checks import Domain, integer, shown
@@ -16,7 +17,8 @@ from ..plans.cache import cached
 from ..plans.lattice import Gadget
 from ..plans.ntt import NttPlan
 from ..plans.product import FftSumPlan, plan_fft_sums
-from .batch import check_apart, result_array, result_shape
+from ..reporting import LONG, Work, counted, reporting
+from .batch import ROWS, check_apart, result_array, result_shape
 from .einsum import matmul
 from .integers import from_integers
 from .permutation import exponents_of, multiply_by_monomial
@@ -196,7 +198,14 @@ def blind_rotate(
             product = _matrix_product(ring, ggsw, moved, "coef", gadget)
             pointwise(ring.basis, "add", total, product, total)
         return total
-    compute.gadget_rotation(gadget, _factors(ring, gadget, ggsws), x, powers, data)
+    factors, items = _factors(ring, gadget, ggsws), prod(c.shape[:-3])
+    if compute.xp is not np or powers.shape[-1] * c.size < LONG or reporting() is None:
+        compute.gadget_rotation(gadget, factors, x, powers, data)
+        return data
+    x, powers, rows = (y.reshape(items, *y.shape[c.ndim - 3 :]) for y in (x, powers, data))
+    with Work(items, "blind rotation of {}", counted(items, "ciphertext")) as work:
+        for piece in work.pieces(least=ROWS * _cpu.num_threads()):
+            compute.gadget_rotation(gadget, factors, x[piece], powers[piece], rows[piece])
     return data
 
 

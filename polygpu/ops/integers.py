@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..arrays import as_integers, broadcasts, check_unmasked, empty
+from ..arrays import as_integers, broadcasts, check_uncut, check_unmasked, empty, shared
 from ..backends import Array, Memory, backend_for, backend_of, host, is_device_array
 from ..checks import debugging, integer, sequence, shown
 from ..errors import CoefficientError, NotCanonical, ParameterError
 from ..exact.crt import residues_of_ints, signed_ints, words_to_ints
+from ..memory import check_array
 from ..plans.basis import Basis
 from ..plans.crt import composition_of, norm_words, words_of
+from ..reporting import Work, reporting
 
 _WORD = np.dtype(np.uint64)
+_LONG = 1 << 18  # residues from which on making Python ints of them is long work: some 10 ms
+_PIECE = 1 << 14  # of them that are made at a time, at least
 
 # ---- in ----
 
@@ -93,6 +98,8 @@ def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None) -> Array:
     """Residues as an element holds them: the array given where it can; see Ring.from_residues."""
     check_unmasked(data, "data")
+    check_uncut(data, basis.dtype, "data")
+    data = shared(data, "data")
     is_array = isinstance(data, np.ndarray) or is_device_array(data)
     array = as_integers(data, "data") if not is_array or data.dtype == object else data
     if array.ndim < 2 or array.shape[-2:] != (basis.rows, n):
@@ -160,13 +167,40 @@ def residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.objec
 
 def big_integers(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Coefficients as Python ints (*batch, n)."""
+    if data.size < _LONG or reporting() is None:
+        return _big_integers(basis, data, centered)
+    # Polynomials one after the other, or coefficients of one.
+    items, n = prod(data.shape[:-2]), data.shape[-1]
+    check_array(8 * items * n)
+    x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)
+    unit = n if items > 1 else 1
+    with Work(items * n, "to_bigints of {} x {}", items * n, len(basis.moduli)) as work:
+        for piece in work.pieces(unit, _PIECE):
+            at = slice(piece.start // unit, piece.stop // unit)
+            if items > 1:
+                _big_integers(basis, x[at], centered, out[at])
+                continue
+            with backend_of(x).device_scope():
+                part = backend_of(x).xp.ascontiguousarray(x[..., at])
+            _big_integers(basis, part, centered, out[:, at])
+    return out.reshape(*data.shape[:-2], n)
+
+
+def _big_integers(
+    basis: Basis, data: Array, centered: bool, out: np.ndarray[Any, np.dtype[np.object_]] | None = None
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """The same without reports; out is C-contiguous."""
     shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
     if len(basis.moduli) == 1 and not centered:
-        return residue_ints(basis, data).reshape(shape[:-1])
+        values = residue_ints(basis, data).reshape(shape[:-1])
+        if out is None:
+            return values
+        out[...] = values
+        return out
     compute = backend_for(basis, data)
     words = empty(compute, shape, _WORD)
     compute.to_words(basis, data, centered, words)
-    return signed_ints(compute.to_host(words))
+    return signed_ints(compute.to_host(words), out)
 
 
 def machine_integers(basis: Basis, data: Array, centered: bool) -> Array:

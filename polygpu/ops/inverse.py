@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import _cpu
 from ..arrays import empty
 from ..backends import Array, backend_of, host
 from ..checks import Domain, shown
@@ -13,6 +15,8 @@ from ..errors import NotInvertible
 from ..exact.crt import residues_of_ints, words_to_ints
 from ..exact.primes import prime_power
 from ..plans.basis import Basis, basis_of
+from ..reporting import Work, counted
+from .batch import ROWS
 from .integers import from_integers, ones
 from .multiply import multiply
 from .pointwise import pointwise
@@ -20,6 +24,8 @@ from .transform import to_domain
 
 if TYPE_CHECKING:
     from ..ring import Ring
+
+_LONG = 1 << 24  # n^2, of the extended Euclid, from which on it is long work: some 10 ms
 
 
 def inverse(ring: Ring, x: Array, domain: Domain) -> Array:
@@ -86,7 +92,7 @@ def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
     field = basis_of((p,))
     residues = _modulo_prime(basis, field, compute.to_host(x))
     found = empty(host(), residues.shape, field.dtype)
-    degrees = host().invert(field, residues, ring.kind == "negacyclic", found)
+    degrees = _invert(field, residues, ring.kind == "negacyclic", found)
     if degrees.any():
         i = int(np.argmax(degrees != 0))
         at = tuple(int(k) for k in np.unravel_index(i, x.shape[:-2])) if x.ndim > 2 else ()
@@ -104,6 +110,18 @@ def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
     for _ in range((exponent - 1).bit_length()):  # Newton: right mod p^k becomes right mod p^2k
         y = multiply(ring, y, pointwise(basis, "sub", two, multiply(ring, x, y, "coef")), "coef")
     return y
+
+
+def _invert(field: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
+    """HostBackend.invert(), as Work where it takes long."""
+    items, n = prod(x.shape[:-2]), x.shape[-1]
+    degrees = np.zeros(items, np.int64)
+    rows, target = (y.reshape(items, *y.shape[-2:]) for y in (x, out))
+    is_long, p = items * n * n * field.words**2 >= _LONG, shown(field.moduli[0])
+    with Work(items, "inverse of {} modulo {}", counted(items, "polynomial"), p, when=is_long) as work:
+        for piece in work.pieces(least=ROWS * _cpu.num_threads()):
+            degrees[piece] = host().invert(field, rows[piece], negacyclic, target[piece])
+    return degrees
 
 
 def _modulo_prime(basis: Basis, field: Basis, x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -14,8 +14,17 @@ from ..checks import Domain, Product, unverified, verifying
 from ..errors import DomainError, PrecisionError, TablesTooLarge
 from ..memory import check_memory
 from ..plans.ntt import TransformSize
-from ..plans.product import Plan, auxiliary_size, coarsest_fft, plan_auxiliary, plan_fft
-from .batch import result_array, result_shape
+from ..plans.product import (
+    AuxiliaryPlan,
+    FftProductPlan,
+    Plan,
+    auxiliary_size,
+    coarsest_fft,
+    plan_auxiliary,
+    plan_fft,
+)
+from ..reporting import LONG, reporting
+from .batch import in_pieces, result_array, result_shape
 from .calls import remember
 from .integers import ones
 from .pointwise import pointwise
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from ..ring import Ring
 
 _MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones have no vectors
+_LEAST = LONG >> 6  # residues of a result; fewer are never computed with LONG of them
 _CLEARLY = 0.8  # estimates are rough: a complete transform gives way to less than this share of its time
 
 
@@ -110,9 +120,27 @@ def multiply(
             else:
                 _multiply_by_matrix(ring, many, one, data)
             return data
+    if data.size >= _LEAST and compute.xp is np and _size_of_work(plan, data) >= LONG:
+        # It is not remembered: the next one takes long too.
+        if reporting() is None:
+            compute.multiply(plan, a, b, data)
+        else:
+            run = partial(compute.multiply, plan)
+            in_pieces("product of {}", len(ring.moduli), run, data, a, b)
+        return data
     done = compute.multiply(plan, a, b, data)
     remember(ring.calls, key, compute, done, data)
     return data
+
+
+def _size_of_work(plan: Plan, data: Array) -> int:
+    """Residues that a product is computed with."""
+    rows: int = prod(data.shape[:-2]) * len(plan.basis.moduli)
+    if isinstance(plan, AuxiliaryPlan):
+        return rows * plan.transform.degree * len(plan.transform.tables)
+    if isinstance(plan, FftProductPlan):
+        return rows * plan.work(plan.digits) // 3
+    return rows * plan.degree
 
 
 def _verified(ring: Ring, a: Array, b: Array, domain: Domain, product: Product, out: Array | None) -> Array:

@@ -14,8 +14,12 @@ Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..arrays import empty
 from ..backends import Array, Memory, backend, backend_for
@@ -24,6 +28,7 @@ from ..errors import NotAnInteger, ParameterError
 from ..plans import sampling as plans
 from ..plans.basis import Basis
 from ..plans.sampling import Sampler
+from ..reporting import LONG, Work, counted
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -89,7 +94,11 @@ def uniform(basis: Basis, n: int, batch: Batch, seed: Seed, start: int) -> Array
     """Residues (*batch, rows, n) uniform in [0, q), the polynomials start, start + 1, ..."""
     out = _result(basis, n, batch, 8 * (basis.words + 1), start)
     compute = backend_for(basis, out)
-    compute.uniform(basis, _key(compute, seed), int(start), out)
+    key = _key(compute, seed)
+    if out.size < LONG:
+        compute.uniform(basis, key, int(start), out)
+    else:
+        _draw(partial(compute.uniform, basis, key), int(start), out, compute)
     return out
 
 
@@ -99,8 +108,20 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
     name, _, parameter = label.partition(" ")
     compute = backend_for(basis, out)
     key = _key(compute, seed, f"polygpu {name} 1 n={n} {parameter} ")
-    compute.sample(basis, sampler, key, int(start), out)
+    if out.size < LONG:
+        compute.sample(basis, sampler, key, int(start), out)
+    else:
+        _draw(partial(compute.sample, basis, sampler, key), int(start), out, compute)
     return out
+
+
+def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: Memory) -> None:
+    """draw(start, out) of many; on the host in pieces of the batch if somebody is told of it."""
+    items = prod(out.shape[:-2])
+    rows = out.reshape(items, *out.shape[-2:])
+    with Work(items, "random values of {}", counted(items, "polynomial"), when=compute.xp is np) as work:
+        for piece in work.pieces():
+            draw(start + piece.start, rows[piece])
 
 
 def ternary(basis: Basis, n: int, batch: Batch, weight: int | None, seed: Seed, start: int) -> Array:

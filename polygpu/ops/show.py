@@ -1,12 +1,17 @@
-"""How a value is shown: one line, and a table for notebooks. Nothing is transformed, moved or waited for."""
+"""How values and rings are shown: one line, and a table for notebooks.
+
+Nothing is transformed, and nothing but what is shown is copied or composed. A line waits for no device.
+"""
 
 from __future__ import annotations
 
+from html import escape
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends import Array, backend_of
+from ..backends import Array, Memory, backend_of
 from ..checks import shown
 from .integers import big_integers, residue_ints
 
@@ -57,20 +62,116 @@ def _nested(values: list[Any], whole: bool) -> str:
     return f"[{', '.join(parts)}]"
 
 
+# ---- notebooks ----
+
+_LIMBS, _LAST_LIMBS = 4, 2  # of more limbs so many first and last ones
+_DIGITS = 32  # of an int in a cell; of longer ones the ends, and the whole as the cell's title
+_ENDS = 14, 8
+_SPACE = "white-space:nowrap;padding:0 .6em"
+
+
 def table(ring: Ring, data: Array, domain: str) -> str:
-    """An HTML table: the same, and the first residues wherever they lie."""
-    compute, shape = backend_of(data), data.shape[:-2]
-    cells = {
-        "ring": ring._repr_latex_(),
-        "limbs": len(ring.moduli),
-        "bits": ring.modulus.bit_length(),
-        "domain": domain,
-        "shape": shape,
-        "device": compute.name,
-    }
-    if data.size:
-        few = data[(0,) * len(shape)][:, :6]
-        first = residue_ints(ring.basis, few).reshape(-1, few.shape[-1])[0].tolist()
-        cells["first residues"] = ", ".join(map(shown, first)) + (", ..." if ring.n > 6 else "")
-    rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
-    return f"<table>{rows}</table>"
+    """An HTML table of some polynomials: their first and last coefficients, centred, or residues of limbs."""
+    compute, shape, n = backend_of(data), data.shape[:-2], ring.n
+    numbers = "centred coefficients" if domain == "coef" else "residues"
+    facts = f"domain {domain}, {numbers}, batch shape {shape}, device {compute.name}"
+    columns = _some(n, _FIRST, _LAST)
+    polynomials = _some(prod(shape), _ITEMS - 1, 1)
+    head = ["polynomial"] * bool(shape) + ["limb"] * (domain == "eval")
+    if domain == "coef":
+        head += ["…" if k is None else f"<i>X</i><sup>{k}</sup>" for k in columns]
+    else:
+        head += ["…" if k is None else f"value {k}" for k in columns]
+    body = []
+    for i in polynomials:
+        if i is None:
+            body.append([_cell("…", "right")] * len(head))
+            continue
+        at = tuple(int(k) for k in np.unravel_index(i, shape)) if shape else ()
+        label, ends = [str(at)] * bool(shape), _ends(compute, data[at], columns)
+        if domain == "coef":
+            rows = [label + _cells(big_integers(ring.basis, ends, True).tolist(), columns)]
+        else:
+            residues = residue_ints(ring.basis, ends).reshape(-1, ends.shape[-1]).tolist()
+            rows = [
+                ["…"] * len(head)
+                if j is None
+                else [*label, f"{j}: mod {shown(ring.moduli[j])}", *_cells(residues[j], columns)]
+                for j in _some(len(ring.moduli), _LIMBS, _LAST_LIMBS)
+            ]
+        body += [[_cell(text, "right") for text in row] for row in rows]
+    return _html(f"{_name(ring)}<br>{escape(facts)}", head if body else [], body)
+
+
+def ring_table(ring: Ring) -> str:
+    """An HTML table of a ring: its moduli, transform and storage; what would take long is left out."""
+    moduli = ring.moduli
+    chosen = _some(len(moduli), _LIMBS, _LAST_LIMBS)
+    one = len(moduli) == 1
+    facts = {"modulus" if one else f"limb {i}": "…" if i is None else _with_bits(moduli[i]) for i in chosen}
+    facts["storage"] = f"{ring.dtype}, (*batch, {ring.rows}, {ring.n})"
+    known = not ring.basis.wide or "leaf_size" in ring.__dict__  # tests of primality of large numbers
+    if known:
+        size = ring.leaf_size
+        facts["transform"] = (
+            "none"
+            if size is None
+            else f"of {ring.n // size} points, " + ("complete" if size == 1 else f"to leaves of {size}")
+        )
+    if ring.product != "auto":
+        facts["product"] = ring.product
+    body = [
+        [_cell(name.replace("limb None", "…"), "left"), _cell(text, "left")] for name, text in facts.items()
+    ]
+    return _html(_name(ring), [], body)
+
+
+def _with_bits(q: int) -> str:
+    return shown(q) if q.bit_length() > 256 else f"{q} ({q.bit_length()} bits)"
+
+
+def _name(ring: Ring) -> str:
+    """The ring, and how large Q is."""
+    sign = "+" if ring.kind == "negacyclic" else "−"
+    one = len(ring.moduli) == 1
+    q = escape(shown(ring.moduli[0])) if one else "<i>Q</i>"
+    size = "" if one else f", <i>Q</i> of {ring.modulus.bit_length()} bits in {len(ring.moduli)} limbs"
+    return f"ℤ<sub>{q}</sub>[<i>X</i>]/(<i>X</i><sup>{ring.n}</sup> {sign} 1){size}"
+
+
+def _some(count: int, first: int, last: int) -> list[int | None]:
+    """The numbers below count, or the first and last of them around None."""
+    if count <= first + last + 1:
+        return list(range(count))
+    return [*range(first), None, *range(count - last, count)]
+
+
+def _ends(compute: Memory, x: Array, columns: list[int | None]) -> Array:
+    """The columns of one polynomial, in host memory; no others are copied."""
+    if None not in columns:
+        return compute.to_host(x)
+    first = columns.index(None)
+    parts = x[:, :first], x[:, first + 1 - len(columns) :]
+    return np.concatenate([compute.to_host(part) for part in parts], axis=-1)
+
+
+def _cells(values: list[int], columns: list[int | None]) -> list[str]:
+    texts = list(map(shown, values))
+    if None in columns:
+        texts.insert(columns.index(None), "…")
+    return texts
+
+
+def _cell(text: str, align: str) -> str:
+    title = ""
+    if text.lstrip("-").isdecimal() and len(text) > _DIGITS:
+        title, text = f' title="{text}"', f"{text[: _ENDS[0]]}…{text[-_ENDS[1] :]}"
+    return f'<td style="text-align:{align};{_SPACE}"{title}>{escape(text)}</td>'
+
+
+def _html(caption: str, head: list[str], body: list[list[str]]) -> str:
+    """No colours: text and lines have those of the page, be it light or dark."""
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in body)
+    top = "".join(f'<th style="text-align:right;{_SPACE}">{text}</th>' for text in head)
+    top = f"<thead><tr>{top}</tr></thead>" if head else ""
+    return f"<div>{caption}</div>" + (f"<table>{top}<tbody>{rows}</tbody></table>" if body else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +11,15 @@ from ..backends import Array, backend_for, backend_of, host
 from ..checks import Domain, integer, shown
 from ..errors import ParameterError
 from ..plans.permutation import bit_reversal
-from .batch import result_array
+from ..reporting import LONG, reporting
+from .batch import in_pieces, result_array
 from .calls import remember
 from .integers import from_integers, residue_ints
 
 if TYPE_CHECKING:
     from ..ring import Ring
+
+_LONG_WIDE = 1 << 14  # words of wide residues, which Python transforms: some 10 ms
 
 
 def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array | None = None) -> Array:
@@ -37,8 +41,15 @@ def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array |
         return data
     plan = ring.transform
     data = result_array(compute, x.shape, out, x)
-    done = (compute.ntt if target == "eval" else compute.intt)(plan, x, data)
-    remember(ring.calls, key, compute, done, data)
+    run = partial(compute.ntt if target == "eval" else compute.intt, plan)
+    if compute.xp is np and x.size >= (_LONG_WIDE if ring.basis.wide else LONG):
+        if reporting() is None:
+            run(x, data)
+        else:
+            what = "transform" if target == "eval" else "inverse transform"
+            in_pieces(what + " of {}", len(ring.moduli), run, data, x)
+        return data
+    remember(ring.calls, key, compute, run(x, data), data)
     return data
 
 

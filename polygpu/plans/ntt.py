@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import _cpu
-from ..checks import Kind
+from ..checks import Kind, shown
 from ..exact.primes import is_prime, root_order
 from ..memory import check_memory
+from ..reporting import Work
 from .basis import Basis, Handles, basis_of
 from .cache import cached
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # A block of this many bytes is transformed while it stays in a core's first cache.
 CACHE_BLOCK_BYTES = 1 << 15
 
+_LONG_WIDE = 1 << 13  # points of a table of Python ints from which on it is long work: some 10 ms
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
@@ -82,7 +84,9 @@ class PrimeTables:
     def _both(self) -> tuple[NDArray[Any], NDArray[Any]]:
         assert self.node == 1 and self.divisor == self.points
         if self.dtype == object:
-            forward, inverse = _wide_tables(self.modulus, self.root, self.points, self.kind)
+            is_long = self.points >= _LONG_WIDE
+            with Work(1, "tables of {} points modulo {}", self.points, shown(self.modulus), when=is_long):
+                forward, inverse = _wide_tables(self.modulus, self.root, self.points, self.kind)
         else:
             forward, inverse = (np.zeros((2, self.points), self.dtype) for _ in range(2))
             if self.points > 1:

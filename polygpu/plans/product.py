@@ -13,6 +13,7 @@ from ..errors import ParameterError, PrecisionError
 from ..exact.primes import ntt_primes, root_order
 from ..exact.roots import two_power_root
 from ..memory import check_memory
+from ..reporting import Work
 from .basis import Basis, Handles, basis_of
 from .cache import cached
 from .fft import unit_roots
@@ -30,6 +31,7 @@ MAX_DIGITS = 8  # of an operand of a product by FFT
 # The twiddles of an FFT are rounded from a format with more digits (plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
+_LONG = 1 << 16  # complex roots of unity from which on making them is long work: some 10 ms
 _MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; products in a sum
 
 
@@ -80,13 +82,14 @@ class FftPlan:
     @cached_property
     def twiddles(self) -> NDArray[np.complex128]:
         """w by node of the tree of factors of X^points - i (see unit_roots); entry 0 is 1."""
-        turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
-        while len(turns) < max(self.points, 2):
-            # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
-            below = turns[len(turns) // 2 :]
-            children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
-            turns = np.concatenate([2 * turns, children])
-        table = unit_roots(turns, 4 * len(turns))[: self.points]
+        with Work(1, "roots of unity of {} points", self.points, when=self.points >= _LONG):
+            turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
+            while len(turns) < max(self.points, 2):
+                # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
+                below = turns[len(turns) // 2 :]
+                children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
+                turns = np.concatenate([2 * turns, children])
+            table = unit_roots(turns, 4 * len(turns))[: self.points]
         table.setflags(write=False)
         return table
 

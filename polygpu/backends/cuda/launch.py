@@ -8,7 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache, partial
 from threading import Lock
 from typing import Any, ClassVar, NamedTuple
@@ -19,6 +19,7 @@ from ... import _cpu
 from ...errors import DeviceError
 from ...plans.basis import Basis, Handles
 from ...plans.cache import keep
+from ...reporting import Work, counted
 from .. import Array, cuda_sources
 from . import graph
 from .device import INSTALL, Device, Shared, recording
@@ -389,14 +390,22 @@ class Launcher(Device):
     def _compile(self, launches: Sequence[Launch]) -> None:
         """Compile the kernels that are not yet there side by side; NVRTC takes a core for each."""
         missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
-        if len(missing) > 1:
+        if not missing:
+            return
 
-            def one(launch: Launch) -> None:
-                with self._scope:  # of this thread
-                    self._kernel(launch)
+        def one(launch: Launch) -> None:
+            with self._scope:  # of this thread
+                self._kernel(launch)
 
-            with ThreadPoolExecutor(len(missing)) as workers:
-                list(workers.map(one, missing.values()))
+        count = len(missing)
+        with Work(count, "compiling {} for {}", counted(count, "kernel"), self.name) as work:
+            if count == 1:
+                one(*missing.values())
+                return
+            with ThreadPoolExecutor(count) as workers:
+                for made in as_completed([workers.submit(one, launch) for launch in missing.values()]):
+                    made.result()
+                    work.step()
 
     def _kernel(self, launch: Launch) -> int:
         """The driver's handle of a kernel, which may use the shared memory that the launch has."""

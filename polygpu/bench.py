@@ -1,0 +1,498 @@
+"""What this machine needs for transforms and products, beside recorded machines: polygpu bench and plot.
+
+Rows are those of polygpu.timing, as the benchmarks keep them. `recorded.json` holds what `python -m
+benchmarks.report` takes from the rows of the repository, which `--check` compares.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _cpu
+from .backends import backend, device, get_backend, gpu_names
+from .backends.reference import evaluate, reverse_bits
+from .errors import BackendUnavailable, ParameterError
+from .exact.primes import ntt_primes
+from .poly import Poly
+from .ring import Ring
+from .svg import COLOURS, LogAxes, document, text
+from .timing import SCHEMA, Case, CudaEvents, Row, Timer, WallClock, figure, measure, on_cores
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+OPS = ("ntt", "intt", "product")
+DEGREES, BITS = (2**12, 2**14, 2**16), (30, 50, 60)
+THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # N and bits; polynomials of each thread
+BATCH_BYTES = 2**29  # of a GPU's batch, where its memory has sixteen of them
+REST_S = 0.25  # of a GPU before a figure
+POINTS = 3  # at which values are compared with Python ints
+
+_ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # ops of rows of batches there
+_OPS = {name: op for op, name in _ON_GPU.items()}
+_ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
+
+
+# ---- what is measured ----
+
+
+class Workload:
+    """Polynomials modulo one prime on the current device; without a batch one of them."""
+
+    def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
+        self.ring, self.batch = Ring(n, ntt_primes(n, bits)), batch
+        shape = () if batch is None else (batch,)
+        self.a, self.b = (self.ring.random(shape, seed=seed) for seed in (1, 2))
+
+    def rows(self, poly: Poly) -> NDArray[Any]:
+        """The residues of the first, a middle and the last polynomial, in host memory."""
+        picked = [()] if self.batch is None else [(i,) for i in sorted({0, self.batch // 2, self.batch - 1})]
+        return np.concatenate([get_backend(poly.device).to_host(poly.data[i]) for i in picked])
+
+    def cases(self, names: Mapping[str, str], more: Mapping[str, int | str]) -> Iterator[Case]:
+        """A forward and an inverse transform and a product.
+
+        Those of a batch write into memory of their own, which is compared as a whole with another way to it;
+        rows are compared with Python ints at random points.
+        """
+        n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
+        transformed, product = self.a.ntt(), self.a * self.b
+        outs: list[Poly | None] = [None] * 3
+        if self.batch is not None:
+            outs = [x.copy() for x in (transformed, self.a, product)]
+        x, y = self.rows(self.a).tolist(), self.rows(self.b).tolist()
+        assert roots is not None and pow(roots[0], n, q) == q - 1
+        points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
+
+        def at_points(holds: Callable[[int, int, int], bool]) -> bool:
+            """Whether it holds of each row, k and the point of value k."""
+            return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
+
+        def is_transform(values: NDArray[Any]) -> bool:
+            whole = transformed if outs[0] is None else outs[0]
+            same = at_points(lambda i, k, point: int(values[i, k]) == evaluate(x[i], point, q))
+            return same and bool((values < q).all()) and whole.intt() == self.a
+
+        def is_inverse(values: NDArray[Any]) -> bool:  # of a transform that was shown to be right
+            return bool((values == np.array(x)).all()) and (outs[1] is None or outs[1] == self.a)
+
+        def is_product(values: NDArray[Any]) -> bool:
+            z, whole = values.tolist(), product if outs[2] is None else outs[2]
+
+            def holds(i: int, k: int, point: int) -> bool:
+                a, b, c = (evaluate(of[i], point, q) for of in (x, y, z))
+                return a * b % q == c
+
+            again = (transformed * self.b.ntt()).intt()
+            return at_points(holds) and bool((values < q).all()) and whole == again
+
+        runs: dict[str, tuple[Callable[[], Poly], Callable[[NDArray[Any]], bool]]] = {
+            "ntt": (partial(self.a.ntt, out=outs[0]), is_transform),
+            "intt": (partial(transformed.intt, out=outs[1]), is_inverse),
+            "product": (partial(self.a.mul, self.b, out=outs[2]), is_product),
+        }
+        batch = self.batch or 1
+        params = {"n": n, "bits": q.bit_length(), "limbs": 1, "batch": batch, "q": q, **more}
+        for op, (run, verify) in runs.items():
+            yield Case(names[op], "polygpu", params, run, verify, work=batch * n, values=self.rows)
+
+
+def measure_here(devices: Sequence[str], told: Callable[[Row], Any]) -> list[Row]:
+    """Rows of devices: of "cpu" those of one core, then of all threads; of GPUs those of large batches.
+
+    told: is called with each row.
+
+    Raises:
+        Unverified: a result is wrong.
+    """
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        told(row)
+
+    for name in devices:
+        with device(name):
+            (_measure_cpu if name == "cpu" else _measure_gpu)(keep)
+    return rows
+
+
+def _measure_cpu(keep: Callable[[Row], None]) -> None:
+    timer, names = WallClock(), dict(zip(OPS, OPS, strict=True))
+    with on_cores(1):
+        for n, bits in itertools.product(DEGREES, BITS):
+            _measure(Workload(n, bits).cases(names, {}), timer, keep)
+    threads = _cpu.num_threads()
+    if threads > 1:
+        for n, bits in THREADED:
+            work = Workload(n, bits, THREADED_ROWS * threads)
+            _measure(work.cases(names, {"threads": threads}), timer, keep)
+
+
+def _measure_gpu(keep: Callable[[Row], None]) -> None:
+    compute: Any = backend()
+    with compute.device_scope():
+        cupy = compute.xp
+        timer = CudaEvents(REST_S, cupy)
+        size = min(BATCH_BYTES, cupy.cuda.Device().mem_info[0] // 16)
+        for n, bits in itertools.product(DEGREES, BITS):
+            work = Workload(n, bits, max(2, size // (n * (4 if bits <= 32 else 8))))
+            _measure(work.cases(_ON_GPU, {"launch": "plain", "device": compute.name}), timer, keep)
+
+
+def _measure(cases: Iterable[Case], timer: Timer, keep: Callable[[Row], None]) -> None:
+    for case in cases:
+        keep(measure(case, timer))
+
+
+def answering() -> list[str]:
+    """The devices that `polygpu bench` measures: the CPU and each GPU that answers."""
+    try:
+        return ["cpu", *gpu_names()]
+    except BackendUnavailable:
+        return ["cpu"]
+
+
+# ---- rows and figures ----
+
+
+class Key(NamedTuple):
+    """What a figure is of; of one polynomial on a core, or of a large batch."""
+
+    op: str
+    bits: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a machine needs: ps a coefficient."""
+
+    name: str
+    kind: str  # "cpu": one core, "threads": all of them, "gpu"
+    about: str
+    ps: Mapping[Key, float]
+
+
+def _key(row: Row) -> tuple[str, Key] | None:
+    """The kind and the key of a row; None of all others."""
+    p, op, kind = row.params, row.op, str(row.machine["kind"])
+    batch = int(p.get("batch", 1))
+    if p.get("limbs") != 1 or not row.verified or not {"bits", "n"} <= p.keys():
+        return None
+    key = int(p["bits"]), int(p["n"])
+    if kind == "gpu":
+        if (row.library, p.get("launch")) != ("polygpu", "plain") or "load_s" in p or batch == 1:
+            return None
+        goldilocks = str(p.get("word")).startswith("Goldilocks")
+        return (kind, Key(_OPS[op], *key)) if op in _OPS and not goldilocks else None
+    if row.library == "polygpu" and op in OPS:
+        kind = "threads" if "threads" in p else kind
+        return (kind, Key(op, *key)) if batch == 1 or kind == "threads" else None
+    if row.library == "polygpu, call" and op.startswith("peer ") and batch == 1:
+        return kind, Key(op.removeprefix("peer "), *key)
+    return None
+
+
+def figures(rows: Iterable[Row]) -> list[Figures]:
+    """Of each machine: the newest row of a kind, or the median over the passes of the newest run."""
+    groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}
+    for row in rows:
+        found = _key(row)
+        if found is not None:
+            kind, key = found
+            groups.setdefault((kind, str(row.machine["name"])), {}).setdefault(key, []).append(row)
+    return [_figures(name, kind, cells) for (kind, name), cells in sorted(groups.items())]
+
+
+def _figures(name: str, kind: str, cells: Mapping[Key, list[Row]]) -> Figures:
+    isas = {str(row.machine.get("isa")) for rows in cells.values() for row in rows}
+    best = next((isa for isa in _ISAS if isa in isas), None)
+    ps, used = {}, []
+    for key, rows in sorted(cells.items()):
+        rows = [row for row in rows if best is None or row.machine.get("isa") == best]
+        if not rows:
+            continue
+        newest = max(rows, key=lambda row: row.date)
+        run = _run(newest)
+        if run is None:
+            rows = [newest]
+        else:
+            rows = [row for row in rows if _run(row) == run]
+        used += rows
+        ps[key] = round(median(1000 * row.median / row.work for row in rows), 2)
+    return Figures(name, kind, _about(kind, used), ps)
+
+
+def _run(row: Row) -> str | None:
+    """What the passes of a run have in common."""
+    run = row.params.get("run")
+    return None if run is None else str(run).rpartition(", pass")[0]
+
+
+def _about(kind: str, rows: Sequence[Row]) -> str:
+    date = max(row.date for row in rows)[:10]
+    machine = rows[-1].machine
+    if kind == "gpu":
+        return f"driver {machine['driver']}, CUDA {machine['cuda']}, {date}"
+    clocks = sorted(float(row.machine["clock_ghz"]) for row in rows)
+    cores = f"{rows[-1].params['threads']} threads" if kind == "threads" else "one core"
+    return f"{cores}, {machine['isa']}, {clocks[0]:.2f} to {clocks[-1]:.2f} GHz, {date}"
+
+
+_RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.json")
+
+
+def as_json(machines: Iterable[Figures]) -> str:
+    """Figures as a file: a line for each machine, op and size of primes."""
+    parts = []
+    for m in machines:
+        lines = []
+        for op, bits in dict.fromkeys((key.op, key.bits) for key in m.ps):
+            cells = [[key.n, ps] for key, ps in m.ps.items() if (key.op, key.bits) == (op, bits)]
+            lines.append(f"  {json.dumps([op, bits, cells])}")
+        head = json.dumps({"name": m.name, "kind": m.kind, "about": m.about})[:-1]
+        parts.append(f'{head}, "ps": [\n' + ",\n".join(lines) + "\n ]}")
+    return "[" + ",\n ".join(parts) + "]\n"
+
+
+def recorded() -> list[Figures]:
+    """Those of the repository's machines."""
+    with open(_RECORDED, encoding="utf-8") as file:
+        machines = json.load(file)
+    return [
+        Figures(
+            m["name"],
+            m["kind"],
+            m["about"],
+            {Key(op, bits, n): ps for op, bits, cells in m["ps"] for n, ps in cells},
+        )
+        for m in machines
+    ]
+
+
+def line_of(row: Row) -> str:
+    """A row as a line of a file."""
+    return json.dumps(asdict(row)) + "\n"
+
+
+def rows_of(path: str) -> list[Row]:
+    """The rows of a file of `polygpu bench --out`, or of the benchmarks.
+
+    Raises:
+        ParameterError: there is no such file, or it holds anything else.
+    """
+
+    def refused(reason: object) -> ParameterError:
+        return ParameterError(f"{path}: {reason}; polygpu bench --out FILE writes such files")
+
+    rows = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = _parsed(json.loads(line))
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    raise refused(f"line {number} is no row of a measurement") from None
+                if row is not None:
+                    rows.append(row)
+    except FileNotFoundError:
+        raise refused("no such file") from None
+    except UnicodeDecodeError:
+        raise refused("no text") from None
+    except OSError as error:
+        raise refused(error.strerror or error) from None
+    return rows
+
+
+def _parsed(x: Any) -> Row | None:
+    """A row of a file, None of an older schema; TypeError, ValueError or KeyError for what is none."""
+    if x["schema"] != SCHEMA:
+        return None
+    row = Row(**x)
+    if not (isinstance(row.params, dict) and isinstance(row.machine, dict) and isinstance(row.date, str)):
+        raise TypeError
+    if not (0 < float(row.median) < float("inf") and int(row.work) > 0 and row.machine["name"]):
+        raise ValueError
+    if (found := _key(row)) is not None:
+        _about("threads" if found[0] == "threads" else str(row.machine["kind"]), [row])
+        if not (1 < found[1].n < 1 << 62 and 1 < found[1].bits < 1 << 16):
+            raise ValueError
+    return row
+
+
+# ---- tables ----
+
+
+class Kind(NamedTuple):
+    """How figures of a kind are told."""
+
+    where: str
+    of_tables: str  # the unit of tables
+    of_plots: str
+    scale: int  # ps of the latter
+
+
+KINDS = {
+    "cpu": Kind("one core, one polynomial", "us a call", "ns a coefficient", 1000),
+    "threads": Kind("all threads, batches", "us a polynomial", "ns a coefficient", 1000),
+    "gpu": Kind("GPU, batches", "ps a coefficient", "ps a coefficient", 1),
+}
+
+
+def _letter(i: int) -> str:
+    return chr(ord("A") + i) if i < 26 else str(i + 1)
+
+
+class Board(NamedTuple):
+    """The machines of one kind, own ones first."""
+
+    kind: str
+    own: int
+    machines: list[Figures]
+
+    def mine(self) -> set[Key]:
+        """Of what there are figures of own machines."""
+        return {key for m in self.machines[: self.own] for key in m.ps}
+
+    def legend(self) -> list[str]:
+        """A line for each machine."""
+        return [
+            f"{_letter(i)}  {m.name}{' (yours)' if i < self.own else ''}: {m.about}"
+            for i, m in enumerate(self.machines)
+        ]
+
+
+def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
+    """A board for each kind that own machines are of; of all kinds where there is none."""
+    kinds = [kind for kind in KINDS if any(m.kind == kind for m in own or others)]
+    return [
+        Board(
+            kind,
+            sum(m.kind == kind for m in own),
+            [m for m in (*own, *others) if m.kind == kind],
+        )
+        for kind in kinds
+    ]
+
+
+def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """Title, header and lines: what own machines need; what others do, in brackets A's time over theirs."""
+    kind, body = KINDS[board.kind], []
+    for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):
+        first, scale = next(m.ps[key] for m in board.machines if key in m.ps), 1.0
+        if board.kind != "gpu":
+            scale = key.n / 1e6
+        cells = []
+        for i, m in enumerate(board.machines):
+            ps = m.ps.get(key)
+            ratio = "" if i < board.own or ps is None else f" ({first / ps:.2f}x)"
+            cells.append("" if ps is None else figure(ps * scale) + ratio)
+        body.append((key.op, f"{key.bits} bits", _power(key.n), *cells))
+    title = f"{kind.where}: {kind.of_tables}"
+    return title, ("", "", "N", *map(_letter, range(len(board.machines)))), body
+
+
+def _power(n: int) -> str:
+    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
+
+
+# ---- plots ----
+
+
+def _cells(board: Board, op: str) -> dict[int, dict[int, list[tuple[int, float]]]]:
+    """By bits and N, which machine needs how much: of the bits that own machines have, else of BITS."""
+    found: dict[int, dict[int, list[tuple[int, float]]]] = {}
+    scale, bits = KINDS[board.kind].scale, {key.bits for key in board.mine()} or BITS
+    for i, m in enumerate(board.machines):
+        for key, ps in m.ps.items():
+            if key.op == op and key.bits in bits:
+                found.setdefault(key.bits, {}).setdefault(key.n, []).append((i, ps / scale))
+    return {bits: dict(sorted(cells.items())) for bits, cells in sorted(found.items())}
+
+
+def bars(board: Board, op: str, width: int, mark: str = "█") -> list[str]:
+    """Lines of text: bars of the sizes that own machines have, else of those of bench."""
+    kind, mine = KINDS[board.kind], board.mine()
+    lines, room = [f"{op}, {kind.where}: {kind.of_plots}, shorter is faster"], max(10, width - 24)
+    for bits, cells in _cells(board, op).items():
+        chosen = [n for n in cells if (Key(op, bits, n) in mine if mine else n in DEGREES)]
+        if not chosen:
+            continue
+        lines.append(f"{bits} bits")
+        longest = max(value for n in chosen for _, value in cells[n])
+        for n in chosen:
+            for j, (i, value) in enumerate(cells[n]):
+                bar = mark * max(1, round(room * value / longest))
+                lines.append(f"{_power(n) if j == 0 else '':>6} {_letter(i):>2} {bar} {figure(value)}")
+    return lines
+
+
+_PANEL, _PANEL_HEIGHT, _LEGEND_LINE = 300, 250, 18
+
+
+def svg(boards: Sequence[Board], op: str) -> str:
+    """A figure: a panel for each size of primes, a line for each machine, logarithmic axes."""
+    body: list[str] = []
+    top, width = 10, 3 * _PANEL
+    for board in boards:
+        kind = KINDS[board.kind]
+        panels = _cells(board, op)
+        if not panels:
+            continue
+        body.append(text(12, top + 14, f"{op}, {kind.where}", style=' font-weight="bold"'))
+        top += 24
+        ends = _ends([value for cells in panels.values() for of in cells.values() for _, value in of])
+        degrees = _ends([n for cells in panels.values() for n in cells])
+        for at, (bits, cells) in enumerate(panels.items()):
+            x, y = at % 3 * _PANEL, top + at // 3 * _PANEL_HEIGHT
+            body.append(f'<g transform="translate({x} {y})">')
+            body += _panel(board, f"{bits} bits, {kind.of_plots}", cells, degrees, ends)
+            body.append("</g>")
+        top += -(-len(panels) // 3) * _PANEL_HEIGHT
+        for i, line in enumerate(board.legend()):
+            body.append(f'<rect x="12" y="{top + 3}" width="14" height="4" fill="{_colour(i)}"/>')
+            body.append(text(34, top + 10, line))
+            top += _LEGEND_LINE
+        top += 14
+    return document(width, top, body)
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values) / 1.3, max(values) * 1.3
+
+
+def _panel(
+    board: Board,
+    title: str,
+    cells: Mapping[int, Sequence[tuple[int, float]]],
+    degrees: tuple[float, float],
+    ends: tuple[float, float],
+) -> Iterator[str]:
+    axes = LogAxes(degrees, ends, _PANEL, _PANEL_HEIGHT, left=48, bottom=44, top=30, right=12)
+    steps = [m * 10.0**e for e in range(-4, 8) for m in (1, 2, 5)]
+    step = 2 if degrees[1] < 2**8 * degrees[0] else 4
+    powers = {2.0**k: f"2^{k}" for k in range(0, 62, step) if degrees[0] <= 2**k <= degrees[1]}
+    yield from axes.grid(powers, {y: f"{y:g}" for y in steps if ends[0] <= y <= ends[1]}, "N", title)
+    for i in reversed(range(len(board.machines))):  # own ones above the others
+        points = [(n, value) for n, values in cells.items() for j, value in values if j == i]
+        style = f' stroke-width="{2.5 if i < board.own else 1.2}"'
+        for (n, value), (n2, value2) in itertools.pairwise(points):
+            yield axes.line(n, value, n2, value2, _colour(i), style)
+        for n, value in points:
+            x, y = axes.at(n, value)
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if i < board.own else 2}" fill="{_colour(i)}"/>'

@@ -1,0 +1,804 @@
+"""Files of values: safetensors with the rings in the metadata. Written whole or not at all, never trusted.
+
+For those who save values, and for programs in other languages that read them. A file is the length of its
+header in 8 little-endian bytes, the header in JSON, then the residues of all values as little-endian words,
+without gaps. The header has an entry for each value that is not seeded,
+
+  NAME: {"dtype": "U32" or "U64", "shape": [*batch, rows, n], "data_offsets": [first byte, last byte + 1]}
+
+and in "__metadata__" under "polygpu" a text, which is JSON again:
+
+  {"format": 1, "rings": [RING, ...], "values": {NAME: VALUE, ...}}
+  RING    {"n", "moduli", "kind", "root", "product"}, the arguments of Ring. Moduli and roots are texts:
+          decimal to 2^64, above hexadecimal ("0x...") since Python limits the digits of decimal numbers
+  VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"}; of a seeded value, which has no
+          residues in the file, {"ring", "batch", "seed", "start", "sha256"}
+  seed    {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}
+  sha256  of JSON in ASCII with sorted keys and no spaces, then of a newline and the residues. The JSON is
+          VALUE without "sha256", with RING in place of its index, with "name", and with "dtype" and "shape"
+          as in the header
+
+Rows are the limbs, or the words of one modulus above 2^64, the lowest first. "eval" is in the bit-reversed
+order of Ring. Source of the container: https://github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from . import backends
+from .arrays import empty
+from .backends import Array, host
+from .checks import Domain, Kind, Product, checked_batch, integer, shown
+from .errors import FileError, NotCanonical, ParameterError
+from .ops.sampling import Batch, Seed, key_of
+from .plans.basis import Basis
+from .poly import Poly
+from .ring import Ring
+
+_FORMAT = 1
+_LONGEST_HEADER = 1 << 22  # bytes, of about ten thousand values; parsed JSON takes up to 25 times as much
+_MOST_LIMBS = 1 << 12  # that they are coprime takes a time quadratic in their number
+_LONGEST_PRIME = 1 << 12  # bits; to know that one is prime takes 2 s
+_MOST_AXES = 64  # of a NumPy array
+_PIECE = 1 << 20  # bytes that are hashed while they are in cache, and between two chances for Ctrl-C
+_ALIGNMENT = 64
+_DTYPES: dict[str, np.dtype[Any]] = {"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)}
+_NUMBER = r"0|[1-9][0-9]{0,19}|0x[1-9a-f][0-9a-f]*"
+_SEED = r"-?0x[0-9a-f]+"
+_DAMAGED = "fetch the file again, or write it anew with pg.save(path, values)"
+
+
+@dataclass(frozen=True, repr=False)
+class Seeded:
+    """A uniform value as its seed: what ring.random(batch, seed, start=start) gives, in a hundred bytes.
+
+    Never for secrets, nor with a seed from which secrets are drawn too: whoever reads the seed has the value.
+
+    Args:
+        ring: the ring.
+        batch: batch shape.
+        seed: int, bytes or str.
+        start: number of the first polynomial in the stream.
+
+    Raises:
+        ParameterError: no seed, or an argument outside the rule of Ring.random. NotAnInteger: another type.
+
+    Cost: nothing of a sampler before expand().
+
+    >>> from polygpu import Ring
+    >>> mask = Seeded(Ring(4, 97), batch=2, seed=1)
+    >>> mask
+    Seeded(Ring(4, 97), batch=(2,), seed=<int of 1 bit>, start=0)
+    >>> mask.expand() == Ring(4, 97).random(2, seed=1)
+    True
+    """
+
+    ring: Ring
+    batch: Batch = ()
+    seed: Seed = None
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ring, Ring):
+            raise ParameterError(f"ring: {type(self.ring).__name__}, must be a Ring")
+        if self.seed is None:
+            raise ParameterError("seed: None, which no file can repeat; give an int, bytes or str")
+        key_of(self.seed)
+        seed = self.seed if isinstance(self.seed, (bytes, str)) else integer(self.seed, "seed")
+        batch, start = checked_batch(self.batch), integer(self.start, "start")
+        if not 0 <= start < 1 << 48:
+            raise ParameterError(f"start: {shown(start)} must be in [0, 2**48), as of Ring.random")
+        for name, value in (("batch", batch), ("seed", seed), ("start", start)):
+            object.__setattr__(self, name, value)
+
+    def expand(self) -> Poly:
+        """The value, in coefficients on the current device: ring.random(batch, seed, start=start).
+
+        Raises:
+            OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+        Cost: that of Ring.random.
+
+        >>> import polygpu as pg
+        >>> R = pg.Ring(4, 17)
+        >>> pg.Seeded(R, (2,), 7).expand() == R.random(2, seed=7)
+        True
+        """
+        return self.ring.random(self.batch, self.seed, start=self.start)
+
+    def __repr__(self) -> str:
+        return (
+            f"Seeded({self.ring!r}, batch={self.batch}, seed=<{seed_shown(self.seed)}>, start={self.start})"
+        )
+
+
+def seed_shown(seed: Seed) -> str:
+    """Type and length of a seed, and nothing of what it says."""
+    if isinstance(seed, int):
+        kind, count, unit = "int", seed.bit_length(), "bit"
+    else:
+        assert seed is not None
+        kind, count, unit = type(seed).__name__, len(seed), "byte" if isinstance(seed, bytes) else "character"
+    return f"{kind} of {count} {unit}{'s' * (count != 1)}"
+
+
+# ---- writing ----
+
+
+def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> None:
+    """Write values and their rings to a safetensors file, which load(path) reads.
+
+    The file is written under a temporary name in the same folder, brought to the disk and renamed: its name
+    leads to the old file or to the whole new one. An error or Ctrl-C leaves the old file as it was, and
+    nothing else. A new file keeps the mode of the one it replaces. A link stays; the file it leads to is
+    replaced.
+
+    Args:
+        path: by convention ends in .safetensors.
+        values: a dict of names and values, on any device and in either domain. A Seeded is written as its
+            seed, and a ring that several values share once.
+
+    Raises:
+        ParameterError: no such dict; a path that leads to no regular file, or cannot be written; a name
+            without UTF-8; a header of more than 4 MiB, which holds about ten thousand values.
+        NotCanonical: a residue outside [0, q) in a value's data.
+        OSError: of the system, such as a full disk.
+
+    Cost: one pass over the residues, and their SHA-256, about 1 ns a byte. Values on a GPU are copied one at
+    a time. Nothing is compressed: residues are as good as random.
+    Source: the module's docstring says what a file holds.
+
+    >>> import tempfile
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, [17, 97])
+    >>> a, folder = R([[1, 2], [3, 4]]), tempfile.TemporaryDirectory()
+    >>> pg.save(f"{folder.name}/x.safetensors", {"a": a.ntt(), "mask": pg.Seeded(R, batch=3, seed=1)})
+    >>> values = pg.load(f"{folder.name}/x.safetensors")
+    >>> values["a"] == a, values["a"].domain, values["mask"] == R.random(3, seed=1)
+    (True, 'eval', True)
+    >>> folder.cleanup()
+    """
+    if not isinstance(values, Mapping):
+        raise ParameterError(
+            f"values: {type(values).__name__}, must be a dict of names: pg.save(path, {{'a': a}})"
+        )
+    rings: dict[Any, int] = {}  # by their parameters: == could have to search for roots
+    told: dict[str, dict[str, Any]] = {}
+    stored: dict[str, Poly] = {}
+    for name, value in values.items():
+        _check_name(name)
+        if not isinstance(value, (Poly, Seeded)):
+            raise ParameterError(
+                f"values: {_named(name)} is a {type(value).__name__}, must be a Poly or a Seeded; "
+                "ring(x) makes a Poly of integers, ring.from_residues(x) of residues"
+            )
+        index = rings.setdefault(value.ring.__reduce__()[1], len(rings))
+        if isinstance(value, Poly):
+            stored[name] = value
+            told[name] = {"ring": index, "domain": value.domain}
+        else:
+            batch = list(cast(tuple[int, ...], value.batch))
+            told[name] = {"ring": index, "batch": batch, "seed": _seed_told(value.seed), "start": value.start}
+    tensors, size = {}, 0
+    for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):  # so each lies aligned
+        data = stored[name].data
+        kind = next(kind for kind, dtype in _DTYPES.items() if dtype == data.dtype)
+        tensors[name] = {"dtype": kind, "shape": [*data.shape], "data_offsets": [size, size + data.nbytes]}
+        size += data.nbytes
+    described = [_ring_told(parameters) for parameters in rings]
+    digests = {
+        name: _digest(name, described[value["ring"]], value, tensors.get(name))
+        for name, value in told.items()
+    }
+
+    def header() -> bytes:
+        with_digests = {name: {**value, "sha256": digests[name].hexdigest()} for name, value in told.items()}
+        return _header_of(tensors, {"format": _FORMAT, "rings": described, "values": with_digests})
+
+    try:  # what could not be read is not written
+        contents = _Contents(header(), size)
+        for index in range(len(described)):
+            contents.ring(index)
+    except _Flaw as flaw:
+        raise ParameterError(f"values: {flaw.reason}; {flaw.way}") from None
+    place, regular = place_of(os.fsdecode(path))
+    if isinstance(place, int) or not regular:
+        raise ParameterError(f"{path}: a pipe or device; give the name of a file")
+    with replacing(place) as file:
+        text = header()
+        write_all(file.fileno(), len(text).to_bytes(8, "little") + text)
+        for name in tensors:
+            value = stored[name].cpu()
+            if at := _first_wrong(value.ring.basis, value.data):
+                raise NotCanonical(f"values: {_named(name)}: {_wrong(value.ring.basis, value.data, at)}")
+            for piece in _pieces(value.data):
+                digests[name].update(piece)
+                write_all(file.fileno(), piece)
+        file.seek(8)
+        write_all(file.fileno(), header())  # as long as before, with the digests that are known now
+
+
+def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
+    """The header, with spaces behind it so that the residues begin at a multiple of 64 bytes."""
+    text = _compact({"__metadata__": {"polygpu": _compact(told)}, **tensors})
+    return text.encode() + b" " * (-(8 + len(text)) % _ALIGNMENT)
+
+
+def _compact(x: Any, *, sort_keys: bool = False) -> str:
+    import json  # here: the import of polygpu is to be light
+
+    return json.dumps(x, separators=(",", ":"), sort_keys=sort_keys)
+
+
+def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict[str, Any] | None) -> Any:
+    """SHA-256 of all that makes a value but its residues, which follow."""
+    import hashlib  # here: the import of polygpu is to be light
+
+    described = {**value, "name": name, "ring": ring}
+    described.pop("sha256", None)
+    if tensor is not None:
+        described |= {"dtype": tensor["dtype"], "shape": tensor["shape"]}
+    return hashlib.sha256(_compact(described, sort_keys=True).encode() + b"\n")
+
+
+def _ring_told(parameters: tuple[Any, ...]) -> dict[str, Any]:
+    n, moduli, kind, root, product = parameters
+    return {
+        "n": n,
+        "moduli": [_text(q) for q in moduli],
+        "kind": kind,
+        "root": root if isinstance(root, str) else [_text(x) for x in root],
+        "product": product,
+    }
+
+
+def _text(x: int) -> str:
+    return str(x) if x <= 1 << 64 else hex(x)
+
+
+def _seed_told(seed: Seed) -> dict[str, str]:
+    if isinstance(seed, bytes):
+        return {"bytes": seed.hex()}
+    return {"str": seed} if isinstance(seed, str) else {"int": hex(cast(int, seed))}
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise ParameterError(f"values: the name {shown(name)} of type {type(name).__name__} must be a str")
+    if name == "__metadata__":
+        raise ParameterError("values: the name '__metadata__' belongs to safetensors; give another")
+    if not _is_utf8(name):
+        raise ParameterError(f"values: the name {_named(name)} has no UTF-8; give another")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _named(name: object) -> str:
+    """A name for a message of one line; a long one by its beginning, what is no text by its type."""
+    text = ascii(name) if isinstance(name, str) else type(name).__name__
+    return text if len(text) <= 60 else f"{text[:56]}...'"
+
+
+def _pieces(data: Array) -> Iterator[memoryview]:
+    """The bytes of a C-contiguous array, in parts that a cache holds."""
+    whole: memoryview = data.reshape(-1).view(np.uint8).data
+    return (whole[i : i + _PIECE] for i in range(0, len(whole), _PIECE))
+
+
+# ---- residues in their range ----
+
+
+def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
+    """Where the first residue outside [0, q) lies, (*batch, row, coefficient); None where all are in it.
+
+    One pass that allocates little: debug() compares all, and takes Python ints for wide moduli.
+    """
+    if not data.size:
+        return None
+    if not basis.wide:
+        limits = np.array([q - 1 for q in basis.moduli], np.uint64)
+        rows = np.argwhere(data.max(axis=-1) > limits)
+        if not len(rows):
+            return None
+        row = tuple(int(i) for i in rows[0])
+        return (*row, int(np.argmax(data[row] > limits[row[-1]])))
+    q = basis.residues(-1)[:, 0]  # of q - 1, the words
+    shape = (*data.shape[:-2], data.shape[-1])
+    above, equal = np.zeros(shape, bool), np.ones(shape, bool)
+    for word in reversed(range(basis.rows)):
+        above |= equal & (data[..., word, :] > q[word])
+        equal &= data[..., word, :] == q[word]
+    if not above.any():
+        return None
+    *batch, coefficient = (int(i) for i in np.argwhere(above)[0])
+    return (*batch, 0, coefficient)
+
+
+def _wrong(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
+    """What is wrong with the residue at a place."""
+    modulus, value = basis.moduli[at[-2]], int(data[at])
+    if basis.wide:
+        words = data[at[:-2]][:, at[-1]].tolist()
+        value = sum(word << 64 * i for i, word in enumerate(words))
+    return f"{shown(value)} at {at} is not a residue mod {shown(modulus)}"
+
+
+# ---- reading ----
+
+
+def load(
+    path: str | os.PathLike[str],
+    names: Iterable[str] | None = None,
+    *,
+    device: str | None = None,
+    verify: bool = True,
+    mmap: bool = False,
+) -> dict[str, Poly]:
+    """The values of a file of save(), by their names. Nothing in the file is executed.
+
+    A file is not trusted: rings are checked as by Ring, and every residue is looked at. Values that shared a
+    ring have one Ring object. Seeded values are expanded.
+
+    Args:
+        path: a file that save() wrote.
+        names: of the values to read, by default all. Residues of the others are not read.
+        device: where the values are to be, by default the current device.
+        verify: compare each value, its name and its ring with its SHA-256. A byte that changed anywhere
+            raises FileError, or changes no value. This finds damage, not forgery: whoever writes the file can
+            write another SHA-256.
+        mmap: leave the residues in the file and map it, read-only: for values that exceed the memory, and for
+            files that several processes read. `out=` and `a[i] = x` raise OutputError; a.copy() can be
+            written. The file must stay as it is while the values live. save() replaces files and changes
+            none, but a process that shortens the file ends this one by a bus error. Without mmap values have
+            memory of their own.
+
+    Returns:
+        A dict in the order of `names`, or of the file.
+
+    Raises:
+        FileError: the file is cut, damaged or none of save(); the message says what is wrong with it.
+        ParameterError: a name that is not in the file.
+        OutOfHostMemory, OutOfDeviceMemory: a value does not fit. Seeded values take more memory than the file
+            takes room; `polygpu info FILE` says how much.
+        BackendUnavailable: a GPU was asked for and none answers.
+        OSError: of the system, such as FileNotFoundError.
+
+    Cost: about 0.5 ns a byte to read and to check residues, mapped 0.2, and 1 ns a byte for SHA-256. Moduli
+    of evaluated values and of rings with explicit roots are tested for primality.
+
+    >>> import tempfile
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 17)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pg.save(f"{folder}/x.safetensors", {"a": R([1, 2]), "b": R([3])})
+    ...     print(pg.load(f"{folder}/x.safetensors", ["b"]))
+    {'b': Poly(n=4, q=17, domain=coef, shape=(), device=cpu, centered=[3, 0, 0, 0])}
+    """
+    if isinstance(names, (str, bytes)):
+        raise ParameterError(f"names: {shown(names)} must be a list of names: names=[{shown(names)}]")
+    with nullcontext() if device is None else backends.device(device), opened(path) as file:
+        chosen = list(file.entries) if names is None else list(names)
+        for name in chosen:
+            if name not in file.entries:
+                there = ", ".join(map(_named, list(file.entries)[:8])) + ", ..." * (len(file.entries) > 8)
+                raise ParameterError(
+                    f"names: {_named(name)} is not in {file.path}, which has {there or 'none'}"
+                )
+        return {name: file.read(name, verify=verify, mmap=mmap).to() for name in chosen}
+
+
+class _Flaw(Exception):
+    """What is wrong with a file."""
+
+    def __init__(self, reason: str, way: str = _DAMAGED) -> None:
+        self.reason, self.way = reason, way
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file says of one value."""
+
+    ring: int
+    batch: tuple[int, ...]
+    domain: Domain
+    told: dict[str, Any]
+    tensor: dict[str, Any] | None  # None of a seeded value
+    seed: Seed = None
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        if self.tensor is None:
+            return 0
+        begin, end = self.tensor["data_offsets"]
+        return int(end - begin)
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[File]:
+    """A file of save() that is open for reading inside a `with`.
+
+    Raises:
+        FileError: what its header says is wrong.
+    """
+    name = os.fsdecode(path)
+    if not stat.S_ISREG(os.stat(name).st_mode):  # not opened: that could wait for a writer
+        raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
+    with open(name, "rb", buffering=0) as file:
+        yield File(name, file)
+
+
+class File:
+    """What a file says it holds, and its values one by one."""
+
+    def __init__(self, path: str, file: io.FileIO) -> None:
+        self.path, self._file = path, file
+        self.size = os.fstat(file.fileno()).st_size
+        with self._told():
+            length = int.from_bytes(self._bytes(8), "little")
+            if length > self.size - 8:
+                raise _Flaw(f"cut, or no safetensors: a header of {length} bytes in a file of {self.size}")
+            if length > _LONGEST_HEADER:
+                raise _Flaw(f"its header of {length} bytes is longer than {_LONGEST_HEADER}")
+            self._data = 8 + length
+            self._contents = _Contents(self._bytes(length), self.size - self._data)
+        self.entries, self.rings = self._contents.entries, self._contents.rings
+
+    @contextmanager
+    def _told(self, where: str = "") -> Iterator[None]:
+        try:
+            yield
+        except _Flaw as flaw:
+            raise FileError(f"{self.path}: {where}{flaw.reason}; {flaw.way}") from None
+        except ParameterError as error:
+            raise FileError(f"{self.path}: {where}{error}; {_DAMAGED}") from None
+
+    def ring(self, index: int) -> Ring:
+        """One of the rings, the same object at each call."""
+        with self._told():
+            return self._contents.ring(index)
+
+    def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly:
+        """A value in host memory, or a seeded one on the current device; see load."""
+        entry, told = self.entries[name], self._contents.rings
+        with self._told(f"value {_named(name)}: "):
+            ring = self._contents.ring(entry.ring)
+            digest = _digest(name, told[entry.ring], entry.told, entry.tensor)
+            data = None
+            if entry.tensor is not None:
+                data = self._residues(ring, entry.tensor, mmap, digest.update if verify else lambda _: None)
+            if verify and digest.hexdigest() != entry.told["sha256"]:
+                raise _Flaw("its SHA-256 is another than the file says: a byte has changed")
+            if data is None:
+                return Seeded(ring, entry.batch, entry.seed, entry.start).expand()
+            if at := _first_wrong(ring.basis, data):
+                raise _Flaw(_wrong(ring.basis, data, at))
+            return ring.from_residues(data, entry.domain, copy=False)
+
+    def _residues(
+        self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
+    ) -> Array:
+        """The residues of a tensor; seen: what looks at all their bytes, in order."""
+        shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
+        if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
+            expected = f"{ring.dtype} and end in ({ring.rows}, {ring.n})"
+            raise _Flaw(f"{dtype} {shown(shape)}, must be {expected} for {ring!r}")
+        place = self._data + begin
+        if mmap and begin < end and place % dtype.itemsize == 0:
+            data = self._mapped(place, end - begin, ring.dtype).reshape(shape)
+            for piece in _pieces(data):
+                seen(piece)
+            return data
+        data = empty(host(), shape, ring.dtype)
+        self._file.seek(place)
+        for piece in _pieces(data):
+            done = 0
+            while done < len(piece):
+                count = self._file.readinto(piece[done:])
+                if not count:
+                    raise _Flaw("cut while it was read")
+                done += count
+            seen(piece)
+        return data
+
+    def _mapped(self, place: int, size: int, dtype: np.dtype[Any]) -> Array:
+        # here: the import of polygpu is to be light
+        from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
+
+        skipped = place % ALLOCATIONGRANULARITY  # a mapping begins with a page
+        try:
+            mapped = mmap(self._file.fileno(), size + skipped, access=ACCESS_READ, offset=place - skipped)
+        except ValueError:
+            raise _Flaw("cut while it was read") from None
+        return np.frombuffer(mapped, dtype, size // dtype.itemsize, skipped)
+
+    def _bytes(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self._file.read(count - len(data))
+            if not part:
+                raise _Flaw(f"cut after {self._file.tell()} bytes")
+            data += part
+        return data
+
+
+class _Contents:
+    """What a header says, checked: entries by their names, and rings, which are made when asked for."""
+
+    def __init__(self, header: bytes, size: int) -> None:
+        if len(header) > _LONGEST_HEADER:
+            raise _Flaw(
+                f"a header of {len(header)} bytes, at most {_LONGEST_HEADER} are allowed",
+                "join values into batches with pg.stack, or write several files",
+            )
+        tensors = _parsed(header, "its header")
+        if type(tensors) is not dict:
+            raise _Flaw("its header is no JSON object")
+        metadata = tensors.pop("__metadata__", None)
+        text = metadata.get("polygpu") if type(metadata) is dict else None
+        if type(text) is not str:
+            raise _Flaw(
+                "it names no rings of polygpu",
+                "pg.save writes files that do; residues of others become values by ring.from_residues(array)",
+            )
+        told = _parsed(text.encode(errors="surrogatepass"), "its metadata")
+        version = told.get("format") if type(told) is dict else None
+        if type(version) is int and version > _FORMAT:
+            raise _Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
+        if type(version) is not int or version != _FORMAT:
+            raise _Flaw(f"its format must be {_FORMAT}")
+        _check_fields(told, {"format", "rings", "values"}, "its metadata")
+        self.rings, values = told["rings"], told["values"]
+        if type(self.rings) is not list or type(values) is not dict:
+            raise _Flaw("its metadata must have a list of rings and values by name")
+        _check_tensors(tensors, size)
+        self.entries = {name: self._entry(name, value, tensors.get(name)) for name, value in values.items()}
+        if extra := tensors.keys() - values.keys():
+            raise _Flaw(f"value {_named(min(extra))}: no ring is named for it")
+        self._made: dict[int, Ring] = {}
+
+    def _entry(self, name: str, value: Any, tensor: dict[str, Any] | None) -> Entry:
+        what = f"value {_named(name)}"
+        if not _is_utf8(name):
+            raise _Flaw(f"{what}: the name has no UTF-8")
+        seeded = type(value) is dict and "seed" in value
+        fields = {"ring", "batch", "seed", "start", "sha256"} if seeded else {"ring", "domain", "sha256"}
+        _check_fields(value, fields, what)
+        if not _is_index(value["ring"]) or value["ring"] >= len(self.rings):
+            raise _Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
+        if type(value["sha256"]) is not str:
+            raise _Flaw(f"{what}: its SHA-256 must be a text")
+        if not seeded:
+            if value["domain"] not in ("coef", "eval"):
+                raise _Flaw(f"{what}: its domain must be 'coef' or 'eval'")
+            if tensor is None:
+                raise _Flaw(f"{what}: its residues are missing")
+            return Entry(value["ring"], tuple(tensor["shape"][:-2]), value["domain"], value, tensor)
+        if tensor is not None:
+            raise _Flaw(f"{what}: it has residues and a seed")
+        if not _are_lengths(value["batch"]) or len(value["batch"]) > _MOST_AXES - 2:
+            raise _Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths")
+        if not _is_index(value["start"]):
+            raise _Flaw(f"{what}: its start must be a number from 0 on")
+        seed = _seed_of(value["seed"], what)
+        return Entry(value["ring"], tuple(value["batch"]), "coef", value, None, seed, value["start"])
+
+    def ring(self, index: int) -> Ring:
+        if index not in self._made:
+            evaluated = any(e.ring == index and e.domain == "eval" for e in self.entries.values())
+            self._made[index] = _ring_of(self.rings[index], f"ring {index}", evaluated)
+        return self._made[index]
+
+
+def _parsed(text: bytes, what: str) -> Any:
+    """JSON of objects without double names, lists, texts and short ints."""
+    import json  # here: the import of polygpu is to be light
+
+    def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        named = dict(pairs)
+        if len(named) < len(pairs):
+            raise ValueError
+        return named
+
+    def short(digits: str) -> int:
+        if len(digits) > 20:
+            raise ValueError
+        return int(digits)
+
+    def refuse(_: str) -> None:
+        raise ValueError
+
+    hooks: dict[str, Any] = {"parse_int": short, "parse_float": refuse, "parse_constant": refuse}
+    try:
+        return json.loads(text.decode(), object_pairs_hook=named_once, **hooks)
+    except (ValueError, RecursionError):
+        raise _Flaw(f"{what} must be JSON of short ints and texts, and name nothing twice") from None
+
+
+def _check_fields(x: Any, fields: set[str], what: str) -> None:
+    if type(x) is not dict or x.keys() != fields:
+        raise _Flaw(f"{what}: must have {', '.join(sorted(fields))} and nothing else")
+
+
+def _is_index(x: Any) -> bool:
+    return type(x) is int and x >= 0
+
+
+def _are_lengths(x: Any) -> bool:
+    return type(x) is list and all(map(_is_index, x))
+
+
+def _check_tensors(tensors: dict[str, Any], size: int) -> None:
+    """Raise unless they are arrays of residues that fill the data without gaps, each byte once."""
+    for name, x in tensors.items():
+        what = f"value {_named(name)}"
+        _check_fields(x, {"dtype", "shape", "data_offsets"}, what)
+        if type(x["dtype"]) is not str or x["dtype"] not in _DTYPES:
+            raise _Flaw(f"{what}: its dtype {_named(x['dtype'])} must be U32 or U64")
+        if not _are_lengths(x["shape"]) or not 2 <= len(x["shape"]) <= _MOST_AXES:
+            raise _Flaw(f"{what}: its shape must have 2 to {_MOST_AXES} lengths")
+        if not _are_lengths(x["data_offsets"]) or len(x["data_offsets"]) != 2:
+            raise _Flaw(f"{what}: its offsets must be two numbers of bytes")
+        begin, end = x["data_offsets"]
+        if end - begin != prod(x["shape"]) * _DTYPES[x["dtype"]].itemsize:
+            raise _Flaw(f"{what}: from byte {begin} to {end}, which is not the size of {shown(x['shape'])}")
+    at = 0
+    for begin, end in sorted(x["data_offsets"] for x in tensors.values()):
+        if begin != at:
+            raise _Flaw(f"residues to byte {at} and from byte {begin}: values must follow each other")
+        at = end
+    if at != size:
+        raise _Flaw(f"{at} bytes of residues are announced, {size} are there")
+
+
+def _ring_of(x: Any, what: str, evaluated: bool) -> Ring:
+    _check_fields(x, {"n", "moduli", "kind", "root", "product"}, what)
+    moduli, root = x["moduli"], x["root"]
+    if type(moduli) is not list or not 1 <= len(moduli) <= _MOST_LIMBS:
+        raise _Flaw(
+            f"{what}: must have a list of 1 to {_MOST_LIMBS} moduli",
+            "save its residues with numpy.save(file, a.data)",
+        )
+    if type(x["n"]) is not int:
+        raise _Flaw(f"{what}: its degree n must be a number")
+    for field, known in (("kind", get_args(Kind)), ("product", get_args(Product))):
+        if x[field] not in known:
+            raise _Flaw(f"{what}: its {field} must be one of {', '.join(known)}")
+    moduli = [_number_of(q, what) for q in moduli]
+    if root not in ("minimal", "generator"):
+        if type(root) is not list or len(root) > _MOST_LIMBS:
+            raise _Flaw(f"{what}: its root must be 'minimal', 'generator' or a list")
+        root = [_number_of(r, what) for r in root]
+    bits = max(moduli).bit_length()
+    if bits > _LONGEST_PRIME and (evaluated or type(root) is list):
+        raise _Flaw(
+            f"{what}: a modulus of {bits} bits; at most {_LONGEST_PRIME} are allowed with evaluated values "
+            "and explicit roots, which take a test of primality",
+            "save coefficients, a.intt(), in a ring with root='minimal'",
+        )
+    try:
+        return Ring(x["n"], moduli, kind=x["kind"], root=root, product=x["product"])
+    except ParameterError as error:
+        raise _Flaw(f"{what}: {error}") from None
+
+
+def _number_of(text: Any, what: str) -> int:
+    if type(text) is str and re.fullmatch(_NUMBER, text):
+        x = int(text, 0)
+        if _text(x) == text:
+            return x
+    raise _Flaw(
+        f"{what}: {_named(text)} must be a number as text, decimal to 2^64, above hexadecimal with 0x"
+    )
+
+
+def _seed_of(x: Any, what: str) -> int | bytes | str:
+    kind, text = next(iter(x.items())) if type(x) is dict and len(x) == 1 else (None, None)
+    if type(text) is str:
+        if kind == "str" and _is_utf8(text):
+            return text
+        if kind == "int" and re.fullmatch(_SEED, text) and hex(int(text, 16)) == text:
+            return int(text, 16)
+        if kind == "bytes":
+            with suppress(ValueError):
+                seed = bytes.fromhex(text)
+                if seed.hex() == text:
+                    return seed
+    raise _Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str")
+
+
+# ---- files that are written whole or not at all ----
+
+
+def place_of(path: str) -> tuple[str | int, bool]:
+    """The name of the regular file that a path leads to, old or new, and True; else what to write through.
+
+    Raises:
+        ParameterError: nothing can be written there.
+    """
+    try:
+        status = os.stat(path)  # follows links, also those in /proc to what has no name
+    except FileNotFoundError:
+        status = None  # a new file, maybe at the end of a link
+    except OSError as error:
+        raise ParameterError(
+            f"{path}: {error.strerror}; give a file in a folder that can be written"
+        ) from None
+    if status is not None:
+        if stat.S_ISDIR(status.st_mode):
+            raise ParameterError(f"{path}: a folder; give the name of a file in it")
+        with suppress(OSError):
+            if os.path.samestat(status, os.fstat(1)):
+                return 1, False  # by its number: a socket has no name, a file would be written from its start
+        if not os.access(path, os.W_OK):
+            raise ParameterError(f"{path}: may not be written; allow that with chmod, or give another file")
+        if not stat.S_ISREG(status.st_mode):
+            return path, False
+    name = path
+    while os.path.islink(name):  # loops have been refused above
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    if status is not None and not (os.path.exists(name) and os.path.samestat(status, os.stat(name))):
+        return path, False  # open in some process, and without a name since
+    folder, last = os.path.split(name)
+    if not last:
+        raise ParameterError(f"{path!r}: no name of a file; give one")
+    if not os.path.isdir(folder or "."):
+        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
+    if not os.access(folder or ".", os.W_OK | os.X_OK):
+        raise ParameterError(
+            f"{path}: its folder may not be written; allow that with chmod, or give another file"
+        )
+    return name, True
+
+
+@contextmanager
+def replacing(name: str) -> Iterator[io.FileIO]:
+    """An unbuffered file in the same folder, which takes the name at the end of a `with`.
+
+    Until then a reader sees the old file, whose mode and owner the new one has. An error leaves nothing.
+    """
+    old = os.stat(name) if os.path.exists(name) else None
+    neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
+    # The old file may be private; a new one has what the umask leaves.
+    opener = partial(os.open, mode=0o600 if old else 0o666)
+    try:
+        with open(neighbour, "xb", buffering=0, opener=opener) as file:
+            yield file
+            if old:
+                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
+                    with suppress(OSError):  # only root gives files away
+                        os.fchown(file.fileno(), *owner)
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: a new owner clears bits
+            os.fsync(file.fileno())
+        os.replace(neighbour, name)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(neighbour)
+        raise
+
+
+def write_all(handle: int, data: bytes | memoryview) -> int:
+    """Write all of the bytes, of which the system may take a part at a time, and return their number."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+    return len(data)
