@@ -206,7 +206,8 @@ def to_slots(x: Any) -> Any:
 def from_slots(z: Any) -> Any:
     """The real polynomials with these slots, the inverse of to_slots.
 
-    CKKS encodes z as the integers next to scale * from_slots(z).
+    CKKS encodes z as the integers next to scale * from_slots(z). N is then the degree of the ring:
+    fill a shorter z with zeros to N/2 numbers.
 
     Args:
         z: complex128 (*batch, N/2), N/2 a power of two up to 2**16, of NumPy or CuPy.

@@ -1,4 +1,4 @@
-"""Checks of the built site: `sphinx-build -W docs OUT`, then `python tests/built_site.py OUT`.
+"""Checks of the site: `sphinx-build -W docs OUT`, then `python tests/built_site.py OUT` with the same Sphinx.
 
 Its links and their anchors, its pictures, and whether its search answers what people ask. Where Playwright
 and a browser are installed, every page is opened in a window of a desktop and in one of a phone. No page may
@@ -102,15 +102,12 @@ class Search:
     OBJECT, PARTIAL_OBJECT, PRIORITY = 11, 6, {0: 15, 1: 5, 2: -5}
 
     def __init__(self, site: Path) -> None:
-        import snowballstemmer
+        from sphinx.search.en import SearchEnglish
 
         text = (site / "searchindex.js").read_text()
         self.index: dict[str, Any] = json.loads(text[text.index("(") + 1 : text.rindex(")")])
-        language = (site / "_static" / "language_data.js").read_text()
-        words = re.search(r"stopwords = new Set\((\[.*?\])\)", language, re.DOTALL)
-        assert words is not None
-        self.stopwords = set(json.loads(words[1]))
-        self.stem = snowballstemmer.stemmer("english").stemWord
+        english = SearchEnglish({})
+        self.stopwords, self.stem = english.stopwords, english.stem
 
     def documents(self, query: str) -> list[str]:
         names, titles = self.index["docnames"], self.index["titles"]
