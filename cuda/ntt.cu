@@ -124,13 +124,16 @@ PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &p
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) unpack(items[k], values + k * S::WIDTH);
 }
-template <int ROUND, CacheHint OUT, class S, class W, class T>
-PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place, const T *values) {
+template <int ROUND, CacheHint OUT, bool APART = false, class S, class W, class T>
+PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place, const T *values, u64 pitch = 0) {
     if (at.inside)
 #pragma unroll
-        for (int k = 0; k < S::VALUES; ++k)
-            write<OUT>((Neighbours<T, S::WIDTH> *)at.template in<ROUND>(y, place, k),
-                       pack<S::WIDTH>(values + k * S::WIDTH));
+        for (int k = 0; k < S::VALUES; ++k) {
+            T *to;
+            if constexpr (APART) to = at.template apart<ROUND>(y, pitch, place, k);
+            else to = at.template in<ROUND>(y, place, k);
+            write<OUT>((Neighbours<T, S::WIDTH> *)to, pack<S::WIDTH>(values + k * S::WIDTH));
+        }
 }
 
 // The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
@@ -155,15 +158,8 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     if constexpr (S::COLUMNS == 1) {
         await_other_warps<W>();
         write_neighbours<W, S, OUT>(y, pass, at.start(group), raw, shared);
-    } else if constexpr (APART) {
-        if (at.inside)
-#pragma unroll
-            for (int k = 0; k < S::VALUES; ++k)
-                write<OUT>(
-                    (Neighbours<typename W::Storage, S::WIDTH> *)at.template apart<S::ROUNDS - 1>(y, pitch, place, k),
-                    pack<S::WIDTH>(raw + k * S::WIDTH));
     } else {
-        write_round<S::ROUNDS - 1, OUT>(y, at, place, raw);
+        write_round<S::ROUNDS - 1, OUT, APART>(y, at, place, raw, pitch);
     }
 }
 

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import dask
@@ -516,21 +517,29 @@ class TestFiles:
             pd.load(tmp_path / "b.npy", R)
 
 
-@pytest.fixture(scope="module")
-def client() -> Any:
-    """Two processes of one thread each."""
+@contextmanager
+def two_processes(config: dict[str, Any], **options: Any) -> Iterator[Client]:
+    """Of one thread each."""
     with (
         # A worker that comes back is killed again: Dask is not to give it up.
-        dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h"}),
+        dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h", **config}),
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,
             dashboard_address=":0",
             env={"POLYGPU_NUM_THREADS": "1"},
             silence_logs=60,
+            **options,
         ) as cluster,
         Client(cluster) as found,
     ):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    """Two processes."""
+    with two_processes({}) as found:
         yield found
 
 
@@ -585,20 +594,9 @@ class TestProcesses:
 @pytest.fixture(scope="class")
 def small(tmp_path_factory: Any) -> Any:
     """Two processes of 256 MiB, of which one at rest takes 100; the first that takes more ends the work."""
-    options = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.memory.target": 0.3}
-    with (
-        dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h", **options}),
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            memory_limit="256MiB",
-            local_directory=str(tmp_path_factory.mktemp("workers")),
-            dashboard_address=":0",
-            env={"POLYGPU_NUM_THREADS": "1"},
-            silence_logs=60,
-        ) as cluster,
-        Client(cluster) as found,
-    ):
+    config = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.memory.target": 0.3}
+    folder = str(tmp_path_factory.mktemp("workers"))
+    with two_processes(config, memory_limit="256MiB", local_directory=folder) as found:
         yield found
 
 

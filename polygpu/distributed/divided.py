@@ -39,7 +39,7 @@ Order = Literal["natural", "transposed"]
 
 _BUFFERS = 3  # slices of a device that are computed or copied at the same time
 _SLICES = 16  # of a device's columns: copies begin after a sixteenth of the columns is computed
-_ROW_SLICES = 4  # of a device's rows, for the inverse; each takes one copy for each slice of columns
+_ROW_SLICES = 4  # of a device's rows; on the way back each takes one copy for each slice of columns
 _LOG_HEIGHT = 14  # log2 of a column's points for large n, where rows take twiddles
 _LOG_WIDTH = 12  # log2 of a row's points where rows have tables of their own: one pass over memory
 

@@ -49,9 +49,8 @@ class FourStepPlan:
 
         is_open: the first levels of the whole tree, to be followed by rows_below.
         """
-        if is_open:
-            return self._part(i, self.width, self.height, count, self.kind, self.degree, is_open=True)
-        return self._part(i, self.width, self.height, count, self.kind, self.height)
+        divisor = self.degree if is_open else self.height
+        return self._part(i, self.width, self.height, count, self.kind, divisor, is_open=is_open)
 
     def rows(self, i: int) -> NttPlan:
         """The cyclic transform of a row modulo limb i, after its coefficients were multiplied by twiddles."""
