@@ -20,7 +20,7 @@ from pathlib import Path
 
 from polygpu.backends.cuda.words import Card as Words
 from polygpu.backends.cuda.words import twiddle_bytes_of, word_of
-from polygpu.distributed.divided import _BUFFERS, Layout, layout_of
+from polygpu.distributed.divided import _BUFFERS, _NATURAL_SLICES, _SLICES, Layout, layout_of
 from polygpu.errors import ParameterError
 from polygpu.exact.primes import GOLDILOCKS
 from polygpu.svg import COLOURS, LogAxes, document, text
@@ -104,6 +104,11 @@ class Plan:
     def layout(self) -> Layout:
         return layout_of(self.n, self.devices, tables=self.has_tables)
 
+    def slices(self, order: str) -> int:
+        """Of a GPU's columns; of more hosts, whose calls are not counted, as many as there can be."""
+        most = self.layout.slices if self.devices <= self.host_gpus else _SLICES
+        return min(most, _NATURAL_SLICES) if order == "natural" else most
+
     @property
     def has_tables(self) -> bool:
         """Whether all rows of a GPU have tables of theirs, and no twiddles lie between columns and rows."""
@@ -139,7 +144,7 @@ class Plan:
 
     def calls(self, order: str) -> int:
         """Launches and copies, about: of each slice its columns and its parts for all GPUs; rows."""
-        each = self.layout.slices * (1 + EXCHANGES[order] * self.devices) + self.layout.row_slices
+        each = self.slices(order) * (1 + EXCHANGES[order] * self.devices) + self.layout.row_slices
         return self.devices * each
 
     def queue(self, order: str) -> float:
@@ -147,7 +152,9 @@ class Plan:
         return self.calls(order) * self.card.call_ms if 1 < self.devices <= self.host_gpus else 0.0
 
     def on_gpus(self, order: str) -> float:
-        return max(self.columns + self.twiddles, EXCHANGES[order] * self.exchange) + self.rows
+        """One slice is computed while another is exchanged: all but one slice of the shorter is hidden."""
+        shorter, longer = sorted((self.columns + self.twiddles, EXCHANGES[order] * self.exchange))
+        return longer + shorter / self.slices(order) + self.rows
 
     def ms(self, order: str = "transposed") -> float:
         return max(self.on_gpus(order), self.queue(order))
@@ -169,7 +176,7 @@ class Plan:
     @property
     def values(self) -> float:
         """The operand and the result on a GPU, and slices on their way."""
-        slices = min(_BUFFERS, self.layout.slices) / self.layout.slices if self.devices > 1 else 0
+        slices = min(1, _BUFFERS / self.slices("natural")) if self.devices > 1 else 0
         return (2 + slices) * self.part * self.word_bytes
 
     @property
@@ -274,24 +281,24 @@ def plans_of(card: Card, devices: int, log_points: Iterable[int]) -> list[Plan]:
 
 
 def plan_table(card: Card) -> Iterator[Table]:
-    """What GPUs and links take for each size, and below what the host takes for any."""
+    """What a transform takes for each size and number of GPUs, and the memory of one."""
     found = {(p.n, d): p for d in DEVICES for p in plans_of(card, d, TABLE_LOG_POINTS)}
 
-    def both(plan: Plan, time: Callable[[str], float]) -> str:
-        return " / ".join(duration(time(order)) for order in list(EXCHANGES)[: plan.devices])
+    def time(plan: Plan, order: str) -> str:
+        took, by_host = duration(plan.ms(order)), plan.queue(order) > plan.on_gpus(order)
+        return f"*{took}*" if by_host else took
 
     def cell(plan: Plan | None) -> str:
         if plan is None:
             return ""
-        fits = both(plan, plan.on_gpus) if plan.fits else "does not fit"
-        return f"{fits} ({gib(plan.memory)})"
+        times = " / ".join(time(plan, order) for order in list(EXCHANGES)[: plan.devices])
+        return f"{times if plan.fits else 'does not fit'} ({gib(plan.memory)})"
 
     body = [(power(1 << k), *(cell(found.get((1 << k, d))) for d in DEVICES)) for k in TABLE_LOG_POINTS]
-    if card.call_ms:
-        plans = [found[1 << TABLE_LOG_POINTS[-1], d] for d in DEVICES]
-        calls = [both(plan, plan.queue) if plan.queue("natural") else "" for plan in plans]
-        body.append(("the host's calls", *calls))
-    title = "Model of a forward transform modulo Goldilocks: transposed / natural order (memory of a GPU)"
+    title = (
+        "Model of a forward transform modulo Goldilocks: transposed / natural order (memory of a GPU); "
+        "in italics where the host's calls bound it"
+    )
     yield Table(title, ("N", *map(gpus, DEVICES)), tuple(body))
 
 
@@ -325,7 +332,7 @@ def svg(card: Card) -> str:
         x, y = AXES.at(plans[-1].n, plans[-1].on_gpus("transposed"))
         body.append(text(x + 6, y + 4, gpus(devices), colour))
     for one in card.measured:
-        if (one.bits, one.order) == (BITS, "transposed"):
+        if (one.bits, one.order) == (BITS, "transposed") and one.n >= 1 << LOG_POINTS[0]:
             x, y = AXES.at(one.n, one.ms)
             colour = colours.get(one.devices, COLOURS[-1])
             body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')

@@ -14,7 +14,7 @@ import polygpu as pg
 from polygpu import Ring
 from polygpu.backends.cuda import device as cuda_device
 from polygpu.backends.cuda.transform import Transform
-from polygpu.distributed import Devices
+from polygpu.distributed import Devices, divided
 from polygpu.distributed.divided import layout_of
 from polygpu.exact.primes import GOLDILOCKS
 from polygpu.ops import four_step
@@ -34,6 +34,12 @@ def host_devices(count: int) -> Devices:
 
 
 # ---- coefficients ----
+
+
+@pytest.fixture
+def in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small polynomials are computed and copied in many slices, as otherwise only large ones are."""
+    monkeypatch.setattr(divided, "_SLICE", 1)
 
 
 def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any) -> None:
@@ -66,9 +72,13 @@ def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any)
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("name", MODULI)
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_coefficients_on_the_host(count: int, name: str, kind: Any, order: Any) -> None:
-    for n, batch in ((16, ()), (512, (3,)), (2048, ())):
-        check_divided(host_devices(count), Ring(n, MODULI[name], kind=kind), batch, order)
+def test_coefficients_on_the_host(
+    count: int, name: str, kind: Any, order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for coefficients in (1, divided._SLICE):  # sixteen slices, one slice
+        monkeypatch.setattr(divided, "_SLICE", coefficients)
+        for n, batch in ((16, ()), (512, (3,)), (2048, ())):
+            check_divided(host_devices(count), Ring(n, MODULI[name], kind=kind), batch, order)
 
 
 def test_a_value_is_that_of_the_polynomial() -> None:
@@ -98,6 +108,7 @@ def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("count", [2, 4])
@@ -113,6 +124,7 @@ def test_coefficients_on_simulated_cards(
 
 
 @needs_compiler
+@pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("name", MODULI)
 def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +161,11 @@ def test_cards_that_are_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_card
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", MODULI)
-def test_coefficients_on_cards(name: str, order: Any) -> None:
+def test_coefficients_on_cards(name: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On all cards, or twice on one."""
     gpus = pg.devices() if len(pg.devices()) in (2, 4, 8) else pg.devices("cuda:0", "cuda:0")
+    check_divided(gpus, Ring(2**14, MODULI[name]), (2,), order)
+    monkeypatch.setattr(divided, "_SLICE", 1)  # sixteen slices
     check_divided(gpus, Ring(2**14, MODULI[name]), (2,), order)
     check_divided(gpus, Ring(2**20, MODULI[name]), (), order)
 
@@ -179,6 +193,7 @@ def check_empty(gpus: Devices, order: Any, batch: tuple[int, ...]) -> None:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("way", ["natural", "transposed", "back"])
 def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that goes back to its pool is read and written by nothing that is still to come."""
@@ -265,6 +280,10 @@ def test_layouts() -> None:
             assert layout.count * layout.slices * count == layout.width and layout.count >= 1
             columns = [layout.column(d, s) for d in range(count) for s in range(layout.slices)]
             assert columns == list(range(0, layout.width, layout.count))
+            assert layout.slices == min(16, max(1, (1 << log_n) // (2**24 * count**2)))
+            assert layout.row_slices == min(4, layout.slices, layout.rows)
+    assert [layout_of(2**24, 2, limbs=limbs).slices for limbs in (1, 7, 8, 40)] == [1, 1, 2, 8]
+    assert layout_of(2**40, 2, log_height=38).slices == 2, "a device has two columns"
 
 
 def test_what_is_refused_of_coefficients() -> None:

@@ -15,7 +15,7 @@ the next one is computed. Source: Bailey 1990, "FFTs in external or hierarchical
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -38,8 +38,10 @@ from .spread import Spread
 Order = Literal["natural", "transposed"]
 
 _BUFFERS = 3  # slices of a device that are computed or copied at the same time
-_SLICES = 16  # of a device's columns: copies begin after a sixteenth of the columns is computed
-_ROW_SLICES = 4  # of a device's rows; on the way back each takes one copy for each slice of columns
+_SLICES = 16  # of a device's columns at most: copies begin after a sixteenth of the columns is computed
+_NATURAL_SLICES = 8  # the same of natural coefficients: the first exchange copies short runs slowly
+_ROW_SLICES = 4  # of a device's rows at most; on the way back each takes one copy for each slice of columns
+_SLICE = 2**24  # coefficients of a slice, for each device, at least; the host queues smaller ones too slowly
 _LOG_HEIGHT = 14  # log2 of a column's points for large n, where rows take twiddles
 _LOG_WIDTH = 12  # log2 of a row's points where rows have tables of their own: one pass over memory
 
@@ -50,7 +52,7 @@ class Layout:
 
     >>> layout = layout_of(64, devices=2, log_height=3)
     >>> layout.rows, layout.slices, layout.count, layout.column(device=1, part=0)
-    (4, 4, 1, 4)
+    (4, 1, 4, 4)
     """
 
     devices: int
@@ -71,7 +73,7 @@ class Layout:
     @property
     def row_slices(self) -> int:
         """Number of slices of a device's rows."""
-        return min(_ROW_SLICES, self.rows)
+        return min(_ROW_SLICES, self.slices, self.rows)
 
     def column(self, device: int, part: int) -> int:
         """Number of the first column of a device's slice `part`."""
@@ -87,7 +89,9 @@ class Layout:
         return split.transpose(split.ndim - 2, *range(split.ndim - 2), split.ndim - 1)
 
 
-def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool = False) -> Layout:
+def layout_of(
+    n: int, devices: int, log_height: int | None = None, tables: bool = False, limbs: int = 1
+) -> Layout:
     """The layout of the coefficients of a polynomial.
 
     Args:
@@ -97,6 +101,8 @@ def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool 
         tables: whether rows are transformed with tables of their own. Then columns are chosen long and rows
             short. Nothing is multiplied between the two, and columns take two passes over memory, as long as
             the exchange takes beside them.
+        limbs: of the ring. One thread of the host queues the work of all devices. Slices are so large that
+            the devices work longer than the thread, and small polynomials are one slice.
 
     Raises:
         ParameterError: n < devices**2, a number of devices that is no power of two, or log_height outside
@@ -118,8 +124,9 @@ def layout_of(n: int, devices: int, log_height: int | None = None, tables: bool 
                 f"log_height: {shown(chosen)} must be from {least} to {most} for {n} coefficients on "
                 f"{devices} devices"
             )
-    width = n >> chosen
-    return Layout(devices, 1 << chosen, width, min(_SLICES, width // devices))
+    width, large = n >> chosen, max(1, limbs * n // (devices**2 * _SLICE))
+    slices = 1 << (large.bit_length() - 1)  # a power of two; the number of limbs need not be one
+    return Layout(devices, 1 << chosen, width, min(_SLICES, slices, width // devices))
 
 
 def has_tables(group: Group, ring: Ring) -> bool:
@@ -214,7 +221,7 @@ class Divided:
         >>> import polygpu as pg
         >>> two, a = pg.devices("cpu", "cpu"), pg.Ring(64, 257)([1, 2, 3])
         >>> [x.shape for x in two.divide(a, "natural").data], [x.shape for x in two.divide(a).data]
-        ([(1, 32), (1, 32)], [(4, 1, 8, 1), (4, 1, 8, 1)])
+        ([(1, 32), (1, 32)], [(1, 1, 8, 4), (1, 1, 8, 4)])
         """
         return self._data
 
@@ -256,8 +263,9 @@ class Divided:
 
         Cost: each device transforms n / devices coefficients, and multiplies them by twiddles where its rows
         have no tables of their own. Transposed coefficients take one exchange, natural ones two; slices are
-        computed meanwhile. Beside the operand and the result a device holds three slices of sixteen. The
-        polynomials of a batch are transformed one after the other.
+        computed meanwhile. Beside the operand and the result a device holds three slices: three sixteenths of
+        large polynomials, three eighths in natural order, all of small ones. The polynomials of a batch are
+        transformed one after the other.
         Source: Bailey 1990, "FFTs in external or hierarchical memory"; docs/math.md, "Four steps".
 
         >>> import polygpu as pg
@@ -294,7 +302,9 @@ class Divided:
         Columns are transformed slice by slice, and the rows of each slice are copied to their devices.
         """
         layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
-        natural, depth = self._order == "natural", min(_BUFFERS, self._layout.slices)
+        if natural := self._order == "natural":
+            layout = replace(layout, slices=min(_NATURAL_SLICES, layout.slices))
+        depth = min(_BUFFERS, layout.slices)
         blocks = self._new_rows()
         buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
         steps = [] if tables else self._twiddles(1)
@@ -355,7 +365,8 @@ class Divided:
             ParameterError: another order.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: as of ntt(). Beside the operand and the result a device holds as much as the operand.
+        Cost: as of ntt(), with a second exchange to natural order. Beside the operand and the result a device
+        holds as much as the operand.
 
         >>> import polygpu as pg
         >>> a = pg.Ring(64, 257).random(seed=1)
@@ -365,15 +376,24 @@ class Divided:
         check_order(order)
         if self._domain == "coef":
             return self.reorder(order)
-        tables = has_tables(self._group, self._ring)
+        layout, group, tables = self._layout, self._group, has_tables(self._group, self._ring)
         columns = self._inverse_rows(tables)
+        rows = self._new_rows() if order == "natural" else None
+        with Transfers(group.backends) as transfers:
 
-        def transform(i: int) -> None:
-            for x in columns[i]:
-                four_step.transform_columns(self._plan, x, x, self._group.backends[i].intt, tables)
+            def transform(i: int, part: int) -> None:
+                """Transform a slice of device i, and begin the copies to natural order."""
+                compute, at, x = group.backends[i], layout.column(i, part), columns[i][part]
+                four_step.transform_columns(self._plan, x, x, compute.intt, tables)
+                if rows is not None:
+                    done = compute.mark()
+                    for e, place in enumerate(rows):
+                        transfers.send(layout.rows_of(x, e), place[..., at : at + layout.count], [done])
 
-        self._group.each(transform)
-        return self._result(columns, "coef", "transposed").reorder(order)
+            for part in range(layout.slices):
+                group.each(partial(transform, part=part))
+        data = columns if rows is None else [self._run(x) for x in rows]
+        return self._result(data, "coef", order)
 
     def _inverse_rows(self, tables: bool) -> list[Array]:
         """The columns of each device after the rows' inverse transforms.
@@ -658,7 +678,7 @@ def divide(group: Group, x: Poly, order: Order, log_height: int | None = None) -
     checked_poly(x, "x")
     check_order(order)
     check_transform(x.ring)
-    layout = layout_of(x.ring.n, len(group), log_height, has_tables(group, x.ring))
+    layout = layout_of(x.ring.n, len(group), log_height, has_tables(group, x.ring), x.ring.rows)
     items = x.data.shape[:-1]
     whole = x.data.reshape(*items, layout.height, layout.width)
     if order == "natural" or x.domain == "eval":
@@ -681,7 +701,7 @@ def uniform(
     check_order(order)
     check_transform(ring)
     count = len(group)
-    layout = layout_of(ring.n, count, log_height, has_tables(group, ring))
+    layout = layout_of(ring.n, count, log_height, has_tables(group, ring), ring.rows)
     first = integer(start, "start")
     if first < 0 or first >> 40:
         raise ParameterError(f"start: {shown(first)} must be at least 0 and below 2**40")
