@@ -697,8 +697,8 @@ class Poly:
         """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
 
         Args:
-            g: an int, or integers that broadcast with the batch axes, one for each polynomial of the result.
-                An array of a GPU is copied to the host.
+            g: an int of any size or sign, reduced modulo 2n (cyclic: n); or integers that broadcast with the
+                batch axes, one for each polynomial of the result. An array of a GPU is copied to the host.
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
