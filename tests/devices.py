@@ -19,6 +19,7 @@ import polygpu as pg
 from polygpu import Poly, backends
 from polygpu.backends import cuda
 from polygpu.plans import cache as plan_cache
+from polygpu.plans import sampling as samplers
 from polygpu.plans.basis import basis_of
 
 with warnings.catch_warnings():  # CuPy's own, at import
@@ -94,6 +95,8 @@ def forget() -> None:
     backends._default_device.cache_clear()
     plan_cache.forget()
     basis_of.cache_clear()
+    for sampler in (samplers.sparse, samplers.binomial, samplers.tuniform, samplers.gaussian):
+        sampler.cache_clear()  # they keep their thresholds on each device
 
 
 @contextmanager

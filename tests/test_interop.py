@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import backend, host, on
+from devices import backend, host, needs_compiler, on, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import bit_reversed, value_at
@@ -807,27 +807,24 @@ def test_arrays_that_are_not_given() -> None:
     assert R17(Copied(BufferError("no"))) == R17([1, 2])
 
 
-@on("simulated")
+@needs_compiler
 def test_gpu_arrays_of_other_libraries() -> None:
+    """On both cards of a simulation of its own: the first has the name of a real one."""
     integers = np.array([[1, -2, 300], [4, 5, -600]])
     rows = np.exp(2j * np.pi * np.arange(128).reshape(2, 64) / 64)
-    for kind, index in (
-        (2, 1),
-        (13, 1),
-        (2, 0),
-    ):  # CUDA, its managed memory; another card than the current one
-        for R in (R17, WORDS):
-            x = R.random(2, seed=1).cpu()
-            found = R.from_residues(Exporter(x.data, (kind, index)))
-            assert found.device == f"cuda:{index}" and np.array_equal(host(found.data), x.data)
-            found = R(Exporter(integers, (kind, index)))
-            with pg.device("cpu"):
+    with simulated(devices_count=2):
+        rings = pg.Ring(4, 17), pg.Ring(8, WORDS.moduli)  # whose tables go with it
+        for kind, index in ((2, 1), (13, 1), (2, 0)):  # CUDA, its managed memory
+            for R in rings:
+                x = R.random(2, seed=1)
+                found = R.from_residues(Exporter(x.data, (kind, index)))
+                assert found.device == f"cuda:{index}" and np.array_equal(host(found.data), x.data)
+                found = R(Exporter(integers, (kind, index)))
                 assert found.device == f"cuda:{index}" and found.cpu() == R(integers)
-        product = linalg.matmul(
-            Exporter(integers, (kind, index)), Exporter(integers.T.copy(), (kind, index)), 17
-        )
-        assert host(product).tolist() == (integers @ integers.T % 17).tolist()
-        np.testing.assert_allclose(host(fft.fft(Exporter(rows, (kind, index)))), np.fft.fft(rows), atol=1e-12)
+            a, b = (Exporter(x, (kind, index)) for x in (integers, integers.T.copy()))
+            assert host(linalg.matmul(a, b, 17)).tolist() == (integers @ integers.T % 17).tolist()
+            found_fft = host(fft.fft(Exporter(rows, (kind, index))))
+            np.testing.assert_allclose(found_fft, np.fft.fft(rows), atol=1e-12)
 
 
 def test_gpu_arrays_without_a_card() -> None:
