@@ -1,11 +1,12 @@
-// Products modulo anything: residues modulo auxiliary primes and back (docs/math.md, "Products through auxiliary
-// primes"), for moduli of one word. A unit is one limb of one polynomial. grid: (units * columns) / 256 in x.
+// Products for any modulus of one word: residues modulo auxiliary primes, and back (docs/math.md, "Products through
+// auxiliary primes"). A unit is one limb of one polynomial. A thread takes one column of a unit, of `length` columns in
+// auxiliary_spread and n in auxiliary_compose. grid: (units * columns) / 256 in x.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
 
-// x: (rows, n) residues, y: (units, primes, length), of the centred x, zero-padded
+// x: (rows, n). y: (units, primes, length), residues modulo the primes of the centred x, zero-padded.
 template <class T> struct SpreadParameters {
     const T *x;
     u64 *y;
@@ -32,8 +33,8 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_spread(const
     }
 }
 
-// The integer of a column of residues, mod m; constants: inverse[i * count + j] = 1/p_j mod p_i, then the digits of
-// (P - 1) / 2.
+// The centred integer with a column of residues modulo the primes, reduced modulo m, by mixed-radix digits. constants:
+// inverse[i * count + j] = 1/p_j mod p_i, then the mixed-radix digits of (P - 1) / 2.
 PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, const u64 *constants, u32 count,
                            const Modulus &m) {
     u64 digits[MAX_PRIMES];
@@ -61,7 +62,7 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
     return negative ? sub_mod(m, value, product) : value;
 }
 
-// x: (units, primes, length), y: (units, n); a linear product is folded by X^n = -1 or 1
+// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is folded by X^n = -1 or 1.
 template <class T> struct ComposeParameters {
     const u64 *x;
     T *y;

@@ -19,8 +19,8 @@ template <class R> PG_DEVICE Complex<R> operator*(Complex<R> x, R scale) { retur
 template <class R> PG_DEVICE Complex<R> swapped(Complex<R> x) { return {x.im, x.re}; }  // i times the conjugate
 template <class R> PG_DEVICE Complex<R> by_minus_i(Complex<R> x) { return {x.im, -x.re}; }
 
-// A word of transforms over the complex numbers (word.cuh). The errors of its operations: docs/math.md, "Products by
-// FFT". Values are not multiplied by 1 / points.
+// The word (word.cuh) of transforms over the complex numbers. Rounding errors: docs/math.md, "Products by FFT". The
+// inverse does not multiply by 1 / points.
 struct Complex128 {
     using Storage = Complex<double>;
     using Value = Complex<double>;

@@ -1,11 +1,12 @@
 // Transforms of rows of 2 ... 4096 complex numbers, a power of two, and cyclic convolutions: natural order in and out.
 //
-// exp(-2 pi i / LENGTH) is the root; the inverse transform is the same between exchanged real and imaginary parts.
-// LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8; the first takes what does not fill the others.
-// A round of radix R after rounds of radices with product P takes values j + r LENGTH / R, r = 0 ... R - 1, and leaves
-// their transform at (j / P) P R + j % P + r P, j < LENGTH / R: the order sorts itself (Stockham; Govindaraju et al.
-// 2008). Between rounds values go through shared memory; a thread ends with those places with which it began. So a
-// product of spectra meets its operands in registers, and an inverse transform starts where a forward one ends.
+// exp(-2 pi i / LENGTH) is the root. The inverse is the same transform, with real and imaginary parts exchanged before
+// and after it. LENGTH / 8 threads share a row, 8 values each, in rounds of radix 8. The first round takes the stages
+// that do not fill the others. A round of radix R after rounds of radices with product P takes values j + r LENGTH / R,
+// r = 0 ... R - 1, and leaves their transform at (j / P) P R + j % P + r P, j < LENGTH / R. So results end in natural
+// order (Stockham; Govindaraju et al. 2008). Between rounds values go through shared memory. A thread ends with the
+// same places with which it began: spectra are multiplied in registers, and an inverse transform starts where a forward
+// one ends.
 //
 // twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda/fft.py).
 #include "complex.cuh"
@@ -17,7 +18,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
     static constexpr int THREADS = LANES < 128 ? 128 : LANES, ROWS = THREADS / LANES;
     static constexpr int FIRST_RADIX = (LOG_LENGTH - 1) % 3 + 1;
     static constexpr int WARP = 32, WARP_VALUES = WARP * VALUES;
-    // Rows of a warp are too short for its threads to meet whole lines of memory.
+    // Too few threads share a row for their accesses to cover whole lines of memory.
     static constexpr bool SHORT = VALUES == 8 && LANES < 16;
 
     Value *const shared;
@@ -28,7 +29,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 
     static PG_DEVICE u64 row() { return (u64)blockIdx.x * ROWS + threadIdx.x / LANES; }
     // Value `index` of the block in shared memory. Threads that are served at once meet different banks, whether their
-    // values follow each other, or are 8 apart.
+    // values follow each other or lie 8 apart.
     PG_DEVICE Value &at(int index) const { return shared[index ^ (index >> 3 & 15)]; }
     static PG_DEVICE void synchronise() {
         if constexpr (LANES <= 32) __syncwarp();
@@ -83,7 +84,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
         }
     }
 
-    // Rows beyond the end keep the others company.
+    // Threads of rows beyond the end take part in the barriers, with zeros.
     PG_DEVICE void load(const Value *x, u64 row, bool inside, Value *values) const {
 #pragma unroll
         for (int k = 0; k < VALUES; ++k)
@@ -94,7 +95,7 @@ template <class Real, int LOG_LENGTH> struct Fft {
 #pragma unroll
             for (int k = 0; k < VALUES; ++k) write<DEFAULT>(y + row * LENGTH + lane + k * LANES, values[k]);
     }
-    // The same for SHORT rows: those of a warp, values that follow each other, move as one.
+    // The same for SHORT rows: the rows of a warp, which follow each other in memory, move together.
     PG_DEVICE void load_together(const Value *x, u64 rows, Value *values) const {
         const int own = threadIdx.x / WARP * WARP_VALUES + threadIdx.x % WARP;
         const u64 start = (u64)blockIdx.x * (ROWS * LENGTH) + own;

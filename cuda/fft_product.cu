@@ -1,8 +1,8 @@
-// Exact products modulo words, by transforms in doubles (docs/math.md, "Products by FFT").
+// Exact products modulo q of one word, by transforms in doubles (docs/math.md, "Products by FFT").
 //
-// A unit is one limb of one polynomial. Its centred residues are split in balanced digits; numbers j and j + points of
-// a row of digits are the parts of one complex number. C_k, the sum of A_i B_j over i + j = k, has integers of weight
-// 2^(width k) for parts. Row r of an operand of rows_a rows is row r % rows_a.
+// A unit is one limb of one polynomial. Its centred residues are split into balanced digits. Digits j and j + points of
+// a row are the real and the imaginary part of one complex number. C_k is the sum of A_i B_j over i + j = k; its parts
+// are integers of weight 2^(width k). Row r of an operand of rows_a rows is row r % rows_a.
 #include "complex.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
@@ -10,20 +10,21 @@
 
 struct Digits {
     u32 count, width;  // of an operand's digits: how many, and the bits of each
-    u32 sums;          // C_k counts modulo q for k < sums
+    u32 sums;          // modulo q only C_k with k < sums count
 };
 
 PG_DEVICE i32 as_signed(u32 x) { return (i32)x; }
 PG_DEVICE i64 as_signed(u64 x) { return (i64)x; }
 
-// Adding it leaves the nearest integer in the low bits, of numbers below 2^51 in size.
+// Adding it to a number below 2^51 in size leaves the nearest integer in the low bits.
 constexpr double ROUND = 6755399441055744.0;  // 1.5 * 2^52
 PG_DEVICE double to_double(i32 x) {
     return __hiloint2double(0x43300000, x ^ (i32)0x80000000) - 4503601774854144.0;  // 2^52 + 2^31
 }
 
-// Digit i of centred residues: in [-2^(width - 1), 2^(width - 1)), but the last one is all that is left, and may be
-// 2^(width - 1). The digits before it carry: floor(x / 2^shift + sum over j < i of 2^(width - 1 + width j - shift)).
+// Digit i of centred residues, in [-2^(width - 1), 2^(width - 1)). The last digit is all that is left, and may be
+// 2^(width - 1). With the carries of the digits before it, digit i is the lowest digit of
+// floor(x / 2^shift + sum over j < i of 2^(width - 1 + width j - shift)).
 template <class T> struct Digit {
     T half_q, q, low, carry = 0, mask, half;
     u32 shift;
@@ -50,8 +51,8 @@ struct Wide {  // modulo 2^128
     }
 };
 
-// The sum over k of C_k 2^(width k) mod q, for C_k the nearest integers to sums(k), below 2^51 in size. SUMS: how many
-// there are, where that is known, else 0; modulo powers of two fewer count, digits.sums.
+// The sum over k of C_k 2^(width k) mod q, where C_k is the integer nearest to sums(k), below 2^51 in size. SUMS: how
+// many sums there are, if the compiler knows it, else 0. Modulo powers of two only the first digits.sums of them count.
 template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, const Digits &digits, const Sums &sums) {
     constexpr int UNROLL = SUMS ? SUMS : 1;
     const u32 most = SUMS ? SUMS : digits.sums, width = digits.width;
@@ -63,8 +64,8 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
             if (k < digits.sums && k * width < 64) value += (u64)integer(k) << k * width;
         return (T)(value & m.last);
     } else if constexpr (sizeof(T) == 4) {
-        // Horner's rule in doubles: |r| <= q < 2^32, and several digits have at most 16 bits, so that r 2^width + C_k
-        // is below 2^52 in size, exact, and so is what remains of it.
+        // Horner's rule in doubles. |r| <= q < 2^32, and if there are several digits they have at most 16 bits. So
+        // r 2^width + C_k is below 2^52 in size and exact, and so is its remainder modulo q.
         double r = 0;
         const double q = (double)m.q, base = (double)(1u << width);
 #pragma unroll UNROLL
@@ -76,9 +77,10 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
         const i64 positive = value < 0 ? value + (i64)m.q : value;
         return (T)(positive >= (i64)m.q ? positive - (i64)m.q : positive);
     } else {
-        // Horner's rule in 128 bits, reduced after the three highest and then after every two: there is an odd number.
-        // What each group adds is at most q 2^55 in size (docs/math.md), and the residue of those above it becomes at
-        // most q 2^62. With q 2^62 more all is positive, and below q 2^64, as `reduce` needs.
+        // Horner's rule in 128 bits. The number of sums is odd; the total is reduced after the three highest sums, and
+        // then after every two. Each of these groups adds at most q 2^55 in size (docs/math.md), and the residue of the
+        // sums above it becomes at most q 2^62. Adding q 2^62 makes the total positive, and it stays below q 2^64, as
+        // `reduce` needs.
         Wide total = {0, 0};
 #pragma unroll UNROLL
         for (u32 k = most; k > 0; --k) {
@@ -96,7 +98,7 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 
 // ---- one kernel ----
 
-// y = a * b: S::ROWS / (2 DIGITS) products a block, each row of the tile one digit of an operand, then one sum.
+// y = a * b, S::ROWS / (2 DIGITS) products a block. Each row of the tile is first a digit of an operand, then a C_k.
 // FOLD: the linear product is folded by X^degree = -1 or 1. block: S::THREADS; dynamic shared memory:
 // S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
@@ -105,7 +107,7 @@ template <class T> struct FftProductParameters {
     const Modulus *moduli;
     const Complex<double> *twiddles;
     u64 units;
-    u64 rows_a, rows_b;  // unit u takes row u % rows_a of a, which broadcasts it over the leading batch axis
+    u64 rows_a, rows_b;  // unit u takes row u % rows_a of a, which broadcasts a over the leading batch axis
     u32 limbs, degree, width, sums, negacyclic;
 };
 template <class T, class S, int DIGITS, bool FOLD>
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const u32 degree = p.degree, part = place.row % PARTS;
     u64 unit = (u64)blockIdx.x * (S::ROWS / PARTS) + place.row / PARTS;
     const bool inside = unit < p.units;
-    if (!inside) unit = 0;  // threads beyond the end keep the barriers company
+    if (!inside) unit = 0;  // threads beyond the end take part in the barriers
     const Modulus &m = p.moduli[rest(unit, p.limbs)];
 
     const bool second = part >= DIGITS;
@@ -141,7 +143,8 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const W word(m);
     forward_rounds<W, S, 0>(word, values, shared, place, p.twiddles);
 
-    // This thread's k-th value of a row of its product. Products keep to the places of their exchanges.
+    // This thread's k-th value of a row of its product. A product uses only the part of shared memory in which its own
+    // rows exchange values.
     Complex<double> *const own = shared + place.row / PARTS * (TOGETHER * (S::VALUES + 1));
     const auto held = [&](u32 row, int k) -> Complex<double> & {
         return own[(row * S::VALUES + k) * S::LANES + place.lane];
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         Complex<double> sum = {0, 0};
 #pragma unroll
         for (int i = 0; i < DIGITS; ++i) {
-            const u32 j = part - i;  // wraps where there is none
+            const u32 j = part - i;  // wraps if there is no such digit
             if (j < DIGITS) sum = multiply_add(held(i, k), held(DIGITS + j, k), sum);
         }
         values[k] = sum;
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 
 // ---- longer products, in passes ----
 
-// x: (rows, degree); y: (units, count, points), digits of units first_unit ... grid: (units * points) / 256 in x.
+// x: (rows, degree). y: (units, count, points), digits of units from first_unit on. grid: (units * points) / 256 in x.
 template <class T> struct SplitParameters {
     const T *x;
     Complex<double> *y;

@@ -1,21 +1,21 @@
-// The flow of two passes in one launch: what the first leaves in the L2 cache, the second finds there.
+// A flow: two passes of a transform in one launch. The second pass finds in the L2 cache what the first has written.
 //
-// Both work on blocks of the tree, the units: on the columns of a block and on its rows, each in so many tasks. Tasks
-// are taken in an order: all of the first pass of unit u, all of the second pass of unit u - lag, then those of the
-// next u. They are given out by tickets. One waits only for tasks with smaller tickets, which run or have run: nothing
-// locks, however few blocks of threads a card holds.
+// A unit is a block of the tree. One pass works on its columns, the other on its rows, each in several tasks. Blocks of
+// threads draw tickets for tasks, in this order: all tasks of the first pass on unit u, all tasks of the second pass on
+// unit u - lag, then the same for the next u. A task waits only for tasks with smaller tickets, which are running or
+// done. So there is no deadlock, however few blocks of threads a card holds.
 #pragma once
 #include "ptx.cuh"
 
 struct Flow {
     u32 *progress;  // the next ticket, then for each unit how many tasks of its first pass are done; 0 at the launch
     u32 units, lag;
-    u32 log_first, log_second;  // log2 of the tasks of a unit
+    u32 log_first, log_second;  // log2 of the tasks of each pass on a unit
 };
 
 struct Task {
-    u32 unit, part;  // part of the unit
-    bool second, none;
+    u32 unit, part;     // part: of the unit
+    bool second, none;  // second: of the second pass; none: the unit does not exist
 };
 
 // The next task of this block of threads. grid: (units + lag) * (tasks of both passes on a unit), below 2^31.
@@ -25,13 +25,13 @@ PG_DEVICE Task next_task(const Flow &flow) {
         const u32 ticket = atomicAdd(flow.progress, 1), firsts = 1u << flow.log_first;
         const u32 tasks = firsts + (1u << flow.log_second), turn = ticket / tasks, rest = ticket % tasks;
         const bool second = rest >= firsts;
-        const u32 unit = turn - (second ? flow.lag : 0);  // before unit 0 it wraps
+        const u32 unit = turn - (second ? flow.lag : 0);  // below unit 0 it wraps, and is `none`
         shared = {unit, second ? rest - firsts : rest, second, unit >= flow.units};
     }
     __syncthreads();
     return shared;
 }
-// What a task of the first pass says at its end, and one of the second waits for.
+// A task of the first pass calls finish_first at its end. A task of the second pass calls await_first before it reads.
 PG_DEVICE void finish_first(const Flow &flow, const Task &task) {
     __syncthreads();
     if (threadIdx.x == 0) add_release(flow.progress + 1 + task.unit, 1);

@@ -4,8 +4,8 @@
 #include "sum.cuh"
 #include "tile.cuh"
 
-// The digits of plans/lattice.py, Gadget. q = 0 stands for 2^64; power is B^levels, scale floor(2^w power / q) for
-// words of w bits, both 0 where power is q.
+// The digits of plans/lattice.py, Gadget. q = 0 stands for 2^64. power is B^levels, and scale is floor(2^w power / q)
+// for words of w bits; both are 0 if B^levels is q.
 struct Digits {
     u64 q, power, scale, offset;
     u32 bits, levels;
@@ -26,7 +26,7 @@ struct Digits {
         if (high || rest >= q) ++y, rest -= q;
         return y + (rest >= q - rest);
     }
-    // What digits are bits of: modulo B^levels, which is at most 2^w.
+    // The number whose bits are the digits, each plus B/2. It counts modulo B^levels, which is at most 2^w.
     template <class T> PG_DEVICE T packed(T x) const { return (T)((power ? nearest_multiple(x) : x) + offset); }
     // Digit `level` modulo q, the most significant first.
     template <class T> PG_DEVICE T digit(T packed, u32 level) const {
@@ -35,8 +35,8 @@ struct Digits {
     }
 };
 
-// Of rows (items, n) rows (items, levels, n). One thread a coefficient. grid: coefficients / 256 in x. block: 256
-// threads.
+// From rows x (items, n) to their digits y (items, levels, n). A thread takes one coefficient. grid: coefficients / 256
+// in x. block: 256 threads.
 template <class T> struct DecomposeParameters {
     const T *x;
     T *y;
@@ -57,8 +57,8 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
 // Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
 // n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), below the order of X,
 //     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;
-// else count is 1 and y = matrix x. A block of threads keeps one ciphertext in shared memory: Shape::SHARED_VALUES
-// values and K n residues. grid: items in x.
+// else count is 1 and y = matrix x. A block of threads keeps one ciphertext in shared memory. dynamic shared memory:
+// Shape::SHARED_VALUES values, then K n residues. grid: items in x.
 template <class T> struct GadgetParameters {
     const T *x, *matrices;
     T *y;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
     const Twiddle *const forward = (const Twiddle *)(p.table + p.forward);
     const Twiddle *const inverse = (const Twiddle *)(p.table + p.inverse);
     const i64 *const exponents = p.exponents + (u64)blockIdx.x * (1 + p.count);
-    const u32 first = place.template group_index<LAST>(0);  // of the neighbours that the thread holds evaluated
+    const u32 first = place.template group_index<LAST>(0);  // of the neighbours that the thread holds after a transform
     const auto index = [&](int k) { return place.template group_index<0>(k) + place.template offset<0>(k); };
     const T *const x = p.x + (u64)blockIdx.x * K * N;
 #pragma unroll
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
             continue;
         }
         KeySum<W> sums[K][V];
-        __syncthreads();  // what other threads hold is there
+        __syncthreads();  // what other threads have written to `held` is there
         for (int i = 0; i < K; ++i) {
             T packed[V];
 #pragma unroll
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                 Value values[V];
 #pragma unroll
                 for (int k = 0; k < V; ++k) values[k] = W::load(p.digits.digit(packed[k], level), false);
-                __syncthreads();  // of the transform before, all is read
+                __syncthreads();  // all have read the exchanges of the transform before
                 forward_rounds<W, S, W::Bounds::CANONICAL>(word, values, shared, place, forward);
 #pragma unroll
                 for (int j = 0; j < K; ++j) {

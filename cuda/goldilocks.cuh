@@ -49,7 +49,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
-#if __CUDA_ARCH__ == 900  // elsewhere four spill up to 244 bytes a thread, of X^n + 1 up to 88 here
+#if __CUDA_ARCH__ == 900  // four blocks spill up to 244 bytes a thread elsewhere, and here up to 88 for X^n + 1
     static constexpr int BLOCKS = NEGACYCLIC ? 3 : 4;
 #else
     static constexpr int BLOCKS = 3;
@@ -62,13 +62,13 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     struct alignas(8) Twiddle {
         u64 w;
     };
-    const u32 epsilon;  // 2^32 - 1, in a register: a constant's product would become two sums
+    const u32 epsilon;  // 2^32 - 1, in a register: a product by a constant would become two additions
     PG_DEVICE explicit Goldilocks(const Modulus &m) : epsilon((u32)(m.q >> 32)) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &, u64 w) { return {w}; }
     static PG_DEVICE Value load(Storage x, bool /*lazy*/) { return x; }
     static PG_DEVICE Storage store_lazy(Value x) { return x; }
-    // Words from p on have a high half of ones, and a low half that is not 0.
+    // A word of at least p has a high half of ones, and a low half that is not 0.
     PG_DEVICE Storage canonical(Value x) const {
         const u32 low = (u32)x, high = (u32)(x >> 32);
         return high == epsilon && low ? low - 1 : x;
@@ -122,7 +122,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return add_high(sub(z, {high, 0, 0}), middle);
 #endif
     }
-    // -x in 64 bits; x has a sign. epsilon, read with a sign, is -1.
+    // -x in 64 bits, for x read as a signed number. epsilon, read so, is -1.
     PG_DEVICE u64 negative(u32 x) const {
 #ifdef PG_SIMULATOR
         return (u64)((i64)(i32)x * (i32)epsilon);
@@ -138,11 +138,12 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         const Wide z = add_high({x.a, x.b, 0}, x.c), w = add_high({z.a, z.b, 0}, z.c);
         return ((u64)w.b << 32) | w.a;
     }
-    // Congruent to x, or to -x if minus; |x| < 2^91. p 2^28 more, which makes it positive, below 2^93.
+    // Congruent to x, or to -x if minus, for |x| < 2^91. Adding p 2^28 makes it positive, and below 2^93.
     static PG_DEVICE Wide lifted(Wide x, bool minus) { return sum({0x10000000u, 0xf0000000u, 0x0fffffffu}, x, minus); }
 
-    // Congruent to x 2^s, or to -x 2^s if negates(s); s is known to the compiler. Where 96 divides s it is x, of any
-    // size. Else |x| < 2^69, and the result is in (-2^65, 2^65) for s mod 96 < 92, below 2^69 in size for others.
+    // Congruent to x 2^s, or to -x 2^s if negates(s); s is known to the compiler. If 96 divides s the result is x, of
+    // any size. Else |x| < 2^69 is needed. The result is in (-2^65, 2^65) for s mod 96 < 92, and below 2^69 in size for
+    // other s.
     PG_DEVICE Wide shifted(Wide x, int s) const {
         s = (s % 96 + 96) % 96;
         if (s == 0) return x;
@@ -168,7 +169,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return add_high(z, s < 32 ? y2 : s < 64 ? y1 : y0);
     }
     static PG_DEVICE bool negates(int s) { return (s % 192 + 192) % 192 >= 96; }
-    // By which power of 2 value j of node 1 is multiplied: its rho is 1, or a root of unity of order 2 SIZE.
+    // The exponent of the power of 2 by which value j of node 1 is multiplied: rho is 1, or a root of order 2 SIZE.
     template <int SIZE> static PG_DEVICE int root_exponent(int j) {
         static_assert(SIZE <= 32 && K % 2 == 1, "a power of 2");
         return NEGACYCLIC ? 96 / SIZE * K * j : 0;
@@ -182,10 +183,10 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     }
     PG_DEVICE Value add_products(Value x, Value y) const { return word(add(wide(x), wide(y))); }
 
-    // Cyclic transform of SIZE values, from their order to that of the tree, and back without the factor 1/SIZE.
+    // Cyclic transform of SIZE values, from natural order to that of the tree, and back without the factor 1/SIZE.
     // Forward: transforms of 4 values, SIZE / 4 apart; value j of quarter i times 2^exponent(i, j); transforms of the
-    // quarters. Back: the same backwards. Where minus[j], x[j] holds the negative of value j. Value 0 is never shifted
-    // nor negated, and no result is a negative.
+    // quarters. Back: the same backwards. If minus[j], x[j] holds the negative of value j. Value 0 is never shifted nor
+    // negated, and no result is a negative.
     template <int SIZE> PG_DEVICE void forward_values(Wide *x, const bool *minus) const {
         constexpr int QUARTER = SIZE / 4;
         if constexpr (SIZE == 2) {
@@ -235,7 +236,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
         return 192 / SIZE * K * FREQUENCIES[i] * j;
     }
     static PG_DEVICE Wide sum(Wide x, Wide y, bool minus) { return minus ? sub(x, y) : add(x, y); }
-    // Of 4 values, STEP apart. Where minus[0], results are negatives. 2^(48 K) is a root of unity of order 4.
+    // Transform of 4 values, STEP apart. If minus[0], results are negatives. 2^(48 K) is a root of unity of order 4.
     template <int STEP> PG_DEVICE void forward4(Wide *x, const bool *minus) const {
         Wide &x0 = x[0], &x1 = x[STEP], &x2 = x[2 * STEP], &x3 = x[3 * STEP];
         const bool minus2 = minus[0] != minus[2 * STEP], minus3 = minus[STEP] != minus[3 * STEP];
@@ -332,8 +333,8 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
   private:
     // The factors of a group's values, which round ROUND + 1 left unmultiplied. There value k of the group was number j
     // below node b + k, with one j for all of the group, and b even. Powers j of nodes b and b + 1 are a pair, and the
-    // pair of the next two nodes lies STEP pairs on (tables.cu). j = 0 has no powers: what it reads, the entries
-    // before, is not used.
+    // pair of the next two nodes lies STEP pairs on (tables.cu). j = 0 has no powers: the entries before are read,
+    // and not used.
     template <class S, int ROUND> struct PreviousPowers {
         using Pair = Neighbours<u64, 2>;
         static constexpr u32 STEP = (1 << S::radix(ROUND + 1)) - 1;

@@ -1,12 +1,13 @@
-// Integers to residues, and residues to integers by the Chinese remainder theorem (docs/math.md, "Integers"). One
-// thread an entry; norms: blocks that go over a part of a row each. grid: entries / 256 in x, or rows times parts.
-// Moduli of one word.
+// Integers to residues, and residues to integers by the Chinese remainder theorem (docs/math.md, "Integers"), for
+// moduli of one word. A thread takes one entry; grid: entries / 256 in x. For norms a block takes a part of a row;
+// grid: rows times parts in x.
 #include "ptx.cuh"
 #include "rows.cuh"
 
 // ---- in ----
 
-// Residues of integers x of any machine type S, (items, count): y (items, limbs, n), the rest of each row 0.
+// Residues of integers of any machine type S. x: (items, count). y: (items, limbs, n), with zeros from entry count of a
+// row on.
 template <class T> struct IntegersParameters {
     const void *x;
     T *y;
@@ -34,8 +35,9 @@ template <class T, class S> __global__ void __launch_bounds__(256) reduce_intege
 
 // ---- out ----
 
-// Numbers of WORDS words in two's complement; whether x + y or x - y is negative.
-template <int WORDS> PG_DEVICE u64 add_words(u64 *x, const u64 *y, bool negated) {  // returns the last word
+// Numbers of WORDS words in two's complement. add_words: x += y, or x -= y if negated; returns the highest word.
+// is_negative: whether x + y, or x - y if negated, is negative.
+template <int WORDS> PG_DEVICE u64 add_words(u64 *x, const u64 *y, bool negated) {
     u64 carry = negated;
 #pragma unroll
     for (int w = 0; w < WORDS; ++w) {
@@ -56,15 +58,15 @@ template <int WORDS> PG_DEVICE bool is_negative(const u64 *x, const u64 *y, bool
     return all >> 63;
 }
 
-// The tables of a basis (plans/crt.py), and rows of its residues.
+// The tables of a basis (plans/crt.py), and the shape of its residues.
 struct Tables {
     const Modulus *moduli;
     const u64 *inverse;  // (Q / q_i)^-1 mod q_i
     const u64 *terms;    // (limbs + 1, WORDS): Q / q_i, then -Q
-    const u64 *bounds;   // (3, WORDS): Q, then low and high: x + low is no less than 0, x - high below 0
+    const u64 *bounds;   // (3, WORDS): Q, then low and high: results lie in [-low, high)
     u64 n;
     u32 limbs, centered;
-    double unsure;  // how far the quotient of a sum may be from the true one
+    double unsure;  // how far the computed quotient of a sum may be from the true one
 };
 
 // The integer of coefficient j of an item. WORDS hold bits(Q) + 3 bits.
@@ -97,7 +99,7 @@ template <class T, int WORDS> PG_DEVICE void compose(const T *residues, const Ta
     else if (!is_negative<WORDS>(x, r.bounds + 2 * WORDS, true)) add_words<WORDS>(x, r.bounds, true);
 }
 
-template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // |x| in its place; whether it was negative
+template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // x becomes |x|; returns whether it was negative
     const bool negative = x[WORDS - 1] >> 63;
     u64 carry = negative;
 #pragma unroll
@@ -108,7 +110,7 @@ template <int WORDS> PG_DEVICE bool make_size(u64 *x) {  // |x| in its place; wh
     return negative;
 }
 
-// The bits of the nearest double, halves to even; of an infinity beyond them.
+// The bits of the double nearest to x, halves to even, or of an infinity if x is too large. x becomes |x|.
 template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 sign = (u64)make_size<WORDS>(x) << 63;
     u64 lead = 0, next = 0, below = 0;  // the first word that is not 0, the one after it, whether any bit is set below
@@ -126,7 +128,7 @@ template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     const u64 half = (u64)1 << 10, dropped = lead & (2 * half - 1);
     u64 bits = lead >> 11;  // 2^52 <= bits < 2^53
     bits += dropped > half || (dropped == half && (below || (bits & 1)));
-    // The leading bit adds 1 to the exponent, and so does what rounding carries.
+    // The leading bit of `bits` adds 1 to the exponent, and so does a carry from rounding.
     const u64 exponent = 1023 + 64 * (u64)top + (63 - shift);
     if (exponent > 2046) return sign | (u64)0x7ff << 52;
     return sign | (((exponent - 1) << 52) + bits);
@@ -137,7 +139,7 @@ enum { TO_WORDS, TO_INT64, TO_FLOAT64 };
 template <class T> struct OutParameters {
     const T *x;  // (items, limbs, n)
     u64 *y;      // (items, n, words)
-    u64 *wrong;  // TO_INT64: the largest ~e of an entry e that does not fit, or what was there
+    u64 *wrong;  // TO_INT64: raised to ~e by each entry e that does not fit, so that the first such entry remains
     Tables tables;
     u64 entries;  // items * n
     u32 words;
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
 
 enum { LARGEST, SUM, SQUARES };
 
-// Adds a number of COUNT words to a norm of MORE words, or takes the larger one; nonnegative.
+// Adds a number of COUNT words to a norm of MORE words, or takes the larger of the two. Both are nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {
     if (NORM == LARGEST) {
         bool above = false;
@@ -188,7 +190,8 @@ template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, c
     }
 }
 
-// The norm of the threads' norms, by halves; block: a power of two. y: `words` words.
+// Joins the norms of all threads of a block: at each step half of the threads take in the norms of the other half.
+// block: a power of two. y: `words` words.
 template <int NORM, int LENGTH> PG_DEVICE void join_norms(u64 *norm, u64 *shared, u64 *y, u32 words) {
     for (int w = 0; w < LENGTH; ++w) shared[w * blockDim.x + threadIdx.x] = norm[w];
     for (u32 half = blockDim.x / 2; half; half /= 2) {

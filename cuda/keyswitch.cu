@@ -4,9 +4,10 @@
 #include "sum.cuh"
 #include "tensor.cuh"
 
-// Digits after X -> X^g. One thread a point of a limb, with both components. grid: entries / 256 in x. block: 256
-// threads. Of digits (items, count, limbs, n) and a key (count or more, 2, key_total, n), whose row for limb r is
-// key_rows[r]: y (items, 2, limbs, n). multiplier: of the exponents of points, modulo the order.
+// Products with a key of evaluated digits after X -> X^g. A thread computes both components at one point of a limb.
+// grid: entries / 256 in x. block: 256 threads. digits: (items, count, limbs, n). key: (count or more, 2, key_total,
+// n); its row for limb r is key_rows[r]. y: (items, 2, limbs, n). multiplier: by which the exponents of points are
+// multiplied, modulo the order.
 template <class T> struct DigitParameters {
     const T *digits, *key;
     T *y;
@@ -36,19 +37,20 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
     y[0] = sums[0].value(m), y[p.limbs * n] = sums[1].value(m);
 }
 
-// Digits that start_rows has left: here are the stages of the rows (ntt_rows.cu). Of digits (items, count, limbs, n)
-// and a key (count or more, 2, key_total, n): y (items, 2, limbs, n). Modulo a limb of its own digit the value is read
-// instead, own (items, own_rows, n), which is evaluated. With ADDS the sums begin with multiples of `more` (items, 2,
-// own_rows, n). grid: blocks of a row, by item, in x; limbs in y, the last one first, which start_rows has written
-// last. Sums that are wanted in coefficients go through the rows of the inverse transform, and are left lazy. block:
-// R::THREADS. dynamic shared memory: R::SHARED_VALUES values, then a digit and two rows of the key as long
-// as the block's part of a row.
+// Products with a key of digits of which start_rows has transformed the columns; here are the stages of the rows
+// (ntt_rows.cu). digits: (items, count, limbs, n). key: (count or more, 2, key_total, n). y: (items, 2, limbs, n). A
+// digit modulo one of its own limbs is the evaluated value itself, and is read from own (items, own_rows, n) instead.
+// With ADDS the sums begin with multiples of `more` (items, 2, own_rows, n). Sums that are wanted in coefficients go
+// through the rows of the inverse transform, and are left lazy. grid: blocks of a row, by item, in x; limbs in y, the
+// last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES
+// values, then a digit and two rows of the key, each as long as the block's part of a row.
 //
-// While a block works on a digit, what it wants of the next one comes to shared memory, each thread copying its chunks.
+// While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
+// digit, to shared memory.
 struct LimbRow {
-    u64 key_row, digit, own_row;  // digit: the own one, or `count` where there is none
+    u64 key_row, digit, own_row;  // digit: the one to which the limb belongs, or `count`
     u64 factor;                   // of row own_row of `more`; 0: there is none
-    u64 inverse;                  // whether the sums go on to their coefficients
+    u64 inverse;                  // whether the sums are wanted in coefficients
 };
 struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
@@ -56,7 +58,7 @@ struct DigitRowsParameters {
     const Modulus *moduli;  // by limb, as `rows` and `tables`
     const LimbRow *rows;
     const char *const *tables;
-    u64 offset, inverse_offset, n;  // where the twiddles of the rows begin, of both transforms
+    u64 offset, inverse_offset, n;  // offsets: bytes before the twiddles of the rows in a table
     u32 limbs, count, own_rows, key_total, starts_next;
 };
 template <class W, class R, bool ADDS>
@@ -120,14 +122,14 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>)
         Chunk chunks[COUNT];
         T raw[R::VALUES];
         await_copies<1>();
-        synchronise<R::sharers(0)>();  // the copies of the other threads of a row are there
+        synchronise<R::sharers(0)>();  // the copies of the other threads of a row have arrived
 #pragma unroll
         for (int k = 0; k < COUNT; ++k)
             if (is_own) chunks[k] = *(const Chunk *)(digit + tile.chunk(k));
 #pragma unroll
         for (int k = 0; k < R::VALUES; ++k)
             if (!is_own) raw[k] = digit[tile.value(k)];
-        synchronise<R::sharers(0)>();  // and they have read what is here
+        synchronise<R::sharers(0)>();  // they have read the digit, which may now be overwritten
         fetch_digit(j + 1);
         if (!is_own) tile.transform(word, raw, chunks);
         await_copies<1>();

@@ -44,16 +44,16 @@ PG_DEVICE Neighbours<typename S::Storage, WIDTH> values(const S (&sums)[WIDTH], 
 }
 
 constexpr int POINTS_THREADS = 128;  // of a block
-// Blocks that registers should let a multiprocessor hold; 0: as the compiler sees fit.
+// For how many blocks the registers of a multiprocessor should suffice; 0: as the compiler sees fit.
 constexpr __device__ int points_blocks(int rows, int columns) { return rows * columns >= 64 ? 3 : 0; }
 
 // out[s, i, j, e] = sum over k < length of a[s, i, k, e] b[s, k, j, e], e < entries: points of all rows. A thread holds
-// TM x TP sums at WIDTH neighbouring points, the last tile of an axis ends with the axis and leaves to its neighbour
-// what both hold. Threads of a block: 2^log_lanes along e, 2^log_columns tiles along j, 2^log_rows along i, the rest
-// along s. Blocks along j, i, s, e, so that those which share operands run together and find them in the cache.
-// Steps count values from index to index of the first three axes.
-// INTEGERS: a has no points, and words are canonical or not: few rows times a matrix, whose columns are the points. The
-// s-th product takes `length` terms of `total` from s * length on.
+// TM x TP sums at WIDTH neighbouring points. The last tile of an axis ends with the axis; sums that it shares with the
+// tile before are written by that tile. Threads of a block: 2^log_lanes along e, 2^log_columns tiles along j,
+// 2^log_rows along i, the rest along s. Blocks run along j first, then i, s and e, so that blocks which share operands
+// run together and find them in the cache. a_batch ... out_column: values from one index to the next of an axis.
+// INTEGERS: few rows times a matrix, whose columns are the points. a has no points, and words are canonical or not.
+// Product s takes `length` of the `total` terms, from s * length on.
 template <class T> struct PointsParameters {
     const T *a, *b;
     T *out;
@@ -124,17 +124,17 @@ __global__ void __launch_bounds__(POINTS_THREADS, points_blocks(TM, TP))
                 write<DEFAULT>((Item *)(out + i * p.out_row + j * p.out_column), values(sums[i][j], m));
 }
 
-// How operands wait in shared memory: those of STEPS steps of k, of which DEPTH come together, EDGE rows of a and EDGE
-// columns of b each.
+// Operands in shared memory: those of STEPS steps of k, copied DEPTH steps at a time. Each step has EDGE rows of a and
+// EDGE columns of b.
 template <class T, int TILE, int WIDTH> struct PointsStages {
     static constexpr int STAGES = 3, DEPTH = 4, STEPS = STAGES * DEPTH, EDGE = 2 * TILE;
     static constexpr int LANES = 32, POINTS = LANES * WIDTH, CHUNK = 16 / sizeof(T);  // CHUNK: points of one copy
     static_assert(EDGE * POINTS == POINTS_THREADS * CHUNK, "a thread copies a chunk of either operand for each step");
 };
 
-// The same by blocks of 2 x 2 warps, of TILE x TILE sums a thread, all at the same points: copies for the next steps of
-// k run while they work on these. What is outside of the operands is 0. Arrays and sizes are those of whole chunks.
-// Blocks as above; registers let a multiprocessor hold three, or two of words of 64 bits.
+// The same sums (matmul_points) by blocks of 2 x 2 warps at the same points, with TILE x TILE sums a thread. Copies for
+// the next steps of k run while the warps work on the present ones. Values outside of the operands are 0. Arrays and
+// sizes are those of whole chunks. Blocks run as above. A multiprocessor should hold three, or two with 64-bit words.
 template <class T> struct StagedParameters {
     const T *a, *b;
     T *out;
@@ -220,18 +220,18 @@ __global__ void __launch_bounds__(POINTS_THREADS, sizeof(typename S::Storage) ==
 template <class T, int TILE> struct IntegerTile {
     static constexpr int SIDE = 16, THREADS = SIDE * SIDE, EDGE = SIDE * TILE;  // EDGE: rows and columns of outputs
     static constexpr int DEPTH = TILE == 1 ? 16 : 8, MOVED = EDGE * DEPTH / THREADS;  // MOVED: words, by each thread
-    static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // neighbours among its sums
+    static constexpr int MOST = 16 / sizeof(T), VECTOR = TILE < MOST ? TILE : MOST;   // VECTOR: neighbouring sums
     static constexpr int PITCH = EDGE + MOST;
-    // Along its axis, sum i of the thread with this index.
+    // The row or column of sum i of the thread with this index along the axis.
     static constexpr __device__ u32 place(u32 index, int i) {
         return i / VECTOR * (SIDE * VECTOR) + index * VECTOR + i % VECTOR;
     }
 };
 
-// out[s] = a[s] b[s], of words, canonical or not. A block reads the next step's words while it works on this one's
-// residues in shared memory, those of a by columns. Words outside of the operands are 0.
+// out[s] = a[s] b[s], of words, canonical or not. A block reads the words of the next step while it works on the
+// residues of the present one in shared memory, where those of a lie by columns. Words outside of the operands are 0.
 // a_batch, b_batch: words from matrix to matrix, 0 where one is shared; a_row: from row to row of a. Product s takes
-// `length` terms of `total` from s * length on. Blocks along columns, rows, batch.
+// `length` of the `total` terms, from s * length on. Blocks along columns, rows, batch.
 template <class T> struct IntegerParameters {
     const T *a, *b;
     T *out;
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(256) matmul_integer(const IntegerParameters<ty
             add_all(sums, x, y);
             if ((l + 1) % S::STEPS == 0) settle_all(sums, m);
         }
-        if (more) put(buffer ^ 1);  // read before the last barrier
+        if (more) put(buffer ^ 1);  // all have read that buffer before the last barrier
         __syncthreads();
     }
 #pragma unroll
@@ -315,7 +315,7 @@ constexpr int NARROW_THREADS = 256;  // of a block
 
 // out[s] = a[s] b[s] of words, canonical or not, with at most N columns; b comes transposed. Both have rows of `pitch`
 // words. 2^log_lanes threads share ROWS rows of the result: each sums over its part of k, in chunks of WIDTH.
-// Parts of k as above. Blocks along rows, batch.
+// The terms of product s are as above. Blocks along rows, batch.
 template <class T> struct NarrowParameters {
     const T *a, *b;
     T *out;

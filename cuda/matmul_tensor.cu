@@ -1,8 +1,8 @@
 // Exact products of matrices modulo q on tensor cores that multiply bytes and sum in 32 bits (docs/math.md, "Products
 // of matrices").
 //
-// By digits: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q), and the second factors are cut into bytes
-// in turn: one product of matrices, in which rows of the left one are the words as they lie in memory.
+// By digits: with a = sum of a_i 2^(8 i), a b = sum of a_i (2^(8 i) b mod q). The factors in brackets are cut into
+// bytes too. This is one product of matrices of bytes; the rows of the left one are the words as they lie in memory.
 //
 // By residues: both operands modulo pairwise coprime p of at most 2^8, a product of matrices modulo each, and the
 // Chinese remainder theorem.
@@ -12,7 +12,7 @@
 
 // 2^8 x modulo q, below 2 q: Shoup's product with a constant.
 template <class W> struct ByteShift;
-template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, of which q is 0
+template <> struct ByteShift<u32> {  // q <= 2^31, or 2^32, which is held as 0
     u32 factor, quotient, q;
     PG_DEVICE ByteShift(const Modulus &m)
         : factor((u32)(256 % m.q)), quotient((u32)(((u64)factor << 32) / m.q)), q((u32)m.q) {}
@@ -35,15 +35,15 @@ PG_DEVICE void transpose_bytes(u32 (&w)[4]) {
     w[2] = __byte_perm(b, d, 0x5410), w[3] = __byte_perm(b, d, 0x7632);
 }
 
-// The right operand's part of a stage: a thread's words are 16 bytes of depth in one column of the words.
+// The right operand's part of a stage. A thread's words become 16 bytes of depth, of one column of words.
 template <class Tile, class W> struct RightDigits {
     static constexpr int L = sizeof(W), DEEP = 16 / L,
-                         WIDE = Tile::COLUMNS / L;  // words of a thread, of the tile's row
+                         WIDE = Tile::COLUMNS / L;  // words: of a thread, and of a row of the tile
     static constexpr int TASKS = WIDE * Tile::CHUNKS, TURNS = (TASKS + Tile::THREADS - 1) / Tile::THREADS;
     W words[TURNS][DEEP];
 
     static PG_DEVICE int task(int turn) { return turn * Tile::THREADS + (int)threadIdx.x; }
-    // b: the first word of the stage; `rows` of its rows and `columns` of its columns are there.
+    // b: the first word of the stage. `rows` rows and `columns` columns exist from there on; other words are 0.
     PG_DEVICE void read(const W *b, u64 stride, int rows, int columns) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; ++turn) {
@@ -98,7 +98,7 @@ template <> PG_DEVICE u64 compose_digits<u64>(const Modulus &m, const i32 *x) {
 }
 
 // out = left right, or out += left right, for (batch, m, k) by (batch, k, n). W: u32 and q <= 2^31 or 2^32, or u64 and
-// q <= 2^62. k is at most 2^15 / sizeof(W): the sums of 32 bits.
+// q <= 2^62. k is at most 2^15 / sizeof(W), so that sums stay below 2^31.
 template <class W> struct DigitsParameters {
     const W *left, *right;
     W *out;
@@ -170,12 +170,12 @@ __global__ void __launch_bounds__(32 * (ROWS / WARP_ROWS) * (COLUMNS / 64)) gemm
 
 // ---- by residues ----
 
-// A modulus p <= 2^8, and how a centred word becomes a residue: its digits times weights.
+// A modulus p <= 2^8, and what makes a residue of a centred word: the sum of its digits times weights.
 struct Residue {
-    u32 p, inverse;  // floor(2^32 / p)
-    u32 weights[3];  // 2^(16 i) or, of words of 64 bits, 2^(21 i), times a factor, modulo p
-    u32 offset;      // 128 and a multiple of p: more than the last digit's part is below 0
-    u32 multiple;    // of p, the largest up to 2^31
+    u32 p, inverse;  // inverse: floor(2^32 / p)
+    u32 weights[3];  // 2^(16 i), or 2^(21 i) for words of 64 bits, times a factor, modulo p
+    u32 offset;      // 128 plus a multiple of p, which makes the sum positive if the last digit is negative
+    u32 multiple;    // the largest multiple of p up to 2^31
     u32 unused;
     PG_DEVICE u32 reduce(u32 x) const {  // modulo p
         u32 r = x - __umulhi(x, inverse) * p;
@@ -183,13 +183,13 @@ struct Residue {
     }
 };
 
-// The digits of a centred word, |x| <= 2^31 or 2^61: all but the last at least 0.
+// The digits of a centred word, |x| <= 2^31 or 2^61. Only the last one may be negative.
 template <class W> struct CentredDigits;
 template <> struct CentredDigits<u32> {
     u32 low;
     i32 high;
     PG_DEVICE CentredDigits(i64 x) : low((u32)x & 0xffff), high((i32)(x >> 16)) {}
-    // 128 more than a residue from -128 to 127
+    // 128 plus a residue from -128 to 127
     PG_DEVICE u32 modulo(const Residue &r) const {
         return r.reduce(low * r.weights[0] + (u32)high * r.weights[1] + r.offset);
     }
@@ -204,9 +204,9 @@ template <> struct CentredDigits<u64> {
     }
 };
 
-// Signed residues of words, eight of a row a thread: out[p][matrix][row][depth], zeros from k on. TRANSPOSED: from
-// x[matrix][k][row], `width` of the rows, zeros after them; a warp takes 8 rows and 32 bytes of each, whole sectors of
-// what it reads and what it writes.
+// Signed residues of words, eight words of a row a thread: out[p][matrix][row][depth], with zeros from k on.
+// TRANSPOSED: from x[matrix][k][row], which has `width` rows; the rows after them are zeros. Here a warp takes 8 rows
+// and 32 bytes of each, so that it reads and writes whole sectors of memory.
 template <class W> struct SplitParameters {
     const W *x;
     unsigned char *out;
@@ -257,15 +257,16 @@ template <class W, bool TRANSPOSED> __global__ void __launch_bounds__(256) gemm_
     }
 }
 
-// What becomes of a sum modulo p, which has a factor 1/(P/p) from its left operand: (P/p) mod q, and 2^26 / p.
+// The weights of a sum modulo p in the result. The sum has a factor 1/(P/p) from its left operand. cofactor: P/p modulo
+// q. share: 2^26 / p, rounded.
 struct Weight {
     u64 cofactor;
     u32 share, unused;
 };
 
-// Words modulo q of integers X, |X| < P/2 (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8: with y = sum mod
-// p, X = sum of y P/p - t P, and t is the sum of y/p, rounded. weights[count].cofactor is -P mod q. Four words of a row
-// a thread.
+// Words modulo q of integers X, |X| < P/2 (1 - 2^-11), from sums[p][row][pitch], |sum| < 2^31 - 2^8. With y = sum mod
+// p, X is the sum of all y P/p, less t P, where t is the sum of all y/p, rounded. weights[count].cofactor is -P mod q.
+// A thread takes four words of a row.
 template <class W> struct ComposeParameters {
     const i32 *sums;
     W *out;
@@ -281,7 +282,7 @@ template <class W> __global__ void __launch_bounds__(256) gemm_compose(const Com
     const u64 at = ((u64)blockIdx.x * 256 + threadIdx.x) * 4, row = at / p.pitch;
     const u32 column = (u32)(at % p.pitch);
     if (row >= p.rows) return;
-    u64 low[4] = {}, high[4] = {};  // sums of the cofactors' halves: below 2^45
+    u64 low[4] = {}, high[4] = {};  // sums of y times the halves of cofactors: below 2^45
     u32 shares[4] = {};
     const u64 step = p.rows * p.pitch;
     sums += at;

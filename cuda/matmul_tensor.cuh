@@ -1,5 +1,6 @@
-// A block's share of a matrix product of bytes on tensor cores: a tile of ROWS of the left operand by COLUMNS columns
-// of the right one, both held by rows of DEPTH bytes of the inner dimension, which is walked stage by stage.
+// A block's share of a matrix product of bytes on tensor cores: a tile of ROWS rows of the left operand by COLUMNS
+// columns of the right one. Both are held as rows of DEPTH bytes along the inner dimension, one stage of DEPTH bytes
+// after the other.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
@@ -11,17 +12,17 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     static constexpr int CHUNKS = DEPTH / 16;  // of a row
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS;
     static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
-    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // products of a warp and 32 bytes of depth
+    static constexpr int DOWN = WARP_ROWS / 16, ACROSS = WARP_COLUMNS / 8;  // products of a warp for 32 bytes of depth
     static constexpr int RUN = 2 * ACROSS;  // neighbouring columns of which a lane holds the sums
     static_assert(CHUNKS == 4 || CHUNKS == 8, "rows of 64 or 128 bytes");
     static_assert(ACROSS % 2 == 0, "two matrices of columns are loaded at a time");
 
-    // Where a chunk of a row lies: so that neither 8 rows next to each other nor 4 pairs RUN rows apart share a bank.
+    // Where a chunk of a row lies. Neither 8 rows next to each other nor 4 pairs of rows RUN apart share a bank.
     static PG_DEVICE int place(int row, int chunk) {
         return row * CHUNKS + (chunk ^ (row / (8 / CHUNKS) ^ row / RUN) % CHUNKS);
     }
 
-    // Of this thread: the first row and column of its warp, and its part of a fragment.
+    // The first row and column of this thread's warp, and its lane, which says its part of a fragment.
     int row, column, lane;
     PG_DEVICE GemmTile()
         : row((int)threadIdx.x / 32 / WARPS_ACROSS * WARP_ROWS),
@@ -32,7 +33,7 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
     PG_DEVICE int row_of(int i, int h) const { return row + 16 * i + 8 * h + lane / 4; }
     PG_DEVICE int column_of() const { return column + RUN * (lane % 4); }
 
-    // sums += left right, of one stage. Column c of a fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp's.
+    // sums += left right, of one stage. Column c of fragment j is column RUN (c / 2) + 2 j + c % 2 of the warp.
     PG_DEVICE void multiply(i32 (&sums)[DOWN][ACROSS][4], const Chunk *left, const Chunk *right) const {
         const int left_row = row + lane % 16, left_chunk = lane / 16;
         const int c = lane % 8, right_row = column + RUN * (c / 2) + c % 2 + lane / 16 * 2, right_chunk = lane / 8 % 2;
@@ -51,12 +52,12 @@ template <int ROWS_, int COLUMNS_, int WARP_ROWS, int WARP_COLUMNS, int DEPTH_> 
         }
     }
 
-    // Starts to copy a stage of an operand of COUNT rows of this tile: `rows` of them are there, `bytes` of DEPTH.
-    // Rows that are not there repeat the last one: their sums are nobody's.
+    // Starts the copies of one stage of an operand with COUNT rows in this tile. `rows` of these and `bytes` of the
+    // DEPTH bytes exist. Missing bytes are zeros. Missing rows repeat the last one; their sums are not used.
     template <int COUNT, int BYTES>
     static PG_DEVICE void fetch(Chunk *to, const unsigned char *from, u64 stride, int rows, int bytes) {
         constexpr int PIECES = 16 / BYTES, TURNS = COUNT * CHUNKS * PIECES / THREADS;
-#pragma unroll(PIECES == 1 ? TURNS : 4)  // more places of small pieces are kept than there are registers
+#pragma unroll(PIECES == 1 ? TURNS : 4)  // all places of small pieces would take more registers than there are
         for (int i = 0; i < TURNS; ++i) {
             int at = i * THREADS + (int)threadIdx.x, piece = at % PIECES, chunk = at / PIECES % CHUNKS;
             int r = at / PIECES / CHUNKS, first = 16 * chunk + BYTES * piece;

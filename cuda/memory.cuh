@@ -1,4 +1,4 @@
-// Values that one instruction moves.
+// Neighbouring values that one load or store instruction moves, and cache hints for global memory.
 #pragma once
 #include "modulus.cuh"
 
@@ -27,7 +27,8 @@ template <> struct Bits<16> {
     using Type = ulonglong2;
 };
 
-// How global memory is used: STREAM, what nobody reads again, makes room in the cache; READ_ONLY, nobody writes.
+// How global memory is used. STREAM: the data is not used again, so the cache may evict it first. READ_ONLY: no thread
+// writes the data during the launch.
 enum CacheHint { DEFAULT, STREAM, READ_ONLY };
 template <CacheHint HINT, class T> PG_DEVICE T read(const T *p) {
     using Type = typename Bits<sizeof(T)>::Type;

@@ -19,8 +19,8 @@ struct Modulus {
     double inverse;  // 1 / q, rounded
     u32 bits;        // 2^(bits-1) <= q < 2^bits; 65 for 2^64
     u32 shift;
-    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^62: 2q, 3q, 6q and -q modulo 2^64. Each is loaded on its
-    // own: a compiler that knew how they are related would compute them again and again from q.
+    // For q < 2^31: q, -q, 2q and -2q modulo 2^32; for q < 2^62: 2q, 3q, 6q and -q modulo 2^64. Each is loaded
+    // separately: a compiler that knew how they are related would recompute them from q again and again.
     u32 q32, minus_q32, q2_32, minus_q2_32;
     u64 q2, q3, q6, minus_q;
     u64 power64, power64_quotient;  // 2^64 mod q, floor(2^64 power64 / q)
@@ -48,7 +48,7 @@ PG_DEVICE u64 reduce(const Modulus &m, u64 high, u64 low) {
 }
 PG_DEVICE u64 reduce(const Modulus &m, u64 x) { return reduce(m, 0, x); }
 
-// The rest take and return canonical residues, [0, q).
+// The next four functions take and return canonical residues, in [0, q).
 PG_DEVICE u64 add_mod(const Modulus &m, u64 x, u64 y) {
     u64 s = x + y;
     return (s < x || s > m.last) ? s - m.q : s;
@@ -64,7 +64,7 @@ PG_DEVICE u64 shoup_quotient(const Modulus &m, u64 w) {
 }
 
 // The product modulo p = 2^64 - 2^32 + 1, where 2^64 = 2^32 - 1 and 2^96 = -1: low + (2^32 - 1) h_0 - h_1 of the
-// halves h_0, h_1 of the high word. A borrow or a carry of 2^64 is 2^32 - 1 too; neither correction wraps again.
+// halves h_0, h_1 of the high word. A borrow or carry of 2^64 is corrected by 2^32 - 1; no correction wraps again.
 constexpr u64 GOLDILOCKS = 0xffffffff00000001, GOLDILOCKS_WRAP = 0xffffffff;
 PG_DEVICE u64 goldilocks_product(u64 x, u64 y) {
     const u64 low = x * y, high = __umul64hi(x, y), h1 = high >> 32, h0 = (u32)high * GOLDILOCKS_WRAP;

@@ -1,11 +1,12 @@
 // Transforms and fused products.
 //
 // A launch is one pass over rows of residues: stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors
-// (docs/math.md); or two passes, the second of which follows the first through the L2 cache (flow.cuh). Row r is
+// (docs/math.md). Or it is two passes, the second following the first through the L2 cache (flow.cuh). Row r holds
 // residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/backends/cuda/. block: Shape::THREADS. dynamic
-// shared memory: Shape::SHARED_VALUES values. grid of a pass: blocks of threads in the order of memory in x; or the
-// batch in x, and in y the parts of a row that a block of threads takes, by limb. Blocks that run side by side then
-// read the same twiddles.
+// shared memory: Shape::SHARED_VALUES values.
+//
+// grid of a pass: blocks of threads in the order of memory, in x. Or the batch in x, and in y the parts into which
+// blocks of threads divide a row, by limb; then blocks that run side by side read the same twiddles.
 #include "complex.cuh"
 #include "flow.cuh"
 #include "goldilocks.cuh"
@@ -18,15 +19,15 @@ struct Tables {
 
 struct Pass {
     const Modulus *moduli;  // by limb
-    u64 offset;             // in a table, in bytes: of this pass, W::Twiddle by block and entry
+    u64 offset;             // bytes before this pass's twiddles in a table: W::Twiddle by block and entry
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
-    u32 limbs;              // neighbours that one word serves
+    u32 limbs;              // neighbouring limbs that one word serves
     u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
-    u32 log_degree;  // values of a row: the points times the size of a leaf
+    u32 log_degree;  // log2 of the values of a row: the points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
-    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between them.
+    // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between these rows.
     template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
         if constexpr (!GROUPED) return at;
         const u32 row = (u32)(at >> log_degree);
@@ -45,7 +46,7 @@ template <class W, class S> struct Address {
     PG_DEVICE Address(const Pass &pass, const Tables &tables, const Place<S> &place, u64 group) {
         u64 tile = group * S::ROWS + place.row;
         inside = S::ROWS == 1 || tile < pass.tiles;
-        if (!inside) tile = 0;  // threads beyond the end keep the barriers company
+        if (!inside) tile = 0;  // threads beyond the end take part in the barriers
         const u32 log_block = S::COLUMNS == 1 ? S::LOG_LENGTH : pass.log_degree - pass.log_blocks;  // values of a block
         log_stride = log_block - S::LOG_LENGTH;
         const u32 log_tiles = S::COLUMNS == 1 ? 0 : log_stride - S::LOG_COLUMNS;  // tiles of a block
@@ -56,9 +57,10 @@ template <class W, class S> struct Address {
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
         twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
-    // The first value of the block of threads, whose values are neighbours: in memory, if it has one row.
+    // The first value of a block of threads whose values are neighbours: its place in memory if the block has one row,
+    // else its index among all values of the rows (place_of).
     PG_DEVICE u64 start(u64 group) const { return S::ROWS == 1 ? first : group << S::LOG_BLOCK_VALUES; }
-    // Value k of a round in an array; its neighbours are in the next columns.
+    // Where value k of a round lies in an array; the next WIDTH - 1 values belong to the next columns.
     template <int ROUND, class T> PG_DEVICE T *in(T *x, const Place<S> &place, int k) const {
         const u32 step = S::COLUMNS == 1 ? sizeof(T) : (u32)sizeof(T) << log_stride;
         char *const at = (char *)(x + first) + (u64)place.template group_index<ROUND>(k) * step;
@@ -71,11 +73,12 @@ template <class W, class S> struct Address {
     }
 };
 
-// Between memory and threads that hold neighbours. Rows beyond the end are not there.
+// Transfers between memory and threads that hold neighbours. holds: whether value `first` exists; a block of several
+// rows may reach beyond the last one.
 template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
-// Where value `at` of the rows lies: of a block of threads that has one row, `at` is a place in memory.
+// Where value `at` of the rows lies in memory. For blocks of one row `at` is this place already (Address::start).
 template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
     constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
     return pass.place<BETWEEN>(at);
@@ -108,12 +111,13 @@ PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 st
             write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, first + k * Side::STEP)), chunks[k]);
 }
 
-// Between rounds a warp has its part of shared memory in other places than here if values and residues differ in size.
+// Rounds and chunks use the same shared memory. If values and residues differ in size, the part of a warp lies
+// elsewhere for one than for the other, so that warps must wait for each other.
 template <class W> PG_DEVICE void await_other_warps() {
     if constexpr (sizeof(typename W::Value) != sizeof(typename W::Storage)) __syncthreads();
 }
 
-// The same for columns, and for values in the order of round ROUND.
+// The same transfers for columns, and for values in the order of round ROUND.
 template <int ROUND, CacheHint IN, class S, class W, class T>
 PG_DEVICE void read_round(const T *x, const Address<W, S> &at, const Place<S> &place, T *values) {
     using Item = Neighbours<T, S::WIDTH>;
@@ -136,9 +140,9 @@ PG_DEVICE void write_round(T *y, const Address<W, S> &at, const Place<S> &place,
         }
 }
 
-// The tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the last one.
-// x may be y.
-// APART: rows of y, of as many values as lie below one node after the pass, lie `pitch` apart.
+// Transforms the tiles of block `group` of a launch. LAZY_IN: not the first pass of the transform. LAZY_OUT: not the
+// last pass. x may be y.
+// APART: y has rows of as many values as lie below one node after the pass, and these rows lie `pitch` values apart.
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, CacheHint IN, CacheHint OUT, bool APART = false>
 PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared, u64 pitch = 0) {
@@ -163,7 +167,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     }
 }
 
-// The same backwards. LAZY_IN: not the first pass. ROOT: the last one. x may be y.
+// The same backwards. LAZY_IN: not the first pass. ROOT: the last pass. x may be y.
 template <class W, class S, bool LAZY_IN, bool ROOT, CacheHint IN, CacheHint OUT>
 PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *y, const Pass &pass,
                              const Tables &tables, u64 group, typename W::Value *shared) {
@@ -193,15 +197,15 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     extern __shared__ __align__(16) unsigned char memory[]; \
     auto *shared = (typename W::Value *)memory
 
-// What block x of this launch's row of blocks takes.
+// The group that block x takes, in this block's row of the grid.
 template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
     if (gridDim.y == 1) return x;
     const u32 log_parts = pass.log_degree - S::LOG_BLOCK_VALUES, limb = blockIdx.y >> log_parts;
     return (((u64)x * pass.limbs + limb) << log_parts) + (blockIdx.y & ((1u << log_parts) - 1));
 }
 
-// Into the cache: the values in memory that the block `ahead` of this one will want, if they lie within so many rows.
-// Of a row with those of other limbs between, the first ones.
+// Brings to the L2 cache the values that the block of threads `ahead` of this one will read, if they lie within `rows`
+// rows. They must be neighbours: ahead is 0 if a block has several rows with rows of other limbs between them.
 template <class W, class S>
 PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
@@ -210,11 +214,12 @@ PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows
         prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
 
-// One pass. A tile that fills a multiprocessor's memory is read and written past the caches.
+// Kernels of one pass. A tile of 128 KB or more fills a multiprocessor's shared memory; it is read and written with the
+// hint STREAM.
 template <class W, class S>
 constexpr CacheHint TILES = sizeof(typename W::Storage) << S::LOG_BLOCK_VALUES < 1 << 17 ? DEFAULT : STREAM;
-// Blocks of threads that a multiprocessor is to hold: of 64-bit words half as many, rounded up, where a thread has 32
-// values.
+// Blocks of threads that a multiprocessor should hold. With 64-bit words and 32 values a thread it is half as many,
+// rounded up.
 template <class W, class S>
 constexpr int BLOCKS =
     (sizeof(typename W::Storage) == 8 && S::VALUES > 16 ? (W::BLOCKS + 1) / 2 : W::BLOCKS) * 256 / S::THREADS;
@@ -222,10 +227,10 @@ template <class T> struct PassParameters {
     const T *x;
     T *y;
     Pass pass;
-    u64 rows;   // of x, those of other limbs too
-    u32 ahead;  // blocks of threads, whose values are brought into the cache
+    u64 rows;   // of x, with the rows of other limbs
+    u32 ahead;  // how many blocks of threads later the prefetched values are read; 0: no prefetch
     Tables tables;
-    u64 pitch;  // of y, where rows lie apart
+    u64 pitch;  // of y, if APART
 };
 template <class W, class S, bool LAZY_IN, bool LAZY_OUT, bool APART = false>
 __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
@@ -246,14 +251,15 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
 }
 
-// The last two passes of a forward transform and the first two of an inverse one, as a flow; log_blocks is that of its
-// units, tiles their number. COLUMNS, ROWS: the shapes of the passes, with the same number of threads. grid: flow.cuh.
+// The last two passes of a forward transform, or the first two of an inverse one, as a flow. In `pass`, log_blocks is
+// that of the flow's units, and tiles is their number. COLUMNS, ROWS: the shapes of the passes, with the same number of
+// threads. grid: flow.cuh.
 template <class T> struct FlowParameters {
     const T *x;
     T *y;
     u32 *progress;    // flow.cuh
     Pass pass;        // its offset is that of the columns
-    u64 rows_offset;  // in a table: of the rows
+    u64 rows_offset;  // in a table, in bytes: of the rows
     u32 lag;
     Tables tables;
 };
@@ -271,7 +277,7 @@ template <class COLUMNS, class ROWS> struct TwoPasses {
         columns.starts_next = rows.starts_next = 0;
         log_columns = log_unit - COLUMNS::LOG_BLOCK_VALUES, log_rows = log_unit - ROWS::LOG_BLOCK_VALUES;
     }
-    // Units follow each other over the batch, then over the blocks of a row, then over limbs, as blocks of a pass do.
+    // Units run over the batch first, then over the blocks of a row, then over limbs, as the blocks of a pass do.
     PG_DEVICE u64 group(const Task &task, u32 units, u32 log_tasks) const {
         u64 block = task.unit;
         if (const u32 places = columns.limbs << columns.log_blocks; places > 1) {
@@ -321,14 +327,15 @@ __global__ void __launch_bounds__(COLUMNS::THREADS, (BLOCKS<W, COLUMNS>))
     }
 }
 
-// y = a * b in coefficients, complete transforms of one pass: forward of both, as of two columns, which share twiddles;
-// product, inverse, on values that stay with their threads. Dynamic shared memory: twice Shape::SHARED_VALUES.
+// y = a * b in coefficients, by complete transforms of one pass. Both operands are transformed together, as two
+// columns, which share twiddles. Then follow the product and the inverse, on values that stay with their threads.
+// Dynamic shared memory: twice Shape::SHARED_VALUES.
 template <class T> struct ProductParameters {
     const T *a, *b;
     T *y;
     Pass pass;           // its offset is that of the forward transform
-    u64 inverse_offset;  // in a table
-    u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts it over the leading batch axis
+    u64 inverse_offset;  // in a table, in bytes
+    u32 rows_a, rows_b;  // row r takes row r % rows_a of a, which broadcasts a over the leading batch axis
     u32 ahead;           // as PassParameters
     Tables tables;
 };
@@ -357,7 +364,7 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     forward_rounds<W, Both, W::Bounds::CANONICAL>(word, both, shared, Place<Both>(), at.twiddles);
 #pragma unroll
     for (int k = 0; k < S::VALUES; ++k) values[k] = word.multiply(both[2 * k], both[2 * k + 1]);
-    __syncthreads();  // from here on values lie elsewhere in shared memory
+    __syncthreads();  // the inverse has another layout of shared memory: all must have read the old one
     start_next(p.pass.starts_next);
     const char *const inverse = (const char *)at.twiddles + (p.inverse_offset - p.pass.offset);
     inverse_rounds<W, S, true, W::Bounds::PRODUCT>(word, values, shared, place, (const typename W::Twiddle *)inverse);

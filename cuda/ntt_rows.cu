@@ -1,7 +1,7 @@
-// Transforms, in two passes, of rows that are listed: of some limbs of some polynomials. The first pass takes the
-// stages of the columns and leaves lazy values; the second takes those of the rows, and may add multiples of other
-// rows. Listed row r lies at places[r] in each of the polynomials. tables: the table of its prime (tables.cu); offset:
-// where the twiddles of the pass begin in it, in bytes. dynamic shared memory: Shape::SHARED_VALUES values. block:
+// Transforms in two passes of listed rows: some limbs of some polynomials. The first pass takes the stages of the
+// columns and leaves lazy values. The second pass takes the stages of the rows, and may add multiples of other rows.
+// Listed row r is row places[r] of each polynomial. tables: by listed row, the table of its prime (tables.cu). offset:
+// bytes before the twiddles of the pass in a table. dynamic shared memory: Shape::SHARED_VALUES values. block:
 // Shape::THREADS.
 #include "ntt_rows.cuh"
 
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(C::THREADS, C::THREADS < 768 ? 768 / C::THREAD
     }
 }
 
-// The rows of x (items, x_rows, n), in place; with OWN a multiple is added of a row of own (items, own_rows, n). grid:
+// The rows of x (items, x_rows, n), in place. With OWN a multiple of a row of own (items, own_rows, n) is added. grid:
 // blocks of a row, by polynomial, in x; listed rows in y.
 struct FinishParameters {
     const void *own;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(R::THREADS, ROWS_BLOCKS<R>) finish_rows(const 
 #pragma unroll
         for (int i = 0; i < SIZE; ++i) {
             typename W::Value value = W::load(chunks[k].values[i], true);
-            if constexpr (OWN) {  // the sum of a butterfly
+            if constexpr (OWN) {  // value + factor * other is the sum of a butterfly
                 typename W::Value other = W::load(more[k].values[i], false);
                 word.forward(value, other, factor, relaxes<typename W::Bounds>(Tile::BOUND));
             }

@@ -1,9 +1,9 @@
-// The last pass of transforms in two passes: a block of threads has neighbours of a row of residues, transforms them,
-// and then holds them as it reads and writes memory, in chunks.
+// The last pass of transforms in two passes. A block of threads transforms neighbouring values of a row. Then it holds
+// the results as it reads and writes memory, in chunks, for more work on them in the same kernel.
 #pragma once
 #include "tile.cuh"
 
-// W: its values and residues have one size. R: the shape of the pass. Dynamic shared memory begins with
+// W: a word whose values and residues have the same size. R: the shape of the pass. Dynamic shared memory begins with
 // R::SHARED_VALUES values.
 template <class W, class R> struct RowsTile {
     using T = typename W::Storage;
@@ -22,13 +22,13 @@ template <class W, class R> struct RowsTile {
           shared((typename W::Value *)memory),
           twiddles((const typename W::Twiddle *)table + ((u64)(part * R::ROWS + place.row) << R::LOG_LENGTH)) {}
 
-    // Where chunk k of this thread begins, and value k as the transform takes it, among the values of the block.
+    // The place among the values of the block of this thread's chunk k, and of the value k that its first round takes.
     PG_DEVICE u32 chunk(int k) const { return side.first() + k * Side::STEP; }
     PG_DEVICE u32 value(int k) const {
         return place.row * R::LENGTH + place.template group_index<0>(k) + place.template offset<0>(k);
     }
-    // The transforms of lazy values, as lazy values. What else the threads of a row have in shared memory they have
-    // read and written before.
+    // Transforms lazy values to lazy values. The threads of a row must have ended all other use of this shared memory
+    // before.
     PG_DEVICE void transform(const W &word, const T *raw, Chunk *chunks) const {
         typename W::Value values[R::VALUES];
 #pragma unroll
@@ -39,8 +39,8 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) lazy[k] = W::store_lazy(values[k]);
         side.spread(lazy, chunks);
     }
-    // The first pass of the inverse transforms, of lazy values up to a bound, as lazy values where `value` says.
-    // inverse: its twiddles, as `twiddles`.
+    // The first pass of the inverse transforms, from lazy values up to the bound FROM to lazy values at the places
+    // `value`. inverse: the twiddles of this pass, as `twiddles`.
     template <int FROM>
     PG_DEVICE void inverse(const W &word, const Chunk *chunks, T *raw, const typename W::Twiddle *inverse) const {
         synchronise<R::sharers(0)>();
@@ -53,5 +53,5 @@ template <class W, class R> struct RowsTile {
         for (int k = 0; k < R::VALUES; ++k) raw[k] = W::store_lazy(values[k]);
     }
 };
-// Blocks of threads that a multiprocessor is to hold.
+// Blocks of threads that a multiprocessor should hold.
 template <class R> constexpr int ROWS_BLOCKS = R::THREADS < 512 ? 512 / R::THREADS : 1;

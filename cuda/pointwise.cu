@@ -1,15 +1,15 @@
-// Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform.
-// One thread an entry, or WIDTH neighbours of a row that it writes at once; entry e of the result
-// is entry e % n of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
+// Operations on residues one by one: arithmetic, permutations, products modulo the leaves of an incomplete transform. A
+// thread computes one entry, or WIDTH neighbours of a row that it writes at once. Entry e of the result is entry e % n
+// of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
 
-// What the moduli of a launch have in common: up to 62 bits, or Goldilocks alone, or neither.
+// What the moduli of a launch have in common: all have up to 62 bits; all are the Goldilocks prime; or neither.
 enum Moduli { SHORT, ONLY_GOLDILOCKS, ANY };
-// For q <= 2^32 the quotient of a product, taken from its high half, is at most 1 too small.
+// The product modulo q. For q <= 2^32 the estimated quotient is at most 1 too small.
 template <class T, int MODULI = ANY> PG_DEVICE u64 product_mod(const Modulus &m, u64 a, u64 b) {
     if (sizeof(T) == 4) {
         const u64 z = a * b, r = z - __umul64hi(z, m.inverse64) * m.q;
@@ -32,7 +32,7 @@ template <class T> struct PointwiseParameters {
     const T *a, *b, *c;
     T *y;
     const Modulus *moduli;
-    u64 n, b_length, entries;  // b_length: n, or 1 of scalars
+    u64 n, b_length, entries;  // b_length: n, or 1 if b holds a scalar for each row
     u32 limbs, dense;
     Layout layout;  // of a, b and c
 };
@@ -64,14 +64,15 @@ template <class T, int OP, int WIDTH> __global__ void __launch_bounds__(256) poi
     write<DEFAULT>((Item *)(p.y + e), values);
 }
 
-// y[j] = x[j] first step^j of each row. Rows of x and of y begin at multiples of their pitch; a row of y lies in runs
-// of 2^log_run entries, run_step apart. Row i takes row i % rows of first and step. The factor is a product of two
-// powers from a table, a row of which is first step^k for k < 2^log_near, then step^(2^log_near k) for k = 0, 1, ...
+// y[j] = x[j] first step^j for each row; row i takes entry i % rows of first and step. Rows of x and of y begin at
+// multiples of their pitch; a row of y lies in runs of 2^log_run entries, run_step apart. A factor is the product of
+// two powers from a table, which fill_powers makes. Each of its rows holds first step^k for k < 2^log_near, then
+// step^(2^log_near k) for k = 0, 1, ...
 template <class T> struct FillPowersParameters {
     const T *first, *step;
     T *powers;
     const Modulus *moduli;
-    u64 entries, row;  // row: entries of one
+    u64 entries, row;  // row: entries of a row of powers
     u32 log_near, limbs;
 };
 template <class T> __global__ void __launch_bounds__(256) fill_powers(const FillPowersParameters<T> p) {
@@ -129,9 +130,9 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Another order of each row (plans/permutation.py): y[j] = x[k], k = (j * multiplier + offset) mod order, negated where
-// k >= n counts from n; EVALUATED: of values at bit-reversed points, whose exponents take the multiplier. From one of a
-// thread's WIDTH entries to the next, k grows by the multiplier.
+// Permutes each row (plans/permutation.py): y[j] = x[k] for k = (j * multiplier + offset) mod order; if k >= n it is
+// -x[k - n]. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier. From
+// one of a thread's WIDTH entries to the next, k grows by the multiplier.
 template <class T> struct PermuteParameters {
     const T *x;
     T *y;
@@ -160,8 +161,8 @@ __global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
 
-// y = X^e x, or less x (LESS), of items of so many rows each; item i has exponent exponents[i * step] below the order
-// of X, and row r is modulo limb r % limbs.
+// y = X^e x, or X^e x - x if LESS, for items of `rows` rows each. Item i has the exponent exponents[i * step], below
+// the order of X. Row r is modulo limb r % limbs.
 template <class T> struct TurnParameters {
     const T *x;
     const u64 *exponents;
@@ -178,13 +179,13 @@ template <class T, bool LESS> __global__ void __launch_bounds__(256) turn(const 
     const u64 row = quotient(e, p.n), j = e - row * p.n, exponent = p.exponents[quotient(row, p.rows) * p.step];
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const x = p.x + row * p.n;
-    u64 k = j + p.order - exponent;  // below 2 order
+    u64 k = j + p.order - exponent;  // below 2 * order
     if (k >= p.order) k -= p.order;
     const u64 moved = k < p.n ? x[k] : neg_mod(m, x[k - p.n]);
     p.y[e] = (T)(LESS ? sub_mod(m, moved, x[j]) : moved);
 }
 
-// Products modulo the leaves X^leaf_size - constant. One thread a coefficient.
+// Products modulo the leaves X^leaf_size - constant. A thread computes one coefficient.
 template <class T> struct LeavesParameters {
     const T *a, *b;
     T *y;

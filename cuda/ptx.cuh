@@ -1,8 +1,9 @@
-// Instructions without a name in CUDA C++. The simulator of the tests has twins of them.
+// Instructions without a name in CUDA C++. PG_SIMULATOR: the tests' simulator has functions that do the same.
 #pragma once
 #include "modulus.cuh"
 
-// What others wrote before their add_release is seen after this, by the whole block after a barrier.
+// After this load the thread sees what other blocks wrote before their add_release; after a barrier its whole block
+// does.
 PG_DEVICE u32 load_acquire(const u32 *p) {
 #ifdef PG_SIMULATOR
     return sim::load_acquire(p);
@@ -21,8 +22,9 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 }
 
 // Programmatic dependent launch, on cards that have it: the next kernel on the stream starts when all blocks of this
-// one have come to start_next() or to their end. It waits before it reads or writes what kernels write; before, it may
-// read what the host wrote. Of many blocks none starts early: each would wait for some hundred cycles.
+// one have come to start_next() or to their end. The next kernel must wait in await_previous() before it reads or
+// writes memory that kernels write; before that it may read what the host wrote. A kernel of many blocks does not start
+// early: each of its blocks would wait for some hundred cycles.
 constexpr u32 EARLY_BLOCKS = 1 << 13;  // as in polygpu/backends/cuda/launch.py
 PG_DEVICE bool starts_early() { return (u64)gridDim.x * gridDim.y <= EARLY_BLOCKS; }
 PG_DEVICE void start_next(bool now) {
@@ -51,7 +53,7 @@ PG_DEVICE void await_previous() {
 #endif
 }
 
-// Into the L2 cache, on cards that have the instruction; p and bytes: multiples of 16.
+// Prefetches into the L2 cache, on cards that have the instruction; p and bytes: multiples of 16.
 PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #ifdef PG_SIMULATOR
     sim::bulk_prefetch_l2(p, bytes);
@@ -60,7 +62,7 @@ PG_DEVICE void prefetch_l2(const void *p, u32 bytes) {
 #endif
 }
 
-// x y + z w modulo 2^64, in one chain: compilers take both products and add them.
+// x y + z w modulo 2^64, in one chain of multiply-adds: compilers compute both products and then add them.
 PG_DEVICE u64 sum_of_products(u64 x, u64 y, u64 z, u64 w) {
 #ifdef PG_SIMULATOR
     return x * y + z * w;
@@ -119,7 +121,7 @@ PG_DEVICE u64 high_product_or_less(u64 x, u64 y) {
 #endif
 }
 
-// sum += x y. In C++ compilers add zeros for the high halves of x and y.
+// sum += x y. From the same in C++, compilers also add the high halves of x and y, which are zero.
 PG_DEVICE void add_product(u64 &sum, u32 x, u32 y) {
 #ifdef PG_SIMULATOR
     sum += (u64)x * y;

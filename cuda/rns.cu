@@ -1,30 +1,30 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the numbers). One thread some neighbouring coefficients of a polynomial and
-// some rows of the target, whose numbers and moduli the block has in shared memory. grid: entries / (256 WIDTH) in x,
-// parts times targets / share in y. block: 256 threads. dynamic shared memory: of each row of a share its modulus and
-// its part of the table.
+// between bases"; polygpu/plans/rns.py has the numbers). A thread takes WIDTH neighbouring coefficients of a polynomial
+// and computes `share` rows of the target. The block keeps the moduli and table entries of these rows in shared memory.
+// grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads. dynamic shared memory: for
+// each row of a share its modulus and its part of the table.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 
-// How a quotient floor(sum of z_i / q_i + half) is found: not at all, half = 0, half = 1/2, or as the number of z_i
-// that are at least q_i / 2.
+// How a quotient floor(sum of z_i / q_i + half) is found. NONE: not at all. FLOOR: with half = 0. NEAREST: with
+// half = 1/2. COUNTED: as the number of z_i that are at least q_i / 2.
 enum { NONE, FLOOR, NEAREST, COUNTED };
 
-// What a quotient is found from: of so many rows i the double 1 / q_i; then words of the product P of the moduli, and
-// of each P / q_i, little-endian.
+// What a quotient is found from. ratios: the doubles 1 / q_i of the source rows i. numbers: the product P of the
+// moduli, then each P / q_i, of `words` little-endian words each.
 struct QuotientTable {
     const u64 *ratios, *numbers;
     u32 words;
 };
 
-// Several conversions of one array into rows of another, alike but for moduli, places and numbers, are the parts of a
-// launch: their moduli follow each other, and their tables, of part_words words.
+// A launch may have several parts: conversions of one array into rows of another that differ only in moduli, places and
+// numbers. The moduli of the parts follow each other, and so do their tables, of part_words words each.
 //
-// In a table of 64-bit words: of each of K source rows the inverse, the ratio and the place; of each target row a
-// TargetRow; the numbers of the quotient; and where values are scaled, of each of K source rows the remainder and the
-// ratio, and the numbers of the fraction. From source row `rows` on there are zeros.
+// A table, in 64-bit words: the inverses of K source rows, their ratios, their places; a TargetRow for each target row;
+// the numbers of the quotient. If values are scaled there follow the remainders of K source rows, their ratios, and the
+// numbers of the fraction. Entries of source rows from `rows` on are zeros.
 struct ConvertParameters {
     const void *x, *own;
     void *out;
@@ -34,17 +34,19 @@ struct ConvertParameters {
     u32 rows, targets, x_rows, own_rows, out_rows, words, fraction_words, share, shares, part_words;
 };
 
-// Where the words of a target row lie in the table: its place and that of its own row, the word that its sum starts
-// from, and its factors, packed for S: of K source rows, of the quotient, of the low and the high part of a scaled
-// value, of the residue that is there, of the own row. Those that a kernel does not use are left out.
+// Where the words of a target row lie in the table: its place, the place of its own row, the word from which its sum
+// starts, and factors, packed for S. The factors are those of K source rows, of the quotient, of the low and the high
+// part of a scaled value, of the residue that the result already holds, and of the own row. A start or a factor that a
+// kernel does not use is left out.
 template <class S, int K, int WAY, int SCALE, bool ADDS, bool OWN> struct TargetRow {
     static constexpr int PLACE = 0, OWN_PLACE = 1, START = 2, FACTORS = START + S::STARTS, TURNS = FACTORS + K,
                          SCALED = TURNS + (WAY != NONE), THERE = SCALED + 2 * (SCALE != NONE),
                          OWN_FACTOR = THERE + ADDS, WORDS = OWN_FACTOR + OWN;
 };
 
-// Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [NEAREST]) P for the number
-// T = sum of z_i P / q_i. The difference, word by word from the lowest; only its sign is kept.
+// Whether the sum of all z_i / q_i, plus half, is at least the positive integer `boundary`. With T = sum of z_i P / q_i
+// this is 2 T >= (2 boundary - [NEAREST]) P. The difference is computed word by word from the lowest; only its sign is
+// kept.
 template <int WAY, class T, int K>
 PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u64 boundary) {
     const u64 factor = 2 * boundary - (WAY == NEAREST);
@@ -57,7 +59,7 @@ PG_DEVICE bool reaches(const T (&z)[K], u32 rows, const QuotientTable &table, u6
                 const u64 number = table.numbers[(1 + i) * table.words + w];
                 const u64 part = z[i] * number;
                 low += part;
-                const u64 rest = __umul64hi(z[i], number) + (low < part);  // of two words: below 2^64 - 1
+                const u64 rest = __umul64hi(z[i], number) + (low < part);  // at most 2^64 - 1
                 middle += rest;
                 high += middle < rest;
             }
@@ -93,13 +95,13 @@ PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, cons
     return boundary == 0 || reaches<WAY>(z, rows, table, boundary) ? boundary : boundary - 1;
 }
 
-// Blocks of threads that a multiprocessor is to hold: for few residues of the source there are registers in four.
+// Blocks of threads that a multiprocessor should hold: four if the source's residues are few enough for the registers.
 template <class S, int K, int SCALE, int WIDTH>
 constexpr int CONVERT_BLOCKS = SCALE == NONE && K <= 12 && K * WIDTH * sizeof(typename S::Storage) <= 96 ? 4 : 1;
 
-// S: of sums modulo the target's moduli. X, Y, O: words of x, own and out. K: at least as many as rows, for which there
-// are registers. ADDS: whether the sum goes on from what is there; OWN: whether it has a multiple of an own row. WIDTH:
-// neighbouring coefficients of a thread, which it moves at once.
+// S: the sum (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for which there
+// are registers, at least `rows`. ADDS: the sum has a multiple of what the result already holds. OWN: it has a multiple
+// of an own row. WIDTH: neighbouring coefficients of a thread, which it moves at once.
 template <class S, class X, class Y, class O, int K, int WAY, int SCALE, bool ADDS, bool OWN, int WIDTH>
 __global__ void __launch_bounds__(256, (CONVERT_BLOCKS<S, K, SCALE, WIDTH>)) convert(const ConvertParameters p) {
     using T = typename S::Storage;

@@ -1,6 +1,6 @@
-// Rows: which row and column an entry belongs to, where points go under X -> X^g, and, with broadcasting, which row of
-// an operand a row of the result takes. Divisions of 64 bits take longer than the memory: the usual divisors go
-// without.
+// Rows: the row and column of an entry, the places of points under X -> X^g, and, with broadcasting, the row of an
+// operand that a row of the result takes. 64-bit divisions would take longer than the memory accesses, so divisors that
+// are powers of two, the usual case, take shifts and masks.
 #pragma once
 #include "modulus.cuh"
 
@@ -8,8 +8,8 @@ PG_DEVICE u64 quotient(u64 x, u64 y) { return y & (y - 1) ? x / y : x >> (63 - _
 PG_DEVICE u64 rest(u64 x, u64 y) { return y & (y - 1) ? x % y : x & (y - 1); }
 
 PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
-// Of n values at points in bit-reversed order the one whose exponent is the multiplier times that of value j, modulo
-// the order of X: n, or 2n with odd exponents.
+// The index of the point whose exponent is `multiplier` times that of point j, modulo the order of X. The n points are
+// in bit-reversed order. The order is n, or 2n with odd exponents.
 PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     const u32 bits = 63 - __clzll((i64)n), twice = order != n;
     const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * multiplier & (order - 1);
@@ -18,10 +18,10 @@ PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
 
 constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 
-// How the operands' batch axes broadcast. A dense operand has the result's rows, and needs no layout.
+// How the operands' batch axes broadcast. Dense operands have the same rows as the result, and need no layout.
 struct Layout {
     u64 shape[MAX_AXES];    // of the batch
-    u64 step[3][MAX_AXES];  // of each operand: its rows from index to index of an axis, 0 where it broadcasts
+    u64 step[3][MAX_AXES];  // by operand and axis: rows from one index to the next, 0 where it broadcasts
 
     PG_DEVICE u64 row(int operand, u64 row, u32 limbs) const {
         u64 at = rest(row, limbs), batch = quotient(row, limbs);

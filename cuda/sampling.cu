@@ -1,12 +1,12 @@
-// Random residues: ChaCha20 streams and what becomes of their bytes (docs/math.md, "Random elements", "Small random
-// elements"). A stream is cut in blocks of 64 bytes, one a thread. `skip` coefficients of the first one come before
-// those that are wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
+// Random residues from the bytes of ChaCha20 streams (docs/math.md, "Random elements", "Small random elements"). A
+// stream is cut into blocks of 64 bytes, one a thread. The first block begins with `skip` coefficients that are not
+// wanted. Source of the cipher: Bernstein 2008, "ChaCha, a variant of Salsa20".
 #include "memory.cuh"
 #include "rows.cuh"
 
 struct Stream {
     u32 key[8];
-    u64 block;  // the first one
+    u64 block;  // index of the first block
 };
 
 PG_DEVICE u32 rotated(u32 x, int bits) { return x << bits | x >> (32 - bits); }
@@ -16,7 +16,7 @@ PG_DEVICE void quarter_round(u32 &a, u32 &b, u32 &c, u32 &d) {
     a += b, d = rotated(d ^ a, 8);
     c += d, b = rotated(b ^ c, 7);
 }
-// Block stream.block + index of the stream of a limb.
+// Block stream.block + index of a limb's stream.
 PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
     const u64 counter = stream.block + index;
     x[0] = 0x61707865u, x[1] = 0x3320646eu, x[2] = 0x79622d32u, x[3] = 0x6b206574u;
@@ -37,7 +37,8 @@ PG_DEVICE void chacha20(const Stream &stream, u32 limb, u64 index, u32 *x) {
 }
 PG_DEVICE u64 word_of(const u32 *x) { return (u64)x[1] << 32 | x[0]; }
 
-// (high 2^64 + low) mod q of any words. Below 2^62 by Shoup's product with 2^64 mod q and one with 1, both below 2q.
+// (high 2^64 + low) mod q of any words. For q < 2^62 it is the sum of two of Shoup's products, each below 2q: high
+// times 2^64 mod q, and low times 1.
 PG_DEVICE u64 reduce_any(const Modulus &m, u64 high, u64 low) {
     if (m.bits > 62) return reduce(m, reduce(m, high), low);
     const u64 quotients = __umul64hi(high, m.power64_quotient) + __umul64hi(low, m.inverse64);
@@ -74,7 +75,7 @@ template <class T, bool WHOLE> __global__ void __launch_bounds__(256) uniform(co
         } else {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const u64 e = 4 * block + i - p.skip;  // of the skipped ones far above all entries
+                const u64 e = 4 * block + i - p.skip;  // wraps far above all entries for a skipped one
                 if (e >= p.entries) continue;
                 const u64 item = quotient(e, p.n);
                 p.y[(item * p.limbs + limb) * p.n + (e - item * p.n)] = values[i];
@@ -125,8 +126,9 @@ PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thres
     }
 }
 
-// Small integers, one for all limbs. A block of threads makes its part of the stream, then takes the coefficients one
-// after another, so that neighbours write neighbours. grid: blocks of stream / 256 in x. block: 256 threads.
+// Small integers, the same for all limbs. A block of threads computes its part of the stream. Then thread after thread
+// takes the next coefficient, so that neighbouring threads write neighbouring coefficients. grid: blocks of stream /
+// 256 in x. block: 256 threads.
 template <class T> struct SmallParameters {
     T *y;
     const Modulus *moduli;
@@ -153,7 +155,7 @@ template <class T, int SHAPE, int BYTES> __global__ void __launch_bounds__(256, 
     __syncthreads();
     for (u32 i = threadIdx.x; i < 256 * PER_BLOCK; i += 256) {
         const u64 e = first * PER_BLOCK + i - p.skip;
-        if (e >= p.entries) continue;  // the skipped ones too
+        if (e >= p.entries) continue;  // so do skipped ones, whose e wraps
         const i64 v = small_integer<SHAPE, BYTES>((const unsigned char *)memory + i * BYTES, p, thresholds);
         const u64 item = quotient(e, p.n);
         T *const y = p.y + item * p.limbs * p.n + (e - item * p.n);
@@ -176,8 +178,9 @@ __global__ void __launch_bounds__(256) keystream(const KeysParameters p) {
     for (int i = 0; i < 16; i += 4) write<DEFAULT>((Neighbours<u32, 4> *)((u32 *)p.y + 16 * block + i), pack<4>(x + i));
 }
 
-// Sparse ternary polynomials: the `weight` coefficients with the least (word / 2, index) are 1 or -1 by the word's last
-// bit. The greatest chosen is found digit by digit of 8 bits. grid: polynomials in x. block: 1024 threads.
+// Sparse ternary polynomials. The key of a coefficient is its word / 2. The `weight` coefficients with the least (key,
+// index) are 1 or -1 by the word's last bit. The greatest chosen key is found in digits of 8 bits, from the highest on.
+// grid: polynomials in x. block: 1024 threads.
 template <class T> struct SparseParameters {
     const u64 *x;  // words of the stream, `skip` of them before the first polynomial's
     T *y;
@@ -207,7 +210,9 @@ template <class T> __global__ void __launch_bounds__(1024, 1) sparse(const Spars
         }
         __syncthreads();
     }
-    const bool all = wanted == equal;  // so are all whose keys equal the greatest, but for a few in 2^63 polynomials
+    // Whether all coefficients with the greatest chosen key are chosen. Else lower indices come first; this has a
+    // probability of at most n 2^-63.
+    const bool all = wanted == equal;
     for (u64 j = threadIdx.x; j < p.n; j += 1024) {
         const u64 w = x[j], key = w >> 1;
         const bool chosen = p.weight && (key < found || (all && key == found));

@@ -1,18 +1,19 @@
-// Exact sums of products modulo q, one result in one thread. The value is canonical; factors are below the bound on q
-// that a sum names, whether they are residues modulo q or not.
+// Exact sums of products modulo q, one result in one thread. The value is canonical. Factors are below the bound on q
+// that a sum states; they need not be residues modulo q.
 //
-//   Storage     of the factors and of the value
-//   STEPS       products after which a sum must be settled, which it may be at any time; the turns of an unrolled loop
-//   pack        a factor as add takes it
-//   STARTS      a sum starts from a word that depends on the other factors (backends/cuda/rns.py)
-//   add         one product
-//   value       the residue
-//   product     of two residues, of moduli of the same bound, of which the second is a factor of a table; number: such
-//               a residue as a double
+//   Storage     type of the factors and of the value
+//   STEPS       products after which a sum must be settled; it may be settled earlier. Products of matrices unroll
+//               their loops by this number
+//   pack        from a factor to the form that `add` takes
+//   STARTS      whether a sum starts from a word that depends on the table's factors (backends/cuda/rns.py)
+//   add         adds one product
+//   value       the residue of the sum
+//   product     product modulo m of two residues, the second one a factor from a table; m is within the bound on q
+//   number      a residue as a double
 #pragma once
 #include "word.cuh"
 
-// Of any word. The quotient is at most 1 too small.
+// The residue of any word x. The estimated quotient is at most 1 too small.
 template <class T> PG_DEVICE T residue(const Modulus &m, T x) {
     const T q = (T)m.q, inverse = (T)(m.inverse64 >> (64 - 8 * sizeof(T)));  // floor(2^bits / q)
     return reduce_once(x - high_product(x, inverse) * q, q);
@@ -30,23 +31,23 @@ template <class T> struct SumOfIntegers {
     PG_DEVICE void start(u64) {}
 };
 
-// q < 2^31, in 64 bits. Multiples of q 2^32 are taken off the high word: a settled sum is below (2^32 - q) 2^32, which
-// leaves room for two products below q^2, since 2q < 2^32.
+// q < 2^31, in 64 bits. Settling subtracts q from the high word where possible. A settled sum is below (2^32 - q) 2^32,
+// which leaves room for two products below q^2, since 2q < 2^32.
 struct Sum31 : SumOfIntegers<u32> {
     static constexpr int STEPS = 2;
     u64 sum = 0;
-    // The factor has its quotient floor(2^32 y / q) in its high word (Shoup's product).
+    // Shoup's product: the factor y has its quotient floor(2^32 y / q) in the high word.
     static PG_DEVICE u32 product(const Modulus &m, u32 x, u64 y) {
         const u32 r = x * (u32)y + __umulhi(x, (u32)(y >> 32)) * m.minus_q32;
         return reduce_once_by(r, m.minus_q32);
     }
     PG_DEVICE void add(u32 x, u32 y) { sum += (u64)x * y; }
-    // A word below q stays: less q it wraps to 2^32 - q or more.
+    // A high word below q stays: minus q it would wrap to 2^32 - q or more.
     PG_DEVICE void settle(const Modulus &m) {
         const u32 high = (u32)(sum >> 32);
         sum = (u64)reduce_once_by(high, m.minus_q32) << 32 | (u32)sum;
     }
-    // The quotient is at most 1 too small.
+    // The estimated quotient is at most 1 too small.
     PG_DEVICE u32 value(const Modulus &m) const {
         const u32 r = (u32)sum - (u32)__umul64hi(sum, m.inverse64) * m.q32;
         return reduce_once_by(r, m.minus_q32);
@@ -120,15 +121,16 @@ struct Sum62 : Sum64 {
     }
 };
 
-// Factors and words below 2^(2 BITS), as halves of BITS bits; moduli up to 2^(2 BITS). Products of halves are added up
-// by their weights, 2^(BITS i), without carries: of 25 bits up to 2^13 of them, of 30 bits 7 until the sum is settled.
+// Both factors are below 2^(2 BITS), split into halves of BITS bits; moduli are up to 2^(2 BITS). Products of halves
+// are added up by their weights, 2^(BITS i), without carries: up to 2^13 products with halves of 25 bits, and 7 with
+// halves of 30 bits, before the sum is settled.
 template <int BITS> struct SumHalves : Sum62 {
     static_assert(BITS == 25 || BITS == 30);
     static constexpr int STEPS = BITS == 25 ? 1 << 13 : 7;
     static constexpr u64 MASK = (1ull << BITS) - 1;
     u64 parts[4] = {};
 
-    // Both halves in one word, as the factors of tables are.
+    // Both halves in one word. Factors of tables are in this form already.
     static PG_DEVICE u64 pack(u64 x) { return x >> BITS << 32 | (x & MASK); }
     PG_DEVICE void add(u64 x, u64 y) {
         const u32 x0 = (u32)x, x1 = (u32)(x >> 32), y0 = (u32)y, y1 = (u32)(y >> 32);
@@ -153,9 +155,9 @@ template <int BITS> struct SumHalves : Sum62 {
     }
 };
 
-// Factors below 2^50 and residues modulo q, 16 <= q < 2^50, in doubles, on cards where these are fast. Factors of a
-// table are centred; what they are multiplied by is less 2^49, so that products are at most 2^98. The sum starts
-// from what this takes away, modulo q. docs/math.md, "Sums of products on the GPU".
+// Words below 2^50 times residues modulo q, 16 <= q < 2^50, in doubles, on cards where doubles are fast. The residues
+// are factors of a table, and centred. `pack` subtracts 2^49 from the words, so that products are at most 2^98. The sum
+// starts from what these subtractions take away, modulo q. docs/math.md, "Sums of products on the GPU".
 struct SumFloat64 {
     using Storage = u64;
     static constexpr int STEPS = 7;
@@ -192,8 +194,8 @@ struct SumFloat64 {
     PG_DEVICE double both(const Float64 &word) const { return __dadd_rn(word.reduced(__dadd_rn(high, -ABOVE)), low); }
 };
 
-// The sum of products of forward values with residues, as an inverse value of the bound BOUND. Words of 32 bits put
-// reductions off; others have no registers for more than a word.
+// The sum of products of forward values with residues, as an inverse value of the bound BOUND. 32-bit words add up
+// products that are not reduced (KeySum32). Other words reduce each product: longer sums would take too many registers.
 template <class W> struct KeySum {
     static constexpr int BOUND = W::Bounds::PRODUCT, STEPS = 1 << 30;
     typename W::Value sum = 0;
@@ -203,7 +205,8 @@ template <class W> struct KeySum {
     PG_DEVICE void settle(const W &, const Modulus &) {}
     PG_DEVICE typename W::Value value(const W &, const Modulus &) const { return sum; }
 };
-// A residue is not centred: its product with a relaxed value has the bound of that of a value twice as large.
+// A residue is not centred: its product with a relaxed value has the same bound as a twiddle's product with a value
+// twice as large.
 template <> struct KeySum<Float64> {
     using Bounds = Float64::Bounds;
     static constexpr int BOUND = Bounds::PRODUCT, STEPS = 5;

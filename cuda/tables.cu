@@ -1,22 +1,25 @@
-// Tables of twiddles, made where they are used: a prime's table holds those of each pass of its forward transform, then
-// those of the inverse one. One thread an entry of one prime. grid: entries / 256 in x, primes in y.
+// Tables of twiddles, computed on the device that uses them. The table of a prime holds the twiddles of each pass of
+// the forward transform, then those of the inverse transform. A thread computes one entry of one prime. grid: entries /
+// 256 in x, primes in y.
 #include "complex.cuh"
 #include "goldilocks.cuh"
 
 // A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
-// nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values of them; the first one
-// takes the rest. Node (b << k) + i of a stage k below its round's start lies in unit i >> unit of the stage, of 2^unit
-// entries. There are 2^start such units side by side, one for each b.
+// nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values stages; the first round
+// takes the rest. A round starts at a stage with 2^start nodes. Below node b of these, node i of the k-th stage of the
+// round lies in unit i >> unit of the stage; a unit has 2^unit entries. The 2^start units of the same number, one for
+// each b, lie side by side.
 struct PassTable {
     u32 log_blocks, log_length, log_values, log_unit;  // log_unit: of the largest units
 
     PG_DEVICE u32 first_radix() const { return (log_length - 1) % log_values + 1; }
-    // The stage at which the round of a stage starts, both counted within the pass; the stages of a round.
+    // start: the stage at which the round of a stage starts, both counted within the pass. radix: how many stages the
+    // round has that starts there.
     PG_DEVICE u32 start(u32 stage) const {
         return stage < first_radix() ? 0 : stage - (stage - first_radix()) % log_values;
     }
     PG_DEVICE u32 radix(u32 start) const { return start == 0 ? first_radix() : log_values; }
-    // Where an entry lies, but for entry 0 of a block: node i of stage `first` + k below the b-th node of its round.
+    // The node of an entry, but for entry 0 of a block: node i of stage `first` + k below the b-th node of its round.
     struct Entry {
         u64 block, b, i;
         u32 first, k;
@@ -29,7 +32,7 @@ struct PassTable {
         return {block, b, i, first, k};
     }
     PG_DEVICE bool is_first(u64 entry) const { return (entry & ((1ull << log_length) - 1)) == 0; }
-    // Node i of stage `first` + k below a node of a round.
+    // The index in the tree of node i of stage `first` + k, below the node of the round to which e belongs.
     PG_DEVICE u64 node(const Entry &e, u32 k, u64 i) const {
         const u32 stage = e.first + k;
         return (1ull << (log_blocks + stage)) + (e.block << stage) + (e.b << k) + i;
@@ -41,9 +44,9 @@ struct PassTable {
     }
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
-// These words have rho^E, 0 < E < 2^radix, in place of the twiddle E below a node of a round (goldilocks.cuh). rho is
-// the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is scale[prime],
-// and the powers of the second round are multiplied by it.
+// Words with POWERS have rho^E, 0 < E < 2^radix, in place of the twiddle E below a node of a round (goldilocks.cuh).
+// rho is the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is
+// scale[prime], and the powers of the second round are multiplied by it.
 // Inverse rounds that start at a stage START > 0 have another order: rho^j of node b is entry
 // 2^START + 2 ((b >> 1) (2^radix - 1) + j - 1) + (b & 1). A thread reads rho^j of the nodes b and b + 1, b even, at
 // once; the next thread reads the same j or the next one.
@@ -51,9 +54,10 @@ template <class W> constexpr bool POWERS = false;
 template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
 
 // The twiddle of a node is the product of factors[prime][d] over the bits d of its index (docs/math.md, "The tree of
-// factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Nodes 0 (which is none: its entry is
-// the factor of the root's other half) and 1 carry scale[prime] too. The tables may be those of a tree below node
-// `root` of a larger one, whose bits and factors these are: its nodes are numbered from 1 on their own.
+// factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Entries 0 and 1 are also multiplied
+// by scale[prime]; entry 0 belongs to no node and is the factor of the root's other half. Tables may be those of a part
+// of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, and `bits` and `factors` are
+// those of the larger tree.
 struct FillParameters {
     char *const *tables;  // by prime
     const Modulus *moduli;
@@ -101,7 +105,7 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }
 
-// The twiddles that `nodes` holds by node, in the order of a pass.
+// Copies twiddles from `nodes`, where they lie by node, to the order of a pass.
 struct ArrangeParameters {
     char *table;
     const void *nodes;

@@ -1,12 +1,12 @@
-// A tile: transforms of LENGTH values held by one block of threads, 2^LOG_VALUES values a thread, in rounds of up to
-// LOG_VALUES stages in registers with one exchange through shared memory between rounds.
+// A tile: transforms of LENGTH values that one block of threads holds. The block computes them in rounds of up to
+// LOG_VALUES stages in registers, with one exchange through shared memory between rounds.
 //
 // LOG_LENGTH    stages of the pass; the transforms of a tile have 2^LOG_LENGTH values
-// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform: fewer threads for long
-//               tiles, more for small ones
+// LOG_VALUES    stages of a round; a thread holds 2^LOG_VALUES values of one transform, more in long tiles and fewer
+//               in small ones
 // LOG_COLUMNS   0: the values of a transform are neighbours in memory, and a tile holds 2^LOG_ROWS transforms
-//               else: they are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
-// LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values it moves at once
+//               else: the values are `stride` apart, and a tile holds 2^LOG_COLUMNS neighbouring transforms
+// LOG_WIDTH     a thread works on 2^LOG_WIDTH neighbouring columns, whose values one instruction moves
 #pragma once
 #include "memory.cuh"
 #include "word.cuh"
@@ -15,41 +15,42 @@ template <int LOG_LENGTH_, int LOG_COLUMNS_, int LOG_ROWS_, int LOG_VALUES_, int
     static constexpr int LOG_LENGTH = LOG_LENGTH_, LOG_COLUMNS = LOG_COLUMNS_, LOG_ROWS = LOG_ROWS_;
     static constexpr int LOG_VALUES = LOG_VALUES_, LOG_WIDTH = LOG_WIDTH_;
     static constexpr int LENGTH = 1 << LOG_LENGTH, COLUMNS = 1 << LOG_COLUMNS, ROWS = 1 << LOG_ROWS;
-    static constexpr int VALUES = 1 << LOG_VALUES, WIDTH = 1 << LOG_WIDTH;  // of one transform, in one thread; of those
+    static constexpr int VALUES = 1 << LOG_VALUES, WIDTH = 1 << LOG_WIDTH;  // per transform in a thread; its transforms
     static constexpr int LANES = LENGTH / VALUES;                           // threads that share a transform
     static constexpr int THREADS = LANES * (COLUMNS / WIDTH) * ROWS;
     static constexpr bool SMALL = THREADS <= 256 && VALUES <= 16;
     static constexpr int LOG_BLOCK_VALUES = LOG_LENGTH + LOG_COLUMNS + LOG_ROWS;
     static constexpr int ROUNDS = (LOG_LENGTH + LOG_VALUES - 1) / LOG_VALUES;
-    // The first round takes what does not fill the others.
+    // The first round takes the stages that do not fill the other rounds.
     static constexpr int FIRST_RADIX = LOG_LENGTH - (ROUNDS - 1) * LOG_VALUES;
     static constexpr __device__ int start(int round) { return round == 0 ? 0 : FIRST_RADIX + (round - 1) * LOG_VALUES; }
     static constexpr __device__ int radix(int round) { return round == 0 ? FIRST_RADIX : LOG_VALUES; }
-    static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // a gap of a word for VALUES of them
+    static constexpr int SHARED_VALUES = THREADS * WIDTH * (VALUES + 1);  // with a gap after VALUES of them
     // log2 of the stride of a round's values
     static constexpr __device__ int log_stride(int round) { return LOG_LENGTH - start(round) - radix(round); }
-    // Threads that share the values below one node of the tree at which a round starts. They follow each other.
+    // Threads that share the values below one node at which a round starts. Their indices follow each other.
     static constexpr __device__ int sharers(int round) { return (LENGTH >> start(round)) / VALUES * (COLUMNS / WIDTH); }
-    // The values of a round lie 2^run words apart (run: log_stride + LOG_COLUMNS), those of the round before it
-    // 2^(run + LOG_VALUES). Neighbouring threads take neighbouring words, 2^run of them, then go on in the next block
-    // of 2^(run + LOG_VALUES) words. A gap of 2^run words after every block keeps the threads of a warp in different
-    // banks, in both rounds. log2 of the gap in the exchange before a round; -1: chunks, before the first round.
+    // log2 of the gap in the exchange before a round. A thread's values lie 2^run words apart in the round (run:
+    // log_stride + LOG_COLUMNS), and 2^(run + LOG_VALUES) words in the round before it. Neighbouring threads take 2^run
+    // neighbouring words, then go on in the next block of 2^(run + LOG_VALUES) words. A gap of 2^run words after every
+    // block keeps the threads of a warp in different banks, in both rounds. Round ROUNDS stands for the exchange of
+    // Chunks, -1. No exchange precedes round 0: it has the gap of round 1.
     static constexpr __device__ int log_gap(int round) {
         const int run = round == ROUNDS ? -1 : log_stride(round == 0 && ROUNDS > 1 ? 1 : round) + LOG_COLUMNS;
         return run < LOG_VALUES ? run : LOG_VALUES;
     }
 };
 
-template <class S> struct Place {  // a thread's transform inside the tile, the first of WIDTH
+template <class S> struct Place {  // where a thread's transform, the first of WIDTH, lies inside the tile
     u32 lane, column, row;
-    PG_DEVICE Place() {  // a block without rows has no more threads than one has
+    PG_DEVICE Place() {  // with ROWS = 1 all threads belong to one row: no remainder is needed
         const u32 t = threadIdx.x;
         constexpr u32 ACROSS = S::COLUMNS / S::WIDTH;
         column = t % ACROSS * S::WIDTH;
         lane = S::ROWS == 1 ? t / ACROSS : t / ACROSS % S::LANES;
         row = S::ROWS == 1 ? 0 : t / (ACROSS * S::LANES);
     }
-    // Index inside the transform of value k in a round: that of the first value of its group, and `offset` more.
+    // Index inside the transform of value k of a round: group_index, that of its group's first value, plus `offset`.
     template <int ROUND> PG_DEVICE u32 group_index(int k) const {
         constexpr int RADIX = S::radix(ROUND), LOG_H = S::log_stride(ROUND);
         const u32 group = lane + S::LANES * (k >> RADIX);
@@ -58,13 +59,13 @@ template <class S> struct Place {  // a thread's transform inside the tile, the 
     template <int ROUND> static constexpr __device__ u32 offset(int k) {
         return (k & ((1 << S::radix(ROUND)) - 1)) << S::log_stride(ROUND);
     }
-    // Which of the 2^START blocks of that round value k belongs to.
+    // Which of the 2^start(ROUND) blocks at the start of a round value k belongs to.
     template <int ROUND> PG_DEVICE u32 block(int k) const {
         return ROUND == 0 ? 0 : (lane + S::LANES * (k >> S::radix(ROUND))) >> S::log_stride(ROUND);
     }
-    // Place in shared memory of value k of a round, in the exchange with the layout of `log_gap`. The gaps of the sum
-    // of index and offset are the sum of their gaps, for all offsets used here, which lets the compiler fold the
-    // offset: no bit is set in both.
+    // Place in shared memory of value k of a round, in an exchange with gaps of 2^LOG_GAP words. Index and offset have
+    // no bit in common, so the gaps below their sum are the sum of the gaps below each. This lets the compiler fold the
+    // offset into the address.
     template <int ROUND, int LOG_GAP> PG_DEVICE u32 shared(int k) const {
         const u32 at = (row * S::LENGTH + group_index<ROUND>(k)) * S::COLUMNS + column;
         const u32 more = offset<ROUND>(k) * S::COLUMNS;
@@ -73,11 +74,11 @@ template <class S> struct Place {  // a thread's transform inside the tile, the 
     }
 };
 
-// The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH of them, that of the node itself at 1. A
-// round that starts at stage START takes, at the b-th of the 2^START nodes there, the twiddles E = 2^stage + i of node
-// i of each stage below: entry 2^START + b for E = 1, and from 2 on one of a unit of 16 bytes, which holds E and E + 1
-// (twiddles of 16 bytes: E alone). Units E of node b and of node b + 1 follow each other, so that threads at
-// neighbouring nodes read neighbours (tables.cu).
+// The twiddles that a pass needs below one node of the tree: 2^LOG_LENGTH entries. Entry 1 is that of the node itself.
+// A round starts at the 2^START nodes of stage START. Its twiddles below the b-th of these have numbers E: node i of a
+// stage, counted from the round's start, has E = 2^stage + i. E = 1 is entry 2^START + b. From E = 2 on a unit of 16
+// bytes holds E and E + 1, or E alone if twiddles have 16 bytes. The units E of nodes b and b + 1 follow each other, so
+// that threads at neighbouring nodes read neighbours (tables.cu).
 template <class Twiddle, int START> struct Twiddles {
     static constexpr int SIZE = 16 / sizeof(Twiddle);
     using Unit = Neighbours<Twiddle, SIZE>;
@@ -89,8 +90,8 @@ template <class Twiddle, int START> struct Twiddles {
     }
 };
 
-// Whether a forward stage relaxes the values that it does not multiply, and the bound after so many stages. bound: of
-// what enters.
+// relaxes: whether a forward stage relaxes the values that it does not multiply. forward_bound: the bound after
+// `stages` stages. bound: of the values that enter.
 template <class Bounds> constexpr __device__ bool relaxes(int bound) {
     return bound + Bounds::multiplied(bound) > Bounds::LIMIT;
 }
@@ -98,9 +99,8 @@ template <class Bounds> constexpr __device__ int forward_bound(int bound, int st
     for (; stages > 0; --stages) bound = (relaxes<Bounds>(bound) ? Bounds::RELAXED : bound) + Bounds::multiplied(bound);
     return bound;
 }
-// After so many inverse stages of a round values differ: bit i of a value's number in its group says whether the i-th
-// of them left a sum there, relaxed if it must be, or a product. Which sums the next stage relaxes: bit k of a mask,
-// for value k. The largest bound of all.
+// The bound of one value after `stages` inverse stages of a round. Bounds differ between values: bit i of a value's
+// number in its group says whether stage i left a sum there, relaxed if it must be, or a product.
 template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages, int value) {
     for (; stages > 0; --stages, value >>= 1) {
         const int sum = 2 * bound > Bounds::LAZY_INVERSE ? Bounds::RELAXED : 2 * bound;
@@ -108,12 +108,14 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
     }
     return bound;
 }
+// Which sums the next stage relaxes: bit k of the mask stands for value k.
 template <class Bounds> constexpr __device__ u32 relaxed_sums(int bound, int stages) {
     u32 mask = 0;
     for (int value = 0; value < 1 << stages; ++value)
         mask |= (u32)(2 * inverse_bound<Bounds>(bound, stages, value) > Bounds::LAZY_INVERSE) << value;
     return mask;
 }
+// The largest bound of all values of a group.
 template <class Bounds> constexpr __device__ int inverse_bound(int bound, int stages) {
     int largest = 0;
     for (int value = 0; value < 1 << stages; ++value) {
@@ -124,8 +126,8 @@ template <class Bounds> constexpr __device__ int inverse_bound(int bound, int st
 }
 
 // One stage of a round of RADIX stages on one group of 2^RADIX values, each WIDTH neighbours, and the stages after it.
-// The recursion is over compile-time stages, so that every value stays in a register. BOUND (W::Bounds): of the values
-// that enter the stage, or backwards the round.
+// The recursion is over compile-time stages, so that every value stays in a register. BOUND, in the unit of W::Bounds:
+// of the values that enter this stage or, in inverse_stages, the round.
 template <class W, int RADIX, int WIDTH, int BOUND, int STAGE = 0, class Round>
 PG_DEVICE void forward_stages(const W &word, typename W::Value *values, const Round &twiddles) {
     static_assert(BOUND <= W::Bounds::LIMIT, "values have outgrown their word");
@@ -188,14 +190,15 @@ template <class W> struct Rounds {
     }
 };
 
-// A barrier of so many threads that follow each other.
+// A barrier of THREADS threads that follow each other.
 template <int THREADS> PG_DEVICE void synchronise() {
     if constexpr (THREADS <= 32) __syncwarp();
     else __syncthreads();
 }
 
-// Values leave one round's places and enter the next one's. A thread writes where it has read before; if the layout
-// changes, where threads have read with which it shared values in round FROM.
+// Moves values through shared memory, from their places in round FROM to those in round TO. While the layout stays, a
+// thread writes only where it has read itself. If the gap changes, it writes where threads have read with which it
+// shared values in round FROM, and waits for these threads first.
 template <class S, int FROM, int TO, class V> PG_DEVICE void exchange(V *values, V *shared, const Place<S> &place) {
     constexpr int LATER = FROM < TO ? TO : FROM, LOG_GAP = S::log_gap(LATER);
     if constexpr (S::log_gap(FROM) != S::log_gap(FROM + 1)) synchronise<S::sharers(FROM)>();
@@ -232,28 +235,29 @@ PG_DEVICE void inverse_rounds(const W &word, typename W::Value *values, typename
     }
 }
 
-// The values of a block of threads are neighbours in memory if a tile has no columns. A thread holds neighbours after
-// the last round; memory is read and written in chunks of 16 bytes, that neighbouring threads hold. Warps exchange them
-// on their own, in their part of shared memory; the lowest bits of a chunk's number are changed so that the 8 threads
-// that are served at once meet different banks.
+// If a tile has no columns, the values of a block of threads are neighbours in memory. After the last round a thread
+// holds neighbouring values. Coalesced accesses need neighbouring threads to hold neighbouring chunks of 16 bytes. Each
+// warp exchanges chunks on its own, in its part of shared memory. The lowest bits of a chunk's number are changed so
+// that the 8 threads that are served at once meet different banks.
 template <class S, class T> struct Chunks {
     static constexpr int BYTES = S::VALUES * sizeof(T) < 16 ? S::VALUES * sizeof(T) : 16;
     static constexpr int SIZE = BYTES / sizeof(T), COUNT = S::VALUES / SIZE;  // values of a chunk, chunks of a thread
-    static constexpr int WARP = 32, STEP = WARP * SIZE;  // STEP: values from chunk to chunk of a thread
+    static constexpr int WARP = 32, STEP = WARP * SIZE;  // STEP: values from one chunk of a thread to its next
     static_assert(S::THREADS % WARP == 0, "warps exchange chunks");
     using Chunk = Neighbours<T, SIZE>;
-    Chunk *const shared;  // of the warp
-    const u32 thread;     // of the warp
+    Chunk *const shared;  // the warp's part
+    const u32 thread;     // index in the warp
     PG_DEVICE explicit Chunks(void *memory)
         : shared((Chunk *)((T *)memory + threadIdx.x / WARP * (WARP * (S::VALUES + 1)))), thread(threadIdx.x % WARP) {}
 
     // The first value of this thread's first chunk, counted within the block of threads.
     PG_DEVICE u32 first() const { return (threadIdx.x / WARP * (WARP * COUNT) + thread) * SIZE; }
-    // Places of this thread's k-th chunk, and of the k-th that it moves to or from memory. 8 chunks are a row of banks.
+    // Places in shared memory: of chunk k of this thread's own values, and of chunk k that it moves to or from memory.
+    // 8 chunks cover all banks once.
     static constexpr int ROW = COUNT > 8 ? COUNT : 8, MASK = (COUNT > 8 ? 8 : COUNT) - 1;
     PG_DEVICE u32 own(int k) const { return thread * COUNT + (k ^ (thread * COUNT / ROW & MASK)); }
     PG_DEVICE u32 moved(int k) const { return k * WARP + (thread ^ ((thread / ROW ^ k * (WARP / ROW)) & MASK)); }
-    // From values of this thread to chunks k of memory, and back.
+    // From this thread's own values to the chunks that it moves to memory, and back.
     PG_DEVICE void spread(const T *values, Chunk *chunks) const {
         __syncwarp();
 #pragma unroll

@@ -1,41 +1,43 @@
-// Words: how a residue is held and multiplied inside a transform. Each states its bound on q and the ranges of
-// its lazy values (docs/math.md, "Lazy ranges"); what enters and leaves a transform is canonical.
+// Words: how a residue is held and multiplied inside a transform. Each word states its bound on q and the ranges of
+// its lazy values (docs/math.md, "Lazy ranges"). Values that enter or leave a whole transform are canonical.
 //
-//   Storage, Value       in memory; in registers
-//   Twiddle              w and what its product needs, as the table holds it
-//   load, store_lazy     a residue or, between the passes of one transform, a lazy value
-//   GROUPED              whether the residues of other limbs lie between those of a word's limbs
-//   Bounds               how large values are, in a unit of the word's: CANONICAL ones, a PRODUCT of two, RELAXED
-//                        ones, and those up to a bound when `multiplied` by a twiddle; forward stages keep to LIMIT,
-//                        inverse ones to LAZY_INVERSE, the bounds between passes too
-//   BLOCKS               of 256 threads with 16 values each, that registers should let a multiprocessor hold;
-//                        PRODUCT_BLOCKS: of up to 256 threads that hold both operands of a product, 0: as the
+//   Storage, Value       types of a residue in memory, and of a value in registers
+//   Twiddle              an entry of the tables: w and what a product by w needs
+//   load, store_lazy     read a residue or, between the passes of one transform, a lazy value; write a lazy value
+//   GROUPED              whether rows of other limbs lie between the rows of this word's limbs (Grouped)
+//   Bounds               upper bounds of values, in a unit chosen per word: of CANONICAL values, of a PRODUCT of two
+//                        values, of RELAXED values; `multiplied`: of a value up to `bound` times a twiddle. Forward
+//                        values stay within LIMIT, inverse values within LAZY_INVERSE, between passes too
+//   BLOCKS               for how many blocks of 256 threads with 16 values each the registers of a multiprocessor
+//                        should suffice
+//   PRODUCT_BLOCKS       the same for blocks of up to 256 threads that hold both operands of a product; 0: as the
 //                        compiler sees fit
-//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value, or the sum,
-//                        must be relaxed now
-//   canonical            a forward value to a residue in [0, q)
-//   inverse_root         the last inverse butterfly, with the factor 1/points; `finish` makes residues of its values
-//   twiddle              the table's entry of a residue
-//   multiply             product of two forward values, as an inverse value of the bound PRODUCT
-//   add_products         sum of two inverse values of that bound, of the same bound
+//   forward, inverse     Cooley-Tukey and Gentleman-Sande butterflies; reduce: whether the first value (forward) or
+//                        the sum (inverse) must be relaxed now
+//   canonical            from a forward value to a residue in [0, q)
+//   inverse_root         the last inverse butterfly, with the factor 1/points
+//   finish               from a value of inverse_root to a residue in [0, q)
+//   twiddle              from a residue to an entry of the tables
+//   multiply             product of two forward values, as an inverse value within PRODUCT
+//   add_products         sum of two inverse values within PRODUCT, within PRODUCT again
 #pragma once
 #include "ptx.cuh"
 
 template <class T> PG_DEVICE T reduce_once(T x, T bound) { return min(x, x - bound); }
-// The same by one instruction, on cards from 9.0 on.
+// The same, given -bound: one instruction on cards from 9.0 on.
 PG_DEVICE u32 reduce_once_by(u32 x, u32 minus_bound) { return __viaddmin_u32(x, minus_bound, x); }
 
-// Of words whose values are always canonical.
+// Bounds of words whose values are always canonical.
 struct Canonical {
     static constexpr int CANONICAL = 0, PRODUCT = 0, RELAXED = 0, LIMIT = 0, LAZY_INVERSE = 0;
     static constexpr __device__ int multiplied(int /*bound*/) { return 0; }
 };
-// Forward values in [0, 4q), inverse values in [0, 2q); counted in q.
+// Forward values in [0, 4q), inverse values in [0, 2q); in multiples of q.
 struct FourTimes {
     static constexpr int CANONICAL = 1, PRODUCT = 2, RELAXED = 2, LIMIT = 4, LAZY_INVERSE = 2;
     static constexpr __device__ int multiplied(int /*bound*/) { return 2; }
 };
-// Forward values in [0, 2q), inverse values in [0, q).
+// Forward values in [0, 2q), inverse values in [0, q); in multiples of q.
 struct Twice {
     static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 1, LIMIT = 2, LAZY_INVERSE = 1;
     static constexpr __device__ int multiplied(int /*bound*/) { return 1; }
@@ -84,7 +86,8 @@ struct Lazy32 {
         x = reduce_once_by(s, minus_q), y = reduce_once_by(d, minus_q);
     }
     PG_DEVICE Storage finish(Value x) const { return x; }
-    // [0, 2q). z < 2 q^2, and z / 2^(bits - 1) < 2^32. The quotient is at most 2 too small: what is left is below 3q.
+    // In [0, 2q). z < 2 q^2, so z / 2^(bits - 1) < 2^32. The quotient is at most 2 too small: before the last reduction
+    // the remainder is below 3q.
     PG_DEVICE Value multiply(Value x, Value y) const {
         const u64 z = (u64)canonical(x) * reduce_once_by(y, minus_q2);
         const u32 quotient = __umulhi((u32)(z >> (bits - 1)), barrett);
@@ -120,7 +123,7 @@ struct Tight32 : Lazy32 {
     }
 };
 
-// q < 2^62: as Lazy32.
+// q < 2^62, with the ranges of Lazy32.
 struct Lazy64 {
     using Storage = u64;
     using Value = u64;
@@ -159,8 +162,9 @@ struct Lazy64 {
     PG_DEVICE Value add_products(Value x, Value y) const { return reduce_once(x + y, q); }  // both are canonical
 };
 
-// 2^40 <= q < 2^60: values below 16q fit, and butterflies leave them unreduced. Products are in [0, 3q): the high half
-// of x times shoup is taken without the carry from the product of the low words, at most 1 too small. Bounds count q.
+// 2^40 <= q < 2^60. Values below 16q fit 64 bits, so that reductions are deferred over several stages. Products are in
+// [0, 3q): their quotient, the high half of x times shoup, leaves out the carry from the product of the low words, and
+// so may be 1 too small. Bounds are in multiples of q.
 struct Lazy60 : Lazy64 {
     struct Bounds {
         static constexpr int CANONICAL = 1, PRODUCT = 1, RELAXED = 2, LIMIT = 15, LAZY_INVERSE = 6;
@@ -174,8 +178,8 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value mul(Value x, Twiddle t) const {
         return sum_of_products(x, t.w, high_product_or_less(x, t.shoup), minus_q);
     }
-    // x < 15q. The quotient is estimated from the high half of x: too small by less than 15/16 for the inverse's
-    // rounding, 2^32 / q for the half, and 1 for its own: what is left is below 2q.
+    // From x < 15q to below 2q. The quotient is estimated from the high half of x. It is too small by less than 15/16,
+    // since 2^64 / q is rounded, plus 2^32 / q, for the low half of x, plus 1 for its own rounding: less than 2.
     PG_DEVICE Value relax(Value x) const { return x + __umulhi((u32)(x >> 32), quotient) * minus_q; }
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool reduce) const {
         u64 u = reduce ? relax(x) : x, p = mul(y, t);
@@ -193,9 +197,10 @@ struct Lazy60 : Lazy64 {
     PG_DEVICE Value multiply(Value x, Value y) const { return barrett_product(m, canonical(x), canonical(y)); }
 };
 
-// q < 2^50, centred integers in doubles, for cards with full-rate FP64. A product x w is taken exactly as h + l by FMA;
-// b, near to h / q, leaves h + l - b q. Bounds count 2^44, RELAXED values are up to 2^49. A product takes |x| <= 2^52,
-// |w| < q/2, so that |x w / q| < 2^51 - 1, where ROUND leaves integers.
+// q < 2^50: centred integers in doubles, for cards whose FP64 runs at half the rate of FP32. A product x w is taken
+// exactly as h + l by FMA; the result is h + l - b q for an integer b near h / q. Bounds are in units of 2^44, RELAXED
+// values are up to 2^49. A product needs |x| <= 2^52 and |w| < q/2, so that |x w / q| < 2^51 - 1 and adding ROUND
+// leaves an integer.
 struct Float64 {
     using Storage = u64;
     using Value = double;
@@ -203,7 +208,7 @@ struct Float64 {
     static constexpr int BLOCKS = 3, PRODUCT_BLOCKS = 2;
     struct Bounds {
         static constexpr int CANONICAL = 64, PRODUCT = 36, RELAXED = 32, LIMIT = 256, LAZY_INVERSE = 128;
-        // q/2, and what the rounding of 1 / q and that of h, |l|, add to it; |l| is also at most 2^47: 8.
+        // q/2 is 32 units. The rounding of 1 / q adds `part`; |l| adds as much, but at most 2^47, which is 8 units.
         static constexpr __device__ int multiplied(int bound) {
             const int part = (bound + 15) / 16;  // |x w| / 2^53
             return 32 + part + (part < 8 ? part : 8);
@@ -219,7 +224,7 @@ struct Float64 {
     PG_DEVICE explicit Float64(const Modulus &m) : q(integer(m.q)), inverse_q(m.inverse), integer_q(m.q) {}
 
     static PG_DEVICE Twiddle twiddle(const Modulus &m, u64 w) { return {w > m.q / 2 ? -(double)(m.q - w) : (double)w}; }
-    static PG_DEVICE double integer(u64 x) {  // x < 2^52, through the bits of 2^52 + x
+    static PG_DEVICE double integer(u64 x) {  // needs x < 2^52; through the bits of 2^52 + x
         return __dadd_rn(__longlong_as_double((i64)(x | 0x4330000000000000ull)), -EXPONENT);
     }
     PG_DEVICE double nearest(double x) const { return __dadd_rn(__fma_rn(x, inverse_q, ROUND), -ROUND); }
@@ -255,9 +260,9 @@ static_assert(Float64::Bounds::PRODUCT == Float64::Bounds::multiplied(Float64::B
 PG_DEVICE u32 high_product(u32 x, u32 y) { return __umulhi(x, y); }
 PG_DEVICE u64 high_product(u64 x, u64 y) { return __umul64hi(x, y); }
 
-// Any q below 2^32 or 2^64: canonical after every operation. With B = 2^32 or 2^64 a twiddle w is held as v = w B mod q
-// and the quotient with v = quotient q mod B: the low halves of x v and of (x quotient mod B) q are equal, and the
-// difference of the high ones is x w mod q, or q less. Source: Montgomery 1985.
+// Any q below B = 2^32 or B = 2^64; values are canonical after every operation. A twiddle w is held as v = w B mod q
+// and the quotient with v = quotient q mod B. So x v and (x quotient mod B) q have the same low half, and the
+// difference of their high halves is x w mod q, or q less. Source: Montgomery 1985.
 template <class T> struct Strict {
     using Storage = T;
     using Value = T;
@@ -281,7 +286,7 @@ template <class T> struct Strict {
         return sub(high_product(x, t.v), high_product((T)(x * t.quotient), q));
     }
     PG_DEVICE Value sub(Value x, Value y) const { return x < y ? x - y + q : x - y; }
-    PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // q - 0 = q: x - q + q
+    PG_DEVICE Value add(Value x, Value y) const { return sub(x, q - y); }  // right for y = 0 too: x - q + q
     PG_DEVICE void forward(Value &x, Value &y, Twiddle t, bool /*reduce*/) const {
         T u = x, p = mul(y, t);
         x = add(u, p), y = sub(u, p);
@@ -302,8 +307,8 @@ template <class T> struct Strict {
 using Strict32 = Strict<u32>;
 using Strict64 = Strict<u64>;
 
-// A word of some of a ring's limbs. Their residues lie among those of other limbs, in a type T that may be wider than
-// the word needs.
+// A word W of some of a ring's limbs, whose rows lie among rows of other limbs. T is the storage of the ring, which may
+// be wider than that of W.
 template <class W, class T> struct Grouped : W {
     static constexpr bool GROUPED = true;
     using Storage = T;
