@@ -1,7 +1,7 @@
-"""Backends: who computes. One protocol, and the choice of the device.
+"""Backends, which compute on a device: their protocol, and the choice of the device.
 
-Every argument a backend gets was checked before: arrays (*batch, rows, degree) of the limbs' dtype,
-canonical residues, an `out` of the result's shape that may be an operand itself.
+Callers have checked every argument of a backend: arrays (*batch, rows, degree) of the limbs' dtype,
+canonical residues, and an `out` of the result's shape that may be an operand itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..plans.sampling import Sampler
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Op = Literal["add", "sub", "neg", "mul", "mul_add"]
-Done = Any  # what a backend did, in a form of its own
+Done = Any  # a call that a backend made, in the backend's own form, for again()
 Mark = Any  # a moment in the work of a device
 
 
@@ -43,10 +43,10 @@ class Memory(Protocol):
         """The values of a NumPy array on the device; the array itself on the host."""
 
     def constant(self, x: Array) -> Array:
-        """As from_host, for operands that come again: kept on the device where that pays."""
+        """As from_host, for operands that are used again: kept on the device where that saves time."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A new array of any values, of the memory that xp gives."""
+        """A new array of undefined values, in the device's memory."""
 
     def address(self, x: Array) -> int:
         """Where the array's first entry lies."""
@@ -57,44 +57,44 @@ class Memory(Protocol):
     def again(
         self, done: Done | None, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[..., Array | None] | None:
-        """What computes on other operands as an operation did; None where it cannot.
+        """A function that repeats an operation on other operands; None where there is none.
 
-        It is called with one operand or two (the second None where there is one) and `out`: an array that is
-        not yet checked, None for a new one. done: what the operation returned. The operands have the shapes
-        of those before and are of this device's kind. None is its result where another way is needed:
-        operands or `out` in unaligned memory, on another device; an `out` that does not fit, or shares
-        memory with an operand that it is not.
+        done: what the operation returned. The function takes one operand or two (the second None where there
+        is one) and `out`: an array that is not yet checked, or None for a new one. The operands have the
+        shapes of the first call's and are of this device's kind. The function returns None where the call
+        must take its ordinary way: operands or `out` in unaligned memory or on another device; an `out` that
+        does not fit, or that shares memory with an operand without being that operand.
         """
 
     def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
-        """What repeats f with its work recorded once; f itself where nothing is gained.
+        """A function that repeats f, whose work is recorded once; f itself where nothing is gained.
 
-        Given the arrays on which f works, by the numbers that errors name them by, what repeats it takes
-        others in their place and returns nothing.
+        arrays: those on which f works, by the numbers that name them in errors. If given, the function
+        takes other arrays in their place and returns nothing.
         """
 
     def mark(self) -> Mark:
-        """The moment at which the work that the current stream has so far is done."""
+        """The moment at which all work queued so far on the current stream is done."""
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        """What is queued from now on begins after these moments, of any devices of this kind."""
+        """Let work that is queued from now on begin after these moments, of any devices of this kind."""
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
-        """Copy x, which lies here, into an array of its shape on any device of this kind.
+        """Copy x, which lies on this device, into an array of its shape on any device of this kind.
 
-        After these moments, beside the current stream's work; returns the moment at which it is done. Until
-        then both arrays live and stay as they are. Their last axis is dense. Copies to one device follow each
-        other.
+        The copy begins after the given moments and runs beside the current stream's work. Returns the moment
+        at which it is done; until then the caller keeps both arrays alive and unchanged. Their last axis is
+        dense. Copies to one device follow each other.
         """
 
     def is_recording(self) -> bool:
-        """Whether work is being recorded, or about to be: what the host does now it does once."""
+        """Whether work is being recorded, or about to be: repetitions leave out the host's work."""
 
 
 class Arithmetic(Memory, Protocol):
-    """What there is modulo every basis, wide ones too. The operations write into `out`.
+    """The operations that exist modulo every basis, wide ones too. They write into `out`.
 
-    What an operation returns is for again().
+    The value that an operation returns is for again().
     """
 
     def pointwise(
@@ -114,7 +114,7 @@ class Arithmetic(Memory, Protocol):
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
         """Residues of machine integers of any dtype (*batch, count <= n); the rest of each row is 0."""
 
-    # Integers composed of coefficients by the Chinese remainder theorem, exactly: in [0, Q), or centered, in
+    # Integers composed of residues by the Chinese remainder theorem, exactly: in [0, Q), or centered, in
     # [-Q/2, Q/2).
 
     def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
@@ -130,7 +130,7 @@ class Arithmetic(Memory, Protocol):
         """Each as the nearest double, halves to even, (*batch, n); those beyond all doubles are infinite."""
 
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """Of the centered ones the largest size (p = inf), the sum of sizes (1) or squares (2).
+        """The largest size (p = inf), the sum of sizes (1) or of squares (2) of the centered integers.
 
         As uint64 words (*batch, words); see plans/crt.py.
         """
@@ -144,7 +144,8 @@ class Arithmetic(Memory, Protocol):
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
         """Coefficients to the evaluation domain, in its bit-reversed order.
 
-        Where the arrays have more rows than the plan has limbs, the rows from `first` on; the others stay.
+        Where the arrays have more rows than the plan has limbs, the plan's limbs are the rows from `first`
+        on; the other rows stay as they are.
         """
 
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> Done | None:
@@ -158,28 +159,29 @@ class Arithmetic(Memory, Protocol):
 
 
 class Backend(Arithmetic, Protocol):
-    """What a device can do; arithmetic modulo moduli up to 2^64."""
+    """The operations of a device; arithmetic modulo moduli up to 2^64."""
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         """Entry j of each row times first step^j; out may be x.
 
-        first, step: arrays (*, rows, 1) of residues, whose number of items divides that of x: item i of x has
-        item i modulo that number. Where items have one row they may lie apart, and out may be
-        (items, 1, runs, n / runs) with runs apart, of a power of two of entries.
+        first, step: arrays (*, rows, 1) of residues, whose number of items divides that of x: item i of x
+        takes item i modulo that number. Where items have one row, the items need not be contiguous, and out
+        may be (items, 1, runs, n / runs), whose runs, of a power of two of entries, need not be either.
         """
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """Whether the rows of a transform in steps, so many residues, are to have tables of their own.
+        """Whether the rows of a transform in steps are to have tables of their own.
 
-        Then ntt() and intt() take parts of a transform (plans/ntt.py), and ntt() of one polynomial writes
-        rows that lie apart, (points, leaf_size). Else rows are multiplied by powers.
+        residues: the number of residues in these rows. With such tables ntt() and intt() take parts of a
+        transform (plans/ntt.py), and ntt() of one polynomial writes rows that lie apart, (points, leaf_size).
+        Without them rows are multiplied by powers.
         """
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """Estimated nanoseconds of a product of two polynomials, one of many: of one core, or of a GPU."""
+        """Estimated nanoseconds of a product of two polynomials in a large batch, on one core or a GPU."""
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """Whether products of so many polynomials with one are faster by matmul than by the plan."""
+        """Whether products of `count` polynomials with one are faster by matmul than by the plan."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
         """Products of matrices modulo the one modulus of limbs, at most 2^64.
@@ -199,7 +201,7 @@ class Backend(Arithmetic, Protocol):
         """
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """Conversions of x into one array, each into rows of its own, none with own rows of another array."""
+        """Conversions of x into one array, each into rows of its own; no conversion has own rows."""
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> Done | None:
         """Rows of out from rows of x and own (plans/rns.py), of words that hold the moduli of their rows.
@@ -218,16 +220,16 @@ class Backend(Arithmetic, Protocol):
     ) -> None:
         """Sums of products of digits and a key (plans/lattice.py): out (*batch, 2, limbs, n), evaluated.
 
-        digits: (*batch, digits, limbs, n), memory for those of a value, given in coefficients and evaluated;
-        or without a value the evaluated digits. more: of a value, what is added to the sums.
-        Rows of limbs of `plan.inverse` are left in coefficients.
+        value: in coefficients, and evaluated. digits: (*batch, digits, limbs, n), scratch memory for the
+        digits of the value; without a value, the evaluated digits themselves. more: another value, whose
+        multiple is added to the sums. Rows of the limbs of `plan.inverse` are left in coefficients.
         """
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
         """Residues of the digits of (*batch, 1, n), (*batch, levels, 1, n)."""
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        """Matrices (*batch, 1, n) in coefficients, as products by FFT take them on this device alone.
+        """Matrices (*batch, 1, n) in coefficients, in the form that products by FFT take on this device.
 
         out: complex128, (*batch, digits, points) of the product's plan.
         """
@@ -245,14 +247,14 @@ class Backend(Arithmetic, Protocol):
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """Fourier transforms of rows of complex numbers, (rows, n); of the inverse, 1/n times the sums."""
+        """Fourier transforms of rows of complex numbers, (rows, n); the inverse is 1/n times the sums."""
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
         """Cyclic convolutions of rows of 64 complex numbers; b may be one row for all."""
 
 
 class HostBackend(Backend, Protocol):
-    """A backend of NumPy arrays: what is computed on the host, wherever its values lie."""
+    """A backend of NumPy arrays, with the operations that always run on the host."""
 
     def invert(self, basis: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
         """Inverses modulo X^n ± 1 and the one modulus of a basis, a prime of any size.
@@ -264,9 +266,10 @@ class HostBackend(Backend, Protocol):
     def find_wrong_product(
         self, basis: Basis, a: Array, b: Array, c: Array, points: Array, negacyclic: bool
     ) -> int:
-        """The first row (item and limb, counted through) of c that is not a b at points (rows, count), or -1.
+        """The first row of c that differs from a b at one of the points (rows, count), or -1.
 
-        Coefficients of any basis of primes; batch axes of a and b broadcast to c's.
+        Rows are counted over all items and limbs. Coefficients of any basis of primes; batch axes of a and b
+        broadcast to c's.
         """
 
 
@@ -330,7 +333,7 @@ def checked_device(name: object, source: str = "device") -> str:
     raise DeviceError(f"{source}: {name!r} must be 'cpu', 'cuda', 'cuda:1' ... or 'reference'")
 
 
-@cache  # where a GPU answers, which takes a millisecond to ask
+@cache  # of success alone (an error is not kept): asking takes a millisecond
 def check_gpu(index: int) -> None:
     """Raise where a GPU does not answer."""
     from .cuda import absence
@@ -394,13 +397,13 @@ def _gpu_name(index: int) -> str:
 
 
 def backend_for(basis: Basis, x: Array) -> Arithmetic:
-    """The backend that computes modulo a basis on an array: where it lies, on the host for a wide modulus."""
+    """The backend that computes modulo a basis on an array: the array's, or the host's for a wide modulus."""
     return _wide(backend_of(x)) if basis.wide else backend_of(x)  # type: ignore[arg-type]
 
 
 @cache
 def _wide(home: Backend) -> Arithmetic:
-    if home.name == "reference":  # computes every modulus from the definitions
+    if home.name == "reference":  # it computes modulo every modulus from the definitions
         return home
     from .wide import WideArithmetic
 

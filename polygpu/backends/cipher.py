@@ -12,7 +12,7 @@ import numpy as np
 from . import Array
 
 BLOCK = 64  # bytes of a ChaCha20 block
-_COUNTED = 1 << 32  # blocks the package counts
+_COUNTED = 1 << 32  # blocks that the package can count
 
 
 class Keystream:
@@ -29,7 +29,7 @@ class Keystream:
             self.fill(np.empty(skip, np.uint8), np.zeros(skip, np.uint8))
 
     def fill(self, out: Array, zeros: Array) -> None:
-        """The next bytes of the stream into `out`, uint8; as many zeros are what the cipher reads."""
+        """Write the next bytes of the stream to `out`, uint8; zeros: as many, the plaintext of the cipher."""
         done, size = 0, len(out)
         while done < size:
             if not self._left:

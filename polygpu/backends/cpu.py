@@ -29,24 +29,24 @@ from . import Array, Done, Op, chosen_device, host_of
 from .cipher import Keystream
 from .reference import HostMemory
 
-_PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the second cache
+_PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
 _SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
 _OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
 
-_LONG_TABLES = 1 << 17  # points from which on tables are long work: some 10 ms
+_LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
 
 
 class _Costs(NamedTuple):
-    """Nanoseconds of a core, by the kind of modulus (_kind_of) where there are five."""
+    """Nanoseconds on one core; tuples of five have an entry for each kind of modulus (_kind_of)."""
 
-    fft: float  # a real number of an FFT
-    layer: tuple[float, float, float, float, float]  # a coefficient and layer of a transform
-    leaf: tuple[float, float, float, float, float]  # a product in a leaf: a coefficient takes its length
+    fft: float  # for a real number of an FFT
+    layer: tuple[float, float, float, float, float]  # for a coefficient in one layer of a transform
+    leaf: tuple[float, float, float, float, float]  # for a product in a leaf; leaf_size of them a coefficient
 
 
 _LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
-_CALL = 15  # nanoseconds of a call of a kernel on that many
+_CALL = 15  # nanoseconds of a kernel's call on _LEAVES leaves
 _AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
 _PORTABLE = _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2))
 _COSTS = {
@@ -59,7 +59,7 @@ _COSTS = {
 
 
 def _kind_of(q: int, narrow: bool) -> int:
-    """Butterflies of up to 50 bits, of up to 62, strict ones of 32 bits and of 64, those of Goldilocks."""
+    """Index in _Costs: 0 for moduli up to 50 bits, 1 up to 62, 2 and 3 strict of 32 and 64, 4 Goldilocks."""
     bits = q.bit_length()
     if q == GOLDILOCKS:
         return 4
@@ -89,7 +89,7 @@ def _words(moduli: Iterable[int]) -> list[int]:
 
 
 def _coefficients(out: Array) -> int:
-    """Of all polynomials of a result."""
+    """The number of coefficients of all polynomials of a result."""
     return int(prod(out.shape[:-2]) * out.shape[-1])
 
 
@@ -98,8 +98,8 @@ def _pieces(
 ) -> Iterator[tuple[int, int, Array]]:
     """The stream of coefficients from number `start` on, in pieces that stay in the cache.
 
-    Each piece: its first coefficient, counted from there, how many it has, a multiple of `unit`, and words
-    of their bytes, valid until the next.
+    A piece is the number of its first coefficient, counted from `start`, the number of its coefficients, a
+    multiple of `unit`, and words of their bytes, valid until the next piece.
     """
     if not count:
         return
@@ -113,7 +113,7 @@ def _pieces(
 
 
 class _Scope:
-    """NumPy's new arrays lie where results do; its errors of memory become the library's."""
+    """Inside, NumPy's new arrays use the memory of results, and its MemoryError becomes OutOfHostMemory."""
 
     __slots__ = ("_before",)
 
@@ -141,7 +141,7 @@ class CpuBackend(HostMemory):
     def _native_basis(self, basis: Basis) -> _cpu.Basis:
         native: _cpu.Basis | None = basis.handles.get("cpu")
         if native is None:
-            # A modulus 2^(64 words) has no bit left: its words are 0.
+            # 2^(64 words) does not fit the words: as for 2^64, 0 stands for it.
             moduli = np.array(basis.moduli, dtype=object) % (1 << 64 * basis.words)
             words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
             native = _cpu.Basis(words, 8 * basis.dtype.itemsize)

@@ -1,7 +1,7 @@
 """The definitions, in Python integers: the oracle of the tests, and the device "reference".
 
 Nothing of polygpu is imported: one mistake cannot hide in both. Plans are read for their parameters
-only (degree, kind, leaf_size, roots, limbs.moduli), never for their tables.
+only (degree, kind, leaf_size, roots, basis.moduli, rows and factors, permutations), never for their twiddles.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write(basis: Any, values: list[list[list[int]]], out: Array) -> None:
 
 
 def part_of(basis: Any, x: Array, first: int) -> Array:
-    """The rows of a basis in an array that may have more."""
+    """The rows of a basis, from `first` on, in an array that may have more."""
     return x if x.shape[-2] == basis.rows else x[..., first : first + basis.rows, :]
 
 
@@ -59,7 +59,7 @@ def product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
 
 
 def big_product(a: list[int], b: list[int], q: int, constant: int) -> list[int]:
-    """The same through one product of big integers (Kronecker substitution), for long operands."""
+    """As product(), through one product of big integers (Kronecker substitution), for long operands."""
     n = len(a)
     size = (2 * q.bit_length() + n.bit_length()) // 8 + 1  # bytes that hold a coefficient of the product
     packed = (b"".join(v.to_bytes(size, "little") for v in x) for x in (a, b))
@@ -101,7 +101,10 @@ def evaluate(coefficients: Sequence[int], x: int, q: int) -> int:
 
 
 def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
-    """1 / a mod X^n - constant, q prime, by the extended Euclid; else the degree of the common factor."""
+    """1 / a mod X^n - constant, q prime, by the extended Euclidean algorithm.
+
+    Where there is no inverse, the degree of the common factor.
+    """
 
     def trimmed(x: list[int]) -> list[int]:
         while x and not x[-1]:
@@ -109,7 +112,7 @@ def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
         return x
 
     n = len(a)
-    # Invariant: x = s (X^n - constant) + u a with some s not kept; y and v likewise.
+    # Invariant: x = s (X^n - constant) + u a with some s that is not kept; y and v likewise.
     x, y = trimmed([-constant % q, *[0] * (n - 1), 1]), trimmed(list(a))
     u, v = [0] * (n + 1), [1, *[0] * n]
     while len(y) > 1:
@@ -123,7 +126,7 @@ def inverse(a: list[int], q: int, constant: int) -> list[int] | int:
 
 
 def exact_sum(terms: list[complex]) -> complex:
-    """Each part rounded once; of infinities and of what overflows, as sums of floats are."""
+    """The sum, each part rounded once; with infinities or overflow, the ordinary sum of floats."""
     try:
         return complex(math.fsum(t.real for t in terms), math.fsum(t.imag for t in terms))
     except (OverflowError, ValueError):
@@ -131,7 +134,7 @@ def exact_sum(terms: list[complex]) -> complex:
 
 
 def value_of(conversion: Any, residues: Sequence[int]) -> int:
-    """The value that residues of one coefficient stand for in a conversion between bases."""
+    """The value w of one coefficient in a conversion between bases (plans/rns.py), from its residues."""
     moduli = conversion.source.moduli
     whole, nearest = math.prod(moduli), conversion.rounding == "nearest"
     value = 0
@@ -151,7 +154,7 @@ def value_of(conversion: Any, residues: Sequence[int]) -> int:
 
 
 def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
-    """Blocks first, first + 1, ... of the stream of a key and a limb, all at a time."""
+    """`count` blocks from number `first` on of the stream of a key and a limb, computed side by side."""
     counters = [first + i for i in range(count)]
     state = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), 0, 0, limb, 0]
     start = np.repeat(np.array(state, np.uint32)[:, None], count, axis=1)
@@ -170,7 +173,7 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
 
 
 def numbers_of(key: bytes, limb: int, first: int, count: int, size: int) -> list[int]:
-    """Little-endian numbers first, first + 1, ... of `size` bytes each, of a limb's stream."""
+    """`count` little-endian numbers from number `first` on, of `size` bytes each, of a limb's stream."""
     block, skip = divmod(first * size, 64)
     text = chacha20(key, limb, block, -(-(skip + count * size) // 64))[skip:]
     return [int.from_bytes(text[i * size : (i + 1) * size], "little") for i in range(count)]
@@ -179,7 +182,7 @@ def numbers_of(key: bytes, limb: int, first: int, count: int, size: int) -> list
 @cache
 def gaussian_thresholds(variance: Any) -> list[int]:
     """round(2^63 P(|z| <= j)) while below 2^63, P(z) in proportion to exp(-z^2 / (2 variance))."""
-    import decimal  # here: the import of polygpu is to be light
+    import decimal  # here, so that importing polygpu stays fast
 
     with decimal.localcontext(decimal.Context(prec=90, Emin=-(10**9), Emax=10**9)):
         half = decimal.Decimal(variance.denominator) / decimal.Decimal(2 * variance.numerator)
@@ -193,7 +196,7 @@ def gaussian_thresholds(variance: Any) -> list[int]:
 
 
 def small_integers(sampler: Any, numbers: list[int]) -> list[int]:
-    """The coefficients of one polynomial from its numbers."""
+    """The coefficients of one polynomial from its numbers of the stream (plans/sampling.py)."""
     p = sampler.parameter
     if sampler.shape == "ternary":
         return [3 * w // 2**64 - 1 for w in numbers]
@@ -216,7 +219,7 @@ def small_integers(sampler: Any, numbers: list[int]) -> list[int]:
 
 
 class HostMemory:
-    """What the backends that compute on NumPy arrays share: nothing is moved, nothing recorded."""
+    """The methods that backends of NumPy arrays share: nothing is moved, nothing recorded."""
 
     xp: Any = np
 
@@ -295,7 +298,7 @@ class ReferenceBackend(HostMemory):
         write(basis, values, out)
 
     def permute(self, basis: Any, x: Array, permutation: Any, out: Array) -> None:
-        """Coefficients: X^n = -1 or 1. Values: a point's power is a point, and has an exponent."""
+        """Coefficients: by X^n = -1 or 1. Values: the power of a point is another point, by its exponent."""
         n, order, multiplier = permutation.n, permutation.order, permutation.multiplier
         index = []
         for j in range(n):
@@ -316,7 +319,7 @@ class ReferenceBackend(HostMemory):
         write(basis, values, out)
 
     def turn(self, basis: Any, order: int, x: Array, exponents: Array, out: Array) -> None:
-        """Coefficient i goes to i + e, and to the other sign where it passes n and X^n = -1."""
+        """Coefficient i goes to place i + e, and changes its sign where it passes n and X^n = -1."""
         sign = 1 if order == x.shape[-1] else -1
         values = [
             [turned(row, e, sign, q) for q, row in zip(basis.moduli, item, strict=True)]
@@ -325,7 +328,7 @@ class ReferenceBackend(HostMemory):
         write(basis, values, out)
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """No: every table is made anew."""
+        """No: there are no tables."""
         return False
 
     def scale_by_powers(self, basis: Any, x: Array, first: Array, step: Array, out: Array) -> None:
@@ -351,7 +354,7 @@ class ReferenceBackend(HostMemory):
         )
 
     def uniform(self, basis: Any, key: bytes, start: int, out: Array) -> None:
-        """A number of one word more than a residue has, mod q, of each limb's stream."""
+        """Numbers of each limb's stream, one word longer than a residue, mod q."""
         n, size = out.shape[-1], 8 * (basis.words + 1)
         count = prod(out.shape[:-2]) * n
         rows = []
@@ -526,7 +529,7 @@ class ReferenceBackend(HostMemory):
             self.intt(plan.inverse_transform, out, out, plan.inverse[0])
 
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
-        """The digits of y, from the least significant one up."""
+        """The digits of y (plans/lattice.py, Gadget), from the least significant one up."""
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
         base, n = 1 << bits, x.shape[-1]
         items = prod(x.shape[:-1])
@@ -539,7 +542,7 @@ class ReferenceBackend(HostMemory):
                 result[i] = np.array([d % q for d in digits], out.dtype)
 
     def prepare(self, gadget: Any, matrices: Array, out: Array) -> None:
-        """As they are, in the first words."""
+        """The matrices unchanged, in the first words of each row of `out`."""
         n = matrices.shape[-1]
         out.view(np.uint64).reshape(*out.shape[:-2], -1)[..., :n] = matrices[..., 0, :]
 
@@ -656,7 +659,7 @@ class ReferenceBackend(HostMemory):
                 result[k] = exact_sum([v * right[(k - i) % n] for i, v in enumerate(left)])
 
     def invert(self, basis: Any, x: Array, negacyclic: bool, out: Array) -> Array:
-        """By the extended Euclid, in lists of Python integers."""
+        """By the extended Euclidean algorithm, on lists of Python integers."""
         q, n, values, degrees = basis.moduli[0], out.shape[-1], [], []
         for item in to_ints(basis, x):
             found = inverse(item[0], q, -1 if negacyclic else 1)

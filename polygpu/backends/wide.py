@@ -1,8 +1,8 @@
 """One modulus above 2^64: computed in host memory, wherever its values lie.
 
-The core works on residues, permutes, reduces and multiplies polynomials; transforms, for which it has no
-operation, are done in Python integers. A value on a GPU is copied to the host and the result back,
-which waits for the stream.
+The core has pointwise operations, permutations, reductions and products of polynomials modulo a wide modulus.
+It has no transforms, which are done in Python integers here. A value on a GPU is copied to the host and the
+result back, which waits for the stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _on_host(method: Method) -> Method:
-    """A method that gets arrays in host memory, copies where they lie elsewhere; the last is the result."""
+    """A method whose arrays are in host memory, copied there if need be; the last one is the result."""
 
     @wraps(method)
     def call(self: WideArithmetic, *args: Any) -> Any:
@@ -150,7 +150,7 @@ def _inverse(plan: NttPlan, x: Array) -> Array:
     while nodes:
         halves = x.reshape(*batch, nodes, 2, n // (2 * nodes))
         u, v = halves[..., 0, :], halves[..., 1, :]
-        scale = w[0] if nodes == 1 else 1  # 1/points, of which the twiddle of node 1 has its share
+        scale = w[0] if nodes == 1 else 1  # 1/points; the twiddle of node 1 contains it already
         x = np.stack([(u + v) * scale, (u - v) * w[nodes : 2 * nodes, None]], axis=-2) % q
         nodes //= 2
     return x.reshape(*batch, n)

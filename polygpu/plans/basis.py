@@ -11,7 +11,7 @@ import numpy as np
 
 # What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
 Handles = dict[str, Any]
-# What is ready for calls that come again (ops/calls.py): from operands a result, or None for "not this way".
+# Prepared calls by operation and shapes (ops/calls.py): operands -> result, or None: take the ordinary way.
 Calls = dict[tuple[Any, ...], Callable[..., Any]]
 
 _WORD = (1 << 64) - 1
@@ -47,7 +47,10 @@ class Basis:
 
 @lru_cache(maxsize=256)
 def basis_of(moduli: tuple[int, ...], wider: bool = False) -> Basis:
-    """The limbs of the given moduli: uint32 where every q <= 2^32, unless among wider ones, else uint64."""
+    """The basis of the given moduli: uint32 where every q <= 2^32 and not `wider`, else uint64.
+
+    wider: the moduli are some of those of a ring that stores uint64.
+    """
     narrow = not wider and all(q <= 1 << 32 for q in moduli)
     words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
     return Basis(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))

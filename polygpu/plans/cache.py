@@ -1,4 +1,4 @@
-"""Plans, and the tables of primes, by their parameters."""
+"""The cache of plans and of the tables of primes, by their parameters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weakref import WeakValueDictionary
 _K = TypeVar("_K")
 _P = TypeVar("_P")
 
-# Plans live while a ring uses them; the most recent ones also between rings. Tables live while a plan does.
+# Plans live while a ring uses them; the most recent also without one. Tables live while a plan uses them.
 _plans: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 _recent: deque[Any] = deque(maxlen=8)
 _lock = threading.RLock()
 
 
 def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True) -> _P:
-    """The plan of this key, built once while it lives; recent: it lives a while without a ring."""
+    """The plan of this key, built once while it lives; recent: it may live on without a ring."""
     with _lock:
         plan: _P | None = _plans.get(key)
         if plan is None:
@@ -29,9 +29,9 @@ def cached(key: tuple[Any, ...], build: Callable[[], _P], *, recent: bool = True
 
 
 def keep(known: dict[_K, _P], key: _K, value: _P, most: int) -> _P:
-    """The value, found by its key from now on; the oldest of so many are forgotten.
+    """Store the value under its key and return it; beyond `most` entries the oldest are dropped.
 
-    Threads may keep values of one key at the same time: the first stays, and is returned.
+    Threads may store values under one key at the same time: the first stays, and is returned.
     """
     for old in list(known)[: max(0, len(known) - most + 1)]:
         known.pop(old, None)

@@ -13,7 +13,7 @@ import numpy as np
 from .basis import Basis
 
 Table = np.ndarray[Any, np.dtype[np.uint64]]
-_PREFIX_BITS = 66  # of the limbs that tell what an integer of 64 bits is, with its sign and one bit more
+_PREFIX_BITS = 66  # of a product of limbs that determines any int64: 64 bits, the sign, one bit more
 
 
 def words_of(modulus: int) -> int:
@@ -22,14 +22,14 @@ def words_of(modulus: int) -> int:
 
 
 def norm_words(modulus: int, n: int, p: float) -> int:
-    """Words of a norm of n centred integers: the largest, the sum (p = 1), the sum of squares (p = 2)."""
+    """Words of a norm of n centred integers: largest size, sum of sizes (p = 1) or of squares (p = 2)."""
     words = words_of(modulus)
     return words + 1 if p == 1 else 2 * words + 1 if p == 2 else words
 
 
 @dataclass(frozen=True, eq=False)
 class Composition:
-    """What an integer is made of: x = sum of (x_i inverse_i mod q_i) Q / q_i, modulo Q."""
+    """Constants of the Chinese remainder theorem: x = sum of (x_i inverse_i mod q_i) Q / q_i, modulo Q."""
 
     basis: Basis
 
@@ -44,9 +44,9 @@ class Composition:
         return _words([pow(self.modulus // q, -1, q) for q in self.basis.moduli])
 
     def tables(self, bits: int) -> tuple[Table, ...]:
-        """What a core reads that works in digits of so many bits: nothing of one wide modulus.
+        """The tables of the CPU core, which adds digits of so many bits; zeros for one wide modulus.
 
-        inverse, terms and the modulus in digits that hold bits(Q) + 3 bits, prefix_inverse and bounds.
+        They are inverse; terms and the modulus, in digits that hold bits(Q) + 3 bits; prefix_inverse; bounds.
         """
         if self.basis.words > 1:
             return (_words([0]),) * 5
@@ -55,7 +55,10 @@ class Composition:
         return self.inverse, self.terms(bits, count), modulus, self.prefix_inverse, self.bounds
 
     def terms(self, bits: int, digits: int) -> Table:
-        """(digits, limbs + 1), little-endian digits of so many bits: of Q / q_i, then of -Q, modulo all."""
+        """(digits, limbs + 1), little-endian digits of so many bits: of each Q / q_i, then of -Q.
+
+        -Q is taken modulo 2^(bits digits).
+        """
         values = [self.modulus // q for q in self.basis.moduli]
         values.append((1 << bits * digits) - self.modulus)
         return np.ascontiguousarray(np.stack([digits_of(v, bits, digits) for v in values], axis=-1))
@@ -82,7 +85,8 @@ class Composition:
     def bounds(self) -> Table:
         """(2, 2, m), not centred and centred, in mixed-radix digits of the prefix, whose product is P.
 
-        Numbers of [0, P) up to the first bound are int64; those from the second on are minus P.
+        A number of [0, P) up to the first bound is an int64. Of centred integers, one from the second bound
+        on is an int64 once P is subtracted. All others do not fit.
         """
         whole = prod(self.prefix)
         half, most = (whole + 1) // 2, (1 << 63) - 1

@@ -13,9 +13,9 @@ _PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 def unit_roots(k: NDArray[np.int64], order: int) -> NDArray[np.complex128]:
-    """exp(2 pi i k / order) for a power of two `order` of at least 8, within 1.01 * 2^-53 of their size.
+    """exp(2 pi i k / order) for a power of two `order` of at least 8, with relative error below 1.01 * 2^-53.
 
-    Extended precision leaves 11 bits and more for the errors of its cosines and sines, of angles up to pi/4.
+    Angles are at most pi/4. Extended precision has at least 11 bits more, for errors of its cosine and sine.
     """
     octant, rest = np.divmod(k % order, order // 8)
     angle = 2 * _PI / order * np.where(octant % 2, order // 8 - rest, rest)

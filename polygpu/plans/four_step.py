@@ -1,4 +1,4 @@
-"""A transform in steps that touch a part of the coefficients each: columns, twiddles, rows.
+"""A transform in steps of which each touches a part of the coefficients: columns, twiddles, rows.
 
 For values that lie in several memories. Coefficient c width + j is entry (c, j) of a matrix of `height` rows;
 evaluated entry i width + k is entry (i, k) of the result. Source: Bailey 1990, "FFTs in external or
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KEPT = 512  # trees, and twiddles of single columns, that a plan keeps
-_LAUNCH_LEVELS = 10  # at most, of columns
+_LAUNCH_LEVELS = 10  # levels of columns that one launch does, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,9 @@ class FourStepPlan:
         return basis_of((self.basis.moduli[i],), self.basis.dtype == np.uint64)
 
     def columns(self, i: int, count: int, is_open: bool = False) -> NttPlan:
-        """Transforms modulo limb i of so many neighbouring columns: a tree with leaves of as many.
+        """Transforms modulo limb i of `count` neighbouring columns: a tree whose leaves have `count` entries.
 
-        is_open: the first levels of the whole tree, to be followed by rows_below.
+        is_open: these are the first levels of the whole tree, to be followed by rows_below.
         """
         divisor = self.degree if is_open else self.height
         return self._part(i, self.width, self.height, count, self.kind, divisor, is_open=is_open)
@@ -65,20 +65,20 @@ class FourStepPlan:
         return self._part(i, 1, n, 1, self.kind, n, node, done)
 
     def columns_above(self, i: int, count: int) -> NttPlan:
-        """Open columns without their last levels, which columns_below takes."""
+        """Open columns without their last levels, which columns_below does."""
         points = 1 << self.levels_above
         leaf_size = self.height // points * count
         return self._part(i, self.degree // points, points, leaf_size, self.kind, self.degree, is_open=True)
 
     def columns_below(self, i: int, first: int, rows: int, count: int) -> NttPlan:
-        """The last levels of open columns modulo limb i, of some of their rows, as those of rows_below."""
+        """The last levels of open columns modulo limb i, for `rows` rows from `first` on; see rows_below."""
         node = (self.height + first) // rows
         done = self.levels_above - (node.bit_length() - 1)
         return self._part(i, self.width, rows, count, self.kind, rows, node, done, True)
 
     @property
     def levels_above(self) -> int:
-        """Levels of columns_above: all but those that a last launch takes."""
+        """Levels of columns_above: all but those of the last launch over columns."""
         levels = self.height.bit_length() - 1
         return levels - levels // max(1, -(-levels // _LAUNCH_LEVELS))
 
@@ -104,9 +104,10 @@ class FourStepPlan:
         return keep(self.handles, key, plan, _KEPT)  # type: ignore[no-any-return]
 
     def row_twiddles(self, i: int, power: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Twiddles modulo limb i at column `power`, as products: of row a m + b high[a] low[b], m = len(low).
+        """Twiddles modulo limb i at column `power`: row a m + b has high[a] low[b], m = len(low).
 
-        Bit by bit: row r has s_r = psi^(2 br(r) + 1) or omega^br(r), to this power.
+        The twiddle of row r is s_r to this power, s_r = psi^(2 br(r) + 1) or omega^br(r): a factor for each
+        bit of r.
         """
         key: Any = i, power
         if (known := self.handles.get(key)) is not None:

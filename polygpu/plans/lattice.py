@@ -16,13 +16,13 @@ from .rns import Conversion, Residues, runs_of
 class DigitProduct:
     """out_c = sum over the digits of digit_j key[j, c] modulo each limb of a transform, evaluated.
 
-    To the sums may be added the multiple by `factors` of another value, (*batch, 2, own_total, n), evaluated:
-    where a limb's factor is not 0, of its own row.
+    A multiple of another value, (*batch, 2, own_total, n), evaluated, may be added to the sums: where a
+    limb's entry of `factors` is not 0, that factor times the limb's own row.
 
     Digits follow from a value's coefficients by `conversions`, one for each digit, into rows (*batch, digits
-    * limbs, n). Modulo a limb of its own group a digit is the value itself: that row is read from the
-    evaluated value, (*batch, own_total, n). Without conversions digits are evaluated, all rows, and then
-    perhaps permuted. Modulo the limbs of `inverse`, neighbours, the sums are left in coefficients.
+    * limbs, n). Modulo a limb of its own group a digit is the value itself: that "own" row is read from the
+    evaluated value, (*batch, own_total, n). Without conversions all rows of digits are given evaluated, and
+    may be permuted. Modulo the limbs of `inverse`, which are neighbours, the sums are left in coefficients.
     """
 
     transform: NttPlan  # of the limbs of digits and result, complete
@@ -31,27 +31,27 @@ class DigitProduct:
     key_total: int
     conversions: tuple[Conversion, ...] = ()
     own: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limb: the digit, its row of the value
-    own_total: int = 0
-    factors: tuple[int, ...] = ()  # of each limb, of what is added to the sums; 0 where nothing is
+    own_total: int = 0  # rows of the value
+    factors: tuple[int, ...] = ()  # of each limb, of the value added to the sums; 0 where nothing is added
     permutation: Permutation | None = None
     inverse: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
     @cached_property
     def made_rows(self) -> list[int]:
-        """The rows of digits and limbs that are not own ones."""
+        """The rows of digits and limbs that are not own rows: conversions make them."""
         limbs = len(self.key_rows)
         own = {j * limbs + limb for limb, (j, _) in self.own.items()}
         return [i for i in range(self.digits * limbs) if i not in own]
 
     @cached_property
     def inverse_transform(self) -> NttPlan:
-        """Of the limbs whose sums are left in coefficients."""
+        """The transform of the limbs whose sums are left in coefficients."""
         return part_of(self.transform, self.inverse)
 
     @cached_property
     def runs(self) -> list[tuple[int, NttPlan]]:
-        """Neighbours among these rows: the first, their transform."""
+        """Runs of neighbours among made_rows: the first row, and the transform of the run."""
         limbs = len(self.key_rows)
         return [
             (first, part_of(self.transform, tuple(i % limbs for i in range(first, first + count))))
@@ -60,7 +60,7 @@ class DigitProduct:
 
     @cached_property
     def adding(self) -> Conversion:
-        """What adds the multiples to the sums."""
+        """The conversion that adds the multiple of another value to the sums."""
         limbs, moduli = tuple(i for i, f in enumerate(self.factors) if f), self.transform.basis.moduli
         chosen, factors = tuple(moduli[i] for i in limbs), tuple(self.factors[i] for i in limbs)
         target = Residues(chosen, limbs, len(moduli))
@@ -70,7 +70,7 @@ class DigitProduct:
 
     @cached_property
     def own_copy(self) -> Conversion:
-        """The rows of the evaluated value, to their places among digits and limbs."""
+        """The conversion that copies rows of the evaluated value to their places among digits and limbs."""
         limbs, moduli = len(self.key_rows), self.transform.basis.moduli
         places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
         own = tuple(moduli[limb] for _, limb, _ in places)
@@ -84,30 +84,30 @@ class DigitProduct:
 class Gadget:
     """Digits to a base B = 2^bits, `levels` of them, modulo the one modulus q of a basis, B^levels <= q.
 
-    Of x in [0, q) they are those of y = floor((2 x B^levels + q) / (2 q)) mod B^levels, in [-B/2, B/2), the
-    most significant first.
+    The digits of x in [0, q) are those of y = floor((2 x B^levels + q) / (2 q)) mod B^levels, in [-B/2, B/2),
+    the most significant first.
     """
 
     basis: Basis
-    transform: NttPlan | None  # complete; of products
+    transform: NttPlan | None  # for products; complete
     bits: int
     levels: int
-    product: FftSumPlan | None = None  # of products where there is no transform
+    product: FftSumPlan | None = None  # for products where there is no transform
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def by_polynomials(self) -> bool:
-        """Whether products are those of polynomials, since no transform is there that is proven exact."""
+        """Whether products are products of polynomials, since neither a transform nor an exact FFT serves."""
         return self.transform is None and self.product is None
 
     @property
     def order(self) -> int:
-        """Of X, in products."""
+        """The order of X in the ring: 2n or n."""
         plan = self.transform or self.product
         assert plan is not None
         return 2 * plan.degree if plan.kind == "negacyclic" else plan.degree
 
     @property
     def offset(self) -> int:
-        """Of y more this, digits to the base B are the wanted ones more B/2."""
+        """Added to y: the digits in [0, B) of the sum are the wanted digits plus B/2."""
         return sum(1 << (self.bits * (i + 1) - 1) for i in range(self.levels))

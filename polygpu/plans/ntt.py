@@ -1,4 +1,4 @@
-"""Transforms modulo primes: which there are, and their tables."""
+"""Transforms modulo primes: whether one exists, and its tables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .cache import cached
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A block of this many bytes is transformed while it stays in a core's first cache.
+# A block of this many bytes is transformed while it stays in a core's L1 cache.
 CACHE_BLOCK_BYTES = 1 << 15
 
-_LONG_WIDE = 1 << 13  # points of a table of Python ints from which on it is long work: some 10 ms
+_LONG_WIDE = 1 << 13  # points from which on a table of Python ints takes some 10 ms, and shows its progress
 MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
 
 
@@ -48,12 +48,12 @@ class TransformSize(NamedTuple):
 class PrimeTables:
     """The tables of one prime: made once, and shared by the transforms of all rings that have the prime.
 
-    The twiddle of node 1 splits X^N ± 1 in two, those of nodes 2i and 2i + 1 the halves of node i
-    (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their Shoup quotients;
-    the inverse one carries 1/divisor. For a modulus above 2^64 there is one row of Python ints.
+    The twiddle of node 1 splits X^N ± 1 in two; the twiddles of nodes 2i and 2i + 1 split the halves of node
+    i (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their Shoup quotients.
+    The table of the inverse contains 1/divisor. For a modulus above 2^64 there is one row of Python ints.
 
-    The tree may be the part below a node of a larger one, or the upper part of one, whose number of points is
-    the divisor. Tables of a part are made on devices alone.
+    The tree may be the part below a node of a larger tree, or the upper part of a larger tree, whose number
+    of points is the divisor. Tables of a part are made on GPUs alone.
     """
 
     modulus: int
@@ -67,17 +67,17 @@ class PrimeTables:
 
     @property
     def leaves(self) -> int:
-        """Of the whole tree, of which these are a part below a node."""
+        """Leaves of the whole tree, of which this tree is a part below a node."""
         return self.points << (self.node.bit_length() - 1)
 
     @property
     def forward(self) -> NDArray[Any]:
-        """Of the forward transform, (2, points), in host memory; made when first asked for."""
+        """The table of the forward transform, (2, points), in host memory; made when first asked for."""
         return self._both[0]
 
     @property
     def inverse(self) -> NDArray[Any]:
-        """Of the inverse transform."""
+        """The table of the inverse transform, likewise."""
         return self._both[1]
 
     @cached_property
@@ -100,8 +100,8 @@ class PrimeTables:
 class NttPlan:
     """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients.
 
-    A part of a complete one takes the first levels of a tree, or those below some of its nodes. Between the
-    two values are in the word's lazy form, or canonical.
+    A plan may be a part of a complete transform: the first levels of a tree, or the levels below some of its
+    nodes. Between two parts values are in the word's lazy form, or canonical.
     """
 
     basis: Basis
@@ -109,13 +109,13 @@ class NttPlan:
     kind: Kind
     leaf_size: int
     tables: tuple[PrimeTables, ...]  # of each limb
-    done: int = 0  # levels of the tables' tree that lie behind the values
-    is_open: bool = False  # whether levels follow below the leaves
+    done: int = 0  # levels of the tables' tree that were done before this part
+    is_open: bool = False  # whether another part follows below the leaves
     handles: Handles = field(default_factory=dict, repr=False)
 
     @property
     def below(self) -> bool:
-        """Whether levels lie above this part."""
+        """Whether this is a part with levels of the tree above it."""
         return self.done > 0 or self.tables[0].node > 1
 
     @property
@@ -168,7 +168,7 @@ def prime_tables(
     divisor: int | None = None,
     node: int = 1,
 ) -> PrimeTables:
-    """The tables of a prime, from whichever ring has them."""
+    """The tables of a prime, shared by all rings that have it."""
     of = q, root, points, kind, dtype, points if divisor is None else divisor, node
     return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
 

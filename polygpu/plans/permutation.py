@@ -42,9 +42,9 @@ def slot_order(n: int) -> NDArray[np.int64]:
 class Permutation:
     """An order of the n entries of a row: entry j of the result is entry k of the row.
 
-    k = (j * multiplier + offset) mod order, where k >= n stands for the negative of entry k - n. Of the
-    evaluation domain of a full transform, whose order is bit-reversed: k = br(p), where x_p is x_br(j)
-    to the power of the multiplier, another point of the same tree.
+    In coefficients k = (j * multiplier + offset) mod order, where k >= n stands for the negative of entry
+    k - n. In the evaluation domain of a complete transform, whose order is bit-reversed, k = br(p), where
+    point x_p is x_br(j) to the power of the multiplier.
     """
 
     n: int
@@ -55,7 +55,7 @@ class Permutation:
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """k by j."""
+        """The array of k, by j."""
         return _index(self)
 
 

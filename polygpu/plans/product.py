@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 AUXILIARY_BITS = 50
 
 MAX_DIGITS = 8  # of an operand of a product by FFT
-# The twiddles of an FFT are rounded from a format with more digits (plans/fft.py).
+# The twiddles of an FFT are rounded from a format with more bits (plans/fft.py).
 LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
-LEAST_LENGTH = 32  # of its transforms, so that kernels find whole vectors and tiles
-_LONG = 1 << 16  # complex roots of unity from which on making them is long work: some 10 ms
-_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; products in a sum
+LEAST_LENGTH = 32  # real numbers of an FFT at least, so that kernels find whole vectors and tiles
+_LONG = 1 << 16  # complex roots of unity from which on they take some 10 ms, and show their progress
+_MOST_BITS, _MOST_TERMS = 30, 1 << 20  # of a digit in a kernel; of products in a sum
 
 
 @dataclass(frozen=True, eq=False)
 class AuxiliaryPlan:
-    """An exact product modulo anything: over the integers by enough primes, then reduced."""
+    """An exact product for any moduli: over the integers, by enough auxiliary primes, then reduced."""
 
     basis: Basis
     degree: int
@@ -48,12 +48,12 @@ class AuxiliaryPlan:
 
 @dataclass(frozen=True, eq=False)
 class FftPlan:
-    """Exact products modulo words, over the integers by transforms in doubles, then reduced.
+    """Exact products for moduli up to 2^64: over the integers, by transforms in doubles, then reduced.
 
-    Centred residues are split in balanced digits. A row of digits becomes length / 2 complex numbers,
+    Centred residues are split into balanced digits. A row of digits becomes length / 2 complex numbers,
     x_j + i x_(j + length/2), and is multiplied modulo X^(length/2) - i. Products of digits i and j are summed
-    by their weight, 2^(width (i + j)), and rounded: exactly, since no coefficient of a sum is wrong by more
-    than error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
+    by their weight, 2^(width (i + j)), and rounded. Rounding gives the exact sum, since the error of a
+    coefficient is at most error_bound, which is below 1/2 (docs/math.md, "Products by FFT").
     """
 
     basis: Basis
@@ -71,7 +71,7 @@ class FftPlan:
 
     @property
     def bytes(self) -> int:
-        """Of the table, and of what a core holds for a product."""
+        """Bytes of the table, and of a core's scratch memory for a product."""
         return (16 * self.digits + 16) * self.length
 
     @property
@@ -85,7 +85,8 @@ class FftPlan:
         with Work(1, "roots of unity of {} points", self.points, when=self.points >= _LONG):
             turns = np.array([0, 1], np.int64)  # of node 1: w = exp(i pi / 4), an eighth of a turn
             while len(turns) < max(self.points, 2):
-                # The constants of a node's children are its twiddle and minus that: their twiddles the roots.
+                # The constants of a node's children are its twiddle and minus that; their square roots are
+                # the children's twiddles.
                 below = turns[len(turns) // 2 :]
                 children = np.stack([below, below + 4 * len(turns) // 2], axis=-1).ravel()
                 turns = np.concatenate([2 * turns, children])
@@ -95,31 +96,31 @@ class FftPlan:
 
 
 class FftProductPlan(FftPlan):
-    """A product of two polynomials, both of so many digits."""
+    """A product of two polynomials, both of `digits` digits."""
 
     @property
     def sums(self) -> int:
-        """Sums of products of digits that count modulo q."""
+        """The number of sums of products of digits that do not vanish modulo q."""
         return self.split(self.digits)[1]
 
     def split(self, digits: int) -> tuple[int, int]:
-        """Width and sums of so many digits."""
+        """Width and number of sums for so many digits."""
         moduli = self.basis.moduli
         width, sums, bits = digit_width(moduli, digits), 2 * digits - 1, residue_bits(moduli)
         if moduli == (1 << bits,):
-            sums = min(sums, -(-bits // width))  # the others vanish
+            sums = min(sums, -(-bits // width))  # the others are multiples of q = 2^bits
         return width, sums
 
     def work(self, digits: int) -> int:
-        """Real numbers that a product with so many digits transforms."""
+        """Real numbers that are transformed for a product with so many digits."""
         return (2 * digits + self.split(digits)[1]) * self.length
 
 
 @dataclass(frozen=True, eq=False)
 class FftSumPlan(FftPlan):
-    """Sums of `terms` products of small polynomials with others, which alone have several digits.
+    """Sums of `terms` products of a small polynomial with any other; only the others are split into digits.
 
-    No coefficient of a small one exceeds 2^(bits - 1) in size.
+    No coefficient of a small polynomial exceeds 2^(bits - 1) in size.
     """
 
     terms: int
@@ -184,13 +185,13 @@ def plan_auxiliary(n: int, moduli: tuple[int, ...], kind: Kind) -> AuxiliaryPlan
 
 
 def fft_error_bound(n: int, points: int, digits: int, width: int) -> Fraction:
-    """What no coefficient of a sum of products of digits exceeds in error (docs/math.md, equation 6)."""
+    """A bound on the error of each coefficient of a sum of products of digits (docs/math.md, equation 6)."""
     return sum_error_bound(n, points, digits, width, width)
 
 
 def sum_error_bound(n: int, points: int, terms: int, left: int, right: int) -> Fraction:
-    """The same of so many products of digits of `left` and of `right` bits (equation 6a)."""
-    from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
+    """The same bound for `terms` products of digits of `left` and of `right` bits (equation 6a)."""
+    from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
     u = Fraction(1, 1 << 53)
     stage = 1 + Fraction(17, 4) * u
@@ -254,7 +255,8 @@ def plan_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> FftProductPlan:
 def plan_fft_sums(n: int, q: int, kind: Kind, terms: int, bits: int) -> FftSumPlan | None:
     """The plan of exact sums of products with polynomials of so many bits; None where none is proven exact.
 
-    It has the fewest digits, of the other factors, for which it is (docs/math.md, "Products by FFT").
+    It splits the other factors into the fewest digits for which it is proven (docs/math.md, "Products by
+    FFT").
     """
     length = fft_length(n, kind)
     found = _digits_of_sums(n, length, q, terms, bits)
@@ -271,7 +273,7 @@ def plan_fft_sums(n: int, q: int, kind: Kind, terms: int, bits: int) -> FftSumPl
 
 @lru_cache(maxsize=64)
 def _digits_of_sums(n: int, length: int, q: int, terms: int, bits: int) -> tuple[int, float] | None:
-    """How many, and the bound on the error."""
+    """The number of digits, and the error bound; None where no number is proven exact."""
     if not 1 <= terms <= _MOST_TERMS or bits > _MOST_BITS:
         return None
     total = residue_bits((q,))

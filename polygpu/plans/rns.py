@@ -1,4 +1,4 @@
-"""Conversions between bases of moduli: the numbers that say how residues follow from other residues."""
+"""Conversions between bases of moduli: the constants by which residues follow from other residues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Estimate = Literal["nearest", "floor", "counted", "none"]
 
 
 def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of neighbours among rising places: (first, how many)."""
+    """Runs of neighbours among ascending places: (first, how many)."""
     runs = []
     for _, run in groupby(enumerate(places), key=lambda pair: pair[1] - pair[0]):
         members = [place for _, place in run]
@@ -29,8 +29,8 @@ def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
 class Residues(NamedTuple):
     """Rows of residues in an array (*batch, total, n)."""
 
-    moduli: tuple[int, ...]  # of each of them
-    at: tuple[int, ...]  # where each lies on the limb axis
+    moduli: tuple[int, ...]  # of each row
+    at: tuple[int, ...]  # where each row lies on the limb axis
     total: int  # length of the limb axis
 
 
@@ -38,7 +38,7 @@ class Residues(NamedTuple):
 class Conversion:
     """Rows `target` of residues that follow from rows `source`, coefficient by coefficient.
 
-    Of the moduli q_i of the source let Q be the product and x the number in [0, Q) that the residues hold.
+    Let Q be the product of the k moduli q_i of the source, and x the number in [0, Q) that the residues hold.
     The value v is, by `rounding` and `exact`:
 
         nearest, exact   x, centred: in [-Q/2, Q/2)
@@ -58,10 +58,10 @@ class Conversion:
     rounding: Literal["nearest", "floor"] = "nearest"
     exact: bool = True
     factor: int = 1
-    divisors: tuple[int, ...] = ()  # numbers of the source's rows whose moduli are factors of D
+    divisors: tuple[int, ...] = ()  # indices of the source's rows whose moduli are the factors of D
     accumulate: bool = False
     transform: NttPlan | None = None  # of each row of the target
-    own: Residues | None = None  # one row for each of the target
+    own: Residues | None = None  # one row for each row of the target
     own_factors: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict, repr=False)
 
@@ -96,12 +96,16 @@ class Conversion:
     # ---- the same as a small product of matrices ----
     #
     # y_i = x_i (Q/q_i)^-1 mod q_i, and v = sum of y_i Q/q_i, less c Q. Times t / D, with E = Q/D, that is the
-    # sum of y_i t E/q_i, less c t E. Of the rows of D, y_i t E/q_i = y_i floor(t E/q_i) + y_i r_i/q_i with
-    # r_i = t E mod q_i. The last terms have whole parts; the fraction is the integer nearest to what remains.
+    # sum of y_i t E/q_i, less c t E. In the rows of D, y_i t E/q_i = y_i floor(t E/q_i) + y_i r_i/q_i with
+    # r_i = t E mod q_i. The whole parts of the last terms are added; `fraction` says how the sum of their
+    # remainders is rounded to the nearest integer.
 
     @cached_property
     def estimate(self) -> Estimate:
-        """How c is found: from the sum of y_i / q_i, as the number of y_i >= q_i / 2, or it is 0."""
+        """How c is found: "nearest" and "floor" round the sum of y_i / q_i, "counted" counts y_i >= q_i / 2.
+
+        "none": c is 0.
+        """
         if not self.source.moduli:
             return "none"
         if self.rounding == "floor":
@@ -110,7 +114,7 @@ class Conversion:
 
     @property
     def fraction(self) -> Estimate:
-        """How the nearest integer to what remains of the rows of D is found."""
+        """How the sum of the remainders of the rows of D is rounded; "none" without D."""
         return "none" if not self.scales else "nearest" if len(self.divisors) > 1 else "counted"
 
     @cached_property
@@ -128,13 +132,13 @@ class Conversion:
     def table(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """The factors of the terms in each row of the target, (target, terms).
 
-        The terms are y_i of each row of the source; c, unless it is 0; where the value is scaled, the sum of
-        the low 16 bits of the whole parts and of the fraction, and the sum of the other bits, in units of
-        2^16; the target's row; the own row.
+        The terms are y_i of each row of the source; c, unless it is always 0; where the value is scaled, the
+        sum of the low 16 bits of the whole parts and of the fraction, and the sum of the other bits, in units
+        of 2^16; the target's row, where it accumulates; the own row, if there is one.
         """
         times = (
             self.factor * (self.modulus // self.divisor) if self.scales else self.modulus
-        )  # of 1 in the value
+        )  # the factor of c; divided by q_i, that of y_i
         rows = []
         for j, (s, multiplier) in enumerate(zip(self.target.moduli, self.multipliers, strict=True)):
             row = [multiplier * (times // q) for q in self.source.moduli]
@@ -150,13 +154,13 @@ class Conversion:
 
     @cached_property
     def numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """By which a quotient that doubles cannot decide is decided: see _numbers."""
+        """Constants that decide c exactly where doubles cannot: see _numbers."""
         wanted = self.estimate in ("nearest", "floor")
         return _numbers(self.source.moduli if wanted else ())
 
     @cached_property
     def fraction_numbers(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """The same of the fraction, for the rows of D."""
+        """The same constants for the fraction, of the rows of D."""
         wanted = self.fraction == "nearest"
         return _numbers(tuple(self.source.moduli[i] for i in self.divisors) if wanted else ())
 

@@ -1,7 +1,7 @@
-"""Distributions of small integers: the bytes of stream that a coefficient takes, and what they become.
+"""Distributions of small integers: how many bytes of stream a coefficient takes, and which integer they give.
 
-Everything is made with integers, so it is the same on every machine. docs/math.md, "Small random elements",
-has the distances from the ideal distributions and their proofs.
+All tables are computed with integers, so they are the same on every machine. docs/math.md, "Small random
+elements", has the distances from the ideal distributions and their proofs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Shape = Literal["ternary", "sparse", "binomial", "gaussian", "tuniform"]
 
 SIGMA_MIN, SIGMA_MAX = 0.5, 1 << 20
 ETA_MAX, B_MAX = 32, 62
-_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma that takes so many words of stream
-_TOP = 1 << 63  # a word of stream gives a sign and a number below it
-_PRECISION = 256  # bits behind the point while a table is made
+_ONE_DRAW, _TWO_DRAWS = 16, 1024  # the largest sigma that takes one word of stream, or two
+_TOP = 1 << 63  # a word of stream gives a sign and a number below this
+_PRECISION = 256  # bits after the binary point while a table is computed
 _NEGLIGIBLE = 1 << (_PRECISION - 128)
 
 
@@ -54,9 +54,9 @@ class Sampler:
     def distance(self) -> Fraction:
         """A bound on the statistical distance of one coefficient from the ideal distribution.
 
-        Of a sparse polynomial the bound is for the polynomial, n times this.
+        For a sparse polynomial the bound is for the whole polynomial: n times this.
         """
-        from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
+        from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
 
         if self.shape == "ternary":
             return Fraction(1, 1 << 64)
@@ -84,7 +84,7 @@ def binomial(eta: int) -> Sampler:
 
 @lru_cache(maxsize=64)
 def tuniform(b: int) -> Sampler:
-    """Uniform on [-2^b, 2^b] but for the ends, which have half the probability."""
+    """Uniform on [-2^b, 2^b], except that both ends have half the probability."""
     return Sampler("tuniform", _bytes_of(b + 2), b, 1 << b)
 
 
@@ -94,7 +94,7 @@ def gaussian(sigma: Fraction) -> Sampler:
     variance, weights = sigma * sigma, [1]
     draws = 1 if sigma <= _ONE_DRAW else 2 if sigma <= _TWO_DRAWS else 4
     while len(weights) < draws:
-        # The largest k for which sigma / (k^2 + 1) >= 8/5: what smooths the sum of two terms.
+        # The largest k with sigma / (k^2 + 1) >= 8/5, so that the sum of two terms is close to a Gaussian.
         k = isqrt(isqrt(int(variance * 25 / 64)) - 1)
         variance /= k * k + 1
         weights = [w * factor for w in weights for factor in (1, k)]

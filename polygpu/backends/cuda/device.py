@@ -1,4 +1,4 @@
-"""The GPU through CuPy: finding it, arrays in and out, memory that outlives a call, recorded graphs.
+"""The GPU through CuPy: detection, copies of arrays, memory that outlives a call, recorded graphs.
 
 The one file that imports CuPy.
 """
@@ -31,8 +31,8 @@ from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
-_PER_THREAD = 2  # the address of a stream that is another one in each thread (cudaStreamPerThread)
-_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: memory is short; what a recording forbids
+_PER_THREAD = 2  # the handle that names a different stream in each thread (cudaStreamPerThread)
+_NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: out of memory; calls that a recording forbids
 _LONGEST_STEP = 1 << 31  # bytes from row to row of a copy
 _PEER_ALREADY = 704  # of cudaError: the other card's memory was reachable before
 _SMALL_BYTES = 1 << 12  # host arrays up to this size are kept on the device by value, larger ones by identity
@@ -106,7 +106,10 @@ def describe() -> str:
 
 
 class Kept(list[Any]):
-    """What the calls under a recording read, for the graph to keep, and what they launch; on one device."""
+    """The arrays that calls read while a graph is recorded, for the graph to keep, and their launches.
+
+    All are on one device.
+    """
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ recording: ContextVar[Kept | None] = ContextVar("polygpu_recording", default=Non
 
 
 def _check_not_captured(stream: Any, name: str) -> None:
-    """Raise where a graph is recorded: what is made now would be made by its replays alone."""
+    """Raise where a graph is recorded: work queued now would run in its replays alone, not now."""
     if stream.is_capturing():
         raise DeviceError(
             f"{name}: no table is made and nothing copied from the host while work is recorded; f did in its "
@@ -135,15 +138,15 @@ def _check_not_captured(stream: Any, name: str) -> None:
 
 
 class _Recordings:
-    """How many graphs are being recorded: meanwhile no device may be waited for, and values are kept.
+    """The number of graphs being recorded: meanwhile no device may be waited for, and values are kept.
 
-    Python's automatic cycle collection rests too. It would free the pools of earlier graphs, which the
-    driver refuses to a thread that records.
+    Python's automatic cycle collection is off too. It would free the pools of earlier graphs, which the
+    driver does not allow in a thread that records.
     """
 
     def __init__(self) -> None:
         self._lock, self._count = RLock(), 0
-        self._collected = False  # whether the cycle collector is to work again
+        self._collected = False  # whether the cycle collector is to be turned on again
         self._kept: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
@@ -164,7 +167,7 @@ class _Recordings:
                 self._kept.clear()
 
     def let_go(self, value: Any, device: Any) -> None:
-        """Keep a value until all that reads it on a device is done."""
+        """Keep a value until all work on the device that reads it is done."""
         with self._lock:
             if self._count:
                 self._kept.append((value, device))
@@ -178,12 +181,12 @@ _recordings = _Recordings()
 class Shared:
     """Arrays made once, on one stream, and read on any.
 
-    Streams wait for their making, and for that of their parts: what the arrays point to, and what fills
-    them. Before their memory, which goes back to the first stream's pool, serves anything else, that stream
-    waits for the others.
+    A stream that reads them first waits until they and their parts are made: arrays that they point to, and
+    work that fills them. Their memory goes back to the first stream's pool; before it is used again, that
+    stream waits for all other readers.
 
-    `launches` are those that `fill` makes, once, before the first use on any stream: their kernels can be
-    compiled until then. Then they and the value are let go.
+    `fill` makes `launches` once, before the first use on any stream; until then their kernels can be
+    compiled. Afterwards the launches and the value are dropped.
     """
 
     def __init__(
@@ -199,13 +202,14 @@ class Shared:
         self._fill, self._launches = fill, launches
         self._made, self._maker = stream.record(), stream.ptr
         self.ready = False  # whether all is made: then no stream has to wait
-        # Others than the first that read it. A stream that is gone leaves nothing to wait for but the device.
+        # Streams other than the first that read the value. A stream that is gone cannot be waited for: then
+        # the device is.
         self._readers: dict[int, ReferenceType[Any]] = {}
         self._all_known = True
         self._one_at_a_time = Lock()
 
     def pending(self) -> list[Any]:
-        """The launches that the first use makes, those of the parts too."""
+        """The launches that the first use will make, with those of the parts."""
         return [*self._launches, *(launch for part in self._parts for launch in part.pending())]
 
     def on(self, stream: Any) -> Any:
@@ -221,7 +225,7 @@ class Shared:
                     with self._device:
                         self._fill()
                         self._made, self._maker = stream.record(), stream.ptr
-                        if stream.ptr != self._home.ptr:  # whose pool gets what filling needed
+                        if stream.ptr != self._home.ptr:  # the memory that filling read goes to home's pool
                             self._home.wait_event(self._made)
                     self.value, self._fill, self._launches = None, None, ()
                 self.settle()
@@ -233,16 +237,16 @@ class Shared:
         return self.value
 
     def follows(self, stream: Any) -> bool:
-        """Whether all work on a stream comes after the making."""
+        """Whether work queued on a stream runs after the value is made, without a wait."""
         own = stream.ptr == self._maker == self._home.ptr != _PER_THREAD and self._fill is None
         return self.ready or (own and all(part.follows(stream) for part in self._parts))
 
     def settle(self) -> None:
-        """Look whether all is made; not while a graph is recorded."""
+        """Set `ready` once all is made; not to be called while a graph is recorded."""
         self.ready = self._fill is None and self._made.done and all(part.ready for part in self._parts)
 
     def _note(self, stream: Any) -> None:
-        if stream.ptr == _PER_THREAD:  # another one in each thread
+        if stream.ptr == _PER_THREAD:  # a different stream in each thread
             self._all_known = False
         elif (reader := self._readers.get(stream.ptr)) is None or reader() is not stream:
             living = {at: reader for at, reader in self._readers.items() if reader() is not None}
@@ -277,7 +281,7 @@ class _Identity:
 
 
 class _Scope:
-    """Enters a device; names it in errors of CUDA's."""
+    """Enters a device, and names it in CUDA's errors."""
 
     def __init__(self, name: str, cupy: Any, device: Any) -> None:
         self._name, self._device, self._error = name, device, cupy.cuda.memory.OutOfMemoryError
@@ -306,10 +310,11 @@ class _Scope:
 
 
 def _as_rows(x: Array, target: Array) -> tuple[int, int, int, int, int]:
-    """How copies of x to target are made, of one shape: for each index of so many axes one copy of rows.
+    """How to copy x to target, of the same shape: (axes, rows, width, target's step, x's step).
 
-    Then the number of rows, the bytes of one, and those from row to row of target and of x. A row is what is
-    dense in both; rows at equal steps go together where a copy engine takes the step.
+    There is one copy for each index of the first `axes` axes. It has `rows` rows of `width` bytes, which lie
+    the given bytes apart. A row is dense in both arrays; rows at equal steps go in one copy where a copy
+    engine takes the step.
     """
     ends, axes, width = (target, x), x.ndim, x.dtype.itemsize
     while axes and (x.shape[axes - 1] == 1 or all(a.strides[axes - 1] == width for a in ends)):
@@ -344,7 +349,7 @@ class Device:
 
     @property
     def card(self) -> Card:
-        """What the choice of launches depends on; calls that were prepared for another are not found."""
+        """The card, on which the choice of launches depends; calls prepared for another one are not found."""
         return self._card
 
     @card.setter
@@ -354,7 +359,7 @@ class Device:
 
     @cached_property
     def driver(self) -> dict[str, int]:
-        """The addresses of libcuda's functions that launch, by name; DeviceError as for libcuda."""
+        """The addresses of libcuda's functions for launches, by name; DeviceError as for libcuda."""
         return {
             name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0 for name in _DRIVER
         }
@@ -389,7 +394,7 @@ class Device:
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
         """See Backend."""
-        with self._scope:  # the first stream of a card has the number of every other card's
+        with self._scope:  # each card's default stream has the same handle: enter this card
             stream = self._stream()
             for mark in marks:
                 stream.wait_event(mark)
@@ -423,7 +428,7 @@ class Device:
             return lane.record()
 
     def _lane_to(self, index: int) -> Any:
-        """The stream of copies to a card, on this one, which may then read and write the other's memory."""
+        """This card's stream of copies to another card; this card may then access the other's memory."""
         lane = self._lanes.get(index)
         if lane is None:
             runtime = self.xp.cuda.runtime
@@ -449,7 +454,7 @@ class Device:
             raise self._scope.out_of_memory(error) from error
 
     def _allocate(self, size: int) -> Any:
-        """CuPy's pointer to so many bytes on the current device, which is this one."""
+        """CuPy's pointer to `size` bytes on the current device, which is this one."""
         try:
             return self.xp.cuda.alloc(size)
         except self._memory_error as error:
@@ -466,7 +471,7 @@ class Device:
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def constant(self, x: Array) -> Array:
-        """See Backend: one copy a stream, small arrays known by their values, read-only ones by identity."""
+        """See Backend: a copy a stream, small arrays known by value, large read-only ones by identity."""
         if x.nbytes <= _SMALL_BYTES:
             copy = self._small(self._order(), x.dtype.str, x.shape, x.tobytes())
         elif x.flags.writeable:
@@ -477,7 +482,7 @@ class Device:
         return copy
 
     def note(self, x: Any) -> None:
-        """Where work is being recorded, the graph keeps x."""
+        """Let the graph keep x, where work is being recorded."""
         recorded = recording.get()
         if recorded is not None:
             recorded.append(x)
@@ -494,7 +499,7 @@ class Device:
         return self.xp.cuda.get_current_stream(self._index)
 
     def _order(self) -> int:
-        """What all work of the current stream has in common, and no other work has."""
+        """A number of the current stream, which no other stream has."""
         stream: int = self._stream().ptr
         return -get_ident() if stream == _PER_THREAD else stream
 
@@ -507,7 +512,7 @@ class Device:
         return self._scope
 
     def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
-        """What a plan's handles hold for this device, made where nothing is, with what it points to."""
+        """The value of a plan's handles for this device; `make` gives it and its parts."""
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
@@ -538,7 +543,7 @@ class Device:
             try:
                 with _recordings, cuda.using_allocator(pool.malloc), stream:
                     try:
-                        f()  # compiles kernels, makes tables, fills the pool
+                        f()  # a first time, to compile kernels, make tables and fill the pool
                     finally:
                         stream.synchronize()
                     for x in recorded:
@@ -555,7 +560,7 @@ class Device:
                     try:
                         result = f()
                     except BaseException as error:
-                        with suppress(cuda.runtime.CUDARuntimeError):  # what f did may have ended it
+                        with suppress(cuda.runtime.CUDARuntimeError):  # f may have ended the recording
                             stream.end_capture()
                         cause = error.__cause__ if isinstance(error, DeviceError) else error
                         by_cupy = type(cause) is RuntimeError and "capturing" in str(cause)

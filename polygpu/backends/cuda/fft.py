@@ -18,17 +18,17 @@ CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POI
 
 
 def fft_launch(n: int, dtype: np.dtype[Any], rows: int, inverse: bool, **values: int) -> Launch:
-    """Transforms of rows."""
+    """The launch that transforms rows."""
     return _launch(f"fft<{{}}, {cbool(inverse)}>", n, dtype, rows, FFT(rows=rows, **values))
 
 
 def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> Launch:
-    """Convolutions of rows."""
+    """The launch that convolves rows."""
     return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
 
 
 def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
-    """Of a kernel on rows, whose name lacks the type and log2 of the length."""
+    """The launch of a kernel on rows; its name lacks the type and log2 of the length."""
     lanes = max(1, n // 8)
     threads = max(128, lanes)
     rows_of_block = threads // lanes

@@ -1,9 +1,9 @@
 """Recorded work whose arrays can be exchanged: pointers in the launches of a CUDA graph.
 
 A recorded launch of this library is known byte for byte: the kernel, its parameters, and that they begin with
-pointers. So it is found again among the nodes of the graph, and those of its pointers that lie in an
-argument's array can be set to the same place in another array. Work of others is looked at only to refuse: it
-must not touch these arrays. Source: the CUDA driver API, "Graph Management".
+pointers. So the launch is found among the nodes of the graph, and its pointers into an argument's array can
+be set to the same place in another array. Other libraries' work in the graph must not touch these arrays, or
+the recording is refused. Source: the CUDA driver API, "Graph Management".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .. import Array
 ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5  # of CUgraphNodeType
-_OF_DEVICE, _OF_EITHER = 2, 4  # of CUmemorytype; the latter for addresses that tell by themselves
+_OF_DEVICE, _OF_EITHER = 2, 4  # of CUmemorytype: device, and unified, where the address tells which memory
 _NO_CONTEXT = 201  # of CUresult: the thread has not worked on the GPU before
 _WAY_OUT = "record again for other values, or copy them into the recorded ones"
 
@@ -82,7 +82,7 @@ class Launched(NamedTuple):
     addresses: Sequence[int]
 
     def blocks(self) -> Iterator[tuple[int, bytes, int]]:
-        """Of each launch the kernel's handle, its parameters, and the number of pointers they begin with."""
+        """For each launch the kernel's handle, its parameters, and the number of pointers they begin with."""
         for step in self.steps:
             function, parameters = step[1], step[-1]
             operands, offsets = step[-3], step[-2]
@@ -94,7 +94,7 @@ class Launched(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A pointer in a node's parameters: so far behind the beginning of an argument's array."""
+    """A pointer in a node's parameters, `distance` bytes behind the beginning of an argument's array."""
 
     at: int
     argument: int
@@ -117,7 +117,7 @@ class _Range(NamedTuple):
 
 
 def _words(block: bytes) -> Iterator[int]:
-    """All words that may be pointers, in order."""
+    """All 64-bit words of a parameter block that may be pointers, in order."""
     return (word for (word,) in struct.iter_unpack("<Q", block[: len(block) & ~7]))
 
 
@@ -131,7 +131,7 @@ class Replay:
     result: Any
 
     def __call__(self) -> Any:
-        """Launch on the current stream; what f returned, overwritten."""
+        """Launch on the current stream; returns the result of the recorded f, overwritten."""
         self.device.note(self)
         with self.device.device_scope():
             self.graph.launch()
@@ -141,8 +141,8 @@ class Replay:
 class Recorded:
     """A graph that is launched on the arrays it was recorded with, or on others in their place.
 
-    What is set holds for the launches that follow; those under way go on with the arrays they were given.
-    Errors name the arrays by the numbers they come under.
+    Exchanged arrays hold for later launches; a launch under way goes on with the arrays that it was given.
+    Errors name the arrays by their numbers in `arrays`.
     """
 
     def __init__(
@@ -226,10 +226,10 @@ class Recorded:
         return [_Range(begin, begin + x.nbytes) for begin, x in zip(begins, arrays, strict=True)]
 
     def _sharing(self, ranges: Sequence[_Range]) -> list[int]:
-        """For each range the first one that is the same.
+        """For each range the first one that equals it.
 
         Raises:
-            ParameterError: two have a part in common.
+            ParameterError: two different ranges overlap.
         """
         for i, x in enumerate(ranges):
             for j, y in enumerate(ranges[:i]):
@@ -243,7 +243,7 @@ class Recorded:
     # ---- what is in the graph ----
 
     def _find(self, launched: Sequence[Launched]) -> tuple[list[_Node], set[int]]:
-        """The nodes with pointers into arguments, and pointers of own launches to other memory.
+        """The nodes with pointers into arguments, and this library's pointers to other memory.
 
         Raises:
             ParameterError: some of the graph's work cannot be given other arrays.
@@ -328,11 +328,11 @@ class Recorded:
         elif kind != _EMPTY:
             raise ParameterError(f"capture: the graph has a node of type {kind}; {_WAY_OUT}")
         self._check_touched("CuPy copies or fills", touched)
-        if hosts:  # addresses for a kernel may be among what it copies
+        if hosts:  # the copied bytes may be addresses for a kernel
             raise ParameterError(f"capture: f copies memory that may be the host's; {_WAY_OUT}")
 
     def _check_touched(self, what: str, addresses: Iterable[int]) -> None:
-        """Raise where others' work on these addresses is on an argument."""
+        """Raise where other libraries' work on these addresses touches an argument."""
         for i in map(self._argument_at, addresses):
             if i is not None:
                 raise ParameterError(
@@ -341,7 +341,7 @@ class Recorded:
                 )
 
     def _check_foreign(self, function: int, params: KernelParams) -> None:
-        """Raise where a kernel of others has a pointer into an argument."""
+        """Raise where another library's kernel has a pointer into an argument."""
         offset, size, number = ctypes.c_size_t(), ctypes.c_size_t(), 0
         ask: Callable[..., int] = getattr(self._device.libcuda, "cuFuncGetParamInfo", lambda *_: 1)
         shown = ctypes.c_void_p(function), ctypes.byref(offset), ctypes.byref(size)

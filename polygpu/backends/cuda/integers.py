@@ -34,7 +34,7 @@ _SOURCES = {
     "i8": "i64",
     "u8": "u64",
 }
-_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of which kernels are compiled; beyond, powers of two
+_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # lengths that kernels are compiled for, then powers of 2
 _NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
 _OUT = {"words": 0, "int64": 1, "float64": 2}
 _NORMS = {math.inf: 0, 1: 1, 2: 2}
@@ -67,20 +67,20 @@ JOIN = Struct(_FILE, "JoinParameters", ("x y", POINTER), ("parts words", U32))
 
 
 def kernel_words(modulus: int) -> int:
-    """Words of the numbers that a kernel works on: bits(Q) + 3 bits, rounded up to what is compiled."""
+    """Words of the numbers that a kernel works on: bits(Q) + 3 bits, rounded up as in _WORDS."""
     needed = -(-(modulus.bit_length() + 3) // 64)
     return next((w for w in _WORDS if w >= needed), 1 << (needed - 1).bit_length())
 
 
 def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values: int) -> Launch:
-    """Residues of machine integers of a dtype."""
+    """The launch that reduces machine integers of a dtype."""
     parameters = INTEGERS(entries=entries, limbs=basis.rows, **values)
     kernel = f"reduce_integers<{ctype(basis)}, {_SOURCES[source.str[1:]]}>"
     return entrywise(_FILE, kernel, entries, parameters)
 
 
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
-    """Integers of residues, composed in so many words."""
+    """The launch that composes integers from residues; size: words of an integer."""
     kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[to]}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
 
@@ -88,7 +88,10 @@ def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) ->
 def norm_launches(
     basis: Basis, words: int, p: float, shape: tuple[int, int], tables: bytes, of_norm: int
 ) -> tuple[Launch, Launch, int]:
-    """Norms of (items, n) composed integers: of parts of rows, then of rows; bytes of the parts' norms."""
+    """Norms of (items, n) composed integers: launches for parts of rows, and for rows.
+
+    Third, the bytes of the parts' norms.
+    """
     items, n = shape
     code = _NORMS[p]
     length = (words, words + 1, 2 * words + 1)[code]
@@ -168,7 +171,7 @@ class Integers(Launcher):
             self.run(basis.handles, ("norm", p, x.shape), recipe, x, out)
 
     def _tables(self, basis: Basis, words: int, n: int, centered: bool) -> tuple[tuple[Shared, ...], bytes]:
-        """What composing reads, and the struct that says where it lies."""
+        """The constants for composing integers, and the struct with their addresses."""
         moduli, limbs = self._moduli_of(basis), basis.rows
 
         def make() -> tuple[Array, tuple[()]]:
@@ -183,7 +186,7 @@ class Integers(Launcher):
         at = self.address(table.value)
         terms = at + 8 * limbs
         bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
-        # Each of the terms of the sum is rounded, and each sum (docs/math.md, "Integers").
+        # A bound on the error: each term and each partial sum is rounded (docs/math.md, "Integers").
         unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
         where = {"moduli": self.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
         return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)

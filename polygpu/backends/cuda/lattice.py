@@ -55,7 +55,7 @@ GADGET = Struct(
 
 
 def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """Sums over digits at so many points of limbs, of one component."""
+    """The launch that sums over digits, for one component at so many points of limbs."""
     parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
     return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
 
@@ -63,7 +63,7 @@ def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """Sums over digits that start_rows has left, modulo so many limbs, of so many values."""
+    """The launch that ends the transforms of digits, which start_rows began, and sums their products."""
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
     launch = made.pass_launch(
@@ -78,7 +78,7 @@ def digit_rows_launch(
         limbs=limbs,
         **values,
     )
-    copied = 3 << made.rows.log_block_values  # of a digit and both components of the key
+    copied = 3 << made.rows.log_block_values  # values of a digit and of both components of the key
     return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
 
 
@@ -107,7 +107,7 @@ def packed_digits(gadget: Gadget) -> bytes:
 
 
 def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
-    """The digits of so many entries."""
+    """The launch that computes the digits of so many entries."""
     parameters = DECOMPOSE(n=n, entries=entries, digits=packed_digits(gadget), **values)
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
@@ -115,8 +115,9 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
 def gadget_tile(points: int, components: int, items: int, word: str, card: Card) -> Pass | None:
     """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
 
-    A thread holds values, digits and a sum for each component: of eight coefficients; of four of few
-    ciphertexts, which leave multiprocessors idle, and of 64-bit integers, for which registers are short.
+    A thread holds values, digits and a sum for each component, of eight coefficients. It takes four where
+    there are so few ciphertexts that multiprocessors are idle, and for 64-bit integers, which need more
+    registers.
     """
     log_points = points.bit_length() - 1
     if log_points < 8 or components > _MOST_COMPONENTS:
@@ -131,7 +132,7 @@ def gadget_tile(points: int, components: int, items: int, word: str, card: Card)
 def gadget_launch(
     gadget: Gadget, word: str, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
-    """Products of so many ciphertexts with one matrix, or rotations by one after the other."""
+    """Products of so many ciphertexts with one matrix, or rotations by several matrices in turn."""
     size, n = word_bytes_of(word), 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
     assert gadget.transform is not None
@@ -144,7 +145,7 @@ def gadget_launch(
 
 
 class Lattice(Multiply, Rns, Matmul):
-    """Kernels of gadget.cu, and launches of the other operations'."""
+    """Kernels of gadget.cu and keyswitch.cu, and launches of other operations."""
 
     def digit_product(
         self,
@@ -188,7 +189,7 @@ class Lattice(Multiply, Rns, Matmul):
         out: Array,
         more: Array | None,
     ) -> bool:
-        """Whether digits can be multiplied by the pass that evaluates them; then they are."""
+        """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
         (x, own), (*batch, _, limbs, n) = value, out.shape
         items, rows = prod(batch), plan.digits * limbs
         made = listed(plan.transform, n, items * limbs, self.card)
@@ -212,7 +213,7 @@ class Lattice(Multiply, Rns, Matmul):
             where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total}
             where |= {"count": plan.digits, "own_rows": plan.own_total}
             where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
-            # What is written last is read first.
+            # Sorted by limb, in the order in which the second pass reads rows.
             places = sorted(plan.made_rows, key=lambda at: at % limbs)
             primes = [tables[at % limbs] for at in places]
             self._start_listed(both, plan.handles, made, primes, places, (items, rows, n), 0)
@@ -226,7 +227,7 @@ class Lattice(Multiply, Rns, Matmul):
         return True
 
     def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
-        """The last pass, of columns, of the sums whose inverse transforms digit_rows has begun."""
+        """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
         limbs, part = len(plan.key_rows), plan.inverse_transform
         for group in transform_groups(part, self.card, len(plan.inverse) < limbs):
             between = limbs - len(plan.inverse)
@@ -236,7 +237,7 @@ class Lattice(Multiply, Rns, Matmul):
             recipe.add(transform_recipe(rows, passes, offsets, "inverse", self.card, 1), number, number)
 
     def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-        """All rows of evaluated digits; own ones are copied."""
+        """Write all rows of evaluated digits; own rows are copied from the value."""
         x, own = value
         *batch, count, limbs, n = digits.shape
         rows = digits.reshape(*batch, count * limbs, n)
@@ -246,7 +247,7 @@ class Lattice(Multiply, Rns, Matmul):
             self.ntt(transform, rows, rows, first)
 
     def _permuted_product(self, plan: DigitProduct, made: Array, key: Array, out: Array) -> None:
-        """Of evaluated digits, which are read in their new order."""
+        """The product of evaluated digits, which are read in the order of the permutation."""
         basis, permutation = plan.transform.basis, plan.permutation
         assert permutation is not None
 
@@ -321,13 +322,13 @@ class Lattice(Multiply, Rns, Matmul):
             self.pointwise(gadget.basis, "add", out, moved, None, out)
 
     def _here(self, x: Array) -> Array:
-        """An array of the host or of this device."""
+        """An array of the host or of this device, on this device."""
         return self.from_host(x) if isinstance(x, np.ndarray) else x
 
     def _by_one_kernel(
         self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
     ) -> bool:
-        """Whether one kernel serves a product, or a rotation by exponents; it is launched then."""
+        """Launch a product, or a rotation by exponents, as one kernel; False where no kernel serves."""
         plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
         assert plan is not None
         items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1

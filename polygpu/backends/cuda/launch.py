@@ -1,4 +1,4 @@
-"""A launch as data, calls that are prepared once, and the one place that launches."""
+"""Launches as data, calls that are prepared once, and the one place that launches kernels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MAX_AXES = 6  # rows.cuh
 MODULUS_BYTES = 128  # modulus.cuh
 
 _RECORDS = 256  # calls of a plan that are kept prepared
-_STREAMS = 64  # known to each of them
-# Whose kernels of one thread an entry may start early.
+_STREAMS = 64  # that a prepared call remembers
+# Files whose kernels of one thread an entry may start early.
 _EARLY = (
     "pointwise.cu",
     "integers.cu",
@@ -41,8 +41,8 @@ _EARLY = (
     "keyswitch.cu",
     "rns.cu",
 )
-_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may
-_EARLY_BLOCKS = 1 << 13  # the most with which it may (cuda/ptx.cuh)
+_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
+_EARLY_BLOCKS = 1 << 13  # the most blocks with which it may (cuda/ptx.cuh)
 
 _log = logging.getLogger("polygpu")
 
@@ -50,13 +50,13 @@ _log = logging.getLogger("polygpu")
 # ---- what kernels read ----
 
 
-_CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # of Python's struct
+_CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # of Python's module struct, by dtype
 
 
 class Struct:
     """The parameters of kernels: a NumPy dtype that mirrors a C struct of cuda/, field by field.
 
-    Fields come as their names, in order, and what they are: a NumPy dtype or another Struct. Pointers are
+    Fields are given in order, as names and their type: a NumPy dtype or another Struct. Pointers are
     addresses, uint64.
     """
 
@@ -93,7 +93,7 @@ DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
 
 
 class Launch(NamedTuple):
-    """A kernel, and all that its launch depends on but for the addresses of operands."""
+    """A kernel, and all that its launch depends on except the addresses of operands."""
 
     file: str  # of cuda/
     kernel: str  # an instance of a template there
@@ -101,39 +101,42 @@ class Launch(NamedTuple):
     threads: int
     parameters: bytes  # of a Struct
     shared: int = 0  # bytes of dynamic shared memory
-    counters: int = 0  # words that are 0 when it begins, at the address after those of its operands
-    early: bool = False  # the kernel may start before the work before it has ended (cuda/ptx.cuh)
+    counters: int = 0  # words of an additional last operand, set to 0 before the kernel begins
+    early: bool = False  # the kernel may start before earlier work has ended (cuda/ptx.cuh)
 
 
 class Step(NamedTuple):
-    """A launch in a call, and which of the call's operands its parameters begin with the addresses of."""
+    """A launch in a call; its parameters begin with the addresses of some of the call's operands."""
 
     launch: Launch
     operands: tuple[int, ...]
-    offsets: tuple[int, ...]  # bytes from the beginning of each to what the launch takes of it
+    offsets: tuple[int, ...]  # bytes, added to the address of each operand
 
 
 class Recipe:
-    """What a call launches, in its order.
+    """The launches of a call, in their order.
 
-    Operands have numbers: those that the call is given, from 0, then the temporary ones.
+    Operands have numbers: first the operands that the call is given, from 0, then the temporary ones.
     """
 
     def __init__(self, operands: int, *used: Shared) -> None:
         self.given = operands
         self.steps: list[Step] = []
-        self.used = list(used)  # what is read beside the operands
-        self.temporaries: list[int] = []  # bytes of each
-        # Those temporary operands that serve one launch or one added recipe at a time.
+        self.used = list(used)  # arrays that are read beside the operands
+        self.temporaries: list[int] = []  # bytes of each temporary operand
+        # Numbers of the temporary operands that serve one launch or one added recipe at a time.
         self._lent: list[int] = []
 
     def temporary(self, size: int) -> int:
-        """One more operand, of so many bytes, which each call allocates for itself."""
+        """The number of a new operand of `size` bytes, which each call allocates for itself."""
         self.temporaries.append(size)
         return self.given + len(self.temporaries) - 1
 
     def _lend(self, number: int, size: int) -> int:
-        """An operand of at least so many bytes until the next launch or added recipe: they run one by one."""
+        """An operand of at least `size` bytes, free again at the next launch or added recipe.
+
+        Launches run one after the other, so they can share it.
+        """
         if number == len(self._lent):
             self._lent.append(self.temporary(size))
         at = self._lent[number] - self.given
@@ -141,7 +144,7 @@ class Recipe:
         return self._lent[number]
 
     def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
-        """Another launch, on operands from offsets in bytes on, one for all or one each."""
+        """Append a launch on operands, from an offset in bytes on, one for all operands or one for each."""
         if isinstance(offsets, int):
             offsets = (offsets,) * len(operands)
         if launch.counters:
@@ -149,30 +152,30 @@ class Recipe:
         self.steps.append(Step(launch, operands, offsets))
 
     def add(self, recipe: Recipe, *operands: int) -> None:
-        """What another call launches, on operands of this one."""
+        """Append the launches of another recipe, on operands of this one."""
         numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
         self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
         self.used += recipe.used
 
 
 class Prepared:
-    """A recipe whose kernels are loaded: it wants a stream and the operands' addresses."""
+    """A recipe whose kernels are loaded: it is launched with a stream and the operands' addresses."""
 
     __slots__ = ("launch", "steps", "streams", "temporaries", "used")
 
     def __init__(self, launch: Callable[..., None], steps: Sequence[Any], recipe: Recipe) -> None:
         self.launch, self.used, self.temporaries = launch, recipe.used, recipe.temporaries
-        self.steps = steps  # those of `launch`
-        self.streams: set[int] = set()  # all whose work comes after the making of what is used
+        self.steps = steps  # as `launch` has them
+        self.streams: set[int] = set()  # streams that need not wait for the arrays in `used`
 
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
-    """A launch with one thread for each of so many entries, of each of so many rows."""
+    """A launch with one thread for each entry of each row; entries: of a row."""
     return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters, early=file in _EARLY)
 
 
 def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, Any]:
-    """The fields layout and dense of operands that broadcast to a result's shape (*batch, rows, n)."""
+    """The fields `layout` and `dense` for operands that broadcast to a result's shape (*batch, rows, n)."""
     if all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
         return {"layout": DENSE, "dense": True}
     limbs, batch = shape[-2], shape[:-2]
@@ -190,7 +193,7 @@ def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, A
 
 @cache
 def _digest() -> str:
-    """Of all CUDA sources: CuPy's cache of compiled kernels does not see edited headers."""
+    """A digest of all CUDA sources: CuPy's cache of compiled kernels does not notice edited headers."""
     digest = hashlib.sha256()
     folder = cuda_sources()
     for name in sorted(os.listdir(folder)):
@@ -234,18 +237,18 @@ def cbool(value: bool) -> str:
 
 
 class Launcher(Device):
-    """Launches kernels; what it launches is up to the operations that inherit from it."""
+    """Launches kernels for the operations that inherit from it."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._kernels: dict[str, Any] = {}
-        self._one_at_a_time = Lock()  # who changes how much shared memory a kernel may take
+        self._one_at_a_time = Lock()  # for changes of how much shared memory a kernel may take
         self._make_context = partial(self.xp.cuda.runtime.free, 0)
 
     def run(
         self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
     ) -> Prepared:
-        """Launch on the current stream what the recipe of a key says, which is asked for it once.
+        """Launch the recipe of a key on the current stream; `recipe` is called once for each key.
 
         The key holds all that the recipe depends on beside the owner of the handles and the card.
         """
@@ -263,7 +266,7 @@ class Launcher(Device):
     def again(
         self, done: Prepared | None, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[..., Array | None] | None:
-        """See Backend. It takes what run() does for the usual call, and leaves all others to that."""
+        """See Backend. The function handles the usual calls as run() does, and leaves all others to run()."""
         if done is None or done.temporaries:
             return None
         launch, streams, index, record = done.launch, done.streams, self._index, recording.get
@@ -271,7 +274,7 @@ class Launcher(Device):
         card = self.card
 
         def place(out: Any, *operands: Any) -> int | None:
-            """Where the result goes; None where that wants to be looked at."""
+            """The address of the result; None where `out` needs the checks of the ordinary way."""
             if type(out) is not new or out.shape != shape or out.dtype != dtype:
                 return None
             data = out.data
@@ -319,18 +322,18 @@ class Launcher(Device):
         return call
 
     def run_once(self, recipe: Recipe, *operands: int) -> None:
-        """Launch what is not kept, on operands at these addresses."""
+        """Launch a recipe that is not kept, on operands at these addresses."""
         with self._scope:
             self._launch(self._prepare(recipe), list(operands))
 
     def launch(self, launch: Launch, *operands: int) -> None:
-        """One launch that is not kept."""
+        """Make one launch that is not kept."""
         recipe = Recipe(len(operands))
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
     def _filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
-        """A part of arrays that these launches fill, which read and write what is kept."""
+        """A part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
 
         def fill() -> None:
             for launch in launches:
@@ -351,7 +354,7 @@ class Launcher(Device):
                 if len(prepared.streams) == _STREAMS:
                     prepared.streams.clear()
                 prepared.streams.add(at)
-        if prepared.temporaries:  # let go when all is launched: who gets them next comes after on the stream
+        if prepared.temporaries:  # freed once all is launched: later users come after on the stream
             temporaries = [self._allocate(size) for size in prepared.temporaries]
             addresses += [x.ptr for x in temporaries]
         if recorded is not None:
@@ -359,14 +362,14 @@ class Launcher(Device):
         try:
             try:
                 prepared.launch(at, *addresses)
-            except _cpu.NoContext:  # the thread's first call, of memory that was allocated before
+            except _cpu.NoContext:  # this thread has not used the GPU before
                 self._make_context()
                 prepared.launch(at, *addresses)
         except _cpu.DriverError as error:
             raise DeviceError(f"{self.name}: {error}") from error
 
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
-        """Prepared, and found by its key from now on; the newest of many are kept."""
+        """Prepare a recipe and store it under its key; only the newest are kept."""
         records = handles.setdefault(self._records_key, {})
         with self._scope:
             prepared = self._prepare(recipe)
@@ -378,7 +381,7 @@ class Launcher(Device):
         ready = []
         for launch, operands, offsets in recipe.steps:
             if launch.grid[0] == 0:
-                continue  # a grid without blocks is no launch
+                continue  # CUDA refuses a grid without blocks
             function = self._kernel(launch)
             sizes = launch.grid, launch.threads, launch.shared, launch.counters
             few = launch.grid[0] * launch.grid[1] <= _EARLY_BLOCKS
@@ -388,13 +391,13 @@ class Launcher(Device):
         return Prepared(call, ready, recipe)
 
     def _compile(self, launches: Sequence[Launch]) -> None:
-        """Compile the kernels that are not yet there side by side; NVRTC takes a core for each."""
+        """Compile the missing kernels in parallel; NVRTC takes one core for each."""
         missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
         if not missing:
             return
 
         def one(launch: Launch) -> None:
-            with self._scope:  # of this thread
+            with self._scope:  # the current device is set for each thread
                 self._kernel(launch)
 
         count = len(missing)
@@ -408,7 +411,7 @@ class Launcher(Device):
                     work.step()
 
     def _kernel(self, launch: Launch) -> int:
-        """The driver's handle of a kernel, which may use the shared memory that the launch has."""
+        """The driver's handle of a kernel, which is allowed the shared memory of the launch."""
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()
@@ -420,9 +423,9 @@ class Launcher(Device):
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )
-                # Of threads that compile it at once all take the same: records hold its handle alone.
+                # Threads that compile it at the same time all take the same: records hold its handle alone.
                 kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
-            except Exception as error:  # of the compiler, of the loader, of the driver
+            except Exception as error:  # from the compiler, the loader or the driver
                 raise DeviceError(
                     f"{self.name}: {launch.kernel} does not compile or load: {error}; "
                     f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {INSTALL}"
@@ -443,26 +446,26 @@ class Launcher(Device):
         )
 
     def _moduli(self, basis: Basis) -> int:
-        """Their address, for a launch on the current stream."""
+        """The address of a basis's moduli, for a launch on the current stream."""
         return self.address(self._moduli_of(basis).on(self._stream()))
 
     def _aligned(self, *arrays: Array) -> bool:
-        """Whether kernels may move their values in chunks."""
+        """Whether kernels may move these arrays in chunks of ALIGNMENT bytes."""
         return all(self.address(x) % ALIGNMENT == 0 for x in arrays)
 
     def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
-        """Operands of a result (*batch, rows, n) in so many axes as kernels broadcast."""
+        """Operands of a result (*batch, rows, n), copied to its shape where it has too many axes."""
         if len(shape) - 2 <= MAX_AXES:
             return operands
         return tuple(self._broadcast(x, shape) for x in operands)
 
     def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """A copy in the full shape; the operand itself where it has that."""
+        """A copy in the full shape; the operand itself where it has that shape."""
         if x.shape == shape:
             return x
         with self._scope:
             return self.xp.ascontiguousarray(self.xp.broadcast_to(x, shape))  # type: ignore[no-any-return]
 
     def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """For kernels that repeat an operand over leading axes: other ways to broadcast take a copy."""
+        """An operand for kernels that repeat it over leading axes: other ways to broadcast need a copy."""
         return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)

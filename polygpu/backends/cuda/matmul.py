@@ -146,7 +146,7 @@ def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
 def digits_launch(
     basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int
 ) -> Launch:
-    """Matrices by bytes on tensor cores; aligned: bytes that copies of the left one may move at once."""
+    """Matrices by bytes on tensor cores; aligned: bytes of the left matrix that a copy may move at once."""
     size = basis.dtype.itemsize
     stages, rows = digits_stages(size, card), digits_rows(m)
     kernel = f"gemm_digits<{ctype(basis)}, {rows}, {DIGITS_EDGE}, 64, {stages}, {aligned}>"
@@ -184,7 +184,7 @@ class Matmul(Integers):
     """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
-        """See Backend. CuPy records no call of cuBLAS in a graph: products take another way there."""
+        """See Backend. CuPy cannot record cuBLAS in a graph: there products take another way."""
         (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
             with self._scope:
@@ -198,7 +198,7 @@ class Matmul(Integers):
             try:
                 self._matmul_residues(basis, a, b, out)
                 return None
-            except OutOfDeviceMemory:  # the other ways need none
+            except OutOfDeviceMemory:  # the other ways need no temporary memory
                 pass
         if method == "integer" or not has_digits(q, size):
             return self._matmul_integer(basis, a, b, out)
@@ -207,7 +207,7 @@ class Matmul(Integers):
     # ---- on CUDA cores ----
 
     def _matmul_words(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """Modulo any q: canonical copies, multiplied as matrices of polynomials of one point."""
+        """For any q: canonical copies, multiplied as matrices of polynomials with one point."""
         batch, copies = len(out), []
         for x in (a, b):
             with self._scope:
@@ -219,7 +219,7 @@ class Matmul(Integers):
         self.matmul_points(basis, left, right, sums)
 
     def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
-        """By the integer arithmetic of CUDA cores. Few long sums are taken in parts."""
+        """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
         (batch, rows, columns), length = out.shape, a.shape[2]
         part = part_of_sums(sum_of(basis), batch, rows, columns, length, self.card)
         if part == length:
@@ -233,7 +233,7 @@ class Matmul(Integers):
         return None
 
     def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> Done | None:
-        """The products; or, where a part is shorter than the sums, those of all parts of one product."""
+        """The products; where a part is shorter than the sums, the partial sums of one product."""
         if out.size == 0:
             return None
         turned = 1 < out.shape[2] <= MOST_NARROW
@@ -282,7 +282,7 @@ class Matmul(Integers):
         return recipe
 
     def _of_three(self, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-        """A recipe of a, b and out, and the fields that every kernel here has."""
+        """A recipe for a, b and out, and the fields that every kernel of this file has."""
         moduli = self._moduli_of(basis)
         return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
 
@@ -321,7 +321,7 @@ class Matmul(Integers):
     # ---- on tensor cores ----
 
     def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> Done | None:
-        """By bytes of the words, where has_digits."""
+        """By bytes of the words, where has_digits() holds."""
         (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
         aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
 
@@ -357,7 +357,7 @@ class Matmul(Integers):
         count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
         moduli, weights = self._moduli(basis), self.constant(weight_table(q, primes))
         tables = [self.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
-        # Matrices, or rows of one, whose sums are held at a time.
+        # Numbers of matrices, or of rows of one matrix, whose sums are held at a time.
         most = max(128, _SUM_BYTES // (4 * count * pitch))
         parts = -(-m // most)
         tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
@@ -383,7 +383,7 @@ class Matmul(Integers):
     def _residues(
         self, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
     ) -> Array:
-        """Of (size, rows, k), or (size, k, rows), modulo each of a table: (count, size, rows, depth)."""
+        """Residues of (size, rows, k) or (size, k, rows) by each of a table: (count, size, rows, depth)."""
         count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
         with self._scope:
             residues: Array = self.xp.empty((count, size, rows, depth), np.int8)
@@ -394,7 +394,7 @@ class Matmul(Integers):
         return residues
 
     def _multiply_bytes(self, left: Array, right: Array, sums: Array) -> None:
-        """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is shared."""
+        """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is repeated."""
         cublas = self.xp.cuda.cublas
         (_, size, m, n), k = sums.shape, left.shape[3]
         left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
@@ -403,7 +403,7 @@ class Matmul(Integers):
         with self._scope:
             handle = self.xp.cuda.device.get_cublas_handle()
             for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
-                # By columns: the transpose of sums is right times the transpose of left.
+                # cuBLAS is column-major: the transpose of sums is right times the transpose of left.
                 cublas.gemmStridedBatchedEx(
                     *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, n, m, k),
                     *(one.ctypes.data, self.address(y), _CUDA_R_8I, k, right_step),

@@ -1,4 +1,4 @@
-"""How products of matrices are done on a card: tiles, small moduli, and which way; pure functions."""
+"""How products of matrices are computed on a card: tiles, small moduli, choice of the way; pure functions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def sum_of(basis: Basis) -> str:
 
 @dataclass(frozen=True)
 class PointsTile:
-    """How the products of matrices of polynomials go to threads (cuda/matmul_scalar.cu)."""
+    """How products of matrices of polynomials are divided among threads (cuda/matmul_scalar.cu)."""
 
-    rows: int  # of the sums in a thread
+    rows: int  # of a thread's tile of sums
     columns: int
     width: int  # neighbouring points of a thread
     log_lanes: int  # threads of a block along the points
@@ -64,7 +64,7 @@ def points_tile(
         if most == 1 or batch * row_tiles * column_tiles * lanes >= card.multiprocessors << 8:
             break
         most //= 2
-    # A warp along the points; the others near it along the matrix, for operands in common; then more points.
+    # A warp lies along the points; next come threads along the matrix, which share operands; then points.
     logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
     log_lanes = min(5, logs[0])
     spare = LOG_POINTS_THREADS - log_lanes
@@ -85,9 +85,9 @@ def points_tile(
 
 @dataclass(frozen=True)
 class StagedTile:
-    """The same for large matrices, of which blocks copy operands ahead."""
+    """The same for large matrices, whose operands a block copies ahead to shared memory."""
 
-    side: int  # of the sums in a thread, along either axis; a block has two
+    side: int  # of a thread's tile of sums, along either axis; a block has two
     width: int  # neighbouring points of a thread
     grid: int  # blocks
 
@@ -109,23 +109,23 @@ def staged_tile(
 
 
 def _side(size: int, most: int) -> int:
-    """The power of two of so many rows or columns that reads and computes least."""
+    """The side of a tile, a power of two, with which so many rows or columns read and compute least."""
     sides = [1 << i for i in range(min(size, most).bit_length())]
     return min(reversed(sides), key=lambda side: -(-size // side) * (side + 2))
 
 
 @dataclass(frozen=True)
 class IntegerTile:
-    """How a product of matrices of integers goes to blocks (cuda/matmul_scalar.cu)."""
+    """How a product of matrices of integers is divided among blocks (cuda/matmul_scalar.cu)."""
 
     side: int  # sums of a thread along each axis
     grid: int  # blocks
-    cost: int  # of what a multiprocessor computes and, less dear, reads from shared memory
+    cost: int  # relative time: a multiprocessor's products and, with less weight, its reads of shared memory
 
 
 @lru_cache(maxsize=256)
 def integer_tile(word: str, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
-    """The tile of products (batch, rows, columns) that is done first."""
+    """The tile of products (batch, rows, columns) that takes least time."""
     tiles = []
     for side in (8, 4, 2, 1) if word == "Sum31" else (4, 2, 1):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
@@ -136,7 +136,7 @@ def integer_tile(word: str, batch: int, rows: int, columns: int, card: Card) -> 
 
 @lru_cache(maxsize=256)
 def part_of_sums(word: str, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
-    """How many terms of a product of integers a block sums: all, or a part where that fills the card."""
+    """How many terms of a sum of a product of integers a block takes: all, or a part to fill the card."""
     most = length // _LEAST_PART
     if batch != 1 or most < 2:
         return length
@@ -157,7 +157,7 @@ def part_of_sums(word: str, batch: int, rows: int, columns: int, length: int, ca
 
 
 def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
-    """Of products with few columns: log2 of the threads that share sums of so many steps, and the blocks."""
+    """For products with few columns: log2 of the threads that share sums of so many steps, and the blocks."""
     rows_of_thread = 2 if columns > 4 else 4
     groups = batch * -(-rows // rows_of_thread)
     log_lanes = min(8, max(0, steps - 1).bit_length())
@@ -168,27 +168,27 @@ def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) ->
 
 # ---- on tensor cores: cuda/matmul_tensor.cu ----
 
-# Pairwise coprime, each the largest that is left.
+# Pairwise coprime numbers, each the largest below the one before that is coprime to all before it.
 COPRIMES = (
     *(256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193, 191, 181, 179),
     *(173, 167, 163, 157),
 )
 
-# Products of signed bytes, at most 2^14 each, whose sum stays 2^20 below 2^31.
+# The most products of signed bytes, at most 2^14 each, whose sum stays 2^20 below 2^31.
 RESIDUE_DEPTH = (1 << 17) - 64
 
 # Multiplications of a product of matrices from which on cuBLAS is faster with one than with a batch.
 LONE_PRODUCT = 1 << 34
 
-# Of gemm_digits: columns of a block in bytes, and most of its rows; by the bytes of a word, the depth of a
-# stage in bytes and the stages.
+# For gemm_digits: the columns of a block in bytes, which is also the largest number of its rows. By the bytes
+# of a word: the depth of a stage in bytes, and the number of stages.
 DIGITS_EDGE = 128
 DIGITS_DEPTH = {4: 64, 8: 128}
 DIGITS_STAGES = {4: 4, 8: 3}
 
 
 def coprimes(q: int, k: int) -> tuple[int, ...]:
-    """The fewest small moduli by which sums of k products of centred residues are known.
+    """The fewest small moduli that determine sums of k products of centred residues.
 
     Their product is P with |X| < P/2 (1 - 2^-11) for |X| <= k (q // 2)^2, as gemm_compose wants it.
     """
@@ -236,12 +236,12 @@ def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
 
 
 def digits_rows(m: int) -> int:
-    """Rows of a block of gemm_digits, which has as many threads."""
+    """Rows of a block of gemm_digits, and its number of threads."""
     return DIGITS_EDGE // 2 if m <= DIGITS_EDGE // 2 else DIGITS_EDGE
 
 
 def has_digits(q: int, word_bytes: int) -> bool:
-    """Whether gemm_digits works for q: 2^8 x modulo q below 2 q, or modulo 2^32, is a word."""
+    """Whether gemm_digits works for q: 2^8 x, reduced below 2 q or modulo q = 2^32, must fit a word."""
     return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
 
 
@@ -251,7 +251,7 @@ Method = Literal["integer", "digits", "residues"]
 
 
 def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
-    """The way that takes least time by estimates in microseconds, from measurements on an H100."""
+    """The way that takes least time, by estimates in microseconds fitted to measurements on an H100."""
     share = 132 / card.multiprocessors
     costs: dict[Method, float] = {
         "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),
@@ -271,8 +271,8 @@ def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card
     return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
 
 
-# By the bytes of a word and the rows of a block of gemm_digits: blocks that a multiprocessor's registers or
-# an H100's shared memory hold, and the time of a stage of one of them alone and of all together.
+# By the bytes of a word and the rows of a block of gemm_digits: the blocks that a multiprocessor's registers
+# or an H100's shared memory hold; then microseconds of a stage of one block alone, and of all together.
 _STAGES_OF_BLOCKS = {
     (4, 64): (4, 0.77, 1.1),
     (4, 128): (2, 0.68, 0.9),
@@ -290,7 +290,7 @@ def _residue_work(q: int, word_bytes: int, batch: int, m: int, k: int, n: int) -
 
 def _integer_work(word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
     words = batch * (m * k + k * n) * word_bytes / 2e6
-    if min(m, n) <= MOST_NARROW:  # the matrix is streamed
+    if min(m, n) <= MOST_NARROW:  # the large matrix is read once
         return words + batch * m * n * k / (1.6e6 if word_bytes == 4 else 5e5)
     step = 32 if batch > 1 else 64  # of the tiles that fill the card
     rows, columns = (16 if side <= 16 else -(-side // step) * step for side in (m, n))

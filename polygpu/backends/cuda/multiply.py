@@ -142,7 +142,7 @@ def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
 def product_passes(
     points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
 ) -> tuple[Pass, ...]:
-    """The one pass of a product in one kernel; none where both operands do not fit one block of threads."""
+    """The one pass of a product in one kernel; () where both operands do not fit one block of threads."""
     passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
     if leaf_size > 1 or len(passes) != 1:
         return ()
@@ -150,11 +150,11 @@ def product_passes(
     if not fits or word_bytes << passes[0].log_values > 128:
         return ()
     of_few = passes_over(rows, points, leaf_size, word_bytes, card)
-    return of_few if len(of_few) == 1 else passes  # one kernel is sooner done than two passes thrice
+    return of_few if len(of_few) == 1 else passes  # one kernel is faster than three transforms in two passes
 
 
 def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
-    """A product in one kernel; offsets of the forward and of the inverse pass in the primes' tables."""
+    """A product in one kernel; offsets: of the forward and the inverse pass in the primes' tables."""
     tiles, grid = tiles_and_grid(rows, passed, card)
     room = leaves_room(grid, passed.threads, card)
     own = {"pass": packed_pass(rows, passed, offsets[0], tiles, room), "inverse_offset": offsets[1]}
@@ -179,7 +179,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
 
 
 def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:
-    """So many digits of an operand."""
+    """The launch that splits an operand into so many digits."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     parameters = FFT_SPLIT(count=digits, width=plan.width, **sizes, **values)
     return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
@@ -200,7 +200,7 @@ def fft_matrix_launch(plan: FftSumPlan, items: int, components: int, **values: i
 
 
 def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
-    """Residues of the sums."""
+    """The launch that gives the residues of the sums."""
     sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
     sizes |= {"width": plan.width, "sums": plan.sums, "negacyclic": plan.kind == "negacyclic"}
     kernel = f"fft_compose<{ctype(plan.basis)}>"
@@ -208,7 +208,7 @@ def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: 
 
 
 def arrange_launch(passed: Pass, **values: int) -> Launch:
-    """Complex twiddles in the order of a pass."""
+    """The launch that arranges complex twiddles in the order of a pass."""
     parameters = ARRANGE(**order_of(passed), **values)
     return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
 
@@ -227,7 +227,7 @@ def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
 
 
 def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
-    """Residues of the integers that have these residues modulo the auxiliary primes."""
+    """Residues of the integers that are given by residues modulo the auxiliary primes."""
     parameters = COMPOSE(**_sizes(plan, units), negacyclic=plan.kind == "negacyclic", **values)
     return entrywise(
         "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters
@@ -287,7 +287,7 @@ class Multiply(Pointwise, Transform):
         """See Backend."""
         if plan.leaf_size == 1:
             return self.pointwise(plan.basis, "mul", a, b, None, out)
-        # Every coefficient of a leaf reads all of both operands' leaf.
+        # Each coefficient of a leaf needs that whole leaf of both operands: out must not overlap them.
         with self._scope:
             a, b = (x.copy() if self.xp.may_share_memory(x, out) else x for x in (a, b))
         shape = out.shape
@@ -297,7 +297,7 @@ class Multiply(Pointwise, Transform):
         return None
 
     def _eval_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-        """Products of evaluated values, in so many axes as kernels broadcast."""
+        """Products of evaluated values, whose axes are no more than kernels broadcast."""
         if plan.leaf_size == 1:
             recipe = Recipe(3)
             recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b), 0, 1, 2)
@@ -310,7 +310,7 @@ class Multiply(Pointwise, Transform):
         return recipe
 
     def _product_operands(self, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
-        """Operands in such a shape as the kernels of a product repeat."""
+        """Operands in a shape that the kernels of a product can repeat over leading axes."""
         if a.shape == b.shape == shape:
             return a, b
         if self._in_one_kernel(plan):
@@ -325,7 +325,7 @@ class Multiply(Pointwise, Transform):
         return bool(product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card))
 
     def _product_recipe(self, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
-        """A product of operands 0 and 1 into operand 2; same: of one value with itself."""
+        """A product of operands 0 and 1 into operand 2; same: both are the same value."""
         if isinstance(plan, AuxiliaryPlan):
             return self._auxiliary_recipe(plan, a, b, out)
         if isinstance(plan, FftProductPlan):
@@ -395,7 +395,7 @@ class Multiply(Pointwise, Transform):
         return recipe
 
     def prepare_by_fft(self, plan: FftSumPlan, matrices: Array, out: Array) -> None:
-        """The spectra (units, digits, points) of polynomials (units, 1, n), in other batch axes."""
+        """The spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
         units = prod(matrices.shape[:-2])
 
         def recipe() -> Recipe:
@@ -409,7 +409,7 @@ class Multiply(Pointwise, Transform):
     def sum_by_fft(self, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
         """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
 
-        As many items at a time as memory is for.
+        Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
         """
         points, k = plan.points, out.shape[1]
         step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
@@ -429,12 +429,12 @@ class Multiply(Pointwise, Transform):
             some, y = (a[first : first + step] for a in (x, out))
             self.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
 
-    # What a recipe takes on, with the numbers of its operands.
+    # Methods that add launches to a recipe; x and y are numbers of its operands.
 
     def _split_digits(
         self, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
     ) -> None:
-        """y: so many digits of units of x, transformed."""
+        """Write to y the transforms of so many digits of units of x."""
         where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
         recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
         self._add_fft(recipe, plan, units * digits, y, "forward")
@@ -442,13 +442,13 @@ class Multiply(Pointwise, Transform):
     def _compose_sums(
         self, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
     ) -> None:
-        """y: the residues of units of sums x, which are lost."""
+        """Write to y the residues of units of sums x; x is overwritten."""
         self._add_fft(recipe, plan, units * plan.sums, x, "inverse")
         where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
         recipe.launch(fft_compose_launch(plan, units, **where), x, y)
 
     def _add_fft(self, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
-        """x: the transforms of its rows of complex numbers."""
+        """Transform the rows of complex numbers in x, in place."""
         passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), self.card)
         twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
         recipe.used.append(twiddles)
@@ -457,13 +457,13 @@ class Multiply(Pointwise, Transform):
         recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
 
     def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:
-        """The address of the moduli, which the recipe uses."""
+        """The address of the moduli, which are added to what the recipe uses."""
         moduli = self._moduli_of(plan.basis)
         recipe.used.append(moduli)
         return self.address(moduli.value)
 
     def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-        """The twiddles of each pass, in its order, at table_offsets."""
+        """The twiddles of each pass, in the pass's own order, at table_offsets."""
 
         def make() -> tuple[Array, tuple[Shared, ...]]:
             nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")

@@ -69,19 +69,19 @@ TURN = Struct(
 
 
 def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
-    """An operation on entries, so many neighbours a thread."""
+    """An operation on entries; width: neighbouring entries a thread."""
     parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
 
 
 def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """The powers of which each row's factors are products."""
+    """The powers whose products are the factors of each row."""
     parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
 
 
 def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
-    """Products with these powers: so many neighbours a thread, of long rows a few times."""
+    """Products with these powers; width: neighbours of a chunk; long rows: several chunks a thread."""
     chunks = _CHUNKS if n % (256 * width * _CHUNKS) == 0 else 1
     moduli = "ANY"
     if max(basis.moduli).bit_length() <= 62:
@@ -94,7 +94,7 @@ def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: in
 
 
 def permute_launch(basis: Basis, p: Permutation, width: int, entries: int, **values: int) -> Launch:
-    """Another order of each row, so many neighbours of the result a thread."""
+    """Another order of each row; width: neighbours of the result a thread."""
     order = {"n": p.n, "order": p.order, "multiplier": p.multiplier, "offset": p.offset}
     parameters = PERMUTE(entries=entries, limbs=basis.rows, **order, **values)
     kernel = f"permute<{ctype(basis)}, {cbool(p.evaluated)}, {width}>"
@@ -102,13 +102,13 @@ def permute_launch(basis: Basis, p: Permutation, width: int, entries: int, **val
 
 
 def turn_launch(basis: Basis, less: bool, entries: int, **values: int) -> Launch:
-    """Products of items with powers of X, less what they were."""
+    """Products of items with powers of X; less: minus the items themselves."""
     parameters = TURN(entries=entries, limbs=basis.rows, **values)
     return entrywise(_FILE, f"turn<{ctype(basis)}, {cbool(less)}>", entries, parameters)
 
 
 def _width(basis: Basis, n: int, aligned: bool) -> int:
-    """Neighbours of a row of n that a thread moves at once."""
+    """Neighbouring entries of a row of n that a thread moves at once."""
     width = ALIGNMENT // basis.dtype.itemsize
     return width if aligned and n % width == 0 else 1
 
@@ -124,7 +124,7 @@ class Pointwise(Launcher):
         spread = self._spread(shape, *operands)
         shapes, bits = tuple(x.shape for x in spread), self.address(out)
         for x, own in zip(spread, shapes, strict=True):
-            if own[-1] > 1:  # a scalar is read alone
+            if own[-1] > 1:  # a scalar is read by itself and needs no alignment
                 bits |= self.address(x)
         aligned = bits % ALIGNMENT == 0
         prepared = self.run(
@@ -139,7 +139,7 @@ class Pointwise(Launcher):
     def _pointwise_recipe(
         self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
     ) -> Recipe:
-        """Of so many operands and the result; the kernel takes three, of which it reads those it wants."""
+        """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
         count, n = len(operands), shape[-1]
         numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
         moduli = self._moduli_of(basis)
@@ -157,13 +157,13 @@ class Pointwise(Launcher):
         if not out.size:
             return
         n, size = x.shape[-1], x.dtype.itemsize
-        # Arrays that are not dense have one row an item.
+        # Arrays that are not dense have one row for each item.
         pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
         runs = out.ndim > x.ndim
         run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
         places = self.address(x) | self.address(out) | x_pitch | y_pitch | run_step
         width = _width(basis, run, places % ALIGNMENT == 0)
-        # As many powers of both kinds where n is small.
+        # Where n is small, about as many powers of step as of step^(2^log_near).
         log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
         row = (1 << log_near) + -(-n >> log_near)
 
@@ -204,7 +204,7 @@ class Pointwise(Launcher):
     def turn_items(
         self, basis: Basis, order: int, x: Array, exponents: Array, out: Array, less: bool = False
     ) -> None:
-        """X^e x, or less x, of as many items as exponents, (items,) on the device with any step."""
+        """X^e x, or X^e x - x (less), for each item; exponents: (items,) on the device, with any stride."""
         if not out.size:
             return
         n, step = x.shape[-1], exponents.strides[0] // exponents.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Conversions between bases of moduli, and the transforms of what they give."""
+"""Conversions between bases of moduli, and the transforms of their results."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
 _HALVES = 25, 30  # bits of SumHalves
 _SUMS_32 = "Sum30", "Sum31", "Sum32"  # of 32-bit residues
-_OWN_ROWS = 4  # that a thread adds up, where nothing is converted
-_MOST_ROWS = 12  # of the source, with two coefficients a thread
-_FEW_BYTES = 96  # of the source's residues in a thread, for which convert has registers in four blocks
+_OWN_ROWS = 4  # rows of the target that a thread computes, where nothing is converted
+_MOST_ROWS = 12  # rows of the source, at most, with which a thread takes two coefficients
+_FEW_BYTES = 96  # of the source's residues in a thread, at most, for four blocks a multiprocessor
 _ROWS_BYTES = 12 << 10  # of shared memory, at most, for a block of convert
-_SHARE_BEGINS = 4  # rows of the target that a thread could compute in the time in which it begins
+_SHARE_BEGINS = 4  # start-up time of a thread, in rows of the target that it could compute meanwhile
 _LOG_FEW = 11  # log2 of the values for each multiprocessor below which a thread takes four, not eight
 _LOG_POINTS = range(10, 18)  # log2 of the points of transforms of listed rows
 
@@ -73,13 +73,13 @@ FINISH = Struct(
 
 
 def rows_held(rows: int) -> int:
-    """The rows for which a thread has registers: kernels are compiled for few numbers of them."""
+    """Rows of the source for which a kernel is compiled: `rows`, rounded up to one of few numbers."""
     step = next((s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if rows <= s), 0)
     return step or 1 << (rows - 1).bit_length()
 
 
 def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
-    """The sum of cuda/sum.cuh for the target's moduli, for x, own and out of these types."""
+    """The sum of cuda/sum.cuh for the target's moduli; types: of x, own and out."""
     largest = max(conversion.target.moduli)
     both = max((largest, *conversion.source.moduli))
     if types == ("u32",) * 3:
@@ -107,10 +107,11 @@ def convert_blocks(conversion: Conversion, width: int, sums: str) -> int:
 
 
 def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
-    """Rows of the target that a thread computes, at most so many; `blocks` have one for each coefficient.
+    """Rows of the target that a thread computes, at most `most`.
 
-    Each finds the quotients anew. As many as let all blocks be done soonest: those that multiprocessors do
-    not hold at once, so many each, wait for the others.
+    blocks: their number with one thread for each coefficient. held: blocks a multiprocessor holds at once.
+    Every thread computes the quotients anew, so fewer rows a thread cost more work, but more blocks fill the
+    card. The share is the one with the least estimated time, blocks in turns.
     """
     targets = len(conversion.target.moduli)
     if not conversion.source.moduli:
@@ -124,7 +125,7 @@ def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Ca
 
 
 def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
-    """Neighbouring coefficients of a thread: two share factors, but of many rows registers hold one."""
+    """Neighbouring coefficients of a thread: two share factors; with many rows, registers hold only one."""
     return 2 if aligned and n % 2 == 0 and len(conversion.source.moduli) <= _MOST_ROWS else 1
 
 
@@ -138,7 +139,7 @@ def convert_launch(
     parts: int = 1,
     **values: int,
 ) -> Launch:
-    """The conversion of so many polynomials, of x, own and out of these types; or of so many like it."""
+    """The conversion of `items` polynomials; types: of x, own and out; parts: conversions at once."""
     rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
     width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
     threads = items * n // width
@@ -176,7 +177,7 @@ class Listed(NamedTuple):
 
     @property
     def tables(self) -> tuple[Pass, Pass]:
-        """The passes as tables of twiddles know them, however many transforms a block of threads has."""
+        """The passes that name the tables of twiddles: without the transforms a block of threads has."""
         columns, rows = (
             replace(p, log_columns=0, log_rows=0, log_width=0) for p in (self.columns, self.rows)
         )
@@ -193,7 +194,7 @@ class Listed(NamedTuple):
         *flags: str,
         **values: Any,
     ) -> Launch:
-        """One of the passes by a kernel for it: so many blocks of threads, for each of so many rows."""
+        """The launch of one pass by the given kernel; grid: blocks of threads for a row, and rows."""
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
@@ -203,7 +204,7 @@ class Listed(NamedTuple):
 
 
 def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
-    """Where the second pass has so many rows, modulo limbs of a plan; None where other kernels must do it."""
+    """The passes for `count` rows modulo limbs of a plan; None where other kernels must transform them."""
     if plan.points < n:
         return None
     return _listed(plan.basis.moduli, plan.basis.dtype.itemsize, plan.points, count, card)
@@ -216,11 +217,11 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     if words or word == "Goldilocks" or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
         return None
     length = min(8, log_points // 2)
-    # Columns of 16 values a thread are longer than of 8, and two rounds. They are 64 bytes wide.
+    # Columns of 2^7 and 2^8 take 16 values a thread, for two rounds. Tiles are 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
     columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
     below = log_points - length
-    # Where there are fewer warps than multiprocessors run at once, more threads share a row.
+    # Where there are fewer warps than the card runs at once, more threads share a row.
     small = count << log_points < card.multiprocessors << _LOG_FEW
     log_values = 2 if small else 3
     blocks, log_lanes = count << log_points >> below, below - log_values
@@ -229,7 +230,7 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
-    """What conversions without own rows have in common that are parts of one launch."""
+    """A key that is equal for conversions without own rows that can share a launch."""
     sums = sum_of(conversion, types, card)
     sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
     plain = not conversion.scales and not conversion.accumulate
@@ -237,7 +238,7 @@ def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...
 
 
 def packed_factor(factor: int, q: int, sums: str) -> int:
-    """A factor of a row modulo q as a sum of cuda/sum.cuh takes it."""
+    """A factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
     if sums == "SumFloat64":
         return _bits(factor - q if 2 * factor > q else factor)
     for half in _HALVES:
@@ -247,7 +248,7 @@ def packed_factor(factor: int, q: int, sums: str) -> int:
 
 
 def _bits(number: float) -> int:
-    """The word that a double is."""
+    """The bits of a double, as a word."""
     return int(np.float64(number).view(np.uint64))
 
 
@@ -271,7 +272,7 @@ def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
         words += [place, own_place]
-        if sums == "SumFloat64":  # what is multiplied is less 2^49
+        if sums == "SumFloat64":  # words are multiplied less 2^49; the sum starts from what this takes away
             words.append(packed_factor((sum(factors) << 49) % q, q, sums))
         packed = [packed_factor(factor, q, sums) for factor in factors]
         words += [*packed[:rows], *spare, *packed[rows:]]
@@ -344,9 +345,9 @@ class Rns(Transform):
         numbers: tuple[int, int, int],
         aligned: bool,
     ) -> Recipe:
-        """Of x, own and the result, operands of these numbers: conversions, their transforms, the sum.
+        """Conversions, their transforms, and the sum with own rows; numbers: of the operands x, own and out.
 
-        Several are alike and have no own rows.
+        If there are several conversions, they are alike() and have no own rows.
         """
         recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
         befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
@@ -374,7 +375,7 @@ class Rns(Transform):
         numbers: tuple[int, int, int],
         aligned: bool,
     ) -> None:
-        """A launch for conversions that are alike; the first keeps their tables."""
+        """Add a launch for conversions that are alike(); the first one keeps their tables."""
         conversion, sums = parts[0], sum_of(parts[0], types, self.card)
 
         def make() -> tuple[Array, ...]:
@@ -398,9 +399,9 @@ class Rns(Transform):
     def _table_pointers(
         self, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
     ) -> tuple[Array, list[Shared]]:
-        """Where the tables of primes lie, an array on the device; the tables.
+        """The addresses of the tables of primes, an array on the device; and the tables.
 
-        both: the primes after those, with tables of the inverse transform too.
+        both: further primes, whose tables include the inverse transform.
         """
         tables = self._prime_tables(primes, made.word, made.tables, 1)
         tables += self._prime_tables(both, made.word, made.tables)
@@ -416,7 +417,7 @@ class Rns(Transform):
         shape: tuple[int, ...],
         number: int,
     ) -> dict[str, int]:
-        """The first pass over rows at these places of an operand; the addresses of the list, by field.
+        """Add the first pass over the rows at these places of an operand; the list's addresses, by field.
 
         `handles` keep the list under the first of the places and their number.
         """
@@ -456,7 +457,7 @@ class Rns(Transform):
         numbers: tuple[int, int],
         aligned: bool,
     ) -> bool:
-        """Whether transforms of listed rows serve conversions, and the sum with own rows; they are added."""
+        """Add transforms of listed rows, and the sum with own rows; False where they do not serve."""
         first, (*batch, total, n) = parts[0], shape
         plans = [c.transform for c in parts if c.transform is not None]
         if len(plans) < len(parts) or not aligned or types[0] != types[1]:
@@ -465,7 +466,7 @@ class Rns(Transform):
         count = prod(batch) * len(places)
         made, *others = {listed(plan, n, count, self.card) for plan in plans}
         if made is None or others or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
-            return False  # where what the first pass leaves is still in the cache, this is faster
+            return False  # listed rows are faster only while the first pass's result stays in the cache
         primes = [prime for plan in plans for prime in plan.tables]
         where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
         where |= {"own": 0, "x": 0, "n": n, "x_rows": total}

@@ -1,4 +1,4 @@
-"""Random residues: streams and what becomes of their bytes, made where they are wanted."""
+"""Random residues: streams of bytes and the residues drawn from them, made on the device."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
 
 
 def uniform_launch(basis: Basis, whole: bool, blocks: int, **values: Any) -> Launch:
-    """Uniform residues; whole: four neighbours of the stream are neighbours in a row, and aligned."""
+    """The launch for uniform residues; whole: the four residues of a block lie in one row, aligned."""
     parameters = UNIFORM(blocks=blocks, limbs=basis.rows, **values)
     kernel = f"uniform<{ctype(basis)}, {cbool(whole)}>"
     return entrywise(_FILE, kernel, blocks, parameters, min(basis.rows, _MAX_LIMBS))
 
 
 def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> Launch:
-    """Integers of a sampler that is not sparse."""
+    """The launch for integers of a sampler that is not sparse."""
     weights = np.zeros(4, np.int64)
     weights[: len(sampler.weights)] = sampler.weights
     parameters = SMALL(
@@ -92,12 +92,12 @@ def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> 
 
 
 def keystream_launch(blocks: int, **values: Any) -> Launch:
-    """The bytes of a stream."""
+    """The launch for the bytes of a stream."""
     return entrywise(_FILE, "keystream", blocks, KEYS(blocks=blocks, **values))
 
 
 def sparse_launch(basis: Basis, items: int, **values: Any) -> Launch:
-    """Sparse polynomials from words of a stream."""
+    """The launch for sparse polynomials from words of a stream."""
     parameters = SPARSE(limbs=basis.rows, **values)
     return Launch(_FILE, f"sparse<{ctype(basis)}>", (items, 1), _SPARSE_THREADS, parameters)
 

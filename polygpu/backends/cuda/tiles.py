@@ -1,4 +1,4 @@
-"""What is launched on a card: tiles and passes, as pure functions of sizes and of the card."""
+"""Tiles and passes of transforms on a card, as pure functions of sizes and of the card."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Pass:
     log_length: int
     log_columns: int
     log_rows: int
-    log_values: int  # of one transform in one thread: the stages of a round
-    log_width: int = 0  # neighbouring columns of one thread
+    log_values: int  # log2 of the values of one transform in one thread: the stages of a round
+    log_width: int = 0  # log2 of the neighbouring columns of one thread
 
-    @cached_property  # read in every call
+    @cached_property  # cached, since every call reads it
     def shape(self) -> str:
         """The template argument of the kernels."""
         sizes = (self.log_length, self.log_columns, self.log_rows, self.log_values, self.log_width)
@@ -52,25 +52,25 @@ class Pass:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the passes of a transform work on: the limbs of a group, of so many polynomials."""
+    """The rows that the passes of a transform work on: the limbs of a group, in a batch of polynomials."""
 
     count: int
     limbs: int
     gap: int  # rows of other limbs between the last one of a polynomial and the first of the next
-    log_degree: int  # values of a row
+    log_degree: int  # log2 of the values of a row
     word: str
-    moduli: int  # address of the group's
+    moduli: int  # address of the group's moduli
     tables: bytes  # the C struct Tables
     first: int = 0  # bytes before the first row
 
     @property
     def spanned(self) -> int:
-        """From the first row to the last one."""
+        """Number of rows from the first to the last one, with those of other limbs between."""
         return self.count + (self.count // self.limbs - 1) * self.gap
 
 
 def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
-    """Where the twiddles of each pass begin in a prime's table, in bytes; and its size.
+    """Where the twiddles of each pass begin in a prime's table, in bytes; then the table's size.
 
     First all passes of the forward transform, then all of the inverse one.
     """
@@ -84,18 +84,18 @@ def split_passes(
 ) -> tuple[Pass, ...]:
     """The passes of a forward transform, in their order; the inverse runs them backwards.
 
-    few: whether there are too few rows to fill the card. Then two passes of small tiles are done sooner:
-    all multiprocessors share them, and so they do the small blocks of short rows.
+    few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
+    short rows small blocks of threads, so that every multiprocessor has work.
 
-    How many values a thread holds, and how many threads a block has: by measurement (docs/performance.md).
+    The numbers of values a thread and of threads a block were chosen by measurement (docs/performance.md).
     """
     log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
 
     def tile(log_blocks: int, log_length: int, log_columns: int, small: bool = False) -> Pass | None:
-        """Of that many columns, and of so many transforms as make 256 threads; None where it is too large.
+        """A tile of so many columns, with enough transforms for 256 threads; None where it is too large.
 
-        small: as make 64 threads, which have up to 4 or 8 values of a transform.
+        small: with enough for 64 threads, each with up to 4 or 8 values of a transform.
         """
         large = word_bytes < 16 and log_length > 10 and log_length + log_columns >= 13
         shortest = log_length <= 4 and log_columns == 0
@@ -113,10 +113,10 @@ def split_passes(
         rows = log_points // 2
         above = log_points - rows
         return Pass(0, above, log_least, 0, 3), Pass(above, rows, 0, max(0, 8 - rows), 3)
-    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a tile of columns
+    log_values = {4: 13, 8: 12, 16: 11}[word_bytes]  # of a whole tile of columns
 
     def columns(lengths: list[int]) -> list[Pass]:
-        """Passes of so many stages each; tiles are 128 bytes wide, where columns are long at least 32."""
+        """Passes of so many stages each; tiles are 128 bytes wide, with long columns at least 32 bytes."""
         made: list[Pass] = []
         for length in lengths:
             done = sum(p.log_length for p in made)
@@ -125,7 +125,7 @@ def split_passes(
         return made
 
     def even(stages: int) -> list[int]:
-        """Of at most 10 stages each."""
+        """Stages divided evenly among passes of at most 10 each."""
         count = -(-stages // 10)
         return [(stages + i) // count for i in range(count)]
 
@@ -134,8 +134,8 @@ def split_passes(
     whole = tile(0, log_points, log_base, small=log_points <= 6 or (few and log_points + log_base <= 11))
     if whole:
         return (whole,)
-    # The last pass takes rows of 2^12, or what leaves 16-point columns; instead of columns longer than 2^10
-    # there are two passes of columns.
+    # The last pass takes rows of 2^12, or shorter ones so that columns have 16 points. Instead of columns
+    # longer than 2^10 there are two passes of columns.
     rows = min(12 - log_base, log_points - 4)
     while not tile(0, rows, log_base):
         rows -= 1
@@ -156,11 +156,12 @@ def split_passes(
 
 
 def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
-    """By how many blocks the second of two passes follows the first in one launch (cuda/flow.cuh); 0: in two.
+    """How many units the second of two passes runs behind the first in one launch; 0: two launches.
 
-    About an eighth of the cache lies between them, at least one block: less makes the second wait, more is no
-    longer there. Blocks of more than a fifth of the cache take two launches. So do 64-bit integers where
-    columns are long: the code of both outgrows the instruction cache.
+    Units are blocks of the tree (cuda/flow.cuh). The lag is about an eighth of the cache, and at least one
+    unit: with less the second pass waits, with more its values are no longer in the cache. Units of more than
+    a fifth of the cache take two launches. So do words of 64-bit integers with long columns: the code of both
+    passes outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
     unit_bytes = word_bytes_of(word) << log_unit
@@ -180,7 +181,7 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
 
 
 def kernel_digits(plan: FftProductPlan) -> int:
-    """Digits in the kernel of a whole product: a power of two. More are shorter: errors are smaller."""
+    """Digits in the kernel of a whole product: a power of two. More are shorter, with smaller errors."""
     return 1 << (plan.digits - 1).bit_length()
 
 
@@ -198,7 +199,7 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 
 
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
-    """How many blocks of threads ahead one reads into the cache: 16 KB for each multiprocessor.
+    """How many blocks of threads ahead a block prefetches into the cache: 16 KB for each multiprocessor.
 
     By measurement (docs/performance.md); cards before 9.0 lack the instruction.
     """

@@ -73,14 +73,14 @@ FILL = Struct(
 def passes_over(
     rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
 ) -> tuple[Pass, ...]:
-    """The passes over so many rows; over many where none is given."""
+    """The passes over so many rows; None: over many rows."""
     few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
     return split_passes(points, leaf_size, word_bytes, card, few)
 
 
 def packed_tables(addresses: Iterable[int]) -> bytes:
-    """The C struct Tables, of so many limbs."""
-    return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # zeros follow
+    """The C struct Tables, with the address of each limb's table."""
+    return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # padded with zeros
 
 
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
@@ -98,16 +98,16 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 
 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
-    """Whether the next kernel's blocks, which take the room that is left, find it all over the card.
+    """Whether a launch leaves so much room that the next kernel, started early, spreads over the card.
 
-    A sixteenth of the threads that multiprocessors hold, by measurement (docs/performance.md): of larger
-    launches the next blocks gather on few multiprocessors.
+    At most a sixteenth of the threads that multiprocessors hold, by measurement (docs/performance.md): after
+    larger launches the next kernel's blocks gather on few multiprocessors.
     """
     return grid[0] * grid[1] * threads <= card.multiprocessors << 7
 
 
 def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int, int]]:
-    """Tiles of a pass over all rows, and its blocks of threads."""
+    """The number of tiles of a pass over all rows, and its grid of blocks of threads."""
     tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
     log_parts = rows.log_degree - passed.log_block_values
     # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
@@ -118,17 +118,17 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
-    """How many blocks of threads ahead the values are prefetched, where those of a block are neighbours."""
+    """How many blocks of threads ahead values are prefetched; 0 where a block's values are not contiguous."""
     if rows.gap and passed.log_rows:
         return 0
     return prefetch_distance(passed, word_bytes_of(rows.word), card)
 
 
 class Progress(NamedTuple):
-    """Of the last two passes in one launch (cuda/flow.cuh)."""
+    """How the last two passes share a launch (cuda/flow.cuh)."""
 
     units: int
-    lag: int  # 0: they are two launches
+    lag: int  # in units; 0: there are two launches
 
 
 def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
@@ -153,8 +153,9 @@ def transform_recipe(
 ) -> Recipe:
     """A transform of x into y: the first launch reads x, the others y; all write y.
 
-    offsets: of each pass in the primes' tables. done: passes that y has behind it. below, is_open: as of
-    NttPlan. pitch: of y in the last launch of an open forward transform; 0: its rows follow each other.
+    offsets: of each pass in the primes' tables. done: passes that were already applied to y. below, is_open:
+    as in NttPlan. pitch: from row to row of y in the last launch of an open forward transform; 0: its rows
+    follow each other.
     """
     recipe = Recipe(2)
     if rows.count == 0:
@@ -162,7 +163,7 @@ def transform_recipe(
     word, forward = rows.word, direction == "forward"
     steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
     units, lag = progress_of(rows, passes, card)
-    if lag and not done and not is_open:  # a flow ends, or backwards begins, at values that are canonical
+    if lag and not done and not is_open:  # a flow ends, or an inverse one begins, with canonical values
         steps[-2:] = [tuple(range(len(passes)))[-2:]]
     for i, step in enumerate(steps if forward else steps[::-1]):
         if i < done:
@@ -199,12 +200,12 @@ def transform_recipe(
 
 
 def order_of(passed: Pass) -> dict[str, int]:
-    """What the order of a pass's twiddles depends on, by the names of a kernel's fields."""
+    """The fields of a kernel on which the order of a pass's twiddles depends."""
     return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
 def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
-    """The twiddles of a pass, into the tables of so many primes."""
+    """A launch that writes the twiddles of a pass into the tables of so many primes."""
     kernel = f"fill_twiddles<{arithmetic_of(word)}>"
     return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
@@ -226,7 +227,7 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
 
 
 def goldilocks_word(tables: PrimeTables) -> str:
-    """The word of cuda/goldilocks.cuh for a root of unity: a power of 2 where its order is 64."""
+    """The word of cuda/goldilocks.cuh for a root of unity, whose power of order 64 is a power of 2."""
     negacyclic, p = tables.kind == "negacyclic", tables.modulus
     order = tables.leaves << negacyclic
     least = min(order, 64)
@@ -250,7 +251,7 @@ class Transform(Launcher):
         return self._transform(plan, x, out, "inverse", first)
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """See Backend: where they take at most an eighth of the memory; a twiddle takes up to two words."""
+        """See Backend: where tables take at most an eighth of the memory; a twiddle takes up to two words."""
         return 4 * itemsize * residues <= self.card.memory_bytes >> 3
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> Done | None:
@@ -285,7 +286,7 @@ class Transform(Launcher):
         first: int = 0,
         pitch: int = 0,
     ) -> Recipe:
-        """Of each group of limbs, the transforms of all polynomials in arrays of a shape."""
+        """The transforms of all polynomials in arrays of a shape, group of limbs by group."""
         size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
         passes = passes_over(
             count * len(plan.basis.moduli) << plan.done,
@@ -316,9 +317,9 @@ class Transform(Launcher):
         between: int = 0,
         first: int = 0,
     ) -> Rows:
-        """The rows of a group in so many polynomials; a recipe uses its moduli and tables.
+        """The rows of a group in `count` polynomials; its moduli and tables are added to what a recipe uses.
 
-        between: rows that a polynomial has beside those of the plan, whose own ones begin at row `first`.
+        between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
         """
         basis, log_degree = plan.basis, plan.degree.bit_length() - 1
         shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
@@ -331,7 +332,7 @@ class Transform(Launcher):
         )
 
     def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
-        """The C struct Tables of a group, whose primes' tables are shared with other plans that have them."""
+        """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
         key = _tables_key(group.word, passes)
         primes = plan.tables[group.first : group.first + group.limbs]
 
@@ -344,20 +345,20 @@ class Transform(Launcher):
     def _prime_tables(
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2
     ) -> list[Shared]:
-        """The tables of primes for some passes, forward or both ways, made for those that have none."""
+        """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
         names = [f"{self.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
         missing = [p for p in primes if not any(name in p.handles for name in names)]
         if missing:
             tables, filling = self._make_tables(missing, word, passes, directions)
             for prime, table in zip(missing, tables, strict=True):
                 made = self._share(table, (filling,))
-                prime.handles.setdefault(names[-1], made)  # another thread may have been faster
+                prime.handles.setdefault(names[-1], made)  # if another thread was faster, its tables stay
         return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
 
     def _make_tables(
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
     ) -> tuple[list[Array], Shared]:
-        """Memory for the tables of primes, and what fills it at its first use."""
+        """Memory for the tables of primes, and the part that fills it at its first use."""
         leaves, kind, node = primes[0].leaves, primes[0].kind, primes[0].node
         bits = leaves.bit_length() - (1 if kind == "negacyclic" else 2)
         offsets = table_offsets(passes, word)
@@ -393,7 +394,7 @@ class Transform(Launcher):
             if prime.points == 1:
                 return np.array([q - 1 if plan.kind == "negacyclic" else 1], np.uint64)
             w = prime.forward[0, prime.points // 2 :].astype(np.uint64)
-            return np.stack([w, np.uint64(q) - w], axis=-1).ravel()  # below a twiddle w: c = w and c = -w
+            return np.stack([w, np.uint64(q) - w], axis=-1).ravel()  # two leaves below w: c = w and c = -w
 
         def make() -> tuple[Array, ...]:
             leaves = [self.from_host(constants(prime)) for prime in plan.tables]

@@ -1,4 +1,4 @@
-"""The card, and the words that serve moduli on it: their bytes, the limbs that share one."""
+"""The card, and the words that serve moduli on it: their bytes, and the groups of limbs that share one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
 
 @dataclass(frozen=True)
 class Card:
-    """What the choice of a launch depends on."""
+    """The properties of a card on which the choice of a launch depends."""
 
     capability: tuple[int, int]
-    shared_bytes: int  # of one block, the most it may ask for
-    l2_bytes: int = 0  # of the cache before the memory; 0: not to be relied on
+    shared_bytes: int  # of shared memory, the most that one block may ask for
+    l2_bytes: int = 0  # of the L2 cache; 0: not to be relied on
     multiprocessors: int = 1
     memory_bytes: int = 0
 
@@ -37,9 +37,9 @@ class Group(NamedTuple):
 
 
 def word_of(q: int, storage_bytes: int, card: Card) -> str:
-    """The fastest word of cuda/word.cuh that serves a modulus on a card; storage: of a residue in memory."""
+    """The fastest word of cuda/word.cuh that serves a modulus on a card; storage_bytes: of a residue."""
     if q < 1 << 50 and card.fast_doubles and storage_bytes == 8:
-        return "Float64"  # of small moduli too: one group more costs what 32-bit integers gain
+        return "Float64"  # small moduli too: one more group would cost what 32-bit integers gain
     if q < 1 << 31 or storage_bytes == 4:
         return "Lazy32" if q < 1 << 30 else "Tight32" if q < 1 << 31 else "Strict32"
     if 1 << 40 <= q < 1 << 60:
@@ -50,7 +50,7 @@ def word_of(q: int, storage_bytes: int, card: Card) -> str:
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """The limbs of a ring by the words that serve them, in their order; apart: among rows of others."""
+    """The groups of a ring's limbs, in their order; apart: rows of other limbs lie between their rows."""
     size = basis.dtype.itemsize
     groups = []
     for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
@@ -63,7 +63,7 @@ def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...
 
 
 def arithmetic_of(word: str) -> str:
-    """The word without where its residues lie: words of one arithmetic share their tables."""
+    """The word without Grouped<...>, which says where residues lie: words of one arithmetic share tables."""
     return word[len("Grouped<") : word.rindex(",")] if word.startswith("Grouped<") else word
 
 
