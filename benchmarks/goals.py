@@ -119,7 +119,7 @@ def backend_case(
 
 
 def aligned(x: NDArray[Any]) -> NDArray[Any]:
-    """A copy that begins at a multiple of 64 bytes, as those of the peers did."""
+    """A 64-byte aligned copy: the peers' benchmarks align their arrays so."""
     memory = np.empty(x.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     copy = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)

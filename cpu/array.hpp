@@ -1,7 +1,7 @@
-// Arrays of numbers that a call reads and writes: views, which own nothing (bindings/buffer.hpp makes them).
+// Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
-// C-contiguous unless their type says otherwise, (*batch, rows, degree): one row of residues a limb, or the words of
-// one wide modulus. Batch axes broadcast against those of the result.
+// Arrays are C-contiguous unless their type says otherwise, of shape (*batch, rows, degree). A row holds the residues of
+// one limb, or one word of the residues modulo a wide modulus. Batch axes broadcast against those of the result.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -20,16 +20,15 @@ inline void require(bool holds, const char *what) {
 
 enum class Kind : unsigned char { unknown, signed_integer, unsigned_integer, real, complex };
 
-// Where numbers lie and how. The caller's memory: shape and strides as well.
+// Where the numbers of an array lie, and how. Data, shape and strides are the caller's memory.
 struct Layout {
     void *data;
-    size_t bytes, itemsize, ndim;      // of all numbers, of one: 1, 2, 4, 8 or 16
+    size_t bytes, itemsize, ndim;      // bytes of all numbers; of one number: 1, 2, 4, 8 or 16
     const ptrdiff_t *shape, *strides;  // strides in bytes
     Kind kind;
 };
 
-// An array of numbers in host memory that stays where it is during a call. Whoever reads it compares its shape and the
-// size of its numbers with what they expect.
+// An array of numbers in host memory that does not move during a call. Its readers must check its shape and item size.
 class Array {
   public:
     Array() = default;
@@ -47,7 +46,7 @@ class Array {
     Layout layout_{};
 };
 
-// An array of which the kind of numbers is known, which takes a little longer.
+// An array whose kind of numbers is known. Finding the kind takes a little longer.
 class Numbers : public Array {
   public:
     using Array::Array;
@@ -60,14 +59,15 @@ class Numbers : public Array {
     }
 };
 
-// One that is written. It holds no references to objects, say, which words would overwrite.
+// An array that is written. Its kind is known, so that a call can refuse, say, references to objects, which words would
+// overwrite.
 class Out : public Numbers {
   public:
     using Numbers::Numbers;
     void *data() const { return layout_.data; }
 };
 
-// With any strides
+// Arrays with any strides
 class StridedArray : public Array {
   public:
     using Array::Array;
@@ -77,7 +77,7 @@ class StridedOut : public Out {
     using Out::Out;
 };
 
-// Memory that outlives the call which brought it.
+// An array whose memory is kept alive after the call that passed it.
 using Memory = std::shared_ptr<const void>;
 template <class A> struct Lasting {
     A array;
@@ -89,7 +89,7 @@ template <class A> size_t last(const A &x) {
     return x.shape(x.ndim() - 1);
 }
 
-// Where a result begins, (*batch, rows, n)
+// The first word of a result (*batch, rows, n)
 template <class T> T *result_of(const Out &out, size_t rows) {
     require(out.ndim() >= 2 && out.shape(out.ndim() - 2) == rows && out.hold<T>(), "out: wrong dtype or rows");
     return (T *)out.data();
@@ -115,12 +115,12 @@ template <class T> class Operand {
 
   private:
     struct Axis {
-        size_t size, step;  // of the result, and items between neighbours of the operand
+        size_t size, step;  // length in the result; items between neighbours in the operand, 0 where it broadcasts
     };
 
     const T *data_;
     size_t length_, rows_;
-    std::vector<Axis> axes_;  // the last one first; none where the operand has all items of the result
+    std::vector<Axis> axes_;  // from the last to the first; empty where the operand has all items of the result
 };
 
 }  // namespace pg

@@ -7,8 +7,8 @@
 
 namespace pg {
 
-// The clock in GHz while steps run that wait for each other: an addition and a rotation, one cycle each. Of
-// registers: sums with constants are done by some processors before they are due, without a cycle of their own.
+// Times a chain of dependent additions and rotations, one cycle each. The additions are of two registers, because some
+// processors add constants without a cycle of their own.
 double clock_ghz() {
     constexpr long ROUNDS = 200'000, STEPS = 16;
     double best = 0;
@@ -17,7 +17,7 @@ double clock_ghz() {
         u64 x = 1, y = 0x9e3779b97f4a7c15;
         for (long i = 0; i < ROUNDS; ++i)
             for (long k = 0; k < STEPS; ++k) {
-                asm volatile("" : "+r"(x), "+r"(y));  // nothing is known of them
+                asm volatile("" : "+r"(x), "+r"(y));  // hides their values from the compiler
                 x += y;
                 x = x << 7 | x >> 57;
             }

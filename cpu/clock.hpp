@@ -1,4 +1,4 @@
-// The clock of the core that runs.
+// The clock frequency of the core that runs.
 #pragma once
 
 namespace pg {

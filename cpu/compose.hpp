@@ -13,26 +13,27 @@ struct Worker;
 // [-Q/2, Q/2).
 class Composition {
   public:
-    // words: 64-bit words that hold an integer in (-Q, Q) in two's complement. Tables (plans/crt.py): (Q / q_i)^-1 mod
-    // q_i of each limb; `terms` and `modulus` of SumWords; of the first m limbs, whose product is Q or at least 2^65,
-    // 1 / q_j mod q_i, (m, m), and the bounds of MixedWords, (centered, 2, m). A wide modulus needs none of them. The
-    // basis must outlive the object.
+    // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/plans/crt.py makes the
+    // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: those of
+    // SumWords. The last two are for the first m limbs, whose product is Q or at least 2^65. prefix_inverse: (m, m),
+    // 1 / q_j mod q_i. bounds: (centered, 2, m), those of MixedWords. The basis must outlive the object.
     Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms, const Numbers &modulus,
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
     // out (*batch, n, words) of 64 bits
     void words(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, n) int64; returns the number of the first integer that does not fit, or -1
+    // out (*batch, n) int64; returns the index of the first integer that does not fit, or -1
     int64_t integers(const Array &x, bool centered, const Out &out) const;
     // out (*batch, n) doubles: the nearest ones, halves to even; infinite beyond them
     void doubles(const Array &x, bool centered, const Out &out) const;
-    // out (*batch, words of the norm): of centered |x| the largest (p = 0), the sum (1), the sum of squares (2), in
-    // words, words + 1 or 2 words + 1
+    // out (*batch, words of the norm): of the centered |x| the largest (p = 0, in `words` words), the sum (p = 1, in
+    // words + 1) or the sum of squares (p = 2, in 2 words + 1)
     void norms(const Array &x, int p, const Out &out) const;
 
   private:
-    // make(unit, item) gives, for each part of an item, what uses its integers: use(digits, first, count), digit d of
-    // integer j at digits[d * count + j] (SumWords)
+    // Calls make(unit, item) for each part of an item. The function that it returns is called as use(digits, first,
+    // count) with the integers of the part, digit d of integer j at digits[d * count + j] (SumWords). ns: estimated
+    // nanoseconds a residue.
     template <class Make> void run(const Array &x, bool centered, double ns, const Make &make) const;
     template <class T, class Use>
     void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;
@@ -49,7 +50,7 @@ class Composition {
     size_t words_, digits_, prefix_ = 0;
     bool narrow_ = true;
     std::vector<u64> inverse_, terms_, modulus_, prefix_inverse_, bounds_;
-    std::vector<u64> halves_[2], zero_, radix_;  // floor(Q / 2) and the rest of Q, in digits
+    std::vector<u64> halves_[2], zero_, radix_;  // halves_: floor(Q / 2) and Q minus that, in digits
     std::vector<double> reciprocal_;
     u64 prefix_product_ = 1;  // modulo 2^64
 };

@@ -19,7 +19,7 @@ bool supported(const Isa &isa) {
     if (&isa == &isa_avx512dq) return avx512dq;
     if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    return &isa == &isa_portable || &isa == &isa_neon;  // a compiler's target with NEON is a machine with it
+    return &isa == &isa_portable || &isa == &isa_neon;  // code compiled for NEON runs on machines with NEON
 }
 
 const Isa *best_isa() {
@@ -29,7 +29,7 @@ std::atomic<const Isa *> current_isa{best_isa()};
 
 const Isa &current() { return *current_isa.load(std::memory_order_relaxed); }
 
-// The portable ones, where the set in use has null for `some` function of them.
+// The kernels of the instruction set in use, or the portable ones where its function `some` is null.
 template <class K, class F> const K &kernels_of(K Isa::*table, F K::*some) {
     const K &fast = current().*table;
     return fast.*some ? fast : isa_portable.*table;
@@ -39,7 +39,7 @@ const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
 }
 const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
-    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else the next serves as well
+    if (m.bits <= 46 && isa.q46.forward) return isa.q46;  // else q50 serves
     if (m.bits <= 50) return isa.q50;
     if (m.bits <= 60 && isa.q60.forward) return isa.q60;
     if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
@@ -80,7 +80,7 @@ template const RowKernels<u32> &pointwise_kernels(const Modulus &);
 template const RowKernels<u64> &pointwise_kernels(const Modulus &);
 
 template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits) {
-    Modulus larger = m;  // kernels for it serve smaller moduli too, but for those of residues alone
+    Modulus larger = m;  // kernels for larger moduli serve smaller ones too; those of q62 take any words
     if (m.bits <= 62 && sizeof(T) == 8) larger.bits = bits > 62 ? 62 : bits;
     const RowKernels<T> &fast = slot(current(), larger, T());
     return fast.combine ? fast : slot(isa_portable, larger, T());

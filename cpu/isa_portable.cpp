@@ -1,4 +1,4 @@
-// The kernels every machine can run; residues from the others must equal theirs bit for bit.
+// The kernels that every machine can run. Kernels of all other instruction sets must return the same residues.
 #include "combine.hpp"
 #include "draw.hpp"
 #include "fft.hpp"
@@ -9,7 +9,7 @@
 namespace pg {
 namespace {
 
-// 16 bytes, which every machine of 64 bits has as one register
+// Vectors of 16 bytes, one register on every 64-bit machine
 template <class Real> struct Pairs {
     using T = Real;
     typedef T V __attribute__((vector_size(16)));

@@ -1,4 +1,4 @@
-// What one instruction set offers: operations on one row, the residues of one polynomial mod one q.
+// The kernels of one instruction set: operations on one row, the residues of one polynomial mod one q.
 #pragma once
 #include <algorithm>
 
@@ -10,21 +10,22 @@ namespace pg {
 
 enum class Op { add, sub, neg, mul, mul_add };  // mul_add: a * b + c
 
-// By node of the heap of twiddles: w, floor(w * 2^bits(T) / q); for kernels on doubles w in [-q/2, q/2] and that / q.
+// The twiddles of one limb by node: w and floor(w * 2^bits(T) / q). Kernels on doubles read number, which is w in
+// [-q/2, q/2], and ratio = number / q.
 template <class T> struct Twiddles {
     const T *w, *shoup;
     const double *number = nullptr, *ratio = nullptr;
 };
 
-// The transform of one limb. Node i of the heap of twiddles (root 1, children 2i and 2i + 1) splits
+// The transform of one limb. Node i of the tree of factors (root 1, children 2i and 2i + 1) splits
 // X^2t - w^2 into X^t - w and X^t + w (docs/math.md, "The tree of factors").
 template <class T> struct Row {
     const Modulus *modulus;
-    Twiddles<T> forward, inverse;  // of the inverse 1/w; entry 0 is 1/points and entry 1 carries that factor too
+    Twiddles<T> forward, inverse;  // inverse: 1/w; its entry 0 is 1/points, and entry 1 has that factor too
     size_t degree;                 // coefficients
     size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
-    size_t block;                  // coefficients that stay in the cache: above it the tree is walked depth first
-    const int *stop;               // read with stopped(): the result is not wanted any more
+    size_t block;                  // coefficients that fit the cache: longer blocks are transformed depth first
+    const int *stop;               // read with stopped(): the result is no longer wanted
 };
 
 template <class T> struct RowKernels {
@@ -33,8 +34,8 @@ template <class T> struct RowKernels {
     void (*inverse)(const T *x, T *y, const Row<T> &row);
     // y = op(a, b, c) on n residues; operands may be y; scalar: b is one residue
     void (*pointwise)(Op op, const T *a, const T *b, bool scalar, const T *c, T *y, size_t n, const Modulus &m);
-    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50; null where
-    // the portable one is taken
+    // y = sum of x[i] w[i] over the terms, n canonical residues; x: any words, below 2^50 for q46 and q50. Null where
+    // the portable kernel is used
     void (*combine)(const T *const *x, const T *w, const T *shoup, size_t terms, T *y, size_t n, const Modulus &m);
     size_t least_degree;  // a shorter row goes to the portable kernels
     bool numbers;         // the transforms read the twiddles as doubles (number, ratio), not w and shoup
@@ -50,7 +51,7 @@ template <class T> struct EstimateKernels {
 
 // The complex FFT: rows of 2^k values (re, im), natural order in and out, exp(-2 pi i jk / points) forward.
 constexpr size_t FFT_LEVELS = 13, FFT_MAX_POINTS = 1 << (FFT_LEVELS - 1);
-// A pass splits a transform of `length` points into this many.
+// A pass splits a transform of `length` points into this many transforms.
 constexpr size_t fft_radix(size_t length) { return length == 2 ? 2 : length == 4 || length == 16 ? 4 : 8; }
 
 template <class T> struct Fft {
@@ -66,15 +67,15 @@ template <class T> struct FftKernels {
     void (*convolve64)(const T *a, const T *b, bool shared, T *y, size_t rows, const Fft<T> &fft);
 };
 
-// One row of work, or 8 side by side in two places where rows are shorter than 64.
+// Reals of scratch memory: one row; for rows shorter than 64 points, two buffers of 8 rows side by side.
 constexpr size_t fft_scratch(size_t points) { return points > 512 ? 2 * points : 1024; }
 
 struct Complex {
     double re, im;
 };
 
-// Exact products of one limb: centred residues x are sums of digits d_i 2^(width i), |d_i| <= 2^(width - 1), and
-// polynomials of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, the spectra.
+// Exact products of one limb. A centred residue is a sum of digits d_i 2^(width i), |d_i| <= 2^(width - 1). Polynomials
+// of digits are multiplied modulo X^length + 1 by complex transforms of length/2 points, which are called spectra.
 struct ProductRow {
     const Modulus *modulus;
     const Complex *twiddles;  // w by node of the tree under X^(length/2) - i; entry 0 is 1
@@ -82,9 +83,9 @@ struct ProductRow {
     size_t length;
     size_t block;  // points that stay in the cache
     unsigned digits, width;
-    unsigned sums;              // sum k, of products of digits i and k - i, is wanted for k < sums; of q = 2^e only
-                                // where 2^(width k) < q
-    unsigned group;             // so many neighbouring sums with weights 1, 2^width, ... are below 2^61 together
+    unsigned sums;              // sum k, of the products of digits i and k - i, is needed for k < sums; for q = 2^e
+                                // only where 2^(width k) < q
+    unsigned group;             // number of neighbouring sums that, with weights 1, 2^width, ..., stay below 2^61
     const u64 *weight, *shoup;  // 2^(width group i) mod q of group i, and for q < 2^62 their Shoup quotients
     const int *stop;
 };
@@ -95,18 +96,18 @@ template <class T> struct ProductKernels {
     // y = a * b mod X^length + 1, `length` canonical residues; a is b for a square; y may overlap a and b
     // scratch: 2 * digits * length/2 numbers
     void (*multiply)(const T *a, const T *b, Complex *scratch, T *y, const ProductRow &row);
-    // z = the spectra of so many digits of x, the last of which is all that is left
+    // z = the spectra of `digits` digits of x; the last digit is all that the others leave
     void (*transform)(const T *x, unsigned digits, Complex *z, const ProductRow &row);
-    // sum_k += x y_k, row.sums spectra
+    // sums_k += x y_k, for row.sums spectra y_k
     void (*add_products)(const Complex *x, const Complex *y, Complex *sums, const ProductRow &row);
-    // y = the residues of the sums, which are lost
+    // y = the residues of the sums, which are overwritten
     void (*compose)(Complex *sums, T *y, const ProductRow &row);
     size_t least_length;  // a shorter product goes to the portable kernels
 };
 
 template <class T> struct MatrixView {
     T *data;
-    ptrdiff_t row, column;  // steps, in entries; 0 repeats
+    ptrdiff_t row, column;  // strides, in entries; 0 repeats
 };
 
 // c = a b modulo one q; a is rows by inner, b is inner by columns
@@ -118,44 +119,46 @@ template <class T> struct MatrixProduct {
     const int *stop;
 };
 
-// A block of a product has at most so many terms between two reductions, and so many columns. Scratch memory holds
-// the digits of its right matrix and of some rows of the left, at most two words for a residue.
+// A block of a product has at most GEMM_DEPTH terms between two reductions, and at most GEMM_COLUMNS columns. Scratch
+// memory holds the digits of its right matrix and of some rows of the left one, at most two words for a residue.
 constexpr size_t GEMM_DEPTH = 256, GEMM_COLUMNS = 128;
 constexpr size_t GEMM_SCRATCH = 2 * (GEMM_DEPTH * GEMM_COLUMNS + 4 * (GEMM_DEPTH + 8));
 
-// Matrices of rows are multiplied so many points at a time. For fewer of them, a multiple of every number of lanes, the
-// digits of both operands lie side by side: what the second cache holds, but no less than two lines of every row.
+// Matrices of rows are multiplied GEMM_POINTS points at a time. For fewer points, a multiple of every number of lanes,
+// the digits of both operands are gathered side by side: as many as fit the second-level cache (GEMM_GATHERED words),
+// but no fewer than two cache lines of every row.
 constexpr size_t GEMM_POINTS = 512, GEMM_GATHERED = 32768;
 constexpr size_t gemm_gathered_points(size_t words) {
     return words < GEMM_GATHERED / 128 ? 128 : words > GEMM_GATHERED / 16 ? 16 : GEMM_GATHERED / words / 8 * 8;
 }
-// What is read a few times only is read where it lies: gathering it takes longer.
+// Gathering does not pay for operands that are read only a few times.
 constexpr bool gemm_gathers(size_t rows, size_t columns) { return std::min(rows, columns) > 8; }
 constexpr size_t gemm_points_scratch(size_t rows, size_t inner, size_t columns) {
     return gemm_gathers(rows, columns) ? std::max(GEMM_GATHERED, 2 * 16 * inner * (rows + columns)) : 0;
 }
 
 template <class T> struct GemmKernels {
-    // q <= 2^62, column steps 1, inner > 0, at most GEMM_COLUMNS columns; any words in, canonical residues out
+    // Any q; column strides 1, inner > 0, at most GEMM_COLUMNS columns; any words in, canonical residues out
     void (*multiply)(const MatrixProduct<T> &product, u64 *scratch);
     // entries are rows of `points` canonical residues, multiplied point by point
     void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
 };
 
-// Distributions of small integers (polygpu/plans/sampling.py). A sparse polynomial is no loop of kernels.
+// Distributions of small integers (polygpu/plans/sampling.py). Kernels draw all but the sparse one.
 enum class DrawShape { ternary, sparse, binomial, gaussian, tuniform };
 constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
 
 struct Draw {
     DrawShape shape;
-    size_t bytes;        // of stream for an integer
+    size_t bytes;        // of the random stream for one integer
     unsigned parameter;  // eta or b
-    // Of a Gaussian: terms with weights, each a sign and the number of thresholds that 63 bits are not below.
+    // A Gaussian is a sum of weighted terms. A term has a random sign, and its size is the number of thresholds that a
+    // random number of 63 bits is not below.
     size_t terms, thresholds;
     i64 weights[4];
     const u64 *sorted;  // the thresholds
-    size_t bucket;      // thresholds in each of 16 buckets, then the one before the next: 16 (bucket + 1) cells in all
-    // [i * 16 + b]: threshold (bucket + 1) b + i; i = bucket: the last of bucket b. 2^64 - 1 beyond all
+    size_t bucket;      // thresholds in each of 16 buckets, besides its end: 16 (bucket + 1) cells in all
+    // [i * 16 + b]: threshold (bucket + 1) b + i, which for i = bucket is the end of bucket b; 2^64 - 1 beyond the last
     const u64 *buckets;
 };
 
@@ -170,25 +173,26 @@ struct SamplingKernels {
     void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
-// Numbers in [0, P) by mixed-radix digits, P the product of the radices: which of them fit a word, and as what.
+// Which numbers in [0, P), given by mixed-radix digits, fit a machine word, and as which integer. P is the product of
+// the radices.
 struct MixedWords {
     size_t count;
-    const u64 *radix, *most, *least;  // modulo 2^64; digits of the bounds
+    const u64 *radix, *most, *least;  // radices modulo 2^64; digits of the two bounds
     u64 product, negative;            // P modulo 2^64; 1 where numbers from `least` on stand for themselves minus P
 };
 
-// Sums of y_i Q / q_i, in digits of BITS bits: sums of 2^12 products of a word and a digit fit 128 bits.
+// Sums of y_i Q / q_i, in digits of BITS bits, so that 2^12 products of a word and a digit add up in 128 bits.
 struct SumWords {
     static constexpr unsigned BITS = 52;
-    static constexpr size_t MAX_COUNT = 4094;  // of moduli: with the multiple of Q and a carry
+    static constexpr size_t MAX_COUNT = 4094;  // of moduli: the multiple of Q and a carry are added too
     static constexpr u64 MASK = ((u64)1 << BITS) - 1;
-    size_t count, digits, words;  // moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
+    size_t count, digits, words;  // count: of moduli; digits hold bits(Q) + 3 bits, words bits(Q) + 1
     const u64 *terms;             // (digits, count + 1): Q / q_i, then -Q modulo 2^(BITS digits)
     const double *inverse;        // 1 / q_i
     const u64 *modulus;           // digits of Q
-    const u64 *low, *high;        // x + low is no less than 0, x - high below 0
-    double unsure;                // how far the quotient of a sum may be from the true one
-    bool centered, narrow;        // narrow: y_i are below 2^52, and there are at most 2000
+    const u64 *low, *high;        // digits of the range's ends: x + low >= 0 and x - high < 0
+    double unsure;                // how far the estimated quotient of a sum may be from the true one
+    bool centered, narrow;        // narrow: all y_i are below 2^52, and count + 2 <= 2000
 };
 
 // Digits to the base B = 2^bits of y = floor((2 x B^levels + q) / (2 q)), in [-B/2, B/2).
@@ -207,12 +211,12 @@ constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned wor
     return gadget;
 }
 
-// Of blocks of n numbers. T: the word that stores residues.
+// Kernels on blocks of n integers. A name ends in the bits of the word that stores residues.
 struct IntegerKernels {
-    // Integers of 1, 2, 4 or 8 bytes to words in two's complement, y; those of 8 bytes stay where they are. The
-    // extent of all: no x >= 0 is above it, no x < 0 below -extent - 1.
+    // Writes integers of 1, 2 or 4 bytes to y as words in two's complement; integers of 8 bytes stay where they are.
+    // Returns their extent: every x is in [-extent - 1, extent].
     u64 (*widen)(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n);
-    // residues of words
+    // y = the residues of words x of that extent
     void (*reduce32)(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m);
     void (*reduce64)(const u64 *x, bool is_signed, u64 extent, u64 *y, size_t n, const Modulus &m);
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
@@ -241,7 +245,7 @@ struct IntegerKernels {
     void compose(const u64 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose64(y, m, out, n, s); }
 };
 
-// Named by the bound on q. A kernel that an instruction set lacks has null functions.
+// Kernels are named by their bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
     RowKernels<u32> q30, q31, q32;            // q < 2^30, q < 2^31, q <= 2^32

@@ -11,7 +11,7 @@ namespace pg {
 namespace {
 constexpr size_t COMPONENTS = 2;  // of a key's entry and of the result
 
-// sum = x y, or that more where it is not the first.
+// sum = x y for the first product, then sum += x y.
 template <class T> void add_product(const T *x, const T *y, T *sum, bool first, size_t n, const Modulus &m) {
     pointwise_kernels<T>(m).pointwise(first ? Op::mul : Op::mul_add, x, y, false, first ? nullptr : sum, sum, n, m);
 }
@@ -62,7 +62,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
     const T *const x = (const T *)digits.data(), *const value = (const T *)own.data(),
                    *const keys = (const T *)key.data();
     const double seconds = isa_slowness() * ((transformed_ ? 0 : seconds_transform(n)) + 3 * seconds_pointwise(n));
-    // Rows that begin elsewhere in their pages do not compete for the same few places of a cache.
+    // Rows are a cache line apart, so that they do not compete for the same few sets of a cache.
     const size_t step = n + 64 / sizeof(T);
     for_each_row(items * limbs, (double)digits_ * seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;
@@ -111,7 +111,7 @@ GadgetProduct::GadgetProduct(const Basis &basis, const Transform *transform, con
     }
 }
 
-// Complex numbers of a polynomial's digits, transformed
+// How many complex numbers the spectra of one polynomial's digits have
 size_t GadgetProduct::spectra() const { return product_->row(0, Worker{nullptr}).sums * product_->length() / 2; }
 
 template <class T> void GadgetProduct::decompose_words(const Array &x, const Out &out) const {
@@ -139,7 +139,7 @@ template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &
     });
 }
 
-// Of ciphertexts c and out, by `count` matrices for all of them.
+// Checks c, out and `count` matrices, which all ciphertexts share.
 template <class T>
 GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const Array &ggsws, size_t count) const {
     require(transform_ || product_, "GadgetProduct: digits alone");
@@ -158,7 +158,7 @@ GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const
     return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
 }
 
-// By matrix `index` of some.
+// out = G c for matrix number `index` of ggsws.
 template <class T>
 void GadgetProduct::multiply_item(const void *ggsws, size_t index, const T *c, T *out, const Item &item, void *room,
                                   const Worker &worker) const {

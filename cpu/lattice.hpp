@@ -1,4 +1,5 @@
-// Key switching: sums over digits of products with a key, row by row (polygpu/plans/lattice.py).
+// Key switching, sums over digits of products with a key, row by row; products with gadget ciphertexts
+// (polygpu/plans/lattice.py).
 #pragma once
 #include <vector>
 
@@ -10,10 +11,10 @@ namespace pg {
 // out[c] = sum over j of digit[j] key[j, c], modulo each limb of a transform.
 class DigitProduct {
   public:
-    // Of each limb: the digit that row `own_rows` of the evaluated value is modulo it, or `digits` where there is none;
-    // its row in the key, of key_total. index: the order in which digits are read, n entries, or none. transformed:
-    // digits are evaluated already; where there is an index they must be, and none is own. The transform must live as
-    // long.
+    // own_digits, own_rows: for each limb, the digit that is the value itself modulo that limb, or `digits` where none
+    // is, and the row of the evaluated value where it lies. key_rows: for each limb its row in the key, of key_total
+    // rows. index: the permutation by which digits are read, n entries, or none. transformed: all digits are evaluated
+    // already. With an index they must be, and no digit may be an own row. The transform must outlive the object.
     DigitProduct(const Transform &transform, size_t digits, std::vector<size_t> own_digits,
                  std::vector<size_t> own_rows, size_t own_total, std::vector<size_t> key_rows, size_t key_total,
                  bool transformed, const Numbers &index);
@@ -38,28 +39,29 @@ class DigitProduct {
 // Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/ops/gadget.py.
 class GadgetProduct {
   public:
-    // Digits to the base 2^bits; a product by FFT is that of a polynomial of such digits with one of the product's.
-    // The basis and what multiplies, of which one at most is not null, must live as long.
+    // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by one that `product`
+    // splits into its own digits. At most one of transform and product is not null; it and the basis must outlive the
+    // object.
     GadgetProduct(const Basis &basis, const Transform *transform, const FftProduct *product, unsigned bits,
                   unsigned levels);
 
     // x (*batch, 1, n), out (*batch, levels, 1, n)
     void decompose(const Array &x, const Out &out) const;
-    // Matrices as products by FFT take them: x (*batch, 1, n), out (*batch, digits, length/2), complex
+    // The spectra of a matrix, as products by FFT read them: x (*batch, 1, n), out (*batch, digits, length/2), complex
     void prepare(const Array &x, const Out &out) const;
-    // out = G c, of coefficients c and out (*batch, k, 1, n) and for every item G (k, levels, k, 1, n), evaluated, or
-    // (k, levels, k, digits, length/2)
+    // out = G c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1, n),
+    // evaluated, or (k, levels, k, digits, length/2), from prepare
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, of exponents (*batch, 1 + count) below the order of X, and
-    // matrices G_i of s_i, (count, ...)
+    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below the order of X and
+    // bits s_i, which the matrices ggsws (count, ...) hide
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:
     // What all ciphertexts have in common.
     struct Item {
         size_t components, n;
-        size_t scratch;  // bytes that a product computes in
-        double seconds;  // that it takes
+        size_t scratch;  // bytes of scratch memory for one product
+        double seconds;  // estimated, for one product
     };
     template <class T> void decompose_words(const Array &x, const Out &out) const;
     template <class T> void prepare_words(const Array &x, const Out &out) const;

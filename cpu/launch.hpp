@@ -1,5 +1,5 @@
-// Launches of a GPU's kernels that are ready but for the addresses of their operands. Addresses of the driver's
-// functions come from the caller: nothing of CUDA is included or linked.
+// Launches of GPU kernels, prepared except for the addresses of their operands. The caller passes the addresses of the
+// driver's functions, so that nothing of CUDA is included or linked.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pg {
 
-// Functions of libcuda. Source: cuda.h, whose binary interface stays the same
+// Functions of libcuda. Source: cuda.h, whose binary interface is stable.
 struct Driver {
     using Status = int;     // CUresult
     using Handle = void *;  // CUfunction, CUstream
@@ -38,11 +38,11 @@ struct Launch {
     std::string kernel;  // its name, for errors
     Driver::Handle function;
     unsigned grid[2], threads, shared;
-    unsigned counters;  // 32-bit words at the last operand that are set to 0 before
-    // It may start before the work before it on the stream has ended, for which it waits by itself
+    unsigned counters;  // 32-bit words at the last operand that are set to 0 before the launch
+    // The kernel may start before earlier work on the stream has ended; it waits for that work itself
     // (griddepcontrol.wait).
     bool early;
-    std::vector<unsigned> operands;  // the number of the operand at each address
+    std::vector<unsigned> operands;  // the index of the operand for each address
     std::vector<u64> offsets;        // bytes from the beginning of each operand
     std::string parameters;
 };
@@ -50,18 +50,18 @@ struct Launch {
 struct DriverError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
-// This thread has not worked on the GPU before: nothing was launched.
+// This thread has no CUDA context, because it has not worked on the GPU before. Nothing was launched.
 struct NoContext : DriverError {
     using DriverError::DriverError;
 };
 
 class Launches {
   public:
-    static constexpr size_t MAX_BYTES = 4096;  // of parameters; CUDA takes no more on any card
+    static constexpr size_t MAX_BYTES = 4096;  // of parameters; every GPU takes as many
 
     Launches(const Driver &driver, std::vector<Launch> launches);
 
-    // All of them, in their order. Throws NoContext or DriverError where the driver refuses one.
+    // Launches all kernels in order. Throws NoContext or DriverError where the driver refuses one.
     void launch(u64 stream, const u64 *operands, size_t count) const;
 
   private:
@@ -70,7 +70,7 @@ class Launches {
 
     Driver driver_;
     std::vector<Launch> launches_;
-    size_t operands_ = 0;  // that a call needs
+    size_t operands_ = 0;  // how many a call must pass
 };
 
 }  // namespace pg

@@ -1,8 +1,8 @@
 // Exact arithmetic modulo one q, 2 <= q <= 2^64: the constants of a modulus and the scalar operations.
 //
-// The types are plain data; every function has internal linkage. The header is compiled once per
-// instruction set, and of a shared inline function the linker would keep one copy, perhaps one
-// that only some machines can run.
+// The types are plain data. Every function has internal linkage, because the header is compiled
+// once per instruction set: of a shared inline function the linker would keep one copy, perhaps
+// one that only some machines can run.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Modulus {
     unsigned bits;     // 2^(bits-1) <= q < 2^bits
     unsigned shift;    // q << shift has its top bit set
     Reciprocal recip;  // of q << shift
-    // Quotient constants of docs/math.md, "Barrett's product"; 0 where its word cannot hold q.
+    // Quotient constants of docs/math.md, "Barrett's product"; 0 where the word cannot hold q.
     u64 barrett64;  // floor(2^(bits+62) / q), q < 2^62
     u64 barrett52;  // floor(2^(bits+50) / q), q < 2^50
     u64 barrett32;  // min(floor(2^(bits+31) / q), 2^32 - 1), q < 2^31
@@ -34,7 +34,7 @@ constexpr u64 GOLDILOCKS = 0xffffffff00000001;  // 2^64 - 2^32 + 1
 
 namespace {
 
-// Whether a call's rows are not wanted any more: its caller was interrupted, or a row failed.
+// Whether a call's result is no longer wanted: the caller was interrupted, or a row failed.
 inline bool stopped(const int *stop) { return __atomic_load_n(stop, __ATOMIC_RELAXED); }
 
 inline u64 mul_hi(u64 x, u64 y) { return (u64)((u128)x * y >> 64); }
@@ -81,7 +81,7 @@ inline u64 reduce(const Modulus &m, u64 high, u64 low) {
 }
 inline u64 reduce(const Modulus &m, u64 x) { return reduce(m, 0, x); }
 
-// The rest take and return canonical residues, [0, q).
+// The functions below take and return canonical residues, [0, q).
 inline u64 add_mod(const Modulus &m, u64 x, u64 y) {
     u64 s = x + y;
     return (s < x || s > m.last) ? s - m.q : s;

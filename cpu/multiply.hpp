@@ -1,4 +1,4 @@
-// Exact products of polynomials modulo anything, where the ring has no complete transform or another way is faster.
+// Exact products of polynomials modulo any q, where the ring has no complete transform or another way is faster.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace pg {
 
-// Products modulo anything: exact over the integers modulo enough primes, then reduced.
+// Products modulo any q: over the integers, exact modulo enough auxiliary primes, then reduced.
 class Auxiliary {
   public:
     // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
@@ -34,16 +34,16 @@ class Auxiliary {
     bool negacyclic_;
     MixedRadix radix_;
     std::vector<u64> q_mod_p_;        // [prime * limbs + limb]
-    std::vector<u64> product_mod_q_;  // words of the product of the primes, by limb
+    std::vector<u64> product_mod_q_;  // the product of the primes modulo each limb, in words
 };
 
-// Products over the integers by complex transforms of digits, the spectra, then reduced.
+// Products over the integers by complex transforms of digits, then reduced.
 class FftProduct {
   public:
-    // length: degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
-    // product, which is then folded. Each limb of q = 2^e drops the sums whose weights vanish. table: length/2 twiddles
-    // (kernels.hpp, ProductRow). terms: 0, or of sums of so many products the kernels alone make, whose other factors
-    // have one digit of so many bits. The basis must outlive this.
+    // length: the degree for X^degree + 1 with degree a power of two, else at least 2 degree - 1, for the linear
+    // product, which is then folded. A limb with q = 2^e drops the sums whose weights vanish. table: length/2 twiddles
+    // (kernels.hpp, ProductRow). terms: 0 for multiply(). Else only the kernels are used, for sums of `terms` products,
+    // of which one factor has a single digit of `bits` bits. The basis must outlive this.
     FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
@@ -52,9 +52,10 @@ class FftProduct {
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
     bool negacyclic() const { return negacyclic_; }
-    // What the kernels of a limb take.
+    // The argument of a limb's kernels.
     ProductRow row(size_t limb, const Worker &worker) const;
-    // The residues of sums of products, which are lost. room: for `length` residues where the degree is another
+    // y = the residues of sums of products; the sums are overwritten. room: for `length` residues where length is not
+    // the degree
     template <class T> void compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const;
 
   private:

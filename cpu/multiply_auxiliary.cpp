@@ -27,7 +27,7 @@ Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degr
         require(p.bits == radix_.primes[0].bits && p.bits <= 62, "Auxiliary: primes of one bit length, at most 62");
         for (size_t i = 0; i < limb_count(); ++i) {
             std::vector<u64> q = basis.wide() ? basis.wide_modulus().q : std::vector<u64>{basis.moduli()[i].q};
-            if (q.back() == 0) q.push_back(1);  // a power of 2^64
+            if (q.back() == 0) q.push_back(1);  // 0 stands for a power of 2^64
             q_mod_p_.push_back(residue(p, q.data(), q.size(), 1));
         }
     }
@@ -69,7 +69,7 @@ std::vector<u64> Auxiliary::reduced_product(size_t limb) const {
 template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t stride) const {
     if (!basis_.wide()) return *x > basis_.moduli()[limb].last / 2;
     const std::vector<u64> &q = basis_.wide_modulus().q;
-    const u64 above = basis_.wide_modulus().whole;  // the word beyond the last
+    const u64 above = basis_.wide_modulus().whole;  // q's word beyond the last
     for (size_t w = q.size(); w-- > 0;) {           // compare x with floor(q / 2)
         const u64 half = q[w] >> 1 | (w + 1 < q.size() ? q[w + 1] : above) << 63;
         if (x[w * stride] != half) return x[w * stride] > half;
@@ -77,7 +77,7 @@ template <class T> bool Auxiliary::upper_half(size_t limb, const T *x, size_t st
     return false;
 }
 
-// Centred residues of one polynomial modulo every prime, zero-padded to the transform's degree.
+// The centred coefficients of one polynomial modulo every prime, zero-padded to the transform's degree.
 template <class T> void Auxiliary::spread(const T *x, size_t limb, u64 *y, const Worker &worker) const {
     const size_t length = transform_.degree(), k = radix_.primes.size();
     std::vector<bool> upper(degree_);

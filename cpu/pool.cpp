@@ -16,18 +16,18 @@ namespace pg {
 namespace {
 
 constexpr size_t ALIGNMENT = 64;
-constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; of less, malloc seldom gives pages back
+constexpr size_t SMALLEST_KEPT = 16u << 10;  // bytes; malloc seldom returns the pages of smaller blocks
 constexpr size_t LARGEST_KEPT = 32u << 20;
 constexpr size_t MOST_KEPT = 64u << 20;
 constexpr size_t MOST_BLOCKS = 256;
-constexpr size_t SMALLEST_MAPPED = 128u << 10;  // as malloc's, before the first of them is freed
-constexpr size_t HUGE_PAGES = 4u << 20;         // bytes from which NumPy asks for them too
+constexpr size_t SMALLEST_MAPPED = 128u << 10;  // malloc's threshold too, until the first mapped block is freed
+constexpr size_t HUGE_PAGES = 4u << 20;         // bytes; NumPy too asks for huge pages from this size on
 
-// What stands before a block.
+// Lies directly before a block.
 struct Header {
     void *allocation;
-    size_t mapped;    // bytes of an allocation of the system's; 0 of malloc's
-    size_t capacity;  // bytes from the block on
+    size_t mapped;    // bytes of an allocation by mmap; 0 for one by malloc
+    size_t capacity;  // usable bytes of the block
 };
 constexpr size_t BEFORE = ALIGNMENT + sizeof(Header);
 
@@ -42,8 +42,8 @@ size_t capacity_for(size_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-// For AddressSanitizer, which knows malloc's blocks alone: what lies beyond the size asked for, and all of a block
-// that is kept.
+// AddressSanitizer only knows malloc's blocks. Here it learns that two parts of a pool's block are out of bounds: what
+// lies beyond the size asked for, and all of a block while it is kept.
 #ifdef __SANITIZE_ADDRESS__
 void allow(void *block, size_t bytes) {
     const size_t capacity = header(block).capacity;
@@ -56,7 +56,7 @@ void allow(void *, size_t) {}
 void forbid(void *) {}
 #endif
 
-// Large blocks straight from the system: of those that are kept, malloc could not give back what lies before them.
+// Large blocks come straight from the system. If they were malloc's, it could not return the memory before a kept one.
 template <bool ZEROS> void *fresh(size_t capacity) {
     const size_t bytes = BEFORE + capacity;
     void *allocation = MAP_FAILED;
@@ -64,7 +64,7 @@ template <bool ZEROS> void *fresh(size_t capacity) {
         allocation = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const bool mapped = allocation != MAP_FAILED;
 #ifdef __linux__
-    if (mapped && bytes >= HUGE_PAGES) madvise(allocation, bytes, MADV_HUGEPAGE);  // without them it is slower
+    if (mapped && bytes >= HUGE_PAGES) madvise(allocation, bytes, MADV_HUGEPAGE);  // faster than small pages
 #endif
     if (!mapped) allocation = ZEROS ? std::calloc(1, bytes) : std::malloc(bytes);
     if (!allocation) return nullptr;
@@ -80,16 +80,16 @@ void free_allocation(void *block) {
     else std::free(own.allocation);
 }
 
-// The blocks that are kept. Whoever finds the lock taken goes on without them: nobody waits, and a child of fork()
-// whose parent's other thread held the lock only forgoes reuse. Constant and trivial: threads may outlive all
-// destructors.
+// The kept blocks. A thread that finds the lock taken goes on without them, so that no thread waits. A child of fork()
+// whose parent's other thread held the lock only forgoes reuse. The object is constant-initialized and trivially
+// destructible, because threads may outlive all destructors.
 class Kept {
   public:
-    // Null where there is none of that capacity.
+    // Null where there is no block of that capacity.
     void *take(size_t capacity) {
         if (!try_lock()) return nullptr;
         void *block = nullptr;
-        for (size_t i = count_; i-- > 0;)  // from the latest, which the caches may still hold
+        for (size_t i = count_; i-- > 0;)  // the latest first, which the caches may still hold
             if (blocks_[i].capacity == capacity) {
                 block = blocks_[i].block;
                 remove(i, i + 1);
@@ -98,7 +98,7 @@ class Kept {
         unlock();
         return block;
     }
-    // The oldest give way. False: the block is still the caller's.
+    // Keeps a block; the oldest ones give way. False: the block is still the caller's.
     bool keep(void *block, size_t capacity) {
         if (!try_lock()) return false;
         size_t old = 0, bytes = bytes_ + capacity;
@@ -125,7 +125,7 @@ class Kept {
         std::copy(blocks_ + to, blocks_ + count_, blocks_ + from);
         count_ -= to - from;
     }
-    // The first `number`, which are the oldest.
+    // Returns the first `number` blocks, which are the oldest, to the system.
     void give_back(size_t number) {
         if (!number) return;
         for (size_t i = 0; i < number; ++i) free_allocation(blocks_[i].block);

@@ -6,8 +6,8 @@
 
 namespace pg {
 
-// As malloc, calloc, realloc and free do, on blocks of their own; any thread may call them. Null where the system has
-// no memory, even after it got back all blocks that are kept.
+// Like malloc, calloc, realloc and free, for blocks of this pool; any thread may call them. Null where the system has
+// no memory even after all kept blocks were returned to it.
 void *pool_allocate(size_t bytes);
 void *pool_allocate_zeros(size_t bytes);
 void *pool_reallocate(void *block, size_t bytes);
@@ -15,7 +15,7 @@ void pool_free(void *block);
 
 // Bytes of freed blocks that are kept: at most 64 MiB, in at most 256 blocks of 16 KiB to 32 MiB.
 size_t pool_kept();
-// Gives them back to the system.
+// Returns the kept blocks to the system.
 void pool_release();
 
 }  // namespace pg

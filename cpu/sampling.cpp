@@ -23,7 +23,7 @@ template <class Body> void for_each_run(size_t first, size_t count, size_t n, co
     }
 }
 
-// The integers of `count` coefficients to all limbs.
+// Writes the residues of `count` integers to all limbs.
 template <class T>
 void store_small(const Basis &basis, const i64 *v, size_t first, size_t count, u64 bound, T *result, size_t n) {
     const size_t limbs = basis.rows();
@@ -36,7 +36,7 @@ void store_small(const Basis &basis, const i64 *v, size_t first, size_t count, u
         }
     });
 }
-// A wide modulus is larger than any of the integers.
+// The same for a wide modulus, which is larger than any of the integers.
 void store_wide(const Basis &basis, const i64 *v, size_t first, size_t count, u64 *result, size_t n) {
     const size_t words = basis.rows();
     std::vector<u64> value(words), size(words, 0);
@@ -58,7 +58,8 @@ void store(const Basis &basis, const i64 *v, size_t first, size_t count, u64 bou
     else store_small(basis, v, first, count, bound, (u64 *)out.data(), n);
 }
 
-// The `weight` coefficients with the least (w / 2, index) are 1 or -1, by the last bit of w.
+// Each coefficient has a random word w. The `weight` coefficients with the least (floor(w / 2), index) become 1 or -1,
+// by the last bit of w.
 void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *keys) {
     if (weight == 0) return std::fill(v, v + n, 0);
     const auto word = [x](size_t j) {
@@ -66,7 +67,7 @@ void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *k
         std::memcpy(&w, x + 8 * j, 8);
         return w;
     };
-    // Nearly always the chosen are among the keys below this, six standard deviations more than `weight`.
+    // Keys below `likely` number `weight` and six standard deviations more on average: nearly always all the chosen.
     const double share = ((double)weight + 6 * std::sqrt((double)weight) + 8) / (double)n;
     const u64 likely = share < 1 ? (u64)(share * 9223372036854775808.0) : ~(u64)0;
     size_t count = 0;
@@ -78,7 +79,7 @@ void draw_sparse(const unsigned char *x, i64 *v, size_t n, size_t weight, u64 *k
         for (count = 0; count < n; ++count) keys[count] = word(count) >> 1;
     std::nth_element(keys, keys + weight - 1, keys + count);
     const u64 bound = keys[weight - 1];
-    size_t equal = (size_t)std::count(keys, keys + weight, bound);  // so many of those that equal the bound
+    size_t equal = (size_t)std::count(keys, keys + weight, bound);  // how many chosen keys equal the bound
     if (equal == (size_t)std::count(keys, keys + count, bound)) {
         for (size_t j = 0; j < n; ++j) {
             const u64 w = word(j);

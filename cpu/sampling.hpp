@@ -1,4 +1,4 @@
-// Random bytes to residues: uniform ones, and small integers that all limbs share.
+// From random bytes to residues: uniform ones, and those of small integers that all limbs share.
 #pragma once
 #include <vector>
 
@@ -10,13 +10,13 @@ namespace pg {
 // A distribution of small integers (polygpu/plans/sampling.py).
 class Sampler {
   public:
-    // weights, thresholds: of a Gaussian; each integer takes `bytes` bytes of stream and is at most bound <= 2^62 in
-    // size
+    // weights and thresholds are those of a Gaussian. Each integer takes `bytes` bytes of the stream, and its size is at
+    // most bound <= 2^62.
     Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Numbers &weights, const Numbers &thresholds);
     Sampler(const Sampler &) = delete;
 
-    // `count` coefficients of out, (*batch, rows, degree), from number `first` on, counted over its polynomials. Of a
-    // sparse distribution whole polynomials. stream: words of their bytes.
+    // Draws `count` coefficients of out (*batch, rows, degree) from number `first` on, counted through all polynomials.
+    // A sparse distribution fills whole polynomials. stream: the random bytes of these coefficients, as 64-bit words.
     void draw(const Basis &basis, const Numbers &stream, size_t first, size_t count, const Out &out) const;
 
   private:
@@ -25,8 +25,8 @@ class Sampler {
     std::vector<u64> sorted_, buckets_;
 };
 
-// Coefficients first, first + 1, ... of out, in row `limb` (all rows of a wide modulus): numbers of one word more than
-// a residue has, modulo q.
+// Writes numbers modulo q to coefficients first, first + 1, ... of out, in row `limb` (for a wide modulus, in all rows).
+// Each number has one word more than a residue.
 void reduce_words(const Basis &basis, const Numbers &words, size_t limb, size_t first, const Out &out);
 
 }  // namespace pg

@@ -8,7 +8,7 @@
 namespace pg {
 namespace {
 
-// exp(-2 pi i k / length): the angle brought to [0, pi/4], so that both parts keep all digits of long double.
+// exp(-2 pi i k / length). The angle is reduced to [0, pi/4], so that both parts keep all digits of long double.
 template <class T> void root_of_unity(size_t k, size_t length, T *w) {
     const long double PI = 3.14159265358979323846264338327950288L;
     const size_t octant = k * 8 / length, above = k * 8 % length;
@@ -52,8 +52,9 @@ void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, 
         set(1, 1, inverse, inverse_shoup);
     }
     for (size_t level = 1; level < points; level *= 2) {
-        // The nodes of a level: cyclic ones begin with those of the level above. The others are a factor times
-        // as many nodes before; their inverses are their negatives, read backwards (docs/math.md).
+        // A cyclic level begins with the twiddles of the level above. The other `count` twiddles, from node `first`
+        // on, are `factor` times those from node `source` on; their inverses are their negatives in reverse order
+        // (docs/math.md).
         const size_t count = negacyclic ? level : level / 2, source = level - count, first = 2 * level - count;
         for (size_t i = level; i < first; ++i) {
             forward[i] = forward[i - count], forward_shoup[i] = forward_shoup[i - count];
@@ -99,7 +100,7 @@ u64 smallest_generator(u64 q, u64 root, u64 order) {
 
 template <class T> Fft<T> make_fft(size_t points) {
     static std::once_flag made[FFT_LEVELS];
-    static auto *const tables = new std::vector<T>[FFT_LEVELS];  // never freed: threads may outlast the program's end
+    static auto *const tables = new std::vector<T>[FFT_LEVELS];  // never freed: threads may outlive all destructors
     Fft<T> fft{};
     fft.points = points;
     for (size_t length = points; length > 1; length /= fft_radix(length)) {

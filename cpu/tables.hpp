@@ -22,7 +22,7 @@ void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number,
 // The smallest generator of the group that `root` generates; its order is a power of two, at least 2.
 u64 smallest_generator(u64 q, u64 root, u64 order);
 
-// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS, made when first asked for and kept.
+// The tables for rows of `points` = 2^k <= FFT_MAX_POINTS, made at the first use and kept.
 template <class T> Fft<T> make_fft(size_t points);
 
 }  // namespace pg

@@ -28,15 +28,15 @@ struct NoInterpreter final : Caller {};
 const NoInterpreter no_interpreter;
 const Caller *caller = &no_interpreter;
 
-constexpr double THREAD_PAYS = 50e-6;  // seconds of work for which a thread is worth waking (about 20 us)
-constexpr double SHORT_CALL = 20e-6;   // seconds of work for which giving the lock away does not pay
-constexpr double LONG_ROW = 50e-3;     // rows longer than this leave the calling thread free to answer signals
+constexpr double THREAD_PAYS = 50e-6;  // seconds of work that are worth waking a thread, which takes about 20 us
+constexpr double SHORT_CALL = 20e-6;   // seconds of work below which releasing the lock does not pay
+constexpr double LONG_ROW = 50e-3;     // seconds; with longer rows the calling thread only answers signals
 constexpr auto SIGNAL_PERIOD = std::chrono::milliseconds(50);
-constexpr auto LAST_ROW = std::chrono::microseconds(30);  // falling asleep and waking takes as long
+constexpr auto LAST_ROW = std::chrono::microseconds(30);  // of spinning: falling asleep and waking takes as long
 constexpr size_t SCRATCH_KEPT = 16u << 20;                // bytes a thread keeps between calls
 
-// Straight from the system: what malloc takes back it keeps, and blocks of many sizes in turn leave gaps in its
-// heap that no later one fits.
+// Scratch memory of one thread, straight from the system. malloc would keep what is freed, and blocks of changing
+// sizes would leave gaps in its heap that no later block fits.
 class Scratch {
   public:
     Scratch() = default;
@@ -115,7 +115,7 @@ struct Call {
     }
 };
 
-// Where threads may run. Where the system does not tell, all is one core.
+// The cores on which threads may run. Where the system does not tell, all count as one core.
 #ifdef __linux__
 using Cpus = cpu_set_t;
 int current_cpu() { return sched_getcpu(); }
@@ -135,11 +135,12 @@ Cpus without(Cpus cpus, int) { return cpus; }
 bool confine(pthread_t, const Cpus &) { return false; }
 #endif
 
-// Threads that wait for calls. They outlive them: a new thread may wait milliseconds for a core, a waiting one
+// Threads that wait for calls and outlive them: a new thread may wait milliseconds for a core, a sleeping one
 // microseconds.
 class Pool {
   public:
-    // This process's: a child of fork() has none of its parent's threads, nor locks in a known state.
+    // The pool of this process. A child of fork() needs another: it has none of its parent's threads, and does not know
+    // the state of their locks.
     static Pool &get() {
         static std::atomic<Pool *> pool{nullptr};
         static const int registered = pthread_atfork(nullptr, nullptr, [] { pool = nullptr; });
@@ -152,7 +153,7 @@ class Pool {
         return *found;  // never destroyed: its threads end with the process
     }
 
-    // `wanted` threads may join the call until it is closed. False: there is no thread to be had.
+    // `wanted` threads may join the call until it is closed. False: the pool has no thread and cannot start one.
     bool open(Call &call, size_t wanted) {
         std::unique_lock<std::mutex> lock(mutex_);
         size_t offered = wanted;
@@ -185,11 +186,11 @@ class Pool {
     static constexpr int WORKING = -1;
     struct Thread {
         pthread_t handle;
-        int cpu;  // where it fell asleep, or was made
+        int cpu;  // where it fell asleep or was started, or WORKING
         Cpus allowed;
-        bool confined;  // to fewer than it is allowed
+        bool confined;  // to fewer cores than `allowed`
     };
-    // False: none is to be had.
+    // False: the system starts no more threads.
     bool start(int here, const Cpus &allowed) {
         sigset_t all, before;  // signals are for the program's own threads
         sigfillset(&all);
@@ -206,8 +207,8 @@ class Pool {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         return made;
     }
-    // On the caller's core a thread would wait for its turn, milliseconds, even where others are idle: it wakes on
-    // another, and is then free to go where the caller may.
+    // A thread that woke on the caller's core would wait milliseconds for its turn, even with other cores idle. So it
+    // wakes on another core, and may then run wherever the caller may.
     void place(Thread &thread, int here, const Cpus &allowed) {
         if (thread.cpu == here && confine(thread.handle, without(allowed, here))) thread.confined = true;
         else if (!thread.confined && !equal(thread.allowed, allowed)) confine(thread.handle, allowed);
@@ -235,7 +236,7 @@ class Pool {
     std::mutex mutex_;
     std::condition_variable offered_;
     std::vector<Offer> offers_;
-    std::deque<Thread> threads_;  // that never move
+    std::deque<Thread> threads_;  // a deque, whose entries never move
     size_t working_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Work on many rows: threads, interruption, scratch memory. What the core asks of its caller.
+// Work on many rows: threads, interruption, scratch memory; and what the core needs from its caller.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -13,16 +13,17 @@ struct OutOfMemory : std::bad_alloc {
     const size_t bytes;
 };
 
-// What a row of work sees of its call.
+// What the work on a row knows of its call.
 struct Worker {
     const int *stop;                    // for stopped(): the caller was interrupted, or another row failed
     void *scratch(size_t bytes) const;  // page-aligned, this thread's, valid until the next request
 };
 
-// Who calls the core. An interpreter has a lock, which its calls hold, and signals to answer; this one has neither.
+// The caller of the core. An interpreter has a lock, which its calls hold, and signals to answer; this default caller
+// has neither.
 class Caller {
   public:
-    // Runs the work while others may take the lock.
+    // Runs the work with the lock released.
     virtual void without_lock(const std::function<void()> &work) const { work(); }
     // Answers signals; called without the lock. True when a handler raised.
     virtual bool signal_raised() const { return false; }
@@ -33,11 +34,11 @@ class Caller {
     ~Caller() = default;
 };
 
-// Before the first call; the object stays until the process ends.
+// To be called before the first call of the core. The object must live until the process ends.
 void set_caller(const Caller &caller);
 
 // Runs body(0) ... body(rows - 1), each once, on as many threads as the work pays for. Called with the caller's
-// lock held; releases it meanwhile, except for a few microseconds of work, and answers signals about every
+// lock held; releases it meanwhile, except for work of less than 20 us, and answers signals about every
 // 50 ms. Throws what a signal handler raised (the rows are then unspecified) and what a body threw.
 // Threads that helped wait for the next call; a child of fork() makes its own.
 void for_each_row(size_t rows, double seconds_per_row, const std::function<void(size_t, const Worker &)> &body);

@@ -8,7 +8,7 @@
 namespace pg {
 
 namespace {
-constexpr size_t MAX_LEAF_SIZE = 8, LEAVES = 64;  // LEAVES: multiplied together, while they are in the first cache
+constexpr size_t MAX_LEAF_SIZE = 8, LEAVES = 64;  // LEAVES: that are multiplied together, in the first-level cache
 }
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
@@ -31,7 +31,7 @@ template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers
     return made;
 }
 
-// (forward and inverse, w and w / q, points): made when an instruction set first needs them, of 64-bit words.
+// (forward and inverse, w and w / q, points): made from 64-bit words when an instruction set first needs them.
 const double *PrimeTables::numbers() const {
     std::call_once(numbers_made_, [this] {
         numbers_.resize(4 * points_);
@@ -91,7 +91,7 @@ template <class T> T Transform::leaf_constant(const Row<T> &r, size_t leaf) cons
     return (T)(leaf % 2 ? neg_mod(*r.modulus, w) : w);
 }
 
-// Products modulo some leaves of SIZE coefficients: coefficient i of all of them in row i.
+// Products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these leaves.
 template <class T, size_t SIZE>
 void Transform::multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const {
     const Modulus &m = *r.modulus;
@@ -171,7 +171,7 @@ template <class T, bool TRANSFORMED> void Transform::product(const Array &a, con
     T *const result = result_of<T>(out, limbs);
     const Operand<T> x(a, out, limbs), y(b, out, limbs);
     require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
-    const double leaf = leaf_size_ > 1 ? 5 + 1.3 * (double)leaf_size_ : 1;  // pointwise operations a coefficient
+    const double leaf = leaf_size_ > 1 ? 5 + 1.3 * (double)leaf_size_ : 1;  // pointwise operations for a coefficient
     const double leaves = leaf * basis_.slowness() * seconds_pointwise(n);
     const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.slowness() * seconds_transform(n));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {

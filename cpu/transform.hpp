@@ -9,7 +9,7 @@
 
 namespace pg {
 
-// The tables of a prime: shared by the transforms of all rings that have it.
+// The tables of a prime, which the transforms of all rings with that prime share.
 class PrimeTables {
   public:
     // forward, inverse: (2, points), twiddles and their Shoup quotients (tables.hpp)
@@ -34,11 +34,11 @@ class PrimeTables {
 
 class Transform {
   public:
-    // tables: of each limb. They and the basis must outlive the transform.
+    // tables: one for each limb. They and the basis must outlive the transform.
     Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
               const std::vector<const PrimeTables *> &tables);
 
-    // Of arrays with more rows than limbs, the rows from `first` on.
+    // Transforms one row for each limb, from row `first` on; arrays may have more rows.
     void forward(const Array &x, const Out &out, size_t first) const;
     void inverse(const Array &x, const Out &out, size_t first) const;
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
@@ -53,8 +53,8 @@ class Transform {
     // One row modulo one limb; y may be x.
     template <class T> void forward_row(const T *x, T *y, size_t limb, const Worker &worker) const;
     template <class T> void inverse_row(const T *x, T *y, size_t limb, const Worker &worker) const;
-    // One row modulo one limb: y = a b, of coefficients, through `left` and `right`, where the transformed operands
-    // go. Either may be the place of its operand; `right` stays untouched for a square, a = b; y may be any of them.
+    // One row modulo one limb: y = a b in coefficients. The transformed operands go to `left` and `right`, which may be
+    // a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other arrays.
     template <class T>
     void multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const;
 

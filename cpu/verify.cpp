@@ -1,7 +1,7 @@
 // Products in the ring, checked at random points.
 //
-// a b = c in Z_q[X]/(X^n - s), s = 1 or -1, where c(r) = the sum over j of b_j v_j(r), v_j = X^j a in the ring:
-// v_0 = a, v_(j+1) = X v_j - (coefficient n-1 of v_j, up to a sign a_(n-1-j)) (X^n - s).
+// If a b = c in Z_q[X]/(X^n - s), s = 1 or -1, then c(r) = sum over j of b_j v_j(r) at every point r, with v_j = X^j a
+// in the ring: v_0 = a, v_(j+1) = X v_j - a_(n-1-j) (X^n - s), since a_(n-1-j) is coefficient n-1 of v_j.
 // Source: docs/math.md, "Checked products".
 #include <algorithm>
 #include <atomic>
@@ -13,7 +13,7 @@
 namespace pg {
 namespace {
 
-// A number by which others are multiplied modulo q: by Shoup's product for q < 2^63.
+// A fixed factor modulo q: by Shoup's product for q < 2^63.
 struct Factor {
     u64 w = 0, quotient = 0;
 
@@ -26,7 +26,7 @@ struct Factor {
     }
 };
 
-// A row of words at a point
+// Whether a b = c at one point, for one row
 template <class T>
 bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool negacyclic, u64 point,
            const int *stop) {
@@ -46,7 +46,7 @@ bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool 
     return sum == expected;
 }
 
-// The same of a wide modulus, at one point; numbers lie n words apart
+// The same for a wide modulus. The words of a coefficient lie n apart, those of the point `apart`.
 bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, bool negacyclic,
                 const u64 *point, size_t apart, const int *stop) {
     const size_t words = q.words();

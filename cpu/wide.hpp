@@ -1,4 +1,4 @@
-// One modulus of more than 64 bits, held as little-endian words, and the way back from residues (CRT).
+// One modulus of more than 64 bits, held as little-endian words; from residues to mixed-radix digits (CRT).
 #pragma once
 #include <vector>
 

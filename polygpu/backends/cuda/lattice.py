@@ -55,7 +55,7 @@ GADGET = Struct(
 
 
 def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
-    """The launch that sums over digits, for one component at so many points of limbs."""
+    """The launch that sums over digits, both components at each of `entries` points of limbs."""
     parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
     return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
 

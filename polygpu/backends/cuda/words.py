@@ -24,7 +24,7 @@ class Card:
 
     @property
     def fast_doubles(self) -> bool:
-        """Whether FP64 runs at half the rate of FP32 or better, as on V100, A100, H100 and B200."""
+        """Whether FP64 runs at half the rate of FP32 or better, as on A100, H100 and B200."""
         return self.capability in ((8, 0), (9, 0), (10, 0))
 
 
