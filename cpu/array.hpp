@@ -1,7 +1,7 @@
 // Views of the arrays that a call of the core reads and writes. They own no memory; bindings/buffer.hpp makes them.
 //
-// Arrays are C-contiguous unless their type says otherwise, of shape (*batch, rows, degree). A row holds the residues of
-// one limb, or one word of the residues modulo a wide modulus. Batch axes broadcast against those of the result.
+// Arrays are C-contiguous unless their type says otherwise, of shape (*batch, rows, degree). A row holds the residues
+// of one limb, or one word of the residues modulo a wide modulus. Batch axes broadcast against those of the result.
 #pragma once
 #include <cstddef>
 #include <memory>

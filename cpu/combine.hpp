@@ -1,4 +1,4 @@
-// Rows that are sums of multiples of other rows, and what a conversion estimates of them, for every instruction set.
+// Rows that are sums of multiples of other rows, and the estimates of a conversion, for every instruction set.
 #pragma once
 #include "ntt.hpp"
 #include "pointwise.hpp"
@@ -6,8 +6,8 @@
 namespace pg {
 namespace {
 
-// How sums of products are kept in the lanes' range: in [0, 2q), canonical, or canonical without products that are
-// lazy; none: by the portable kernels.
+// How a sum of products is kept in the lanes' range. lazy: in [0, 2q). tight: canonical. strict: canonical, and so is
+// each product. halves: by combine_halves. none: the portable kernels are used.
 enum class Sums { lazy, tight, strict, halves, none };
 template <class B> constexpr Sums SUMS = Sums::lazy;
 template <class L> constexpr Sums SUMS<Tight<L>> = Sums::tight;
@@ -42,12 +42,12 @@ PG_INLINE void combine_range(const L &lanes, const Modulus &m, const typename L:
     }
 }
 
-// The same with both halves of the products added up apart, without a reduction for each. Lanes have for it
-//   mul_add_low(z, x, y) mul_add_high(z, x, y)   z more the low or the high 52 bits of x * y
-//   above52(x)                                   its bits from the 52nd on
-//   residue(low, high)                           low + 2^52 high mod q, canonical, where high and what low carries are
-//                                                below 2^52
-// Of 8 factors x below 2^50 the high halves are below 2^51, and those that were reduced before are too.
+// The same, but the low and the high halves of products are added up separately, and reduced once for 8 terms. It needs
+//   mul_add_low(z, x, y) mul_add_high(z, x, y)   z plus the low or the high 52 bits of x * y
+//   above52(x)                                   the bits of x from 2^52 up
+//   residue(low, high)                           low + 2^52 high mod q, canonical, where high plus the carry from low
+//                                                is below 2^52
+// For x below 2^50 the high halves of 8 products sum to less than 2^51. The part reduced before is below 2^51 too.
 template <class L, size_t COUNT>
 PG_INLINE void combine_halves(const L &lanes, const typename L::T *const *x, const typename L::T *w, size_t terms,
                               typename L::T *y, size_t begin, size_t end) {
@@ -115,7 +115,8 @@ template <class T> bool round_sums(const double *sum, double half, double guard,
     return close;
 }
 
-// Rest: the one-lane version for what is left over at the end of a row. SUM, C: combine, where those of B are not best.
+// Rest: lanes of one residue, for the end of a row that fills no vector. SUM, C: how and with which lanes combine sums,
+// where those of B are not the fastest.
 template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes>
 constexpr RowKernels<typename B::Lanes::T> row_kernels() {
     using L = typename B::Lanes;

@@ -1,4 +1,4 @@
-// Bytes of a random stream to residues. Compiled once per instruction set, as ntt.hpp is.
+// From bytes of a random stream to residues. Compiled once per instruction set, like ntt.hpp.
 #pragma once
 #include <cstring>
 
@@ -8,7 +8,7 @@ namespace pg {
 namespace {
 
 // (high 2^64 + low) mod q; in arrays the low word comes first (docs/math.md, "Small random elements").
-// For q > 2^62 - 1: high < 4q is reduced, then one division as divide() has it, without quotient and branches.
+// For q > 2^62 - 1: high < 4q is reduced, then divided as by divide(), but without the quotient and branches.
 template <class T> PG_INLINE T divide_pair(u64 low, u64 high, const Modulus &m) {
     for (int times = 0; times < 3; ++times) high -= m.q & (0 - (u64)(high >= m.q));
     if (m.shift) high = high << m.shift | low >> (64 - m.shift), low <<= m.shift;
@@ -29,7 +29,7 @@ template <class T, class R> void reduce_pairs_strict(const u64 *x, T *y, size_t 
         const auto q = W::splat(m.q), d = W::splat(m.recip.d), v = W::splat(m.recip.v), one = W::splat(1);
         const auto twice = W::splat(m.bits == 63 ? 2 * m.q : m.q);
         for (; i + R::WIDTH <= n; i += R::WIDTH) {
-            typename R::V first, second;  // only their bits are moved
+            typename R::V first, second;  // integers, of which only the bits are moved
             R::template expand<R::WIDTH>((const double *)(x + 2 * i), first, second);
             auto low = R::bits(first), high = W::reduce_once(W::reduce_once(R::bits(second), twice), q);
             if (m.bits == 63) high = W::add(W::add(high, high), R::right(low, 63)), low = W::add(low, low);
@@ -56,7 +56,7 @@ template <class T, class R> void reduce_pairs(const u64 *x, T *y, size_t n, cons
         const typename R::Words l(m);
         const auto power = l.broadcast(c, c_shoup), unit = l.broadcast(1, one);
         for (; i + R::WIDTH <= n; i += R::WIDTH) {
-            typename R::V low, high;  // only their bits are moved
+            typename R::V low, high;  // integers, of which only the bits are moved
             R::template expand<R::WIDTH>((const double *)(x + 2 * i), low, high);
             const auto r = l.add(l.mul_lazy(R::bits(high), power), l.mul_lazy(R::bits(low), unit));
             R::store_words(y + i, l.reduce_once(l.relax(r), l.q));
@@ -100,7 +100,7 @@ template <class W> PG_INLINE W word_at(const unsigned char *x, size_t i) {
 template <class W> void draw_binomial(const unsigned char *x, i64 *v, size_t n, unsigned eta) {
     constexpr u64 all = ~(u64)0;
     const u64 mask = ((u64)1 << eta) - 1;
-    for (size_t i = 0; i < n; ++i) {  // eta <= 32: the ones of each half of 32 bits
+    for (size_t i = 0; i < n; ++i) {  // counts the ones in each half of 32 bits, since eta <= 32
         const u64 w = word_at<W>(x, i);
         u64 ones = (w & mask) | (w >> eta & mask) << 32;
         ones -= ones >> 1 & all / 3;
@@ -125,8 +125,8 @@ inline void draw_ternary(const unsigned char *x, i64 *v, size_t n) {
     }
 }
 
-// How many thresholds each of DRAW_BLOCK numbers is not below, all below 2^63: every threshold is read for every
-// number.
+// Counts for each of DRAW_BLOCK numbers below 2^63 the thresholds that it is not below. Every threshold is read for
+// every number.
 struct CountAll {
     typedef i64 V __attribute__((vector_size(32)));
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {

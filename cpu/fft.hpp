@@ -70,8 +70,8 @@ template <class L, bool INVERSE> struct FftRows {
         }
     }
 
-    // Columns p ... p + WIDTH - 1 of the first pass, `count` in all; afterwards v[WIDTH b + i] holds the values
-    // j = WIDTH b ... of column p + i.
+    // Columns p ... p + WIDTH - 1 of the first pass, which has `count`. Afterwards v[WIDTH b + i] holds the values
+    // j = WIDTH b ... WIDTH b + WIDTH - 1 of column p + i.
     static PG_INLINE void columns(V *v, const T *w, size_t count, size_t p) {
         dft<8>(v);
         for (size_t j = 1; j < 8; ++j) v[j] = twist(v[j], L::twiddles(L::load(w + 2 * ((j - 1) * count + p))));
@@ -150,7 +150,7 @@ template <class L, bool INVERSE> struct FftRows {
         }
     }
 
-    // WIDTH rows of n < 64 points to n vectors with one row a lane, zeros where there are fewer rows; and back
+    // From WIDTH rows of n < 64 points to n vectors with one row in each lane, and back. Missing rows are zeros.
     static void gather(const T *x, T *y, size_t rows, size_t n) {
         for (size_t j = 0; n >= WIDTH && j < n; j += WIDTH, y += 2 * WIDTH * WIDTH) {
             V v[WIDTH];

@@ -7,9 +7,9 @@
 //   fma fms fnma(x, y, z)            x y + z, x y - z, z - x y
 //   load store splat add sub mul     plain vector operations
 //   expand<COUNT>(x, re, im)         parts of COUNT neighbouring complex numbers, each WIDTH / COUNT times
-//   exchange<G>(u, v)                as that of Lanes
+//   exchange<G>(u, v)                as exchange of Lanes, for granules of G doubles
 //   bits(V), value(I)                the same bits
-//   load_words, store_words          integers from and to words of 32 or 64 bits, the low bits
+//   load_words, store_words          integers from and to words of 32 or 64 bits; a store keeps the low bits
 //   both left right right_signed     bitwise and, shifts
 //   centred(x, half, q)              x > half ? x - q : x, unsigned
 #pragma once
@@ -85,7 +85,7 @@ template <class R> struct ComplexButterfly {
         x = Lanes::add(x, y);
         y = Lanes::mul_conjugate(d, w);
     }
-    // Without the factor 1/points: it is a power of two, and exact where sums become integers.
+    // Leaves out the factor 1/points, a power of two: it is exact where sums become integers.
     PG_INLINE void inverse_root(V &x, V &y, const Twiddle &, const Twiddle &w) const { inverse(x, y, w); }
 };
 
@@ -114,7 +114,8 @@ template <class T, class R> struct FftProductRow {
         for (size_t i = 0; j + i < row.degree; ++i) edge[i] = x[j + i];
         return R::load_words(edge);
     }
-    // The digits of WIDTH residues to rows z, z + points, ...: the low `width` bits with their sign, then what remains
+    // Writes the digits of WIDTH residues to rows z, z + 2 points, ...: each is the low `width` bits, signed, and the
+    // last is what remains
     PG_INLINE void split_vector(I x, unsigned digits, double *z) const {
         const I one = Words::splat(1), rounding = Words::splat(ROUNDING_BITS);
         const unsigned unused = 64 - row.width;
@@ -128,7 +129,7 @@ template <class T, class R> struct FftProductRow {
             R::store(z, R::sub(R::value(Words::add(digit, rounding)), R::splat(ROUNDING)));
         }
     }
-    // Number j of a row is digit j + i * digit j + points.
+    // Number j of a row has as its parts the digits of coefficients j (real) and j + points (imaginary).
     void split(const T *x, unsigned digits, Complex *z) const {
         for (size_t j = 0; j < points; j += WIDTH) {
             split_vector(residues(x, j), digits, &z[j].re);
@@ -201,7 +202,7 @@ template <class T, class R> struct FftProductRow {
             compute(&z[j].re + WIDTH, y + j + points);
         }
     }
-    // q = 2^e divides 2^64: modulo 2^64, where shifts drop what is too large
+    // q = 2^e divides 2^64, so that sums are taken modulo 2^64, where shifts drop the bits that are too high
     void compose_power_of_two(const Complex *z, T *y, V scale) const {
         u64 rounding = 0;
         for (unsigned k = 0; k < row.sums; ++k) rounding -= ROUNDING_BITS << k * row.width;
@@ -248,7 +249,7 @@ template <class T, class R> struct FftProductRow {
         });
     }
     // 2^62 < q < 2^64: a group plus 2^61 is in [0, 2^62), so that four products with weights and a residue are below
-    // 2^64 q, which one division reduces. What was added times the weights is taken off at the start.
+    // 2^64 q, which one division reduces. `start` takes off the added 2^61 times the weights.
     void compose_long(const Complex *z, T *y, V scale) const {
         constexpr u64 LIFT = 1ull << 61;
         const unsigned groups = (row.sums + row.group - 1) / row.group;

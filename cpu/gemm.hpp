@@ -1,13 +1,13 @@
 // Products of matrices modulo one q, written once for every instruction set: sums in 64-bit lanes that are reduced
 // as rarely as their bounds allow (docs/math.md, "Sums of products").
 //
-// Of Reals (fft_product.hpp) it uses the integers, and
-//   REGISTERS            vectors that the instruction set names
+// It needs the integer operations of Reals (fft_product.hpp), and
+//   REGISTERS            number of vector registers
 //   mul_halves(x, y)     product of the low halves of 64-bit lanes
-//   MULTIPLIER52         whether it has, for x and y below 2^52,
+//   MULTIPLIER52         whether there is a multiplier for x and y below 2^52, and with it
 //   mul_add_low, mul_add_high(z, x, y)    z plus the low or the high 52 bits of x y
-//   Lanes52                               lanes with residue(low, high): of low + 2^52 high, high with
-//                                         what low carries below 2^52
+//   Lanes52                               lanes with residue(low, high): low + 2^52 high mod q, where high
+//                                         plus the carry from low is below 2^52
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -17,8 +17,8 @@
 namespace pg {
 namespace {
 
-// Sums of products of COUNT parts each, part i with the weight 2^(spacing i). They stay below 2^64: folding one leaves
-// less than 2^64 - multiple, and until the next the products add at most `multiple`.
+// Sums of products in COUNT parts, part i with the weight 2^(spacing i). Every part stays below 2^64: a fold leaves
+// less than 2^64 - multiple, and the products until the next fold add at most `multiple`.
 template <class Lanes, size_t COUNT> struct FoldedSums {
     using R = Lanes;
     using V = typename R::I;
@@ -106,8 +106,8 @@ template <class R> struct Sums52 : FoldedSums<R, 2> {
     }
 };
 
-// Of up to TERMS products of canonical residues, q < 2^50: high halves are below 2^48, and a sum of them and of what
-// the low halves carry stays below 2^52.
+// Sums of up to TERMS products of canonical residues, q < 2^50. The high halves are below 2^48, so that their sum and
+// the carry from the low halves stay below 2^52.
 template <class R> struct ShortSums52 : Sums52<R> {
     using Base = Sums52<R>;
     using typename Base::Sum, typename Base::V;
@@ -148,7 +148,7 @@ struct WordSums {
     PG_INLINE V add_mod(V x, V y) const { return pg::add_mod(m, x, y); }
 };
 
-// f(Sums) with the fastest sums of a modulus
+// Calls f with the fastest sums for a modulus.
 template <class R, class F> void with_sums(const Modulus &m, const F &f) {
     if (m.last < 1ull << 31) return f(DigitSums<R, 1>(m));
     if constexpr (R::MULTIPLIER52)
@@ -158,13 +158,13 @@ template <class R, class F> void with_sums(const Modulus &m, const F &f) {
     return f(WordSums(m));
 }
 
-// f(begin, size) of consecutive pieces of [0, count), each of MOST, MOST/2 ... or 1; size is an integral constant
+// Calls f(begin, size) for consecutive pieces of [0, count), of MOST, MOST/2 ... or 1; size is an integral constant.
 template <size_t MOST, class F> PG_INLINE void for_pieces(size_t count, const F &f, size_t begin = 0) {
     for (; begin + MOST <= count; begin += MOST) f(begin, std::integral_constant<size_t, MOST>());
     if constexpr (MOST > 1) for_pieces<MOST / 2>(count, f, begin);
 }
 
-// Prefetches: a processor reads ahead by itself along a row, but not into its next page, nor along pieces of many rows.
+// Prefetches: a processor reads ahead by itself along a row, but not into the next page, nor along pieces of many rows.
 constexpr size_t LINE = 64, PAGE = 4096;  // bytes
 constexpr size_t ROWS_AHEAD = 16;
 
@@ -285,7 +285,7 @@ template <class S, class T> void gemm_with(const S &sums, const MatrixProduct<T>
     }
 }
 
-// The product by one dense column: lanes run over its terms, and are added up at the end.
+// The product by one dense column: lanes run over the terms of the sum, and are added up at the end.
 template <class S, class T> void gemm_column_with(const S &sums, const MatrixProduct<T> &p, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, DIGITS = S::DIGITS, STRIDE = GEMM_DEPTH + 8;
     u64 *const packed_a = scratch, *const packed_b = scratch + S::ROWS * DIGITS * STRIDE;
@@ -372,7 +372,7 @@ template <class S, class T>
 void gemm_points_with(const S &sums, const MatrixProduct<T> &p, size_t point, size_t end, u64 *scratch) {
     constexpr size_t WIDTH = S::WIDTH, ENTRY = S::DIGITS * WIDTH;
     if (!gemm_gathers(p.rows, p.columns)) {
-        // Two columns share what is read of a row.
+        // With two columns at a time, a row is read half as often.
         constexpr size_t MOST = S::ROWS * S::VECTORS, HALF = MOST > 1 ? MOST / 2 : 1;
         const auto each = [&](size_t point_of_piece, auto vectors, auto columns) {
             constexpr size_t COLUMNS = decltype(columns)::value;

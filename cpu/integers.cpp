@@ -12,11 +12,11 @@ namespace pg {
 namespace {
 
 constexpr size_t BLOCK = 256;  // numbers that stay in the first cache through all limbs
-constexpr size_t PART = 4096;  // that a thread takes at once
+constexpr size_t PART = 4096;  // numbers that a thread takes at once
 
 // ---- in ----
 
-// A machine integer is smaller than any wide modulus.
+// Writes the residue of one machine integer, which is smaller than any wide modulus.
 void set_wide(const WideModulus &m, u64 *to, size_t stride, u64 word, bool negative, u64 *value, u64 *size) {
     const size_t words = m.words();
     std::fill(value, value + words, 0), std::fill(size, size + words, 0);
@@ -72,7 +72,7 @@ void store_words(const u64 *x, size_t stride, size_t digits, u64 *out, size_t wo
     const u64 sign = x[(digits - 1) * stride] >> (BITS - 1) ? ~(u64)0 : 0;
     u64 word = 0;
     size_t w = 0;
-    unsigned bits = 0;  // of the word
+    unsigned bits = 0;  // filled bits of `word`
     for (size_t d = 0; d < digits && w < words; ++d) {
         const u64 digit = x[d * stride];
         word |= digit << bits, bits += BITS;
@@ -101,7 +101,7 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     size_t top = words;
     while (top && size[top - 1] == 0) --top;
     if (top == 0) return 0;
-    // The leading 64 bits, the last of them set where bits below are: one rounding is left to the conversion.
+    // The leading 64 bits, the last of them also set where a lower bit is: only the conversion to double rounds.
     const unsigned shift = (unsigned)__builtin_clzll(size[top - 1]);
     u64 lead = size[top - 1] << shift;
     bool rest = false;
@@ -114,8 +114,8 @@ double nearest_double(const u64 *x, size_t words, u64 *size) {
     return negative ? -value : value;
 }
 
-// A norm of nonnegative numbers in digits: the largest of them (p = 0), or sums in units of 2^(BITS c), of which no
-// part of a row makes one too large for its word.
+// Adds nonnegative numbers in digits to a norm: the largest of them (p = 0), or sums norm[c] in units of 2^(BITS c). A
+// part of a row is short enough that no sum outgrows its word.
 void add_to_norm(int p, const u64 *x, size_t digits, size_t n, u64 *norm) {
     if (p == 2) return integer_kernels().add_squares(x, digits, n, norm);
     for (size_t d = 0; p == 1 && d < digits; ++d)
@@ -165,7 +165,7 @@ Composition::Composition(const Basis &basis, size_t words, const Numbers &invers
         if (radix_.size() <= prefix_) prefix_product_ *= m.q;
         narrow_ &= m.bits <= SumWords::BITS;
     }
-    // floor(Q / 2) and what is left
+    // floor(Q / 2) and Q minus that
     halves_[0].assign(digits, 0), halves_[1].assign(digits, 0), zero_.assign(digits, 0);
     u64 carry = modulus_[0] & 1;
     for (size_t d = 0; d < digits; ++d) {
@@ -232,7 +232,7 @@ void Composition::compose_wide(const u64 *x, size_t n, size_t begin, size_t end,
     for (size_t j = begin; j < end && !stopped(worker.stop); ++j) {
         std::fill(value.begin(), value.end(), 0);
         for (size_t w = 0; w < r; ++w) value[w] = rest[w] = x[w * n + j];
-        if (centered) {  // x - (q - x) is no less than 0: x - q stands for it
+        if (centered) {  // if x >= q - x, x - q replaces x
             bool upper = m.whole && value[r - 1] >> 63;
             if (!m.whole) {
                 std::copy(m.q.begin(), m.q.end(), rest.begin());
@@ -292,7 +292,7 @@ void Composition::norms(const Array &x, int p, const Out &out) const {
     const size_t n = last(x), parts = (n + PART - 1) / PART, count_of_items = items(x);
     const size_t words = p == 0 ? words_ : p == 1 ? words_ + 1 : 2 * words_ + 1;
     const size_t length =
-        2 * digits_ + 4;  // of a norm in digits: a number is below 2^64 times the largest one's square
+        2 * digits_ + 4;  // digits of a norm, which is below 2^64 times the square of the largest number
     require(p >= 0 && p <= 2 && out.hold<u64>() && out.size() == count_of_items * words, "out: wrong dtype or size");
     std::vector<u64> found(count_of_items * parts * length);
     run(x, true, 4, [&](size_t unit, size_t) {

@@ -1,5 +1,5 @@
-// Integers to residues and back, written once for every instruction set. Lanes are those of products of matrices
-// (Reals: 64-bit words in lanes, stored as 32 or 64 bits) and, of them, Words (ntt.hpp).
+// Integers to residues and back, written once for every instruction set. R and Rest are Reals of gemm.hpp, 64-bit words
+// in lanes, stored as 32 or 64 bits; R::Words are Lanes of ntt.hpp.
 #pragma once
 #include <cstring>
 
@@ -10,8 +10,8 @@ namespace {
 
 // ---- in ----
 
-// The extent of machine integers: no x >= 0 is above it, no x < 0 below -extent - 1. They become words in two's
-// complement at y, unless y is null; those of 64 bits may lie there already.
+// Returns the extent of machine integers: every x is in [-extent - 1, extent]. Integers of less than 64 bits are
+// written to y as words in two's complement. Those of 64 bits are not written, and y may be null.
 template <class Source> u64 widen_row(const Source *x, u64 *y, size_t n) {
     u64 extent = 0;
     for (size_t j = 0; j < n; ++j) {
@@ -42,8 +42,9 @@ inline u64 widen(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n) 
     }
 }
 
-// Residues of words: x, or x plus a multiple of q where x < 0, then Barrett's quotient with floor(2^64 / q), at most 1
-// too small for any word (docs/math.md, "Integers"). Words below q in size need one addition.
+// Residues of words. A multiple of q is added where x < 0. Then Barrett's quotient with floor((2^64 - 1) / q), at most
+// 1 too small for any word, reduces x (docs/math.md, "Integers"). SMALL: x is below q in size, and needs the addition
+// only.
 template <class R, class T, bool SIGNED, bool SMALL> struct Reduction {
     using I = typename R::I;
     using W = typename R::Words;
@@ -76,7 +77,7 @@ void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const 
         // Of q = 2^64 the words are the residues.
         if (is_signed && m.q) reduce_loop<R, Rest, T, true, true>(x, y, n, m.q, m.q);
         else reduce_loop<R, Rest, T, false, true>(x, y, n, m.q ? m.q : 1, 0);
-    } else if (m.bits > 63) {  // x < 2q, unsigned: 2^63 is no larger than q
+    } else if (m.bits > 63) {  // q >= 2^63, so x is unsigned and below 2q
         for (size_t j = 0; j < n; ++j) y[j] = (T)(x[j] > m.last ? x[j] - m.q : x[j]);
     } else if (is_signed) {
         const u64 half = (u64)1 << 63;  // the multiple of q in [2^63, 2^63 + q)
@@ -88,14 +89,15 @@ void reduce_row(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const 
 
 // ---- out ----
 
-// Words and verdicts of numbers whose mixed-radix digits are known; digit i of number j lies at digits[i * n + j].
-// A number up to `most` is its word; one from `least` on stands for itself minus the product of all radices. Others do
-// not fit: wrong is 1, else 0.
+// Words y of numbers whose mixed-radix digits are known; digit i of number j lies at digits[i * n + j]. A number up to
+// `most` is its own word. One from `least` on, if m.negative, stands for itself minus the product of all radices. Any
+// other number does not fit: its `wrong` is 1, else 0.
 inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n) {
     for (size_t j = 0; j < n; ++j) y[j] = 0, wrong[j] = 3;
     for (size_t i = m.count; i-- > 0;)
         for (size_t j = 0; j < n; ++j) y[j] = y[j] * m.radix[i] + digits[i * n + j];
-    // From the least digit up: bit 0, what is seen so far is at most `most`; bit 1, it is no less than `least`.
+    // From the least digit up. Bit 0 of wrong: the digits seen so far are at most those of `most`. Bit 1: they are at
+    // least those of `least`.
     for (size_t i = 0; i < m.count; ++i) {
         const u64 most = m.most[i], least = m.least[i];
         for (size_t j = 0; j < n; ++j) {
@@ -112,14 +114,14 @@ inline void join_digits(const u64 *digits, const MixedWords &m, u64 *y, u64 *wro
         wrong[j] &= below ^ 1;
     }
 }
-// wrong = 1 where x is not y; returns whether any is wrong, then or before
+// Sets wrong to 1 where x is not y. Returns whether any is wrong, now or from before.
 template <class T> u64 compare(const T *x, const T *y, u64 *wrong, size_t n) {
     u64 any = 0;
     for (size_t j = 0; j < n; ++j) wrong[j] |= (u64)(x[j] != y[j]), any |= wrong[j];
     return any;
 }
 
-// Numbers in two's complement, in digits of SumWords: whether x + sign y is negative, and that number in x's place.
+// Of numbers in two's complement, in digits of SumWords: whether x + sign y is negative; and x += sign y.
 inline bool is_negative(const u64 *x, const u64 *y, int sign, const SumWords &m) {
     int64_t sum = 0;
     for (size_t d = 0; d < m.digits; ++d) sum = (sum >> m.BITS) + (int64_t)x[d] + sign * (int64_t)y[d];
@@ -133,7 +135,7 @@ inline void add_digits(u64 *x, const u64 *y, int sign, const SumWords &m) {
     }
 }
 
-// Sums of y_i and terms of one number, in 128 bits.
+// The sum of y_i times the terms, for one number, in 128 bits.
 template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, u64 *x, size_t n, u64 *column) {
     const size_t count = m.count;
     for (size_t i = 0; i < count; ++i) column[i] = y[i * n];
@@ -141,7 +143,7 @@ template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, 
     const u64 *term = m.terms;
     u128 sum = 0;
     for (size_t d = 0; d < m.digits; ++d, term += count + 1) {
-        u128 odd = 0;  // two chains of carries
+        u128 odd = 0;  // a second sum, so that two chains of carries run side by side
         size_t i = 0;
         for (; i < count; i += 2) sum += (u128)column[i] * term[i], odd += (u128)column[i + 1] * term[i + 1];
         if (i == count) sum += (u128)column[i] * term[i];
@@ -150,7 +152,7 @@ template <class T> void sum_column(const T *y, const SumWords &m, u64 multiple, 
         sum >>= SumWords::BITS;
     }
 }
-// Of two vectors of numbers, through a multiplier of 52 bits: y_i are below 2^52.
+// The same for two vectors of numbers, by the 52-bit multiplier: y_i are below 2^52.
 template <class R, class T>
 PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u64 *x, size_t n) {
     using I = typename R::I;
@@ -175,9 +177,9 @@ PG_INLINE void sum_vectors(const T *y, const SumWords &m, const u64 *multiple, u
     }
 }
 
-// x = sum y_i Q / q_i modulo Q, of residues y_i at y[i * n + j], in [0, Q) or centred, two's complement in digits at
-// x[d * n + j]. The sum minus so many Q as its quotient by Q in doubles says, and where that is near an integer, one
-// more or less (docs/math.md, "Integers").
+// x = sum of y_i Q / q_i modulo Q, in [0, Q) or centred, for residues y_i at y[i * n + j]; x is in two's complement, in
+// digits at x[d * n + j]. The quotient of the sum by Q is estimated in doubles, and as many Q are subtracted. Where the
+// estimate is near an integer, x may be one Q off and is corrected (docs/math.md, "Integers").
 template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch) {
     double *const quotient = (double *)scratch;
     u64 *const multiple = scratch + n, *const column = multiple + n, *const one = column + m.count + 2;
@@ -204,7 +206,7 @@ template <class R, class T> void compose_row(const T *y, const SumWords &m, u64 
 // |x| in the place of numbers in digits at x[d * n + j]
 inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
     const u64 *top = x + (digits - 1) * n;
-    // The sign of each, then the carry of its negative into the next digit.
+    // Bit 63 of carry: the number's sign. The other bits: the carry of its negative into the next digit.
     for (size_t j = 0; j < n; ++j) carry[j] = top[j] >> (SumWords::BITS - 1) ? (u64)1 << 63 | 1 : 0;
     for (size_t d = 0; d < digits; ++d)
         for (size_t j = 0; j < n; ++j) {
@@ -215,8 +217,8 @@ inline void make_sizes(u64 *x, size_t digits, size_t n, u64 *carry) {
         }
 }
 
-// Adds the squares of nonnegative numbers in digits, at x[d * n + j]: to sums[c], in units of 2^(BITS c), for c up to
-// 2 digits; less than 2^56 each for n <= 256.
+// Adds the squares of nonnegative numbers in digits, at x[d * n + j], to sums[c] in units of 2^(BITS c), for c up to
+// 2 digits. Each sum grows by less than 2^56 for n <= 256.
 template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *sums) {
     for (size_t c = 0; c + 1 < 2 * digits; ++c) {
         const size_t first = c < digits ? 0 : c - digits + 1;  // digits i <= c - i
@@ -226,7 +228,7 @@ template <class R> void add_squares(const u64 *x, size_t digits, size_t n, u64 *
             using I = typename R::I;
             using W = typename R::Words;
             I low = W::zero(), high = low, low_twice = low, high_twice = low;
-            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // 2^12 products fit a lane
+            for (; digits <= 200 && j + R::WIDTH <= n; j += R::WIDTH)  // a lane holds a sum of 2^12 products
                 for (size_t i = first; 2 * i <= c; ++i) {
                     const I u = R::load_words(x + i * n + j), v = R::load_words(x + (c - i) * n + j);
                     if (2 * i == c) low = R::mul_add_low(low, u, v), high = R::mul_add_high(high, u, v);
@@ -297,7 +299,7 @@ template <class R, class T> struct Decomposition {
         }
     }
 };
-// The same of larger q, one at a time.
+// The same for larger q, one residue at a time.
 inline void decompose_large(const u64 *x, u64 *y, size_t n, const Gadget &g) {
     for (size_t j = 0; j < n; ++j) {
         u64 v = x[j];

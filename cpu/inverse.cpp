@@ -9,7 +9,7 @@
 namespace pg {
 namespace {
 
-// ---- fields: numbers of `words()` words T, one behind the other ----
+// ---- fields: arrays of numbers, each of `words()` words in a row ----
 
 inline unsigned product_high(uint16_t x, uint16_t y) { return (unsigned)x * y >> 16; }
 inline u32 product_high(u32 x, u32 y) { return (u32)((u64)x * y >> 32); }
@@ -54,7 +54,7 @@ class WordField {
     void eliminate(u64 *r, const u64 *s, const u64 *high, const u64 *low, size_t count, u64 *) const {
         for (size_t i = 0; i < count; ++i) {
             const u128 x = (u128)*high * s[i - 1], y = (u128)*low * s[i], sum = x + y;
-            const u64 top = (u64)(sum >> 64);  // below 2 q; above 2^64 it lost a bit
+            const u64 top = (u64)(sum >> 64);  // the true one is below 2q; if it is 2^64 or more, its top bit is lost
             const bool over = sum < x || top >= m_.q;
             r[i] = add_mod(m_, r[i], reduce(m_, over ? top - m_.q : top, (u64)sum));
         }
@@ -106,11 +106,11 @@ class WideField {
 
 // ---- the extended Euclid ----
 
-// A polynomial of at most n + 1 coefficients, with a zero below them.
+// A polynomial of at most n + 1 coefficients, with a zero before the first.
 template <class F> struct Row {
     std::vector<typename F::Word> memory;
     size_t words;
-    ptrdiff_t degree;  // -1 of zero
+    ptrdiff_t degree;  // -1 for the zero polynomial
 
     Row(size_t n, size_t words_) : memory((n + 2) * words_), words(words_), degree(-1) {}
     typename F::Word *at(ptrdiff_t i) { return memory.data() + (size_t)(i + 1) * words; }
@@ -123,12 +123,12 @@ template <class F> struct Row {
     }
 };
 
-// Writes 1/a, numbers of words `apart` words apart, and returns 0; else the degree of the common factor.
+// Writes 1/a and returns 0, or returns the degree of the common factor. The words of a coefficient lie `apart` apart.
 template <class F, class T>
 int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, bool negacyclic, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariant: divisor = s (X^n - c) + cofactor a with some s not kept, and the same for rest.
+    // Invariant: divisor = t (X^n - s) + cofactor a for some t, which is not kept; the same for rest and rest_cofactor.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;
@@ -149,10 +149,10 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, bool nega
         if (stopped(stop)) return 0;
         std::copy(rest.at(rest.degree), rest.at(rest.degree) + words, inverse);
         field.invert(inverse, scratch);
-        // Degrees of cofactors: of the rest's n minus the divisor's degree, of the divisor's less.
+        // rest_cofactor has degree n - divisor.degree, and cofactor a smaller one.
         const size_t length = n - (size_t)divisor.degree + 1;
         while (divisor.degree >= rest.degree) {
-            // Minus the two highest coefficients of the quotient, both in one pass over the rows
+            // high, low: minus the two highest coefficients of the quotient; one pass over the rows takes both
             const ptrdiff_t top = divisor.degree, steps = top - rest.degree, at = steps ? steps - 1 : 0;
             Word *const first = steps ? high : low;
             std::fill(high, high + words, 0);
@@ -160,7 +160,7 @@ int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, bool nega
             field.subtract(first, divisor.at(top));
             field.multiply(first, inverse, scratch);
             if (steps) {
-                // The next coefficient of the divisor, after the first step: high is minus the quotient's
+                // `after`: the next coefficient of the divisor after the step by `high`; it determines `low`
                 Word *const next = divisor.at(top - 1);
                 std::copy(next, next + words, after);
                 field.eliminate(after, rest.at(rest.degree), high, zero, 1, scratch);
@@ -195,7 +195,7 @@ struct Bits {
     explicit Bits(size_t bits) : words(bits / 64 + 2) {}
     void flip(size_t i) { words[i / 64] ^= (u64)1 << i % 64; }
     bool bit(size_t i) const { return words[i / 64] >> i % 64 & 1; }
-    // += X^shift x, of which `count` words are not zero
+    // += X^shift x; only the first `count` words of x may be nonzero
     void add_shifted(const Bits &x, size_t shift, size_t count) {
         const size_t whole = shift / 64, part = shift % 64;
         u64 *const to = words.data() + whole;

@@ -157,7 +157,7 @@ struct Lanes64 {
         V second = add(_mm256_mul_epu32(x, y_high), _mm256_and_si256(middle, mask));
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // Less by at most 2.
+    // At most 2 less than high_product.
     static PG_INLINE V rough_high_product(V x, V x_high, V y, V y_high) {
         return add(add(_mm256_mul_epu32(x_high, y_high), upper(_mm256_mul_epu32(x_high, y))),
                    upper(_mm256_mul_epu32(x, y_high)));
@@ -282,7 +282,7 @@ struct Reals {
     static PG_INLINE I both(I x, I y) { return _mm256_and_si256(x, y); }
     static PG_INLINE I left(I x, unsigned count) { return _mm256_sll_epi64(x, _mm_cvtsi32_si128((int)count)); }
     static PG_INLINE I right(I x, unsigned count) { return _mm256_srl_epi64(x, _mm_cvtsi32_si128((int)count)); }
-    static PG_INLINE I right_signed(I x, unsigned count) {  // of x + 2^63, logical
+    static PG_INLINE I right_signed(I x, unsigned count) {  // the logical shift of x + 2^63, minus that of 2^63
         const I sign = _mm256_set1_epi64x((long long)(1ull << 63));
         return _mm256_sub_epi64(right(_mm256_xor_si256(x, sign), count), right(sign, count));
     }

@@ -8,8 +8,8 @@
 namespace pg {
 namespace {
 
-// q < 2^50: lazy values stay below 2^52, of which the multiplier reads as many bits; above them may be others.
-// Quotients have the scale 2^52.
+// q < 2^50. Lazy values stay below 2^52. The multiplier reads the low 52 bits of a lane, so that any bits may stand
+// above them. Quotients have the scale 2^52.
 struct Lanes52 : Lanes64Base {
     struct Twiddle {
         V w, shoup;
@@ -56,7 +56,7 @@ struct Lanes52Sums : Lanes52 {
     static PG_INLINE V mul_add_low(V z, V x, V y) { return _mm512_madd52lo_epu64(z, x, y); }
     static PG_INLINE V mul_add_high(V z, V x, V y) { return _mm512_madd52hi_epu64(z, x, y); }
     static PG_INLINE V above52(V x) { return _mm512_srli_epi64(x, 52); }
-    // low + 2^52 high mod q, canonical, of any low, and of high that is below 2^52 with what low carries
+    // low + 2^52 high mod q, canonical, for any low; high plus the carry from low must be below 2^52
     PG_INLINE V residue(V low, V high) const {
         const V sum = add(mul_lazy(add(high, above52(low)), power), relax(masked(low)));
         return reduce_once(reduce_once(masked(sum), q2), q);

@@ -8,7 +8,7 @@
 namespace pg {
 namespace {
 
-// The same bits
+// The same bits as lanes of 32 or 64 bits
 PG_INLINE uint32x4_t words32(uint64x2_t x) { return vreinterpretq_u32_u64(x); }
 PG_INLINE uint64x2_t words64(uint32x4_t x) { return vreinterpretq_u64_u32(x); }
 
@@ -94,7 +94,7 @@ struct Lanes32 {
 struct Lanes64 {
     using T = u64;
     using V = uint64x2_t;
-    struct Factor {  // halves of 32 bits, and both of each lane in the other order
+    struct Factor {  // the low and the high 32 bits of each lane, and the lanes with their halves swapped
         uint32x2_t low, high;
         uint32x4_t swapped;
     };
@@ -137,7 +137,7 @@ struct Lanes64 {
         V second = vmlal_u32(vandq_u64(middle, splat(0xffffffffu)), lower(x), y.high);
         return add_upper(add_upper(vmull_u32(upper(x), y.high), middle), second);
     }
-    // Less by at most 2.
+    // At most 2 less than high_product.
     static PG_INLINE V rough_high_product(V x, const Factor &y) {
         return add_upper(add_upper(vmull_u32(upper(x), y.high), vmull_u32(upper(x), y.low)),
                          vmull_u32(lower(x), y.high));

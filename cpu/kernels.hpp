@@ -211,7 +211,7 @@ constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned wor
     return gadget;
 }
 
-// Kernels on blocks of n integers. A name ends in the bits of the word that stores residues.
+// Kernels on blocks of n integers. 32 or 64 in a name are the bits of the word that stores residues.
 struct IntegerKernels {
     // Writes integers of 1, 2 or 4 bytes to y as words in two's complement; integers of 8 bytes stay where they are.
     // Returns their extent: every x is in [-extent - 1, extent].

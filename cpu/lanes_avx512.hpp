@@ -1,4 +1,4 @@
-// Lanes of AVX-512 (F, DQ, VL): 16 of 32 bits and 8 of 64 bits. For the translation units that are compiled for it.
+// Lanes of AVX-512 (F, DQ, VL): 16 of 32 bits and 8 of 64 bits. Only for translation units compiled for AVX-512.
 #pragma once
 #include <immintrin.h>
 
@@ -18,10 +18,11 @@ template <class I, size_t N> struct alignas(64) Index {
     __m512i vector() const { return _mm512_load_si512(lane); }
 };
 
-// Legs of a stage lie in lanes by block, then by place: u and v interleaved, which is the number of each of their 2 N
-// values rotated left by one bit, bring those of the next stage. So factors of COUNT blocks are loaded as they lie, N /
-// COUNT times, where granules would take permutations. Lanes that u (SECOND = 0) and v (SECOND = 1) take for numbers
-// rotated left by so many bits.
+// In a stage of COUNT blocks, lane i holds a leg (operand of a butterfly) of block i mod COUNT. Interleaving u and v
+// brings the legs of the next stage; it rotates the number of each of their 2 N values left by one bit. So the factors
+// of COUNT blocks are loaded as they lie, N / COUNT times, where granules would take permutations.
+//
+// Returns the lanes that u (second = 0) and v (second = 1) take in order to rotate the numbers left by `bits` bits.
 template <class I, size_t N> constexpr Index<I, N> rotated(unsigned bits, size_t second) {
     Index<I, N> index{};
     for (size_t i = 0; i < N; ++i) {
@@ -52,7 +53,7 @@ template <class Lanes, class I, size_t N> struct Interleaving {
     }
 };
 
-// COUNT neighbouring words, again and again.
+// COUNT neighbouring words, repeated until they fill a vector.
 template <size_t COUNT, class T> PG_INLINE __m512i repeated(const T *x) {
     constexpr size_t BYTES = COUNT * sizeof(T);
     if constexpr (BYTES == 64) return _mm512_loadu_si512(x);
@@ -170,7 +171,7 @@ struct Lanes64 : Lanes64Base {
         V second = add(_mm512_mul_epu32(x, y_high), _mm512_and_si512(middle, splat(0xffffffffu)));
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(middle)), upper(second));
     }
-    // Less by at most 2.
+    // At most 2 less than high_product.
     static PG_INLINE V rough_high_product(V x, V y, V y_high) {
         V x_high = upper(x);
         return add(add(_mm512_mul_epu32(x_high, y_high), upper(_mm512_mul_epu32(x_high, y))),
@@ -184,7 +185,7 @@ struct Lanes64 : Lanes64Base {
     }
     PG_INLINE V mul_rough(V x, const Twiddle &t) const {
         V r = remainder(_mm512_mullo_epi64(x, t.w), rough_high_product(x, t.shoup, t.shoup_high));
-        asm("" : "+v"(r));  // one difference: the compiler would take both terms into each sum that r is in
+        asm("" : "+v"(r));  // keeps r one value: the compiler would put both its terms into each sum with r
         return r;
     }
     PG_INLINE V mul(V x, V y) const {
@@ -247,7 +248,7 @@ struct Pairs64 {
     static PG_INLINE void transpose(V *v) { transpose_quarters<1>(v); }
 };
 
-// Lane numbers that pick the real (PART = 0) or imaginary parts (1) of complex numbers, each `times` times.
+// Lane numbers that pick the real (part = 0) or imaginary parts (part = 1) of complex numbers, each `times` times.
 constexpr Index<u64, 8> parts(size_t part, size_t times) {
     Index<u64, 8> index{};
     for (size_t i = 0; i < 8; ++i) index.lane[i] = 2 * (i / times) + part;
@@ -320,8 +321,8 @@ struct Reals {
     }
 };
 
-// As CountAll, in two steps: the bucket by all 15 of their ends, then all thresholds of the bucket, which permutations
-// pick. Addresses and work are the same for every value.
+// Like CountAll, in two steps. All 15 ends between buckets determine the bucket of a number. Then the number is
+// compared with all thresholds of its bucket, which permutations pick. Addresses and work are the same for every value.
 struct CountByBuckets {
     static PG_INLINE void count(const i64 *u, i64 *counts, const Draw &draw) {
         constexpr size_t VECTORS = 4;

@@ -1,5 +1,5 @@
-// Integers in doubles, in the bits of vectors of integers: the lanes of Float64 (ntt.hpp), over Reals
-// (fft_product.hpp).
+// The lanes of Float64 (ntt.hpp): integers held in doubles, whose bits are kept in vectors of integers. They are built
+// on Reals (fft_product.hpp).
 #pragma once
 #include "fft_product.hpp"
 
@@ -27,7 +27,7 @@ template <class R> struct LanesFloat64 : R::Words {
     static PG_INLINE V exponent() { return R::bits(R::splat(EXPONENT)); }
     static PG_INLINE V sum(V x, V y) { return R::bits(R::add(R::value(x), R::value(y))); }
     static PG_INLINE V difference(V x, V y) { return R::bits(R::sub(R::value(x), R::value(y))); }
-    // x < 2^52 are the low bits of 2^52 + x
+    // the low bits of the double 2^52 + x are x, for x < 2^52
     static PG_INLINE V number(V x) { return difference(Words::add(x, exponent()), exponent()); }
     PG_INLINE V residue(V x) const {  // of x in (-q, q), not -0
         return Words::sub(sum(x, R::where_negative(x, R::bits(exponent_q), exponent())), exponent());

@@ -1,4 +1,4 @@
-// One residue at a time: the portable lanes, and what finishes a row that is no whole number of vectors.
+// Lanes of one residue: for the portable kernels, and for the end of a row that fills no vector.
 #pragma once
 #include <cstring>
 
@@ -59,7 +59,7 @@ template <class Word> struct ScalarLanes : ScalarBase<Word> {
     }
 };
 
-// q < 2^58: 64q and more in a lane
+// q < 2^58: a lane holds 64q and more
 struct RoomyLanes : ScalarLanes<u64> {
     const Twiddle one;
     explicit RoomyLanes(const Modulus &modulus) : ScalarLanes(modulus), one{1, shoup_quotient(modulus, 1)} {}

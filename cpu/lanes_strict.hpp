@@ -1,5 +1,5 @@
-// Moduli that leave no room above q: lanes of Strict (ntt.hpp), canonical after every operation, over Reals
-// (fft_product.hpp).
+// Lanes of Strict (ntt.hpp), for moduli that leave no room above q: values are canonical after every operation. They
+// are built on Reals (fft_product.hpp).
 #pragma once
 #include "fft_product.hpp"
 
@@ -8,7 +8,7 @@ namespace {
 
 // 1 / q modulo 2^64, q odd (Newton).
 constexpr u64 inverse_of_odd(u64 q) {
-    u64 x = q;  // right in three bits, then in twice as many
+    u64 x = q;  // correct in three bits; each step doubles their number
     for (int i = 0; i < 5; ++i) x *= 2 - q * x;
     return x;
 }
@@ -34,8 +34,8 @@ template <class R> PG_INLINE WholeProduct<R> whole_product(typename R::I x, type
     return {Words::add(Words::raised(second), R::both(first, mask)), Words::add(third, Words::upper(second))};
 }
 
-// Any q up to 2^64. A product modulo an odd q is one of Montgomery's: the Shoup quotient w' of w says what it needs,
-// since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Strict").
+// Any q up to 2^64. A product modulo an odd q is one of Montgomery's. Its constants follow from the Shoup quotient w'
+// of w, since w 2^64 = w' q + (w 2^64 mod q) (docs/math.md, "Lazy ranges", on Strict).
 template <class R> struct StrictLanes64 : R::Words {
     using Words = typename R::Words;
     using typename Words::T;
@@ -47,7 +47,7 @@ template <class R> struct StrictLanes64 : R::Words {
     static constexpr bool SHOUP = false;
     const Modulus &m;
     const V q_high, inverse;  // 1 / q mod 2^64
-    const Twiddle radix;      // 2^64
+    const Twiddle radix;      // 2^64 mod q
     explicit StrictLanes64(const Modulus &modulus)
         : Words(modulus),
           m(modulus),
@@ -66,7 +66,7 @@ template <class R> struct StrictLanes64 : R::Words {
     template <size_t COUNT> PG_INLINE Twiddle expand(const T *w, const T *shoup) const {
         return twiddle(Words::template expand<COUNT>(w, shoup).shoup);
     }
-    // Of the high words of two products with the same low word.
+    // The difference of the high words, modulo q, of two products with the same low word.
     PG_INLINE V difference(V high, V low_times_inverse) const {
         return sub_mod(high, R::mul_high(low_times_inverse, q, q_high));
     }
@@ -114,8 +114,9 @@ template <class R> struct GoldilocksLanes : R::Words {
     static PG_INLINE V mul(V x, V y) { return mul(x, twiddle(y)); }
 
   private:
-    // Of low + 2^64 high: low - floor(high / 2^32) + (high mod 2^32) (2^32 - 1). Neither correction wraps again:
-    // the difference is above -2^32, and the sum below 2^65 - 2^33 (docs/math.md, "Goldilocks").
+    // low + 2^64 high is low - floor(high / 2^32) + (high mod 2^32) (2^32 - 1) modulo q. Neither correction wraps
+    // again: the difference is above -2^32, and the sum at most 2^65 - 2^33 (docs/math.md, "Lazy ranges", on
+    // Goldilocks).
     static PG_INLINE V reduce(V low, V high) {
         const V minus_q = Words::splat(MINUS_Q), difference = sub_mod(low, Words::upper(high));
         const V term = R::mul_halves(high, minus_q), sum = Words::add(difference, term);
@@ -124,7 +125,7 @@ template <class R> struct GoldilocksLanes : R::Words {
     }
 };
 
-// Any q up to 2^32, products in lanes of 64 bits: the even residues, then the odd ones. L: lanes of 32 bits.
+// Any q up to 2^32. Products take lanes of 64 bits: first the even residues, then the odd ones. L: lanes of 32 bits.
 template <class L, class R> struct StrictLanes32 : L {
     using Words = typename R::Words;
     using L::q;
@@ -136,7 +137,7 @@ template <class L, class R> struct StrictLanes32 : L {
     static constexpr bool SHOUP = false;
     const Modulus &m;
     const V q_wide, inverse;  // q in lanes of 64 bits, 1 / q mod 2^32
-    const Twiddle radix;      // 2^32
+    const Twiddle radix;      // 2^32 mod q
     explicit StrictLanes32(const Modulus &modulus)
         : L(modulus),
           m(modulus),

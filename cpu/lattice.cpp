@@ -62,7 +62,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
     const T *const x = (const T *)digits.data(), *const value = (const T *)own.data(),
                    *const keys = (const T *)key.data();
     const double seconds = isa_slowness() * ((transformed_ ? 0 : seconds_transform(n)) + 3 * seconds_pointwise(n));
-    // Rows are a cache line apart, so that they do not compete for the same few sets of a cache.
+    // Rows are padded by a cache line, so that they do not compete for the same few sets of a cache.
     const size_t step = n + 64 / sizeof(T);
     for_each_row(items * limbs, (double)digits_ * seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;

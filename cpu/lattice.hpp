@@ -52,8 +52,8 @@ class GadgetProduct {
     // out = G c, with c and out (*batch, k, 1, n) in coefficients. All items share the matrix G: (k, levels, k, 1, n),
     // evaluated, or (k, levels, k, digits, length/2), from prepare
     void multiply(const Array &ggsw, const Array &c, const Out &out) const;
-    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below the order of X and
-    // bits s_i, which the matrices ggsws (count, ...) hide
+    // out = c times X to the power of e_0 + sum of e_i s_i, for exponents e (*batch, 1 + count) below the order of X
+    // and bits s_i, which the matrices ggsws (count, ...) hide
     void rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const;
 
   private:

@@ -110,7 +110,7 @@ template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out)
     const GemmKernels<T> &kernels = gemm_kernels<T>();
     const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
     const size_t threads = (size_t)num_threads();
-    size_t height = m_, blocks = 1;  // of rows: fewer to a unit where threads would have nothing to do
+    size_t height = m_, blocks = 1;  // rows of a block, blocks: fewer rows where threads would have nothing to do
     while (threads > 1 && height > 16 && batch_ * limbs * chunks * blocks < 2 * threads)
         height = (height + 1) / 2, blocks = (m_ + height - 1) / height;
     const double seconds = seconds_products((double)(height * p_ * (k_ + 1)) * (double)std::min(points_, GEMM_POINTS));

@@ -7,18 +7,20 @@
 //   add_mod sub_mod                      of canonical residues
 //   reduce_once(x, bound)                x >= bound ? x - bound : x
 //   broadcast(w, shoup)                  a Twiddle, the same in every lane
-//   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, WIDTH / COUNT times, as legs lie
+//   expand<COUNT>(w, shoup)              a Twiddle from COUNT neighbours, each WIDTH / COUNT times, in the order in
+//                                        which the lanes hold legs, that is, operands of butterflies
 //   mul_lazy(x, twiddle)                 x * w mod q in [0, 2q), for any x of the lane's range
-//   mul_rough(x, twiddle)                the same in [0, 4q), for any x of the lane; lanes of Lazy<L, 16>
-//   relax(x)                             x mod q in [0, 2q), of [0, 4q); lanes of Lazy<L, 64>: for any x
-//   masked(x)                            x without bits that no operation above reads: of a lane of 64 bits, some
-//                                        multipliers read the low 52
+//   mul_rough(x, twiddle)                the same in [0, 4q), for any x of the lane; only for Lazy<L, 16>
+//   relax(x)                             x mod q in [0, 2q), for x in [0, 4q); lanes for Lazy<L, 64>: for any x
+//   masked(x)                            x without the bits that the multiplier does not read: some read only the low
+//                                        52 bits of a lane of 64
 //   mul(x, y)                            product of two residues, canonical
 //   SHOUP                                a Twiddle is w and shoup, by which many residues are multiplied faster
-//   exchange<G, BACK>(u, v)              to the legs of a stage of granules of G lanes from those of the stage before,
-//                                        or BACK: odd granules of u swap with even ones of v, or as lanes have it
+//   exchange<G, BACK>(u, v)              from the legs of one stage to those of the next, with granules, runs of G
+//                                        neighbouring lanes; BACK undoes it. Odd granules of u swap with even ones of
+//                                        v, unless the lanes have another order
 //   PERMUTES                             there is permute<G, BACK>(u, v): all exchanges from WIDTH / 2 down to G at
-//                                        once, or BACK from G up
+//                                        once; BACK: from G up
 #pragma once
 #include "kernels.hpp"
 
@@ -35,29 +37,31 @@ template <class L, size_t G, bool BACK> PG_INLINE void exchange_all(typename L::
     }
 }
 
-// Butterflies. Some words reduce few of the values that a butterfly adds (docs/math.md, "Lazy ranges"): none, or those
-// that may have grown too far. Forward, what is not multiplied in a stage:
-//   kept    first stage of a pass; no stage of the pass multiplies it; before more than three last stages
-//   other   first stage of a pass; the second multiplies it; among the last stages, done in registers, every second
-//   later   the stages after such a one
+// Butterflies. Reductions are deferred (docs/math.md, "Lazy ranges"): a butterfly reduces the values that it adds only
+// where they may have grown too far. Leg says where the leg stands that a forward butterfly does not multiply:
+//   kept    in the first stage of a pass, where no later stage of the pass multiplies it; and in the stage before the
+//           last ones, if these are more than three
+//   other   in the first stage of a pass, where the second stage multiplies it; and in every second of the last stages,
+//           which are done in registers
+//   later   in a stage after one of these
 enum class Leg { kept, other, later };
-// Back, a sum:
-//   early      of the first two stages, from canonical residues
-//   third      of the third stage
-//   inner      of any other stage but the last of a pass
-//   last       of the last stage of a pass
-//   products   of the last stage, of two products of this pass
+// Sum says where an inverse butterfly forms its sum:
+//   early      in the first two stages, from canonical residues
+//   third      in the third stage
+//   inner      in any other stage but the last of a pass
+//   last       in the last stage of a pass
+//   products   in the last stage of a pass, from two products of this pass
 enum class Sum { early, third, inner, last, products };
 
-// PAIRS of vectors in the last stages, and COLUMNS of a pass, go side by side, stage by stage, so that one butterfly
-// does not wait for another: as many as were measured to be fastest.
+// PAIRS pairs of vectors in the last stages, and COLUMNS columns of a pass, take every stage side by side, so that one
+// butterfly does not wait for another. These numbers were measured to be the fastest.
 
-// With ROOM q in the lane's range.
+// Butterflies for lanes whose range holds ROOM q.
 //   ROOM = 4   forward values in [0, 4q), inverse values in [0, 2q). Source: Harvey 2014, algorithms 4 and 5.
-//   ROOM = 16  products in [0, 4q), of fewer operations; forward values in [0, 16q), reduced every second stage;
-//              inverse values in [0, 8q)
-//   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q), of which the sums of a
-//              pass are reduced at its end
+//   ROOM = 16  products in [0, 4q), which take fewer operations; forward values in [0, 16q), reduced every second
+//              stage; inverse values in [0, 8q)
+//   ROOM = 64  forward values grow by 2q a stage and are not reduced; inverse values in [0, 8q) between passes, as sums
+//              are reduced at the end of a pass
 template <class L, unsigned ROOM = 4> struct Lazy {
     using Lanes = L;
     using T = typename L::T;
@@ -66,8 +70,8 @@ template <class L, unsigned ROOM = 4> struct Lazy {
     static constexpr bool NUMBERS = false, ROUGH = ROOM == 16;
     static constexpr size_t PAIRS = L::WIDTH > 1 ? 8 : 1, COLUMNS = L::WIDTH > 1 ? 2 : 1;
     const L lanes;
-    const V bound;  // of products: below it
-    const V above;  // in the inverse: a multiple of q that no value exceeds which is subtracted
+    const V bound;  // every product is below it
+    const V above;  // a multiple of q, no less than any value that the inverse subtracts
     explicit Lazy(const Modulus &m)
         : lanes(m),
           bound(L::splat((T)((ROUGH ? 4 : 2) * m.q))),
@@ -77,7 +81,7 @@ template <class L, unsigned ROOM = 4> struct Lazy {
         if constexpr (ROUGH) return lanes.mul_rough(x, w);
         else return lanes.mul_lazy(x, w);
     }
-    // From [0, 2 above) to [0, above), if not ROOM 64; there from any to [0, 2q).
+    // From [0, 2 above) to [0, above); with ROOM 64 from any value to [0, 2q).
     PG_INLINE V relax(V x) const {
         if constexpr (ROOM < 64) return L::reduce_once(lanes.masked(x), above);
         else return lanes.relax(x);
@@ -114,8 +118,8 @@ template <class L, unsigned ROOM = 4> struct Lazy {
     }
 };
 
-// Integers in doubles, q < 2^50, between passes too (docs/math.md, "Float64"). Lanes have for such numbers
-//   number(x) residue(x)          from a canonical residue, and to it from (-q, q)
+// Integers in doubles, q < 2^50, between passes too (docs/math.md, "Lazy ranges", on Float64). Lanes need for them
+//   number(x) residue(x)          from a canonical residue to a double, and back from (-q, q)
 //   sum(x, y) difference(x, y)
 //   nearest(x)                    x mod q in [-q/2, q/2], give or take 1
 //   mul_nearest(x, twiddle)       x w mod q in (-q, q), for |x| <= 4q
@@ -203,8 +207,8 @@ template <class L> struct Strict {
     }
 };
 
-// Unless ORDERED, leaves inside a pair of vectors stay in the order of the registers: products pointwise and the
-// inverse, which starts from that order, do not mind, and half of the exchanges are spared.
+// Unless ORDERED, the leaves inside a pair of vectors stay in the order of the registers. Pointwise products do not
+// depend on the order, and the inverse starts from it, so that half of the exchanges are saved.
 template <class B, bool ORDERED = true> struct Ntt {
     using L = typename B::Lanes;
     using T = typename L::T;
@@ -213,7 +217,7 @@ template <class B, bool ORDERED = true> struct Ntt {
     static constexpr size_t WIDTH = L::WIDTH, PAIRS = B::PAIRS, COLUMNS = B::COLUMNS;
     template <bool WIDE> static constexpr size_t TOGETHER = WIDE && PAIRS < 2 ? 2 : PAIRS;
 
-    const Row<T> row;  // a copy: no store through a pointer can change it
+    const Row<T> row;  // a copy, which no store through a pointer can change
     const B b;
     const size_t tail;  // blocks of this length are finished in registers
 
@@ -266,7 +270,7 @@ template <class B, bool ORDERED = true> struct Ntt {
         }
     }
     // The stages inside K pairs of vectors: granules of G coefficients, G = WIDTH/2 ... leaf_size. COMPLETE: down to
-    // leaf_size 1. ODD: of the last stages, the first, third or fifth.
+    // leaf_size 1. ODD: the stage is the third or fifth of the last stages.
     template <size_t G, bool COMPLETE, bool ODD, size_t K>
     PG_INLINE void forward_granules(V (&u)[K], V (&v)[K], size_t node) const {
         if constexpr (G == 0) {
@@ -406,7 +410,7 @@ template <class B, bool ORDERED = true> struct Ntt {
             if constexpr (WIDE)
                 for (size_t k = 0; k < K; k += 2) {
                     const Twiddle w = inverse_twiddle((node + i + k) / 2);
-                    // of values just reduced, if all stages ran
+                    // if all stages ran, the stage before has just reduced both operands
                     inverse_last<ROOT, COMPLETE ? Sum::inner : Sum::last>(u[k], u[k + 1], scale, w);
                     inverse_last<ROOT, Sum::products>(v[k], v[k + 1], scale, w);
                 }

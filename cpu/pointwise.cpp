@@ -1,4 +1,4 @@
-// What Basis does to each residue.
+// Operations of Basis on each residue: pointwise ones, permutations, products with powers.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -28,7 +28,7 @@ void pointwise_wide(const Basis &basis, Op op, const Array &a, const Array &b, c
     u64 *const result = result_of<u64>(out, words);
     const Operand<u64> x(a, out, words), y(b ? b : a, out, words), z(c ? c : a, out, words);
     require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
-    const size_t step = y.length() == n ? 1 : 0;  // of the second operand, which may be a number for each item
+    const size_t step = y.length() == n ? 1 : 0;  // of the second operand; 0 where it is one number an item
     const bool products = op == Op::mul || op == Op::mul_add;
     const double each = products ? 10e-9 * (double)(words * words) : seconds_pointwise(4 * words);
     for_each_row(batch_of(out), each * (double)n, [&](size_t i, const Worker &worker) {
@@ -112,7 +112,8 @@ void turn_words(const Basis &basis, const Array &x, const Numbers &exponents, bo
     });
 }
 
-// Powers of a step come from a table that stays in the first cache: those below POWERS, times a power of step^POWERS.
+// step^j is an entry of a table of step^0 ... step^(POWERS - 1), which stays in the first-level cache, times a power of
+// step^POWERS.
 template <class T>
 void scale_words_by_powers(const Basis &basis, const Array &x, const Array &first, const Array &step, const Out &out) {
     constexpr size_t POWERS = 512;

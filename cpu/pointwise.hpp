@@ -1,4 +1,4 @@
-// Operations on each residue of a row, written once for every instruction set and word: Lanes of ntt.hpp.
+// Operations on each residue of a row, written once for every instruction set and word. L, Rest: Lanes of ntt.hpp.
 #pragma once
 #include "kernels.hpp"
 

@@ -10,10 +10,10 @@
 namespace pg {
 namespace {
 
-// Bytes of the rows that a block of coefficients brings: they stay in the second cache.
+// Bytes of all rows of a block of coefficients, which must fit the second-level cache.
 constexpr size_t BLOCK_BYTES = 1 << 17;
 
-// Residues of an array of either word, as words W.
+// The residues of an array of 32-bit or 64-bit words, read as words W.
 template <class W> class RowsOf {
   public:
     RowsOf(const Array &x, const Out &out, const Residues &rows) : narrow_(x && x.itemsize() == 4) {
@@ -22,7 +22,7 @@ template <class W> class RowsOf {
         else wide_rows_.reset(new Operand<u64>(x, out, rows.count));
         require((narrow_ ? narrow_rows_->length() : wide_rows_->length()) == last(out), "convert: lengths differ");
     }
-    // n words from a place of a row on: where they lie if they are W, else in `room`
+    // n words of a row from index `from` on: in the array itself if it holds words W, else copied to `room`
     const W *at(size_t item, size_t row, size_t from, size_t n, W *room) const {
         if (narrow_) return words(narrow_rows_->item(item), row, narrow_rows_->length(), from, n, room);
         return words(wide_rows_->item(item), row, wide_rows_->length(), from, n, room);
@@ -41,7 +41,7 @@ template <class W> class RowsOf {
     std::unique_ptr<Operand<u64>> wide_rows_;
 };
 
-// z = y r mod q and the whole parts of y r / q, whose low 16 bits and the rest are added up.
+// z = y r mod q. Of the whole parts of y r / q, the low 16 bits are added to low and the other bits to high.
 template <class W> void split_products(const W *y, u64 r, const Modulus &m, W *z, W *low, W *high, size_t n) {
     const u64 shoup = m.q ? shoup_quotient(m, r) : r;
     for (size_t j = 0; j < n; ++j) {
@@ -90,17 +90,17 @@ Quotients::Quotients(const std::string &way, const std::vector<u64> &moduli, con
     count_ = words.shape(1);
     words_.assign((const u64 *)words.data(), (const u64 *)words.data() + words.size());
     for (u64 q : moduli_) ratios_.push_back(q ? 1 / (double)q : 0x1p-64);
-    // Each of k terms is rounded three times, each of k sums once, and none of these exceeds k: docs/math.md
+    // Each of k terms is rounded three times, each of k sums once, and no sum exceeds k + 1 (docs/math.md).
     const double k = (double)moduli_.size();
     guard_ = (k + 4) * (k + 1) * 0x1p-52;
 }
 
-// Whether the sum of z_i / q_i + half is at least a positive integer: 2 T >= (2 boundary - [nearest]) P for the number
-// T = sum of z_i P / q_i. The difference, word by word from the lowest; only its sign is kept.
+// Whether the sum of z_i / q_i, plus half, is at least `boundary`, a positive integer. With T = sum of z_i P / q_i that
+// is 2 T >= (2 boundary - [nearest]) P. The difference is computed word by word from the lowest; only its sign is kept.
 template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boundary) const {
     const u64 factor = 2 * boundary - (way_ == Way::nearest);
     u128 carry = 0, product_carry = 0;  // of T, of factor * P
-    u64 top = 0, borrow = 0;            // the bit that doubling moves up
+    u64 top = 0, borrow = 0;            // top: the bit that doubling moves up
     for (size_t w = 0; w < count_; ++w) {
         u128 low = (u64)carry, high = carry >> 64;
         for (size_t i = 0; i < moduli_.size(); ++i) {
@@ -116,7 +116,7 @@ template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boun
         const u128 difference = (u128)doubled - other - borrow;
         borrow = (u64)(difference >> 64) & 1;
     }
-    return !borrow;  // all words of 2 k P are there, so that nothing is carried out of the last
+    return !borrow;  // the words hold 2 k P, so that nothing is carried out of the last
 }
 
 template <class T> void Quotients::find(const T *const *z, size_t n, double *sums, T *quotient) const {
@@ -197,7 +197,7 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     const double seconds = isa_slowness() * 0.4e-9 * (double)(block * (k + target_.size() * terms_));
     for_each_row(batch_of(out) * blocks, seconds, [&](size_t index, const Worker &worker) {
         const size_t item = index / blocks, begin = index % blocks * block, count = std::min(block, n - begin);
-        // rows of the block: y, the quotient, both halves, z, the own row, the target's, and the sums
+        // in scratch memory: y, the quotient, low, high, z, the fraction, the own row, the target's row; the sums
         W *const room = (W *)worker.scratch((inputs + 2) * block * sizeof(W) + block * sizeof(double));
         double *const sums = (double *)(void *)(room + (inputs + 2) * block);
         std::vector<const W *> terms(terms_), parts(scaled);

@@ -1,5 +1,5 @@
 // Residues modulo some moduli from residues modulo others, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the numbers).
+// between bases"; polygpu/plans/rns.py has the constants).
 #pragma once
 #include <mutex>
 #include <string>
@@ -13,9 +13,9 @@ namespace pg {
 
 // Rows of residues in an array (*batch, count, n).
 struct Residues {
-    std::vector<Modulus> moduli;  // of each of them
-    std::vector<size_t> at;       // where each lies
-    size_t count = 0;             // rows of the array
+    std::vector<Modulus> moduli;  // of each row
+    std::vector<size_t> at;       // index of each row in the array
+    size_t count = 0;             // of rows in the array
 
     Residues() = default;
     Residues(const std::vector<u64> &moduli, const std::vector<size_t> &at, size_t count);
@@ -49,14 +49,18 @@ class Quotients {
 
 class Conversion {
   public:
-    // Row j of the target is a sum of multiples, by row j of the matrix (target, terms), of: y_i = x_i inverse_i for
-    // each row of the source; the quotient, if wanted; the low 16 bits of the whole parts, with the fraction, and the
-    // rest of them, if the value is scaled; row j of the target itself, if it accumulates. This sum is transformed, if
-    // there is a transform, which must live as long and has the limbs of the target's rows. At last row j of `own` is
-    // added, if there are such.
+    // Row j of the target is a sum of terms, each times its factor in row j of the matrix (target, terms). The terms:
+    //   - y_i = x_i inverse_i for each row of the source;
+    //   - the quotient, if wanted;
+    //   - if the value is scaled, two terms: the low 16 bits of the whole parts plus the fraction, and the other bits;
+    //   - row j of the target itself, if it accumulates;
+    //   - row j of `own`, if there are such rows.
+    // A transform, if there is one, is applied to the sum of all terms but the own row. It has a limb for each row of
+    // the target, and must outlive the object.
     Conversion(Residues source, std::vector<u64> inverses, Quotients quotients, Residues target, bool accumulates,
                const Transform *transform, Residues own, const Numbers &matrix);
-    // Of y_i r_i / q_i, i one of `rows` of the source, the whole parts and the nearest integer to the sum of the rest.
+    // Scales the value. The whole parts above are those of y_i r_i / q_i, for i in `rows` of the source; the fraction
+    // is the integer nearest to the sum of their remainders divided by q_i.
     void scale(std::vector<size_t> rows, std::vector<u64> remainders, Quotients fractions);
 
     // x (*batch, source.count, n), own (*batch, own.count, n) or none, out (*batch, target.count, n), each of words of

@@ -10,8 +10,8 @@ namespace pg {
 // A distribution of small integers (polygpu/plans/sampling.py).
 class Sampler {
   public:
-    // weights and thresholds are those of a Gaussian. Each integer takes `bytes` bytes of the stream, and its size is at
-    // most bound <= 2^62.
+    // weights and thresholds are those of a Gaussian. Each integer takes `bytes` bytes of the stream, and its size is
+    // at most bound <= 2^62.
     Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Numbers &weights, const Numbers &thresholds);
     Sampler(const Sampler &) = delete;
 
@@ -25,8 +25,8 @@ class Sampler {
     std::vector<u64> sorted_, buckets_;
 };
 
-// Writes numbers modulo q to coefficients first, first + 1, ... of out, in row `limb` (for a wide modulus, in all rows).
-// Each number has one word more than a residue.
+// Writes numbers modulo q to coefficients first, first + 1, ... of out, in row `limb` (for a wide modulus, in all
+// rows). Each number has one word more than a residue.
 void reduce_words(const Basis &basis, const Numbers &words, size_t limb, size_t first, const Out &out);
 
 }  // namespace pg

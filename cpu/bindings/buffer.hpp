@@ -1,5 +1,5 @@
-// Arrays that Python passes, read through the buffer protocol: nanobind's ndarray takes four times as long, and
-// reads strides that ctypes leaves out.
+// Arrays that Python passes, read through the buffer protocol. nanobind's ndarray takes four times as long, and reads
+// strides even where ctypes leaves them out.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -14,14 +14,14 @@ namespace pg {
 
 constexpr bool LITTLE_ENDIAN_BYTES = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
-// What an object must offer
+// The buffer flags that a parameter of type A asks for
 template <class A> constexpr int ACCESS = PyBUF_C_CONTIGUOUS;
 template <> inline constexpr int ACCESS<Numbers> = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT;
 template <> inline constexpr int ACCESS<Out> = PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT;
 template <> inline constexpr int ACCESS<StridedArray> = PyBUF_STRIDES;
 template <> inline constexpr int ACCESS<StridedOut> = PyBUF_STRIDES | PyBUF_WRITABLE | PyBUF_FORMAT;
 
-// An array of Python's for the time of a call. It stays where it is: shape and strides may lie in it.
+// A Python array for the time of a call. It cannot be copied or moved, because shape and strides may point into it.
 class Buffer {
   public:
     Buffer() = default;
@@ -40,14 +40,14 @@ class Buffer {
         return {view_.buf, (size_t)view_.len, (size_t)view_.itemsize, (size_t)view_.ndim, view_.shape, view_.strides,
                 kind()};
     }
-    // Its numbers, whose owner lives as long. The last copy is let go with the GIL held.
+    // The array's numbers, which keep their owner alive. The last copy must be destroyed with the GIL held.
     Memory memory() const {
         const nanobind::object owner = nanobind::borrow(view_.obj);
         return Memory(view_.buf, [owner](const void *) {});
     }
 
   private:
-    // Of 1, 2, 4, 8 or 16 bytes, where such numbers may lie, and with strides, which ctypes leaves out
+    // Whether the numbers have 1, 2, 4, 8 or 16 bytes, are aligned, and have strides, which ctypes leaves out
     bool readable() const {
         if (view_.itemsize < 1 || view_.itemsize > 16 || (view_.itemsize & (view_.itemsize - 1))) return false;
         if ((uintptr_t)view_.buf % (uintptr_t)std::min<Py_ssize_t>(view_.itemsize, 8)) return false;
@@ -56,8 +56,8 @@ class Buffer {
             if (view_.strides[i] % view_.itemsize) return false;
         return true;
     }
-    // In the machine's order of bytes, named or not. Source: format characters of Python's struct. Without a format:
-    // bytes.
+    // By the format, in the machine's byte order, named or not; unknown without a format. Source: format characters of
+    // Python's struct; Zf and Zd, complex numbers, of PEP 3118.
     Kind kind() const {
         const char *format = view_.format;
         if (!format || !*format) return Kind::unknown;

@@ -1,4 +1,4 @@
-// Python's global lock (GIL), given away for long work and taken back; Python's signals.
+// Releases Python's global lock (GIL) for long work, takes it back, and answers Python's signals.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <unistd.h>
@@ -19,15 +19,15 @@ template <class F> auto take_gil(const F &take) {
     }
 }
 
-// The GIL is another thread's to take while this object lives, but during `with_gil`.
+// While this object lives the GIL is released, except during `with_gil`.
 class GilReleased {
   public:
     GilReleased() { release(), of_thread_ = this; }
     GilReleased(const GilReleased &) = delete;
     ~GilReleased() { of_thread_ = nullptr, take(); }
 
-    // What f returns, with the GIL, inside of this thread's object. PyGILState_Ensure would not do: it crashes once the
-    // interpreter is gone, since it looks for the thread's state in what went with it.
+    // Returns f(), called with the GIL while this thread's object lives. PyGILState_Ensure would not do: once the
+    // interpreter is gone it crashes, since it looks up the thread's state in memory that went with the interpreter.
     template <class F> static auto with_gil(const F &f) {
         of_thread_->take();
         const auto found = f();
@@ -44,7 +44,7 @@ class GilReleased {
     static inline thread_local GilReleased *of_thread_ = nullptr;
 };
 
-// Where the core's calls come from.
+// Python as the caller of the core.
 class Python final : public Caller {
   public:
     void without_lock(const std::function<void()> &work) const override {

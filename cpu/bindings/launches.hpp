@@ -1,4 +1,4 @@
-// Launches made of what Python knows of them: handles and addresses are ints.
+// Makes Launches from Python's description of them, in which handles and addresses are ints.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -43,7 +43,7 @@ inline void make_launches(Launches *self, const nanobind::dict &functions, const
     new (self) Launches(driver, std::move(ready));
 }
 
-// The driver waits where its queue is full, perhaps for work that needs the lock.
+// Releases the GIL, because the driver waits where its queue is full, perhaps for work that needs the GIL.
 inline void launch(const Launches &self, u64 stream, const nanobind::args &operands) {
     u64 addresses[16];
     const size_t count = operands.size();

@@ -29,7 +29,7 @@ namespace nb = nanobind;
 namespace pg {
 namespace {
 
-// Memory that runs out is polygpu.errors.OutOfHostMemory in Python.
+// std::bad_alloc becomes polygpu.errors.OutOfHostMemory in Python.
 void translate_bad_alloc(const std::exception_ptr &failure, void *) {
     try {
         std::rethrow_exception(failure);
@@ -103,7 +103,7 @@ NB_MODULE(_cpu, module) {
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));
-    // tables: a tuple, which keeps what it holds
+    // tables: a tuple, which keeps its entries alive
     nb::class_<Transform>(module, "Transform")
         .def(
             "__init__",
@@ -135,7 +135,7 @@ NB_MODULE(_cpu, module) {
         .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
         .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             nb::call_guard<GilReleased>(),  // many moduli take long
+             nb::call_guard<GilReleased>(),  // takes long for many moduli
              nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")

@@ -1,5 +1,5 @@
-// Arrays of NumPy's in the core's memory (pool.hpp). They own it like any other: NumPy frees it, through the handler
-// that each array refers to, when the array and all its views are gone.
+// NumPy arrays in the core's memory (pool.hpp), which they own. NumPy frees the memory, through the handler that each
+// array refers to, when the array and all its views are gone.
 #pragma once
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
@@ -22,7 +22,7 @@ inline PyDataMem_Handler results_handler{
      [](void *, void *block, size_t) { pool_free(block); }}};
 inline PyObject *results_capsule = nullptr;
 
-// For set_memory_handler. Finds NumPy's functions; before anything else here.
+// The handler for set_memory_handler. To be called before anything else here, because it loads NumPy's functions.
 inline nanobind::object make_results_handler() {
     if (PyArray_ImportNumPyAPI() < 0) throw nanobind::python_error();
     results_capsule = PyCapsule_New(&results_handler, "mem_handler", nullptr);
@@ -30,7 +30,7 @@ inline nanobind::object make_results_handler() {
     return nanobind::borrow(results_capsule);  // the other reference stays until the process ends
 }
 
-// NumPy's handler for new arrays of this context from now on; returns the one before.
+// Sets NumPy's handler for new arrays of this context from now on; returns the one before.
 inline nanobind::object set_memory_handler(nanobind::handle handler) {
     if (!PyCapsule_IsValid(handler.ptr(), "mem_handler")) throw nanobind::type_error("handler: must be one of NumPy's");
     PyObject *before = PyDataMem_SetHandler(handler.ptr());
@@ -38,8 +38,8 @@ inline nanobind::object set_memory_handler(nanobind::handle handler) {
     return nanobind::steal(before);
 }
 
-// A new array of numbers, C-contiguous; None where it takes more than `limit` bytes or the system has no memory. As
-// PyArray_Empty inside two set_memory_handler, which take longer than all else here.
+// A new array of numbers, C-contiguous; None where it takes more than `limit` bytes or the system has no memory. The
+// same as PyArray_Empty between two calls of set_memory_handler, which would take longer than all else here.
 inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dtype, bool zero, size_t limit) {
     auto *descriptor = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
     if (!PyArray_DescrCheck(dtype.ptr()) || PyDataType_REFCHK(descriptor))
@@ -61,7 +61,7 @@ inline nanobind::object empty(const nanobind::tuple &shape, nanobind::handle dty
     dtype.inc_ref();  // for the array
     PyObject *array =
         PyArray_NewFromDescr(&PyArray_Type, descriptor, (int)axes, lengths, nullptr, block, NPY_ARRAY_CARRAY, nullptr);
-    if (!array) {  // the array too has no memory, or an axis of an empty one is too long
+    if (!array) {  // no memory for the array object, or an axis of an empty array is too long
         pool_free(block);
         PyErr_Clear();
         return nanobind::none();
