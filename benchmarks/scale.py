@@ -20,7 +20,7 @@ from pathlib import Path
 
 from polygpu.backends.cuda.words import Card as Words
 from polygpu.backends.cuda.words import twiddle_bytes_of, word_of
-from polygpu.distributed.divided import _BUFFERS, _NATURAL_SLICES, _SLICES, Layout, layout_of
+from polygpu.distributed.divided import _BUFFERS, _SLICES, Layout, Order, layout_of
 from polygpu.errors import ParameterError
 from polygpu.exact.primes import GOLDILOCKS
 from polygpu.svg import COLOURS, LogAxes, document, text
@@ -36,7 +36,8 @@ HOST_GPUS = 8
 LEAST_MESSAGE = 2**16  # bytes from one GPU to another: below, latency counts, which the model does not know
 TABLES_SHARE = 8  # rows have tables of theirs where these take an eighth of a GPU's memory at most
 TWIST_COPIES = 2  # assumed: where they have none, twiddles take as long as copies of all coefficients
-EXCHANGES = {"transposed": 1, "natural": 2}
+EXCHANGES: dict[Order, int] = {"transposed": 1, "natural": 2}
+HOST = "the host's calls"  # a bound of a plan
 
 PRODUCT, EXCHANGE = "product on workers", "exchange among workers"  # of processes: ops of benchmarks.dask
 ALONE = "product in one process"
@@ -104,10 +105,10 @@ class Plan:
     def layout(self) -> Layout:
         return layout_of(self.n, self.devices, tables=self.has_tables)
 
-    def slices(self, order: str) -> int:
+    def slices(self, order: Order) -> int:
         """Of a GPU's columns; of more hosts, whose calls are not counted, as many as there can be."""
-        most = self.layout.slices if self.devices <= self.host_gpus else _SLICES
-        return min(most, _NATURAL_SLICES) if order == "natural" else most
+        layout = self.layout if self.devices <= self.host_gpus else replace(self.layout, slices=_SLICES)
+        return layout.in_order(order).slices
 
     @property
     def has_tables(self) -> bool:
@@ -142,27 +143,27 @@ class Plan:
         sent = self.part * self.word_bytes * (self.devices - 1) / self.devices
         return sent / self.link_gbps / 1e6
 
-    def calls(self, order: str) -> int:
+    def calls(self, order: Order) -> int:
         """Launches and copies, about: of each slice its columns and its parts for all GPUs; rows."""
         each = self.slices(order) * (1 + EXCHANGES[order] * self.devices) + self.layout.row_slices
         return self.devices * each
 
-    def queue(self, order: str) -> float:
+    def queue(self, order: Order) -> float:
         """Of the host, one thread for all of its GPUs; of more hosts nothing is known."""
         return self.calls(order) * self.card.call_ms if 1 < self.devices <= self.host_gpus else 0.0
 
-    def on_gpus(self, order: str) -> float:
+    def on_gpus(self, order: Order) -> float:
         """One slice is computed while another is exchanged: all but one slice of the shorter is hidden."""
         shorter, longer = sorted((self.columns + self.twiddles, EXCHANGES[order] * self.exchange))
         return longer + shorter / self.slices(order) + self.rows
 
-    def ms(self, order: str = "transposed") -> float:
+    def ms(self, order: Order = "transposed") -> float:
         return max(self.on_gpus(order), self.queue(order))
 
-    def bound(self, order: str) -> str:
+    def bound(self, order: Order) -> str:
         """What the time would shrink with."""
         if self.queue(order) > self.on_gpus(order):
-            return "the host's calls"
+            return HOST
         exchange = EXCHANGES[order] * self.exchange
         return "exchange and rows" if exchange > self.columns + self.twiddles else "computation"
 
@@ -205,7 +206,7 @@ class Measured:
     n: int
     devices: int
     bits: int
-    order: str
+    order: Order
     ms: float
 
 
@@ -215,7 +216,8 @@ def measured(rows: Iterable[Row]) -> Iterator[Measured]:
         if match := re.fullmatch(r"forward on (one|\d+) GPUs?(?:, (\w+) order)?", row.op):
             devices = 1 if match[1] == "one" else int(match[1])
             n, bits = int(row.params["n"]), int(row.params["bits"])
-            yield Measured(n, devices, bits, match[2] or "transposed", row.median / 1e6)
+            order: Order = "natural" if match[2] == "natural" else "transposed"
+            yield Measured(n, devices, bits, order, row.median / 1e6)
 
 
 def is_rate(row: Row) -> bool:
@@ -284,9 +286,9 @@ def plan_table(card: Card) -> Iterator[Table]:
     """What a transform takes for each size and number of GPUs, and the memory of one."""
     found = {(p.n, d): p for d in DEVICES for p in plans_of(card, d, TABLE_LOG_POINTS)}
 
-    def time(plan: Plan, order: str) -> str:
-        took, by_host = duration(plan.ms(order)), plan.queue(order) > plan.on_gpus(order)
-        return f"*{took}*" if by_host else took
+    def time(plan: Plan, order: Order) -> str:
+        took = duration(plan.ms(order))
+        return f"*{took}*" if plan.bound(order) == HOST else took
 
     def cell(plan: Plan | None) -> str:
         if plan is None:

@@ -83,6 +83,20 @@ class Layout:
         """The part of some columns (..., height, count) that lies in a device's rows, a view."""
         return columns[..., device * self.rows : (device + 1) * self.rows, :]
 
+    def shared(
+        self, columns: Array, rows: Sequence[Array], device: int, part: int
+    ) -> list[tuple[Array, Array]]:
+        """What the columns (..., height, count) of a device's slice share with the rows of each device.
+
+        Pairs of views of the same coefficients: in the columns, and in the rows (..., rows, width).
+        """
+        at = self.column(device, part)
+        return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
+
+    def in_order(self, order: Order) -> Layout:
+        """The slices in which a transform takes coefficients of this order."""
+        return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
+
     def slices_of(self, x: Array) -> Array:
         """Rows of a device's columns (..., rows, width / devices), by slice: (slices, ..., rows, count)."""
         split = x.reshape(*x.shape[:-1], self.slices, self.count)
@@ -301,10 +315,9 @@ class Divided:
 
         Columns are transformed slice by slice, and the rows of each slice are copied to their devices.
         """
-        layout, group, plan, numbers = self._layout, self._group, self._plan, range(len(self._group))
-        if natural := self._order == "natural":
-            layout = replace(layout, slices=min(_NATURAL_SLICES, layout.slices))
-        depth = min(_BUFFERS, layout.slices)
+        layout, group, plan = self._layout.in_order(self._order), self._group, self._plan
+        numbers, depth, natural = range(len(group)), min(_BUFFERS, layout.slices), self._order == "natural"
+        runs = [self._rows_of(e) for e in numbers] if natural else []
         blocks = self._new_rows()
         buffers = [self._new((*self._items, layout.height, layout.count)) for _ in range(depth)]
         steps = [] if tables else self._twiddles(1)
@@ -315,23 +328,18 @@ class Divided:
 
             def bring(part: int) -> None:
                 """Copy natural coefficients into free buffers: slice `part` of each device."""
-                for i in numbers:
-                    at, buffer = layout.column(i, part), buffers[part % depth][i]
+                for i, buffer in enumerate(buffers[part % depth]):
                     arrived[i, part] = [
-                        transfers.send(
-                            self._rows_of(e)[..., at : at + layout.count],
-                            layout.rows_of(buffer, e),
-                            free[i, part % depth],
-                        )
-                        for e in numbers
+                        transfers.send(run, place, free[i, part % depth])
+                        for place, run in layout.shared(buffer, runs, i, part)
                     ]
 
             def transform(i: int, part: int) -> None:
                 """Transform a slice of device i, and begin the copies of its rows to their devices."""
-                compute, at, buffer = group.backends[i], layout.column(i, part), buffers[part % depth][i]
+                compute, buffer = group.backends[i], buffers[part % depth][i]
                 compute.await_marks(arrived.pop((i, part)) if natural else free[i, part % depth])
                 source = buffer if natural else self._data[i][part]
-                moves = [(layout.rows_of(buffer, e), blocks[e][..., at : at + layout.count]) for e in numbers]
+                moves = layout.shared(buffer, blocks, i, part)
                 near = [group.names[e] == group.names[i] for e in numbers]
                 if apart:
                     ends = [place if is_near else x for (x, place), is_near in zip(moves, near, strict=True)]
@@ -339,7 +347,7 @@ class Divided:
                 else:
                     four_step.transform_columns(plan, source, buffer, compute.ntt, tables)
                 if not tables:
-                    starts = four_step.twiddles(plan, compute, at)
+                    starts = four_step.twiddles(plan, compute, layout.column(i, part))
                     for e, (x, place) in enumerate(moves):
                         four_step.twist(plan, x, e * layout.rows, starts, steps[i], place if near[e] else x)
                 if apart or not tables:
@@ -383,12 +391,12 @@ class Divided:
 
             def transform(i: int, part: int) -> None:
                 """Transform a slice of device i, and begin the copies to natural order."""
-                compute, at, x = group.backends[i], layout.column(i, part), columns[i][part]
+                compute, x = group.backends[i], columns[i][part]
                 four_step.transform_columns(self._plan, x, x, compute.intt, tables)
                 if rows is not None:
                     done = compute.mark()
-                    for e, place in enumerate(rows):
-                        transfers.send(layout.rows_of(x, e), place[..., at : at + layout.count], [done])
+                    for stack, run in layout.shared(x, rows, i, part):
+                        transfers.send(stack, run, [done])
 
             for part in range(layout.slices):
                 group.each(partial(transform, part=part))
@@ -461,17 +469,13 @@ class Divided:
             raise DomainError("reorder: an evaluated value, which is in the ring's order; intt(order) first")
         if order == self._order:
             return self
-        layout, pairs, natural = self._layout, list[tuple[Array, Array]](), order == "natural"
-        made = self._new_rows() if natural else self._new_columns()
-        for i in range(len(self._group)):
-            for s in range(layout.slices):
-                at, columns = layout.column(i, s), (self._data if natural else made)[i][s]
-                for e in range(len(self._group)):
-                    run = (made[e] if natural else self._rows_of(e))[..., at : at + layout.count]
-                    stack = layout.rows_of(columns, e)
-                    pairs.append((stack, run) if natural else (run, stack))
-        copy(pairs)
-        return self._result([self._run(x) for x in made] if natural else made, "coef", order)
+        layout, numbers, natural = self._layout, range(len(self._group)), order == "natural"
+        columns = self._data if natural else self._new_columns()
+        rows = self._new_rows() if natural else [self._rows_of(e) for e in numbers]
+        slices = [(i, s) for i in numbers for s in range(layout.slices)]
+        pairs = [pair for i, s in slices for pair in layout.shared(columns[i][s], rows, i, s)]
+        copy(pairs if natural else [(run, stack) for stack, run in pairs])
+        return self._result([self._run(x) for x in rows] if natural else columns, "coef", order)
 
     @property
     def _items(self) -> tuple[int, ...]:
