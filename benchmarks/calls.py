@@ -1,7 +1,8 @@
-"""Single calls on a GPU: host time, matrices back to back; the tables of these, of graphs and first products.
+"""Single calls on a GPU: the host's time, products of matrices back to back, and tables of calls.
 
-`python -m benchmarks.gpu --only calls` measures them. While the host's time is taken, a kernel that waits
-keeps the stream busy: a call costs what it costs to queue it, and no call waits for an earlier one's work.
+The tables also show calls in graphs and first products. `python -m benchmarks.gpu --only calls` measures the
+calls. While the host's time is taken, a kernel that only waits keeps the stream busy. So the time of a call
+is the time to queue it, and no call waits for the work of an earlier one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .tables import Table, figure, power
 if TYPE_CHECKING:
     from .gpu import Workload
 
-HOST, BACK_TO_BACK = "host", "back to back"  # as the launch of a row: time of the host, of the card
+HOST, BACK_TO_BACK = "host", "back to back"  # param "launch" of a row: the host's time, the card's time
 GRAPH_CALLS = 20  # in one graph
 BUSY_NS = 5_000_000  # for which the stream is kept busy: more than ten samples
 ATTEMPTS = 5
@@ -44,7 +45,7 @@ extern "C" __global__ void benchmark_wait(unsigned long long ns) {
 
 
 class HostTime:
-    """Times the host: work that is queued behind a kernel that waits."""
+    """A timer of the host: it queues work behind a kernel that waits."""
 
     warm_up_ns, total_ns = 1e6, 1e7
 
@@ -81,7 +82,7 @@ class HostTime:
 
 
 def host_cases(w: Workload) -> Iterator[Case]:
-    """Plain calls on one polynomial, each with a new result."""
+    """Plain calls on one polynomial, each with a new result, and replays of a recording."""
     s, (x, y) = w.first, (poly.data.astype(object) for poly in (w.host_a, w.host_b))
     q = np.array(w.ring.moduli, dtype=object)[:, None]
     evaluated = s.a.ntt()
@@ -138,7 +139,7 @@ def sum_cases(device: str) -> Iterator[Case]:
 
 
 def square_cases(size: int) -> Iterator[Case]:
-    """Products of matrices of integers: the host's time, and that of calls back to back."""
+    """Products of matrices of integers: the host's time, and the card's for calls back to back."""
     import cupy
 
     q = SQUARES_MODULUS
@@ -171,7 +172,7 @@ class CallKind:
     line: Callable[[Row], tuple[Any, ...]]
     """The first cells of a row's line, in the order of the lines; the last is N."""
     columns: Mapping[str, Mapping[str, str]]
-    """By their headings: the op and the params of their rows, as text."""
+    """For each heading of a column, the op and the params that its rows have, as text."""
     unit: float = 1e3  # ns
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:

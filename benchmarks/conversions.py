@@ -3,9 +3,10 @@
     python -m benchmarks.cpu --only conversions
     python -m benchmarks.gpu --only conversions
 
-The transforms alone that a verb of evaluated values cannot do without are a row of the same run: one batched
-inverse transform, then one batched forward. On a GPU verbs and transforms run in a CUDA graph of some calls.
-All of a result is compared with Python integers before it is timed, samples with the reference.
+A verb on evaluated values needs some transforms. These transforms alone are a row of the same run: one
+batched inverse transform, then one batched forward transform. On a GPU verbs and transforms run in a CUDA
+graph of some calls. Whole results are compared with Python integers before they are timed, samples with the
+reference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .tables import Line, LineKind
 
 Ints = NDArray[np.object_]  # Python ints (*batch, n)
 Params = dict[str, int | str]
-Verb = Callable[[pg.Poly, pg.Poly | None], pg.Poly]  # of a value and where the result goes
+Verb = Callable[[pg.Poly, pg.Poly | None], pg.Poly]  # takes a value and where the result goes
 
 BITS = 50  # of primes on the CPU, and of samples
 GRAPH_CALLS = 5  # in one graph
@@ -43,7 +44,7 @@ ETA, B, SIGMAS = 21, 17, {"3.2": 3.2, "2^20": 2**20}  # of samplers
 
 @dataclass(frozen=True)
 class Sizes:
-    """Degrees, limbs of values, of what falls away or of a digit, and of what is converted."""
+    """Degrees, and limbs: of values; `special` that fall away or of a digit; `sources` of conversions."""
 
     degree: int = 2**15
     limbs: int = 12
@@ -94,7 +95,7 @@ def nearest(x: Ints, P: int) -> Ints:
 
 
 def words(x: Iterable[int], count: int) -> NDArray[np.uint64]:
-    """Numbers from 0 on as little-endian words, a row each."""
+    """Non-negative numbers as little-endian words, a row for each."""
     return np.frombuffer(b"".join(int(v).to_bytes(8 * count, "little") for v in x), "<u8").reshape(-1, count)
 
 
@@ -107,7 +108,7 @@ def is_of(S: pg.Ring, expected: Callable[[], Ints], values: NDArray[Any]) -> boo
 
 
 def is_transform(values: NDArray[Any], a: pg.Poly) -> bool:
-    """Whether evaluated residues have the value at a random point of each row, and back those of a."""
+    """Whether evaluated residues are the transform of a: one random entry of each row, then all by intt."""
     ring, order = a.ring, bit_reversal(a.ring.n)
     source, n = random.Random(ring.n), ring.n
     assert ring.roots is not None
@@ -126,7 +127,7 @@ def ring_of(n: int, bits: int, limbs: int) -> pg.Ring:
 
 
 def params_of(R: pg.Ring, S: pg.Ring, device: str, batch: int = 1) -> Params:
-    """Of rows whose values go from R to S."""
+    """The params of a row whose values go from R to S."""
     bits = R.moduli[0].bit_length()
     params: Params = {"n": R.n, "bits": bits, "limbs": R.rows, "to": S.rows, "batch": batch}
     return params | gpu_params(R, f"CUDA graph of {GRAPH_CALLS}") if device != "cpu" else params
@@ -138,13 +139,13 @@ def gpu_params(R: pg.Ring, launch: str) -> Params:
 
 
 def recorded(work: Callable[[], Any], x: pg.Poly, device: str) -> tuple[Callable[[], Any], int]:
-    """What works on x, in a graph on a GPU; and the calls that one run makes."""
+    """Work on x as a function, on a GPU a CUDA graph; and the calls that one run of it makes."""
     calls = 1 if device == "cpu" else GRAPH_CALLS
     return pg.capture(lambda _: [work() for _ in range(calls)][-1], x), calls
 
 
 def poison(*polys: pg.Poly) -> None:
-    """No residue may stand where one was not written."""
+    """Fill polynomials, so that an entry that was not written afterwards is no residue."""
     for poly in polys:
         poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
 
@@ -157,7 +158,7 @@ def residues(poly: pg.Poly) -> NDArray[Any]:
 def verb_case(
     op: str, params: Params, device: str, a: pg.Poly, verb: Verb, expected: Callable[[], Ints]
 ) -> Case:
-    """Of a value on the host; the result's memory is made before."""
+    """A verb on a value, which is given on the host. The memory of the result is made before."""
     x = a.to(device)
     out = verb(x, None)
     run, calls = recorded(lambda: verb(x, out), x, device)
@@ -167,10 +168,10 @@ def verb_case(
 
 
 def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.Poly) -> Case:
-    """The transforms that a verb needs: back to the coefficients `down`, and of `up`, both on the host."""
+    """The transforms that a verb needs: inverse ones to `down`, forward ones of `up`, both on the host."""
     evaluated = down.ntt()
     x, y = evaluated.to(device), up.to(device)
-    back, forth = x.intt(), y.ntt()  # in memory of this library, as results are
+    back, forth = x.intt(), y.ntt()  # memory that this library made, as for results
 
     def work() -> tuple[pg.Poly, pg.Poly]:
         return x.intt(out=back), y.ntt(out=forth)
@@ -193,7 +194,7 @@ def transforms_case(op: str, params: Params, device: str, down: pg.Poly, up: pg.
 
 
 def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
-    """A ciphertext, two evaluated polynomials, less its last limb."""
+    """A ciphertext of two evaluated polynomials, rescaled by its last limb."""
     a, S = Q.random(2, seed=1), Q[:-1]
     where = ("rescale", params_of(Q, S, device, 2), device)
 
@@ -205,7 +206,7 @@ def rescale_cases(device: str, Q: pg.Ring) -> Iterator[Case]:
 
 
 def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
-    """An evaluated value to a ring that begins with its own limbs."""
+    """An evaluated value, taken to a ring whose first limbs are the value's own."""
     a, new = R.random(seed=1), S[R.rows :]
     where = ("mod_up", params_of(R, S, device), device)
 
@@ -217,7 +218,7 @@ def mod_up_cases(device: str, R: pg.Ring, S: pg.Ring) -> Iterator[Case]:
 
 
 def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
-    """An evaluated value to the first limbs."""
+    """An evaluated value, taken down to its first limbs."""
     a, dropped = R.random(seed=1), R[Q.rows :]
     where = ("mod_down", params_of(R, Q, device), device)
 
@@ -229,8 +230,8 @@ def mod_down_cases(device: str, R: pg.Ring, Q: pg.Ring) -> Iterator[Case]:
 
 
 def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Case]:
-    """The digits of an evaluated value, `size` limbs each, in a ring that begins with its own limbs."""
-    a, new = Q.random(seed=1), R[size:]  # each digit takes as many new limbs
+    """The digits of an evaluated value, `size` limbs each, in a ring whose first limbs are its own."""
+    a, new = Q.random(seed=1), R[size:]  # as many limbs as are new to each digit
     moduli = [prod(Q.moduli[i : i + size]) for i in range(0, Q.rows, size)]
     where = ("digits", params_of(Q, R, device) | {"size": size}, device)
 
@@ -243,11 +244,11 @@ def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Cas
 
 
 def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iterator[Case]:
-    """Coefficients to other moduli; and the transforms if they were evaluated values."""
+    """Coefficients to other moduli; and the transforms that evaluated values would need."""
     a, params = R.random(seed=1), params_of(R, S, device)
     halves = random.Random(1).choices(
         (R.modulus // 2, R.modulus // 2 + 1), k=R.n
-    )  # of an odd Q: 1/2 from Q/2
+    )  # Q is odd: both are 1/2 from Q/2
     near = R.from_residues(np.array([[x % q for x in halves] for q in R.moduli], R.dtype))
 
     def exact(x: pg.Poly, out: pg.Poly | None) -> pg.Poly:
@@ -270,7 +271,7 @@ def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iter
 
 
 def integer_cases(sizes: Sizes) -> Iterator[Case]:
-    """Machine integers to residues; residues to machine integers, to the greatest one, to Python ints."""
+    """Machine integers to residues; residues to machine integers, to their norm, to Python ints."""
     rng = np.random.default_rng(1)
     R = ring_of(sizes.read, BITS, sizes.limbs)
     q = min(R.moduli)
@@ -302,7 +303,7 @@ def integer_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case]:
-    """Of one limb, from a seed; few: one of each kind. A GPU draws what a core does."""
+    """Samples of one limb from a seed. few: only some samplers. A GPU draws the same samples as the CPU."""
     n, batch = sizes.samples
     R = ring_of(n, BITS, 1)
     draws: dict[str, Callable[..., pg.Poly]] = {"random": R.random, "ternary": R.ternary}
@@ -331,7 +332,7 @@ def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case
 
 
 def by_definition(draw: Callable[..., pg.Poly], numbers: Iterable[int]) -> Iterator[NDArray[Any]]:
-    """Polynomials of the stream of seed 1, by their numbers."""
+    """Polynomials of the stream of seed 1, by their numbers, drawn by the reference."""
     with pg.device("reference"):
         yield from [draw(seed=1, start=i).data for i in numbers]
 
@@ -352,7 +353,7 @@ def point_case(n: int) -> Case:
 
 
 def inverse_cases(n: int) -> Iterator[Case]:
-    """Modulo X^n - 1 and 3, as in NTRU; beside FLINT's extended Euclid on its own objects."""
+    """An inverse modulo X^n - 1 and 3, as in NTRU, beside FLINT's extended Euclid on FLINT's objects."""
     q = 3
     R = pg.Ring(n, q, kind="cyclic")
     modulus = to_flint(np.array([q - 1, *[0] * (n - 1), 1]), q)
@@ -370,7 +371,7 @@ def inverse_cases(n: int) -> Iterator[Case]:
 
 
 def bfv_case(n: int) -> Case:
-    """The product of two ciphertexts, three components, of the example."""
+    """The product of two ciphertexts by the BFV example: three components."""
     scheme = BFV(n, T, BITS, 4)
     Q, M = scheme.ring, scheme.wide.modulus
     x, y = (Q.random(2, seed=seed) for seed in (1, 2))
@@ -393,7 +394,7 @@ def bfv_case(n: int) -> Case:
 
 
 def cpu_cases(sizes: Sizes) -> Iterator[Case]:
-    """Values are made on the host, whatever the current device."""
+    """The cases of one core. Values are made on the current device, which must be the CPU."""
     R = ring_of(sizes.degree, BITS, sizes.limbs + max(sizes.sources))
     Q, special = R[: sizes.limbs], sizes.special
     yield from rescale_cases("cpu", Q)
@@ -410,7 +411,7 @@ def cpu_cases(sizes: Sizes) -> Iterator[Case]:
 
 
 def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
-    """The verbs with primes of one size, in graphs; what is compared is made on the host."""
+    """The verbs with primes of one size, in graphs. Values are made and compared on the host."""
     R = ring_of(sizes.degree, bits, sizes.limbs + sizes.special)
     Q, special = R[: sizes.limbs], sizes.special
     yield from mod_down_cases(device, R, Q)
@@ -420,7 +421,7 @@ def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
 
 
 def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
-    """The rows of one core, pass after pass: what disturbs the machine for a while falls on one of them."""
+    """The rows of one core, pass after pass: what disturbs the machine for a while falls on one pass."""
     own = list(cpu_cases(sizes))
     for run in range(1, sizes.passes + 1):
         for case in own:

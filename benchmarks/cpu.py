@@ -2,12 +2,12 @@
 
     python -m benchmarks.cpu [--quick] [--only SECTION] [--peer NAME=PATH] [--out DIR]
 
-Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn
-uniformly from [0, q), q prime; complex transforms on the same batch of rows, products of matrices on
-the same random residues. Which conversions a row includes: docs/performance.md.
+Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coefficients drawn uniformly from
+[0, q), q prime. Complex transforms take the same batch of rows, products of matrices the same random
+residues. docs/performance.md says which conversions a row includes.
 
-Sections: libraries; goals (of the core: goals.py); conversions (between bases of moduli, integers and
-samplers: conversions.py); peers (libraries of C that --peer names, beside polygpu: peers.py).
+Sections: libraries; goals (of the CPU core: goals.py); conversions (between bases of moduli, integers and
+samplers: conversions.py); peers (C libraries that --peer names, beside polygpu: peers.py).
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def galois_cases(w: Workload) -> Iterator[Case]:
     untwist = twist**-1
     a, b = field(w.a.astype(np.int64)), field(w.b.astype(np.int64))
 
-    # galois chooses omega; entry i of its output is the value at psi omega^i, and omega is an even
-    # power of psi: finding the bit-reversed place of each entry makes the values comparable.
+    # galois chooses omega, an even power of psi. Entry i of its output is the value at psi omega^i. To make
+    # the values comparable, `where` puts them into the ring's bit-reversed order.
     omega = int(field.primitive_root_of_unity(n))
     place = {pow(w.psi, 2 * k + 1, w.q): k for k in range(n)}
     natural = np.array([place[w.psi * pow(omega, i, w.q) % w.q] for i in range(n)])
@@ -95,7 +95,7 @@ def galois_cases(w: Workload) -> Iterator[Case]:
     where = where[bit_reversal(n)]
 
     def forward(x: Any) -> Any:
-        return np.fft.fft(x * twist)  # galois's own NTT, by NumPy's protocol for array functions
+        return np.fft.fft(x * twist)  # calls galois's own NTT, by NumPy's protocol for array functions
 
     def inverse(x: Any) -> Any:
         return np.fft.ifft(x) * untwist
@@ -107,7 +107,7 @@ def galois_cases(w: Workload) -> Iterator[Case]:
 
 
 def numba_cases(w: Workload) -> Iterator[Case]:
-    """What a user would write: transforms of radix 2 with Shoup's products, compiled."""
+    """What a user would write with numba: compiled transforms of radix 2 with Shoup's products."""
     word = np.uint32 if w.q < 2**31 else np.uint64
     forward, inverse, pointwise = compiled_transforms(word)
     n, q, radix = w.n, w.q, 2 ** (8 * word().itemsize)
@@ -120,7 +120,7 @@ def numba_cases(w: Workload) -> Iterator[Case]:
         return table([pow(x, e, q) for e in bit_reversal(n).tolist()])
 
     down, up = powers(w.psi), powers(pow(w.psi, -1, q))
-    by_n = table([pow(n, -1, q), radix * pow(n, -1, q) % q])  # pointwise products lack a factor `radix`
+    by_n = table([pow(n, -1, q), radix * pow(n, -1, q) % q])  # pointwise products lack `radix`
     negative = word(pow(-q, -1, radix))
     a, b = w.a.astype(word), w.b.astype(word)
     evaluated = w.a_evaluated.astype(word)
@@ -148,9 +148,9 @@ def numba_cases(w: Workload) -> Iterator[Case]:
 
 @functools.cache
 def compiled_transforms(word: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-    """Forward and inverse transform and product by points, all in place, of arrays of one type.
+    """Forward transform, inverse transform and pointwise product, all in place, of arrays of one type.
 
-    uint32 takes q < 2^31, uint64 q < 2^63. Products by points leave out a factor 2^32 or 2^64.
+    uint32 takes q < 2^31, uint64 q < 2^63. Pointwise products are divided by 2^32 or 2^64 modulo q.
     """
     from numba import njit
 
@@ -209,7 +209,7 @@ def compiled_transforms(word: Any) -> tuple[Callable[..., None], Callable[..., N
         q, negative = np.uint64(q), np.uint64(negative)
         for j in range(len(x)):
             s, t = np.uint64(x[j]), np.uint64(y[j])
-            # Montgomery: a multiple of q makes the low word of the product vanish.
+            # Montgomery: with a multiple of q added, the low word of the product is zero.
             lower = s * t & least
             multiple = lower * negative & least
             x[j] = reduced(high(s, t) + high(multiple, q) + np.uint64(lower != 0), q)
@@ -222,9 +222,9 @@ def fft_cases(w: Workload) -> Iterator[Case]:
 
 
 def fft_product(a: Residues, b: Residues, q: int) -> Residues:
-    """The product mod X^N + 1 and q, by complex FFTs of N/2 points over pieces of 15 bits at most.
+    """The product mod X^N + 1 and q, by complex FFTs of N/2 points over pieces of at most 15 bits.
 
-    A sum of products of pieces stays below 4 N 2^30, 2^48 at N = 2^16: the rounding errors of the
+    A sum of products of pieces is below 4 N 2^30, which is 2^48 at N = 2^16. The rounding errors of the
     transforms are then far below 1/2, and the nearest integers are exact.
     """
     pieces = -(-q.bit_length() // 15)
@@ -235,8 +235,8 @@ def fft_product(a: Residues, b: Residues, q: int) -> Residues:
     def transform(x: Residues) -> NDArray[np.complex128]:
         shifts = np.arange(pieces, dtype=np.uint64)[:, None] * np.uint64(width)
         digits = ((x >> shifts) & np.uint64(2**width - 1)).astype(np.float64)
-        # With X^(N/2) = i the real product mod X^N + 1 is a complex one mod X^(N/2) - i, which the
-        # twist makes cyclic.
+        # With X^(N/2) = i the real product mod X^N + 1 is a complex product mod X^(N/2) - i. The twist makes
+        # it cyclic.
         return np.fft.fft((digits[:, :half] + 1j * digits[:, half:]) * twist)
 
     x, y = transform(a), transform(b)
@@ -246,8 +246,8 @@ def fft_product(a: Residues, b: Residues, q: int) -> Residues:
     sums = np.fft.ifft(sums) * twist.conj()
     c = np.zeros(a.size, dtype=np.int64)
     for weight in reversed(np.rint(np.concatenate((sums.real, sums.imag), axis=1))):
-        # c 2^width + weight mod q, nearest to zero: the products wrap around 2^64, what remains
-        # of them does not.
+        # c 2^width + weight mod q, nearest to zero. Both products wrap modulo 2^64; the result is small, so
+        # it is right.
         quotient = np.rint((c * float(2**width) + weight) / q).astype(np.int64)
         c = (c << width) + weight.astype(np.int64) - quotient * q
     return np.where(c < 0, c + q, c).astype(np.uint64)
@@ -262,7 +262,7 @@ def powers_of_root_of_i(n: int) -> NDArray[np.complex128]:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows of normally distributed complex values, and their transforms by the definition."""
+    """Rows of normally distributed complex values, and their transforms by the definition, in long double."""
 
     dtype: str
 
@@ -280,7 +280,7 @@ class Batch:
         return values
 
     def is_transform(self, values: NDArray[Any]) -> bool:
-        """Every row's relative L2 error is at most 2 epsilon, and no precision was lost or gained."""
+        """Every row's relative L2 error is at most 2 epsilon, and the type is that of the input."""
         error = np.linalg.norm(values - self.transformed, axis=1) / np.linalg.norm(self.transformed, axis=1)
         return values.dtype == self.dtype and bool((error <= 2 * np.finfo(self.dtype).eps).all())
 
@@ -346,7 +346,7 @@ def flint_square_cases(w: Square) -> Iterator[Case]:
     yield w.case("python-flint", lambda: a * b, to_numpy)
 
 
-# Cases by library, and the module without which they are skipped.
+# For each library the module without which it is skipped, and its cases.
 LIBRARIES: tuple[tuple[str, Callable[[Workload], Iterator[Case]]], ...] = (
     ("polygpu", polygpu_cases),
     ("flint", flint_cases),
@@ -409,7 +409,7 @@ def describe(row: Row) -> str:
     return f"{row.op} {params} [{row.library}]: {median:.2f} us ({q1:.2f} - {q3:.2f}), digest {row.digest}"
 
 
-@pg.device("cpu")  # whatever the environment names
+@pg.device("cpu")  # whatever device the environment names
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument(

@@ -3,14 +3,13 @@
     python -m benchmarks.dask [--log2n 26] [--parts 8] [--runs 5] [--kills 20] [--only times|kills]
     python -m benchmarks.dask --processes 1 2 3 4 [--log2n 26] [--parts 8] [--runs 5] [--results DIR]
 
-Operands and result lie where the row says: on the workers; in files (.npy, in the system's cache); in the
-process that asks. Memory is the most that a worker holds above what it held at rest, looked at every 20 ms,
-operands included and pages of files left out. A killed worker's process gets SIGKILL at a random moment of a
+Operands and result lie where the printed line says: on the workers; in files (.npy, in the system's cache);
+in the process that asks. Memory is the most that a worker holds above what it held at rest, read every 20 ms,
+with operands and without pages of files. To lose a worker, its process gets SIGKILL at a random moment of a
 product; its nanny starts another. Every result is compared with that of one process.
 
---processes: products of values on the workers of so many processes, and exchanges: what half of the
-coefficients of two processes take to become rows. They are rows for `benchmarks.scale`, and nothing else is
-measured.
+--processes: products of values that lie on so many processes, and exchanges, in which the columns of
+coefficients of a value become rows. These are rows for `benchmarks.scale`, and nothing else is measured.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ WORKERS = 2
 
 
 def held(pid: int) -> int:
-    """Bytes of a process that are no pages of files."""
+    """Bytes that a process holds, without pages of files."""
     with open(f"/proc/{pid}/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
 
 
 @contextmanager
 def peaks(pids: list[int], rest: list[int]) -> Iterator[list[int]]:
-    """The most that each process holds above its rest, while the `with` runs."""
+    """The most bytes that each process holds above what it held at rest, while the `with` runs."""
     most, stop = [0] * len(pids), threading.Event()
 
     def look() -> None:
@@ -91,7 +90,7 @@ def show(name: str, seconds: list[float], reference: float | None = None, more: 
 def cluster_of(count: int) -> Iterator[Client]:
     """So many workers of one thread each, in processes of their own."""
     with (
-        # A worker that comes back is killed again: Dask is not to give it up.
+        # Workers that come back are killed again and again: Dask must not give them up.
         dask.config.set(
             {
                 "distributed.deploy.lost-worker-timeout": "1h",
@@ -200,7 +199,7 @@ def product_of_files(R: pg.Ring, folder: Path, chunks: Any) -> pd.BlockedPoly:
 
 
 def kills(client: Client, folder: Path, expected: pg.Poly, chunks: Any, count: int) -> None:
-    """Products in the middle of which a process is killed."""
+    """Products during which the process of a worker is killed."""
     right = 0
     for i in range(count):
         client.wait_for_workers(WORKERS, timeout=60)
@@ -245,15 +244,16 @@ def cases(a: pg.Poly, b: pg.Poly, chunks: Any, counts: Sequence[int], samples: i
 
 
 def kept(client: Client, value: Any) -> Any:
-    """The value, computed, on the workers."""
-    client.sync(asyncio.sleep, 0)  # what was let go is forgotten: Dask would give an equal value as it lies
+    """The value, computed and kept on the workers."""
+    # Dask forgets values that were released. Otherwise it would not compute an equal value again.
+    client.sync(asyncio.sleep, 0)
     made = value.persist()
     wait(made)
     return made
 
 
 def residues(value: Any) -> NDArray[Any]:
-    """Of a product or of an array of residues, wherever it lies."""
+    """The residues of a product or of an array of residues, wherever it lies."""
     found = value if isinstance(value, pg.Poly) else value.compute()
     return np.asarray(found.data if isinstance(found, pg.Poly) else found)
 
@@ -277,7 +277,7 @@ def memory(most: list[int], limit: float) -> str:
 
 
 def worker_pids(client: Client) -> Iterator[int]:
-    """Of the processes that compute, without a message to them."""
+    """Process ids of the workers, found without a message to them."""
     for nanny in client.cluster.workers.values():
         if nanny.process is not None and nanny.process.pid is not None:
             yield nanny.process.pid

@@ -1,12 +1,12 @@
 """Transforms and products on several GPUs of one host, beside one GPU, in one process.
 
-    python -m benchmarks.distributed [--quick] [--only SECTION ...] [--results DIR] [--log-heights K ...]
+    python -m benchmarks.distributed [--quick] [--only SECTION] ... [--results DIR] [--log-heights K ...]
 
-Times are those of the host's clock, from idle devices to idle devices, of calls that are queued one after the
-other; results are new arrays. A transform is right when it equals that of one GPU, which `benchmarks.gpu`
-checks. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. Section huge, which --quick
-leaves out: 2^33 points of a 60-bit prime, which no single GPU holds, checked at 45 random points by Horner's
-rule. --log-heights: transforms by columns of 2^K points, whose times are printed and not kept.
+Calls are queued one after the other, and times are those of the host's clock, from idle devices to idle
+devices. Results are new arrays. A transform is right when it equals that of one GPU, which `benchmarks.gpu`
+verifies. The exchange stands beside an all-to-all by NCCL, where CuPy finds NCCL. Section huge, which --quick
+leaves out, has 2^33 points modulo a 60-bit prime, which no single GPU holds; they are verified at 45 random
+points by Horner's rule. --log-heights transforms by columns of 2^K points; times are printed and not kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .tables import Line, LineKind
 
 QUICK = (2**20,)  # where the host's calls bound several GPUs
 DEGREES = (*QUICK, 2**26, 2**28, 2**30)
-PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # of a batch of products, both operands apart
+PRODUCT_DEGREE, PRODUCT_BYTES = 2**16, 2**31  # of a batch of products; bytes of each operand
 HUGE, HUGE_POINTS, HUGE_ROW = 2**33, 45, 2**20
 REST_S = 0.5
 ONE = "forward on one GPU"
@@ -73,7 +73,7 @@ class AllGpus:
 
 
 def ring_of(n: int, bits: int) -> pg.Ring:
-    """Goldilocks (64 bits), cyclic, or the largest prime of that size; a root that needs no search."""
+    """A ring modulo Goldilocks (64 bits, cyclic) or the largest prime of this size. No root is searched."""
     if bits == 64:
         return pg.Ring(n, GOLDILOCKS, kind="cyclic", root="generator")
     return pg.Ring(n, pg.ntt_primes(n, bits)[0], root="generator")
@@ -87,7 +87,7 @@ def ends(values: pg.Poly | Divided) -> NDArray[Any]:
 
 
 def ends_of_runs(whole: pg.Poly, count: int) -> NDArray[Any]:
-    """The same of a value that is cut into so many runs."""
+    """The first and last residues of each of so many runs of a value, in host memory."""
     runs = whole.data.reshape(count, -1)
     return np.concatenate([np.asarray(x.get()) for run in runs for x in (run[:512], run[-512:])])
 
@@ -108,7 +108,7 @@ def params(ring: pg.Ring, batch: int = 1) -> dict[str, int | str]:
 
 
 def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
-    """On one GPU and on all; each result's ends are those of the whole, which was compared beforehand."""
+    """Transforms on one GPU and on all. Whole results are compared once, then the ends of each result."""
     ring, count = ring_of(n, bits), len(gpus)
     with pg.device("cuda:0"):
         whole = ring.random(seed=1)
@@ -134,7 +134,7 @@ def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
 
 
 def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
-    """Each GPU sends all others their share of n / devices words of 8 bytes."""
+    """Each GPU has n / devices words of 8 bytes, and sends every other GPU an equal share."""
     import cupy
 
     count = len(gpus)
@@ -190,7 +190,7 @@ def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
 
 
 def products(gpus: Devices, bits: int) -> Iterator[Case]:
-    """A batch of products, all on one GPU or divided."""
+    """A batch of products, on one GPU and spread over all."""
     n = PRODUCT_DEGREE
     ring = pg.Ring(n, pg.ntt_primes(n, bits)[0])
     batch = PRODUCT_BYTES // (n * ring.dtype.itemsize)
@@ -218,7 +218,7 @@ def products(gpus: Devices, bits: int) -> Iterator[Case]:
 
 
 def huge(gpus: Devices) -> Iterator[Case]:
-    """A transform whose operand and result no GPU holds; values at random points by Horner's rule."""
+    """A transform that no single GPU holds, verified at random points by Horner's rule."""
     n, count = HUGE, len(gpus)
     ring = ring_of(n, 60)
     assert ring.roots is not None
@@ -230,7 +230,7 @@ def huge(gpus: Devices) -> Iterator[Case]:
     expected = [0] * HUGE_POINTS
 
     def values_of_rows(i: int) -> NDArray[Any]:
-        """(rows, points), of rows of the run of a GPU."""
+        """Values (rows, points) of the rows of HUGE_ROW coefficients that a GPU's run consists of."""
         rows = part.from_residues(a.data[i].reshape(-1, 1, HUGE_ROW))
         return rows(np.array(points, dtype=object))  # type: ignore[no-any-return]
 
@@ -253,7 +253,7 @@ def huge(gpus: Devices) -> Iterator[Case]:
 
 
 def by_height(gpus: Devices, n: int, bits: int, log_heights: Sequence[int]) -> None:
-    """Prints times of forward transforms by columns of other lengths."""
+    """Print times of transforms with columns of other lengths."""
     timer, ring = AllGpus(len(gpus)), ring_of(n, bits)
     with pg.device("cuda:0"):
         expected = ring.random(seed=1).ntt()

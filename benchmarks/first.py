@@ -4,8 +4,8 @@
 
     python -m benchmarks.first N BITS FILE
 
-which prints the nanoseconds from operands on the GPU to the product in host memory, and writes the product's
-residues to the file. CuPy has worked before, and the ring's root has been found.
+It prints the nanoseconds from operands on the GPU to the product in host memory, and writes the product's
+residues to the file. Before that, CuPy has run a kernel and the ring's root has been found.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class First(NamedTuple):
 
 
 class Processes:
-    """The time that each process took for its product."""
+    """A timer that sums the times which the processes took for their products."""
 
     warm_up_ns, total_ns = 0.0, 0.0
 
@@ -49,7 +49,7 @@ class Processes:
         self._machine = machine
 
     def rest(self) -> None:
-        """Each process begins anew."""
+        """Nothing to wait for: each process begins anew."""
 
     def elapsed(self, run: Callable[[], First], loops: int) -> float:
         return float(sum(run().ns for _ in range(loops)))
@@ -68,7 +68,7 @@ def operands(n: int, bits: int) -> list[pg.Poly]:
 
 
 def process(n: int, bits: int, kernels: str | None) -> First:
-    """One, with its compiled kernels in a folder; in an empty one where none is named."""
+    """Run one process. It keeps compiled kernels in this folder; None: in an empty one."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "product.npy"
         environment = {"CUPY_CACHE_DIR": kernels or f"{folder}/kernels", "PYTHONSAFEPATH": "1"}
@@ -81,7 +81,7 @@ def process(n: int, bits: int, kernels: str | None) -> First:
 
 
 def cases(run: Callable[[int, int, str | None], First] = process) -> Iterator[Case]:
-    """Of each size with an empty cache, then with a full one, which the run that is verified fills."""
+    """For each size with an empty cache, then with a full one, which the verified first run fills."""
     for n, bits in SIZES:
         a, b = (x.to_bigints().tolist() for x in operands(n, bits))
         expected = np.array([big_product(a, b, ring(n, bits).modulus, -1)], object)

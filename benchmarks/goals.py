@@ -1,7 +1,7 @@
-"""Goals of the CPU core: what is measured for them, and the table that holds both side by side.
+"""Goals of the CPU core: what is measured for them, and the table that compares the two.
 
-All that a goal needs is measured in one pass, and passes follow each other in one process, so that what
-disturbs a machine for a while does not fall on one goal alone. What counts is the median over the passes.
+Everything that the goals need is measured in one pass, and passes follow each other in one process. So what
+disturbs a machine for a while does not fall on one goal alone. The median over the passes counts.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .tables import Goal, Table, figure, power
 TRANSFORMS = {"avx512": (30, 46, 50, 60), "avx2": (30, 50), "portable": (46, 50)}
 PRODUCT_BITS = (30, 50, 60)
 POINTWISE_BITS = (50, 60)
-BITS = 50  # of the prime where there is only one
+BITS = 50  # of the prime where only one size is measured
 ROWS_IN_L2 = 4  # of a pointwise product: 384 KiB in three arrays
 NATIVE_ROWS = 128
-COEFFICIENTS = 2**14  # of a call that transforms: 256 KiB in two arrays
+COEFFICIENTS = 2**14  # that one call transforms, at least: 256 KiB in two arrays of 8-byte words
 THREADS, THREADED_ROWS = 2, 64
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Degrees, and how often all is measured."""
+    """Degrees, and the number of passes."""
 
     transforms: tuple[int, ...] = (2**12, 2**14, 2**16)
     products: tuple[int, ...] = (2**12, 2**16)
@@ -73,7 +73,7 @@ def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
 
 
 def cases(sizes: Sizes) -> Iterator[Case]:
-    """The cases of one pass; a line for each that this machine cannot run."""
+    """The cases of one pass. A line is printed for what this machine cannot run."""
     supported, workload = _cpu.supported_isas(), cache(Workload)
     for isa, primes in TRANSFORMS.items():
         if isa not in supported:
@@ -106,7 +106,7 @@ def backend_case(
     operands: Sequence[Any],
     right: Callable[[NDArray[Any]], bool],
 ) -> Case:
-    """A call that writes into an array made before; a result that was taken out of it is there no more."""
+    """A call that writes into an array made before. A result that was read is overwritten with zeros."""
     operands = [None if x is None else aligned(x) for x in operands]
     out = aligned(np.zeros_like(operands[0]))
 
@@ -136,12 +136,12 @@ def transform_cases(w: Workload, isa: str) -> Iterator[Case]:
 
 
 def transformed_rows(n: int) -> int:
-    """In one call, whose own cost has a line of its own."""
+    """Rows of one call: enough that the cost of the call counts little. That cost has its own line."""
     return max(1, COEFFICIENTS // n)
 
 
 def multiples(x: NDArray[Any], count: int, w: Workload) -> NDArray[Any]:
-    """x, 2x, 3x ... mod q, as a batch: what is linear maps them to multiples."""
+    """x, 2x, 3x ... mod q, as a batch: a linear function maps them to the same multiples of its result."""
     rows = np.arange(1, count + 1)[:, None] * x.astype(object) % w.q
     return np.ascontiguousarray(rows.astype(w.ring.dtype)[:, None])
 
@@ -156,7 +156,7 @@ def product_case(w: Workload) -> Case:
 
 
 def flint_case(w: Workload) -> Case:
-    """The linear product alone; it is folded to be verified."""
+    """The linear product alone is timed; it is folded modulo X^n + 1 to be verified."""
     a, b = to_flint(w.a, w.q), to_flint(w.b, w.q)
     return w.case("nmod_poly.mul", "python-flint", lambda: a * b, lambda c: from_flint(folded(c, w.n), w.n))
 
@@ -177,7 +177,7 @@ def threaded_case(w: Workload, threads: int) -> Case:
 
 
 def native_case(w: Workload) -> Case:
-    """Products of a large batch: what a row takes without the call."""
+    """Products of a large batch: the time of a row without the cost of a call."""
     a, b = multiples(w.a, NATIVE_ROWS, w), np.repeat(multiples(w.b, 1, w), NATIVE_ROWS, axis=0)
 
     def right(c: NDArray[Any]) -> bool:
@@ -199,7 +199,7 @@ def ring_case(w: Workload) -> Case:
 
 
 def forget_plans() -> None:
-    """Empty what polygpu keeps between rings; a ring in use keeps its own."""
+    """Empty the plans that polygpu keeps between rings; a ring in use keeps its own plan."""
     plan_cache.forget()
     basis_of.cache_clear()
 
@@ -213,14 +213,14 @@ Values = Callable[[Rows], dict[str, float]]
 
 @dataclass(frozen=True)
 class Line:
-    """A goal, and its values by the places where it was measured: the worst of them must reach it."""
+    """A goal, and its values by the places where they were measured. The worst value must reach the goal."""
 
     work: str
     goal: Goal
     values: Values
 
     def medians(self, passes: Sequence[Rows]) -> dict[str, float]:
-        """By place, over the passes."""
+        """The median over the passes for each place."""
         found: dict[str, list[float]] = {}
         for rows in passes:
             for place, value in self.values(rows).items():
@@ -238,7 +238,7 @@ def rows_of(row: Row) -> int:
 
 
 def transforms(rows: Rows, isa: str, primes: Sequence[int]) -> dict[tuple[str, int, int], Row]:
-    """By op, size of the prime and N."""
+    """The rows of transforms, by op, size of the prime and N."""
     return {
         (row.op, int(row.params["bits"]), int(row.params["n"])): row
         for row in rows
@@ -247,7 +247,7 @@ def transforms(rows: Rows, isa: str, primes: Sequence[int]) -> dict[tuple[str, i
 
 
 def cycles(isa: str, bits: int) -> Values:
-    """Of the core for a butterfly."""
+    """Cycles of the core for a butterfly."""
 
     def values(rows: Rows) -> dict[str, float]:
         return {
@@ -269,7 +269,7 @@ def portable_times(rows: Rows) -> dict[str, float]:
 
 
 def us(op: str, **params: int | str) -> Values:
-    """Of a row of the batch."""
+    """Microseconds for a row of the batch."""
 
     def values(rows: Rows) -> dict[str, float]:
         row = row_of(rows, op, **params)
@@ -279,7 +279,7 @@ def us(op: str, **params: int | str) -> Values:
 
 
 def both(value: Callable[[float, float], float], first: Values, second: Values) -> Values:
-    """What follows from two values."""
+    """A value that follows from two others, where both were measured."""
 
     def values(rows: Rows) -> dict[str, float]:
         a, b = first(rows), second(rows)
@@ -289,7 +289,7 @@ def both(value: Callable[[float, float], float], first: Values, second: Values) 
 
 
 def ring_ms(rows: Rows) -> dict[str, float]:
-    """Without the transform that the row ends with."""
+    """The time of a ring with its tables: the row less the transform with which it ends."""
     ring = row_of(rows, "Ring", n=2**16, bits=BITS)
     if ring is None:
         return {}

@@ -2,21 +2,21 @@
 
     python -m benchmarks.gpu [--quick] [--only SECTION] [--out DIR]
 
-Batches of 512 MiB come from the card's memory and go back to it; smaller ones take turns among so
-many buffers that together they are four times the card's L2 cache. Single polynomials stay in the
-cache: their rows show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that
-one reading and one writing of its coefficients reach; `copy_gbps` counts both directions too.
+Batches of 512 MiB come from the card's memory and go back to it. Smaller batches take turns among buffers
+that together are four times as large as the card's L2 cache. Single polynomials stay in the cache: their rows
+show what a launch costs. `eff1` of a row is the share of the copy's bandwidth that one reading and one
+writing of its coefficients reach; `copy_gbps` counts both directions too.
 
 Sections: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to back:
 calls.py); first (the first product of a process: first.py); conversions (between bases of moduli, and
 samplers: conversions.py); cufft.
 
-A card that works for long reaches its power limit and lowers its clock: it rests before each row, and some
-rows are repeated after a load.
+A card that works for long reaches its power limit and lowers its clock. So it rests before each row, and some
+rows are measured again after a load.
 
-Before it is timed, a result is compared with the CPU backend (rows at the beginning, the middle and
-the end of the batch), at random points with Horner's rule in Python ints, and as a whole with another
-way to it on the GPU.
+Before a result is timed, rows at the beginning, the middle and the end of the batch are compared with the CPU
+backend (up to n = 2^17), and with Horner's rule in Python ints at random points. The whole result is compared
+with one that the GPU computes in another way.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ DEGREES = (*(2**k for k in range(10, 18)), 2**20, 2**24)
 QUICK = (2**12, 2**14, 2**16)
 SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # one polynomial
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
-STRUCTURE_DEGREE = 2**16  # automorphisms and products point by point
+STRUCTURE_DEGREE = 2**16  # of automorphisms and pointwise products
 SECTIONS = ("batches", "calls", "first", "conversions", "cufft")
-LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after so long a load
+LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after a load of LOAD_S
 COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
 
@@ -74,7 +74,7 @@ Run = Callable[[], pg.Poly]
 
 
 def modulus(n: int, bits: int) -> int:
-    """The largest prime of that size with a transform of degree n; BabyBear where 30 bits have none."""
+    """The largest prime of this size with a transform of degree n; BabyBear where 30 bits have none."""
     try:
         return pg.ntt_primes(n, bits)[0]
     except pg.ParameterError:
@@ -84,7 +84,7 @@ def modulus(n: int, bits: int) -> int:
 
 
 def turns(runs: Sequence[Run]) -> Run:
-    """One after another, over and over."""
+    """A function whose calls make these runs in turn, over and over."""
     if len(runs) == 1:
         return runs[0]
     cycle = itertools.cycle(runs)
@@ -92,7 +92,7 @@ def turns(runs: Sequence[Run]) -> Run:
 
 
 def fill(array: Any, moduli: Sequence[int], seed: int) -> None:
-    """Residues of a counter's hash (splitmix64) in (batch, limbs, n), the same on every card."""
+    """Fill (batch, limbs, n) with residues of a counter's hash (splitmix64), the same on every card."""
     import cupy
 
     kernel = cupy.ElementwiseKernel(
@@ -122,7 +122,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Point:
-    """Entry k of a transformed row is the row's value at x."""
+    """A place that is verified: entry k of a transformed row is the row's value at x."""
 
     row: int
     limb: int
@@ -133,7 +133,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A batch of products, so many times over that no cache holds them, and what is true of them."""
+    """A batch of operands, in so many copies that no cache holds them, and how its results are verified."""
 
     ring: pg.Ring
     batch: int
@@ -162,11 +162,11 @@ class Workload:
 
     @cached_property
     def picked(self) -> list[int]:
-        """The polynomials that are looked at one by one."""
+        """The polynomials of the batch that are verified one by one."""
         return sorted({0, self.batch // 2, self.batch - 1})
 
     def rows(self, poly: pg.Poly) -> NDArray[Any]:
-        """The residues of those, in host memory."""
+        """The residues of the picked polynomials, in host memory."""
         return np.stack([get_backend(DEVICE).to_host(poly.data[i]) for i in self.picked])
 
     @cached_property
@@ -179,7 +179,7 @@ class Workload:
 
     @cached_property
     def points(self) -> list[Point]:
-        """Random places, fewer in longer rows."""
+        """Random places that are verified, fewer in longer rows."""
         n, rng = self.ring.n, random.Random(self.ring.n)
         rows = range(len(self.picked)) if n <= 2**20 else [len(self.picked) - 1]
         limbs = rng.sample(range(self.ring.rows), min(self.ring.rows, 3))
@@ -233,7 +233,8 @@ class Workload:
         groups = groups_of(self.ring.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
         return "f64" if {group.word for group in groups} == {"Float64"} else "u64"
 
-    # What is true of a result; values are `rows` of it. No residue may stand where one was not written.
+    # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
+    # which was not written is no residue.
 
     def poison(self, *polys: pg.Poly) -> None:
         for poly in polys:
@@ -252,7 +253,7 @@ class Workload:
         )
 
     def is_inverse(self, values: NDArray[Any]) -> bool:
-        """Of a transform that was shown to be right."""
+        """Whether it is the inverse of a transform that was verified before."""
         return np.array_equal(values, self.host_a.data) and self.first.result == self.first.a
 
     def is_product(self, values: NDArray[Any]) -> bool:
@@ -323,7 +324,7 @@ def structure_cases(w: Workload) -> Iterator[Case]:
 
 
 def single_cases(w: Workload) -> Iterator[Case]:
-    """One polynomial or two: transforms and products, call by call, and one or many in a CUDA graph."""
+    """One polynomial or two: transforms and products, as plain calls, then one or many in a CUDA graph."""
     s = w.first
     directions: tuple[tuple[str, pg.Poly, pg.Poly, Run, Callable[[NDArray[Any]], bool]], ...] = (
         ("forward", s.a, s.transform, partial(s.a.ntt, out=s.transform), w.is_forward),
@@ -360,7 +361,7 @@ def plain_params(n: int, word: str, word_bytes: int, batch: int, order: str) -> 
 
 
 def copy_cases(n: int) -> Iterator[Case]:
-    """From one half of twice the batch's bytes to the other, n words of 4 bytes."""
+    """A copy of n words of 4 bytes between two arrays."""
     import cupy
 
     source, target = cupy.empty((1, 1, n), np.uint32), cupy.full((1, 1, n), 2**32 - 1, np.uint32)
@@ -420,7 +421,7 @@ def cufft_cases(n: int, word_bytes: int) -> Iterator[Case]:
 def programme(
     degrees: Sequence[int], l2_bytes: int
 ) -> Iterator[tuple[str, str, Callable[[], Iterator[Case]]]]:
-    """Groups of cases that share buffers, by section and name; a group frees them at its end."""
+    """Groups of cases that share buffers, by section and name. The buffers of a group are freed after it."""
 
     def batched(
         n: int, moduli: Sequence[int], batch: int | None = None, kind: str = "negacyclic"
@@ -485,7 +486,7 @@ def programme(
 
 
 def with_figures(row: Row, copy_gbps: float) -> Row:
-    """The row and what the tables show: times in us; where memory is the bound, the share of the copy's."""
+    """The row with figures for the tables: times in us; where memory may bound it, the share of the copy."""
     word_bytes = int(row.params["word_bytes"])
     assert row.minimum is not None
     figures = {"us_median": round(row.median / 1000, 3), "us_min": round(row.minimum / 1000, 3)}
@@ -509,7 +510,7 @@ def describe(row: Row) -> str:
     return f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), {share}digest {row.digest}"
 
 
-@pg.device("cpu")  # what is made without a device named is for the comparison
+@pg.device("cpu")  # values that are made without naming a device are for the comparison
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"N = {', '.join(map(str, QUICK))} alone")

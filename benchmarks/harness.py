@@ -1,6 +1,6 @@
-"""Verified times of the benchmarks, kept as rows: polygpu.timing, and where its rows lie.
+"""Verified times of the benchmarks: polygpu.timing, and the files in which its rows are kept.
 
-`record` appends a row, as one line of JSON, to `<date>-<machine>.jsonl`. A row names the commit it is of.
+`record` appends a row, as one line of JSON, to `<date>-<machine>.jsonl`. A row names the measured commit.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:
-    """The row of a case, which names the commit."""
+    """Verify and time a case; the row names the commit."""
     return timing.measure(case, timer, packages, checkout())
 
 
 def release() -> None:
-    """Give a GPU's memory that nothing uses any more back to it."""
+    """Give memory that nothing uses any more back to the GPU."""
     import cupy
 
     gc.collect()

@@ -2,12 +2,14 @@
 
     python -m benchmarks.lattice [--device cuda] [--quick] [--results DIR]
 
-The transforms alone are a row of the same run: all inverse ones in one batched call, all forward ones in
-another. On a GPU key switches run in a CUDA graph of some calls, each with a key of its own, so that keys
-come from memory and not from a cache; external products run in a graph with one matrix; bootstraps and
-encoding are plain calls. On the CPU results are compared with Python integers before they are timed;
-bootstraps are decrypted, and of an encoding three slots are evaluated. On a GPU all but the encoding is
-compared with the CPU's.
+The transforms alone are a row of the same run: one batched call for all inverse transforms, another for all
+forward ones. On a GPU key switches run in a CUDA graph of some calls, each with a key of its own. So keys
+come from memory and not from a cache, except those of the smallest shape, which all fit it. External products
+run in a graph with one matrix. Bootstraps and encoding are plain calls.
+
+Results are verified before they are timed. On the CPU they are compared with Python integers; bootstraps are
+decrypted, and three slots of an encoding are evaluated. On a GPU transforms and the encoding are verified as
+on the CPU, and all else is compared with the CPU's results.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from .plots import Bar, bars
 from .tables import Line, LineKind, Measured, figure
 from .tables import shape as shape_text
 
-KEY_BYTES = 2**27  # that keys take together in one graph, twice the second cache of an H200
+KEY_BYTES = 2**27  # that the keys of one graph take together: twice the second cache of an H200
 MOST_CALLS = 24  # in a graph
 GALOIS = 5  # X -> X^5
 BY_FFT, PRODUCT, RESCALE = "external product by FFT", "relinearised product", "rescaling"
@@ -58,7 +60,7 @@ BY_FFT, PRODUCT, RESCALE = "external product by FFT", "relinearised product", "r
 
 @dataclass(frozen=True)
 class Shape:
-    """A key switch: limbs of a value, special ones, limbs of a digit, bits of the primes."""
+    """A key switch: degree, limbs of a value, special limbs, limbs of a digit (size), bits of the primes."""
 
     n: int
     limbs: int
@@ -72,15 +74,15 @@ class Sizes:
     """What is measured on a device."""
 
     rotation: tuple[Shape, ...]
-    """With hoisted rotations."""
+    """Shapes of key switches that are measured with their hoisted rotations."""
     switches: tuple[Shape, ...]
-    """Key switches and relinearisations."""
+    """Shapes of key switches and relinearisations."""
     products: tuple[int, ...]
-    """Batches of external products, N = 1024."""
+    """Batch sizes of external products at N = 1024."""
     bootstraps: tuple[int, ...]
-    """Batches."""
+    """Batch sizes of bootstraps."""
     encoded: int
-    """Degree."""
+    """The degree of the encoded polynomials."""
     passes: int = 3
 
 
@@ -123,7 +125,7 @@ GPU = Sizes(
 
 
 def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) -> Ints:
-    """Of a(X^g), evaluated, on the host: (2, n), modulo a's Q."""
+    """The key switch of a(X^g), for an evaluated a on the host: coefficients (2, n) modulo a's Q."""
     ring, T = a.ring, key.ring
     x = turned(integers(a), g)
     sums = np.zeros((2, T.rows, T.n), object)
@@ -153,7 +155,7 @@ def turned(x: Ints, g: int) -> Ints:
 
 
 def digits_of(x: Ints, q: int, bits: int, levels: int) -> list[Ints]:
-    """The most significant first, in [-B/2, B/2)."""
+    """Digits to the base B = 2^bits, in [-B/2, B/2), the most significant first."""
     base = 1 << bits
     y = (2 * x * base**levels + q) // (2 * q)
     found = []
@@ -206,7 +208,7 @@ def key_case(
     verb: Callable[[pg.Poly, Sequence[pg.Poly]], pg.Poly],
     expected: Callable[[], Ints],
 ) -> Case:
-    """Of a value and keys on the host."""
+    """A verb on a value with keys; both are given on the host."""
     size = sum(key.data.nbytes for key in keys)
     copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
     sets = [[key.to(device).copy() for key in keys] for _ in range(copies)]
@@ -222,7 +224,7 @@ def key_case(
 
 
 def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
-    """A relinearisation and its transforms; or a rotation, one that sums eight, and their transforms."""
+    """A relinearisation; if hoisted, also a rotation and eight hoisted rotations; the transforms of each."""
     primes = pg.ntt_primes(shape.n, shape.bits, shape.limbs + shape.special)
     R = pg.Ring(shape.n, primes)
     Q, special = R[: shape.limbs], R[shape.limbs :]
@@ -238,7 +240,8 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
         return switched(c[2], key, special, shape.size) + integers(c[:2])
 
     yield key_case("relinearisation", *where, [key], relinearised, expected)
-    # Digits take each limb that is not their own; mod_down two components.
+    # Each digit is transformed to all limbs that are not its own. mod_down takes two components: their
+    # special limbs back, their other limbs forth.
     back, forth = shape.limbs + 2 * special.rows, digits * (R.rows - shape.size) + 2 * shape.limbs
     yield rows_case("relinearisation", shape, device, back, forth)
     if not hoisted:
@@ -293,7 +296,7 @@ def product_of_ciphertexts(shape: Shape, device: str, key: pg.Poly) -> Iterator[
 
 
 def rows_case(op: str, shape: Shape, device: str, back: int, forth: int) -> Case:
-    """So many rows from evaluations, so many to them."""
+    """The transforms of an op: so many rows inverse (back), so many forward (forth)."""
     R = ring_of(shape.n, shape.bits, 1)
     case = transforms_case(op, {}, device, R.random(back, seed=3), R.random(forth, seed=4))
     return replace(case, params=params_of(shape, device, case.calls))
@@ -314,7 +317,7 @@ def product_cases(device: str, batch: int) -> Iterator[Case]:
 
 
 def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Case:
-    """With a prepared matrix, and digits as in the example."""
+    """An external product by a prepared matrix, with digits as in the example."""
     bits, levels = TFHE().digits
     params: Params = {"n": R.n, "bits": log_q, "limbs": 1, "levels": levels, "batch": batch}
     ggsw, c = R.random((2, levels, 2), seed=1), R.random((batch, 2), seed=2)
@@ -325,7 +328,7 @@ def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Ca
     def work(x: pg.Poly) -> pg.Poly:
         return [lattice.external_product(matrix, x, bits, out=out) for _ in range(calls)][-1]
 
-    def verify(values: NDArray[Any]) -> bool:  # of a batch on the CPU, the first and the last
+    def verify(values: NDArray[Any]) -> bool:  # on the CPU, the first and the last of a batch
         if device != "cpu":
             return np.array_equal(values, residues(lattice.external_product(own, c, bits)))
         return is_of(R, partial(external, ggsw, c, bits), values[sorted({0, batch - 1})])
@@ -345,7 +348,7 @@ def bootstrapping_keys() -> Keys:
 
 
 def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
-    """Messages squared by a table."""
+    """Bootstraps that square messages by a table."""
     scheme, keys = TFHE(), bootstrapping_keys()
     messages = np.arange(batch) % scheme.p
     vectors = scheme.encrypt(keys, messages, b"messages")
@@ -455,7 +458,7 @@ KINDS = {
 
 
 def draw(cells: Measured) -> str | None:
-    """A bar for each key switch: the time of its transforms, then what it takes more."""
+    """A bar for each relinearisation: the time of its transforms, then the rest of its time."""
     lines = []
     names = ("n", "limbs", "bits")
     for (op, library, params), rows in sorted(cells.items(), key=lambda x: [dict(x[0][2])[k] for k in names]):
@@ -483,7 +486,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in range(1, sizes.passes + 1):
         for group in cases(device, sizes):
             try:
-                with pg.device("cpu"):  # what is made without a device named is for the comparison
+                with pg.device("cpu"):  # values that are made without naming a device are for the comparison
                     for case in group():
                         case = replace(case, params={**case.params, "run": run})
                         if device == "cpu":

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLED = 64  # entries of a product, or all of a smaller one
+SAMPLED = 64  # entries of a product that are verified one by one, or all of a smaller one
 
 Words = NDArray[Any]
 
 
 def residues(rng: np.random.Generator, q: int, shape: tuple[int, ...]) -> Words:
-    """Random ones, uniform but for the distance from q to the power of two above."""
+    """Random residues. Those below 2^k - q are twice as likely as others; 2^k is the power of two above q."""
     dtype = np.dtype(np.uint32 if q <= 1 << 32 else np.uint64)
     words = rng.integers(np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
     words >>= dtype.type(8 * dtype.itemsize - (q - 1).bit_length())
@@ -47,7 +47,7 @@ class Product:
 
     @cached_property
     def places(self) -> tuple[NDArray[np.intp], ...]:
-        """Of the entries that are looked at one by one."""
+        """The places of the entries that are verified one by one."""
         batch, m, n = self.shape
         count = batch * m * n
         flat = np.random.default_rng(1).choice(count, min(SAMPLED, count), replace=False)
@@ -55,12 +55,12 @@ class Product:
 
     @cached_property
     def column(self) -> Words:
-        """By which all of the product is multiplied."""
+        """The random column x by which the whole product is multiplied."""
         return residues(np.random.default_rng(2), self.q, (self.shape[2], 1))
 
     @cached_property
     def expected(self) -> Words:
-        """Entries by Python integers, and A (B x)."""
+        """The entries at the places, by Python integers, then A (B x)."""
         batch, i, j = self.places
         pairs = zip(self.a[batch, i].tolist(), self.b[batch, :, j].tolist(), strict=True)
         entries = [sum(map(int.__mul__, *pair)) % self.q for pair in pairs]
@@ -68,9 +68,9 @@ class Product:
         return np.concatenate((np.array(entries, np.uint64), image.ravel().astype(np.uint64)))
 
     def values(self, c: Words) -> Words:
-        """What tells about a result, in its order: the largest entry, those at the places, C x.
+        """What is verified of a result: its largest entry, the entries at the places, C x.
 
-        A wrong matrix has the right C x with probability 1/q where q is prime (Freivalds).
+        A wrong matrix has the right C x with probability at most 2/q where q is prime (Freivalds).
         """
         c = c.reshape(self.shape)
         image = self.multiply(c, self.column).ravel()

@@ -2,10 +2,10 @@
 
     python -m benchmarks.cpu --only peers --peer NAME=PATH [--peer NAME=PATH ...]
 
-NAME may be LIBRARY:BUILD, as HEXL:gcc; of several builds of a library the summary shows the faster.
+NAME may be LIBRARY:BUILD, for example HEXL:gcc. Of several builds of a library the summary shows the fastest.
 
-For who has another library installed and asks which of the two is faster on their machine. PATH is a shared
-library with these functions, a few lines of C around those of the library NAME:
+For those who have another library installed and ask which of the two is faster on their machine. PATH is a
+shared library with these functions, a few lines of C around those of the library NAME:
 
     const char *peer_version(void);
     void *peer_plan(uint64_t n, uint64_t q, uint64_t psi, uint32_t word_bytes);
@@ -14,15 +14,15 @@ library with these functions, a few lines of C around those of the library NAME:
     void peer_product(const void *plan, void *y, const void *a, const void *b, uint64_t count);
     void peer_free(void *plan);
 
-Each call takes `count` polynomials of Z_q[X]/(X^n + 1), one behind the other, of residues in [0, q) as uint64
-(word_bytes 8) or uint32 (4), at addresses that are multiples of 64; y is another array. peer_plan returns
-NULL where the library does not take n, q or the words; psi is a primitive 2n-th root of unity, the smallest.
-peer_forward gives the values at the odd powers of psi in an order of the library's own, which peer_inverse
-takes; peer_product goes from coefficients to coefficients. Results are verified before they are timed.
+Each call takes `count` polynomials of Z_q[X]/(X^n + 1), one after the other, as residues in [0, q) of uint64
+(word_bytes 8) or uint32 (4). Arrays begin at multiples of 64 bytes; y is another array than the operands.
+peer_plan returns NULL where the library does not take n, q or the words; psi is the smallest primitive 2n-th
+root of unity. peer_forward gives the values at the odd powers of psi in the library's own order, which
+peer_inverse takes. peer_product takes and gives coefficients. Results are verified before they are timed.
 
-polygpu's own rows: "kernel", the core on the same aligned arrays, and "call", `a.ntt()`, `a.intt()` and
-`a * b` of one polynomial. Ratios are taken within a pass, over all libraries one after the other, and the
-table shows their medians.
+polygpu's own rows are "kernel", the core on the same aligned arrays, and "call", `a.ntt()`, `a.intt()` and
+`a * b` of one polynomial. A pass measures all libraries one after the other. Ratios are taken within a pass,
+and the table shows their medians over the passes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEGREES = (2**12, 2**13, 2**14, 2**16)
 QUICK = DEGREES[:1]
 PRIME_BITS = (30, 46, 50, 60)
 PASSES = 3
-COEFFICIENTS = 2**14  # of one call of a kernel, at least
+COEFFICIENTS = 2**14  # that one call of a kernel takes, at least
 OPS = ("peer ntt", "peer intt", "peer product")
 KERNEL, CALL = "polygpu, kernel", "polygpu, call"
 ALIGNMENT = 64
@@ -88,7 +88,7 @@ class Peer:
         self.version = self._library.peer_version().decode()
 
     def cases(self, w: Workload) -> Iterator[Case]:
-        """Of the words that the library takes; of both those of polygpu."""
+        """The peer's cases, in polygpu's words for q, or in 8 bytes where the library takes only these."""
         for size in (4, 8) if w.q < 1 << 32 else (8,):
             plan = self._library.peer_plan(
                 ctypes.c_uint64(w.n), ctypes.c_uint64(w.q), ctypes.c_uint64(w.psi), ctypes.c_uint32(size)
@@ -103,7 +103,7 @@ class Peer:
 
         def run(name: str, *operands: NDArray[Any]) -> Run:
             function = getattr(self._library, f"peer_{name}")
-            addresses = [x.ctypes.data_as(ctypes.c_void_p) for x in operands]  # which keep the arrays
+            addresses = [x.ctypes.data_as(ctypes.c_void_p) for x in operands]  # each keeps its array alive
             return lambda: function(plan.address, *addresses, count)
 
         run("forward", values, a)()
@@ -129,7 +129,7 @@ def count_of(w: Workload) -> int:
 
 
 def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """So many copies of a polynomial, one behind the other, from a multiple of 64 bytes on."""
+    """So many copies of a polynomial, one after the other, at an address that is a multiple of 64."""
     room = np.empty(count * x.size * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     rows = room[start : start + count * x.size * dtype.itemsize].view(dtype).reshape(count, x.size)
@@ -138,7 +138,7 @@ def rows_of(x: NDArray[Any], count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
-    """A call that fills rows y with the same result: any order of the values at the odd powers of psi."""
+    """A call that fills all rows of y with the same result. Values at powers of psi may be in any order."""
 
     def verify(values: NDArray[Any]) -> bool:
         if not (values == values[0]).all():
@@ -152,7 +152,7 @@ def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
 
 
 def own_cases(w: Workload) -> Iterator[Case]:
-    """The core on aligned arrays, then calls on one polynomial."""
+    """polygpu's cases: the core on aligned arrays, then calls on one polynomial."""
     compute, plan, dtype, count = backends.get_backend("cpu"), w.ring.transform, w.ring.dtype, count_of(w)
     evaluated = w.a_evaluated.astype(dtype)
     a, b, y, values = (rows_of(x.astype(dtype), count, dtype)[:, None] for x in (w.a, w.b, w.a, evaluated))
@@ -194,7 +194,7 @@ Times = dict[Shape, dict[tuple[str, str], dict[str, float]]]  # by (library, op)
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Those of the newest run with each instruction set of each machine."""
+    """The rows of the newest run with each instruction set of each machine."""
     own = [row for row in rows if row.op in OPS]
     last: dict[tuple[Any, Any], str] = {}
     for row in own:
@@ -203,7 +203,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 
 def times(rows: Iterable[Row]) -> dict[str, Times]:
-    """By instruction set."""
+    """The times of rows, by instruction set."""
     found: dict[str, Times] = {}
     for row in rows:
         shape = int(row.params["bits"]), int(row.params["n"])
@@ -213,7 +213,7 @@ def times(rows: Iterable[Row]) -> dict[str, Times]:
 
 
 class PeerKind:
-    """A line for each prime size and N: polygpu's times and how often a peer takes them."""
+    """A line for each prime size and N: polygpu's times, and how many times as long each peer takes."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of the newest run with each instruction set."""
@@ -241,7 +241,7 @@ class PeerKind:
 
 
 class PeerSummaryKind:
-    """Lines for each prime size: how often a peer's fastest build takes polygpu's time, over all N."""
+    """Lines for each prime size: the time of a peer's fastest build over polygpu's, for all N."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
         """Those of the newest run with the best instruction set of each machine."""
@@ -285,7 +285,7 @@ def _begun(row: Row) -> str:
 def _ratio(
     shape: dict[tuple[str, str], dict[str, float]], op: str, library: str, beside: str
 ) -> float | None:
-    """How many times as long as another a library takes: the median of the passes."""
+    """A library's time over the time of `beside`: the median of the passes."""
     own, other = shape.get((library, op), {}), shape.get((beside, op), {})
     ratios = [own[run] / other[run] for run in own if run in other]
     return median(ratios) if ratios else None
@@ -303,7 +303,7 @@ def _ranges(
 
 
 def _triple(shape: dict[tuple[str, str], dict[str, float]], library: str, beside: str | None) -> str:
-    """The figures of the three ops: times, or how often another's time they are, pass by pass."""
+    """The figures of the three ops: the library's times, or their ratios to the times of `beside`."""
     cells = []
     for op in OPS:
         own = list(shape.get((library, op), {}).values())

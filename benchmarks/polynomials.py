@@ -1,4 +1,4 @@
-"""Polynomials to multiply and to transform, and the oracle of both."""
+"""Polynomials to multiply and to transform, and the oracle that verifies the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Evaluations = NDArray[np.object_]
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Two polynomials of a ring, and what the definition says of them."""
+    """Two polynomials of a ring, and their transform and product by the definition."""
 
     n: int
     bits: int

@@ -1,10 +1,11 @@
-"""Exact products modulo words by transforms modulo primes and by FFT, in one process.
+"""Exact products for moduli of one word, by transforms modulo primes and by FFT, in one process.
 
     python -m benchmarks.products [--device cpu | cuda] [--quick] [--out DIR]
 
-One polynomial on the CPU, batches of 256 MiB on a GPU; `auto` of a row: whether the ring takes this one by
-itself. Where that takes over 15 % longer than the other, a line at the end says so, and the exit status is 1.
-Results are compared with products of Python integers (Kronecker substitution), three rows on a GPU.
+One polynomial on the CPU, batches of 256 MiB on a GPU. `auto` of a row says whether the ring takes this
+method by itself. Where its choice takes over 15 % longer than the other method, a line at the end says so
+and the exit status is 1. Results are compared with products of Python integers (Kronecker substitution); of a
+batch on a GPU, three rows are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MODULI = {
 PRIMES = {"32-bit prime": 32, "63-bit prime": 63, "64-bit prime": 64}  # the largest with a transform
 NAMES = (*MODULI, *PRIMES)
 BATCH_BYTES = 1 << 28
-SLOWER = 1.15  # times the other method's, which the one taken may cost
+SLOWER = 1.15  # greatest time of the method that is taken, over the other method's
 
 
 def modulus(n: int, name: str) -> int:
@@ -46,7 +47,7 @@ def modulus(n: int, name: str) -> int:
 
 
 def cases(n: int, name: str, device: str) -> Iterator[Case]:
-    """Both products of one ring; only that by primes where no FFT is exact."""
+    """Both products of one ring; only the one by primes where no FFT is exact."""
     ring = pg.Ring(n, modulus(n, name))
     word_bytes = ring.dtype.itemsize
     batch = 1 if device == "cpu" else max(1, BATCH_BYTES // (word_bytes * n))

@@ -2,11 +2,11 @@
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
-A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. Which rows count: of all
-verified rows of one machine, op, params and library, the newest, measured on a clean tree or not.
-The line under a table names every date and commit its rows come from, and says where a tree had
-uncommitted changes. recorded.json holds what `polygpu bench` shows beside a user's machine. With `--check`
-nothing is written, and a file that differs is an error.
+A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. Of all verified rows of one machine,
+op, params and library the newest counts, measured on a clean tree or not. The line under a table names every
+date and commit its rows come from, and says where a tree had uncommitted changes. recorded.json holds the
+figures that `polygpu bench` shows beside those of a user's machine. With `--check` nothing is written, and a
+file that differs is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
 from .tables import Goal, LineKind, Table, figure, power, unique
 
-RECORDED = ROOT / "polygpu" / "recorded.json"  # the figures that `polygpu bench` shows beside one's own
+RECORDED = ROOT / "polygpu" / "recorded.json"  # the figures that `polygpu bench` shows
 PAGES = (
     RECORDED,
     ROOT / "README.md",
@@ -160,15 +160,16 @@ Targets = Mapping[int, tuple[float, float]]
 
 
 def goals(peers: Peers, targets: Targets) -> dict[int, Goal]:
-    """Of the time per coefficient, in ps, of a forward transform with a prime of some size, by log2 N."""
+    """Goals of the ps per coefficient of a forward transform, by N. Peers and targets are given by log2 N."""
     nothing = (None, "")
     found = {k: (peers.get(k, nothing), targets.get(k, (None, None))) for k in {*peers, *targets}}
     return {2**k: Goal(*peer, *target) for k, (peer, target) in found.items()}
 
 
-# The best of GPU-NTT (merge and 4-step, the latter cyclic and without its transposes), Phantom, Cheddar,
-# FIDESlib, Troy and sppark at N = 2^k, each built from source and run on one card: forward, the largest batch
-# measured (2^26 coefficients; Phantom, Cheddar 32 rows; sppark one), medians of at least 20.
+# ps per coefficient of a forward transform, by bits of a word and k, at N = 2^k: the best of GPU-NTT (merge
+# and 4-step; 4-step is cyclic and without its transposes), Phantom, Cheddar, FIDESlib, Troy and sppark. Each
+# was built from source and run on one card, with the largest batch measured (2^26 coefficients; Phantom and
+# Cheddar 32 rows; sppark one). Medians of at least 20.
 PEERS_H100 = {
     32: {
         10: (9.29, "GPU-NTT"),
@@ -219,12 +220,13 @@ PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
 
 
 def card_goals(peers: Mapping[int, Peers], targets: Mapping[int, Targets]) -> dict[str, dict[int, Goal]]:
-    """The goals of one card, by prime: peers by the bits of a word, targets by those of a prime."""
+    """The goals of one card, by prime. Peers are given by bits of a word, targets by bits of a prime."""
     return {PRIMES[bits]: goals(peers[32 if bits == 30 else 64], own) for bits, own in targets.items()}
 
 
-# Must and moonshot by card and prime, from the time of a copy and from prototypes of the forward transform on
-# that card: of the H100 set before the kernels were written, of the H200 when all were there but Goldilocks'.
+# Must and moonshot by card and prime. They follow from the time of a copy and from prototypes of the forward
+# transform on that card. Those of the H100 were set before the kernels were written. Those of the H200 were
+# set when all kernels but Goldilocks' were written.
 GOALS = {
     "NVIDIA H100 80GB HBM3": card_goals(
         PEERS_H100,
@@ -289,7 +291,7 @@ def prime(row: Row) -> str:
 
 
 def of_last_machine(rows: Iterable[Row]) -> list[Row]:
-    """Those of the machine that was measured last."""
+    """The rows of the machine that was measured last."""
     own = sorted(rows, key=lambda row: row.date)
     return [row for row in own if row.machine["name"] == own[-1].machine["name"]]
 
@@ -301,12 +303,12 @@ def goal_of(cells: Cells, name: str, n: int) -> Goal | None:
 
 
 def loaded(row: Row) -> str:
-    """The op, and whether the card had worked on it for long."""
+    """The op, and whether the card had worked for long before it was timed."""
     return row.op + (", loaded" if "load_s" in row.params else "")
 
 
 def gpu_load(cells: Cells) -> Iterator[Table]:
-    """Forward transforms of a card that has rested, and after a load."""
+    """Forward transforms on a card that has rested, and on one that has worked for long."""
     primes = sorted({name for name, _, op in cells if op == "forward, loaded"})
     body = [
         (
@@ -383,7 +385,7 @@ def ps_and_share(row: Row | None) -> str:
 
 
 def times_flint(row: Row, flint: Row | None, unit: float = 1e3) -> str:
-    """In units of so many ns, and beside python-flint."""
+    """The time in units of so many ns, and how many times as fast as python-flint it is."""
     return figure(row.median / unit) + (f" ({figure(flint.median / row.median)}x)" if flint else "")
 
 
@@ -448,7 +450,7 @@ KINDS: dict[str, AnyKind] = {
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """The rows that count, of rows in the order of their dates; in that order."""
+    """The rows that count. Rows are given in the order of their dates and come back in it."""
     kept: dict[object, Row] = {}
     for row in rows:
         if row.verified:
@@ -527,7 +529,7 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
 
 FigureKind = GpuKind | LineKind | StudyKind | scale.CardKind
 
-# By their places in docs/.
+# Figures by their places in docs/.
 FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
     "roofline.svg": (GpuKind(gpu_ntt), roofline.svg),
     **fourstep.FIGURES,

@@ -1,8 +1,8 @@
 """The roofline of batched forward transforms, as SVG: butterflies a second over butterflies a byte.
 
-A transform of N points is (N/2) log2 N butterflies and moves 2 words a point at least: one reading, one
-writing. The slope is the copy's bandwidth, the plateaus are what the multipliers could do with nothing
-else to do (docs/performance.md). Points below the slope move more than that, or wait.
+A transform of N points is (N/2) log2 N butterflies and moves at least 2 words a point: one reading, one
+writing. The slope is the copy's bandwidth. The plateaus are the rates of multipliers that do nothing else
+(docs/performance.md). A transform whose point is below the slope moves more than 2 words a point, or waits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .harness import Row
 
 AXES = LogAxes((0.25, 4.0), (0.4, 6.0))  # butterflies a byte, 10^12 butterflies a second
 CLOCK_GHZ = 1.98  # of an H100 SXM, and an H200, that has not reached its power limit
-# Butterflies of a multiprocessor in a clock, by the rates of the instructions that one multiplies with:
-# 64 lanes of 32-bit multiply-add, of which high and wide products take two; 64 lanes of FP64.
+# Butterflies of a multiprocessor in a clock, by the rates of the instructions with which they multiply:
+# 64 lanes of 32-bit multiply-add, where high and wide products count as two; 64 lanes of FP64.
 PER_CLOCK = {"u32": 64 / 4, "f64": 64 / 8, "u64": 64 / 14}
 LABELLED = (2**10, 2**12, 2**14, 2**16, 2**20, 2**24)
 COLOURS = {"u32": "#1b6ca8", "f64": "#c1542e", "u64": "#4b8b3b"}

@@ -1,10 +1,10 @@
-"""What a transform over several GPUs or processes takes: for those who plan a machine or a job.
+"""Time and memory of a transform over several GPUs or processes, for those who plan a machine or a job.
 
     python -m benchmarks.scale                           # a table, and the figure docs/scale.svg
     python -m benchmarks.scale --devices 64 --log-n 36   # one transform: time, memory, what bounds it
 
-The formula and what it leaves out: docs/scale.md, "Planning". Rates of a GPU, of the link between GPUs of a
-host and of processes come from rows in benchmarks/results; what a network carries is assumed.
+docs/scale.md, "Planning", has the formula and says what it leaves out. The rates of a GPU, of the link
+between GPUs of a host and of processes come from rows in benchmarks/results. A network's rate is assumed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .tables import Table, figure, power
 GIB = 2**30
 NETWORK_GBPS = 50.0  # assumed, of a GPU each way: 400 Gb/s
 HOST_GPUS = 8
-LEAST_MESSAGE = 2**16  # bytes from one GPU to another: below, latency counts, which the model does not know
-TABLES_SHARE = 8  # rows have tables of theirs where these take an eighth of a GPU's memory at most
-TWIST_COPIES = 2  # assumed: where they have none, twiddles take as long as copies of all coefficients
+LEAST_MESSAGE = 2**16  # bytes from one GPU to another: below, latency counts, which the model leaves out
+TABLES_SHARE = 8  # rows have tables of their own where these take at most an eighth of a GPU's memory
+TWIST_COPIES = 2  # assumed: where they have none, twiddles take as long as so many copies of all coefficients
 EXCHANGES: dict[Order, int] = {"transposed": 1, "natural": 2}
 HOST = "the host's calls"  # a bound of a plan
 
@@ -55,7 +55,7 @@ AXES = LogAxes((2.0 ** LOG_POINTS[0], 2.0 ** LOG_POINTS[-1]), (0.1, 1e5), right=
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU and its link, as rows say."""
+    """A GPU and its link, as measured."""
 
     name: str
     memory_bytes: int
@@ -65,7 +65,11 @@ class Card:
     measured: Sequence[Measured]
 
     def ps(self, bits: int, points: int) -> float:
-        """Of a coefficient of a transform: on a line between measured sizes, as log2 of the points beyond."""
+        """Time of a coefficient of a transform.
+
+        Between measured sizes it is linear in log2 of the points. Above the largest it is proportional to
+        log2 of the points, below the smallest it is constant.
+        """
         known, k = sorted(self.rates[bits].items()), math.log2(points)
         if k >= known[-1][0]:
             return known[-1][1] * k / known[-1][0]
@@ -76,7 +80,7 @@ class Card:
 
     @cached_property
     def call_ms(self) -> float:
-        """Of the host for a launch or a copy: at most, as a transform takes so long together."""
+        """Time of the host for a launch or a copy, an upper bound: a transform's time over its calls."""
         several = [x for x in self.measured if x.devices > 1]
         return min((x.ms / Plan(self, x.n, x.devices, x.bits).calls(x.order) for x in several), default=0.0)
 
@@ -106,20 +110,20 @@ class Plan:
         return layout_of(self.n, self.devices, tables=self.has_tables)
 
     def slices(self, order: Order) -> int:
-        """Of a GPU's columns; of more hosts, whose calls are not counted, as many as there can be."""
+        """Slices of a GPU's columns. Calls of several hosts are not counted: they take the most slices."""
         layout = self.layout if self.devices <= self.host_gpus else replace(self.layout, slices=_SLICES)
         return layout.in_order(order).slices
 
     @property
     def has_tables(self) -> bool:
-        """Whether all rows of a GPU have tables of theirs, and no twiddles lie between columns and rows."""
+        """Whether all rows of a GPU have tables of their own: then no twiddles follow the columns."""
         return 4 * self.word_bytes * self.part * TABLES_SHARE <= self.card.memory_bytes
 
     # ---- time, ms ----
 
     @property
     def link_gbps(self) -> float:
-        """Of a GPU, each way."""
+        """Bandwidth of a GPU to the others, each way."""
         inside = self.devices <= self.host_gpus
         return self.card.link_gbps if inside else min(self.network_gbps, self.card.link_gbps)
 
@@ -129,7 +133,7 @@ class Plan:
 
     @property
     def columns(self) -> float:
-        """What a whole transform takes beside its rows."""
+        """The time of a whole transform on one GPU less that of its rows."""
         return max(0.0, self.card.ps(self.bits, self.n) * self.part / 1e9 - self.rows)
 
     @property
@@ -144,16 +148,19 @@ class Plan:
         return sent / self.link_gbps / 1e6
 
     def calls(self, order: Order) -> int:
-        """Launches and copies, about: of each slice its columns and its parts for all GPUs; rows."""
+        """Launches and copies, about: a slice has one for its columns and one for each GPU; then the rows."""
         each = self.slices(order) * (1 + EXCHANGES[order] * self.devices) + self.layout.row_slices
         return self.devices * each
 
     def queue(self, order: Order) -> float:
-        """Of the host, one thread for all of its GPUs; of more hosts nothing is known."""
+        """Time of the host, which has one thread for all its GPUs. For more hosts nothing is known: 0."""
         return self.calls(order) * self.card.call_ms if 1 < self.devices <= self.host_gpus else 0.0
 
     def on_gpus(self, order: Order) -> float:
-        """One slice is computed while another is exchanged: all but one slice of the shorter is hidden."""
+        """Time of GPUs and links. One slice is computed while another is exchanged.
+
+        So the shorter of computation and exchange is hidden, except for one slice.
+        """
         shorter, longer = sorted((self.columns + self.twiddles, EXCHANGES[order] * self.exchange))
         return longer + shorter / self.slices(order) + self.rows
 
@@ -161,7 +168,7 @@ class Plan:
         return max(self.on_gpus(order), self.queue(order))
 
     def bound(self, order: Order) -> str:
-        """What the time would shrink with."""
+        """What limits the time."""
         if self.queue(order) > self.on_gpus(order):
             return HOST
         exchange = EXCHANGES[order] * self.exchange
@@ -171,18 +178,18 @@ class Plan:
 
     @property
     def message(self) -> int:
-        """From one GPU to another."""
+        """Bytes from one GPU to another."""
         return self.part * self.word_bytes // self.devices
 
     @property
     def values(self) -> float:
-        """The operand and the result on a GPU, and slices on their way."""
+        """The operand, the result and the slices on their way, on a GPU."""
         slices = min(1, _BUFFERS / self.slices("natural")) if self.devices > 1 else 0
         return (2 + slices) * self.part * self.word_bytes
 
     @property
     def tables(self) -> int:
-        """Twiddles on a GPU, there and back."""
+        """Twiddles on a GPU, of the forward and the inverse transform."""
         entries = self.n
         if self.devices > 1:
             entries = self.layout.height + (self.part if self.has_tables else self.layout.width)
@@ -191,7 +198,7 @@ class Plan:
 
     @property
     def memory(self) -> float:
-        """Of a GPU."""
+        """Values and tables on a GPU."""
         return self.values + self.tables
 
     @property
@@ -221,7 +228,7 @@ def measured(rows: Iterable[Row]) -> Iterator[Measured]:
 
 
 def is_rate(row: Row) -> bool:
-    """Whether it is a forward transform of one GPU, of one limb, that rested before."""
+    """Whether it is a forward transform on one GPU that had rested: one limb, in a batch or alone."""
     p = row.params
     if (row.library, p.get("limbs")) != ("polygpu", 1) or "load_s" in p:
         return False
@@ -234,14 +241,14 @@ def is_exchange(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class CardKind:
-    """Tables of GPUs of which an exchange was measured."""
+    """Tables of GPUs for which an exchange was measured."""
 
     layout: Callable[[Card], Iterator[Table]]
     compares: bool = False
     """Whether they need transforms that were measured on several GPUs."""
 
     def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those that the model takes, and those it is compared with."""
+        """The rows from which the model takes rates, and those it is compared with."""
         used, machines = [], set()
         for row in rows:
             if row.machine["kind"] != "gpu":
@@ -254,7 +261,7 @@ class CardKind:
         return [row for row in used if row.machine["name"] in machines]
 
     def cells(self, rows: Iterable[Row]) -> Card:
-        """Of the rows of one machine; a transform alone says more than a batch of such."""
+        """The card, from the rows of one machine. A single transform takes precedence over a batch."""
         own = self.rows(rows)
         rates: dict[int, dict[int, float]] = {}
         for row in sorted(filter(is_rate, own), key=lambda row: row.op == ONE):
@@ -277,13 +284,13 @@ class CardKind:
 
 
 def plans_of(card: Card, devices: int, log_points: Iterable[int]) -> list[Plan]:
-    """Of those sizes that the model covers."""
+    """Plans of the sizes that the model covers."""
     plans = [Plan(card, 1 << k, devices) for k in log_points]
     return [plan for plan in plans if devices == 1 or plan.message >= LEAST_MESSAGE]
 
 
 def plan_table(card: Card) -> Iterator[Table]:
-    """What a transform takes for each size and number of GPUs, and the memory of one."""
+    """The time of a transform for each size and number of GPUs, and the memory that one GPU needs."""
     found = {(p.n, d): p for d in DEVICES for p in plans_of(card, d, TABLE_LOG_POINTS)}
 
     def time(plan: Plan, order: Order) -> str:
@@ -353,7 +360,7 @@ def duration(ms: float) -> str:
 
 
 def gib(size: float) -> str:
-    """With a tenth at least: a memory of 139.8 GiB does not hold 140.0."""
+    """At least one decimal: a memory of 139.8 GiB does not hold 140.0."""
     return f"{figure(size / GIB) if size < 10 * GIB else format(size / GIB, '.1f')} GiB"
 
 
@@ -367,14 +374,14 @@ def gpus(count: int) -> str:
 def product_seconds(
     alone: float, exchange: Mapping[int, float], processes: int, parts: int, cores: int
 ) -> float:
-    """Of a product of values in so many parts, on processes of one thread each.
+    """Seconds of a product of values in so many parts, on processes of one thread each.
 
     Args:
         alone: seconds of the product on one thread.
-        exchange: seconds of one, on one process and on two: what is copied in a process, and what is sent.
-        processes: their number.
-        parts: of each value.
-        cores: of the host.
+        exchange: seconds of an exchange, by number of processes. One process only copies; two also send.
+        processes: number of processes.
+        parts: number of parts of each value.
+        cores: number of cores of the host.
     """
     busy = min(processes, cores)
     copied = exchange[1]
@@ -426,7 +433,7 @@ FIGURES = {"scale.svg": (CardKind(plan_table), svg)}
 
 
 def lines_of(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What the model says, each with its name."""
+    """The lines that the command prints: names and what the model says."""
     yield "GPU", f"{plan.card.name}, {gib(plan.card.memory_bytes)}"
     yield "points on a GPU", f"{power(plan.part)}, {gib(plan.part * plan.word_bytes)}"
     if plan.devices == 1:

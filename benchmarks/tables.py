@@ -26,7 +26,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure is to reach, beside the best peer's; less is better unless `more` is."""
+    """What a figure is to reach, and the best peer's figure; less is better unless `more` is true."""
 
     peer: float | None
     peer_name: str
@@ -37,7 +37,7 @@ class Goal:
     more: bool = False
 
     def best(self, values: Mapping[str, float]) -> str:
-        """The place of the best of several values."""
+        """The place with the best value."""
         return (max if self.more else min)(values, key=values.__getitem__)
 
     def worst(self, values: Mapping[str, float]) -> str:
@@ -65,7 +65,7 @@ def unique(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
-# ---- tables of works, each beside what it needs ----
+# ---- tables of kinds of work, each beside another row ----
 
 
 UNITS = {"ms": 1e6, "us": 1e3}  # in ns
@@ -73,23 +73,23 @@ UNITS = {"ms": 1e6, "us": 1e3}  # in ns
 
 @dataclass(frozen=True)
 class Line:
-    """A kind of work in a table, for each shape that it was measured with."""
+    """A kind of work: a line of a table for each shape that was measured."""
 
     work: str
     op: str
-    unit: str  # "ms", "us", or "ns" for each residue or value
+    unit: str  # "ms", "us", or another text such as "ns a residue": ns for each unit of `work` of the rows
     must: float | None = None  # the greatest time, in the unit
     beside: str = ""  # the op of the row that it stands beside
-    name: str = ""  # how the table calls that
+    name: str = ""  # what the table calls that row
     times: float | None = None  # the greatest ratio to its time
-    only: Mapping[str, int] = field(default_factory=dict)  # what params of its rows are
-    library: str = "polygpu"  # of the row beside
+    only: Mapping[str, int] = field(default_factory=dict)  # params that the rows of this line must have
+    library: str = "polygpu"  # of the row that it stands beside
 
     def time(self, row: Row) -> float:
         return row.median / UNITS.get(self.unit, row.work)
 
     def cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[str, ...]:
-        """Of the rows of one shape, one a pass: medians over the passes."""
+        """The cells for one shape, which has a row for each pass: medians over the passes."""
         time, verdicts, more = median(map(self.time, rows)), [], ("", "", "")
         if self.must is not None:
             verdicts.append(time <= self.must)
@@ -123,13 +123,13 @@ Measured = Mapping[tuple[str, str, tuple[tuple[str, int | str], ...]], Mapping[A
 
 
 def shape_params(row: Row) -> tuple[tuple[str, int | str], ...]:
-    """What rows that stand beside each other have in common: of a graph not the number of its calls."""
+    """The params that rows beside each other have in common: all but the pass and the calls of a graph."""
     return tuple(sorted((key, value) for key, value in row.params.items() if key not in ("run", "launch")))
 
 
 @dataclass(frozen=True)
 class LineKind:
-    """One table: lines in their order, for each shape that was measured."""
+    """One table: the lines in their order, each for all shapes that were measured."""
 
     title: str
     device: str

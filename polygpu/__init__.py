@@ -3,9 +3,10 @@
 import importlib as _importlib
 import sys as _sys
 
-# Ctrl-C ends the command line without a traceback while it is imported; cli.main takes interrupts again.
-# A program that imports polygpu keeps its handlers, and a job in the background ignores interrupts as before.
-if _sys.argv[:1] == ["-m"]:  # python -m, until the module is found; its name stands before its arguments
+# While the command line is being imported, Ctrl-C ends it without a traceback; cli.main then restores
+# Python's handler. A program that imports polygpu keeps its handlers. A job in the background goes on
+# ignoring Ctrl-C.
+if _sys.argv[:1] == ["-m"]:  # python -m, before the module is found; its name precedes its arguments
     _program = "".join(_sys.orig_argv[-len(_sys.argv) :][:1]).removeprefix("-m")
 else:
     _program = "".join(_sys.argv[:1]).rpartition("/")[2]
@@ -17,7 +18,7 @@ if _program == "polygpu":
 else:
     _interrupts_end = False
 
-import numpy as _numpy  # noqa: F401  (before the core, whose import of it would hide interrupts)
+import numpy as _numpy  # noqa: F401  (here, because an import of NumPy by the core would hide Ctrl-C)
 
 try:
     _importlib.import_module("polygpu._cpu")
@@ -68,14 +69,14 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`polygpu.interop`, imported at its first use: few programs use it, and importing it takes 8 ms."""
+    """`polygpu.interop`, imported at its first use: few programs need it, and the import takes 8 ms."""
     if name == "interop":
         return _importlib.import_module("polygpu.interop")
     raise AttributeError(f"module 'polygpu' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """All names, with those that are imported at their first use."""
+    """All names, also those that are imported at their first use."""
     return [*globals(), "interop"]
 
 

@@ -1,4 +1,4 @@
-"""Arrays that come in and go out: integers, memory layout, results and the `out` given for them."""
+"""Arrays as operands and results: their integers and memory layout, new arrays, and checks of `out`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .memory import SMALL_ARRAY, check_array, no_memory
 
 
 def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
-    """A new array on a device; of zeros if asked for. In host memory it begins at a multiple of 64 bytes.
+    """A new array on a device, of zeros if `zero`. In host memory it begins at a multiple of 64 bytes.
 
     Raises:
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -29,14 +29,14 @@ def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero
         if array is not None:
             return array
     size = prod(shape) * dtype.itemsize
-    if compute.xp is not np and size >> 62 == 0:  # beyond, no device is asked
+    if compute.xp is not np and size >> 62 == 0:  # no device is asked for more
         if not zero:
             return compute.empty(shape, dtype)
         with compute.device_scope():
             return compute.xp.zeros(shape, dtype)  # type: ignore[no-any-return]
     check_array(size)
     array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
-    if array is None:  # also of an empty array with too long an axis
+    if array is None:  # also for an empty array with an axis that is too long
         raise no_memory(size)
     return array
 
@@ -44,7 +44,7 @@ def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero
 def result(
     compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
 ) -> Array:
-    """An array for a result: a new one, or `out` after all checks; it may be an operand."""
+    """An array for a result: a new one, or `out` after all checks. `out` may be one of the operands."""
     if out is None:
         return empty(compute, shape, dtype)
     if not isinstance(out, np.ndarray) and not is_device_array(out):
@@ -61,7 +61,7 @@ def result(
 
 
 def check_writable(compute: Memory, out: Array, *operands: Array) -> None:
-    """Raise OutputError where an array is read-only, or shares a part of its memory with an operand."""
+    """Raise OutputError where `out` is read-only, or overlaps an operand without being that operand."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise OutputError("out: is read-only; give one that can be written")
     for x in operands:
@@ -86,19 +86,19 @@ def overlap(compute: Memory, a: Array, b: Array) -> bool:
 
 
 def contiguous(x: Any) -> Array:
-    """The array in C order and aligned for its numbers; itself where it is."""
+    """The array in C order and aligned for its dtype: x itself where it is so, else a copy."""
     if type(x) is np.ndarray and x.flags.c_contiguous and x.flags.aligned:
         return x
     compute = backend_of(x)
     with compute.device_scope():
         y: Array = compute.xp.ascontiguousarray(x)
         if compute.address(y) % y.dtype.itemsize:
-            y = y.view(np.uint8).copy().view(y.dtype)  # CuPy's copy of complex128 needs alignment too
-        return y.reshape(x.shape)  # of a single number too
+            y = y.view(np.uint8).copy().view(y.dtype)  # CuPy copies complex128 only from aligned memory
+        return y.reshape(x.shape)  # ascontiguousarray gives a 0-d array an axis
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of one shape can take another, by NumPy's rules."""
+    """Whether an array of the first shape broadcasts to the second, by NumPy's rules."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
@@ -106,7 +106,7 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def spread(x: Array, shape: tuple[int, ...]) -> Array:
-    """The array in C order and a larger shape, by NumPy's rules; itself where it has that."""
+    """The array broadcast to a shape, as a copy in C order; x itself where it has that shape."""
     if x.shape == shape:
         return x
     compute = backend_of(x)
@@ -118,21 +118,22 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
 
 # ---- arrays of other libraries ----
 
-# DLPack's numbers of kinds of devices: dlpack.h, DLDeviceType.
+# DLPack's numbers for types of devices. Source: dlpack.h, DLDeviceType
 _HOST_KINDS = (1, 3, 11)  # pageable memory; pinned by CUDA, by ROCm
 _GPU_KINDS = (2, 13)  # CUDA; CUDA's managed memory
 _OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 
 
 def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
-    """The array of another library as one of NumPy or CuPy that shares its memory; all else as it is.
+    """The array of another library as one of NumPy or CuPy that shares its memory; all else unchanged.
 
-    PyTorch, JAX and every library whose arrays have `__dlpack__`. Where that refuses an array in host memory,
-    as for a dtype that DLPack has not, its `__array__` makes a copy.
+    It takes arrays with `__dlpack__`, such as those of PyTorch and JAX. Where `__dlpack__` refuses an array
+    in host memory, for instance because DLPack lacks its dtype, the array's `__array__` makes a copy.
 
     Raises:
-        DeviceError: on a device that is not computed on. BackendUnavailable: on a GPU that does not answer.
-        error: the library does not give the array away.
+        DeviceError: the array is on a device that polygpu does not compute on.
+        BackendUnavailable: it is on a GPU that does not answer.
+        error: the library does not share the array.
     """
     if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
         return x
@@ -173,7 +174,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
-    """Raise CoefficientError for an array of JAX that is to hold 64-bit residues and was cut to 32 bits."""
+    """Raise CoefficientError for an array of JAX that should hold 64-bit residues and was cut to 32 bits."""
     jax: Any = sys.modules.get("jax")
     kind: Any = getattr(jax, "Array", None)
     if kind is None or not isinstance(x, kind) or jax.config.jax_enable_x64:
@@ -190,13 +191,13 @@ _EXACT = "must be ints; convert with x.astype(np.int64) or round yourself, nothi
 
 
 def holds_poly(x: object) -> bool:
-    """Whether x is a Poly or lists of them, which NumPy would read as residues."""
+    """Whether x is a Poly, or nested lists that hold one: NumPy would read its residues."""
     return hasattr(x, "to_bigints") or (isinstance(x, (list, tuple)) and any(map(holds_poly, x)))
 
 
 def check_unmasked(x: object, name: str) -> None:
     """Raise CoefficientError for an array of NumPy's that declares some entries invalid."""
-    masked = sys.modules.get("numpy.ma")  # there is no such array before it is imported
+    masked = sys.modules.get("numpy.ma")  # before this module is imported there are no masked arrays
     if masked and isinstance(x, masked.MaskedArray):
         raise CoefficientError(
             f"{name}: a masked array, and there are no masked entries here; x.filled(0) or x.data is an array"
@@ -204,9 +205,9 @@ def check_unmasked(x: object, name: str) -> None:
 
 
 def as_integers(x: object, name: str = "x") -> Array:
-    """An array of machine integers in C order and of their own dtype, or an object array of Python ints.
+    """x as an array of machine integers, in C order and of its own dtype, or as one of Python ints.
 
-    Raises CoefficientError for all else.
+    Python ints become int64 where all of them fit. All else raises CoefficientError.
     """
     if holds_poly(x):
         raise CoefficientError(
@@ -232,7 +233,7 @@ def as_integers(x: object, name: str = "x") -> Array:
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
     else:
-        # Through Python objects, so that np.array cannot turn [True, 2] or [2**63, -1] into something else.
+        # Through Python objects: np.array would turn [True, 2] into ints and [2**63, -1] into floats.
         try:
             array = np.array(x, dtype=object)
         except ValueError:

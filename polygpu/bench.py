@@ -1,7 +1,7 @@
-"""What this machine needs for transforms and products, beside recorded machines: polygpu bench and plot.
+"""Times of transforms and products on this machine, beside recorded machines: polygpu bench and plot.
 
-Rows are those of polygpu.timing, as the benchmarks keep them. `recorded.json` holds what `python -m
-benchmarks.report` takes from the rows of the repository, which `--check` compares.
+Rows are those of polygpu.timing, as the benchmarks keep them. `python -m benchmarks.report` makes
+`recorded.json` from the repository's rows, and compares it with them under `--check`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 OPS = ("ntt", "intt", "product")
 DEGREES, BITS = (2**12, 2**14, 2**16), (30, 50, 60)
 THREADED, THREADED_ROWS = ((2**12, 50), (2**14, 50)), 8  # N and bits; polynomials of each thread
-BATCH_BYTES = 2**29  # of a GPU's batch, where its memory has sixteen of them
-REST_S = 0.25  # of a GPU before a figure
-POINTS = 3  # at which values are compared with Python ints
+BATCH_BYTES = 2**29  # of a GPU's batch, or a sixteenth of its free memory where that is less
+REST_S = 0.25  # seconds for which a GPU rests before each measurement
+POINTS = 3  # how many values of a row are compared with Python ints
 
-_ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # ops of rows of batches there
+_ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # names of the ops in rows of GPUs
 _OPS = {name: op for op, name in _ON_GPU.items()}
 _ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
 
@@ -47,7 +47,7 @@ _ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
 
 
 class Workload:
-    """Polynomials modulo one prime on the current device; without a batch one of them."""
+    """Two operands modulo one prime on the current device: batches, or single polynomials without a batch."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
         self.ring, self.batch = Ring(n, ntt_primes(n, bits)), batch
@@ -60,10 +60,10 @@ class Workload:
         return np.concatenate([get_backend(poly.device).to_host(poly.data[i]) for i in picked])
 
     def cases(self, names: Mapping[str, str], more: Mapping[str, int | str]) -> Iterator[Case]:
-        """A forward and an inverse transform and a product.
+        """A forward transform, an inverse transform and a product.
 
-        Those of a batch write into memory of their own, which is compared as a whole with another way to it;
-        rows are compared with Python ints at random points.
+        Each case of a batch writes into memory of its own. Each result is compared as a whole with another
+        computation of the same value, and some of its rows with Python ints, at random points.
         """
         n, q, rng, roots = self.ring.n, self.ring.moduli[0], random.Random(1), self.ring.roots
         transformed, product = self.a.ntt(), self.a * self.b
@@ -75,7 +75,7 @@ class Workload:
         points = {k: pow(roots[0], 2 * reverse_bits(k, n) + 1, q) for k in rng.sample(range(n), POINTS)}
 
         def at_points(holds: Callable[[int, int, int], bool]) -> bool:
-            """Whether it holds of each row, k and the point of value k."""
+            """Whether `holds` is true for each row i and each chosen k with its point."""
             return all(holds(i, k, point) for k, point in points.items() for i in range(len(x)))
 
         def is_transform(values: NDArray[Any]) -> bool:
@@ -83,7 +83,7 @@ class Workload:
             same = at_points(lambda i, k, point: int(values[i, k]) == evaluate(x[i], point, q))
             return same and bool((values < q).all()) and whole.intt() == self.a
 
-        def is_inverse(values: NDArray[Any]) -> bool:  # of a transform that was shown to be right
+        def is_inverse(values: NDArray[Any]) -> bool:  # whose operand was shown to be right before
             return bool((values == np.array(x)).all()) and (outs[1] is None or outs[1] == self.a)
 
         def is_product(values: NDArray[Any]) -> bool:
@@ -108,9 +108,9 @@ class Workload:
 
 
 def measure_here(devices: Sequence[str], told: Callable[[Row], Any]) -> list[Row]:
-    """Rows of devices: of "cpu" those of one core, then of all threads; of GPUs those of large batches.
+    """The rows of some devices: for "cpu" of one core, then of all threads; for a GPU of large batches.
 
-    told: is called with each row.
+    told: called with each row.
 
     Raises:
         Unverified: a result is wrong.
@@ -167,7 +167,7 @@ def answering() -> list[str]:
 
 
 class Key(NamedTuple):
-    """What a figure is of; of one polynomial on a core, or of a large batch."""
+    """What a figure is of: an operation, the size of the prime, and the degree."""
 
     op: str
     bits: int
@@ -176,7 +176,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """What a machine needs: ps a coefficient."""
+    """The times of a machine, in picoseconds a coefficient."""
 
     name: str
     kind: str  # "cpu": one core, "threads": all of them, "gpu"
@@ -185,7 +185,7 @@ class Figures:
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """The kind and the key of a row; None of all others."""
+    """The kind and the key of a row; None for a row that gives no figure."""
     p, op, kind = row.params, row.op, str(row.machine["kind"])
     batch = int(p.get("batch", 1))
     if p.get("limbs") != 1 or not row.verified or not {"bits", "n"} <= p.keys():
@@ -205,7 +205,11 @@ def _key(row: Row) -> tuple[str, Key] | None:
 
 
 def figures(rows: Iterable[Row]) -> list[Figures]:
-    """Of each machine: the newest row of a kind, or the median over the passes of the newest run."""
+    """The figures of each machine and kind.
+
+    The time of a key is that of its newest row, or the median over the passes of that row's run. Only rows of
+    the machine's best instruction set count.
+    """
     groups: dict[tuple[str, str], dict[Key, list[Row]]] = {}
     for row in rows:
         found = _key(row)
@@ -235,7 +239,7 @@ def _figures(name: str, kind: str, cells: Mapping[Key, list[Row]]) -> Figures:
 
 
 def _run(row: Row) -> str | None:
-    """What the passes of a run have in common."""
+    """The name of a row's run, which all its passes share; None for a row outside such a run."""
     run = row.params.get("run")
     return None if run is None else str(run).rpartition(", pass")[0]
 
@@ -254,7 +258,7 @@ _RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.j
 
 
 def as_json(machines: Iterable[Figures]) -> str:
-    """Figures as a file: a line for each machine, op and size of primes."""
+    """The text of a file of figures, with a line for each machine, operation and size of primes."""
     parts = []
     for m in machines:
         lines = []
@@ -267,7 +271,7 @@ def as_json(machines: Iterable[Figures]) -> str:
 
 
 def recorded() -> list[Figures]:
-    """Those of the repository's machines."""
+    """The figures of the repository's machines."""
     with open(_RECORDED, encoding="utf-8") as file:
         machines = json.load(file)
     return [
@@ -290,7 +294,7 @@ def rows_of(path: str) -> list[Row]:
     """The rows of a file of `polygpu bench --out`, or of the benchmarks.
 
     Raises:
-        ParameterError: there is no such file, or it holds anything else.
+        ParameterError: there is no such file, or it holds something else.
     """
 
     def refused(reason: object) -> ParameterError:
@@ -316,7 +320,10 @@ def rows_of(path: str) -> list[Row]:
 
 
 def _parsed(x: Any) -> Row | None:
-    """A row of a file, None of an older schema; TypeError, ValueError or KeyError for what is none."""
+    """A row of a file, or None if it has another schema.
+
+    Anything else raises TypeError, ValueError, KeyError, AttributeError or RecursionError.
+    """
     if x["schema"] != SCHEMA:
         return None
     row = Row(**x)
@@ -335,12 +342,12 @@ def _parsed(x: Any) -> Row | None:
 
 
 class Kind(NamedTuple):
-    """How figures of a kind are told."""
+    """How figures of a kind are shown."""
 
     where: str
     of_tables: str  # the unit of tables
-    of_plots: str
-    scale: int  # ps of the latter
+    of_plots: str  # the unit of plots
+    scale: int  # picoseconds in the unit of plots
 
 
 KINDS = {
@@ -355,14 +362,14 @@ def _letter(i: int) -> str:
 
 
 class Board(NamedTuple):
-    """The machines of one kind, own ones first."""
+    """The machines of one kind, the user's own first."""
 
     kind: str
     own: int
     machines: list[Figures]
 
     def mine(self) -> set[Key]:
-        """Of what there are figures of own machines."""
+        """The keys for which own machines have figures."""
         return {key for m in self.machines[: self.own] for key in m.ps}
 
     def legend(self) -> list[str]:
@@ -374,7 +381,7 @@ class Board(NamedTuple):
 
 
 def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
-    """A board for each kind that own machines are of; of all kinds where there is none."""
+    """A board for each kind of the own machines; where there are none, for each kind of the others."""
     kinds = [kind for kind in KINDS if any(m.kind == kind for m in own or others)]
     return [
         Board(
@@ -387,7 +394,10 @@ def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
 
 
 def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Title, header and lines: what own machines need; what others do, in brackets A's time over theirs."""
+    """Title, header and lines: the times of all machines for the keys of own ones.
+
+    Beside the time of another machine stands in brackets the first machine's time over it.
+    """
     kind, body = KINDS[board.kind], []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):
         first, scale = next(m.ps[key] for m in board.machines if key in m.ps), 1.0
@@ -411,7 +421,7 @@ def _power(n: int) -> str:
 
 
 def _cells(board: Board, op: str) -> dict[int, dict[int, list[tuple[int, float]]]]:
-    """By bits and N, which machine needs how much: of the bits that own machines have, else of BITS."""
+    """By bits and N, the machines' numbers and times: for the bits of own machines, or BITS without any."""
     found: dict[int, dict[int, list[tuple[int, float]]]] = {}
     scale, bits = KINDS[board.kind].scale, {key.bits for key in board.mine()} or BITS
     for i, m in enumerate(board.machines):
@@ -422,7 +432,7 @@ def _cells(board: Board, op: str) -> dict[int, dict[int, list[tuple[int, float]]
 
 
 def bars(board: Board, op: str, width: int, mark: str = "█") -> list[str]:
-    """Lines of text: bars of the sizes that own machines have, else of those of bench."""
+    """Lines of text: bars for the sizes that own machines have, else for the sizes that bench measures."""
     kind, mine = KINDS[board.kind], board.mine()
     lines, room = [f"{op}, {kind.where}: {kind.of_plots}, shorter is faster"], max(10, width - 24)
     for bits, cells in _cells(board, op).items():
@@ -488,7 +498,7 @@ def _panel(
     step = 2 if degrees[1] < 2**8 * degrees[0] else 4
     powers = {2.0**k: f"2^{k}" for k in range(0, 62, step) if degrees[0] <= 2**k <= degrees[1]}
     yield from axes.grid(powers, {y: f"{y:g}" for y in steps if ends[0] <= y <= ends[1]}, "N", title)
-    for i in reversed(range(len(board.machines))):  # own ones above the others
+    for i in reversed(range(len(board.machines))):  # own machines last, so that they lie above the others
         points = [(n, value) for n, values in cells.items() for j, value in values if j == i]
         style = f' stroke-width="{2.5 if i < board.own else 1.2}"'
         for (n, value), (n2, value2) in itertools.pairwise(points):

@@ -17,11 +17,11 @@ Product = Literal["auto", "fft", "ntt"]
 
 _PRODUCTS = get_args(Product)
 
-MAX_DEGREE = 1 << 62  # so that indices and sizes in bytes are machine integers
+MAX_DEGREE = 1 << 62  # so that indices, and the order 2n of a root, are machine integers
 
 
 def integer(x: Any, name: str) -> int:
-    """Return x as an int; bools, floats and all else that is no integer raise NotAnInteger."""
+    """Return x as an int; bools, floats and everything else that is no integer raise NotAnInteger."""
     if type(x) is int:
         return x
     try:
@@ -37,7 +37,7 @@ def integer(x: Any, name: str) -> int:
 def shown(x: object) -> str:
     """A value for messages; an int of more than 256 bits by its first and last hexadecimal digits.
 
-    So an int of any length is shown, where Python refuses to print more than 4300 decimal digits.
+    Python refuses to print an int of more than 4300 decimal digits; this shows an int of any length.
 
     >>> shown(2**300), shown([1, "x"])
     ('0x10000000...00000000 (301 bits)', "[1, 'x']")
@@ -65,13 +65,13 @@ def checked_degree(n: object) -> int:
 
 
 def sequence(x: Any) -> tuple[Any, ...]:
-    """The entries of a list or array as a tuple; a single value, 0-d array or text as a tuple of one."""
+    """The entries of a list or array as a tuple; a single value, a 0-d array or a text as a tuple of one."""
     single = isinstance(x, (str, bytes)) or not isinstance(x, Iterable) or getattr(x, "ndim", 1) == 0
     return (x,) if single else tuple(x)
 
 
 def checked_moduli(moduli: object) -> tuple[int, ...]:
-    """Return the moduli of a ring as ints; raise ParameterError where they are outside Ring's rule."""
+    """Return the moduli of a ring as ints; raise ParameterError where they break Ring's rules."""
     values = tuple(integer(q, "moduli") for q in sequence(moduli))
     if not values:
         raise ParameterError("moduli: an empty list; give at least one modulus")
@@ -93,7 +93,7 @@ def checked_moduli(moduli: object) -> tuple[int, ...]:
 
 
 def checked_limbs(key: Any, count: int) -> tuple[int, ...]:
-    """Return the numbers of the limbs that ring[key] chooses, for a ring of `count` limbs.
+    """Return the indices of the limbs that ring[key] chooses, for a ring of `count` limbs.
 
     Raises:
         ParameterError: the key is no slice or list, chooses no limb, or one twice.
@@ -210,12 +210,12 @@ def verify() -> Iterator[None]:
         _verify.reset(token)
 
 
-verifying = _verify.get  # whether the call is inside `with verify()`, but not made by a check
+verifying = _verify.get  # whether results are checked: inside `with verify()`, and not inside a check itself
 
 
 @contextmanager
 def unverified() -> Iterator[None]:
-    """Turn verify() off inside a `with`: for the products by which a check checks."""
+    """Turn verify() off inside a `with`: for the products that a check itself computes."""
     token = _verify.set(False)
     try:
         yield

@@ -37,14 +37,14 @@ from .ring import Ring
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, 1 where a check failed, 2 for a wrong call."""
+    """Run the command line. Returns its status: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C."""
     ours = (
         _interrupts_end
         and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     )
     if ours:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # polygpu/__init__.py took it away
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which polygpu/__init__.py replaced
     name = "polygpu"
     try:
         try:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         with suppress(OSError):
             print(f"{name}: {str(error) or 'not enough memory; take smaller batches'}", file=sys.stderr)
     if ours:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left may wait for a reader
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the flushes below may wait for a pipe's reader
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             _flush(stream)
@@ -70,8 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Write what is kept. Where that fails the rest is dropped, or Python would fail again at its exit."""
-    if stream is None:  # closed from the start
+    """Write what the stream has buffered. On failure drop the rest, or Python fails again at its exit."""
+    if stream is None:  # Python found it closed at its start
         return
     try:
         stream.flush()
@@ -208,7 +208,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _info_of_file(file: File, as_json: bool) -> None:
-    """What the header says; residues are not read."""
+    """Print what the header says; residues are not read."""
     rings = [file.ring(i) for i in range(len(file.rings))]
     facts = []
     for name, entry in file.entries.items():
@@ -272,11 +272,11 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _mul(options: argparse.Namespace) -> int:
-    place, regular = place_of(options.output)  # first, so that nobody waits for nothing
+    place, regular = place_of(options.output)  # first: a wrong output fails before the work
     ring = Ring(options.n, options.q, kind=options.kind)
     arrays = [_load(path) for path in (options.a, options.b)]
     began = time.perf_counter()
-    with debug():  # residues of a file are looked at
+    with debug():  # residues of a file are checked
         a, b = (ring.from_residues(x) if options.residues else ring(x) for x in arrays)
     result, kind = _array_of(a * b, options.residues)
     seconds = time.perf_counter() - began
@@ -288,7 +288,7 @@ def _mul(options: argparse.Namespace) -> int:
         "shape": list(result.shape),
         "seconds": seconds,
     }
-    report = sys.stdout if regular else sys.stderr  # not into the array
+    report = sys.stdout if regular else sys.stderr  # the array may have gone to stdout
     if options.json:
         _print_json(facts, report)
     else:
@@ -297,7 +297,10 @@ def _mul(options: argparse.Namespace) -> int:
 
 
 def _array_of(value: Poly, residues: bool) -> tuple[np.ndarray[Any, np.dtype[Any]], str]:
-    """What an array file holds of a value, and its name: coefficients in [0, Q), where a word holds them."""
+    """What an array file holds of a value, and what to call it.
+
+    It is residues if asked for or if Q is above 2^64, else coefficients in [0, Q).
+    """
     if residues:
         return value.cpu().data, f"residues (*batch, rows, n){', evaluated' * (value.domain == 'eval')}"
     value, modulus = value.intt().cpu(), value.ring.modulus
@@ -319,11 +322,11 @@ def _being_written(output: str) -> Iterator[None]:
         ) from None
 
 
-_LONGEST_HEADER = 10000  # bytes; NumPy's own, for integers, have a few hundred
+_LONGEST_HEADER = 10000  # bytes; the headers that NumPy writes for integers have a few hundred at most
 
 
 def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
-    """An integer array of a .npy file; nothing in it is executed, no memory taken that it does not fill."""
+    """The integer array of a .npy file. Nothing in it is executed, and it fills all memory it takes."""
     refused = partial(_refused, path, ".npy file of integers", "numpy.save")
     with _regular(path, refused) as file:
         if file.read(4) in (b"PK\3\4", b"PK\5\6"):
@@ -333,8 +336,8 @@ def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def _load_all(path: str, name: str | None) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """As _load(), the arrays of a .npz file, or the one of a name."""
-    import zipfile  # here: of all commands this one alone takes it
+    """The arrays of a .npz file, or the one of a name; each is read as by _load()."""
+    import zipfile  # here: only `convert` needs it
 
     refused = partial(_refused, path, ".npz file of integers", "numpy.savez")
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
@@ -354,7 +357,7 @@ def _load_all(path: str, name: str | None) -> dict[str, np.ndarray[Any, np.dtype
                         arrays[key] = _integers(part, size, f"{path}: {_printable(key)}", refused)
         except (PolyGPUError, MemoryError):
             raise
-        except Exception as error:  # nearly any, for a hostile archive
+        except Exception as error:  # a hostile archive can raise nearly anything
             raise refused(f"no archive that Python reads: {type(error).__name__}") from None
     return arrays
 
@@ -365,9 +368,9 @@ def _refused(path: str, kind: str, writer: str, reason: object) -> ParameterErro
 
 @contextmanager
 def _regular(path: str, refused: Callable[[object], ParameterError]) -> Iterator[IO[bytes]]:
-    """A file that is open for reading; its errors are those of a wrong parameter."""
+    """A regular file, open for reading. The system's errors become ParameterError."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # not opened: that could wait for a writer
+        if not stat.S_ISREG(os.stat(path).st_mode):  # open() could wait for a pipe's writer
             raise refused("a folder, pipe or device")
         with open(path, "rb") as file:
             yield file
@@ -380,11 +383,11 @@ def _regular(path: str, refused: Callable[[object], ParameterError]) -> Iterator
 def _integers(
     file: IO[bytes], size: int, name: str, refused: Callable[[object], ParameterError]
 ) -> np.ndarray[Any, np.dtype[Any]]:
-    """The integer array of a .npy file of so many bytes, from its start."""
+    """The integer array of a .npy file of `size` bytes, which is read from its start."""
     head = io.BytesIO(file.read(_LONGEST_HEADER))
     try:
         shape, fortran_order, dtype = _header(head)
-    except Exception:  # nearly any, for a hostile header; NumPy's advice to trust it is kept back
+    except Exception:  # nearly anything; NumPy's message is dropped, as it may advise to trust the file
         raise refused("it has no header that NumPy reads") from None
     if dtype.hasobject:
         raise ParameterError(
@@ -404,7 +407,7 @@ def _integers(
     check_array(count * dtype.itemsize)
     array = np.empty(count, dtype)
     rest: memoryview = array.view(np.uint8).data
-    taken = head.readinto(rest)  # no seek: an archive would not look at its checksum then
+    taken = head.readinto(rest)  # no seek, after which zipfile would not compare the checksum
     rest = rest[taken:]
     while rest:
         taken = file.readinto(rest)  # type: ignore[attr-defined]
@@ -413,25 +416,25 @@ def _integers(
         rest = rest[taken:]
     try:
         return array.reshape(shape, order="F" if fortran_order else "C")
-    except (ValueError, OverflowError):  # too many axes, an empty one beside huge ones
+    except (ValueError, OverflowError):  # too many axes, or an empty axis beside huge ones
         raise refused("no array has its shape") from None
 
 
 def _header(head: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether the order is Fortran's, and dtype; leaves `head` behind them."""
+    """Shape, whether the order is Fortran's, and dtype. Leaves `head` where the data begin."""
     first, later = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
     # A header of version 3.0 is one of 2.0 in another encoding; for integers it is all ASCII.
     read = {(1, 0): first, (2, 0): later, (3, 0): later}[np.lib.format.read_magic(head)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers by Python 2, which are right, and of odd literals
+        warnings.simplefilter("ignore")  # about headers by Python 2, which are right, and odd literals
         return read(head)
 
 
-_THROUGH = os.O_WRONLY | os.O_NOCTTY | os.O_TRUNC  # nothing is created where a pipe has gone meanwhile
+_THROUGH = os.O_WRONLY | os.O_NOCTTY | os.O_TRUNC  # no O_CREAT: the pipe may be gone by now
 
 
 def _save(place: str | int, regular: bool, write: Callable[[int], None]) -> None:
-    """Write a file whole or not at all; into a pipe or device, write through."""
+    """Write a regular file whole or not at all. Write through into a pipe, a device or stdout."""
     if isinstance(place, int) or not regular:
         handle = os.dup(place) if isinstance(place, int) else os.open(place, _THROUGH)
         with open(handle, "wb", buffering=0):
@@ -442,13 +445,13 @@ def _save(place: str | int, regular: bool, write: Callable[[int], None]) -> None
 
 
 def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """A .npy file from front to back, since NumPy would seek in a file of its own, and pipes cannot."""
+    """Write a .npy file front to back. Given a real file, NumPy would seek in it, which pipes cannot."""
     sink: Any = SimpleNamespace(write=partial(write_all, handle))
     np.save(sink, array, allow_pickle=False)
 
 
 def _write_all(handle: int, arrays: dict[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
-    """A .npz file, as _write() writes; numpy.savez takes names for those of its own parameters."""
+    """Write a .npz file front to back. numpy.savez would take an array named "file" for its own parameter."""
     import zipfile  # here: see _load_all
 
     sink: Any = SimpleNamespace(write=partial(write_all, handle), flush=lambda: None)
@@ -470,7 +473,7 @@ _SUFFIXES = (".npy", ".npz", ".safetensors")
 
 def _convert(options: argparse.Namespace) -> int:
     source, target = (_suffix(path) for path in (options.input, options.output))
-    place, regular = place_of(options.output)  # first, so that nobody waits for nothing
+    place, regular = place_of(options.output)  # first: a wrong output fails before the work
     if target == ".safetensors" and not regular:
         raise ParameterError(f"{options.output}: a pipe or device; a .safetensors is written to a file alone")
     began = time.perf_counter()
@@ -492,7 +495,7 @@ def _convert(options: argparse.Namespace) -> int:
                 write = partial(_write, array=next(iter(arrays.values())))
             _save(place, regular, write)
     seconds = time.perf_counter() - began
-    report = sys.stdout if regular else sys.stderr  # not into the array
+    report = sys.stdout if regular else sys.stderr  # the array may have gone to stdout
     if options.json:
         facts = [
             {"name": name, "holds": kind, "dtype": str(array.dtype), "shape": list(array.shape)}
@@ -533,7 +536,7 @@ def _values_of(options: argparse.Namespace, source: str) -> dict[str, Poly]:
         arrays = _load_all(path, name)
         if name is not None and name not in arrays:
             raise ParameterError(f"--name: {_printable(name)} is not in {path}")
-    with debug():  # residues of a file are looked at
+    with debug():  # residues of a file are checked
         return {
             name: ring.from_residues(x, options.domain or "coef") if options.residues else ring(x)
             for name, x in arrays.items()
@@ -549,7 +552,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
     failures, results = 0, []
     began = time.perf_counter()
-    get_backend("cpu")  # reads POLYGPU_CPU_ISA, so that it does not undo the choices below
+    get_backend("cpu")  # reads POLYGPU_CPU_ISA now; later that would undo the choices below
     before = _cpu.isa()
     with device(options.device):
         isas = _cpu.supported_isas() if options.device == "cpu" else [None]
@@ -583,7 +586,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A name and a check for every word, path and kind; `small` keeps to degrees the definitions can do."""
+    """A name and a check for every word, path and kind. small: only sizes for "reference"."""
     kinds: tuple[Kind, ...] = ("negacyclic", "cyclic")
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
@@ -613,7 +616,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _check_rings(rings: list[Ring]) -> None:
-    """Random and largest operands: whole products up to degree 4096, values at points beyond."""
+    """Random and largest operands: whole products up to degree 4096, one point of complete transforms."""
     for ring in rings:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
@@ -640,7 +643,7 @@ def _check_rings(rings: list[Ring]) -> None:
 
 
 def _check_matrices(shape: tuple[int, int, int]) -> None:
-    """Random and largest words, against Python ints."""
+    """Products of random and largest words, against Python ints."""
     compute, rng, (m, k, n) = backend(), np.random.default_rng(1), shape
     for q in (2, 257, 2**30 - 35, 2**31 - 1, 1 << 32, 2**50 - 27, 2**62 - 57, 1 << 62):
         dtype = np.uint32 if q <= 1 << 32 else np.uint64
@@ -652,14 +655,14 @@ def _check_matrices(shape: tuple[int, int, int]) -> None:
 
 
 def _check_poly_matrices(rings: list[Ring]) -> None:
-    """Random matrices, against sums of products of polynomials."""
+    """Products of random matrices, against sums of products of polynomials."""
     for ring in rings:
         a, b = ring.random((3, 4), seed=1), ring.random((4, 2), seed=2)
         assert a @ b == (a[:, :, np.newaxis] * b).sum(1), f"matrix product in {ring!r}"
 
 
 def _check_complex(lengths: tuple[int, ...]) -> None:
-    """Rows there and back, and convolutions, against NumPy in long double."""
+    """Transforms, their inverses and convolutions, against NumPy in long double."""
     compute, rng = backend(), np.random.default_rng(1)
 
     def wrong(found: Any, expected: Any) -> float:
@@ -689,7 +692,7 @@ def _bench(options: argparse.Namespace) -> int:
     from .timing import Row, Unverified, print_table
 
     kept, place = [], None
-    if options.out is not None:  # first, so that nobody waits for nothing
+    if options.out is not None:  # first: a wrong output fails before the work
         place, regular = place_of(options.out)
         if not regular:
             raise ParameterError(f"{options.out}: no regular file; rows are added to one, --json prints them")

@@ -18,14 +18,15 @@ dask.distributed.progress show the work:
     c = c.persist()
     progress(c)
 
-Client("tcp://scheduler:8786") takes workers of other machines. Each computes on its current device: with
-POLYGPU_DEVICE=cuda:0 in its environment a block goes to that GPU and back. Between tasks blocks are NumPy
-arrays, which Dask sends, spills to disk and computes again where a worker is lost: every task is a function
-of its blocks.
+Client("tcp://scheduler:8786") takes workers of other machines. Each worker computes on its current device:
+with POLYGPU_DEVICE=cuda:0 in its environment a block goes to that GPU and back. Between tasks blocks are
+NumPy arrays. Dask sends them, spills them to disk, and computes them again where a worker is lost, because
+the result of a task depends on its blocks alone.
 
 One polynomial can be divided where its ring has a complete transform. Then ntt() and intt() are four steps
 (docs/math.md, "Four steps"), each on a block: coefficients are a matrix in blocks of neighbouring columns,
-evaluated values one in blocks of neighbouring rows. Between them every block sends a piece to every other.
+evaluated values a matrix in blocks of neighbouring rows. Between columns and rows every block sends a piece
+to every other.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", 
 
 _WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
 _LOOK = 5.0  # seconds between looks at workers
-_PATIENCE = 30.0  # seconds that all of them may have stopped
+_PATIENCE = 30.0  # seconds for which all workers may have stopped, before an error
 
 Chunks = Any  # as Dask takes them: "auto", "64MiB", a size or a tuple for each axis
 
@@ -95,8 +96,9 @@ class BlockedPoly(DaskMethodsMixin):
     ring: Ring
     domain: Domain
 
-    # The residues: (*batch, rows, n), n whole; or divided, (*batch, rows, height, width), entry (c, j) being
-    # number c width + j: evaluated values in blocks of rows, coefficients in blocks of columns or of rows.
+    # The residues: (*batch, rows, n), where a block has all n. Or divided: (*batch, rows, height, width), a
+    # matrix whose entry (c, j) is number c width + j. Then a block has some rows of the matrix for evaluated
+    # values, and some columns or some rows for coefficients.
     _array: Any
     _divided: bool
 
@@ -339,7 +341,7 @@ class BlockedPoly(DaskMethodsMixin):
         _check_broadcast([a, b])
         rows = partial(
             _product_rows, _with_roots(self.ring)
-        )  # one task holds two blocks, by steps it held four
+        )  # one task holds two blocks; a task for each step would hold four
         return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
 
     def __rmul__(self, other: Any) -> BlockedPoly:
@@ -503,7 +505,7 @@ class BlockedPoly(DaskMethodsMixin):
     def _mapped(
         self, f: Callable[..., Poly], *others: BlockedPoly, domain: Domain | None = None
     ) -> BlockedPoly:
-        """f of the values of each block, which are divided alike."""
+        """f of the values in each block; the operands are divided in the same way."""
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
@@ -566,7 +568,7 @@ def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "au
     # name=False: a name from the contents takes as long as a transform.
     if parts == 1:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
-    elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # whose columns are cut out at once
+    elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # columns are cut out directly
         matrix = x.reshape(*shape[:-1], height, width)
         array = da.from_array(matrix, (*sizes[:-1], height, width // parts), name=False)
     else:
@@ -624,7 +626,7 @@ def random(
     True
     """
     shape = checked_batch(batch)
-    ring.random((0,), seed, start=start)  # checks them
+    ring.random((0,), seed, start=start)  # checks the arguments
     seed = secrets.token_bytes(32) if seed is None else seed
     sizes = _checked_chunks(ring, shape, chunks)
     parts = len(sizes[-1])
@@ -810,7 +812,7 @@ def load(
 
 
 class _NpyFile:
-    """A .npy file as an array in a shape, opened anew for each block: what workers need is its name."""
+    """A .npy file as an array in a shape. It is opened anew for each block: workers need only its name."""
 
     def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -827,7 +829,7 @@ class _NpyFile:
 
     def __getitem__(self, key: Any) -> Array:
         chosen = self._opened("r")[key]
-        if not isinstance(chosen, np.memmap):  # a copy: of an index array
+        if not isinstance(chosen, np.memmap):  # an index array gave a copy
             return np.array(chosen)
         out = np.empty(chosen.shape, chosen.dtype)
         for window in _windows(chosen):
@@ -846,8 +848,8 @@ class _NpyFile:
 def _windows(x: Array) -> Iterator[tuple[int | slice, ...]]:
     """Indices of parts that lie within _WINDOW bytes each.
 
-    A part is mapped alone. Dask counts the pages that a process has mapped as its memory: of a column in all
-    rows they would be the whole file.
+    Each part is mapped alone. Dask counts the pages that a process has mapped as its memory, and columns of
+    all rows would map the whole file.
     """
     if not x.ndim:
         yield ()
@@ -864,7 +866,7 @@ def _write_npy(x: BlockedPoly, path: Path) -> None:
 
 def _write_zarr(x: BlockedPoly, path: Path) -> None:
     data = x.data
-    data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # zarr's are all of one size
+    data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # chunks of zarr are all of one size
     n, moduli, kind, root, product = x.ring.__reduce__()[1]
     parameters = {
         "n": n,
@@ -879,7 +881,7 @@ def _write_zarr(x: BlockedPoly, path: Path) -> None:
         shape=data.shape,
         chunks=tuple(max(1, size) for size in data.chunksize),
         dtype=data.dtype,
-        compressors=None,  # residues are as good as random
+        compressors=None,  # residues look random and do not compress
         attributes={"polygpu": parameters},
     )
     _store(data, target)
@@ -919,7 +921,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         get_worker()
     except ValueError:
         pass
-    else:  # a task that computes: it leaves its place to others while Dask's own get() waits
+    else:  # in a task: Dask's own get() gives the task's place to others while it waits
         return kwargs
     most = _largest_block(graph)
     limits = [worker["memory_limit"] for worker in client.sync(_workers, client)]
@@ -932,7 +934,7 @@ def _checked(graph: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _largest_block(graph: Any) -> int:
-    """Bytes, of the arrays in a graph; not of those that only slices are taken of, which are read alone."""
+    """Bytes of the largest block in a graph, without arrays of which only slices are taken and read."""
     largest, dependents = 0, graph.dependents
     for name, layer in graph.layers.items():
         about, users = layer.collection_annotations or {}, dependents[name]
@@ -942,19 +944,19 @@ def _largest_block(graph: Any) -> int:
 
 
 def _way_out(most: int, limit: int) -> str:
-    """With blocks of which a worker can hold ten: operands, results and tables."""
+    """Advice for an error. A worker can hold ten of the blocks: operands, results and tables."""
     size = min(limit // 10, most // 2)
     chunks = f"{size >> 20}MiB" if size >> 20 else f"{size}B"
     return f'cut the values into smaller blocks, as with chunks="{chunks}", or give workers more memory'
 
 
 async def _workers(client: Any) -> list[dict[str, Any]]:
-    """What the scheduler knows of each."""
+    """What the scheduler knows of each worker."""
     return list((await client.scheduler.identity())["workers"].values())
 
 
 def _get(client: Any, most: int, graph: Any, keys: Any, **kwargs: Any) -> Any:
-    """Dask's distributed scheduler, for blocks of at most so many bytes."""
+    """Results of a graph by Dask's distributed scheduler; most: bytes of the largest block, for errors."""
     from distributed import KilledWorker
 
     futures = client.get(graph, keys, sync=False, **kwargs)
@@ -979,7 +981,7 @@ def _release(futures: Any) -> None:
 
 
 def _took_too_much(client: Any, worker: Any) -> bool:
-    """Whether a worker's end was its nanny's doing, whose word may come after the end is noticed."""
+    """Whether Dask's nanny ended a worker for its memory; it may report that after the end is noticed."""
     for _ in range(10):
         if any(event["worker"] == worker.address for _, event in client.get_events("worker-restart-memory")):
             return True
@@ -988,10 +990,10 @@ def _took_too_much(client: Any, worker: Any) -> bool:
 
 
 async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -> Any:
-    """The results, unless the workers wait for ever.
+    """The results; OutOfHostMemory where all workers would wait for ever.
 
     A worker starts no task while its process holds more than a share of its memory, 80 % by default. Dask
-    spills blocks, but not tables, nor what was freed and not given back to the system.
+    spills blocks. It cannot spill tables, nor memory that was freed but not given back to the system.
     """
     gathering = asyncio.ensure_future(client.gather(futures, direct=direct, asynchronous=True))
     before, since = None, 0.0
@@ -1013,13 +1015,13 @@ async def _gathered(client: Any, most: int, futures: Any, direct: bool | None) -
         return gathering.result()
     finally:
         _release(futures)
-        await asyncio.wait([gathering], timeout=_LOOK)  # it ends where its futures do
+        await asyncio.wait([gathering], timeout=_LOOK)  # it ends when its futures end
         if gathering.done() and not gathering.cancelled():
-            gathering.exception()  # asyncio logs those that nobody asks for
+            gathering.exception()  # asyncio logs an exception that nobody asks for
 
 
 def _waiting(worker: dict[str, Any]) -> Any:
-    """What a worker holds that has stopped for lack of memory; None of one that works."""
+    """What a worker holds, if it has stopped for lack of memory; None for a worker that works."""
     metrics = worker["metrics"]
     at_work = ("executing", "long-running", "flight", "cancelled", "resumed")
     if worker["status"] != "paused" or any(metrics["task_counts"].get(state) for state in at_work):
@@ -1039,7 +1041,7 @@ def _sides(n: int) -> tuple[int, int]:
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
     """Chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
     shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring.basis.wide
-    largest = _sides(ring.n)[0] if complete else 1  # number of parts
+    largest = _sides(ring.n)[0] if complete else 1  # the most parts
     limit = None
     if isinstance(chunks, str):
         limit = None if chunks == "auto" else chunks
@@ -1079,7 +1081,7 @@ def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
 
 
 def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
-    """What a dask.array says of its blocks, with so many axes more."""
+    """An empty array that tells Dask the dtype and number of axes of blocks: those of x, and `more` axes."""
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
@@ -1094,7 +1096,7 @@ def _check_broadcast(values: Sequence[BlockedPoly]) -> None:
 
 
 def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
-    """f of the blocks of arrays that broadcast, cut alike; of the dtype of the first."""
+    """f of the blocks of arrays that broadcast and are cut alike; it keeps the first array's dtype."""
     axes = max(x.ndim for x in arrays)
     pairs = [y for x in arrays for y in (x, range(axes - x.ndim, axes))]
     first = arrays[0]
@@ -1106,7 +1108,7 @@ def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
 
 
 def _divided_axis(x: Any) -> int:
-    """The last axis where columns are divided, the one before where rows are."""
+    """The axis that is divided: -1 for blocks of columns, -2 for blocks of rows."""
     return -2 if x.numblocks[-2] > 1 else -1
 
 
@@ -1119,15 +1121,15 @@ def _in_rows(x: Any) -> Any:
 
 
 def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
-    """A step on the blocks of matrices divided along this axis, of such that are divided along the other.
+    """Divide matrices along this axis, which are divided along the other, and do a step on the new blocks.
 
-    Each block is cut into pieces. The step gets those of its block, a list for each matrix, and the numbers
-    of its rows or columns.
+    Each old block is cut into pieces. The step gets the pieces of its new block, a list for each matrix, and
+    the numbers of its rows or columns.
 
-    Not Dask's rechunk(method="p2p"): a product of 2^26 coefficients of 60 bits in 8 parts took 6.5 s with it
-    through disk, 4.0 s in memory and 2.2 to 3.0 s so, on 2 processes of one host, each of which held 0.8 to
-    1.1 GiB beside the operands in all three. It needs Dask's distributed scheduler, too. Nor method="tasks":
-    its pieces are views, which keep their blocks in memory.
+    Dask's rechunk(method="p2p") is slower. A product of 2^26 coefficients of 60 bits in 8 parts took 6.5 s
+    with it through disk, 4.0 s with it in memory, and 2.2 to 3.0 s in this way, on 2 processes of one host.
+    Each process held 0.8 to 1.1 GiB beside the operands in all three cases. It also needs Dask's distributed
+    scheduler. The pieces of method="tasks" are views, which keep their blocks in memory.
     """
     pieces = [_cut(x, axis) for x in matrices]
     first = max(pieces, key=lambda x: x.ndim)
@@ -1149,7 +1151,7 @@ def _exchange(step: Callable[..., Array], axis: int, *matrices: Any) -> Any:
 
 
 def _cut(x: Any, axis: int) -> Any:
-    """The blocks of a matrix, divided along the other axis, in pieces: divided along both."""
+    """The matrix divided along both axes, from one that is divided along the axis other than `axis`."""
     parts = x.numblocks[-3 - axis]
     size = x.shape[axis] // parts
     name = f"piece-{tokenize(x.name, axis)}"
@@ -1166,7 +1168,7 @@ def _cut(x: Any, axis: int) -> Any:
 
 
 def _piece(x: Array, axis: int, first: int, size: int) -> Array:
-    """A copy of neighbours, so that the block can go while the piece is waited for."""
+    """A copy of `size` neighbours along an axis, so that the block can be freed before the piece is used."""
     at: list[Any] = [slice(None)] * x.ndim
     at[axis] = slice(first, first + size)
     return _copied(x[tuple(at)])
@@ -1193,13 +1195,13 @@ def _relaid(axis: int, pieces: list[Array], numbers: Array) -> Array:
 
 @lru_cache(maxsize=128)
 def _kept(ring: Ring) -> Ring:
-    """One object for equal rings: each task brings one of its own, without tables."""
+    """One object for equal rings, so that tables are kept: each task brings a ring object without tables."""
     return ring
 
 
 @lru_cache(maxsize=128)
 def _with_roots(ring: Ring) -> Ring:
-    """The same ring with its roots found, which would take each worker as long as a transform."""
+    """The same ring with given roots: to find them would take each worker as long as a transform."""
     if ring.roots is None:
         return ring
     return Ring(ring.n, ring.moduli, kind=ring.kind, root=ring.roots, product=ring.product)
@@ -1207,7 +1209,7 @@ def _with_roots(ring: Ring) -> Ring:
 
 @lru_cache(maxsize=128)
 def _ring_of_parts(ring: Ring, parts: int) -> Ring:
-    """The ring whose elements have the residues of one part, for what is done entry by entry."""
+    """A ring whose elements are as long as one part, for operations entry by entry."""
     return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
@@ -1241,7 +1243,7 @@ def _multiply_points(a: Poly, b: Poly) -> Poly:
 def _plus_constant(
     ring: Ring, domain: Domain, tail: int, constant: int, x: Array, block_id: tuple[int, ...] = ()
 ) -> Array:
-    """In coefficients the first part alone has the constant."""
+    """A block plus a constant. In coefficients only the first part changes."""
     if domain == "coef" and any(block_id[len(block_id) - tail :]):
         return x
     return _block(_value(ring, x, domain, tail) + constant, x, tail)
@@ -1259,7 +1261,7 @@ def _added(ring: Ring, tail: int, x: Array, axis: tuple[int, ...], keepdims: boo
 
 
 def _part_of(ring: Ring, x: Array, tail: int) -> Ring:
-    """The ring of as many coefficients as a block has."""
+    """The ring of parts that are as long as this block's."""
     return _ring_of_parts(ring, ring.n // math.prod(x.shape[x.ndim - tail + 1 :]))
 
 
@@ -1272,7 +1274,7 @@ def _einsum_of_blocks(
     summed: int,
     *blocks: Array,
 ) -> Array:
-    """The sums within blocks, with an axis of one for each that other blocks have terms of."""
+    """The sums within blocks, with an axis of length 1 for each summed axis: other blocks have more terms."""
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     found = _block(functions.einsum(subscripts, *values), blocks[0], tail)
     return found.reshape(*found.shape[:kept], *(1,) * summed, *found.shape[kept:])
@@ -1290,7 +1292,7 @@ def _drawn(
     divided: bool,
     block_info: Any = None,
 ) -> Array:
-    """A block of the stream: neighbouring coefficients are one polynomial of a ring of that degree."""
+    """A block, drawn from the stream. Its neighbouring coefficients are one polynomial of that degree."""
     where = block_info[None]["array-location"]
     shape = tuple(stop - first for first, stop in where)
     out = np.empty(shape, ring.dtype)
@@ -1308,7 +1310,7 @@ def _drawn(
 
 
 def _number(batch: tuple[int, ...], at: tuple[int, ...], where: Any) -> int:
-    """Of a polynomial in the batch, from its place in a block."""
+    """The number of a polynomial in the batch, from its place in a block."""
     number = 0
     for size, i, (first, _) in zip(batch, at, where, strict=False):
         number = number * size + first + i
@@ -1332,7 +1334,7 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
 
 
 def _product_rows(ring: Ring, a: list[Array], b: list[Array], numbers: Array) -> Array:
-    """Both evaluated, multiplied and taken back, in the memory of the larger."""
+    """Rows of two operands transformed, multiplied and transformed back, in the memory of the larger one."""
     ring, compute = _kept(ring), backend()
     with compute.device_scope():
         x, y = (compute.from_host(_joined_pieces(pieces, -1)) for pieces in (a, b))
@@ -1349,7 +1351,7 @@ def _product_rows(ring: Ring, a: list[Array], b: list[Array], numbers: Array) ->
 
 
 def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array:
-    """One of the four steps, in place, on a block of rows or on one of the columns from the first on."""
+    """One of the four steps, in place, on a block: of rows, or of columns from number `first` on."""
     ring, compute = _kept(ring), backend()
     plan = _plan(ring, x.shape[-2] if first else ring.n // x.shape[-1])
     with compute.device_scope():
@@ -1369,7 +1371,7 @@ def _plan(ring: Ring, height: int) -> FourStepPlan:
 def _joined(
     blocks: Any, finish: Callable[..., Array], args: tuple[Any, ...], ring: Ring, domain: Domain, tail: int
 ) -> Poly:
-    """The value of all blocks."""
+    """The value that all blocks make up, as a Poly."""
     data = np.asarray(finish(blocks, *args))
     return ring.from_residues(data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain).to()
 

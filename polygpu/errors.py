@@ -1,7 +1,7 @@
-"""Every error that polygpu raises of its own: each message names the value, the rule and the way out.
+"""The errors that polygpu defines: each message names the value, the rule and the way out.
 
-All are PolyGPUError and one of Python's: `except ValueError` catches a ParameterError too. Where an axis, a
-limb or an index is asked for that is not there, IndexError is raised, as NumPy does.
+Each is a PolyGPUError and also one of Python's errors: `except ValueError` catches a ParameterError too.
+A key in brackets that asks for a limb or an index that is not there raises IndexError, as in NumPy.
 """
 
 from __future__ import annotations

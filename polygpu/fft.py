@@ -76,7 +76,7 @@ def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
         ParameterError: n is no power of two, or above 4096; inverse is no bool. All else as fft64.
 
     Relative error in the 2-norm: below 2^-21 (complex64), 2^-50 (complex128).
-    Cost: memory is read once and written once: a row stays with one core, or one block of a GPU's threads.
+    Cost: memory is read once and written once: a row stays with one core, or one block of threads of a GPU.
     Source: Stockham's self-sorting form, Govindaraju et al. 2008.
 
     >>> import numpy as np
@@ -149,7 +149,7 @@ def convolve64(a: Any, b: Any, out: Any = None) -> Any:
         raise ParameterError(f"batch shapes {a.shape[:-1]} and {b.shape[:-1]} do not broadcast") from None
     compute = backend_of(a)
     if a.size == 64 != b.size:
-        a, b = b, a  # the filter is the second operand
+        a, b = b, a  # backends take a filter as the second operand
     left = contiguous(spread(a, shape))
     right = contiguous(b if b.size == 64 else spread(b, shape))
     data = result(compute, shape, a.dtype, out, a, b)
@@ -204,7 +204,7 @@ def to_slots(x: Any) -> Any:
 
 
 def from_slots(z: Any) -> Any:
-    """The real polynomials with these slots, the inverse of to_slots.
+    """The real polynomials with these slots: the inverse of to_slots.
 
     CKKS encodes z as the integers next to scale * from_slots(z). N is then the degree of the ring:
     fill a shorter z with zeros to N/2 numbers.
@@ -243,9 +243,10 @@ def from_slots(z: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _slot_tables(n: int, inverse: bool) -> tuple[Array, Array]:
-    """Factors exp(i pi k / n), k < n/2, and for slot j the t with 5^j = 4 t + 1 mod 2n; or the inverses.
+    """The factors exp(i pi k / n), k < n/2, and for each slot j the t with 5^j = 4 t + 1 mod 2n.
 
     The transform of n/2 points gives values at the roots exp(i pi (4 t + 1) / n), in the order of t.
+    inverse: the inverse factors, and the slot for each t.
     """
     half, power = n // 2, 1
     order = np.empty(half, np.int64)
@@ -278,7 +279,7 @@ def _transform(x: Array, inverse: bool) -> Array:
 
 @lru_cache(maxsize=16)
 def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
-    """w^(j k) by j < second and k < first, w a root of order first * second."""
+    """The table of w^(j k), j < second and k < first, with w a root of order first * second."""
     products = np.outer(np.arange(second), np.arange(first)) / (first * second)
     table: Array = np.exp((2j if inverse else -2j) * np.pi * products)
     table.setflags(write=False)
@@ -286,7 +287,7 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 
 
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
-    """x, or the array that it holds, if its dtype is one of these (by default complex); all else raises."""
+    """x as an array of NumPy or CuPy, if its dtype is one of these (by default complex); all else raises."""
     dtypes = dtypes or ("complex64", "complex128")
     x = shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)

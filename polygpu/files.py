@@ -1,22 +1,22 @@
 """Files of values: safetensors with the rings in the metadata. Written whole or not at all, never trusted.
 
-For those who save values, and for programs in other languages that read them. A file is the length of its
-header in 8 little-endian bytes, the header in JSON, then the residues of all values as little-endian words,
-without gaps. The header has an entry for each value that is not seeded,
+This describes the format, for programs in other languages too. A file begins with the length of its header,
+in 8 little-endian bytes. Then follow the header in JSON, and the residues of all values as little-endian
+words, without gaps. The header has an entry for each value that is not seeded,
 
   NAME: {"dtype": "U32" or "U64", "shape": [*batch, rows, n], "data_offsets": [first byte, last byte + 1]}
 
-and in "__metadata__" under "polygpu" a text, which is JSON again:
+and under "__metadata__", "polygpu" a text, which is JSON again:
 
   {"format": 1, "rings": [RING, ...], "values": {NAME: VALUE, ...}}
   RING    {"n", "moduli", "kind", "root", "product"}, the arguments of Ring. Moduli and roots are texts:
-          decimal to 2^64, above hexadecimal ("0x...") since Python limits the digits of decimal numbers
-  VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"}; of a seeded value, which has no
-          residues in the file, {"ring", "batch", "seed", "start", "sha256"}
+          decimal up to 2^64, hexadecimal ("0x...") above, since Python limits the digits of decimal numbers
+  VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"}. A seeded value has no residues in
+          the file, and is {"ring", "batch", "seed", "start", "sha256"}
   seed    {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}
-  sha256  of JSON in ASCII with sorted keys and no spaces, then of a newline and the residues. The JSON is
-          VALUE without "sha256", with RING in place of its index, with "name", and with "dtype" and "shape"
-          as in the header
+  sha256  of a JSON text, a newline and the residues. The JSON is ASCII, with sorted keys and no spaces. It is
+          VALUE without "sha256", with RING in place of its index, with "name", and, unless the value is
+          seeded, with "dtype" and "shape" as in the header
 
 Rows are the limbs, or the words of one modulus above 2^64, the lowest first. "eval" is in the bit-reversed
 order of Ring. Source of the container: https://github.com/huggingface/safetensors, "Format".
@@ -48,11 +48,11 @@ from .poly import Poly
 from .ring import Ring
 
 _FORMAT = 1
-_LONGEST_HEADER = 1 << 22  # bytes, of about ten thousand values; parsed JSON takes up to 25 times as much
-_MOST_LIMBS = 1 << 12  # that they are coprime takes a time quadratic in their number
-_LONGEST_PRIME = 1 << 12  # bits; to know that one is prime takes 2 s
+_LONGEST_HEADER = 1 << 22  # bytes, for about ten thousand values; parsed JSON takes up to 25 times as much
+_MOST_LIMBS = 1 << 12  # the check that they are coprime takes time quadratic in their number
+_LONGEST_PRIME = 1 << 12  # bits; the test of such a prime takes 2 s
 _MOST_AXES = 64  # of a NumPy array
-_PIECE = 1 << 20  # bytes that are hashed while they are in cache, and between two chances for Ctrl-C
+_PIECE = 1 << 20  # bytes that are hashed at a time: they stay in cache, and Ctrl-C acts between pieces
 _ALIGNMENT = 64
 _DTYPES: dict[str, np.dtype[Any]] = {"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)}
 _NUMBER = r"0|[1-9][0-9]{0,19}|0x[1-9a-f][0-9a-f]*"
@@ -125,7 +125,7 @@ class Seeded:
 
 
 def seed_shown(seed: Seed) -> str:
-    """Type and length of a seed, and nothing of what it says."""
+    """Type and length of a seed, but not its value."""
     if isinstance(seed, int):
         kind, count, unit = "int", seed.bit_length(), "bit"
     else:
@@ -174,7 +174,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         raise ParameterError(
             f"values: {type(values).__name__}, must be a dict of names: pg.save(path, {{'a': a}})"
         )
-    rings: dict[Any, int] = {}  # by their parameters: == could have to search for roots
+    rings: dict[Any, int] = {}  # by their parameters: == might have to search for roots
     told: dict[str, dict[str, Any]] = {}
     stored: dict[str, Poly] = {}
     for name, value in values.items():
@@ -192,7 +192,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
             batch = list(cast(tuple[int, ...], value.batch))
             told[name] = {"ring": index, "batch": batch, "seed": _seed_told(value.seed), "start": value.start}
     tensors, size = {}, 0
-    for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):  # so each lies aligned
+    for name in sorted(stored, key=lambda name: -stored[name].data.itemsize):  # so that all are aligned
         data = stored[name].data
         kind = next(kind for kind, dtype in _DTYPES.items() if dtype == data.dtype)
         tensors[name] = {"dtype": kind, "shape": [*data.shape], "data_offsets": [size, size + data.nbytes]}
@@ -207,7 +207,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         with_digests = {name: {**value, "sha256": digests[name].hexdigest()} for name, value in told.items()}
         return _header_of(tensors, {"format": _FORMAT, "rings": described, "values": with_digests})
 
-    try:  # what could not be read is not written
+    try:  # a file that load() would refuse is not written
         contents = _Contents(header(), size)
         for index in range(len(described)):
             contents.ring(index)
@@ -227,24 +227,24 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
                 digests[name].update(piece)
                 write_all(file.fileno(), piece)
         file.seek(8)
-        write_all(file.fileno(), header())  # as long as before, with the digests that are known now
+        write_all(file.fileno(), header())  # as long as before, now with the final digests
 
 
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
-    """The header, with spaces behind it so that the residues begin at a multiple of 64 bytes."""
+    """The header, padded with spaces so that the residues begin at a multiple of 64 bytes."""
     text = _compact({"__metadata__": {"polygpu": _compact(told)}, **tensors})
     return text.encode() + b" " * (-(8 + len(text)) % _ALIGNMENT)
 
 
 def _compact(x: Any, *, sort_keys: bool = False) -> str:
-    import json  # here: the import of polygpu is to be light
+    import json  # here, so that importing polygpu stays fast
 
     return json.dumps(x, separators=(",", ":"), sort_keys=sort_keys)
 
 
 def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict[str, Any] | None) -> Any:
-    """SHA-256 of all that makes a value but its residues, which follow."""
-    import hashlib  # here: the import of polygpu is to be light
+    """SHA-256 of everything about a value but its residues, with which the caller goes on."""
+    import hashlib  # here, so that importing polygpu stays fast
 
     described = {**value, "name": name, "ring": ring}
     described.pop("sha256", None)
@@ -292,13 +292,13 @@ def _is_utf8(text: str) -> bool:
 
 
 def _named(name: object) -> str:
-    """A name for a message of one line; a long one by its beginning, what is no text by its type."""
+    """A name for a message of one line: a long one by its beginning, anything but a text by its type."""
     text = ascii(name) if isinstance(name, str) else type(name).__name__
     return text if len(text) <= 60 else f"{text[:56]}...'"
 
 
 def _pieces(data: Array) -> Iterator[memoryview]:
-    """The bytes of a C-contiguous array, in parts that a cache holds."""
+    """The bytes of a C-contiguous array, in parts that fit a cache."""
     whole: memoryview = data.reshape(-1).view(np.uint8).data
     return (whole[i : i + _PIECE] for i in range(0, len(whole), _PIECE))
 
@@ -307,9 +307,9 @@ def _pieces(data: Array) -> Iterator[memoryview]:
 
 
 def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
-    """Where the first residue outside [0, q) lies, (*batch, row, coefficient); None where all are in it.
+    """The index (*batch, row, coefficient) of the first residue outside [0, q); None where there is none.
 
-    One pass that allocates little: debug() compares all, and takes Python ints for wide moduli.
+    It allocates little. The check of debug() makes an array of comparisons, and Python ints for wide moduli.
     """
     if not data.size:
         return None
@@ -320,7 +320,7 @@ def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
             return None
         row = tuple(int(i) for i in rows[0])
         return (*row, int(np.argmax(data[row] > limits[row[-1]])))
-    q = basis.residues(-1)[:, 0]  # of q - 1, the words
+    q = basis.residues(-1)[:, 0]  # the words of q - 1
     shape = (*data.shape[:-2], data.shape[-1])
     above, equal = np.zeros(shape, bool), np.ones(shape, bool)
     for word in reversed(range(basis.rows)):
@@ -333,7 +333,7 @@ def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
 
 
 def _wrong(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
-    """What is wrong with the residue at a place."""
+    """For a message: the residue at an index of _first_wrong, and its modulus."""
     modulus, value = basis.moduli[at[-2]], int(data[at])
     if basis.wide:
         words = data[at[:-2]][:, at[-1]].tolist()
@@ -406,7 +406,7 @@ def load(
 
 
 class _Flaw(Exception):
-    """What is wrong with a file."""
+    """What is wrong with a file, and what to do about it."""
 
     def __init__(self, reason: str, way: str = _DAMAGED) -> None:
         self.reason, self.way = reason, way
@@ -420,7 +420,7 @@ class Entry:
     batch: tuple[int, ...]
     domain: Domain
     told: dict[str, Any]
-    tensor: dict[str, Any] | None  # None of a seeded value
+    tensor: dict[str, Any] | None  # None for a seeded value
     seed: Seed = None
     start: int = 0
 
@@ -438,10 +438,10 @@ def opened(path: str | os.PathLike[str]) -> Iterator[File]:
     """A file of save() that is open for reading inside a `with`.
 
     Raises:
-        FileError: what its header says is wrong.
+        FileError: its header is wrong.
     """
     name = os.fsdecode(path)
-    if not stat.S_ISREG(os.stat(name).st_mode):  # not opened: that could wait for a writer
+    if not stat.S_ISREG(os.stat(name).st_mode):  # open() could wait for a pipe's writer
         raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
     with open(name, "rb", buffering=0) as file:
         yield File(name, file)
@@ -497,7 +497,7 @@ class File:
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
     ) -> Array:
-        """The residues of a tensor; seen: what looks at all their bytes, in order."""
+        """The residues of a tensor. seen: called with all their bytes, piece by piece in order."""
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
             expected = f"{ring.dtype} and end in ({ring.rows}, {ring.n})"
@@ -521,10 +521,10 @@ class File:
         return data
 
     def _mapped(self, place: int, size: int, dtype: np.dtype[Any]) -> Array:
-        # here: the import of polygpu is to be light
+        # here, so that importing polygpu stays fast
         from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
 
-        skipped = place % ALLOCATIONGRANULARITY  # a mapping begins with a page
+        skipped = place % ALLOCATIONGRANULARITY  # a mapping must begin at a page
         try:
             mapped = mmap(self._file.fileno(), size + skipped, access=ACCESS_READ, offset=place - skipped)
         except ValueError:
@@ -542,7 +542,7 @@ class File:
 
 
 class _Contents:
-    """What a header says, checked: entries by their names, and rings, which are made when asked for."""
+    """A checked header: entries by their names, and rings, which are made when first asked for."""
 
     def __init__(self, header: bytes, size: int) -> None:
         if len(header) > _LONGEST_HEADER:
@@ -610,8 +610,8 @@ class _Contents:
 
 
 def _parsed(text: bytes, what: str) -> Any:
-    """JSON of objects without double names, lists, texts and short ints."""
-    import json  # here: the import of polygpu is to be light
+    """Parse JSON in which no object has a name twice, and all numbers are ints of at most 20 characters."""
+    import json  # here, so that importing polygpu stays fast
 
     def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         named = dict(pairs)
@@ -648,7 +648,7 @@ def _are_lengths(x: Any) -> bool:
 
 
 def _check_tensors(tensors: dict[str, Any], size: int) -> None:
-    """Raise unless they are arrays of residues that fill the data without gaps, each byte once."""
+    """Raise unless the tensors are arrays of residues that follow each other and fill the data exactly."""
     for name, x in tensors.items():
         what = f"value {_named(name)}"
         _check_fields(x, {"dtype", "shape", "data_offsets"}, what)
@@ -730,13 +730,15 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
 
 
 def place_of(path: str) -> tuple[str | int, bool]:
-    """The name of the regular file that a path leads to, old or new, and True; else what to write through.
+    """Where to write: the name of the regular file that a path leads to, old or new, and True.
+
+    For a pipe, a device, or what stdout is already, it is the path or stdout's number 1, and False.
 
     Raises:
         ParameterError: nothing can be written there.
     """
     try:
-        status = os.stat(path)  # follows links, also those in /proc to what has no name
+        status = os.stat(path)  # follows links, also those in /proc to files without a name
     except FileNotFoundError:
         status = None  # a new file, maybe at the end of a link
     except OSError as error:
@@ -748,16 +750,16 @@ def place_of(path: str) -> tuple[str | int, bool]:
             raise ParameterError(f"{path}: a folder; give the name of a file in it")
         with suppress(OSError):
             if os.path.samestat(status, os.fstat(1)):
-                return 1, False  # by its number: a socket has no name, a file would be written from its start
+                return 1, False  # the number: a socket has no name, a file would be written from its start
         if not os.access(path, os.W_OK):
             raise ParameterError(f"{path}: may not be written; allow that with chmod, or give another file")
         if not stat.S_ISREG(status.st_mode):
             return path, False
     name = path
-    while os.path.islink(name):  # loops have been refused above
+    while os.path.islink(name):  # os.stat has refused loops
         name = os.path.join(os.path.dirname(name), os.readlink(name))
     if status is not None and not (os.path.exists(name) and os.path.samestat(status, os.stat(name))):
-        return path, False  # open in some process, and without a name since
+        return path, False  # open in some process, but its name is gone
     folder, last = os.path.split(name)
     if not last:
         raise ParameterError(f"{path!r}: no name of a file; give one")
@@ -774,11 +776,12 @@ def place_of(path: str) -> tuple[str | int, bool]:
 def replacing(name: str) -> Iterator[io.FileIO]:
     """An unbuffered file in the same folder, which takes the name at the end of a `with`.
 
-    Until then a reader sees the old file, whose mode and owner the new one has. An error leaves nothing.
+    Until then a reader sees the old file. The new one gets its mode, and its owner where the system allows
+    that. After an error the new file is gone.
     """
     old = os.stat(name) if os.path.exists(name) else None
     neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
-    # The old file may be private; a new one has what the umask leaves.
+    # The old file may be private, so its copy starts private. A new file gets what the umask leaves.
     opener = partial(os.open, mode=0o600 if old else 0o666)
     try:
         with open(neighbour, "xb", buffering=0, opener=opener) as file:
@@ -787,7 +790,7 @@ def replacing(name: str) -> Iterator[io.FileIO]:
                 for owner in ((-1, old.st_gid), (old.st_uid, -1)):
                     with suppress(OSError):  # only root gives files away
                         os.fchown(file.fileno(), *owner)
-                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: a new owner clears bits
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: fchown clears some bits
             os.fsync(file.fileno())
         os.replace(neighbour, name)
     except BaseException:
@@ -797,7 +800,7 @@ def replacing(name: str) -> Iterator[io.FileIO]:
 
 
 def write_all(handle: int, data: bytes | memoryview) -> int:
-    """Write all of the bytes, of which the system may take a part at a time, and return their number."""
+    """Write all bytes, also where the system takes only a part at a time, and return their number."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(handle, rest) :]

@@ -34,8 +34,8 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
         NotAnInteger: b or c is neither a Poly nor an int.
         OutputError: `out` cannot take the result.
 
-    Cost: of evaluated operands one pass; with an incomplete transform, inside `with polygpu.verify()` and of
-    coefficients a product and a sum. Of mixed domains, transforms of the coefficients.
+    Cost: of evaluated operands one pass. With an incomplete transform, inside `with polygpu.verify()`, and of
+    coefficients, a product and a sum. Of mixed domains also transforms of the coefficients.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)

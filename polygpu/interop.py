@@ -3,9 +3,9 @@
 For those who have ciphertexts or keys of one of these libraries and want arithmetic on their polynomials, or
 who check an implementation of their own against one.
 
-All three hold a polynomial modulo X^n + 1 as residues, a row of n words of 64 bits for each modulus.
-Evaluated values stand in polygpu's bit-reversed order, entry k at psi^(2 br(k) + 1). The libraries differ in
-psi, the root of order 2n:
+SEAL, OpenFHE and Lattigo hold a polynomial modulo X^n + 1 as residues, a row of n words of 64 bits for each
+modulus. Evaluated values stand in polygpu's bit-reversed order, entry k at psi^(2 br(k) + 1). The three
+differ in psi, the root of order 2n:
 
   SEAL      the smallest one, as Ring(n, moduli). Source: seal/util/ntt.cpp
   OpenFHE   the smallest one, as Ring(n, moduli); files name it. Source: math/nbtheory-impl.h, RootOfUnity
@@ -14,7 +14,7 @@ psi, the root of order 2n:
 
 Words of SEAL and OpenFHE that a program has in memory need no function of this module:
 ring.from_residues(words, "eval") takes them without a copy, and poly.data are the words. The functions here
-read and write what the two libraries save, and change form and root for Lattigo.
+read and write what these two libraries save. For Lattigo they change the form and the root.
 
 PyTorch takes a value by torch.from_dlpack(poly), JAX by to_jax(poly); their arrays are taken by ring(x) and
 ring.from_residues(x).
@@ -67,13 +67,13 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
-    """Words that come from outside, in memory of their own: each is looked at."""
+    """The value of words from outside, in memory of its own. Each word is checked to be a residue."""
     with debug():
         return ring.from_residues(words, domain, copy=True)
 
 
 def _complete(ring: Ring, library: str) -> Ring:
-    """The ring, where each of its moduli has a transform to single points."""
+    """The ring itself, if its transform is complete and its moduli are words; else NotNTTFriendly."""
     if ring.leaf_size != 1 or ring.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r}: the moduli of {library} are primes below 2**64 that are 1 mod 2n, n a power of two; "
@@ -83,7 +83,7 @@ def _complete(ring: Ring, library: str) -> Ring:
 
 
 def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
-    """The value in a ring of the same moduli; where its root is another, through coefficients."""
+    """The value in a ring of the same moduli. With another root, evaluated values go through coefficients."""
     own = poly.ring
     if (own.n, own.kind, own.moduli) != (ring.n, ring.kind, ring.moduli):
         raise RingMismatch(
@@ -99,15 +99,15 @@ def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
 
 Scheme = Literal["bfv", "ckks", "bgv"]
 
-_SCHEMES: tuple[Scheme, ...] = get_args(Scheme)  # numbered from 1
+_SCHEMES: tuple[Scheme, ...] = get_args(Scheme)  # SEAL numbers them from 1
 _MAGIC, _HEADER_SIZE = 0xA15E, 16
-_HEADER = Struct("<HBBBBHQ")  # magic, size of the header, version, compression, reserved, size of all
-_PARAMETERS = Struct("<BQQ")  # scheme, n, moduli
-_PLAINTEXT = Struct("<32sQd")  # id of parameters, words, scale
-_CIPHERTEXT = Struct("<32sBQQQdQ")  # id, whether evaluated, polynomials, n, limbs, scale, correction factor
-_KEYS = Struct("<32sQ")  # id, lists of keys
+_HEADER = Struct("<HBBBBHQ")  # magic, header's size, version (2 bytes), compression, reserved, size
+_PARAMETERS = Struct("<BQQ")  # scheme, n, number of moduli
+_PLAINTEXT = Struct("<32sQd")  # id of the parameters, number of words, scale
+_CIPHERTEXT = Struct("<32sBQQQdQ")  # id, evaluated or not, polynomials, n, limbs, scale, correction factor
+_KEYS = Struct("<32sQ")  # id, number of lists of keys
 _COUNT = Struct("<Q")
-_COEFFICIENTS = bytes(32)  # the id of a plaintext that is no value modulo Q
+_COEFFICIENTS = bytes(32)  # the id of a plaintext modulo t, in coefficients
 _MOST_POLYNOMIALS = 16  # of a ciphertext
 _MOST_MODULI = 64
 _LARGEST_DEGREE = 1 << 17
@@ -122,8 +122,8 @@ class SealParameters:
         n: the degree, a power of two up to 2**17.
         moduli: all primes, in SEAL's order: of several the last is the one that key switching divides by.
         plain_modulus: t of BFV and BGV; 0 for CKKS.
-        minor: x of SEAL 4.x, for which data are written: 4.0 to 4.3 load their own alone, later ones earlier
-            data too. That of the data in from_bytes.
+        minor: x of the SEAL 4.x that shall load what is written. SEAL 4.0 to 4.3 load only data of their own
+            version, later ones also earlier data. from_bytes sets the version of its data.
 
     `ring` is the ring of keys. Of several moduli a fresh ciphertext is of ring[:-1], and it has a limb less
     after each modulus switch; ring[-1:] is `special` of polygpu.lattice.key_switch. Of one modulus all values
@@ -223,7 +223,7 @@ class SealParameters:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        """By SEAL's number of its parameters, parms_id, how many limbs a value has."""
+        """The number of limbs of a value, by SEAL's hash of its parameters (parms_id)."""
         return {self._id(k): k for k in range(1, len(self.moduli) + 1)}
 
     def _id(self, limbs: int) -> bytes:
@@ -231,7 +231,7 @@ class SealParameters:
         return blake2b(np.array(words, "<u8").tobytes(), digest_size=32).digest()
 
     def _object(self, *parts: bytes) -> bytes:
-        """An object of SEAL, without compression."""
+        """An object as SEAL saves it without compression: the header, then the parts."""
         size = _HEADER_SIZE + sum(map(len, parts))
         return b"".join((_HEADER.pack(_MAGIC, _HEADER_SIZE, 4, self.minor, 0, 0, size), *parts))
 
@@ -417,7 +417,7 @@ def _check_parameters(parameters: object) -> None:
 
 
 def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
-    """A Plaintext or a Ciphertext, which the place of the inner header tells apart."""
+    """A Plaintext or a Ciphertext. The place of the inner header tells which of them it is."""
     start = stream.take(_PLAINTEXT.size + 3)
     if start[-3:] == _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:3]:
         identity, count, scale = _PLAINTEXT.unpack(start[:-3])
@@ -481,7 +481,7 @@ _T = TypeVar("_T")
 
 
 class _Stream:
-    """What an object of SEAL holds behind its header, in order. No more is expanded than is asked for."""
+    """What follows the header of an object of SEAL, read in order. Only bytes asked for are decompressed."""
 
     def __init__(self, data: Bytes) -> None:
         try:
@@ -504,7 +504,7 @@ class _Stream:
         while missing:
             try:
                 part = self._read(missing)
-            except Exception as error:  # of zlib or of zstandard, which have classes of their own
+            except Exception as error:  # zlib and zstandard have error classes of their own
                 raise FileError(f"data: its compression is damaged ({error}); save it again") from error
             if not part:
                 raise FileError(f"data: ends {missing} bytes early; cut, or no object of the kind asked for")
@@ -518,7 +518,7 @@ class _Stream:
         return layout.unpack(self.take(layout.size))
 
     def words(self, count: int, seeded: int = -1) -> Array:
-        """A counted array of so many words."""
+        """An array of `count` words, its length before it. seeded: the length where SEAL saved a seed."""
         found = self.unpack(_COUNT)[0]
         if found == seeded != count:
             raise FileError(
@@ -530,7 +530,7 @@ class _Stream:
         return np.frombuffer(self.take(8 * count), "<u8")
 
     def inner(self, read: Callable[[], _T], begun: int = 0) -> _T:
-        """What an object inside holds; the first bytes of its header may have been taken."""
+        """What `read` finds in an inner object. begun: how many bytes of its header have been taken."""
         first = self._at - begun
         magic = _HEADER.pack(_MAGIC, _HEADER_SIZE, 0, 0, 0, 0, 0)[:begun]
         compression, size = self._header(magic)
@@ -544,7 +544,7 @@ class _Stream:
         return found
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Raise where more bytes follow."""
         try:
             more = self._read(1)
         except Exception as error:
@@ -553,7 +553,7 @@ class _Stream:
             raise FileError("data: more follows than the object asked for; give from_seal or from_seal_keys")
 
     def _header(self, begun: bytes) -> tuple[int, int]:
-        """Compression and size that a header says."""
+        """Compression and size, from a header whose first bytes may have been taken already."""
         fields = _HEADER.unpack(begun + self.take(_HEADER_SIZE - len(begun)))
         magic, length, major, self.minor, compression, _, size = fields
         if (magic, length) != (_MAGIC, _HEADER_SIZE):
@@ -566,7 +566,7 @@ class _Stream:
 
 
 def _expanded(compression: int, data: memoryview) -> Callable[[int], bytes]:
-    """What reads on in compressed data, as SEAL numbers the ways."""
+    """A function that reads the next bytes of compressed data. compression: SEAL's number of the method."""
     if compression == 1:
         import zlib
 
@@ -599,7 +599,7 @@ def _expanded(compression: int, data: memoryview) -> Callable[[int], bytes]:
 # ---- OpenFHE ----
 
 _FORMATS: tuple[Domain, ...] = ("eval", "coef")  # OpenFHE's Format, EVALUATION = 0
-_NEW = 1 << 31  # set in the number of an object of cereal that stands here; others are of earlier ones
+_NEW = 1 << 31  # set in cereal's number of an object that follows here; without it the object stood earlier
 
 
 def from_openfhe(text: str | bytes) -> Poly:
@@ -686,12 +686,12 @@ def to_openfhe(poly: Poly, like: str | bytes) -> str:
 
 @dataclass
 class _Serialised:
-    """What a text of OpenFHE holds: the tree of JSON, and of it the polynomials."""
+    """What a text of OpenFHE holds: its tree of JSON, and the polynomials in that tree."""
 
     tree: Any
     shape: tuple[int, ...]  # of the lists that hold the polynomials
     towers: list[Any]  # the polynomials, in the text's order
-    objects: dict[int, Any]  # by cereal's number what shared pointers lead to
+    objects: dict[int, Any]  # the targets of shared pointers, by cereal's number
 
     @staticmethod
     def of(text: str | bytes, name: str) -> _Serialised:
@@ -713,7 +713,7 @@ class _Serialised:
         return found
 
     def _collect(self, node: Any, name: str) -> tuple[int, ...] | None:
-        """Note polynomials and shared objects below; the shape in which polynomials stand there."""
+        """Collect polynomials and shared objects below a node. Returns the polynomials' shape, or None."""
         children = node
         if isinstance(node, dict):
             limbs = node["v"] if _is_element(node) else None
@@ -740,12 +740,12 @@ class _Serialised:
 
 
 def _is_element(node: Any) -> bool:
-    """Whether it is a polynomial modulo one prime or several: values, format, and a pointer to parameters."""
+    """Whether a node is a polynomial modulo one prime or several: values, format, pointer to parameters."""
     return isinstance(node, dict) and {"v", "f", "p"} <= node.keys()
 
 
 def _row(values: list[Any], name: str) -> Array:
-    """The words of a list of JSON."""
+    """The residues of a list of JSON, as words."""
     if set(map(type, values)) != {int}:
         raise FileError(f"{name}: residues that are no ints; damaged")
     try:
@@ -794,7 +794,7 @@ def _openfhe_ring(source: _Serialised, name: str) -> tuple[Ring, Domain, list[An
 
 # ---- Lattigo ----
 
-_LEAST_DEGREE = 8  # of Lattigo; its primitive roots are searched from 3 on, and are the least ones from here
+_LEAST_DEGREE = 8  # of Lattigo. It searches primitive roots from 3 on: 2 is none where q is 1 mod 8
 
 
 def from_lattigo(
@@ -902,7 +902,7 @@ def to_jax(poly: Poly, *, copy: bool | None = None) -> Any:
             "32 bits; jax.config.update('jax_enable_x64', True) at the start of the program"
         )
     data = poly.data
-    locked = isinstance(data, np.ndarray) and not data.flags.writeable  # which JAX does not take
+    locked = isinstance(data, np.ndarray) and not data.flags.writeable  # JAX takes no read-only array
     if copy or locked:
         with backend_of(data).device_scope():
             data = data.copy()

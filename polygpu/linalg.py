@@ -21,7 +21,7 @@ from .reporting import Work
 
 MAX_MODULUS = 1 << 64
 
-_LONG = 1 << 29  # products of words from which on a product on the host is long work: some 10 ms of a core
+_LONG = 1 << 29  # from so many products of words on, a product on the host is a Work: some 10 ms on a core
 
 __all__ = ["MAX_MODULUS", "matmul"]
 
@@ -34,7 +34,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
 
     Args:
         A: integers of any dtype, sign and size: an array of NumPy or CuPy, or nested lists. An unsigned array
-            of the result's dtype is read as it is; of any other array a reduced copy is made first.
+            of the result's dtype is read as it is; of any other array a copy is made first.
         B: as A, on its device.
         q: any modulus from 2 to 2**64.
         out: C-contiguous array of the result's shape and dtype, on its device, to write into; may be A or B.
@@ -103,7 +103,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
         done = compute.matmul(basis, a, b, c)
     if verifying():
         check_matrices(compute, basis, a, b, c)
-    if ready and len(a) * a.shape[1] * k == left.size and len(b) * k * n == right.size:  # neither is a copy
+    if ready and len(a) * a.shape[1] * k == left.size and len(b) * k * n == right.size:  # no copies
         remember(basis.calls, key, compute, done, data)
     if taken:
         with compute.device_scope():
@@ -112,7 +112,7 @@ def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
 
 
 def _are_words(basis: Basis, A: Any, B: Any) -> bool:
-    """Whether both are contiguous arrays of one GPU and of the limbs' dtype, which need no preparation."""
+    """Whether both are contiguous arrays of the basis' dtype on one GPU: they need no preparation."""
     return (
         is_device_array(A)
         and type(B) is type(A)
@@ -124,7 +124,7 @@ def _are_words(basis: Basis, A: Any, B: Any) -> bool:
 
 
 def _words(x: Any, name: str, basis: Basis) -> Array:
-    """The integers as words of the limbs' dtype: unsigned ones as given, others as residues in [0, q)."""
+    """The integers in the basis' dtype: an unsigned dtype that fits as it is, others reduced to [0, q)."""
     if holds_poly(x):
         raise CoefficientError(f"{name}: a Poly is no integer; pg.matmul multiplies matrices of polynomials")
     check_unmasked(x, name)
@@ -146,7 +146,10 @@ def _words(x: Any, name: str, basis: Basis) -> Array:
 
 
 def _batched(x: Array, batch: tuple[int, ...]) -> Array:
-    """One matrix for all as (1, m, k), others as (prod(batch), m, k); a partial broadcast is copied."""
+    """x as (1, m, k) if it is one matrix for the whole batch, else as (prod(batch), m, k).
+
+    Where it has some of the batch axes but not all, it is copied to the full batch.
+    """
     own = prod(x.shape[:-2])
     if own not in (1, prod(batch)):
         x, own = spread(x, (*batch, *x.shape[-2:])), prod(batch)

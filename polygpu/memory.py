@@ -7,11 +7,11 @@ import os
 from . import _cpu
 from .errors import OutOfHostMemory, TablesTooLarge
 
-SMALL_ARRAY = 1 << 26  # bytes; nobody asks the system whether so few are available
+SMALL_ARRAY = 1 << 26  # bytes; up to this size the system is not asked whether memory is available
 
 
 def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
-    """Raise TablesTooLarge where tables of so many bytes do not fit what memory is available."""
+    """Raise TablesTooLarge where tables of so many bytes do not fit in the available memory."""
     if not _fits(needed):
         raise TablesTooLarge(
             f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, "
@@ -20,20 +20,20 @@ def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
 
 
 def check_array(size: int) -> None:
-    """Raise OutOfHostMemory where an array of so many bytes does not fit what memory is available."""
+    """Raise OutOfHostMemory where an array of so many bytes does not fit in the available memory."""
     if size > SMALL_ARRAY and not _fits(size):
         raise no_memory(size)
 
 
 def no_memory(size: int) -> OutOfHostMemory:
-    """The error of an array of so many bytes."""
+    """The error to raise for an array of so many bytes."""
     return OutOfHostMemory(
         f"an array of {_gib(size)} is needed, {_gib(_available_memory())} are available; take smaller batches"
     )
 
 
 def _fits(size: int) -> bool:
-    """Whether so many bytes are available; memory kept for results is given back before the answer is no."""
+    """Whether so many bytes are available. Before the answer is no, memory kept for results is released."""
     if size <= _available_memory():
         return True
     _cpu.pool_release()
@@ -45,8 +45,8 @@ def _gib(size: int) -> str:
 
 
 def _available_memory() -> int:
-    """Bytes the machine has left, or less where a container or a limit of this process allows less."""
-    import resource  # here: the import of polygpu is to be light
+    """Bytes that the machine has left, or fewer where a container or this process has a lower limit."""
+    import resource  # here, so that importing polygpu stays fast
 
     page = os.sysconf("SC_PAGE_SIZE")
     limits = [os.sysconf("SC_PHYS_PAGES") * page]
@@ -63,7 +63,7 @@ def _available_memory() -> int:
 
 
 def _held_by_container() -> int:
-    """Bytes of this container that the system cannot take back at once: not pages of files."""
+    """Bytes that this container holds, without inactive pages of files: the system can take those back."""
     held, files = (
         _line("/sys/fs/cgroup/memory.current"),
         _line("/sys/fs/cgroup/memory.stat", "inactive_file "),
@@ -72,7 +72,7 @@ def _held_by_container() -> int:
 
 
 def _line(path: str, key: str = "") -> list[str]:
-    """The words of the first line that begins with key; none where there is no such file or line."""
+    """The words of the file's first line that begins with key; [] where there is no such file or line."""
     try:
         with open(path) as lines:
             return next(line for line in lines if line.startswith(key)).split()

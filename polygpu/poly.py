@@ -1,6 +1,6 @@
 """Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
 
-The file is long because the class has every operation as a method, with its docstring; ops/ computes them.
+The file is long because every operation is a method of the class, with its docstring; ops/ computes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .ops.transform import natural_order, to_domain
 if TYPE_CHECKING:
     from .ring import Ring
 
-_AUTO = "auto"  # the default of `product`; the same object needs no check
+_AUTO = "auto"  # the default of `product`: this object needs no check
 _new = object.__new__
 
 
@@ -77,7 +77,7 @@ class Poly:
     """
 
     __slots__ = ("__weakref__", "_data", "_domain", "_ring")
-    __array_ufunc__ = None  # ndarray * poly comes to Poly.__rmul__
+    __array_ufunc__ = None  # so that ndarray * poly calls Poly.__rmul__
     __hash__ = None  # type: ignore[assignment]
 
     _ring: Ring
@@ -85,14 +85,14 @@ class Poly:
     _domain: Domain
 
     def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
-        if not hasattr(type(ring), "from_residues"):  # ring.py, which makes elements, imports this module
+        if not hasattr(type(ring), "from_residues"):  # not isinstance: ring.py imports this module
             raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
         checked = ring.from_residues(data, domain, copy=False)
         self._ring, self._data, self._domain = ring, checked._data, checked._domain
 
     @staticmethod
     def _wrap(ring: Ring, data: Array, domain: Domain) -> Poly:
-        """A value of parts that fit by construction; the library makes its results with it, unchecked."""
+        """A value without checks: for results of the library, whose parts fit by construction."""
         poly = _new(Poly)
         poly._ring, poly._data, poly._domain = ring, data, domain
         return poly
@@ -156,7 +156,7 @@ class Poly:
     def device(self) -> str:
         """The device that holds the value and computes on it: "cpu", "cuda:0", "reference".
 
-        Values in host memory are computed on by "cpu", inside `with polygpu.device("reference")` by that.
+        On values in host memory "cpu" computes, or "reference" inside `with polygpu.device("reference")`.
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1]).cpu().device
@@ -557,7 +557,7 @@ class Poly:
         return self._result(scale_by(self._ring.basis, self._data, ints, limbs, memory), self._domain, out)
 
     def _constant_step(self) -> int:
-        """The distance of the entries that a constant occupies: n in coefficients, leaf_size in values."""
+        """The distance between the entries that hold a constant: n in "coef", leaf_size in "eval"."""
         return self._ring.n if self._domain == "coef" else cast(int, self._ring.leaf_size)
 
     def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:
@@ -574,7 +574,7 @@ class Poly:
         return a._result(data, a._domain, out)
 
     def _operand(self, other: object) -> Poly:
-        """The other operand as a Poly of this ring."""
+        """The other operand as a Poly of this ring and device; an int becomes a constant."""
         if isinstance(other, Poly):
             if other._ring is not self._ring and other._ring != self._ring:
                 raise RingMismatch(
@@ -593,7 +593,7 @@ class Poly:
         return memory_of(self._ring, out)
 
     def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
-        """A value of this ring, unchecked as by _wrap: `out`, if given, which holds the data already."""
+        """A value of this ring, without checks as in _wrap: `out` if given, which already holds the data."""
         if out is None:
             out = _new(Poly)
             out._ring, out._data = self._ring, data
@@ -681,7 +681,7 @@ class Poly:
             if other._ring != self._ring or other.shape != self.shape:
                 return False
         elif not isinstance(other, (int, np.integer)) or isinstance(other, bool):
-            _refuse_array(other)  # the array's own == would compare entry by entry
+            _refuse_array(other)
             return NotImplemented
         return bool(self._equal(other).all())
 
@@ -808,7 +808,7 @@ class Poly:
         >>> R([3, 1]).inverse() * R([3, 1]) == 1
         True
         """
-        from .ops.inverse import inverse  # here: the import of polygpu is to be light
+        from .ops.inverse import inverse  # here, so that importing polygpu stays fast
 
         return self._result(inverse(self._ring, self._data, self._domain), self._domain)
 
@@ -1171,7 +1171,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
-    """The value of a pickle, on the original's device; on the host, with a warning, if that is not there."""
+    """The value of a pickle, on its device; where there is no such device, on the host with a warning."""
     with debug():  # a pickle may come from anywhere: its residues are checked
         value = ring.from_residues(data, domain)
     if device is None:
@@ -1186,7 +1186,7 @@ def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> P
 def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     """The method's result for a Poly or int; NotImplemented for types with operators of their own.
 
-    Arrays, lists and inexact numbers raise.
+    Arrays, lists, tuples, bools, strings and other numbers raise.
     """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
@@ -1211,11 +1211,11 @@ def _negated_plus(a: Poly, x: int) -> Poly:
 
 
 def _way_between(first: Ring, second: Ring) -> str:
-    """For a message: the method that brings one operand into the other's ring."""
+    """For a message: how to bring one operand into the other's ring."""
     p, q = set(first.moduli), set(second.moduli)
     if (first.n, first.kind) != (second.n, second.kind):
         return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
-    if first.moduli == second.moduli:  # another root or rule for products: coefficients are the same
+    if first.moduli == second.moduli:  # only the roots or `product` differ: coefficients stay the same
         return "ring.from_residues(poly.intt().data) moves a value from one to another"
     if p == q:
         return "the limbs are in another order: a.restrict(b.ring) puts a's in b's"

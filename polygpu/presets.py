@@ -21,7 +21,7 @@ _FIELDS = {
 }
 
 
-_ALIASES = {  # names from before standardisation, and other names in use: messages suggest the preset
+_ALIASES = {  # older and other common names, for which messages suggest the preset
     "kyber": "ml-kem",
     "crystals-kyber": "ml-kem",
     "fips-203": "ml-kem",
@@ -61,14 +61,14 @@ def parameters(name: object, n: int | None) -> dict[str, Any]:
 
 
 def _closest(name: object) -> str:
-    """The end of a message: the preset that a wrong name comes closest to; nothing where none is close."""
+    """The end of a message: the preset closest to a wrong name; nothing where none is close."""
     if not isinstance(name, str):
         return ""
-    from difflib import get_close_matches  # here: the import of polygpu is to be light
+    from difflib import get_close_matches  # here, so that importing polygpu stays fast
 
     given = "-".join(name.lower().replace("_", "-").split())
     known = _ALIASES | {x: x for x in (*_SCHEMES, *_FIELDS)}
-    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768": all parameter sets have one ring
+    stem = given[:64].rstrip("0123456789").rstrip("-")  # "kyber768": all its parameter sets share one ring
     near = get_close_matches(given[:64], known, 1, 0.85)
     near = near or [stem] * (stem in known) or get_close_matches(given[:64], known, 1)
     return f"; did you mean {known[near[0]]!r}?" if near else ""

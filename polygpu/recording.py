@@ -16,13 +16,13 @@ from .poly import Poly
 
 
 class _Place(NamedTuple):
-    """Stands in a result for an argument."""
+    """Takes the place of an argument in a recorded result."""
 
     number: int
 
 
 class Recording:
-    """What f(*args) did, on these arguments or, with rebind, on others in their place."""
+    """A recorded call f(*args), to be repeated on these arguments or, with rebind, on others."""
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], rebind: bool) -> None:
         self._f, self._args, self._rebind = f, args, rebind
@@ -36,9 +36,10 @@ class Recording:
             self._record()
 
     def _record(self) -> None:
-        """Run f twice, which leaves the arguments as they are, the second time for the graph.
+        """Run f twice, the second time for the graph. The arguments keep their values.
 
-        With rebind on copies: other names for an argument, in f, then mean what they mean, not the argument.
+        With rebind, f runs on copies of the arguments. So a value that f reaches under another name, such as
+        a global, is not an argument, even where it was given as one too.
         """
         f, places, domains = self._f, self._places, self._domains
         used = _copies(self._args, places) if self._rebind else list(self._args)
@@ -48,7 +49,7 @@ class Recording:
         first = iter([True])
 
         def run() -> None:
-            found.clear()  # gives the memory of the run before back: no other can be made in a recording
+            found.clear()  # frees the first run's result: a recording reuses its memory, and gets no other
             try:
                 found.append(f(*used))
                 _check_kept(places, polys, domains)
@@ -77,12 +78,12 @@ class Recording:
                             f"capture: f returns a part of argument {i}; return the argument, or a copy"
                         )
             result = _changed(result, lambda x: _Place(at[id(x)]) if id(x) in at else x)
-            used.clear()  # lets the copies go when others have taken their places
+            used.clear()  # so that nothing here keeps the copies alive once other arguments are bound
             polys.clear()
         self._result = result
 
     def __call__(self, *args: Any) -> Any:
-        """The result for other arguments; without any, for those used last."""
+        """The result for these arguments; without any, for the arguments used last."""
         if args:
             self._check(args)
             used = args, [args[i] for i in self._places]
@@ -127,7 +128,7 @@ class Recording:
             )
 
     def _check(self, args: tuple[Any, ...]) -> None:
-        """Raise where these cannot take the place of the recorded arguments, domains apart."""
+        """Raise where these cannot replace the recorded arguments. Domains are not checked here."""
         if not self._rebind:
             raise ParameterError(
                 f"{len(args)} arguments, recorded without rebind; capture(f, *args, rebind=True) takes others"
@@ -158,7 +159,10 @@ class Recording:
 
 
 def _copies(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """The arguments, each Poly in memory of its own; what is one object or one memory stays one."""
+    """Copies of the arguments that are Polys, and the others as they are.
+
+    Arguments that are one object, or that share one array, do so as copies too.
+    """
     used, polys, arrays = list(args), dict[int, Poly](), dict[tuple[int, int], Array]()
     compute = backend_of(args[places[0]]._data)
     for n, i in enumerate(places):
@@ -189,7 +193,7 @@ def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[
 
 
 def _as_recorded(new: Any, old: Any) -> bool:
-    """Whether an argument that is no Poly is the recorded one: it, or a value of the same type and equal."""
+    """Whether an argument that is no Poly fits the recorded one: it is the same, or equal and of its type."""
     if new is old:
         return True
     if type(new) is not type(old):
@@ -200,7 +204,7 @@ def _as_recorded(new: Any, old: Any) -> bool:
 
 
 def _leaves(result: Any) -> Iterator[Any]:
-    """What tuples, lists and dicts hold, and all else."""
+    """The leaves of nested tuples, lists and dicts: all that is none of these."""
     if isinstance(result, (tuple, list, dict)):
         for x in result.values() if isinstance(result, dict) else result:
             yield from _leaves(x)
@@ -209,7 +213,7 @@ def _leaves(result: Any) -> Iterator[Any]:
 
 
 def _arrays(result: Any, at: dict[int, int]) -> Iterator[Array]:
-    """The arrays of a result, but for those of arguments, which are known by identity."""
+    """The arrays of a result, without those of the arguments. at: the arguments' numbers by id()."""
     if isinstance(result, Poly):
         if id(result) not in at:
             yield result._data
@@ -226,7 +230,7 @@ def _arrays(result: Any, at: dict[int, int]) -> Iterator[Array]:
 
 
 def _changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """A result with its leaves changed."""
+    """The result with `change` applied to each leaf of tuples, lists and dicts."""
     if type(result) in (tuple, list):
         return type(result)([_changed(x, change) for x in result])
     if type(result) is dict:

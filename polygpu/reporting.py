@@ -1,7 +1,7 @@
-"""Long work shows itself: what is under way, how much of it is done, for how long.
+"""Progress of long work: what is under way, how much of it is done, and for how long it runs.
 
-An operation that may take more than some ten milliseconds is a Work. Outside `with progress()` a Work reads
-one context variable and is silent; shorter operations are no Work and read nothing.
+An operation that may take longer than some ten milliseconds is a Work. Outside `with progress()` a Work reads
+one context variable and is silent. Shorter operations are no Work and read nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 from .errors import ParameterError
 
-LONG = 1 << 22  # residues from which on a product or transform on the host is a Work: some 10 ms of a core
+LONG = 1 << 22  # from so many residues on, a product or transform on the host is a Work: some 10 ms on a core
 
 _PIECE = 0.25  # seconds of work between two reports
 _SHOWN = 0.5  # seconds after which work is drawn
 _TICK = 0.1  # seconds between two drawings
-_LINE = 1.0  # seconds between two plain lines
+_LINE = 1.0  # seconds after which work gets a plain line, and between two lines
 
 
 class Progress(NamedTuple):
-    """What a callback is told: at the beginning of some work, after its steps, and at its end."""
+    """What a callback is told: when some work begins, after its steps, and when it ends."""
 
     what: str  # "tables of 2^24 points modulo 3 primes"
     done: int
@@ -42,11 +42,11 @@ _report: ContextVar[Report | None] = ContextVar("polygpu_progress", default=None
 
 @contextmanager
 def progress(callback: Report | None = None) -> Iterator[None]:
-    """Show long work inside a `with`: what it is, how much of it is done, for how long.
+    """Show long work inside a `with`: what it is, how much of it is done, and for how long it runs.
 
-    Work of more than half a second is drawn on stderr: as bars where stderr is a terminal and `rich` is
-    installed, else as plain lines, at most one a second, and one at the end of work that took longer. Results
-    are the same. Each thread has its own setting.
+    Where stderr is a terminal and `rich` is installed, work of more than half a second is drawn there as
+    bars. Otherwise work of more than a second gets plain lines on stderr: at most one a second, and one at
+    its end. Results are the same. Each thread has its own setting.
 
     It covers tables and roots of large rings; kernels that are compiled for a GPU; on the CPU products,
     transforms and random values of large batches, blind rotations, inverses and large linalg.matmul;
@@ -62,8 +62,8 @@ def progress(callback: Report | None = None) -> Iterator[None]:
     Raises:
         ParameterError: the callback cannot be called.
 
-    Cost: batches are computed in pieces of about 0.25 s, which costs less than 1 %. Outside of it long work
-    reads one context variable, and shorter calls none.
+    Cost: batches are computed in pieces of about 0.25 s, which costs less than 1 %. Outside the `with`, long
+    work reads one context variable, and shorter calls none.
 
     >>> import polygpu as pg
     >>> with pg.progress(lambda x: print(x.what, x.done, x.total) if x.ended else None):
@@ -84,13 +84,13 @@ def progress(callback: Report | None = None) -> Iterator[None]:
             display.close()
 
 
-reporting = _report.get  # what is told of long work; None outside of `with progress()`
+reporting = _report.get  # the function that is told of long work; None outside `with progress()`
 
 
 class Work:
-    """Long work of so many steps: `with Work(3, "tables modulo {} primes", 3) as work: ... work.step()`.
+    """Long work of `total` steps: `with Work(3, "tables modulo {} primes", 3) as work: ... work.step()`.
 
-    when: whether it is long; nobody is told of what is not.
+    when: whether the work is long; work that is not is never reported.
     """
 
     __slots__ = ("_began", "_done", "_report", "_total", "_what")
@@ -117,15 +117,16 @@ class Work:
             self._tell(True)
 
     def step(self, count: int = 1) -> None:
-        """So many steps more are done."""
+        """Report that `count` more steps are done."""
         if self._report is not None:
             self._done += count
             self._tell(False)
 
     def pieces(self, unit: int = 1, least: int = 1) -> Iterator[slice]:
-        """All steps in slices, of about 0.25 s each; one slice where nobody is told of them.
+        """All steps in slices of about 0.25 s each; one slice where progress is not reported.
 
-        unit: their lengths are multiples of it, but for the last; least: what none is shorter than.
+        unit: the length of each slice but the last is a multiple of it.
+        least: no slice is shorter, unless there are fewer steps.
         """
         if self._report is None:
             yield slice(0, self._total)
@@ -150,17 +151,17 @@ class Work:
 
 
 class _Display:
-    """Draws what it is told of, and from time to time what has not moved, by a thread of its own."""
+    """The default callback. A thread of its own draws the work under way, also while it does not advance."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._lock, self._closed = Lock(), Event()
         self._thread: Thread | None = None
-        self._running: dict[tuple[int, str], tuple[Progress, float]] = {}  # with the time of the report
+        self._running: dict[tuple[int, str], tuple[Progress, float]] = {}  # and the time of that report
         self._drawing: _Bars | _Lines | None = None
 
     def __call__(self, x: Progress) -> None:
-        if os.getpid() != self._process:  # a fork: the thread is not there, and the lock may be held for ever
+        if os.getpid() != self._process:  # after a fork there is no thread, and the lock may be held for ever
             return
         with self._lock:
             key = get_ident(), x.what
@@ -187,18 +188,18 @@ class _Display:
         while not self._closed.wait(_TICK):
             now = perf_counter()
             if any(now - then + x.seconds >= _SHOWN for x, then in list(self._running.values())):
-                drawing = self._drawing or _drawing()  # without the lock: rich takes a while to import
+                drawing = self._drawing or _drawing()  # without the lock, since importing rich takes a while
                 with self._lock:
                     self._drawing = self._drawing or drawing
                     if self._running:
                         self._draw(None)
 
     def _draw(self, last: Progress | None) -> None:
-        """All that is under way, or what has ended, the last of all."""
+        """Draw all work under way; where there is none, end with `last`, the work that ended last."""
         self._drawing = self._drawing or _drawing()
         now = perf_counter()
         works = [x._replace(seconds=now - then + x.seconds) for x, then in self._running.values()]
-        with suppress(OSError, ValueError):  # stderr is closed, or nobody reads it: work goes on
+        with suppress(OSError, ValueError):  # stderr is closed, or its reader is gone: the work goes on
             if works:
                 self._drawing.show(works)
             else:
@@ -213,7 +214,7 @@ def _drawing() -> _Bars | _Lines:
 
 
 def counted(number: int, noun: str) -> str:
-    """How many there are, for the text of a Work."""
+    """A number and a noun, in the plural if needed, for the text of a Work."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -230,7 +231,7 @@ class _Lines:
         self._at, self._pause, self._shown = 0.0, _LINE, ("", 0)
 
     def show(self, works: Sequence[Progress]) -> None:
-        """A line of the innermost long work; of work that does not move fewer and fewer."""
+        """A line for the innermost long work. While it does not advance, the pauses between lines double."""
         now = perf_counter()
         x = next((x for x in reversed(works) if x.seconds >= _LINE), None)
         if x is None:
@@ -242,7 +243,7 @@ class _Lines:
             self._print(x)
 
     def end(self, last: Progress | None) -> None:
-        """A line of all that has been done."""
+        """A line for the work that ended last, if it took long."""
         if last is not None and last.seconds >= _LINE:
             self._at, self._pause = perf_counter(), _LINE
             self._print(last)
@@ -253,7 +254,7 @@ class _Lines:
 
 
 class _Bars:
-    """Bars of rich; when all is done, a line of it stays."""
+    """Bars of rich. When all work has ended, they give way to one line."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -274,7 +275,7 @@ class _Bars:
         self._started = False
 
     def show(self, works: Sequence[Progress]) -> None:
-        """A bar for each work; one of a single step moves to and fro."""
+        """A bar for each work. The bar of a single step moves to and fro."""
         if not self._started:
             self._bars.start()
             self._started = True
@@ -290,7 +291,7 @@ class _Bars:
         self._bars.refresh()
 
     def end(self, last: Progress | None) -> None:
-        """The terminal as it was, and a line of what took long."""
+        """Remove the bars, and print a line for the work that ended last, if it took long."""
         if self._started:
             self._started = False
             for what in list(self._tasks):

@@ -45,7 +45,7 @@ from .presets import parameters
 
 RootRule = Literal["minimal", "generator"]
 
-_KEPT = 128  # rings that a ring keeps of each kind: rings of some of its limbs, and joined rings
+_KEPT = 128  # how many rings of some of its limbs a ring keeps, and how many joined rings
 
 
 class Ring:
@@ -97,7 +97,7 @@ class Ring:
     ) -> None:
         check_kind(kind)
         check_product(product)
-        # Written into __dict__, as cached_property does, because __setattr__ refuses plain assignment.
+        # Into __dict__, as cached_property writes, because __setattr__ refuses assignment.
         parameters: dict[str, Any] = self.__dict__
         parameters.update(_n=checked_degree(n), _kind=kind, _moduli=checked_moduli(moduli), _product=product)
         if product == "fft" and self.basis.wide:
@@ -219,7 +219,7 @@ class Ring:
             return None
         if isinstance(self._root, tuple):
             return self._root
-        if self._root == "minimal":  # the search takes as many steps as the tables have entries
+        if self._root == "minimal":  # the search takes as many steps as tables have entries
             check_memory(table_bytes(self._n, self._moduli, self.leaf_size), self._n, self._moduli)
         order = root_order(self._n // self.leaf_size, self._kind)
         return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
@@ -278,12 +278,12 @@ class Ring:
 
     @cached_property
     def calls(self) -> Calls:
-        """Functions that compute repeated calls, by operation and shapes of operands (ops/calls.py)."""
+        """Functions that repeat a call quickly, by operation and shapes of operands (ops/calls.py)."""
         return {}
 
     @cached_property
     def conversions(self) -> dict[tuple[Any, ...], Any]:
-        """Plans that this ring's values have used: conversions to other bases, key switches, four steps."""
+        """Plans that values of this ring have used: for conversions, key switches and four steps."""
         return {}
 
     @cached_property
@@ -355,7 +355,7 @@ class Ring:
             part = keep(self._parts, chosen, self._derived(moduli, given, self._product), _KEPT)
         return part
 
-    __iter__ = None  # limbs are chosen by slices and lists alone
+    __iter__ = None  # without this, Python would iterate by __getitem__ of ints, which chooses no limbs
 
     def join(self, other: Ring) -> Ring:
         """The ring of this ring's limbs, then the other's; it shares the tables of their primes.
@@ -479,7 +479,7 @@ class Ring:
         root      17, of order 256
         tables    4.0 KiB
         """
-        from .ops.explain import explain  # here: the import of polygpu is to be light
+        from .ops.explain import explain  # here, so that importing polygpu stays fast
 
         return explain(self)
 

@@ -1,4 +1,4 @@
-"""Figures as SVG: text, and the ground of a figure whose axes are logarithmic."""
+"""Figures as SVG: text, and the axes of a figure in logarithmic scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLOURS = ("#1b6ca8", "#c1542e", "#4b8b3b", "#8a5ba6", "#b08a2e", "#5f6b73")
 
 
 def document(width: int, height: int, body: Iterable[str]) -> str:
-    """A file of SVG: the body on white."""
+    """The text of an SVG file: the body on a white ground."""
     lines = "\n".join(body)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
@@ -21,14 +21,14 @@ def document(width: int, height: int, body: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, words: str, colour: str = "#333", anchor: str = "start", style: str = "") -> str:
-    """Words at a place; colour and style are those of SVG."""
+    """Words at a place. anchor and style are attributes of SVG."""
     at = f'x="{x:.1f}" y="{y:.1f}"'
     return f'<text {at} fill="{colour}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
 
 
 @dataclass(frozen=True)
 class LogAxes:
-    """The ground of a figure whose axes are logarithmic: their ends, and margins around them."""
+    """Logarithmic axes of a figure: their ends, the figure's size, and the margins around the axes."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -40,7 +40,7 @@ class LogAxes:
     right: int = 150
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a value lies in the figure."""
+        """Where the point (x, y) lies in the figure."""
 
         def share(value: float, ends: tuple[float, float]) -> float:
             return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
@@ -51,12 +51,12 @@ class LogAxes:
         )
 
     def line(self, x: float, y: float, x2: float, y2: float, colour: str, style: str = "") -> str:
-        """A straight line between two values."""
+        """A straight line between two points."""
         (a, b), (c, d) = self.at(x, y), self.at(x2, y2)
         return f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{colour}"{style}/>'
 
     def grid(self, xs: Mapping[float, str], ys: Mapping[float, str], below: str, above: str) -> Iterable[str]:
-        """Lines at values with what they are called, and names of both axes."""
+        """Grid lines at given values, with their labels, and the names of both axes."""
         for x, name in xs.items():
             yield self.line(x, self.y[0], x, self.y[1], "#e4e4e4")
             yield text(self.at(x, self.y[0])[0], self.height - self.bottom + 16, name, anchor="middle")

@@ -41,7 +41,7 @@ from .exact.primes import ntt_primes
 from .poly import Poly
 from .ring import Ring
 
-# Bits of the moduli at which an implementation changes its word or its lazy range.
+# Bits of moduli at which an implementation changes its word or its lazy range.
 WORD_LIMITS = (29, 30, 31, 32, 46, 49, 50, 51, 52, 59, 60, 61, 62, 63, 64)
 
 
@@ -100,7 +100,7 @@ def friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int = 5) -> 
         draw: passed by Hypothesis; leave it out.
         n: degree, a power of two.
         kind: "negacyclic" or "cyclic".
-        max_limbs: from 1 to so many different primes.
+        max_limbs: the largest number of primes, which are all different.
 
     Draws a list of primes of one size, in any order.
 
@@ -223,15 +223,15 @@ def chains(
 
 
 def _coprime_near(start: int, others: Iterable[int]) -> int:
-    """The first number coprime to the others: from start down to 2, then from start up."""
+    """The first number coprime to the others: searched from start down to 2, then from start up."""
     product = prod(others)
     return next(q for q in chain(range(start, 1, -1), count(start)) if gcd(q, product) == 1)
 
 
 def _friendly_prime(n: int, bits: int, kind: Kind, others: Sequence[int]) -> int:
-    """The largest prime of `bits` bits with a complete transform that is not among the others.
+    """The largest prime of `bits` bits that has a complete transform and is not among the others.
 
-    Where there is none, one of the least larger size that has one.
+    Where there is none, `bits` is raised until there is one.
     """
     while True:
         try:

@@ -1,8 +1,8 @@
-"""Time a function that has just been shown to be right, on this machine.
+"""Time a function on this machine, after its result was shown to be right.
 
-A `Case` is something to run and the means to tell that its result is right. `measure` runs it once, verifies
-that result, and only then times it: a `Row`. A time is a median of samples; a sample is a loop of calls, long
-enough for the clock that reads it. Another device is another `Timer`.
+A `Case` is a function to run, and a check of its result. `measure` runs it once, verifies that result, and
+only then times it, which gives a `Row`. A time is a median of samples; a sample is a loop of calls, long
+enough for the clock. Each kind of device has its own `Timer`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .backends import backend, get_backend
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SCHEMA = 1  # of a row; raised whenever a field changes its meaning
+SCHEMA = 1  # of a row; it goes up whenever a field changes its meaning
 
 SAMPLE_NS = 200_000  # least length of a sample: some thousand times the resolution of the clock
 WARM_UP_NS = 20_000_000  # caches, branch predictors and the core's frequency settle
 REST_S = 0.5  # of a GPU, before it is timed
-SAMPLES = 20  # at least; and then more, until
-TOTAL_NS = 100_000_000  # the samples together have seen this much of the machine's noise
-HEAP_KEPT = 31 * 2**20  # bytes, just under the most that glibc adapts to
+SAMPLES = 20  # the least number of samples
+TOTAL_NS = 100_000_000  # the least length of all samples together, so that they meet the machine's noise
+HEAP_KEPT = 31 * 2**20  # bytes, just below the largest threshold that glibc adapts to (see WallClock)
 
 Machine = Mapping[str, str | int | float]
 
@@ -64,9 +64,9 @@ class Case:
     calls: int = 1
     """Calls that one `run` makes, all of the same work."""
     load_ns: float = 0
-    """Nanoseconds for which the device has run this before it is timed; 0: it has rested."""
+    """Nanoseconds for which the device runs this before it is timed; 0: it rests before."""
     samples: int = SAMPLES
-    """At least; fewer where one takes seconds."""
+    """The least number of samples; fewer are taken where one takes seconds."""
 
     def __str__(self) -> str:
         return f"{self.op} {' '.join(f'{k}={v}' for k, v in self.params.items())} [{self.library}]"
@@ -95,7 +95,7 @@ class Row:
     versions: dict[str, str]
     commit: str
     dirty: bool | None  # None where there is no commit to differ from
-    minimum: float | None = None  # as the median; rows of the first days have none
+    minimum: float | None = None  # in the unit of the median; the oldest rows have none
     figures: dict[str, float] = field(default_factory=dict)  # that follow from the time, named with units
 
 
@@ -103,9 +103,9 @@ class Timer(Protocol):
     """A clock for one kind of device."""
 
     warm_up_ns: float
-    """Spent before the first sample."""
+    """Nanoseconds spent before the first sample."""
     total_ns: float
-    """Spent in all samples, at least."""
+    """The least time that all samples take together, in nanoseconds."""
 
     def rest(self) -> None:
         """Wait until nothing that ran before slows the device."""
@@ -124,13 +124,13 @@ class WallClock:
     total_ns: float = TOTAL_NS
 
     def __init__(self) -> None:
-        # glibc maps large blocks afresh at each call, until one of them was freed: from then on it
-        # keeps blocks up to that size (32 MiB at most). Without this, functions with large
-        # temporaries are timed with their page faults or without, by what ran before them.
+        # glibc maps each large block afresh, until a block of that size has been freed. From then on
+        # it keeps blocks up to that size (32 MiB at most). Without this line, it would depend on what
+        # ran before whether the time of a function with large temporaries includes page faults.
         np.empty(HEAP_KEPT, dtype=np.uint8)
 
     def rest(self) -> None:
-        """Cores keep their clock."""
+        """Nothing: cores keep their clock."""
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         """See Timer."""
@@ -155,7 +155,7 @@ class WallClock:
 class CudaEvents:
     """Times work that is queued on CuPy's current stream, by events on that stream: a GPU.
 
-    A card near its power limit lowers its clock, within tens of milliseconds: rows are short.
+    A card near its power limit lowers its clock within tens of milliseconds, so the samples end before.
     """
 
     warm_up_ns, total_ns = 1e6, 1e7
@@ -168,14 +168,14 @@ class CudaEvents:
         self._machine = gpu_machine(cupy)
 
     def rest(self) -> None:
-        """What the card has drawn is forgotten within this time."""
+        """Wait until power that the card drew before no longer lowers its clock."""
         self._stop.record()
         self._stop.synchronize()
         sleep(self._rest_s)
 
     def elapsed(self, run: Callable[[], Any], loops: int) -> float:
         """See Timer."""
-        run()  # what is timed is queued while the GPU works on this
+        run()  # the timed calls are queued while the GPU still works on this one
         self._start.record()
         for _ in range(loops):
             run()
@@ -203,7 +203,7 @@ def measure(
         checkout: the commit that is measured, and whether anything differs from it.
 
     Raises:
-        Unverified: the result is wrong, or it is another one after the timing.
+        Unverified: the result is wrong, or a different one after the timing.
     """
     timer = timer or WallClock()
     values = case.values(case.run())
@@ -244,7 +244,7 @@ def measure(
 def sample(
     run: Callable[[], Any], timer: Timer, load_ns: float = 0, least: int = SAMPLES
 ) -> tuple[int, list[float]]:
-    """Calls per sample, and the nanoseconds of each sample."""
+    """The number of calls in a sample, and the nanoseconds of each sample."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -286,7 +286,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def cpu_name() -> str:
-    """The CPU's model name, with the numbers that tell apart what a virtual machine calls alike."""
+    """The CPU's model name, family and model: virtual machines give different CPUs one name."""
     info = cpuinfo()
     if "model name" not in info:
         return platform.processor() or platform.machine()
@@ -324,14 +324,14 @@ def gpu_driver() -> str:
 
 
 def cores() -> int:
-    """Cores this process may run on."""
+    """The number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpuinfo() -> dict[str, str]:
-    """The first processor of /proc/cpuinfo; empty on systems that have none."""
+    """The fields of the first processor in /proc/cpuinfo; empty on systems without that file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             text = file.read()
@@ -342,7 +342,7 @@ def cpuinfo() -> dict[str, str]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of Python, NumPy, polygpu and those of `packages` that are installed."""
+    """Versions of Python, NumPy and polygpu, and of those `packages` that are installed."""
     found = {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -365,7 +365,7 @@ def figure(x: float) -> str:
 
 
 def print_table(title: str, header: Sequence[str], body: Iterable[Sequence[str]]) -> None:
-    """A table on the terminal, by rich where it is installed."""
+    """Print a table, by rich where it is installed."""
     body = list(body)
     try:
         from rich.console import Console

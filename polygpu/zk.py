@@ -39,7 +39,7 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
         ParameterError: ring is no Ring, or a count below 0. NotAnInteger: x or count is no int.
         OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-    Cost: count products for each x and limb, in log2 count calls of a backend.
+    Cost: up to about 2 count products for each x and limb, in about 2 log2 count calls of a backend.
 
     >>> powers(Ring(4, [17, 97]), 3, 5).tolist()
     [[1, 3, 9, 10, 13], [1, 3, 9, 27, 81]]

@@ -28,7 +28,7 @@ MAIN = (
     "questions", "glossary",
 )  # fmt: skip
 
-# What people ask, what the answer says, and the pages that give it. Of the first two that are found one must.
+# What people ask, what the answer says, and the pages that give it. One of the first two pages found must.
 QUESTIONS = {
     "how do I rotate": (r"rotate_many", "questions|reference/lattice|tutorials/ckks"),
     "which order is eval in": (r"[Bb]it-reversed", "questions|tutorials/rings"),

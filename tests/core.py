@@ -10,7 +10,7 @@
     python tests/core.py aarch64    the core compiles for aarch64, and its kernels run under emulation
 
 They need g++, its sanitizers, cmake, ninja, nanobind and valgrind, g++ for aarch64 and its emulator, and an
-installed polygpu. What cannot be run here is told, and does not fail. Exits with 1 where a check fails.
+installed polygpu. A check that cannot run here says so and does not fail. Exits with 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CXX_AARCH64, AARCH64 = "aarch64-linux-gnu-g++", "qemu-aarch64"
 WIDE = ("isa_avx2", "isa_avx512dq", "isa_avx512")  # what only some machines can run
 KERNELS = ("isa_portable", "isa_neon", *WIDE, "tables")
 BINDINGS = ("module",)  # what knows of Python
-# As far as compile times allow: a call for every access, and no check of every pointer.
+# To keep compile times short, a call checks each access, and some checks of pointers are left out.
 ADDRESS = (
     "-O1 -g1 -fsanitize=address,undefined -fno-sanitize=null,alignment,object-size,vptr,pointer-overflow"
     " -fno-sanitize-recover=all --param asan-instrumentation-with-call-threshold=0"
@@ -77,7 +77,7 @@ def run(command: Sequence[object], **options: Any) -> str:
 
 
 def must_be_caught(command: Sequence[object], report: str, **options: Any) -> None:
-    """A planted mistake, so that silence means something."""
+    """Run a planted mistake. It must be reported: only then does silence elsewhere mean something."""
     try:
         run(command, **options)
     except Failed as failure:
@@ -163,7 +163,7 @@ class Core:
 
 
 def runtime(sanitizer: str) -> str:
-    """What an interpreter that is not instrumented loads first. It is GCC's, as are the flags."""
+    """The libraries that an interpreter without instrumentation must load first: GCC's, as are the flags."""
     if "clang" in run([CXX, "--version"]):
         raise Missing("g++")
     found = []
@@ -271,12 +271,12 @@ def check_kernels(core: Core) -> None:
 def check_threads(core: Core) -> None:
     """The pool, then the module with the portable kernels.
 
-    Threads are handed the same rows on every instruction set.
+    Other kernels need no run: threads share out the same rows on every instruction set.
     """
     preload = runtime("tsan")
     pool = core.program("pool.cpp", core.compiled(["pool"], "thread", THREAD), f"{THREAD} -pthread")
     print(f"pool: {run([pool, 200])}", end="")
-    # Children have no sanitizer, which has locks of its own.
+    # Forks run without the sanitizer: its own locks could be held when a child is made.
     pool = core.program("pool.cpp", [core.objects["pool"]], "-O2 -pthread")
     print(f"pool, forks: {run([pool, 'forks'])}", end="")
     objects = core.compiled([name for name in core.objects if name not in WIDE], "thread", THREAD)
@@ -292,7 +292,7 @@ def counted(core: Core) -> dict[str, float]:
     """Instructions of each kernel, by its name and size, for a unit of its work (native/counts.cpp)."""
     if not shutil.which("valgrind") or not Path("/usr/include/valgrind/callgrind.h").exists():
         raise Missing("valgrind")
-    known = [isa for isa in _cpu.supported_isas() if not isa.startswith("avx512")]  # to valgrind
+    known = [isa for isa in _cpu.supported_isas() if not isa.startswith("avx512")]  # known to valgrind
     program = core.program("counts.cpp", [core.objects[name] for name in KERNELS], "-O1")
     out = core.folder / "callgrind.out"
     run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *known])

@@ -11,7 +11,7 @@ import time
 
 
 def seconds_to_answer(prepare: str, call: str) -> float:
-    """From the signal to the KeyboardInterrupt that ends an interpreter of one call after the other."""
+    """From the signal to the end of an interpreter that makes one call after the other."""
     code = f"""
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits none

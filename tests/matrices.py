@@ -8,7 +8,8 @@ import numpy as np
 
 from polygpu.plans.basis import basis_of
 
-# "last": q - 1; "words": all bits 1; "half", "past half": the largest and the least of centred residues
+# "last": q - 1; "words": all bits 1; "half", "past half": q // 2 and the next, about where centred residues
+# change their sign
 Values = Literal["random", "last", "words", "half", "past half"]
 Layout = Literal["dense", "transposed", "broadcast"]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,7 +31,7 @@ POINT_SIZES = (
     (5, 1, 6, 1, 64),
     (2, 4, 131, 1, 1),
 )
-# Ones, no terms or products, more tiles than a block has: where operands are dense.
+# Sizes of 1 and 0, and more tiles than one block of threads takes: for dense operands only.
 POINT_EDGES = ((1, 1, 1, 1, 1), (1, 2, 0, 2, 4), (0, 1, 1, 1, 4), (1, 0, 2, 2, 4), (150, 1, 2, 1, 2))
 
 
@@ -50,7 +51,7 @@ def check_matmul(
 ) -> None:
     """One product (batch or 1, m, k) by (batch or 1, k, n): of words, most of them no residues.
 
-    method: of the backend; "matmul", or one of the ways between which that chooses.
+    method: a method of the backend: "matmul", or one of those between which it chooses.
     """
     basis = basis_of((q,))
     bound = 1 << 8 * basis.dtype.itemsize

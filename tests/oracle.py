@@ -104,7 +104,7 @@ DOMAINS = [
 
 
 def draw(R: Ring, batch: tuple[int, ...] = (), seed: int = 0) -> np.ndarray:
-    """Elements with every edge among them, the same at each call."""
+    """Random elements, many of their coefficients at the edges; the same at each call."""
     rng, q = random.Random(f"{R!r} {batch} {seed}"), R.modulus
     edges = [0, 1, q - 1, q // 2, (q + 1) // 2 % q]
     values = np.empty(math.prod(batch) * R.n, dtype=object)
@@ -164,7 +164,7 @@ def bit_reversed(k: int, points: int) -> int:
 
 
 def leaf_points(R: Ring, limb: int, natural: bool = False) -> list[int]:
-    """The points x_k of the contract; of leaves X^base - x_k for an incomplete transform."""
+    """The points x_k of the contract; of an incomplete transform, those of the leaves X^leaf_size - x_k."""
     q, root, points = R.moduli[limb], R.roots[limb], R.n // R.leaf_size
     order = [k if natural else bit_reversed(k, points) for k in range(points)]
     return [pow(root, 2 * k + 1 if R.kind == "negacyclic" else k, q) for k in order]
@@ -274,7 +274,7 @@ def check_ring(R: Ring, batch: tuple[int, ...] = (3,)) -> None:
 
 
 def check_methods(a: Poly, b: Poly, methods: tuple[Any, ...] = ("ntt", "fft")) -> None:
-    """Products by auxiliary primes and by FFT, which the card chooses between."""
+    """Products by auxiliary primes and by FFT, between which the card chooses."""
     for x, y in ((a, b), (a, a)):
         expected = x.mul(y, product="ntt")
         for method in methods:
@@ -282,7 +282,10 @@ def check_methods(a: Poly, b: Poly, methods: tuple[Any, ...] = ("ntt", "fft")) -
 
 
 def edges(R: Ring, batch: tuple[int, ...], seed: int) -> Poly:
-    """On the host: the first rows have all their residues at q/2, around it in turns and at q - 1."""
+    """On the host: the residues of the first three polynomials are all edges, those of others random.
+
+    They are q // 2 in the first one, q // 2 and q // 2 + 1 in turns in the second, and q - 1 in the third.
+    """
     a = drawn(R, batch, seed)
     rows = a.data.reshape(-1, R.rows, R.n)
     for limb, q in enumerate(R.moduli):
@@ -311,7 +314,7 @@ def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
 
 
 def chain(n: int, bits: tuple[int, ...], kind: Any = "negacyclic") -> Ring:
-    """A ring with limbs of so many bits."""
+    """A ring whose limbs have these bits."""
     primes = {size: iter(ntt_primes(n, size, bits.count(size), kind=kind)) for size in set(bits)}
     return Ring(n, [next(primes[size]) for size in bits], kind=kind)
 

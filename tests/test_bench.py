@@ -25,7 +25,7 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 
 class Clock(timing.WallClock):
-    """Every call takes a microsecond for each coefficient of the smallest degree."""
+    """Every call takes a millisecond."""
 
     warm_up_ns = total_ns = 0.0
 
@@ -35,7 +35,7 @@ class Clock(timing.WallClock):
 
 
 class Card(Clock):
-    """As if a GPU."""
+    """The same clock, as if of a GPU."""
 
     def __init__(self, rest_s: float, cupy: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Card(Clock):
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Degrees that take no time, timed no longer than it takes to have a figure."""
+    """Degrees that take no time, timed only as long as a figure needs."""
     monkeypatch.setattr(bench, "DEGREES", (16, 64))
     monkeypatch.setattr(bench, "THREADED", ((32, 50),))
     monkeypatch.setattr(bench, "WallClock", Clock)
@@ -131,7 +131,7 @@ def test_rows_of_a_card(
 def test_wrong_results_are_not_timed(
     tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """One residue of many, in a result that is right whenever it is not asked for by this name."""
+    """Only the method of this name is wrong, in every residue of its result."""
     real = getattr(pg.Poly, wrong)
 
     def spoilt(self: pg.Poly, *operands: Any, out: Any = None) -> pg.Poly:
@@ -211,7 +211,7 @@ def lines_of_the_repository() -> list[dict[str, Any]]:
 
 
 def test_recorded_figures_are_those_of_the_rows() -> None:
-    """Found in the files again, in another way."""
+    """Here the figures are found in the files again, in another way."""
     rows = lines_of_the_repository()
     machines = {(m.kind, m.name): m.ps for m in bench.recorded()}
     assert {kind for kind, _ in machines} == {"cpu", "gpu"} and len(machines) >= 5
@@ -321,7 +321,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """Of a CPU and a GPU, each as slow again at each larger degree."""
+    """Of a CPU, twice as slow a coefficient at the larger degree, and of a GPU, as fast at both."""
     path = tmp_path / "rows"
     name = "Mine & <yours>"
     with path.open("w") as file:

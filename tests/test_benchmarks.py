@@ -59,7 +59,7 @@ Between.
 
 
 class Card:
-    """A device whose every call takes a microsecond, except each tenth sample of four."""
+    """A device on which every call takes a microsecond; in each tenth sample it takes four."""
 
     warm_up_ns, total_ns = timing.WARM_UP_NS, timing.TOTAL_NS
 
@@ -317,7 +317,7 @@ def test_tables_of_matrices_follow_the_rows() -> None:
 
 @pytest.mark.parametrize("bits", cpu.MATRIX_PRIMES)
 def test_wrong_products_of_matrices_are_noticed(bits: int) -> None:
-    """Where no entry is looked at too, and where it is right modulo q."""
+    """Also an entry that is not looked at by itself, and one that is right modulo q but not canonical."""
     product = cpu.Square(16, bits).product
     q, (a, b) = cpu.MATRIX_PRIMES[bits], (x[0].astype(object) for x in (product.a, product.b))
     right = a.dot(b) % q
@@ -372,7 +372,7 @@ def test_libraries_agree_and_a_whole_run_works(
 
 
 def assert_goals_were_measured(rows: list[Row], cores: int) -> None:
-    """All of them in each pass, where and how their rows say, with the same results everywhere."""
+    """All were measured in each pass, with what their rows name, and have the same results everywhere."""
     assert {r.params["run"] for r in rows} == {1, 2}
     assert len({str(r.params) + r.op for r in rows}) == len(rows)
     transforms = [r for r in rows if r.op in ("forward", "inverse")]
@@ -418,7 +418,7 @@ GOAL_PAGE = """# Figures
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time no longer than it takes to have a figure."""
+    """Time only as long as a figure needs."""
     monkeypatch.setattr(harness.WallClock, "warm_up_ns", 0)
     monkeypatch.setattr(harness.WallClock, "total_ns", 0)
     monkeypatch.setattr(timing, "SAMPLE_NS", 1)
@@ -437,14 +437,14 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_results_of_goals_are_refused(
     method: str, ops: set[str], written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One entry wrong in every row, or a call that leaves its output as it was: here, of zeros."""
+    """One entry is wrong in every row, or a call leaves its output as it was, here of zeros."""
     hurry(monkeypatch)
     cases = list(goals.cases(TINY))
     assert all(case.verify(case.values(case.run())) for case in cases)
     right = getattr(CpuBackend, method)
 
     def wrong(self: CpuBackend, *arguments: Any) -> None:
-        arguments[-1][...] = 0  # memory that is used again may hold the right values
+        arguments[-1][...] = 0  # memory from an earlier call may hold the right values
         if written:
             right(self, *arguments)
             arguments[-1][..., 3] ^= 1
@@ -597,7 +597,7 @@ CONVERSION_PAGE = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for 
 
 
 def notices(case: Case) -> bool:
-    """Whether the result is right, and one that is wrong in any of some places is refused."""
+    """Whether the result is right, and refused when it is wrong in one of three places."""
     right = case.values(case.run()).copy()
     assert case.verify(right), case
     for at in {0, right.size // 3, right.size - 1}:
@@ -788,7 +788,7 @@ NAMED = "NVIDIA H100 80GB HBM3"  # goals are of a card
 
 
 def gpu_row(op: str, n: int, bits: int, ps: float, **changes: Any) -> Row:
-    """A row as if measured on some GPU: a batch of 2^20 coefficients in all."""
+    """A row as if measured on some GPU, of a batch with 2^20 coefficients in all."""
     word = {30: "u32", 31: "u32 BabyBear", 50: "f64", 60: "u64", 64: "Goldilocks, X^N - 1"}[bits]
     params: dict[str, int | str] = {"n": n, "word": word, "bits": bits, "limbs": 1, "batch": 2**20 // n}
     params |= {"word_bytes": 4 if bits < 32 else 8} | changes.pop("params", {})
@@ -857,7 +857,7 @@ def test_cuda_events_enclose_what_is_timed_alone(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("dry", [0, 2, calls.ATTEMPTS])
 def test_the_host_is_timed_while_the_card_is_busy(dry: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many attempts find that the card had nothing left to do before the last call."""
+    """In `dry` attempts the card has nothing left to do before the last call."""
     log: list[str] = []
 
     class Event:
@@ -1095,7 +1095,7 @@ def test_wrong_results_of_a_gpu_are_noticed(
         (w.is_product, product, "result"),
     ):
         assert holds(verify, poly, place)
-        for at in ((0, 0, 3), (4, limb, 31), (2, limb, 0), (1, limb, 7)):  # 1 is not looked at alone
+        for at in ((0, 0, 3), (4, limb, 31), (2, limb, 0), (1, limb, 7)):  # not looked at alone: 1
             assert not holds(verify, wrong_at(poly, q, *at), place)
     not_canonical = s.transform.copy()
     not_canonical.data[0, limb, 5] += q
@@ -1154,7 +1154,7 @@ def product_by_definition(a: Any, b: Any, q: int) -> Any:
 
 # ---- peers ----
 
-# By the definition; -DWRONG: with one wrong value.
+# A peer that computes by the definition; with -DWRONG one value is wrong.
 PEER = r"""
 #include <stdint.h>
 #include <stdlib.h>
@@ -1294,7 +1294,7 @@ def test_only_the_newest_run_is_shown() -> None:
 
 
 def test_the_summary_of_peers() -> None:
-    """The faster build of each, of the best instruction set, over all N."""
+    """It shows the faster build of each peer, on the best instruction set, over all N."""
 
     def timed(library: str, median: float, n: int = 16, isa: str = "avx512") -> Row:
         params: dict[str, int | str] = {"n": n, "bits": 50, "run": "2026-01-01, pass 1"}
@@ -1355,7 +1355,7 @@ GIB = 2**30
 
 
 def planned_card(**changes: Any) -> scale.Card:
-    """10 ps a coefficient at 2^20 points, 15 at 2^30."""
+    """A card with 64-bit transforms of 10 ps a coefficient at 2^20 points, and of 15 at 2^30."""
     known = {64: {10: 5.0, 20: 10.0, 30: 15.0}, 60: {20: 20.0}}
     card = scale.Card("A Card", 140 * GIB, 4000.0, 400.0, known, [])
     return dataclasses.replace(card, **changes)
@@ -1445,7 +1445,7 @@ def test_calls_of_the_host_bound_small_transforms() -> None:
 
 
 def gpu_rows() -> list[Row]:
-    """Of one card: batches, transforms on one GPU and on two, an exchange."""
+    """Of one card: batches, a transform on one GPU, and exchanges among two."""
     machine = {**row().machine, "kind": "gpu", "name": "A Card", "memory_bytes": 140 * GIB}
     shape: dict[str, int | str] = {"bits": 64, "limbs": 1, "word_bytes": 8}
     batch = {**shape, "batch": 64, "word": "Goldilocks, X^N - 1"}

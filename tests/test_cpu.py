@@ -31,7 +31,7 @@ def run_python(code, **environment):
     )
 
 
-# Bits of q, each word at its edge; 2 and 3 are the smallest moduli.
+# Moduli at the edges of each word; 2 and 3 are the smallest.
 MODULI = [2, 3, 4, 5, 257, 2**29, 2**30 - 35, 2**30, 2**31 - 1, 2**31, 2**32 - 5, 2**32]
 WIDE_MODULI = [
     2**33 + 17,
@@ -105,7 +105,7 @@ def test_extremes_keep_within_lazy_ranges(bits, kind, isa):
         top = np.array(ring.modulus - 1, ring.dtype)
         rows = np.zeros((8, 1, n), ring.dtype)
         rows[0] = top
-        for i in range(1, 6):  # the largest in runs of n / 2, n / 4, ..., 1, or at random
+        for i in range(1, 6):  # the largest in runs of n / 2 down to n / 32, at least of 1
             rows[i] = top * (np.arange(n) // max(1, n >> i) % 2).astype(ring.dtype)
         rows[6:] = top * np.random.default_rng(n).integers(0, 2, (2, 1, n)).astype(ring.dtype)
         results = {}
@@ -246,7 +246,7 @@ def test_the_memory_of_products_is_given_back():
 
 
 def test_the_clock_is_that_of_a_processor():
-    """No step that it counts is left out by processors that do some in advance."""
+    """Processors that compute some steps in advance leave out none of those that it counts."""
     assert 0.3 < _cpu.clock_ghz() < 7
 
 
@@ -265,7 +265,7 @@ def test_the_clock_is_that_of_a_processor():
     ],
 )
 def test_a_program_ends_while_daemon_threads_compute(call, threads):
-    """They come back from their call when there is no interpreter any more."""
+    """The threads come back from their call when the interpreter is gone."""
     done = run_python(
         f"""
         import threading, time
@@ -294,7 +294,7 @@ def test_a_program_ends_while_daemon_threads_compute(call, threads):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_a_call_goes_on_when_the_interpreter_is_gone(threads):
-    """Seconds long, it asks for signals from time to time, though there is nobody to ask."""
+    """The call takes seconds and asks for signals from time to time, with no interpreter to ask."""
     done = run_python(
         """
         import ctypes, sys, threading, time

@@ -92,7 +92,7 @@ def test_any_order_of_threads(bits, order):
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goldilocks_in_any_order_of_threads(kind, order):
-    """Rounds of one to three stages, of few rows; among limbs of other words."""
+    """Rounds of one to three stages, as of few rows; also among limbs of other words."""
     with simulated(order=order, seed=1):
         for n in (2, 4, 8, 16, 64, 512, 2**13):
             check_products(pg.Ring(n, GOLDILOCKS, kind=kind))
@@ -105,7 +105,7 @@ def test_goldilocks_in_any_order_of_threads(kind, order):
 @pytest.mark.parametrize("size", [9, 10, 12, 13])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goldilocks_of_many_rows(gpu, kind, size, monkeypatch):
-    """Rounds of up to five stages, which fill a card of one multiprocessor."""
+    """Rounds of up to five stages, as of many rows: here they fill a card of one multiprocessor."""
     backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
@@ -118,7 +118,7 @@ def test_goldilocks_of_many_rows(gpu, kind, size, monkeypatch):
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_ffts_in_any_order_of_threads(dtype, order):
-    """The bits of another order."""
+    """Every order gives the same bits."""
     found = []
     for options in ({"order": order}, {"order": "random", "concurrent_blocks": 3}):
         with simulated(**options) as cupy:
@@ -133,7 +133,7 @@ def test_ffts_in_any_order_of_threads(dtype, order):
 @needs_compiler
 @pytest.mark.parametrize("size", [7, 9, 11])
 def test_many_short_rows(gpu, size, monkeypatch):
-    """So many that they fill a card, which has one multiprocessor: other tiles than those of few."""
+    """So many rows that they fill a card, here of one multiprocessor, take other tiles than few rows."""
     backend = backends.get_backend("cuda:0")
     monkeypatch.setattr(backend, "card", replace(backend.card, multiprocessors=1))
     kernels = noted_kernels(monkeypatch)
@@ -179,7 +179,7 @@ def test_many_short_rows_of_leaves(gpu, monkeypatch):
     ],
 )
 def test_long_rows(card, size, bits):
-    """As far as one pass goes on a card, and where a second one begins; a row alone, and as one of many."""
+    """Rows as long as one pass takes on a card, and longer ones; a row alone, and as one of many."""
     with simulated("t4" if card == "48 KB" else card, order="random", seed=1):
         backend = backends.get_backend("cuda:0")
         if card == "48 KB":
@@ -196,7 +196,7 @@ def test_long_rows(card, size, bits):
 
 
 def pieces(*shapes):
-    """Passes in the place of split_passes: stages, columns, rows, and columns of a thread, as logarithms."""
+    """Stands in for split_passes. A shape: log2 of stages, columns, rows, and columns of a thread."""
 
     def split(points, base, word_bytes, card, few=False):
         (like,) = split_passes(16, 1, word_bytes, card)
@@ -214,7 +214,7 @@ def pieces(*shapes):
 @needs_compiler
 @pytest.mark.parametrize("bits", [30, 31, 50, 60, 62])
 def test_three_passes(bits, monkeypatch):
-    """What otherwise starts at 2^25 points, at 2^12: values stay lazy between passes."""
+    """At 2^12 points, though on cards they start at 2^23. Values stay lazy between passes."""
     monkeypatch.setattr(cuda.transform, "split_passes", pieces((3, 4, 2), (5, 2, 3), (4, 0, 6)))
     for kind, order in zip(KINDS, ("reverse", "random"), strict=True):
         with simulated(order=order, seed=bits):
@@ -315,7 +315,7 @@ def test_rings_share_the_tables_of_primes(gpu):
         same(x.to("cuda").ntt(), x.ntt())
 
 
-# Each with a word of 4 bytes, one of 8 and doubles, whose twiddles lie differently; each word in two or more.
+# Twiddles lie differently for words of 4 bytes, of 8 bytes and for doubles: each flow with all three.
 FLOWS = [
     *product([((4, 4, 1), (5, 0, 4)), ((3, 3, 2), (5, 1, 3))], (30, 50, 60)),
     *product([((2, 5, 0), (5, 4, 0), (4, 0, 5)), ((4, 5, 1, 1), (6, 0, 3))], (31, 50, 62)),
@@ -354,7 +354,7 @@ def test_incomplete_transforms_of_two_passes(monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("name", BY_FFT)
 def test_products_by_fft_in_one_kernel(name, monkeypatch):
-    """In one kernel: a lone product, several in a block, a ragged last one."""
+    """A lone product, several products in a block, and a last block with fewer."""
     n, moduli, kind = BY_FFT[name]
     names = noted_kernels(monkeypatch)
     for order in ORDERS:
@@ -456,7 +456,7 @@ def transformed_back_exactly(row):
 @needs_compiler
 @pytest.mark.parametrize("log_points", (4, 7, 9))
 def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
-    """Forward in the 2-norm, inverse for each number by the sum of the sizes of all."""
+    """Forward, relative to a row's 2-norm; inverse, for each number, relative to the sum of all sizes."""
     points = 1 << log_points
     compute, planned = backends.get_backend("cuda:0"), plan_fft(2 * points, (2**20,), "negacyclic")
     passes = split_passes(points, 1, 16, compute.card)
@@ -484,7 +484,7 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
 
 @pytest.mark.parametrize("card", nvrtc.CARDS.values(), ids=lambda card: "sm_{}{}".format(*card.capability))
 def test_tiles_of_products_by_fft(card):
-    """All of a plan's stages in one tile that fits a block; digits of both operands in its rows."""
+    """A tile takes all stages of a plan and fits a block; its rows hold the digits of both operands."""
     for log_n, bits, kind in product(range(16), range(1, 65), KINDS):
         found = plan_fft(1 << log_n, (1 << bits,), kind)
         tile = fft_tile(found, card)
@@ -694,16 +694,16 @@ __global__ void probe(const __grid_constant__ Probe p) {
 
 @needs_compiler
 def test_the_arithmetic_of_goldilocks_at_its_bounds(gpu):
-    """Against Python ints: the largest values of both signs that rounds take, and words from p on."""
+    """Against Python ints, at the largest values of both signs that rounds take, and at words from p on."""
     rng, p, cases = random.Random(1), GOLDILOCKS, 64
     backend = backends.get_backend("cuda:0")
     low, high = -(1 << 32) + 1, (1 << 65) - 1  # of products
     near = [0, 1, p - 1, p, p + 1, 2**64 - 1, 2**63, 2**32 - 1, 2**32, low, high, -1]
     values = [[rng.choice([*near, rng.randrange(low, high)]) for _ in range(16)] for _ in range(cases)]
     values[0], values[1] = [high] * 16, [low] * 16
-    for case in (2, 3):  # the largest sums: alike by their sign in one result
+    for case in (2, 3):  # the largest sum: in one result all terms have one sign
         values[case] = [high if (i ^ case) & 1 else low for i in range(16)]
-    for case in range(4, 8):  # what a shift takes at most, in the first value alone
+    for case in range(4, 8):  # the most that a shift takes, in the first value alone
         values[case] = [(1 << 69) - 1 if case % 2 else 1 - (1 << 69), *[0] * 15]
     signs = [rng.randrange(1, 1 << 15) << 1 for _ in range(cases)]  # never of value 0
     signs[:4] = [0xAAAA, 0x5554, 0xFFFE, 0xCCCC]
@@ -834,7 +834,7 @@ def one_pass(x, moduli, table, tiles, log_degree):
     return np.frombuffer(cuda.transform.ONE_PASS(**values), np.uint8)
 
 
-BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies halfway between two doubles, nearly
+BADLY_INVERTED = 1125899894671361  # a prime whose inverse lies nearly halfway between two doubles
 
 
 def product_of_doubles(x, w, q):
@@ -894,7 +894,7 @@ class Largest:
 
 @needs_compiler
 def test_forward_products_beyond_half_of_q(gpu):
-    """In six stages they reach 2^52, beyond which doubles take half a quotient."""
+    """In six stages they exceed 2^52. Beyond that, doubles can take away half a multiple of q."""
     ring = pg.Ring(128, BADLY_INVERTED)
     make = Largest(BADLY_INVERTED, ring.transform.tables[0].forward[0], np.random.default_rng(1))
     node = min(range(64, 128), key=make.table.__getitem__)
@@ -914,7 +914,7 @@ def test_forward_products_beyond_half_of_q(gpu):
 
 @needs_compiler
 def test_inverse_products_beyond_half_of_q(gpu):
-    """So do two sums of four products, whose difference is multiplied."""
+    """The difference of two sums of four products, which is multiplied, exceeds 2^52 too."""
     ring = pg.Ring(256, BADLY_INVERTED)
     make = Largest(BADLY_INVERTED, ring.transform.tables[0].inverse[0], np.random.default_rng(1))
     node = max(range(8, 16), key=lambda i: abs(make.table[i]))
@@ -1111,7 +1111,7 @@ def test_a_graph_keeps_what_it_reads(gpu):
 
 @needs_compiler
 def test_tables_between_streams(gpu, monkeypatch):
-    """A second stream waits for their making; the first for the second before their memory is used again."""
+    """A second stream waits until they are made. The first waits for it before their memory is used again."""
     waits = []
     wait = gpu.cuda.Stream.wait_event
 
@@ -1142,7 +1142,7 @@ def test_tables_between_streams(gpu, monkeypatch):
 
 @needs_compiler
 def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
-    """Nothing of the library holds them; for what they still do the whole device is waited for."""
+    """The library keeps no stream alive. For the work of one that has ended it waits for the whole device."""
     ring = pg.Ring(64, primes(64, 59))
     x, begun = ring.random(seed=1).to("cuda"), []
     x.ntt()
@@ -1163,7 +1163,7 @@ def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
 
 @needs_compiler
 def test_memory_is_not_waited_for_while_a_graph_is_recorded(gpu, monkeypatch):
-    """That would end the recording."""
+    """A wait would end the recording."""
     ring = pg.Ring(64, primes(64, 57))
     x = ring.random(seed=1).to("cuda")
     x.ntt()
@@ -1293,7 +1293,7 @@ def lag(size, word, batch, card=H100):
 
 
 def test_flows():
-    """An eighth of the cache between two passes; none for few rows, rows it cannot hold, or too much code."""
+    """The lag fills an eighth of the cache; 0 for few rows, rows too long for the cache, or too much code."""
     assert lag(16, "Lazy32", 2048) == 25 and lag(16, "Float64", 1024) == 12 and lag(15, "Float64", 4096) == 25
     assert lag(16, "Lazy32", 99) == 0 and lag(16, "Lazy32", 100) == 25
     assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
@@ -1427,8 +1427,8 @@ def conflicts(places, word_bytes, access_bytes):
 def test_bank_conflicts(gpu, word_bytes):
     """No two threads of a warp meet in a bank, in any tile of any card.
 
-    Counted are the accesses of the running transforms, on residues that note where they are. Also: every
-    exchange puts each value into a place of its own, inside of the tile's memory.
+    The accesses of running transforms are counted, on residues that note where they are. Also, every exchange
+    puts each value into a place of its own, inside the tile's memory.
     """
     shapes = {
         one.shape: one
@@ -1580,7 +1580,7 @@ def test_out_of_memory(gpu, monkeypatch):
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", None])
 def test_a_home_that_cannot_be_written(tmp_path, home):
-    """CuPy makes a folder for compiled kernels when it is imported: that may be no error."""
+    """CuPy makes a folder for compiled kernels when it is imported. Where it cannot, that may be no error."""
     (tmp_path / "cupy.py").write_text(
         "import os, types\n"
         "folder = os.environ.get('CUPY_CACHE_DIR') or os.path.expanduser('~/.cupy/kernel_cache')\n"

@@ -34,7 +34,7 @@ from polygpu.exact.primes import GOLDILOCKS
 
 @pytest.fixture(autouse=True, scope="module")
 def _synchronous() -> Any:
-    """In this thread, unless a test says otherwise."""
+    """Dask computes in this thread, unless a test says otherwise."""
     with dask.config.set(scheduler="synchronous"):
         yield
 
@@ -258,7 +258,7 @@ class TestValues:
 
 
 class Arrays(Callback):  # type: ignore[misc]
-    """What tasks give, of the synchronous scheduler."""
+    """Keeps what tasks give, under the synchronous scheduler."""
 
     def __init__(self) -> None:
         super().__init__(posttask=self.note)
@@ -297,7 +297,7 @@ class TestTasks:
                 owner = found
                 while owner.base is not None:
                     owner = owner.base
-                # A view keeps all that it shows a part of, and Dask counts the part.
+                # A view keeps the whole array of which it shows a part, and Dask counts the part alone.
                 assert type(owner) is np.ndarray and owner.nbytes <= 2 * found.nbytes, name
                 assert sizeof(found) >= found.nbytes, name
                 again = pickle.loads(pickle.dumps(found, protocol=5))
@@ -433,7 +433,7 @@ class TestErrors:
             pd.from_array(data, self.R, "values")  # type: ignore[arg-type]
         with pytest.raises(pg.ParameterError, match="do not fit"):
             pd.from_array(data, self.R, chunks=(1, 1))
-        for parts in (8, (8, 4, 4), 5):  # too many for n = 16 where 2; unequal; no divisor
+        for parts in (8, (8, 4, 4), 5):  # 8: parts of 2, too many for n = 16; unequal parts; no divisor
             with pytest.raises(pg.ParameterError, match="equal parts"):
                 pd.from_array(data, self.R, chunks=(1, 1, 2 if parts == 8 else parts))
         with pytest.raises(pg.ParameterError, match="rows"):
@@ -519,7 +519,7 @@ class TestFiles:
 
 @contextmanager
 def two_processes(config: dict[str, Any], **options: Any) -> Iterator[Client]:
-    """Of one thread each."""
+    """A cluster of two processes, of one thread each."""
     with (
         # A worker that comes back is killed again: Dask is not to give it up.
         dask.config.set({"scheduler": None, "distributed.deploy.lost-worker-timeout": "1h", **config}),
@@ -544,7 +544,7 @@ def client() -> Any:
 
 
 def slow(x: Any, R: Ring, parts: int) -> pd.BlockedPoly:
-    """In columns whose coefficients take a while to come."""
+    """A divided value whose coefficients take a while to come."""
 
     def late(block: Any) -> Any:
         time.sleep(0.05)
@@ -593,7 +593,10 @@ class TestProcesses:
 
 @pytest.fixture(scope="class")
 def small(tmp_path_factory: Any) -> Any:
-    """Two processes of 256 MiB, of which one at rest takes 100; the first that takes more ends the work."""
+    """Two processes that may take 256 MiB each; at rest one takes 100.
+
+    The first process that takes more ends the work.
+    """
     config = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.memory.target": 0.3}
     folder = str(tmp_path_factory.mktemp("workers"))
     with two_processes(config, memory_limit="256MiB", local_directory=folder) as found:
@@ -711,7 +714,7 @@ class TestMemory:
         assert x.sum().compute() == self.R.random(64, seed=1).sum()
 
     def test_a_task_that_computes(self, small: Any) -> None:
-        """Inside a task, which leaves its place to those that it waits for."""
+        """A task that computes leaves its place to the tasks for which it waits."""
         small.wait_for_workers(2, timeout=20)
         R = self.R
         found = small.map(lambda seed: pd.random(R, 4, seed, chunks=(2, -1, -1)).sum().compute(), range(3))

@@ -97,13 +97,13 @@ def test_a_value_is_that_of_the_polynomial() -> None:
 
 @contextmanager
 def simulated_devices(count: int) -> Iterator[Devices]:
-    """Cards of which none is the current one: what waits on the wrong card's stream then shows."""
+    """Cards of which none is the current one, so that a wait on the wrong card's stream shows."""
     with simulated(devices_count=count + 1):
         yield pg.devices(*(f"cuda:{i + 1}" for i in range(count)))
 
 
 def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on cards whose memory does not hold tables of all rows: twiddles are powers."""
+    """As on cards whose memory does not hold tables of all rows: twiddles are then computed as powers."""
     monkeypatch.setattr(Transform, "prefers_tables", lambda *_: False)
 
 
@@ -149,7 +149,7 @@ def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.Mo
 
 @needs_compiler
 def test_cards_that_are_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies go through the host's memory then, by the driver; nothing is asked for twice."""
+    """The driver then copies through the host's memory, and access between the cards is not enabled."""
     with simulated_devices(2) as gpus:
         runtime = gpus.backends[0].xp.cuda.runtime  # type: ignore[attr-defined]
         monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda device, peer: 0)
@@ -196,7 +196,7 @@ def check_empty(gpus: Devices, order: Any, batch: tuple[int, ...]) -> None:
 @pytest.mark.usefixtures("in_slices")
 @pytest.mark.parametrize("way", ["natural", "transposed", "back"])
 def test_an_error_in_the_middle_leaves_no_copy_behind(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that goes back to its pool is read and written by nothing that is still to come."""
+    """No copy that is still to come reads or writes memory that has gone back to its pool."""
     with simulated_devices(2) as gpus:
         ring = Ring(256, MODULI["30 bits"])
         x = gpus.random(ring, seed=1, order="natural" if way == "natural" else "transposed")
@@ -233,7 +233,7 @@ def test_what_several_cards_do_is_not_recorded() -> None:
 
 @needs_compiler
 def test_copies_between_cards_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is dense is one copy, and so are rows at equal steps; rows at too long steps go one by one."""
+    """A dense array is one copy, and so are rows at equal steps. Rows at too long steps go one by one."""
     with simulated_devices(2) as gpus:
         runtime, made = gpus.backends[0].xp.cuda.runtime, []  # type: ignore[attr-defined]
         for name in ("memcpyAsync", "memcpy2DAsync"):

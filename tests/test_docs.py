@@ -79,7 +79,7 @@ METHODS = (FunctionType, classmethod, staticmethod, property, cached_property)
 
 
 def everything() -> dict[str, Any]:
-    """Also the methods and properties of classes."""
+    """Public names, and the methods and properties of public classes."""
     found = dict(public_names())
     for name, x in list(found.items()):
         if inspect.isclass(x) and not issubclass(x, Exception):
@@ -110,7 +110,7 @@ DIRECTIVE = re.compile(r"^\.\. (auto\w+|currentmodule):: ([\w.]+)(\(\))?\n((?:  
 
 
 def directives() -> Iterator[tuple[str, str, str]]:
-    """Names of which autodoc writes entries; "()" where it shows no arguments; options."""
+    """For each entry of autodoc: its name, "()" where it shows no arguments, and its options."""
     for path in sorted((DOCS / "reference").glob("*.md")):
         module = ""
         for directive, target, arguments, options in DIRECTIVE.findall(path.read_text()):
@@ -162,7 +162,7 @@ def parameters_of(x: Callable[..., Any]) -> list[str]:
 
 
 def returns_nothing(x: Callable[..., Any]) -> bool:
-    """Whether there is no result to speak of; those that stand in a `with` are generators."""
+    """Whether a docstring needs no result. Functions for a `with` are generators, and need none either."""
     is_context = inspect.isgeneratorfunction(inspect.unwrap(x))
     return is_context or getattr(x, "__annotations__", {}).get("return") in (None, "None", type(None))
 

@@ -35,7 +35,7 @@ RINGS = {
     "2^128": Ring(4, 2**128),
     "wide prime": Ring(4, ntt_primes(4, 100)),
 }
-# Of each way to compute one.
+# One ring for each way to compute a sum.
 FEW = ["RNS", "ML-KEM's primes", "composite", "wide prime"]
 few_rings = over(FEW)
 
@@ -44,7 +44,7 @@ few_rings = over(FEW)
 
 
 def draw(R: Ring, batch: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Coefficients (*batch, n), every edge among them, the same at each call."""
+    """Random coefficients (*batch, n), many of them edges; the same at each call."""
     rng, q = random.Random(f"{R!r} {batch} {seed}"), R.modulus
     edges = [0, 1, q - 1, q // 2]
     values = np.empty(math.prod(batch) * R.n, dtype=object)
@@ -54,7 +54,7 @@ def draw(R: Ring, batch: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def by_numpy(R: Ring, function: Any, *arrays: np.ndarray) -> np.ndarray:
-    """A function that sums products, each of an array, on polynomials as big integers (Kronecker)."""
+    """What `function`, which sums products, gives for polynomials, each as one big integer (Kronecker)."""
     terms = math.prod(max(1, x.size) for x in arrays)
     bits = (terms * R.modulus ** len(arrays)).bit_length()
     powers = np.array([1 << bits * i for i in range(R.n)], dtype=object)
@@ -318,7 +318,7 @@ def test_a_sum_that_comes_again(name: str, subscripts: str) -> None:
             assert a == R(x) and b == R(y)
     a = R(draw(R, (3, 3))).ntt()
     squared = (a @ a).to_bigints()
-    for again in (lambda b: b, lambda b: b.reshape(3, 3)):  # of one memory
+    for again in (lambda b: b, lambda b: b.reshape(3, 3)):  # `out` has the memory of the operand
         b = a.copy()
         out = again(b)
         assert pg.matmul(b, b, out=out) is out and np.array_equal(out.to_bigints(), squared)

@@ -35,7 +35,7 @@ Case = tuple[Callable[[], Any], type[Exception], list[str]]
 
 
 def check(call: Callable[[], Any], cls: type[Exception], words: list[str]) -> None:
-    """One error, of exactly this class (what is no int is a ParameterError of its own), with these words."""
+    """One error, of exactly this class (NotAnInteger passes for a ParameterError), with these words."""
     with pytest.raises(Exception) as caught:
         call()
     error = caught.value
@@ -94,7 +94,7 @@ def test_no_error_class_is_missing() -> None:
     assert found == {*BUILT_IN, "PolyGPUError"}
 
 
-# ---- ints of any size: named by their ends, within what Python writes and memory holds ----
+# ---- ints of any size: messages name long ones by their ends; batches may not exceed memory ----
 
 DIGITS_6000 = 10**6000
 ENDS = ["0x", "19932 bits"]
@@ -646,7 +646,7 @@ def test_primes(call: Any, cls: Any, words: Any) -> None:
 
 # ---- operands ----
 
-FOREIGN = {  # and the verb that brings one operand to the other
+FOREIGN = {  # other rings, and the call that brings one operand to the other
     "n": (Ring(8, 17), "ring(poly.to_bigints("),
     "kind": (Ring(4, 17, kind="cyclic"), "ring(poly.to_bigints("),
     "root": (Ring(4, 17, root=8), "from_residues(poly.intt().data)"),
@@ -991,7 +991,7 @@ def test_what_a_container_holds_is_not_available(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory is no limit, precision is; nothing is allocated."""
+    """Where memory sets no limit, precision does, and nothing is allocated."""
     monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 80)
     check(Ring(2**40, 2**64, product="fft").product_plan, pg.PrecisionError, [f"n = {2**40}", "below 1/2"])
     check(Ring(2**60, 2, product="fft").product_plan, pg.PrecisionError, [f"n = {2**60}", "1 bits"])

@@ -1,4 +1,4 @@
-"""Fourier transforms and convolutions of rows of complex numbers: any length or layout, errors as stated."""
+"""Fourier transforms and convolutions of complex rows: values, layouts, laws, and errors as documented."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def exact_convolution(a: Any, b: Any) -> Any:
 
 
 def norm(x: Any) -> Any:
-    """Of each row."""
+    """The Euclidean length of each row."""
     return np.linalg.norm(host(x).astype(np.clongdouble), axis=-1)
 
 
@@ -74,7 +74,7 @@ def definition(row: Any, inverse: bool) -> list[Any]:
 
 
 def rows_of_64(dtype: Any) -> Any:
-    """Random, all alike, of sizes from 2^-20 to 2^20, and a tone between two frequencies."""
+    """Two random rows, one of equal values, one of sizes 2^-20 to 2^20, a tone between two frequencies."""
     k = np.arange(64)
     scale = 2.0 ** np.random.default_rng(2).integers(-20, 21, 64)
     tone = np.exp(2j * np.pi * 5.5 * k / 64) * (0.3 - 0.7j)
@@ -111,12 +111,12 @@ def test_256_points_by_the_definition(dtype: Any) -> None:
 @sized(
     "log_n, dtype, inverse",
     cpu=itertools.product(range(13), SHORT, [False, True]),
-    # Directions take turns; 64 points have both.
+    # Each length has one of the directions, in turn; 64 points have both.
     simulated=[(i, d, bool(i % 2)) for i in range(13) for d in SHORT] + [(6, d, True) for d in SHORT],
     cuda=itertools.product(range(13), SHORT, [False, True]),
 )
 def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> None:
-    """Batches that fill blocks and that do not: a row's bits are the same in each, and in place."""
+    """A row has the same bits in every batch and in place, whether or not the batch fills blocks."""
     n, rows = 1 << log_n, 1027 if device == "cuda:0" else 33
     x = values((rows, n), dtype)
     y = there(x)
@@ -136,7 +136,7 @@ def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> Non
 @everywhere
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 32, 64])
 def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
-    """Column j of the matrix of the transform from the unit j."""
+    """The transform of unit vector j is column j of the transform's matrix."""
     turns = np.outer(np.arange(n), np.arange(n)) % n / n
     expected = np.exp((2j if inverse else -2j) * np.pi * turns) / (n if inverse else 1)
     found = fft.fft(there(np.eye(n, dtype=dtype)), inverse)
@@ -193,7 +193,7 @@ def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
 @on_every_type
 @everywhere
 def test_convolutions_of_integers(dtype: Any) -> None:
-    """Small integers: the nearest ones are the exact result."""
+    """The operands are small integers, so that the found values round to the exact ones."""
     rng = np.random.default_rng(1)
     a, b = rng.integers(-9, 10, (2, 5, 64, 2))
     k = np.arange(64)
@@ -418,7 +418,7 @@ def test_batch_axes(shape: tuple[int, ...], dtype: Any) -> None:
 
 @on_every_type
 def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> None:
-    """What is copied to be read in order may lie anywhere."""
+    """An operand that is not contiguous is copied first, so that `out` may overlap it."""
     x = values((64, 64), dtype)
     expected = fft.fft64(x.T)
     assert fft.fft64(x.T, out=x) is x
@@ -426,7 +426,7 @@ def test_other_views_of_the_result_are_read_before_it_is_written(dtype: Any) -> 
 
 
 def test_a_length_is_no_direction() -> None:
-    """numpy.fft.fft takes a length there, and the array to write comes after it here."""
+    """The second argument of numpy.fft.fft is a length; a length or an array in its place is refused here."""
     x = values((64,), np.complex128)
     for wrong in (64, None, 1, x):
         with pytest.raises(pg.ParameterError, match="must be True or False"):
@@ -435,7 +435,7 @@ def test_a_length_is_no_direction() -> None:
 
 
 def test_what_a_definition_cannot_sum_exactly() -> None:
-    """On the device "reference" as on others: infinities, nan and what overflows."""
+    """Rows with infinities, NaN or an overflow are not finite on the device "reference" either."""
     rows = np.full((3, 64), 1e307 + 0j)
     rows[0, :2], rows[1, 0] = (np.inf, -np.inf), np.nan
     with pg.device("reference"), np.errstate(all="ignore"):
@@ -458,7 +458,7 @@ def test_memory_that_is_mapped_is_host_memory(tmp_path: Any) -> None:
 
 @st.composite
 def rows(draw: st.DrawFn, count: int, n: int | None = None) -> tuple[Any, ...]:
-    """Batches of one shape and type: random, sparse, alike, or of many magnitudes."""
+    """Batches of one shape and type: random, sparse, of equal values, or of many magnitudes."""
     dtype = draw(st.sampled_from(list(SHORT)))
     n = n or 1 << draw(st.integers(0, 9))
     shape = (draw(st.integers(1, 4)), n)
@@ -496,7 +496,7 @@ def test_transforms_have_inverses(case: tuple[Any, ...], inverse: bool) -> None:
 
 @given(rows(1), st.booleans())
 def test_transforms_keep_energy(case: tuple[Any, ...], inverse: bool) -> None:
-    """Parseval: the norm grows by the square root of n."""
+    """Parseval: the norm grows by the square root of n forward, and falls by it in the inverse."""
     (x,) = case
     expected = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * norm(x)
     assert np.all(abs(norm(fft.fft(x, inverse)) - expected) <= LONG[x.dtype.type] * expected)

@@ -41,7 +41,7 @@ def roots_of_unity(n):
 
 
 def dft(x, inverse=False):
-    """The definition, in long double: even and odd places apart, down to rows of one point."""
+    """The transform in long double: even and odd entries separately, down to rows of one point."""
     n = x.shape[1]
     if n == 1:
         return x.astype(np.clongdouble)
@@ -100,7 +100,7 @@ def test_transform_is_the_definition(n, dtype, each_isa):
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
 def test_impulses(n, dtype, each_isa):
-    """A unit in place k is column k of the matrix; sums with zeros are exact, products round once each."""
+    """Unit vector k gives column k of the matrix: sums with zeros are exact, only products round."""
     x = np.eye(n, dtype=dtype)[:: max(1, n // 64)].copy()
     w = roots_of_unity(n)
     for inverse in (False, True):
@@ -133,7 +133,7 @@ def test_linear_and_keeps_energy(n, dtype, each_isa):
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("n", SIZES)
 def test_a_row_depends_on_itself_alone(n, dtype, each_isa):
-    """Not on its place, its neighbours, how many they are, or where it lies in memory."""
+    """A row's bits do not depend on its place, its neighbours, their number, or its address."""
     x = values(67, n, dtype)
     alone = np.concatenate([fft(row[None]) for row in x])
     assert np.array_equal(fft(x), alone)
@@ -155,7 +155,7 @@ def test_a_row_depends_on_itself_alone(n, dtype, each_isa):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_tiny_and_huge_values(dtype, each_isa):
-    """Powers of two scale results exactly, down to the last places that denormal numbers keep."""
+    """Powers of two scale results exactly, and sums of the smallest denormal number are exact."""
     info = np.finfo(dtype)
     x = values(3, 64, dtype)
     out = fft(x)
@@ -186,8 +186,8 @@ def test_threads_do_not_change_bits(rows, n, dtype, each_isa, threads):
 def test_convolution(rows, dtype, each_isa):
     a, b = values(rows, 64, dtype, 2), values(rows, 64, dtype, 3)
     out = convolve(a, b)
-    assert units(out, dft(dft(a) * dft(b), True)) <= 6  # three transforms
-    for row in {0, rows // 2, rows - 1}:  # by its definition: sums of products around a circle
+    assert units(out, dft(dft(a) * dft(b), True)) <= 6  # three transforms round
+    for row in {0, rows // 2, rows - 1}:  # by the definition of a cyclic convolution
         x, y = a[row].astype(np.clongdouble), b[row].astype(np.clongdouble)
         around = [(x * y[(k - np.arange(64)) % 64]).sum() for k in range(64)]
         assert units(out[row : row + 1], np.array([around])) <= 6

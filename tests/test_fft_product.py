@@ -14,7 +14,7 @@ MODULI = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59,
 
 @lru_cache(maxsize=16)
 def twiddles(points):
-    """exp(2 pi i t_k) by node: t_k = c_k / 2, c_1 = 1/4; the children of node k have c = t_k, t_k + 1/2."""
+    """exp(2 pi i t_k) of each node k: t_k = c_k / 2, c_1 = 1/4; its children have c = t_k and t_k + 1/2."""
     constant = np.zeros(points, np.longdouble)
     turn = np.zeros(points, np.longdouble)
     if points > 1:
@@ -34,7 +34,7 @@ def twiddles(points):
 
 
 def digits_of(n, q):
-    """Digits and their width, exact for n coefficients."""
+    """How many digits, of how many bits, so that products of n coefficients are exact."""
     bits = (q - 1).bit_length()
     if bits <= 12:
         return 1, 12
@@ -65,7 +65,7 @@ def native(n, kind, moduli, digits=None, width=None, sums=None):
 
 
 def product(a, b, q, kind):
-    """One row, through the product over the integers."""
+    """The product of one row, folded and reduced from the product over the integers."""
     n = len(a)
     c = [int(x) for x in (flint.fmpz_poly(a.tolist()) * flint.fmpz_poly(b.tolist())).coeffs()]
     c += [0] * (2 * n - len(c))
@@ -78,7 +78,7 @@ def random_rows(rng, shape, q):
 
 
 def operands(n, q, rng):
-    """Pairs that fill, cancel and isolate, at the centred extremes ±q/2 and at those of digits of 16 bits."""
+    """Pairs of rows: random, one coefficient, ±q/2 with equal and with alternating signs, extreme digits."""
     half, other = q // 2, (q // 2 + 1) % q
     alternating = [half if j % 2 else other for j in range(n)]
     impulse = [0] * n
@@ -219,7 +219,7 @@ def test_arguments_are_checked():
         {"width": 1},
         {"width": 31},
         {"width": 15},
-        {"digits": 2, "width": 25},  # sums of 8 * 2 products of 24 bits each
+        {"digits": 2, "width": 25},  # sums of 8 * 2 products of two digits of 24 bits
         {"terms": 2, "bits": 30, "width": 25},
         {"terms": 2},
         {"sums": 0},

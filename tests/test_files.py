@@ -122,7 +122,7 @@ def test_a_ring_is_written_once_and_equal_rings_stay_equal(path: Path) -> None:
 
 
 def test_what_a_file_holds_is_fixed(path: Path) -> None:
-    """Written from the module's documentation, with nothing of the library's."""
+    """The file is written by hand from the module's documentation, without the library."""
     S = Ring(2, [5, 7], product="ntt")
     wide = 2**64 + 3
     parameters = [
@@ -161,7 +161,7 @@ def test_what_a_file_holds_is_fixed(path: Path) -> None:
     assert found["w"].to_bigints().tolist() == [1, 2**64 + 2]
     assert found["é"].ring == S and found["é"].data.tolist() == [[[4, 0], [6, 3]]]
     assert found["s"] == S.random(3, seed=42, start=5)
-    # And what is written has the same parts.
+    # The library writes the same parts.
     pg.save(path, {"w": found["w"], "s": pg.Seeded(S, 3, 42, 5), "é": found["é"]})
     again = header_of(path)
     told = json.loads(again.pop("__metadata__")["polygpu"])
@@ -179,7 +179,7 @@ def test_other_programs_read_and_write_the_file(path: Path) -> None:
         name: value.data.tolist() for name, value in values.items()
     }
     metadata = {**header_of(path)["__metadata__"], "author": "someone"}
-    save_file(arrays, path, metadata)  # in an order of its own
+    save_file(arrays, path, metadata)  # save_file orders the tensors itself
     found = pg.load(path)
     assert all(found[name] == value and found[name].ring == value.ring for name, value in values.items())
 
@@ -222,7 +222,7 @@ def test_only_the_values_asked_for_are_read(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(pg.files, "_pieces", noted)
     assert pg.load(path, ["b"]) == {"b": values["b"]}
     assert read == [values["b"].data.nbytes]
-    with open(path, "r+b") as file:  # damage in another value is not seen, since that is not read
+    with open(path, "r+b") as file:  # damage in value "a" is not seen, since it is not read
         file.seek(-values["b"].data.nbytes - 1, os.SEEK_END)
         file.write(b"?")
     assert pg.load(path, ["b"]) == {"b": values["b"]}
@@ -269,7 +269,7 @@ def test_mapped_values_stay_in_the_file(path: Path) -> None:
         assert x * x == values[name] * values[name] and x.intt() == values[name].intt()
     pg.save(path, {"other": R([1])})  # another file, of the same name
     assert found == values and path.read_bytes() != before
-    pg.save(path, {"a": found["a"]})  # from one that has no name now
+    pg.save(path, {"a": found["a"]})  # from a file that has no name any more
     del found, x
     assert pg.load(path) == {"a": values["a"]}
 
@@ -399,7 +399,7 @@ def test_wrong_residues_are_not_written(S: Ring, path: Path) -> None:
             break
     if S.moduli[0] == 2**64:
         a.data[1, 0] = 0
-        a.data[1, 0, 1, S.n - 1] = 3  # the first limb takes every word
+        a.data[1, 0, 1, S.n - 1] = 3  # every word is a residue of the first limb
     with pytest.raises(pg.NotCanonical, match=rf"'a': .* at \(1, 0, [01], {S.n - 1}\) is not a residue mod"):
         pg.save(path, {"a": a})
     assert names(path.parent) == []
@@ -462,7 +462,7 @@ def test_an_error_leaves_nothing(
 
 
 def test_ctrl_c_leaves_nothing(path: Path) -> None:
-    """Whenever it comes: the old file or the new one is there, whole, and no other."""
+    """Whenever Ctrl-C comes, the folder holds the old file or the new one, whole, and no other file."""
     code = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -526,7 +526,7 @@ def raw_file(header: bytes, data: bytes = b"", length: int | None = None) -> byt
 
 
 class Forged:
-    """A file that someone writes by hand, with right digests of whatever it says."""
+    """A file written by hand. Its digests fit its contents, also where these are wrong."""
 
     def __init__(self) -> None:
         self.ring: dict[str, Any] = {
@@ -540,7 +540,7 @@ class Forged:
         self.value: dict[str, Any] = {"ring": 0, "domain": "coef"}
         self.told: dict[str, Any] = {"format": 1}
         self.data = np.arange(8, dtype="<u4").tobytes()
-        self.tensors: dict[str, Any] = {}  # more of them
+        self.tensors: dict[str, Any] = {}  # more tensors, by name
         self.values: dict[str, Any] = {}
 
     def file(self) -> bytes:
@@ -605,7 +605,7 @@ U32 = {"dtype": "U32", "shape": [1, 1], "data_offsets": [32, 36]}
 
 NESTED: Any = json.loads("[" * 900 + "1" + "]" * 900)
 
-# What the file is, and a word of the message.
+# By what is wrong: the file, and a part of the message.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "cut after 0 bytes"),
     "seven bytes": (bytes(7), "cut after 7 bytes"),
@@ -704,7 +704,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a digest that is a number": (changed("value", sha256=1), "must be a text"),
     "a wrong digest": (changed("value", sha256="0" * 64), "a byte has changed"),
     "an evaluated value of a ring without transform": (
-        residues([1, 2, 3, 4], ["18"], "<u4"),  # changed below
+        residues([1, 2, 3, 4], ["18"], "<u4"),  # replaced below
         "",
     ),
     # rings
@@ -798,7 +798,7 @@ HOSTILE["an evaluated value of a ring without transform"] = (_evaluated(["18"]),
 
 
 def test_the_forged_file_is_right(path: Path) -> None:
-    """So that each file of the table is wrong in one thing."""
+    """The unchanged files are read, so that each file of the table is wrong in one thing."""
     for content, value in {
         Forged().file(): Ring(4, [17, 97]).from_residues(np.arange(8).reshape(2, 4)),
         _evaluated(["17", "97"]): Ring(4, [17, 97]).zeros(),
@@ -855,7 +855,7 @@ def test_a_file_beyond_the_memory(path: Path) -> None:
     content = forged.file()
     path.write_bytes(content[: -len(forged.data)])
     try:
-        os.truncate(path, len(content) - len(forged.data) + 32 * count)  # of holes
+        os.truncate(path, len(content) - len(forged.data) + 32 * count)  # a sparse file
     except OSError:
         pytest.skip("no files of 32 TiB here")
     with pytest.raises(pg.OutOfHostMemory, match="GiB is needed"):
@@ -911,7 +911,7 @@ def test_the_sample_is_right(sample: bytes, tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_is_seen(sample: bytes, tmp_path: Path) -> None:
-    """One bit of each byte in turn: only spaces behind the header may become another blank."""
+    """One bit of each byte is flipped in turn. Only spaces that pad the header may become another blank."""
     blanks = 0
     for at in range(len(sample)):
         damaged = bytearray(sample)
@@ -936,7 +936,7 @@ def test_damage_is_seen(sample: bytes, data: Any) -> None:
             del damaged[at : at + len(part)]
         elif way == "insert":
             damaged[at:at] = part
-        elif way == "copy":  # what stands elsewhere in the file makes sense more often
+        elif way == "copy":  # bytes from elsewhere in the file are valid more often than random ones
             begin = data.draw(st.integers(0, header))
             damaged[at : at + 8] = sample[begin : begin + 8]
         else:
@@ -960,7 +960,7 @@ JSON = st.recursive(
 
 @given(st.data())
 def test_no_header_gets_past_the_checks(sample: bytes, data: Any) -> None:
-    """A part of the header becomes another, without digests: it is refused, or gives values."""
+    """A part of the header is replaced, digests are not verified: an error, or canonical values."""
     length = int.from_bytes(sample[:8], "little")
     header = json.loads(sample[8 : 8 + length])
     inner = json.loads(header["__metadata__"]["polygpu"])

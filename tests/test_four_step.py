@@ -1,4 +1,4 @@
-"""The steps of a transform in parts, beside the whole transform and the values at its points."""
+"""The four steps of a transform, on parts of its matrix, against whole transforms and values at points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODULI = {
 
 
 def parts(x: Any, axis: int, size: int) -> list[Any]:
-    """Copies of so many neighbours along an axis."""
+    """Copies of `size` neighbours each along an axis."""
     return [there(p.copy()) for p in np.split(x, range(size, x.shape[axis], size), axis)]
 
 

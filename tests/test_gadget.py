@@ -62,7 +62,7 @@ def fitting(q: int) -> list[tuple[int, int]]:
 
 
 def evaluated(value: Poly) -> Poly:
-    """Where the ring has an evaluation domain."""
+    """The value in the domain "eval", where the ring has one."""
     return value.ntt() if value.ring.has_eval else value
 
 
@@ -80,7 +80,7 @@ def digits_of(x: int, q: int, bits: int, levels: int) -> list[int]:
 
 
 def external(R: Ring, ggsw: np.ndarray, c: np.ndarray, bits: int) -> np.ndarray:
-    """ggsw (k, levels, k, n), c (k, n)."""
+    """The external product of ggsw (k, levels, k, n) and c (k, n)."""
     k, levels = ggsw.shape[:2]
     total = np.zeros((k, R.n), object)
     for i in range(k):
@@ -97,7 +97,7 @@ def turned(R: Ring, row: np.ndarray, e: int) -> np.ndarray:
 
 
 def rotated(R: Ring, matrices: np.ndarray, c: np.ndarray, exponents: np.ndarray, bits: int) -> np.ndarray:
-    """X^e_0 c, and then for each matrix its product with X^e_i c - c more."""
+    """Blind rotation: c becomes X^e_0 c; then each matrix i adds its external product with X^e_i c - c."""
     order = 2 * R.n if R.kind == "negacyclic" else R.n
     first, *rest = (int(e) % order for e in exponents)
     total = np.array([turned(R, row, first) for row in c])
@@ -115,7 +115,7 @@ def around(*numbers: int) -> list[int]:
 
 
 def edges(q: int, bits: int, levels: int) -> list[int]:
-    """Next to where the rounding turns and where digits do."""
+    """Values next to those at which the rounding or a digit changes."""
     power, rng = 1 << bits * levels, random.Random(q)
     values = around(0, q // 2, q - 1, q // (2 * power), q - q // (2 * power), q >> bits, q // power)
     for _ in range(20):
@@ -180,7 +180,7 @@ def test_digits_of_integers() -> None:
 
 
 def test_modulus_switching() -> None:
-    """Of one level: x 2N / q, rounded."""
+    """A digit of one level is x 2N / q, rounded: here 2N = 2^11."""
     rng, q = random.Random(1), 2**32
     x = [rng.randrange(q) for _ in range(100)]
     found = lattice.decompose_integers(x, q, 11, 1)[..., 0] % 2048
@@ -238,9 +238,9 @@ def test_blind_rotate(name: str) -> None:
 
 
 @on(*CARDS)
-@pytest.mark.parametrize("n", [64, 256])  # one too short for one kernel
+@pytest.mark.parametrize("n", [64, 256])  # 64 is too short for one kernel
 def test_a_recorded_rotation(device: str, n: int) -> None:
-    """With exponents that are on the card, which each replay reads anew."""
+    """The exponents lie on the card, and each replay reads them again."""
     R = Ring(n, pg.ntt_primes(n, 31))
     acc, bsk = R.random((2, 2), seed=1), R.random((3, 2, 2, 2), seed=2).ntt()
     exponents = there(np.arange(8).reshape(2, 4))
@@ -285,7 +285,7 @@ def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_products_in_one_kernel(
     device: str, bits: int, n: int, k: int, items: int, count: int, kind: Any, in_one_kernel: list[bool]
 ) -> None:
-    """Long enough polynomials stay in the memory of one block; the first and the last by definition."""
+    """Polynomials of these lengths stay in one block's memory; the first and last item by the definition."""
     R, levels = Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind), 3
     x, matrices = draw(R, (items, k), 1), draw(R, (max(count, 1), k, levels, k), 2)
     with pg.device("cpu"):
@@ -387,8 +387,8 @@ def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
     exponents = np.array([[3, 5, 7, 11, 100, 13, 17], [0, 1, 2, 3, 4, 5, 6]])
     turned_by = [(e[0] + sum(b * x for b, x in zip(hidden, e[1:], strict=True))) for e in exponents.tolist()]
     found = lattice.blind_rotate(acc, key, exponents, bits)
-    # A step: 2 levels n digits of at most B/2 times |e| <= 4, and the rounding of the digits for
-    # the body and for each coefficient of s.
+    # Noise of a step: 2 levels n products of a digit of at most B/2 and noise |e| <= 4, and the rounding of
+    # digits for the body and for each coefficient of s.
     step = 2 * levels * 64 * 2**bits / 2 * 4 + (1 + 64) * (
         q / 2 / 2 ** (bits * levels) + levels * 2**bits / 4
     )
@@ -429,7 +429,7 @@ def test_prepared_matrices(name: str) -> None:
     ("log_q", "n", "bits", "levels"), [(32, 1024, 7, 3), (64, 512, 7, 4), (64, 256, 23, 1)]
 )
 def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int, levels: int) -> None:
-    """All digits and all pieces as large as they get, with equal signs."""
+    """All digits of c and all pieces of the matrix are as large as they get, with equal signs."""
     R, k, q = Ring(n, 2**log_q), 2, 2**log_q
     gadget = gadgets.gadget_of(R, bits, levels, components=k)
     assert gadget.product is not None and gadget.product.terms == k * levels
@@ -461,13 +461,13 @@ def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> Non
 def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((7, 2), seed=2)
-    monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 13)  # of three ciphertexts
+    monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 13)  # chunks of three ciphertexts
     found = lattice.external_product(ggsw.to(device), c.to(device), 7)
     assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), 7)
 
 
 def test_a_ring_that_asks_for_other_products() -> None:
-    """Then, and where no FFT is proven exact, digits are multiplied as polynomials."""
+    """Digits are multiplied as polynomials if the ring asks for "ntt", or no FFT is proven exact."""
     rng, exact = Ring(32, 2**32, product="ntt"), Ring(32, 2**32)
     ggsw, c = rng.random((2, 3, 2), seed=1), rng.random((3, 2), seed=2)
     assert lattice.prepare(ggsw, 7) is ggsw
@@ -524,7 +524,7 @@ def test_prepared_matrices_refuse() -> None:
 
 @on("cpu", *CARDS)
 def test_no_result_in_an_operand_that_is_read_again(device: str) -> None:
-    """Under another name too: views of one memory."""
+    """`out` is refused as the operand itself and as a view of its memory."""
     R = RINGS["30 bits"]
     c, ggsw = R.random((2, 3, 2), seed=1), R.random((2, 3, 2), seed=2).ntt()
     bsk, exponents = R.random((4, 2, 3, 2), seed=3).ntt(), [[[0] * 5] * 3] * 2

@@ -13,14 +13,15 @@ from polygpu.backends import get_backend
 from polygpu.plans.basis import basis_of
 
 # Around the bounds of one digit, of the 52-bit multiplier and of two digits, of words and of digits' widths.
-# Just above 2^63/3 and 2^63/5 the multiple of q that sums are folded by is smallest.
+# Sums are folded by the largest multiple of q up to 2^63, which is small just above 2^63/3 and 2^63/5.
 MODULI = [
     *(2, 3, 4, 257, 2**26 - 5, 2**26, 2**26 + 15, 2**30 - 35, 2**30 + 3, 2**31 - 1, 2**31, 2**31 + 11),
     *(2**32 - 5, 2**32, 2**32 + 15, 2**50 - 27, 2**50 + 55, 2**52 - 47, 2**52, 2**52 + 21),
     *(2**60 - 93, 2**60 + 33, 2**61 - 1, 2**61 + 15, 2**63 // 5 + 1, 2**63 // 3 + 1, 2**62 - 57, 2**62),
     *(2**62 + 135, 2**63 - 25, 2**63, 2**63 + 29, 2**64 - 59, 2**64),
 ]
-# Around the depth of a block, 256, and the most products between two folds, 4096
+# Around the depth of a block, 256; and around 2048 and 4096, the products between two folds for moduli of
+# about 50 bits.
 DEPTHS = [*range(1, 20), 31, 32, 33, 63, 65, 127, 129, 255, 256, 257, 511, 513]
 LONG_DEPTHS = [2047, 2049, 4095, 4096, 4097, 6200]
 
@@ -65,7 +66,7 @@ def product_points(a, b, moduli):
 
 
 def largest_residues(q):
-    """q - 1, and the largest with a low digit of ones."""
+    """q - 1, and the largest residue whose low digit is all ones."""
     width = ((q - 1).bit_length() + 1) // 2
     return {q - 1, max((q >> width << width) - 1, 1)}
 
@@ -160,7 +161,7 @@ def test_matmul_points(q, m, k, p, points, each_isa):
 
 @cache
 def in_steps(moduli, m, p, points):
-    """Operands by what is done to their axes, and their products."""
+    """By what is done to the axes: two operands and their product."""
     batch, k = 2, 4
     source = random.Random(3)
     dtype = basis_of(moduli).dtype
@@ -252,12 +253,12 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match="again"):
             again(left, right, out)
-    with pytest.raises(ValueError, match="again"):  # of arrays that go backwards nothing is known
+    with pytest.raises(ValueError, match="again"):  # a call with a negative step cannot be repeated
         basis.matmul_points(x[:, ::-1], x, np.empty_like(x)).run(x, x, np.empty_like(x))
 
 
 def test_matmul_points_again(each_isa):
-    """Other values, which lie as those of the first call: repeated operands, one of them transposed."""
+    """A call is repeated on other values that lie alike: operands that broadcast, one of them transposed."""
     for q in (97, 2**61 - 1):
         basis, shape = basis_of((q,)), (1, 2, 3, 1, 24)
         a, b, x, y = (residues(shape, q, seed) for seed in range(4))
@@ -271,7 +272,7 @@ def test_matmul_points_again(each_isa):
 
 @pytest.mark.parametrize("call", ["matmul", "matmul_points"])
 def test_interrupt_is_answered_in_a_long_product(call):
-    """One piece of work that takes longer than the answer may."""
+    """The product is one piece of work, and takes longer than the answer to an interrupt may."""
     shapes = {"matmul": ((1, 128, 1 << 18), (1, 1 << 18, 128)), "matmul_points": ((1, 600, 600, 1, 16),) * 2}
     prepare = f"""
         import numpy as np

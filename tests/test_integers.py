@@ -526,7 +526,7 @@ def chain_ring(name: str, n: int = 20) -> Ring:
 
 
 def edges(q: int) -> list[int]:
-    """Where the range, half of it, and machine words end."""
+    """Integers next to the ends of the range, of half of it, and of machine words."""
     near = [0, q // 2, -(q // 2), q, -q, 2**63, -(2**63), 2**64, 2**53, -(2**53), q // 3]
     return [x + d for x in near for d in (-2, -1, 0, 1, 2)]
 
@@ -593,7 +593,7 @@ def test_integers_by_every_instruction_set(each_isa: str, name: str) -> None:
     assert (a.norm(1), a.norm(math.inf)) == (sum(map(abs, expected)), max(map(abs, expected)))
     for dtype in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64):
         limits = np.iinfo(dtype)
-        for bound in (2**70, 40, 1):  # of a block: all kinds of it, all below each modulus
+        for bound in (2**70, 40, 1):  # the largest in a block decides how it is reduced
             least, most = max(limits.min, -bound), min(limits.max, bound)
             y = np.array([least, most, 0, *(source.randint(least, most) for _ in range(290))], dtype=dtype)
             assert R(y).data.tolist() == residues(R, padded(R, y.tolist()))

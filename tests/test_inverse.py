@@ -1,4 +1,4 @@
-"""Inverses of units, and what is said of others."""
+"""Inverses of units, and the errors of all other elements."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def is_unit(R: Ring, x: Any) -> bool:
 
 
 def is_power(q: int) -> bool:
-    """Of one prime: all prime factors are equal."""
+    """Whether q is a power of one prime."""
     return len(flint.fmpz(q).factor()) == 1
 
 
 INVERTIBLE_KINDS = [
     name
     for name in RINGS
-    if name != "ML-KEM"  # below: its determinant takes a while
+    if name != "ML-KEM"  # tested below: its determinant takes a while
     and "composite" not in name
     and all(pg.is_prime(q) or is_power(q) for q in ring(name).moduli)
 ]
@@ -184,7 +184,7 @@ def test_an_inverse_lies_where_the_value_does(device: str, n: int, moduli: Any) 
 
 
 def inverse_by_flint(x: Any, n: int, q: int, sign: int) -> list[int] | None:
-    """Modulo X^n - sign and a prime of any size; None where there is none."""
+    """The inverse modulo X^n - sign and a prime of any size; None where there is none."""
     P = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(q))
     g, s, _ = P([int(v) for v in x]).xgcd(P([-sign, *[0] * (n - 1), 1]))
     if g.degree():
@@ -216,7 +216,7 @@ def inverse_by_flint(x: Any, n: int, q: int, sign: int) -> list[int] | None:
     ],
 )
 def test_inverse_modulo_primes_of_every_word(n: int, q: int, kind: Any) -> None:
-    """The extended Euclid at the limits of its words, beside python-flint; sparse values have long steps."""
+    """The extended Euclid at the limits of its words, against python-flint; sparse values have long steps."""
     R = Ring(n, q, kind=kind, product="ntt")
     if R.leaf_size == 1:
         pytest.skip("has a complete transform")
@@ -247,5 +247,5 @@ def test_inverse_modulo_powers_of_primes(p: int, k: int) -> None:
         x = draw(R, (), seed)
         if is_unit(R, x):
             assert product(R, x, R(x).inverse().to_bigints()) == [1] + [0] * 10
-    y = R([1, p]).inverse()  # 1 modulo p
+    y = R([1, p]).inverse()  # 1 + p X is 1 modulo p
     assert product(R, [1, p, *[0] * 9], y.to_bigints()) == [1] + [0] * 10

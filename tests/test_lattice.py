@@ -43,7 +43,7 @@ def on_card(x: Poly) -> Poly:
 
 
 def switched(R: Ring, a: list[int], key: np.ndarray, special: Ring, size: int) -> list[list[int]]:
-    """Both components of one polynomial a of R; key: ints (digits, 2, n)."""
+    """Both components of the key switch of one polynomial a of R; key: ints (digits, 2, n)."""
     T, P = R.join(special), special.modulus  # the key is right modulo each of its limbs, so modulo T
     sums = [[0] * R.n for _ in range(2)]
     for j in range(0, len(R.moduli), size):
@@ -106,7 +106,7 @@ def test_key_switch_adds(name: str) -> None:
 
 @every_chain
 def test_key_switch_rescales(name: str) -> None:
-    """Sums and what is added are divided by P and the last limbs, and rounded once: in Python ints."""
+    """The sums and `add` are divided by P and the last limbs, and rounded once: against Python ints."""
     K = CHAINS[name]
     Q, special = parts(K)
     key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
@@ -181,7 +181,7 @@ LONG = {
     "62 bits": (1 << 10, (62,) * 3, (62,), 1),
     "64 bits": (1 << 10, (64,) * 3, (64,) * 2, 2),
     "40 and 55 bits": (1 << 10, (40, 55, 40), (55, 55), 2),
-    # Digits are alike, but words of their limbs are not.
+    # All digits have two limbs, but the limbs of one digit have other words than those of the next.
     "61 bits, then 55": (1 << 10, (61, 61, 55, 55), (55,), 2),
     "2^13": (1 << 13, (50,) * 3, (50,), 1),
     "2^14": (1 << 14, (50,) * 12, (50,) * 4, 4),
@@ -262,7 +262,7 @@ def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) 
 def test_hoisted_rotations_are_rotations(
     device: str, batch: tuple[int, ...], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many sums are divided together."""
+    """The results do not depend on how many sums are divided together."""
     K = CHAINS["50 bits"]
     Q, special = parts(K)
     gs = [5, 25, 2 * K.n - 1, 1, -5]
@@ -286,7 +286,7 @@ def test_hoisted_rotations_are_rotations(
 
 
 def encrypted_key(T: Ring, Q: Ring, size: int, s: Poly, t: Poly, seed: int) -> Poly:
-    """Switches from t to s."""
+    """A key that switches from t to s."""
     P = T.modulus // Q.modulus
     hidden = pg.stack([t.scale_by(g * P) for g in pg.rns.gadget(Q, size)])
     mask = T.random(hidden.shape, seed=seed).ntt()

@@ -144,7 +144,7 @@ def test_reference_shares_nothing():
 
 def test_one_backend_knows_wide_moduli():
     for path in (PACKAGE / "backends").rglob("*.py"):
-        if path.name != "__init__.py":  # which chooses it
+        if path.name != "__init__.py":  # this one chooses the backend
             assert not re.search(r"\.wide\b", path.read_text()), path
 
 

@@ -18,7 +18,7 @@ from polygpu import _cpu
 from polygpu.linalg import MAX_MODULUS, matmul
 from polygpu.testing import WORD_LIMITS
 
-# Around each limit of words and kernels; of any parity and factors.
+# Around each limit of words and kernels: odd and even, prime and composite.
 MODULI = sorted(
     {2, 3, 10, 2**16, 2**31 - 1, 3 * 2**30, *(2**b + d for b in WORD_LIMITS if b < 64 for d in (-1, 0, 1))}
     | {2**62 - 57, 2**64 - 59, 2**64 - 1, 2**64}
@@ -36,7 +36,7 @@ def draw(q: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def exact(a: Any, b: Any, q: int) -> np.ndarray:
-    """By Python ints; sums of none are 0."""
+    """The product by Python ints; an empty sum is 0."""
     product = np.asarray(np.matmul(np.asarray(a, object), np.asarray(b, object)), object)
     return np.array([int(x or 0) % q for x in product.flat], dtype=object).reshape(product.shape)
 
@@ -47,7 +47,7 @@ def check(c: Any, expected: np.ndarray, q: int) -> None:
 
 
 def multiply(a: Any, b: Any, q: int, out: Any = None) -> Any:
-    """The product of arrays of the device, which lies there."""
+    """The product of arrays on the device, which must lie there too."""
     c = matmul(a, b, q, out=out)
     assert type(c) is type(a)
     return c
@@ -165,7 +165,7 @@ def test_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
     "dtype", [np.dtype(x) for x in "bBhHiIlL"] + [np.dtype(x) for x in (">i4", ">u8")], ids=str
 )
 def test_integer_types(dtype: Any, q: int, device: str) -> None:
-    """Signed ones are reduced right, to their ends."""
+    """Signed integers are reduced correctly, up to the ends of their types."""
     info, rng = np.iinfo(dtype), random.Random(str(dtype))
     values = [info.min, info.max, 0, 1] + [rng.randint(info.min, info.max) for _ in range(8)]
     a = np.array(values, dtype).reshape(3, 4)
@@ -250,7 +250,7 @@ def test_operands_of_several_devices(device: str) -> None:
 
 
 def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copy of A and B, shared operands once, all rows of a batch in one matrix."""
+    """A and B are not copied, a shared operand is passed once, and a batch times one B is one product."""
     from polygpu.backends.cpu import CpuBackend
 
     calls: list[Any] = []

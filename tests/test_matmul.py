@@ -64,7 +64,7 @@ def multiply(method, q, a, b):
 
 @pytest.fixture
 def card_with(device, monkeypatch):
-    """The backend on a card with so many multiprocessors: few take large tiles, many take parts of sums."""
+    """The backend, as on a card with so many multiprocessors: few get large tiles, many get sums in parts."""
 
     def card_with(multiprocessors):
         compute = backend()
@@ -100,7 +100,7 @@ def test_products_of_integers(card_with, q, values):
 @on(*CARDS)
 @pytest.mark.parametrize("q, side", [(2**31 - 1, 8), *product((2**31 - 1, 2**32 - 5, 2**62), (1, 2, 4))])
 def test_every_tile_of_products_of_integers(card_with, q, side):
-    """Lengths and edges on both sides of the tile's."""
+    """Sizes just below, at and just above the edge and the depth of the tile."""
     backend, edge = card_with(1), 16 * side
     for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
         tile = integer_tile(sum_of(basis_of((q,))), 2, edge, edge, backend.card)
@@ -113,7 +113,7 @@ def test_every_tile_of_products_of_integers(card_with, q, side):
 @pytest.mark.parametrize("multiprocessors", [0, 132])
 @pytest.mark.parametrize("q", [(1 << 31) - 1, (1 << 32) - 5, 1 << 62])
 def test_narrow_products_of_integers(card_with, q, multiprocessors):
-    """Few columns and few rows, chunks and single words, one thread to a block of them for a sum."""
+    """Few columns or few rows, read by chunks or by words; one thread to a block of threads for a sum."""
     backend = card_with(multiprocessors)
     for narrow, wide, k in product((1, 2, 3, 5, 8), (3, 36), (1, 7, 64, 129)):
         for batch in (1, 2):
@@ -153,7 +153,7 @@ def test_products_at_points(device, card_with, moduli, layout):
     [(matrices.MODULI[:4], 8), (matrices.MODULI[:4], 4), (matrices.MODULI[2:7], 4), (matrices.MODULI[5:], 4)],
 )
 def test_products_at_points_in_stages(card_with, moduli, side, layout):
-    """Sums on both sides of one stage and of all; rows, columns and points that end within a block."""
+    """Sums that just fit one stage or all, and just do not; rows, columns, points that end within a block."""
     backend, basis = card_with(0), basis_of(moduli)
     for batch, m, k, p, points in (
         (1, 2 * side, 2, 2 * side, 32),
@@ -222,7 +222,7 @@ def test_tiles_of_products_of_integers():
 
 
 def test_tiles_of_products_at_points():
-    """Large where there is work for all multiprocessors, small where not; all is covered."""
+    """Tiles are large where there is work for all multiprocessors, else small; they cover all entries."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
     four, wide = (basis_of(tuple(2**bits - 1 - 2 * i for i in range(4))) for bits in (30, 60))
     tile = points_tile(four, 1, 64, 64, 4096, True, card)
@@ -240,7 +240,7 @@ def test_tiles_of_products_at_points():
 
 
 def test_stages_of_products_at_points():
-    """For matrices larger than a tile that fill the card; edges that waste less; sums of up to 62 bits."""
+    """Stages: for matrices larger than a tile that fill the card, up to 62 bits; small tiles waste less."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
 
     def tile(bits, batch, rows, columns, points):
@@ -281,7 +281,7 @@ def test_coprimes():
 @pytest.mark.parametrize("q", MODULI)
 @pytest.mark.parametrize("k", [1, 2, 64, 4096, 2**17, 2**31])
 def test_enough_coprimes(q, k):
-    """They hold the largest sum with the margin that its quotient is rounded with, and one fewer do not."""
+    """The coprimes hold the largest sum, with the margin that rounding needs, and one fewer do not."""
     primes, largest = matmul_tiles.coprimes(q, k), k * (q // 2) ** 2
     assert Fraction(largest, prod(primes)) < Fraction(1, 2) - Fraction(1, 2**12)
     assert len(primes) == 1 or 2 * largest > prod(primes[:-1]) * Fraction(2047, 2048)
@@ -321,7 +321,7 @@ T4 = Card((7, 5), 64 << 10, 4 << 20, 40)
 
 
 def test_moduli_of_limbs():
-    """Shoup's 2^8 x is below 2 q, or 2^8 x itself modulo 2^32; where 2 q is no word it can be too large."""
+    """Shoup's product 2^8 x is below 2 q, or is 2^8 x for q = 2^32; if 2 q outgrows a word, it may too."""
     assert all(matmul_tiles.has_digits(q, 4) for q in (2, 2**31 - 1, 2**31, 2**32))
     assert not any(matmul_tiles.has_digits(q, 4) for q in (2**31 + 1, 2**32 - 5, 2**32 - 1))
     assert all(matmul_tiles.has_digits(q, 8) for q in (2**32 + 1, 2**62))
@@ -331,7 +331,7 @@ def test_moduli_of_limbs():
 
 
 def way(q, *shape, card=H100):
-    """Of a product (batch, m, k, n)."""
+    """The way of a product (batch, m, k, n)."""
     return matmul_tiles.matmul_method(q, basis_of((q,)).dtype.itemsize, *shape, card)
 
 
@@ -369,7 +369,7 @@ EDGES = (
     2**32 - 5,
     2**32,
     2**61 + 15,
-)  # where 2 q is no word, and where q is none
+)  # around the limits of words, of q and of its multiples
 
 
 @on(*CARDS)
@@ -386,7 +386,7 @@ def test_products(q):
 @on(*CARDS)
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32, 2**61 - 1, 2**62 - 57])
 def test_long_sums_of_limbs(q):
-    """The sums of 32 bits of so many words are the largest, and go on in another call."""
+    """One call sums as many words as fit sums of 32 bits; one word more goes on in another call."""
     longest = (1 << 15) // basis_of((q,)).dtype.itemsize
     for k, values in product((longest, longest + 1), ("words", "half")):
         matrices.check_matmul(backend(), q, (1, 2, k), (1, k, 1), values, "_matmul_digits")
@@ -396,7 +396,7 @@ def test_long_sums_of_limbs(q):
 @pytest.mark.parametrize("value", [128, 127])
 @pytest.mark.parametrize("q", [2**31 - 1, 2**61 - 1])
 def test_long_sums_of_residues(q, value):
-    """Residues -128 modulo 256, as large as they get, as many as one call sums, and one more."""
+    """The largest residues, -128 and 127 modulo 256: as many as one call sums, and one more."""
     compute, basis = backend(), basis_of((q,))
     for k in (matmul_tiles.RESIDUE_DEPTH, matmul_tiles.RESIDUE_DEPTH + 1):
         x, out = compute.xp.full((1, 1, k), value, basis.dtype), compute.xp.empty((1, 1, 1), basis.dtype)
@@ -423,7 +423,7 @@ def test_residues_in_parts(lone, size, monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5, 2**32, 2**62])
 def test_recorded_products_take_no_cublas(q, monkeypatch):
-    """CuPy does not record it: by limbs where they work, else by integers."""
+    """CuPy does not record cuBLAS: products go by digits where these work, else by integers."""
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
     for name in (*METHODS, "_matmul_integer"):
@@ -473,7 +473,7 @@ def test_small_cards(method):
 @needs_compiler
 @pytest.mark.parametrize(("n", "q"), [(16, 2**32), (24, 2**31 - 1), (128, 2**60 - 93)])
 def test_many_polynomials_times_one(monkeypatch, n, q):
-    """By the matrix of the one, which few are not worth."""
+    """By the matrix of the one polynomial, which does not pay for few others."""
     ring = Ring(n, q)
     a, b = ring.random((5,), seed=1), ring.random(seed=2)
     with simulated():
@@ -491,7 +491,7 @@ def test_many_polynomials_times_one(monkeypatch, n, q):
 @needs_compiler
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5])
 def test_residues_that_do_not_fit(monkeypatch, q):
-    """Another way is taken where there is no memory for them."""
+    """Another way is taken where there is no memory for residues."""
 
     def refuse(*args):
         raise OutOfDeviceMemory("none left")
@@ -523,7 +523,7 @@ SANITIZERS = ("thread", "address")
 
 @pytest.fixture(scope="module")
 def checked():
-    """Under both sanitizers at once."""
+    """CHECKED under both sanitizers, which run at the same time."""
     return check.run_together({name: (name, CHECKED) for name in SANITIZERS if not check.missing(name)})
 
 

@@ -1,4 +1,4 @@
-"""Products of polynomials, by FFT at the proven bound too: exact in every ring; their plans."""
+"""Products of polynomials are exact in every ring, also by FFT near its proven bound; their plans."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_products(ring: Ring) -> None:
 
 # Of 1, 2 and more digits, in words of 32 and 64 bits.
 DIGITS: list[Any] = [3329, 2**31 - 1, [3, 2**32 - 5], 2**40 - 87, [2**64, 3, 2**61 - 1], 2**64 - 59]
-# Digits of an operand, products that are folded.
+# Named by the digits of an operand, and by whether the product is folded.
 BY_FFT: dict[str, tuple[int, Any, Any]] = {
     "1 digit": (64, 3329, "negacyclic"),
     "1 digit, folded": (20, 3329, "negacyclic"),
@@ -141,7 +141,7 @@ def test_products_by_fft_are_those_by_ntt(n: int, moduli: Any, kind: Any) -> Non
         assert product.shape == (2, 3) and np.array_equal(product.data, by_ntt.data)
 
 
-# Just below the bound: one coefficient or bit more takes another digit.
+# Plans whose proven error bound is above 0.2; 0.5 is allowed.
 NEAR = sorted(
     {
         (plan.error_bound, n, bits, kind)
@@ -315,7 +315,7 @@ def test_products_in_parts(method: Any, n: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def matrices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of matrices that products are done with, which is preferred wherever it is possible."""
+    """The shapes of the matrices that multiply; here they are preferred wherever they are possible."""
     shapes: list[tuple[int, ...]] = []
     multiply = CpuBackend.matmul
 
@@ -359,7 +359,7 @@ def test_who_is_multiplied_by_a_matrix(matrices: list[tuple[int, ...]]) -> None:
 
 
 def test_short_and_many() -> None:
-    """The rule itself: as many coefficients as pay for the matrix, of short polynomials."""
+    """The rule itself: a matrix multiplies short polynomials, where they are enough to pay for it."""
     backend, ring = get_backend("cpu"), Ring(16, 2**32)
     plan = ring.product_plan()
     assert backend.prefers_matrix(plan, 2**11) and not backend.prefers_matrix(plan, 2**11 - 1)
@@ -536,7 +536,7 @@ def test_the_coarsest_split_that_is_proven(n: int, kind: Any) -> None:
 
 @pytest.mark.parametrize("n", [1, 33, 1024, 2**15])
 def test_the_coarsest_split_of_sums_of_products(n: int) -> None:
-    """As above; the small polynomials have one digit."""
+    """As above, for sums of products; the small polynomials have one digit."""
     for q, terms, bits in itertools.product(
         (3, 2**9, 2**31 - 1, 2**32, 2**64 - 59, 2**64), (1, 6), (1, 7, 23, 30)
     ):
@@ -608,7 +608,7 @@ def test_roots_of_unity_are_as_close_as_the_proof_wants(log_order: int) -> None:
 
 @pytest.mark.parametrize("n", [1, 32, 64, 100, 1024, 2**15])
 def test_twiddles_are_the_tree_of_factors(n: int) -> None:
-    """Node k splits X^2t - c in X^t - w and X^t + w: w w = c, and c of its children is w and -w."""
+    """Node k splits X^2t - c into X^t - w and X^t + w: w w = c, and c of its children is w and -w."""
     plan = plan_fft(n, (2**32,), "negacyclic")
     w = plan.twiddles
     assert w.shape == (plan.points,) and w.dtype == np.complex128 and not w.flags.writeable and w[0] == 1

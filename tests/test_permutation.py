@@ -97,7 +97,7 @@ ORDERS_OF_ITEMS = {
 
 @over(ORDERS_OF_ITEMS, few=("30 bits", "cyclic", "2^64"))
 def test_each_item_by_its_own_number(device: str, name: str) -> None:
-    """Arrays of numbers broadcast with the batch, and results go where they are told, over the value too."""
+    """Arrays of numbers broadcast with the batch; `out` may be other memory or the value itself."""
     R = ORDERS_OF_ITEMS[name]
     x, rng = draw(R, (2, 3)), random.Random(R.n)
     ks = [rng.randrange(-(2**40), 2**40) for _ in range(2)]

@@ -10,7 +10,7 @@ import pytest
 import polygpu as pg
 from polygpu.examples import bfv, pir
 
-# Small, and so not secure, to fetch every record; the default set is tried once, by `pir.run`.
+# Small, and so not secure: every record is fetched. `pir.run` tries the default set once.
 SCHEME = bfv.BFV(n=1024, t=65537, bits=50, limbs=2)
 ROWS, COLUMNS = 3, 2
 

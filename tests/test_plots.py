@@ -14,7 +14,7 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 
 def rectangles(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """Those of the bars: not the ground, not the squares of the legend."""
+    """The rectangles of the bars, without the background and the squares of the legend."""
     return [r for r in root.iter(f"{SPACE}rect") if r.get("height") == str(plots.LINE - 7)]
 
 
@@ -103,7 +103,7 @@ def test_logarithmic_axes():
 
 
 def test_plans_end_where_the_memory_does():
-    """One GPU has 2^32 points and tables in 128 GiB; what needs more is dashed. Points were measured."""
+    """One GPU holds 2^32 points and tables in 128 GiB; lines beyond are dashed, circles were measured."""
     rates = {64: {20: 10.0, 30: 15.0}}
     measured = [
         scale.Measured(2**30, 1, 64, "transposed", 16.0),
@@ -118,7 +118,7 @@ def test_plans_end_where_the_memory_does():
     ends = {
         d: [attribute(x, "x2") for x in found if not x.get("stroke-dasharray")] for d, found in own.items()
     }
-    # 512 KiB from GPU to GPU are there at 2^36 where they are 1024: from 2^33 on they are large enough.
+    # Each of 1024 GPUs sends another 512 KiB at 2^36 points. The model takes 64 KiB or more: from 2^33 on.
     assert {d: len(found) for d, found in own.items()} == {1: 14, 2: 14, 8: 14, 64: 14, 1024: 7}
     at = {k: scale.AXES.at(2.0**k, 1)[0] for k in range(26, 41)}
     last = {1: 32, 2: 33, 8: 35, 64: 38, 1024: 40}

@@ -1,4 +1,4 @@
-"""Values at points, beside the definition in Python ints and beside python-flint."""
+"""Values at points, against the definition in Python ints and against python-flint."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_shapes_of_points_and_batches(device: str) -> None:
     "moduli", [97, 2**32 - 5, 2**62, 2**62 + 135, 2**64, 2**64 - 59, [97, 2**40 - 87, 2**63 - 25], 2**100 + 7]
 )
 def test_degrees_of_every_kind(device: str, n: int, moduli: Any) -> None:
-    """Both ways, at their limit of 2^62, beside the values that python-flint gives."""
+    """Moduli up to 2^64 go by matrices, the one above by halves: against python-flint."""
     R = Ring(n, moduli, kind="cyclic")
     x = draw(R, (2,), 1)
     at = [2, R.modulus - 2, 12345678901234567890]
@@ -82,7 +82,7 @@ def test_many_points_go_in_parts(q: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @given(data=st.data())
 def test_a_value_is_a_homomorphism_where_points_are_roots(data: Any) -> None:
-    """At r with r^n = X^n of the ring, products of values are values of products."""
+    """At a root r of X^n ± 1, the ring's polynomial, products of values are values of products."""
     R = data.draw(rings(max_degree=64, transform=True, max_bits=64))
     a, b = (data.draw(polys(R, batch=())) for _ in range(2))
     limb = data.draw(st.integers(0, len(R.moduli) - 1))
@@ -127,7 +127,7 @@ def test_points_that_are_no_integers(at: Any) -> None:
 def test_factors_that_are_powers(
     device: str, n: int, items: int, pairs: int, moduli: tuple[int, ...]
 ) -> None:
-    """Every entry times first step^j, by Python ints; the pairs in turn, edges among them; in place too."""
+    """Entry j times first step^j, against Python ints; items take pairs in turn, with edges; in place too."""
     basis = basis_of(moduli)
     rng = np.random.default_rng(n + items)
 
@@ -168,7 +168,7 @@ def test_factors_that_are_powers(
 )
 @pytest.mark.parametrize("q", [97, GOLDILOCKS, 2**60 - 93])
 def test_factors_that_are_powers_of_parts(device: str, rows: int, n: int, runs: int, q: int) -> None:
-    """Rows that lie apart, in place, to rows that lie apart, and to runs that do."""
+    """Rows with gaps between them, to rows with gaps, to runs with gaps, and in place."""
     basis = basis_of((q,))
     rng = np.random.default_rng(n)
 

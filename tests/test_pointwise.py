@@ -1,4 +1,4 @@
-"""Operations on each residue: sums, differences, products by a constant, fma, comparisons; products alike."""
+"""Operations on each residue: sums, differences, products by a constant, fma, comparisons; also products."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ def test_a_constant_leaves_its_operand(device: str, moduli: Any) -> None:
 
 
 def test_products_modulo_goldilocks_carry(device: str) -> None:
-    """Words at which the halves of a product borrow and carry, each times each and drawn ones."""
+    """Words at which the halves of a product borrow and carry, and random words, in all pairs."""
     q = GOLDILOCKS
     near = [0, 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**32 + 1, 2**63, q // 2, q - 2**32, q - 2, q - 1]
     drawn = random.Random(4)

@@ -42,7 +42,7 @@ def owner(x):
 
 
 def block(size):
-    """A result of so many bytes."""
+    """A result of `size` bytes."""
     return empty(host(), (size // 8,), WORD)
 
 
@@ -159,7 +159,7 @@ def test_results_are_arrays_as_numpy_makes_them(shape, zero):
 
 @pytest.mark.parametrize("size", [8, 800, 16 << 10, 100_000, 3 * MIB, 40 * MIB])
 def test_results_can_be_resized(size):
-    """NumPy asks the handler for it."""
+    """NumPy asks polygpu's handler for the new memory."""
     for other in (size, 2 * size, size // 2):
         x = block(size)
         x[:] = np.arange(len(x))
@@ -197,7 +197,7 @@ def test_users_arrays_are_numpys():
 
 
 def test_the_users_handler_comes_back():
-    """Of NumPy's arrays inside polygpu's, and of a program that has chosen a handler itself."""
+    """After nested scopes, and where a program has chosen a handler itself."""
     with host().device_scope():
         assert handler_name(np.empty(1)) == "polygpu"
         with host().device_scope():
@@ -260,7 +260,7 @@ def test_zeros_are_zeros(size):
 
 
 def test_an_expression_maps_no_pages():
-    """The reason for all this: fresh memory costs several times as much as the arithmetic."""
+    """The reason for the pool: fresh memory costs several times as much as the arithmetic."""
     done = run_python(
         """
         import resource
@@ -303,7 +303,7 @@ def test_what_is_kept_is_bounded_in_number():
 
 
 def test_the_oldest_give_way():
-    """Memory of a ring that is used no more does not stay in the way of another's."""
+    """Memory of a ring that is no longer used gives way to the memory of another."""
     old = [block(6 * MIB) for _ in range(20)]
     del old
     for _ in range(3):
@@ -334,7 +334,7 @@ def test_a_block_is_an_eighth_too_large_at_most():
 
 
 def test_memory_that_is_kept_is_given_back_before_there_is_none():
-    """A limit of addresses that leaves room for the array only where the kept blocks were."""
+    """The limit of address space leaves room for the array only where the kept blocks were."""
     code = """
     import resource
     import numpy as np

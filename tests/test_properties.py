@@ -211,7 +211,7 @@ def test_digits_times_the_gadget_give_the_value(rings, conversion, data):
 @on("cpu", "cuda")
 @given(chains(), st.integers(2, 5), CONVERSIONS, st.data())
 def test_a_divided_sum_is_near_the_sum_of_divided_values(rings, count, conversion, data):
-    """A rounding is off by a half, or by less than 1 downwards; a fast conversion by some multiples of P."""
+    """A rounding is off by at most a half, or less than 1 downwards; a fast conversion by some units more."""
     Q, P = rings
     a = data.draw(edge_polys(Q.join(P), P.modulus, (count,)))
     dropped, fast = len(P.moduli), conversion == "fast"

@@ -20,7 +20,7 @@ from polygpu.backends.cuda import graph
 
 PLACES = ("cpu", *CARDS)
 R = Ring(64, pg.ntt_primes(64, 50, 2))
-BY_CUPY = "(a kernel of CuPy's reads or writes|CuPy copies or fills) argument 0; sums"  # whichever it takes
+BY_CUPY = "(a kernel of CuPy's reads or writes|CuPy copies or fills) argument 0; sums"  # whichever CuPy takes
 
 
 def pairs(ring: Ring = R, batch: tuple[int, ...] = (3,), count: int = 4) -> tuple[list[Poly], list[Poly]]:
@@ -52,7 +52,7 @@ def test_a_recording_takes_other_values(name: str) -> None:
             equals(found, right)
     for value, kept in zip((x, y, z, w), (a, b, c, d), strict=True):
         equals(value, kept)
-    z.neg(out=z)  # what they hold then
+    z.neg(out=z)  # a replay reads what its arguments hold then
     with pg.device("cpu"):
         expected = compute(-c, b)
     for found, right in zip(recorded(z, y), expected, strict=True):
@@ -105,7 +105,7 @@ def test_results_in_arguments(device: str) -> None:
     equals(found[1], c * d + 3 * c)
     equals(first, a * b)
     if device != "cpu":
-        assert recorded(x, w, first, 3)[1] is found[1]  # overwritten
+        assert recorded(x, w, first, 3)[1] is found[1]  # each replay overwrites it
         equals(found[1], a * d + 3 * a)
     for times in (4, 3.0, True):
         with pytest.raises(pg.ParameterError, match=r"argument 3: a .*, not as recorded; only a Poly"):
@@ -150,7 +150,7 @@ def test_memory_is_shared_as_it_was_recorded(device: str) -> None:
     with pytest.raises(pg.ParameterError, match="arguments 0 and 1 overlap in part"):
         pg.capture(lambda x, y: x * y, room[:3], room[1:], rebind=True)
     room.data[:3] = there(a.data)
-    equals(two(room[:3], y), a * b)  # a part may take a place
+    equals(two(room[:3], y), a * b)  # a part of an array may be an argument
     equals(pg.capture(lambda x, y: x * y, room[:3], y, rebind=True)(), a * b)
     result = two(x, y)
     for args in ((result, y), (x, result.reshape(3))):
@@ -159,7 +159,7 @@ def test_memory_is_shared_as_it_was_recorded(device: str) -> None:
     hidden: list[Poly] = []
 
     def leaks(x: Poly) -> Poly:
-        hidden.clear()  # before there is no memory to be had
+        hidden.clear()  # frees its memory, since recording can make no new memory
         hidden.append(x + x)
         return hidden[-1] * x
 
@@ -253,7 +253,7 @@ def test_kinds_of_nodes(device: str) -> None:
 
 
 class _Driver:
-    """libcuda, but for some functions."""
+    """libcuda with some functions changed, or missing where they are None."""
 
     def __init__(self, real: Any, **changed: Any) -> None:
         self._real, self._changed = real, changed
@@ -338,7 +338,7 @@ def test_a_recording_lets_its_memory_go(device: str) -> None:
     kept = weakref.ref(y)
     del y
     gc.collect()
-    assert kept() is not None  # for recorded()
+    assert kept() is not None  # recorded() without arguments would use it
     recorded(x)
     gc.collect()
     assert kept() is None
@@ -385,7 +385,7 @@ def test_products_of_matrices_are_recorded(device: str) -> None:
 
 @on(*CARDS)
 def test_the_result_of_the_first_run_is_let_go(device: str) -> None:
-    """While a graph is recorded no memory can be made: it is that of the run before."""
+    """While a graph is recorded no memory can be made: the result takes that of the run before."""
     _, (x, *_) = pairs()
     made: list[weakref.ref[Poly]] = []
 
@@ -408,7 +408,7 @@ BOTH = pytest.mark.parametrize("rebind", [False, True])
 @on(*PLACES)
 @BOTH
 def test_recording_changes_no_argument(device: str, rebind: bool) -> None:
-    """The runs of f that a recording takes are not those of its calls."""
+    """A recording runs f on a card, and yet leaves the arguments as they were; only its calls change them."""
     (a, b, *_), (x, total, *_) = pairs()
     add = pg.capture(lambda x, out: out.add(x, out=out), x, total, rebind=rebind)
     equals(total.cpu(), b)
@@ -420,7 +420,7 @@ def test_recording_changes_no_argument(device: str, rebind: bool) -> None:
 @on(*PLACES)
 @BOTH
 def test_other_names_in_a_recording(device: str, rebind: bool) -> None:
-    """What f writes by another name than its argument's is written by its run."""
+    """What f writes by another name than an argument's is written already by the run that is recorded."""
     (a, b, *_), (x, total, *_) = pairs()
     add = pg.capture(lambda x: total.add(x, out=total), x, rebind=rebind)
     times = 0 if device == "cpu" else 1
@@ -477,7 +477,7 @@ def test_arguments_keep_their_domains(device: str, rebind: bool) -> None:
             pg.DomainError, match=rf"f changes the domain of argument {number} from 'coef' to 'eval'"
         ):
             pg.capture(compute, *args, rebind=rebind)()
-        if device == "cpu":  # which has called f
+        if device == "cpu":  # the call has run f
             x.intt(out=x)
             out = b.copy()
         equals(x.cpu(), a)
@@ -539,7 +539,7 @@ def test_random_values_in_a_recording(device: str, rebind: bool) -> None:
     ],
 )
 def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable[[Poly], Any]) -> None:
-    """It is refused, and nothing of the ring is left half made."""
+    """What only the second run makes is refused, and nothing of the ring is left half made."""
     ring = Ring(64, pg.ntt_primes(64, bits, 2))
     (a, *_), (x, *_) = pairs(ring)
     turns = iter((False, True))
@@ -576,7 +576,7 @@ def test_an_interrupted_exchange(device: str, monkeypatch: pytest.MonkeyPatch) -
 
 @on(*CARDS)
 def test_a_part_of_what_the_graph_writes(device: str) -> None:
-    """It may begin behind the pointer that the graph has."""
+    """The part may begin after the pointer that the graph has."""
     with pg.device("cpu"):
         values = drawn(R, (2, 3), 9).cpu()
     _, (x, *_) = pairs()
@@ -637,7 +637,7 @@ def test_recordings_in_recordings(device: str) -> None:
 
 @on(*CARDS)
 def test_the_cycle_collector_rests(device: str) -> None:
-    """It would free the memory of earlier recordings, which the driver refuses while a graph is recorded."""
+    """It would free memory of earlier recordings, which the driver refuses while a graph is recorded."""
     _, (x, *_) = pairs()
     living, freed = [], []
 
@@ -691,7 +691,7 @@ def test_errors_of_the_runtime(device: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @on("simulated")
 def test_the_end_of_a_recording_hides_no_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What f did may have made the driver end it."""
+    """The error of f is raised, also where what f did made the driver end the recording."""
     stream = backend().xp.cuda.Stream
     (a, *_), (x, *_) = pairs()
     turns, end = iter((False, True)), stream.end_capture
@@ -723,7 +723,7 @@ def test_arguments_on_several_devices(device: str) -> None:
 
 @on(*PLACES)
 def test_arguments_that_are_no_polynomials(device: str) -> None:
-    """They are given again equal, or as the same object."""
+    """A replay takes equal arguments, or the same object."""
     _, (x, y, *_) = pairs()
     listed = [3]
     recorded = pg.capture(lambda *args: args[0] + args[0], x, 0.5, (1, "2"), listed, None, rebind=True)
@@ -759,7 +759,7 @@ def test_numbers_in_errors_count_all_arguments(device: str) -> None:
 
 @on(*CARDS)
 def test_alignment_of_every_argument(device: str) -> None:
-    """At 4 beyond a multiple of 8 no recorded launch fits, wherever the recorded values lay."""
+    """Memory that is not aligned to 16 bytes fits no recorded launch, wherever the recorded values lay."""
     small = Ring(64, pg.ntt_primes(64, 30))
     (a, *_), (x, *_) = pairs(small)
     xp = backend().xp

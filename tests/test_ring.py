@@ -263,7 +263,7 @@ def test_exactly_the_elements_of_the_right_order_are_roots(n: int, q: int, kind:
 def test_a_generator_of_a_wide_prime_where_it_can_be_found() -> None:
     q = 2**89 - 1
     (root,) = Ring(4, q, root="generator").roots or ()
-    assert root == q - 1  # order 2: four leaves are out of reach, q = 3 mod 4
+    assert root == q - 1  # of order 2, for one leaf of 4: q = 3 mod 4 has no root of order 4
 
 
 def test_another_root_permutes_the_evaluation_domain() -> None:
@@ -640,7 +640,7 @@ def test_ntt_primes_are_the_largest_ones(n: int, bits: int, kind: Any) -> None:
 @pytest.mark.parametrize("bits", [6, 8, 11])
 @pytest.mark.parametrize("n", [1, 4, 16])
 def test_ntt_primes_near_a_number(n: int, bits: int, kind: Any) -> None:
-    """Beside the list of all primes: in turns above and below, nearest first, as long as both sides last."""
+    """Against the list of all primes: in turns above and below, nearest first, while both sides last."""
     order = root_order(n, kind)
     for middle in (
         2 ** (bits - 1),
@@ -740,7 +740,7 @@ def test_given_roots_go_with_their_limbs() -> None:
 
 
 def test_leaves_of_a_part_are_its_own() -> None:
-    ring = Ring(8, [17, 41])  # X^8 + 1 splits in linear factors mod 17, in squares mod 41
+    ring = Ring(8, [17, 41])  # X^8 + 1 splits into factors of degree 1 mod 17, of degree 2 mod 41
     assert (ring.leaf_size, ring[:1].leaf_size, ring[1:].leaf_size) == (2, 1, 2)
     given = Ring(8, [17, 41], root=ring.roots)
     assert given[1:].roots == given.roots[1:]  # type: ignore[index]
@@ -806,7 +806,7 @@ def test_rings_that_cannot_be_joined(other: Any, error: Any, text: str) -> None:
 
 
 def test_tables_belong_to_primes() -> None:
-    """Parts, joined rings and rings made alone share them; only another word or leaf needs its own."""
+    """Parts, joined rings and rings made alone share them; another word, leaf, kind or root has its own."""
     ring = Ring(64, CHAIN)
     tables = ring.transform.tables
     assert ring[1:].transform.tables == tables[1:]  # they compare by identity

@@ -19,7 +19,7 @@ from polygpu.testing import chains, coefficients, edge_coefficients, polys
 
 
 def ints(a: Poly) -> np.ndarray:
-    """The residues of a, composed here: (*batch, n) in [0, Q)."""
+    """The coefficients of a, composed here from residues: (*batch, n) in [0, Q)."""
     data, Q = a.intt().cpu().data.astype(object), a.ring.modulus
     total = np.zeros((*a.shape, a.ring.n), object)
     for i, q in enumerate(a.ring.moduli):
@@ -32,7 +32,7 @@ def each(f, values: np.ndarray) -> np.ndarray:
 
 
 def fast(x: int, moduli) -> int:
-    """The sum of y_i Q/q_i."""
+    """The sum of y_i Q/q_i, y_i centred."""
     Q = math.prod(moduli)
     return sum(centred(x * pow(Q // q, -1, q), q) * (Q // q) for q in moduli)
 
@@ -57,7 +57,7 @@ TAKEN = {
 
 
 def divided(x: int, moduli, rounding: str, conversion: str = "exact", t: int = 1) -> int:
-    """x less what is taken away, over P, and what keeps it modulo t."""
+    """x less what is taken away, over P, plus what keeps the value modulo t."""
     P, taken = math.prod(moduli), TAKEN[rounding, conversion](x, moduli)
     return (x - taken) // P + centred(taken * pow(P, -1, t), t)
 
@@ -215,7 +215,7 @@ def test_raised_values_keep_their_residues(name):
 
 
 def parts(R: Ring):
-    """Rings that values of R come down to, and what falls away."""
+    """Rings that values of R come down to, and the product of the moduli that fall away."""
     for S in (R[:-1], R[1:], R[[1]], R[[2, 0]]):
         yield S, math.prod(q for q in R.moduli if q not in S.moduli)
 
@@ -278,7 +278,7 @@ def test_rescaled_values_lose_their_last_limbs(name):
 
 
 def test_words_of_32_bits_go_to_smaller_moduli(device):
-    """Factors above the modulus that they are multiplied under."""
+    """Factors that exceed the modulus of their product."""
     for moduli in (ntt_primes(8, 32, 4), [2**32 - 5, 2**32 - 6, 2**32 - 7, 2**32 - 9]):
         R = Ring(8, moduli)
         for S in (Ring(8, ntt_primes(8, 31, 3)), Ring(8, [2**31 - 1, 2**29 - 3])):
@@ -446,7 +446,7 @@ def some_of(choose, R: Ring) -> Ring:
 
 
 def told(b: Poly, S: Ring, domain: str, values: np.ndarray) -> None:
-    """The value, of S, in the operand's domain if S has it."""
+    """b has the values, in the ring S, and the operand's domain if S has it."""
     assert (b.ring, b.domain) == (S, domain if S.has_eval else "coef")
     holds(b, values)
 
@@ -547,7 +547,7 @@ CHECKS = {
     "digits": check_digits,
     "scale_by": check_scale_by,
 }
-SLOWER = {DEVICES["reference"]: 2, DEVICES["simulated"]: 15}  # one example of so many
+SLOWER = {DEVICES["reference"]: 2, DEVICES["simulated"]: 15}  # what the number of examples is divided by
 
 
 @over(CHECKS)

@@ -90,7 +90,7 @@ def python(code: str, *args: object) -> subprocess.Popen[str]:
 
 
 def output(process: subprocess.Popen[str], timeout: float = 60) -> tuple[str, str, int]:
-    """What it wrote to stdout and stderr, and its exit status."""
+    """What the process wrote to stdout and stderr, and its exit status."""
     with process:
         try:
             return *process.communicate(timeout=timeout), process.returncode
@@ -519,7 +519,7 @@ def test_a_cache_is_made_anew_once(cache: Any, error: Exception) -> None:
     ],
 )
 def test_a_wrong_entry_of_the_cache_never_changes_a_root(cache: Any, entry: Any) -> None:
-    """Any non-residue gives a root of the right order; only the least primitive root, 6, the right one."""
+    """Any non-residue gives a root of the right order; only 6, the least primitive root, the right root."""
     file = cache()
     root, factors = entry
     root_cache.store(41, root, factors)
@@ -658,7 +658,7 @@ def test_a_cache_that_stays_locked_is_waited_for_once(
     assert [record.name for record in caplog.records] == ["polygpu"]
     assert "primitive roots are not cached: database is locked" in caplog.text
     root_cache.store(97, 5, [2, 3])
-    assert len(rows(cache())) == 2  # left alone for a while
+    assert len(rows(cache())) == 2  # the file is left alone for a while
     root_cache.store(97, 5, [2, 3])
     assert len(rows(cache())) == 3
 

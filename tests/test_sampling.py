@@ -1,4 +1,4 @@
-"""Random streams: their definitions word by word, vectors that never change, independence of the cut."""
+"""Random streams: their definitions word by word, vectors that never change, and batches in any pieces."""
 
 import decimal
 import hashlib
@@ -129,7 +129,7 @@ def test_every_instruction_set_gives_the_same(ring, each_isa):
     "q", [2, 3, 2**31 - 1, 2**32, 2**62 - 57, 2**62, 2**63 - 25, 2**63, 2**64 - 59, 2**64]
 )
 def test_reduction_of_every_edge(q, each_isa):
-    """Numbers of two words whose quotients are estimated worst: just about multiples of q."""
+    """Numbers of two words whose quotients are estimated worst: next to multiples of q."""
     edges = {0, 1, 2**64 - 1, 2**64, 2**128 - 1, 2**128 - 2**64, 2**127}
     for k in (1, 2, 3, 2**63, 2**64 - 1, 2**64, (2**128 - 1) // q):
         edges |= {x for x in (k * q - 1, k * q, k * q + 1, (k * q << 64) - 1, k * q << 64) if 0 <= x < 2**128}
@@ -171,7 +171,7 @@ def test_wrong_seeds(seed):
 
 # ---- small integers ----
 
-# One of each number of bytes, of terms, of ways to draw.
+# One draw for each number of bytes, each number of terms and each distribution.
 DRAWS = {
     "ternary": lambda R, *a, **k: R.ternary(*a, **k),
     "weight 3": lambda R, batch=(), **k: R.ternary(batch, 3, **k),
@@ -190,7 +190,7 @@ DRAWS = {
     "tuniform 62": lambda R, *a, **k: R.tuniform(62, *a, **k),
 }
 every_draw = pytest.mark.parametrize("name", DRAWS)
-LABELS = {  # of the key, and bytes a coefficient
+LABELS = {  # the label in the key, and the bytes of a coefficient
     "ternary": ("ternary 1 n={n} weight=None", 8),
     "weight 3": ("ternary 1 n={n} weight=3", 8),
     "binomial 2": ("binomial 1 n={n} eta=2", 1),
@@ -278,7 +278,7 @@ def test_small_integers_follow_the_definition(name):
 
 SMALL_RINGS = [
     pg.Ring(8, 97),
-    pg.Ring(12, [3, 2, 5, 7]),  # below the integers
+    pg.Ring(12, [3, 2, 5, 7]),  # moduli below the integers
     pg.Ring(5, [2**32, 2**31 - 1, 3]),
     pg.Ring(16, [2**62 - 57, 2**62, 2**61 - 1, 3]),  # about the bound of tuniform(62)
     pg.Ring(7, [2**63 - 25, 2**64, 2**64 - 59, 17]),
@@ -348,7 +348,7 @@ def test_widths_of_every_instruction_set(sigma, each_isa):
 
 
 def test_no_two_draws_share_a_stream():
-    """All that differs but moduli gives another key, and another polynomial another part of the stream."""
+    """Another degree, draw or seed gives another key; another polynomial, another part of the stream."""
     ring, big, seen = pg.Ring(64, 2**62), pg.Ring(128, 2**62), []
     for R in (ring, big):
         for draw in DRAWS.values():
@@ -478,7 +478,7 @@ def integers_of(draw, count=1 << 18, n=1 << 10):
 
 
 def probabilities_of(name):
-    """Exact, of every value from the least on."""
+    """The least value, and the exact probabilities of it and of all values above."""
     kind, parameter = name.split()
     if kind == "binomial":
         eta = int(parameter)
@@ -521,7 +521,7 @@ def test_frequencies_of_wide_gaussians(sigma):
     values = integers_of(lambda R, batch: R.gaussian(sigma, batch, seed=6))
     check_frequencies(
         np.bincount(values % 64, minlength=64).tolist(), [1 / 64] * 64
-    )  # smooth, to 1e-16 and less
+    )  # uniform, to 1e-16 and less
     edges = [round(sigma * x / 8) for x in range(-32, 33)]
     # Of so wide a Gaussian the sum over integers is the integral, to 1e-16 and less (Poisson).
     below = [0.0, *(math.erfc(-(x - 0.5) / sigma / 2**0.5) / 2 for x in edges), 1.0]
@@ -558,7 +558,7 @@ SIGMAS = [
 
 @pytest.mark.parametrize("sigma", [*SIGMAS, Fraction(1025), Fraction(5 * 10**4), Fraction(2**20)], ids=str)
 def test_distance_of_tables_is_what_is_stated(sigma):
-    """Half the sum of differences of a term, exactly; sums of terms by their smoothing (docs/math.md)."""
+    """Of one term, half the sum of differences, exactly; of sums of terms by smoothing (docs/math.md)."""
     sampler = plans.gaussian(sigma)
     with decimal.localcontext(decimal.Context(prec=80)):
         rho = densities(sampler.variance)

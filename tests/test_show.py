@@ -21,7 +21,7 @@ from polygpu.ops import show
 
 
 class Page(HTMLParser):
-    """The text before the table, and the table's rows; of shortened ints the whole."""
+    """The text before the table, and the table's rows; shortened ints are replaced by the whole ones."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 
 def places(count: int, most: int, first: int) -> list[int]:
-    """The numbers that are shown of so many, of which at most `most` have room."""
+    """The indices below `count` that are shown, where at most `most` places have room."""
     return list(range(count)) if count <= most else [*range(first), *range(count - most + first + 1, count)]
 
 
@@ -128,7 +128,7 @@ def test_values_of_a_card() -> None:
 
 
 def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 2^22 coefficients, and of a batch that is a million of one polynomial."""
+    """Of 2^22 residues, and of a batch of 10^12 polynomials that repeats one of them."""
     sizes = []
     for name in ("big_integers", "residue_ints"):
         real = getattr(show, name)

@@ -13,7 +13,7 @@ EPSILON = 2.0**-48
 
 
 def slots(x: np.ndarray) -> np.ndarray:
-    """By definition."""
+    """The slots by definition, in long double."""
     n = x.shape[-1]
     powers = [pow(5, j, 2 * n) for j in range(n // 2)]
     exponents = np.outer(powers, np.arange(n)) % (2 * n)
@@ -111,7 +111,7 @@ def test_results_share_no_memory() -> None:
     ("n", "q"), [(2, 5), (4, 17), (64, 257), *((64, pg.ntt_primes(64, bits)[0]) for bits in (32, 60, 64))]
 )
 def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
-    """Values at the powers of the root, by definition; back; rows turn left by automorphism(5)."""
+    """Slots are values at powers of the root, and come back; automorphism(5) turns both rows to the left."""
     R = pg.Ring(n, q)
     a = R.random((2, 3), seed=1)
     (psi,) = R.roots

@@ -22,7 +22,7 @@ MACHINE = {"kind": "gpu", "name": "A Card, 80 GB", "driver": "580", "cuda": "13.
 
 
 def row(op: str, us: float, work: int, figures: dict[str, float], **params: Any) -> harness.Row:
-    """As if measured."""
+    """A row, as if it were measured."""
     library = params.pop("library", "study")
     figures = {"us_median": us, "gbps": 1000.0, "copy_share": 0.5, "copy_gbps": 2900.0, **figures}
     changes = {"op": op, "library": library, "params": params, "work": work, "median": 1000 * us}
@@ -30,13 +30,13 @@ def row(op: str, us: float, work: int, figures: dict[str, float], **params: Any)
 
 
 def pairs(text: str) -> dict[str, Any]:
-    """Of "name=value, name=value", numbers where they are some."""
+    """The values by name of "name=value, name=value"; digits alone become ints."""
     found = dict(part.split("=", 1) for part in re.split(", (?=\\w+=)", text) if part)
     return {name: int(x) if x.isdigit() else x for name, x in found.items()}
 
 
 def rows_of(text: str, work: Any) -> list[harness.Row]:
-    """Of lines "op, us; parameters; figures", which go on indented; work: of the parameters."""
+    """Rows of lines "op, us; parameters; figures", which go on indented; work: by the parameters."""
     found = []
     for line in text.strip().replace("\n  ", " ").splitlines():
         op_and_us, params, figures = (*line.split("; "), "")[:3]
@@ -82,7 +82,7 @@ FFT64_LINES = (
 
 
 def fourstep_rows() -> list[harness.Row]:
-    """The k-th step takes k microseconds, from 1; whole ones take half of the sum."""
+    """The k-th step takes k microseconds, from 1; whole transforms take half of the sum of their steps."""
     times = {name: i + 1 for i, name in enumerate((*fourstep.PARTS_OF, "D, pass 1 of 2", "D, pass 2 of 2"))}
     facts = {"blocks": 8, "threads": 256, "registers": 40, "shared_bytes": 4096, "occupancy": 0.75}
     facts |= {
@@ -371,13 +371,13 @@ FIGURES = {
         "polygpu, whole",
         "4.50",
     ),
-    "ntt256-batch": (),  # whose stages have no rows
+    "ntt256-batch": (),  # its stages have no rows
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_figure_follows_the_rows(name):
-    """Its words, in their order."""
+    """The words of the figure, in their order."""
     study, words = name.partition("-")[0], FIGURES[name]
     kind, draw = MODULES[study].FIGURES[f"studies/{name}.svg"]
     assert report.FIGURES[f"studies/{name}.svg"] == (kind, draw)
@@ -391,12 +391,12 @@ def test_the_figure_follows_the_rows(name):
 
 
 def test_what_a_figure_leaves_out():
-    """Wholes without one of their steps, or without a row; other sizes."""
+    """Whole transforms that lack one of their steps, or a row; other sizes."""
     kind, draw = fourstep.FIGURES["studies/fourstep.svg"]
     rows = fourstep_rows()
     assert report.drawn(kind, draw, rows).count(", whole") == 7  # no D of the batch
     rows = [r for r in rows if r.params.get("variant") != "columns in place" or r.params["batch"] > 1]
-    assert report.drawn(kind, draw, rows).count(", whole") == 6  # no B
+    assert report.drawn(kind, draw, rows).count(", whole") == 6  # no B of one transform
     kind, draw = transpose.FIGURES["studies/transpose.svg"]
     assert "60%" not in report.drawn(kind, draw, transpose_rows())
 

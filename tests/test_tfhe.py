@@ -1,4 +1,4 @@
-"""The TFHE example: tables and sums of encrypted messages, noise beside its theory."""
+"""The TFHE example: tables and sums of encrypted messages, noise against theory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from devices import CARDS, host, on, there
 
 from polygpu.examples import tfhe
 
-# Small, and so not secure, with the noise of the default set over q.
+# Small, and so not secure, with less noise than the default set.
 SCHEME = tfhe.TFHE(n=64, N=256, bits=31, noise=12, ring_noise=3)
 
 
@@ -28,7 +28,7 @@ def test_decrypt_undoes_encrypt(keys: tfhe.Keys, batch: tuple[int, ...]) -> None
 def test_every_table_of_every_message(keys: tfhe.Keys) -> None:
     messages = np.arange(SCHEME.p)
     vectors = SCHEME.encrypt(keys, messages, b"m")
-    tables = [lambda m, i=i: i >> 2 * m & 3 for i in range(0, 256, 13)]  # all of them are 256
+    tables = [lambda m, i=i: i >> 2 * m & 3 for i in range(0, 256, 13)]  # some of the 256 tables
     found = SCHEME.bootstrap(keys, vectors, *tables)
     assert found.shape == (len(tables), SCHEME.p, SCHEME.n + 1)
     for table, row in zip(tables, found, strict=True):
@@ -52,7 +52,7 @@ def test_numbers_add_up(keys: tfhe.Keys) -> None:
 
 
 def test_the_noise_is_that_of_theory(keys: tfhe.Keys) -> None:
-    """Over many ciphertexts and a few keys: what is shared by those of a key varies from key to key."""
+    """Over many ciphertexts and a few keys: the ciphertexts of one key share a part of their noise."""
     squares = []
     for seed in range(6):
         own = SCHEME.keygen(bytes([seed]))
@@ -93,5 +93,5 @@ def test_the_same_bits_on_a_card(device: str) -> None:
     assert np.array_equal(host(found), expected)
     bits = scheme.encrypt(keys, np.array([[1, 0], [1, 1]]), b"bits")
     total = tfhe.add_numbers(scheme, keys.to(device), *map(there, bits))
-    assert scheme.decrypt(keys, total).shape == (3,)  # of vectors on a card too
+    assert scheme.decrypt(keys, total).shape == (3,)  # decrypts vectors on a card too
     assert np.array_equal(host(total), tfhe.add_numbers(scheme, keys, *bits))

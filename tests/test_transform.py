@@ -47,7 +47,7 @@ def test_transforms_in_place_and_into_out(name: str) -> None:
     assert a.ntt(out=a) is a
     assert a.domain == "eval" and a.data.tolist() == expected
     again = R.ones(2)
-    assert a.ntt(out=again) is again  # there already: a copy
+    assert a.ntt(out=again) is again  # a is evaluated already: a copy
     assert again.domain == "eval" and again.data.tolist() == expected
     assert a.ntt() is a and R(x).intt().domain == "coef"
 
@@ -165,7 +165,7 @@ def test_sizes(device: str, bits: int, log_n: int, kind: Any) -> None:
     check_transform(a[:1])
     check_transform(a)
     agree(Poly.mul, a, b)
-    if device == "cuda:0" and 12 <= log_n <= 18:  # as one of many rows
+    if device == "cuda:0" and 12 <= log_n <= 18:  # on a card that these rows fill
         with card_of(1):
             check_transform(a)
             agree(Poly.mul, a, b)
@@ -192,7 +192,7 @@ def test_limbs_of_several_words(
     if doubles == "slow":  # small limbs take 32-bit integers in 64-bit memory
         monkeypatch.setattr(compute, "card", replace(compute.card, capability=(8, 9)))
     R = chain(n, bits, KINDS[device == "cuda:1" and log_n > 4])
-    assert len(groups_of(R.basis, compute.card)) > (doubles == "fast")  # 50 and 60 bits: one word
+    assert len(groups_of(R.basis, compute.card)) > (doubles == "fast")  # slow: 50 and 60 bits share a word
     batch = (5,) if n < 1 << 13 else (2,)
     for part in (R, R[::-1], R[1:], R[1:].join(R[:1])) if device == "cuda:0" else (R,):
         a, b = drawn(part, batch, 1), drawn(part, batch, 2)

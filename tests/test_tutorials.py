@@ -26,7 +26,7 @@ OPTIONS = re.compile(r"\A(?:---\n.*?^---\n|(?::[^\n]*\n)+)", re.M | re.S)
 
 
 class Cell(NamedTuple):
-    """code: with as many empty lines before it that line numbers are those of the file."""
+    """code: after so many empty lines that its line numbers are those of the file."""
 
     code: str
     executed: bool
@@ -41,7 +41,7 @@ def cells_of_page(text: str) -> Iterator[Cell]:
 
 
 def cells_of_script(text: str) -> Iterator[Cell]:
-    """Of a script of sphinx-gallery, which "# %%" divides."""
+    """The cells of a script of sphinx-gallery, which "# %%" divides."""
     begins = [0, *(match.start() for match in re.finditer(r"^# %%", text, re.M)), len(text)]
     for begin, end in pairwise(begins):
         yield Cell("\n" * text.count("\n", 0, begin) + text[begin:end], True)
@@ -132,14 +132,14 @@ def on_cards(test: Any) -> Any:
 
 @contextmanager
 def card(device: str) -> Iterator[None]:
-    """With "cuda" for a name; a simulated one is the test's own. The current device stays the processor."""
+    """A card named "cuda", simulated for the test or real. The current device stays the CPU."""
     with simulated() if device == "simulated" else nullcontext():
         yield
 
 
 @on_cards
 def test_page_of_gpus_on_a_card(device: str) -> None:
-    """What the site shows without executing it, too."""
+    """All cells, also those that the site shows without executing them."""
     path = DOCS / "tutorials" / "gpus.md"
     cells = list(cells_of_page(path.read_text("utf-8")))
     assert not all(cell.executed for cell in cells)

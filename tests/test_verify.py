@@ -85,7 +85,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         compute = type(backends.backend())
         right = getattr(compute, method)
 
-        def wrong(self: Any, parameters: Any, *arrays: Any) -> None:  # and no call that comes again
+        def wrong(self: Any, parameters: Any, *arrays: Any) -> None:  # and gives no call to repeat
             right(self, parameters, *arrays)
             out = arrays[-1]
             if out.size > above:
@@ -99,7 +99,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def fresh(name: str) -> Ring:
-    """The ring, without calls that come again."""
+    """The ring anew, which keeps no calls to repeat."""
     R = ring(name)
     return Ring(R.n, R.moduli, kind=R.kind)
 
@@ -132,7 +132,7 @@ def test_wrong_products_of_coefficients_are_found(
         pytest.skip("computed on the host")
     a, b = R(draw(R, (2,), 1)), R(draw(R, (2,), 2))
     planted("multiply", index)
-    a * b  # nothing is said without being asked
+    a * b  # outside of verify() nothing is checked
     with pg.verify(), pytest.raises(pg.VerificationError, match=r"product: .*reference"):
         a * b
 
@@ -157,7 +157,7 @@ def test_wrong_products_of_evaluated_operands_are_found(
 def test_wrong_sums_of_products_are_found(device: str, planted: Callable[..., None]) -> None:
     R = Ring(8, ntt_primes(8, 30, 2))
     a, b = (R(draw(R, (2, 2), seed)) for seed in (1, 2))
-    pg.matmul(a, b)  # a call that comes again is checked too
+    pg.matmul(a, b)  # a repeated call is checked too
     with pg.verify():
         assert pg.matmul(a, b) == pg.matmul(a, b)
     planted("matmul_points", 5)
@@ -200,7 +200,7 @@ def test_points_are_enough_and_no_more() -> None:
 
 @pytest.mark.parametrize("name", ["30 bits", "50 bits cyclic", "RNS of 3", "wide prime, 100 bits", "64 bits"])
 def test_the_kernel_names_the_first_wrong_row(name: str) -> None:
-    """The core's check is that of the definition, of right, wrong and broadcast products."""
+    """The core's check and that of the definition find the same in right, wrong and broadcast products."""
     R, rng = ring(name), np.random.default_rng(1)
     a, b = R(draw(R, (3, 2), 1)), R(draw(R, (2,), 2))
     c: Array = (a * b).data

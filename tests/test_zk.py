@@ -1,4 +1,4 @@
-"""Cosets and low-degree extensions, beside values from the definition in Python ints and python-flint."""
+"""Cosets and low-degree extensions, against values by definition in Python ints and python-flint."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_low_degree_extensions_and_back(name: str, factor: int, shift: int) -> N
 
 
 def test_extensions_of_proof_systems_contain_the_values() -> None:
-    """The root of the field's generator: H is the subgroup of the larger group, in the same order."""
+    """With roots of one generator, the ring's points are the first of the larger one's, in the same order."""
     for q in (BABYBEAR, GOLDILOCKS):
         R = Ring(64, q, kind="cyclic", root="generator")
         a = R.random(3, seed=1)
@@ -232,7 +232,7 @@ def test_errors(call: Callable[[], Any], cls: type[Exception], words: str) -> No
 
 
 def test_a_coset_of_a_large_ring() -> None:
-    """2^14 points, at some of them."""
+    """Some of 2^14 points are compared."""
     R = Ring.preset("goldilocks", 1 << 12)
     a = R.random(seed=2)
     values = zk.low_degree_extension(a, 4, shift=7)

@@ -1,14 +1,14 @@
-// Batches of 64-point FFTs, forward, natural order, in radix-2 stages through shared memory: threadIdx.x is the FFT of
-// the block, threadIdx.y the first of the points that a thread works on, LANES apart.
+// Batches of 64-point FFTs, forward, natural order, in radix-2 stages through shared memory. threadIdx.x is the number
+// of the FFT in the block. threadIdx.y is the first point that a thread works on; its other points are LANES apart.
 //
 // FFTS, LANES  FFTs of a block, threads of an FFT
 // UNROLLED     the loops over a thread's points are unrolled
 // COALESCED    the block moves its FFTs from and to memory in the order in which they lie there; else each thread moves
 //              its own points, and neighbouring threads are a whole FFT apart
-// MENDED       As drawn, the threads of both points of a butterfly compute it and write both results, in place and
-//              with no barrier between: a race. Mended, the thread of the lower point does it alone. (Reading, a
-//              barrier, and each thread writing its own point would need a thread's results kept over the barrier: no
-//              loop.)
+// MENDED       In the lab note, the threads of both points of a butterfly compute it and write both results in place,
+//              with no barrier between: a race. Mended, only the thread of the lower point computes it. (Each thread
+//              could also write its own point after a barrier. Then a loop over several points would have to keep all
+//              its results over the barrier.)
 #include "fft64.cuh"
 
 template <int FFTS, int LANES, bool UNROLLED, bool COALESCED, bool MENDED>

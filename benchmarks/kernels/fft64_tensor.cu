@@ -1,14 +1,14 @@
 // Batches of 64-point FFTs, forward, natural order, as products of matrices on tensor cores.
 //
-// 64 = 8 x 8. With n = 8 n1 + n2 and k = k1 + 8 k2, the sums over n1 are one DFT of 8 points for each n2, those over n2
-// one for each k1, with a twiddle w^(n2 k1) between. The row of (re, im) of 8 points times a real 16 x 16 matrix is
-// such a DFT, so both are the product of a tile of 16 rows, those of two FFTs, and the same matrix. A tile is a warp's
-// own.
+// 64 = 8 x 8, n = 8 n1 + n2 and k = k1 + 8 k2. The sums over n1 are a DFT of 8 points for each n2. The sums over n2
+// are a DFT of 8 points for each k1. Between the two is a product with the twiddle w^(n2 k1). The DFT of 8 points is
+// the row of their real and imaginary parts, 16 numbers, times a real 16 x 16 matrix. So each step is the product of a
+// tile of 16 rows, the 8 DFTs of each of two FFTs, and this matrix. Each warp has a tile of its own.
 //
-// Every float is split into two operands, x = high + low SHRINK; products of low and low, 2^-22 of the result at most,
-// are left out. With sums rounded to nearest, one product after the other (tests/test_studies.py), the relative L2
-// error of normal random input is 0.9e-7 with halves and 1.1e-7 with tf32; of the stages in float it is 0.9e-7. A card
-// rounds its sums otherwise.
+// Every float is split into two operands, x = high + low SHRINK. Products of low and low, at most 2^-22 of the product
+// of two floats, are left out. Where sums are rounded to nearest after every product, as in tests/test_studies.py, the
+// relative L2 error for normal random input is 0.9e-7 with halves and 1.1e-7 with tf32. The stages in float (fft64.cu)
+// have 0.9e-7. A card rounds the sums of tensor cores in another way.
 #include <cuda_fp16.h>
 #include <mma.h>
 
@@ -21,7 +21,7 @@ struct Halves {
     using Stored = half;
     static constexpr int K = 16, BLOCKS = 5;  // columns of an operand, blocks of a multiprocessor
     static constexpr float SHRINK = 1.0f / 2048;
-    static constexpr bool SCALED = true;  // to at most 1 before a split: halves end at 65504 and 2^-24
+    static constexpr bool SCALED = true;  // to at most about 1 before a split: halves reach from 2^-24 to 65504
     static __device__ __forceinline__ void split(float x, half &high, half &low) {
         high = __float2half_rn(x);
         low = __float2half_rn((x - __half2float(high)) * 2048);
@@ -68,7 +68,7 @@ template <class S> struct __align__(32) Tile {
 
 constexpr int WARPS = 8;
 
-// Launched with 32 * WARPS threads; a block goes on to the tiles of a whole grid later.
+// block: 32 * WARPS threads. A warp steps through the FFTs two by two, by the whole grid at a time.
 template <class S>
 __global__ void __launch_bounds__(32 * WARPS, S::BLOCKS) fft64_tensor(const float2 *x, float2 *y, int ffts) {
     using A = wmma::fragment<wmma::matrix_a, 16, 16, S::K, typename S::Operand, wmma::row_major>;
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(32 * WARPS, S::BLOCKS) fft64_tensor(const floa
         __syncwarp();
     };
 
-    // Of both FFTs a lane has points lane and lane + 32: 8 a + b for the same b and two a.
+    // A lane has the points lane and lane + 32 of each of two FFTs. They are 8 a + b, with the same b and two values
+    // of a.
     const int b = lane % 8;
     float2 twiddles[2];
 #pragma unroll
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(32 * WARPS, S::BLOCKS) fft64_tensor(const floa
             for (int fft = 0; fft < 2; ++fft) {
                 const float2 p = values[2 * fft], q = values[2 * fft + 1];
                 const float most = fmaxf(fmaxf(fabsf(p.x), fabsf(p.y)), fmaxf(fabsf(q.x), fabsf(q.y)));
-                // The next power of two, whose inverse is a float too.
+                // The power of two above the largest part, limited so that its inverse is a normal float.
                 const unsigned exponent = min(__reduce_max_sync(~0u, __float_as_uint(most)) >> 23, 252u);
                 const float shrink = __uint_as_float((253 - exponent) << 23);
                 grow[fft] = __uint_as_float((exponent + 1) << 23);
@@ -141,12 +142,13 @@ __global__ void __launch_bounds__(32 * WARPS, S::BLOCKS) fft64_tensor(const floa
                     values[i] = make_float2(values[i].x * shrink, values[i].y * shrink);
             }
         }
-        // Of the points of values[i], of FFT i / 2, a = n1, k1 or k2, b = n2, n2 or k1.
+        // values[i] belongs to FFT i / 2. (a, b) is (n1, n2) on input, (k1, n2) after the first product and (k2, k1)
+        // at the end.
         const auto a = [&](int i) { return lane / 8 + 4 * (i % 2); };
 #pragma unroll
         for (int i = 0; i < 4; ++i) tile.operand.set(8 * (i / 2) + b, a(i), values[i]);
         multiply();
-        constexpr float DOWN = S::SCALED ? 1.0f / 16 : 1;  // sums of 8 points are below 16 times a part of one
+        constexpr float DOWN = S::SCALED ? 1.0f / 16 : 1;  // sums of 8 points of parts up to 1 are below 16
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float2 value = times(tile.value(8 * (i / 2) + b, a(i)), twiddles[i % 2]);

@@ -1,23 +1,26 @@
 // A forward transform of n1 n2 points in four steps (docs/studies/fourstep.md): columns of n1 points, n2 apart; a
-// product with w; rows of n2 points, which are too long for a block of threads and take two kernels, of 512 values a
-// block. All kernels take batches of transforms, and take and give residues, except those between the halves of the
-// rows. Grids: blocks in the order of memory. Twiddles of columns and of rows: by node of their trees.
+// product with powers of w; rows of n2 points. Rows are too long for a block of threads and take two kernels, with 512
+// values in a block. All kernels take batches of transforms. Values between kernels are residues, except that the two
+// kernels of the rows pass lazy values. Grids: blocks in the order of memory. Twiddles of columns and of rows: by node
+// of their trees.
 #include "stages.cuh"
 
 constexpr int LOG_PART = 9, PART = 1 << LOG_PART;  // values of a block in a kernel of rows
 
-// Columns that lie one after the other; their transforms are stored as columns. block: 512 threads for 1024 values.
+// Columns that lie one after the other in memory; their transforms are stored as columns of a matrix. block: 512
+// threads for 1024 values.
 template <class W, int LOG_N1>
 __global__ void __launch_bounds__(512)
     columns_in_turn(const typename W::Storage *x, typename W::Storage *y, const Modulus *moduli,
                     const typename W::Twiddle *twiddles, u32 log_n2) {
     constexpr u32 N1 = 1 << LOG_N1, HALF = N1 / 2, COLUMNS = 1024 / N1;
-    // Stored are 16 neighbouring banks at a time, of so many columns.
+    // For a store, a half-warp reads 16 / COLUMNS rows of each column, or one row of 16 columns. The padding puts
+    // these values in 16 banks.
     constexpr u32 PITCH = N1 + (COLUMNS < 16 ? 16 / COLUMNS : 1);
     __shared__ typename W::Value values[COLUMNS * PITCH];
     const W word(moduli[0]);
     const u32 thread = threadIdx.x % HALF, column = threadIdx.x / HALF;
-    const u64 first = (u64)blockIdx.x * COLUMNS;  // column of the block, over the batch
+    const u64 first = (u64)blockIdx.x * COLUMNS;  // column of the block, counted over the batch
     typename W::Value *const own = values + column * PITCH;
 #pragma unroll
     for (u32 k = 0; k < 2; ++k) {
@@ -36,7 +39,7 @@ __global__ void __launch_bounds__(512)
     }
 }
 
-// w to some power below 2n, of two factors: low[i] = w^i, high[i] = w^(i 2^log_low).
+// Products with w^power, power < 2 n1 n2, by two factors: low[i] = w^i, high[i] = w^(i 2^log_low).
 template <class W> struct Powers {
     const typename W::Twiddle *low, *high;
     u32 log_low;
@@ -46,11 +49,12 @@ template <class W> struct Powers {
     }
 };
 
-// Threads of a multiprocessor that registers should allow.
+// For how many threads the registers of a multiprocessor should suffice.
 template <int LOG_EACH> constexpr int RESIDENT = LOG_EACH > 0 ? 1024 : 1536;
 
-// Columns where they lie, 2^LOG_COLUMNS neighbours a block; x may be y. PRODUCT: and their product with w^((2 k + 1) j)
-// in column j, for point k. block: a thread for 2^LOG_EACH butterflies. dynamic shared memory: the values of the block.
+// Columns where they lie, 2^LOG_COLUMNS neighbours in a block; x may be y. PRODUCT: point k of column j is then
+// multiplied by w^((2 k + 1) j). block: one thread for 2^LOG_EACH butterflies of a stage. dynamic shared memory: the
+// values of the block.
 template <class W, int LOG_N1, int LOG_COLUMNS, int LOG_EACH, bool PRODUCT>
 __global__ void __launch_bounds__(1 << (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH),
                                   RESIDENT<LOG_EACH> >> (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH))
@@ -70,7 +74,8 @@ __global__ void __launch_bounds__(1 << (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH),
         const u32 i = threadIdx.x + k * THREADS;
         values[i] = W::load(read<DEFAULT>(x + first + ((u64)(i / COLUMNS) << log_n2)), false);
     }
-    // The first stages of a transform of the whole tile split it as its columns are split: by its rows.
+    // The tile is stored row after row. The first LOG_N1 stages of a transform of the whole tile pair values of the
+    // same column: they are the stages of all columns.
     shared_stages<W, LOG_N1 + LOG_COLUMNS, 0, LOG_N1, W::Bounds::CANONICAL, false, LOG_EACH>(
         word, values, threadIdx.x, Nodes<typename W::Twiddle>{twiddles, 1});
     __syncthreads();
@@ -84,9 +89,9 @@ __global__ void __launch_bounds__(1 << (LOG_N1 + LOG_COLUMNS - 1 - LOG_EACH),
     }
 }
 
-// The first stages of rows of 2^LOG_N2, until what is left are parts of 512 neighbours; results are lazy; x may be y.
-// A block takes as many neighbours of each part as make 512. TABLE: values are multiplied by `factors`, an entry for
-// each of a transform of 2^log_points. block: 256 threads.
+// The first stages of rows of 2^LOG_N2 values. They leave transforms of parts of 512 neighbours. Results are lazy; x
+// may be y. A block takes the same neighbours of every part, 512 values in all. TABLE: values are first multiplied by
+// `factors`, which has an entry for each value of a transform of 2^log_points. block: 256 threads.
 template <class W, int LOG_N2, bool TABLE>
 __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
     rows_across(const typename W::Storage *x, typename W::Storage *y, const Modulus *moduli,
@@ -115,7 +120,7 @@ __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
         write<DEFAULT>(y + at[k], W::store_lazy(values[shared_place<true>(threadIdx.x + k * PART / 2)]));
 }
 
-// The last 9 stages: of 512 neighbours, lazy values; x may be y. block: 256 threads.
+// The last 9 stages of rows: transforms of 512 neighbours, which are lazy on input; x may be y. block: 256 threads.
 template <class W, int LOG_N2>
 __global__ void __launch_bounds__(PART / 2, 2048 / (PART / 2))
     rows_within(const typename W::Storage *x, typename W::Storage *y, const Modulus *moduli,

@@ -1,7 +1,7 @@
-// C = A B in float, from one read of global memory a product to a pipeline of tiles.
+// C = A B in float: from a kernel that reads both factors of every product from global memory to a pipeline of tiles.
 #include "gemm_tiles.cuh"
 
-constexpr int NAIVE = 16;  // rows and columns of a block, an entry a thread
+constexpr int NAIVE = 16;  // rows and columns of a block; a thread has one entry
 
 __global__ void __launch_bounds__(NAIVE *NAIVE) gemm_naive(const float *a, const float *b, float *c, int n) {
     const int row = blockIdx.y * NAIVE + threadIdx.x / NAIVE, column = blockIdx.x * NAIVE + threadIdx.x % NAIVE;
@@ -10,8 +10,9 @@ __global__ void __launch_bounds__(NAIVE *NAIVE) gemm_naive(const float *a, const
     c[size_t(row) * n + column] = sum;
 }
 
-// Tiles of 64 x 64 x TILE_K; a thread has ROWS x COLUMNS entries, COLUMNS of them neighbours. Two stages of TILE_K = 64
-// take 64 KB without the padding, 48 KB are what a block has without asking.
+// Tiles of 64 x 64 x TILE_K. A thread has ROWS x COLUMNS entries; the COLUMNS entries of a row are neighbours. Two
+// stages of TILE_K = 64 would take 64 KB without the padding. A block has only 48 KB unless the launch asks for more,
+// so TILE_K is 32.
 template <int TILE_K, int STAGES, int ROWS, int COLUMNS>
 __global__ void __launch_bounds__(64 * 64 / (ROWS * COLUMNS))
     gemm_shared(const float *a, const float *b, float *c, int n) {
@@ -41,14 +42,15 @@ __global__ void __launch_bounds__(64 * 64 / (ROWS * COLUMNS))
             c[size_t(blockIdx.y * 64 + row + i * DOWN) * n + blockIdx.x * 64 + column + j] = sums[i][j];
 }
 
-// A warp is 4 x 8 threads of ROWS x COLUMNS entries, in groups of 4 x 4: 16 rows, 32 columns apart. A is transposed
-// while it is copied, so that both operands of a step are read in 16 bytes. Neighbouring lanes differ in their row,
-// then in their column: a half-warp reads 2 and 8 chunks, which lie in different banks.
+// A warp is 4 x 8 threads with ROWS x COLUMNS entries each. The entries of a thread are groups of 4 x 4, which are 16
+// rows or 32 columns apart. A is transposed while it is copied, so that a thread reads both operands of a step in
+// chunks of 16 bytes. Bit 0 of a lane's number chooses a row, bits 1 to 3 choose the column: a half-warp reads 2
+// chunks of A and 8 chunks of B, in different banks.
 template <int TILE_M, int TILE_N, int TILE_K, int ROWS, int COLUMNS, int STAGES> struct Pipelined {
     static constexpr int WARPS_DOWN = TILE_M / (4 * ROWS), WARPS_ACROSS = TILE_N / (8 * COLUMNS);
     static constexpr int THREADS = 32 * WARPS_DOWN * WARPS_ACROSS;
     static constexpr int BLOCKS = (ROWS * COLUMNS > 64 ? 256 : 512) / THREADS;  // of a multiprocessor, by registers
-    // 8 x 4 elements of A that a warp copies at once come to different banks.
+    // The 8 x 4 elements of A that a warp copies at once go to different banks.
     static constexpr int A_STRIDE = TILE_M + 4, B_PLACE = TILE_K * A_STRIDE, STAGE = B_PLACE + TILE_K * TILE_N;
     using Four = Neighbours<float, 4>;
     struct Fragment {

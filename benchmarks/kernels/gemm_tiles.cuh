@@ -1,10 +1,11 @@
-// What kernels of C = A B share: how tiles of A and B come from memory. All matrices are n x n and row-major, n is a
+// What kernels of C = A B share: how tiles of A and B come from memory. All matrices are n x n and row-major. n is a
 // multiple of every side of a tile.
 #pragma once
 #include "memory.cuh"
 #include "tensor.cuh"
 
-// A tile of HEIGHT rows of WIDTH elements on its way through the registers of THREADS threads to rows STRIDE apart.
+// A tile of HEIGHT rows of WIDTH elements, on its way from global to shared memory through the registers of THREADS
+// threads. In shared memory its rows are STRIDE elements apart.
 template <class T, int HEIGHT, int WIDTH, int STRIDE, int THREADS> struct Fetched {
     static constexpr int OWN = HEIGHT * WIDTH / THREADS, SIZE = OWN * sizeof(T) < 16 ? OWN : 16 / sizeof(T);
     static constexpr int ACROSS = WIDTH / SIZE, COUNT = OWN / SIZE;
@@ -26,7 +27,8 @@ template <class T, int HEIGHT, int WIDTH, int STRIDE, int THREADS> struct Fetche
     }
 };
 
-// The tiles one after the other through registers; with two stages the next one is fetched while one is multiplied.
+// Tiles of A and B go through registers to shared memory, one after the other. With two stages the next tiles are
+// fetched while two tiles are multiplied. (A stage is here the room for one tile of A and one of B.)
 template <class T, int TILE_M, int TILE_N, int TILE_K, int STAGES, int THREADS> struct Staged {
     static_assert(STAGES == 1 || STAGES == 2, "one to multiply, one to store");
     static constexpr int PADDING = 16 / sizeof(T);  // so that neighbouring rows begin in different banks
@@ -61,8 +63,8 @@ template <class T, int TILE_M, int TILE_N, int TILE_K, int STAGES, int THREADS> 
     }
 };
 
-// The tiles by asynchronous copies, STAGES - 1 of them ahead. A tile is multiplied in STEPS steps; the operands of one
-// are loaded into registers while those before it are multiplied. Functions: copy(tile, stage),
+// Tiles come by asynchronous copies, STAGES - 1 tiles ahead. A tile is multiplied in STEPS steps. The operands of a
+// step are loaded into registers while those of the step before are multiplied. Functions: copy(tile, stage),
 // load(fragment, stage, step), multiply(fragment, step).
 template <int STAGES, int STEPS, class Fragment, class Copy, class Load, class Multiply>
 PG_DEVICE void pipeline(int tiles, const Copy &copy, const Load &load, const Multiply &multiply) {
@@ -82,7 +84,7 @@ PG_DEVICE void pipeline(int tiles, const Copy &copy, const Load &load, const Mul
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const bool last = step == STEPS - 1;
-            if (last) {  // the next tile is there, and every warp has loaded the rest of this one
+            if (last) {  // after the barrier the next tile is there, and every warp has loaded all of this one
                 await_copies<STAGES - 2>();
                 __syncthreads();
             }

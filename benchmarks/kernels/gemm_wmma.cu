@@ -1,4 +1,4 @@
-// C = A B of halves, summed in float, through CUDA's wmma: tiles of 64 x 64 x 32, a warp has 32 x 32 of them.
+// C = A B of halves, summed in float, through CUDA's wmma. Tiles of 64 x 64 x 32; a warp has 32 x 32 entries of C.
 #include <cuda_fp16.h>
 #include <mma.h>
 

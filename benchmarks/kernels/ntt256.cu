@@ -1,18 +1,21 @@
-// Transforms of 256 points, as rows of 256 x 256 matrices: the halves of transforms of 2^16. Transposes: transpose.cu.
+// Transforms of 256 points, as rows of 256 x 256 matrices. Two such steps are a transform of 2^16 points. The
+// transposes between them are in transpose.cu.
 #include "stages.cuh"
 
-// What becomes of the transforms, rows of a matrix: rows again; columns, each thread writing its two values; columns, a
-// block writing ROWS neighbours at once.
+// How the transformed rows of a matrix are stored.
+//   AS_ROWS             as rows
+//   AS_COLUMNS          as columns; each thread writes its two values
+//   AS_COLUMNS_AT_ONCE  as columns; neighbouring threads write the ROWS neighbours of a block
 enum Store { AS_ROWS, AS_COLUMNS, AS_COLUMNS_AT_ONCE };
 
-// Rows of 256 x 256 matrices, natural order to bit-reversed, 128 threads and two values each: a butterfly a thread and
-// stage. block: ROWS transforms; grid: blocks. twiddles: by node, of a negacyclic or a cyclic tree.
-// TWIDDLED: values are multiplied first, by the entry of one matrix of residues.
+// Rows of 256 x 256 matrices, natural order to bit-reversed. A row has 128 threads with two values each; a thread does
+// one butterfly in each stage. block: ROWS transforms; grid: blocks. twiddles: by node, of a negacyclic or a cyclic
+// tree. TWIDDLED: each value is first multiplied by the entry of `factors` at its place. All matrices share `factors`.
 template <int ROWS, Store STORE, bool TWIDDLED>
 __global__ void __launch_bounds__(128 * ROWS, 16 / ROWS)
     ntt256(const u64 *x, u64 *y, const Modulus *modulus, const Lazy60::Twiddle *twiddles, const u64 *factors) {
     using W = Lazy60;
-    // Rows are apart so that equal places of all rows, as columns are read, lie in other banks.
+    // The padding puts the same place of different rows in different banks: columns are read so.
     __shared__ u64 values[ROWS][256 + (ROWS > 1 ? 16 / ROWS : 0)];
     const u32 thread = threadIdx.x % 128, row = threadIdx.x / 128;
     const u32 first_row = blockIdx.x * ROWS, in_matrix = (first_row + row) % 256;  // a row's number

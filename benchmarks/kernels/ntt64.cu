@@ -1,12 +1,15 @@
-// Negacyclic transforms of 64 residues, natural order to bit-reversed. Arrays hold fewer than 2^26 transforms, whose
-// number the transforms of a block divide.
+// Negacyclic transforms of 64 residues, natural order to bit-reversed. An array holds fewer than 2^26 transforms.
+// Their number is a multiple of the transforms of a block.
 #include "stages.cuh"
 
-// What an ablation leaves out: nothing; global memory, but for results that equal a number; the table of twiddles; the
-// butterflies, of which an exchange of both values is left; shared memory too.
+// What an ablation leaves out.
+//   GLOBAL       global memory and the table of twiddles; only results that equal `number` are stored
+//   TWIDDLES     the table of twiddles: all butterflies have one twiddle
+//   BUTTERFLIES  the arithmetic of the butterflies, and the table: each butterfly exchanges its two values
+//   SHARED       the same and shared memory: one exchange of values in registers is left
 enum Without { NOTHING, GLOBAL, TWIDDLES, BUTTERFLIES, SHARED };
 
-// A butterfly leaves its values as they are and where the other one was.
+// A butterfly that exchanges its two values, unchanged.
 struct Swap : Lazy60 {
     PG_DEVICE explicit Swap(const Modulus &modulus) : Lazy60(modulus) {}
     PG_DEVICE void forward(Value &x, Value &y, Twiddle /*t*/, bool /*reduce*/) const {
@@ -34,11 +37,16 @@ template <Without WITHOUT> PG_DEVICE auto twiddles_without(const Lazy60::Twiddle
     else return OneTwiddle{one};
 }
 
-// Values where none are read: below 2^59, the same again after 2^16 of them.
+// Values for the kernel that reads none: below 2^59, with period 2^16.
 PG_DEVICE u64 hashed(u32 index) { return (u64)(index & 0xFFFF) * 0x5851F42D4C9ull; }
 
-// 32 threads a transform, a butterfly a thread and stage. block: 4 transforms; grid: blocks.
-// twiddles: by node. q, inverse64: of the modulus, where it is not read; w, shoup: the twiddle where none is read.
+// 32 threads for a transform; a thread does one butterfly in each stage. block: 4 transforms; grid: blocks.
+//
+// twiddles        by node
+// q, inverse64    of the modulus, for the kernel that does not read it
+// w, shoup        the only twiddle of a kernel that reads none
+// number          without global memory, results that equal it are stored; it depends on the launch, so that the
+//                 compiler keeps all computations
 template <Without WITHOUT, bool SWIZZLED>
 __global__ void __launch_bounds__(128, 16)
     ntt64_shared(const u64 *x, u64 *y, const Modulus *modulus, const Lazy60::Twiddle *twiddles, u64 q, u64 inverse64,
@@ -70,11 +78,12 @@ __global__ void __launch_bounds__(128, 16)
     if (WITHOUT != GLOBAL || b == number) y[high] = b;
 }
 
-// 8 threads a transform, 8 values a thread: two rounds of three stages in registers (tile.cuh), with nothing done about
-// shared memory and about memory. Values of a round lie there as they are numbered, and threads read and write their
-// own. block: 8 << LOG_ROWS threads; dynamic shared memory: 64 << LOG_ROWS values or more.
+// 8 threads for a transform, 8 values in a thread: two rounds of three stages in registers (tile.cuh). Nothing is done
+// against bank conflicts: values lie in shared memory in the order of their numbers. Nothing is done for coalesced
+// accesses: each thread reads and writes its own values. block: 8 << LOG_ROWS threads; dynamic shared memory:
+// 64 << LOG_ROWS values or more.
 template <int LOG_ROWS> struct Plain : Shape<6, 0, LOG_ROWS, 3, 0> {
-    static constexpr __device__ int log_gap(int /*round*/) { return 24; }  // after more values than there are
+    static constexpr __device__ int log_gap(int /*round*/) { return 24; }  // a gap after 2^27 values: never
 };
 template <int LOG_ROWS>
 __global__ void __launch_bounds__(8 << LOG_ROWS)

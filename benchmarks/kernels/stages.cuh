@@ -1,14 +1,15 @@
-// Radix-2 stages through shared memory, a butterfly a thread: what cuda/tile.cuh does in registers.
+// Radix-2 stages through shared memory, one butterfly in a thread. cuda/tile.cuh does the same stages in registers.
 #pragma once
 #include "tile.cuh"
 
-// Where value i of a transform lies. 8-byte words are served to half a warp at once. As they come, two of its 16
-// threads meet in a bank at every stage whose butterflies are fewer than 16 values apart: of the lowest five bits of i
-// one is fixed, of the others the highest does not choose the bank. Swizzled, it is added to all that do: whichever
-// bit is fixed, the 16 values are in 16 banks.
+// Where value i of a transform lies. Shared memory serves 8-byte words to half a warp at once, from 16 banks. If value
+// i lies at place i, bits 0 to 3 of i choose the bank. In a stage whose butterflies are fewer than 16 values apart,
+// the 16 threads differ in bit 4 and in three of these bits, so two threads meet in each bank. Swizzled, a value with
+// bit 4 set has bits 0 to 3 flipped. Then the 16 values are in 16 banks, whichever bit is the same for all.
 template <bool SWIZZLED> PG_DEVICE u32 shared_place(u32 i) { return SWIZZLED ? i ^ (i >> 4 & 1) * 15 : i; }
 
-// Twiddles by node of the tree of factors (docs/math.md), below node `root` of it: stage s has 2^s blocks.
+// Twiddles by node of the tree of factors (docs/math.md), for the nodes below node `root`. Stage s, counted from that
+// node, has 2^s blocks.
 template <class Twiddle> struct Nodes {
     const Twiddle *table;
     u32 root;
@@ -17,9 +18,9 @@ template <class Twiddle> struct Nodes {
     }
 };
 
-// Stages FIRST ... LAST - 1 of transforms of 2^LOG_POINTS values, for each of which there are threads that follow each
-// other, with 2^LOG_EACH butterflies of a stage each. Barriers come before each stage and none after the last. BOUND:
-// of the values that enter.
+// Stages FIRST ... LAST - 1 of transforms of 2^LOG_POINTS values. The threads of a transform follow each other, and
+// each does 2^LOG_EACH butterflies of a stage. There is a barrier before each stage and none after the last. BOUND, in
+// the unit of W::Bounds: of the values that enter.
 template <class W, int LOG_POINTS, int FIRST, int LAST, int BOUND, bool SWIZZLED, int LOG_EACH = 0, class Twiddles>
 PG_DEVICE void shared_stages(const W &word, typename W::Value *values, u32 thread, const Twiddles &twiddles) {
     if constexpr (FIRST < LAST) {

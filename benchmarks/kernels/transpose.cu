@@ -2,8 +2,8 @@
 #include "memory.cuh"
 #include "word.cuh"
 
-// Matrices of (rows, columns) by tiles of 16 x 16, a value a thread. 8-byte words are served to half a warp at once: it
-// reads a column of a tile, whose values lie in one bank unless every row is padded.
+// Matrices of (rows, columns) by tiles of 16 x 16, one value in a thread. Shared memory serves 8-byte words to half a
+// warp at once. A half-warp reads a column of the tile; without padding of the rows its values lie in one bank.
 constexpr u32 TILE = 16;
 template <bool PADDED>
 __global__ void __launch_bounds__(TILE *TILE) transpose_batch(const u64 *x, u64 *y, u32 rows, u32 columns) {
@@ -15,11 +15,11 @@ __global__ void __launch_bounds__(TILE *TILE) transpose_batch(const u64 *x, u64 
     y[matrix + (column + threadIdx.y) * rows + row + threadIdx.x] = tile[threadIdx.x * STRIDE + threadIdx.y];
 }
 
-// What a value is multiplied by: nothing; a residue of its own, of as many as there are values; a residue that it
-// shares with its neighbours in the other matrices.
+// What a value is multiplied by: nothing; a residue of its own, from a table as large as the array; a residue that
+// values at the same place of all matrices share.
 enum Factors { NO_FACTORS, OWN_FACTORS, SHARED_FACTORS };
 
-// Matrices of 64 x 64 neighbours; a block has COLUMNS of the columns of one.
+// Matrices of 64 x 64 values that follow each other in memory. A block has COLUMNS columns of one matrix.
 constexpr u32 SIDE = 64;
 template <u32 COLUMNS, u32 THREADS, Factors FACTORS, bool PADDED>
 __global__ void __launch_bounds__(THREADS, FACTORS == NO_FACTORS ? 0 : 1024 / THREADS)
@@ -51,28 +51,29 @@ __global__ void __launch_bounds__(THREADS, FACTORS == NO_FACTORS ? 0 : 1024 / TH
     for (u32 k = 0; k < VALUES; ++k) to[k * THREADS] = own[k * (THREADS / SIDE)];
 }
 
-// A tile of ROWS x COLUMNS words, moved in pairs of 16 bytes on both sides: a thread loads two neighbours from two
-// neighbouring rows, and stores two neighbours of a column.
+// A tile of ROWS x COLUMNS words. Loads and stores move pairs, 16 bytes. A thread loads two neighbours from each of
+// two neighbouring rows, and stores two neighbours of a column.
 template <u32 ROWS_, u32 COLUMNS_, u32 THREADS_> struct Pairs {
     static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, THREADS = THREADS_;
-    static constexpr u32 ACROSS = COLUMNS / 2, DOWN = THREADS / ACROSS;  // threads, of two columns and of two rows each
-    static constexpr u32 STEPS = ROWS / (2 * DOWN);                      // squares of 2 x 2 words of a thread
+    static constexpr u32 ACROSS = COLUMNS / 2, DOWN = THREADS / ACROSS;           // threads across and down the tile
+    static constexpr u32 STEPS = ROWS / (2 * DOWN);                               // squares of 2 x 2 words of a thread
     static constexpr u32 LENGTH = ROWS / 2, STORES = COLUMNS * LENGTH / THREADS;  // pairs of a column; of a thread
     static_assert(STEPS * DOWN * 2 == ROWS && STORES * THREADS == COLUMNS * LENGTH && LENGTH >= 8, "");
     using Pair = Neighbours<u64, 2>;
 
-    // In shared memory, pair k of a column. Eight threads that are served at once write pair k of every second column,
-    // or read neighbouring pairs of one: both are in different banks.
+    // The place of pair k of a column in shared memory. The eight threads that are served at once write pair k of
+    // every second column, or read neighbouring pairs of one column. In both cases the pairs are in different banks.
     static PG_DEVICE u32 place(u32 column, u32 k) { return column * LENGTH + (k ^ (column >> 1 & 7)); }
 };
 
-// One matrix of (rows, columns), or, WHOLE, many of one tile each. A block has `tiles` tiles one after the other, down
-// the columns of its matrix, and loads a tile while it stores the one before.
+// One matrix of (rows, columns); WHOLE: many matrices of one tile each. A block has `tiles` tiles, one after the
+// other: down the columns of the matrix or, WHOLE, from matrix to matrix. It loads a tile while it stores the one
+// before.
 //
 // TWIDDLED: entry (i, j) is multiplied by w^(i j), i < rows, j < columns, w of order rows * columns. `low` has w^e for
-// e < 2^log_low, `high` for the multiples of 2^log_low. A thread has two columns j and rows i + r, where the offsets r
-// are the same for all threads. It keeps w^(i j), which it multiplies by w^(ROWS j) from tile to tile; the block makes
-// w^(r j) once.
+// e < 2^log_low, `high` has w^e for the multiples e of 2^log_low. A thread has two columns j and the rows i + r of a
+// tile; the offsets r are the same for all threads. It keeps w^(i j) and multiplies it by w^(ROWS j) from tile to tile
+// of one matrix. The block computes w^(r j) once.
 template <class W, class S, bool WHOLE, bool TWIDDLED>
 __global__ void __launch_bounds__(S::THREADS)
     transpose_pairs(const u64 *x, u64 *y, u32 rows, u32 columns, u32 tiles, const typename W::Twiddle *low,
@@ -105,7 +106,8 @@ __global__ void __launch_bounds__(S::THREADS)
     };
     Twiddle own[2];
     if constexpr (TWIDDLED) {
-        // Offset 0 needs none: its place holds what leads to the next tile. Even columns, then odd ones.
+        // Offset 0 needs no power: its place holds w^(ROWS j), which leads to the next tile. Even columns come before
+        // odd ones.
         for (u32 i = t; i < OFFSETS * S::COLUMNS; i += S::THREADS) {
             const u32 o = i / S::COLUMNS, offset = o ? o / 2 * 2 * S::DOWN + o % 2 : WHOLE ? 0 : S::ROWS;
             powers[i] = power(offset * (column + i % S::ACROSS * 2 + i / S::ACROSS % 2));

@@ -1,8 +1,12 @@
 """Comparisons of kernels that answer one question each, with their page in docs/studies/.
 
-A study is a module with PARTS by name, whose tasks become rows one after the other, and KINDS, the tables of
-these rows, by name. It may have `groups()`, whose kernels a profiler counts, `tune`, a part that measures
-what others choose from, and FIGURES, by their places in docs/.
+A study is a module with
+
+    PARTS      by name; the tasks of a part become rows, one after the other
+    KINDS      by name; the tables of these rows
+    groups()   a profiler counts the kernels of these groups; optional, as the next two
+    tune       a part that measures what other parts choose from
+    FIGURES    by their places in docs/
 """
 
 STUDIES = {

@@ -1,4 +1,4 @@
-"""Run a study on this machine's GPU: its variants are verified, timed and, where ncu may, counted.
+"""Run a study on this machine's GPU: its variants are verified and timed, and counted where ncu may do so.
 
 python -m benchmarks.studies --list
 python -m benchmarks.studies STUDY [--tune | --part PART] [--out DIR]

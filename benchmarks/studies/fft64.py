@@ -1,8 +1,9 @@
 """Batched 64-point FFTs of complex64: a lab note's three block shapes, tensor cores, polygpu's own, cuFFT.
 
-The note (docs/studies/fft64.md) expects that 16 FFTs a block with a point a thread (B) are two to three times
-as fast as 64 FFTs with four points a thread in loops (A). Each shape loads its FFTs as they lie in memory, or
-each thread its own points; both are here, and A and C with their loops unrolled too.
+The note (docs/studies/fft64.md) expects that blocks of 16 FFTs with one point in a thread (B) are two to
+three times as fast as blocks of 64 FFTs with four points in a thread, in loops (A). A block loads its FFTs in
+the order in which they lie in memory, or each thread loads its own points: both are measured. A and C are
+measured with unrolled loops too.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from .runner import DEVICE, Entry, Figures, Group
 
 N = 64
 BATCHES = (10_000, 2**20)  # the note's, and one that goes through memory
-PERIOD = 4093  # FFTs after which the input repeats: prime, so that it begins anywhere in a block
-BOUNDS = (4e-6, math.inf)  # of a right result's errors; half a split alone has 3e-4
+PERIOD = 4093  # FFTs after which the input repeats: prime, so that a period begins at every place of a block
+BOUNDS = (4e-6, math.inf)  # of a right result's errors; without the low parts of split floats they are 3e-4
 OP, CONVOLUTION_OP = "fft64", "convolve64"
 
 COALESCED, LITERAL = "coalesced", "literal"  # loads
 EACH, ONE = "a filter a row", "one filter"  # of convolutions
 SEPARATE = {EACH: "four calls", ONE: "three calls"}  # of cuFFT
 
-# Kernels in stages: FFTs of a block, threads of an FFT, whether loops are unrolled.
+# The kernel with radix-2 stages: FFTs of a block, threads of an FFT, whether loops are unrolled.
 STAGES = {
     "A": (64, 16, "false"),
     "A unrolled": (64, 16, "true"),
@@ -52,13 +53,13 @@ TENSOR, TENSOR_FFTS = {"E FP16": "Halves", "E TF32": "Tf32"}, 16
 
 @cache
 def first_period() -> NDArray[Any]:
-    """Normal random FFTs."""
+    """Normally distributed random inputs."""
     rng = np.random.default_rng(N)
     return rng.standard_normal((PERIOD, 2 * N), dtype=np.float32).view(np.complex64)
 
 
 def exact(x: NDArray[Any]) -> NDArray[Any]:
-    """The DFTs of rows of 64, in long double: the product with the matrix of roots."""
+    """The DFTs of rows of 64 points, in long double: products with the matrix of roots."""
     k = np.arange(N)
     return np.asarray(x.astype(np.clongdouble) @ roots()[np.outer(k, k) % N])
 
@@ -81,7 +82,7 @@ def exact_period() -> NDArray[Any]:
 
 
 def exact_convolutions(loads: str, factor: int) -> NDArray[Any]:
-    """Of the period with itself backwards, or with its last FFT alone; times a factor."""
+    """Convolutions of the period with itself in reverse order, or with its last row alone; times a factor."""
     filters = exact_period()[-1:] if loads == ONE else exact_period()[::-1]
     return np.asarray(exact((exact_period() * filters).conj()).conj() / N * factor)
 
@@ -90,7 +91,7 @@ def exact_convolutions(loads: str, factor: int) -> NDArray[Any]:
 
 
 class Batch(Group):
-    """Rows of FFTs, of which the first period is looked at."""
+    """Rows of FFTs. The first period is verified on the host, the rest is compared with it on the card."""
 
     def values(self, y: Any) -> NDArray[Any]:
         return super().values(y[:PERIOD])
@@ -111,7 +112,7 @@ class Batch(Group):
             found["instructions_per_fft"] = round(executed / len(y), 2)
             if "blocks" in found:
                 found["instructions_per_thread"] = round(executed / (found["blocks"] * found["threads"]), 2)
-        # What the compiler's figures do not say of a library's kernels.
+        # A library's kernel has no figures of the compiler: the profiler's stand for them.
         for counted, ours in (("counted_registers", "registers"), ("theoretical_occupancy", "occupancy")):
             if counted in found:
                 found.setdefault(ours, found[counted])
@@ -135,7 +136,7 @@ def entries(ffts: int) -> Iterator[Entry]:
 
 
 def library(ffts: int) -> Ready:
-    """polygpu's own transform: 8 threads an FFT, 8 points a thread, one exchange."""
+    """polygpu's own transform: an FFT has 8 threads, each with 8 points, and one exchange."""
     import cupy
 
     def run(x: Any, y: Any) -> None:
@@ -145,7 +146,7 @@ def library(ffts: int) -> Ready:
     run(x, cupy.empty_like(x))  # which compiles it
     function = get_backend(DEVICE)._kernels["fft<float, 6, false>"]  # type: ignore[attr-defined]
     threads = 128
-    held = threads * 8 // N  # FFTs of a block, in shared memory once
+    held = threads * 8 // N  # FFTs of a block; shared memory has room for them once
     return Ready(run, kernel.facts_of(function, -(-ffts // held), threads, 8 * N * held), "fft")
 
 
@@ -157,7 +158,7 @@ def cufft(ffts: int) -> Ready:
 
 
 def convolutions(ffts: int) -> Iterator[Entry]:
-    """By calls of cuFFT and by one kernel, with a filter for each row and with one for all."""
+    """Convolutions by calls of cuFFT and by one kernel, with a filter for each row and with one for all."""
     import cupy
 
     @cache
@@ -210,7 +211,7 @@ PARTS = {"kernels": runner.counted("fft64", groups)}
 
 # ---- the page ----
 
-WITHIN = 0.25  # of what the note expects
+WITHIN = 0.25  # of what the note expects: an expectation held
 
 # What is compared: a figure and its unit.
 COMPARED = {
@@ -220,7 +221,7 @@ COMPARED = {
     "registers a thread": ("registers", 1),
     "instructions a thread": ("instructions_per_thread", 1),
 }
-# By what is compared, what the note expects: one value, one of two, or a range.
+# What the note expects, in the order of COMPARED: one value, one of two, or a range.
 EXPECTED: dict[str, tuple[str, ...]] = {
     "A": ("157", "24", "33", "40", "200 or 396"),
     "B": ("625", "0", "8.4", "20", "50 or 72"),
@@ -230,13 +231,13 @@ SPEED_UP = "2 to 3"  # of B over A
 
 
 def held(value: float, expected: str) -> bool:
-    """Is it within a quarter of one of the values, or of the range?"""
+    """Whether a value is within a quarter of one of the expected values, or of the range."""
     ranges = ([float(x) for x in one.split(" to ")] for one in expected.split(" or "))
     return any(own[0] * (1 - WITHIN) <= value <= own[-1] * (1 + WITHIN) for own in ranges)
 
 
 def verdict(values: Sequence[float | None], expected: str) -> str:
-    """Of both loads; once where they agree."""
+    """Whether the expectation held, for both ways to load; one word where they agree."""
     found = ["" if x is None else "yes" if held(x, expected) else "no" for x in values]
     return found[0] if len(set(found)) == 1 else ", ".join(text or "?" for text in found)
 
@@ -289,10 +290,10 @@ def accuracy_table(rows: Rows) -> Iterator[Table]:
 
 
 def convolution_table(rows: Rows) -> Iterator[Table]:
-    """What one kernel does, beside calls of their own for transforms and products."""
+    """Convolutions in one kernel, beside separate calls for transforms and products."""
 
     def share(row: Row) -> str:
-        """Of the copy, by what it moves at least."""
+        """The share of the copy's bandwidth, by the bytes that must be moved at least."""
         gbps = (16 if row.params["loads"] == ONE else 24) * row.work / row.median
         return quotient(gbps, row.figures["copy_gbps"], ".0%") if row.library == "polygpu" else ""
 

@@ -1,8 +1,8 @@
 """Large transforms in four steps: a lab note's kernels, the same without transposes, and without a table.
 
 The note (docs/studies/fourstep.md) draws FourStepPartialForwardCore1, a kernel of rows that are too long for
-a block of threads, and has no figures of it. Here every step has its row, and every whole transform, beside
-polygpu's passes; then transforms in two passes of many shapes.
+a block of threads, and has no measurements of it. Here every step and every whole transform has a row, beside
+polygpu's passes. Then come polygpu's transforms in two passes of many shapes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .transpose import TILE
 
 OP, PASSES_OP = "fourstep", "fourstep passes"
 PART = 512  # values of a block in the kernels of rows
-NEIGHBOURS = 16  # columns of a block where they lie: 128 bytes
+NEIGHBOURS = 16  # columns of a block that takes columns where they lie: 128 bytes
 THREADS = 512  # at most, in a block of columns
-TURNED = 1024  # values of a block of columns that follow each other
-LOG_POINTS = (16, 17, 18, 19, 20)  # of transforms in two passes, in other shapes
-BATCH_BYTES = 2**26  # of those
+TURNED = 1024  # values of a block whose columns follow each other in memory
+LOG_POINTS = (16, 17, 18, 19, 20)  # of transforms in two passes of many shapes
+BATCH_BYTES = 2**26  # of a batch of these
 
 
 def swapped(x: NDArray[Any]) -> NDArray[Any]:
@@ -47,7 +47,7 @@ def swapped(x: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Transforms:
-    """A batch of transforms of n1 n2 points: what each step takes and gives, by name; constants."""
+    """A batch of transforms of n1 n2 points: values before and after each step, by name, and constants."""
 
     n1: int
     n2: int
@@ -77,7 +77,7 @@ class Transforms:
 
     @cached_property
     def w(self) -> NDArray[Any]:
-        """psi^((2 k + 1) j) in row br(k) and column j."""
+        """The table W: psi^((2 k + 1) j) in row br(k) and column j."""
         k = np.array([reverse_bits(row, self.n1) for row in range(self.n1)])
         return transforms.powers(self.psi, 2 * self.degree)[np.outer(2 * k + 1, np.arange(self.n2))]
 
@@ -88,20 +88,20 @@ class Transforms:
 
     @cached_property
     def across(self) -> NDArray[Any]:
-        """The first stages of the rows, until what is left are parts of 512 neighbours."""
+        """After the first stages of the rows, which leave transforms of parts of 512 neighbours."""
         parts = swapped(self.weighted.reshape(-1, self.n2 // PART, PART))
         omega = pow(self.psi, 2 * self.n1 * PART, modulus())
         return swapped(transforms.transformed(parts, "cyclic", omega)).reshape(self.x.shape)
 
     def after(self, stages: int) -> NDArray[Any]:
-        """The first stages of whole transforms: transforms of values that are far apart."""
+        """After so many stages of whole transforms: they are transforms of values degree / 2^stages apart."""
         stride = self.degree >> stages
         values = swapped(self.x.reshape(self.batch, 1 << stages, stride))
         done = transforms.transformed(values, psi=pow(self.psi, stride, modulus()))
         return swapped(done).reshape(self.x.shape)
 
     def value(self, name: str) -> NDArray[Any]:
-        """By its name: that of a property, or "8 stages"."""
+        """The values of a name: of a property, or such as "8 stages"."""
         found = self.after(int(name.split()[0])) if name.endswith(" stages") else getattr(self, name)
         return np.asarray(found)
 
@@ -111,7 +111,7 @@ class Transforms:
 
     @cached_property
     def of_columns(self) -> tuple[Any, ...]:
-        """On the card: the modulus, twiddles by node, log2 of n2; W in two tables of powers of psi."""
+        """On the card: modulus, twiddles by node, log2 of n2; two tables of powers of psi and log_low."""
         table = transforms.node_twiddles(self.n1, psi=pow(self.psi, self.n2, modulus()))
         powers = transforms.split_powers(self.psi, 2 * self.degree, self.log_low)
         log_n2, log_low = np.uint32(log2(self.n2)), np.uint32(self.log_low)
@@ -119,13 +119,13 @@ class Transforms:
 
     @cached_property
     def of_rows(self) -> tuple[Any, ...]:
-        """On the card: the modulus, twiddles by node; W, log2 of the points."""
+        """On the card: modulus, twiddles by node, W, log2 of the points."""
         table = transforms.node_twiddles(self.n2, "cyclic", pow(self.psi, 2 * self.n1, modulus()))
         return transforms.moduli(), *on_card(table, self.w), np.uint32(log2(self.degree))
 
     @property
     def log_low(self) -> int:
-        """log2 of the powers in the first table, where both together have those below twice the points."""
+        """log2 of the size of the first table of powers. Both tables together give powers below 2 n1 n2."""
         return self.degree.bit_length() // 2
 
 
@@ -139,13 +139,13 @@ SIZES = tuple(
 
 
 class Step(NamedTuple):
-    """One kernel of a transform: by names of Transforms, what it takes and gives."""
+    """One kernel of a transform. `takes` and `gives` are names of values of Transforms."""
 
-    part: str  # of the transform, in the figure
+    part: str  # the part of the transform, as the figure names it
     takes: str
     gives: str
     work: Sequence[Kernel] | Callable[[], Ready]
-    entries: int  # of the tables that it reads, in pairs of words
+    entries: int  # of the tables that it reads, counted in pairs of words
     lazy: bool = False
 
 
@@ -202,19 +202,19 @@ def entries_of(one: Pass) -> int:
 
 
 def moved(points: int, passes: int, entries: int) -> int:
-    """Bytes: so many passes read and write all values, and read their tables, of pairs, once."""
+    """Bytes of so many passes, which read and write all values, and read each pair of their tables once."""
     return 2 * WORD_BYTES * (points * passes + entries)
 
 
 def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
-    """Of several passes: the last two may share one."""
+    """The number of launches of several passes: the last two may share one."""
     backend: Any = get_backend(DEVICE)
     units = batch << passes[-2].log_blocks
     return len(passes) - bool(flow_lag(passes[-2], passes[-1], int(log2(degree)), units, WORD, backend.card))
 
 
 def groups_of(t: Transforms) -> Iterator[Group]:
-    """Steps, passes and whole transforms, by what they take."""
+    """Steps, passes and whole transforms, grouped by the values that they take."""
     own, passes, points = steps(t), transforms.passes_of(t.degree, t.batch), t.batch * t.degree
     for i, one in enumerate(passes):
         takes, gives = (f"{x} stages" for x in (one.log_blocks, one.log_blocks + one.log_length))
@@ -251,7 +251,7 @@ def groups(sizes: Sequence[Transforms] = SIZES) -> list[Group]:
 
 
 def tile(log_blocks: int, log_length: int, log_columns: int, log_values: int) -> Pass:
-    """Of so many transforms as make 256 threads."""
+    """A tile with enough transforms for 256 threads."""
     log_rows = max(0, 8 - (log_length - log_values + log_columns))
     return Pass(log_blocks, log_length, log_columns, log_rows, log_values)
 
@@ -262,7 +262,7 @@ def fits(one: Pass, card: Card) -> bool:
 
 
 def shapes(log_points: int, card: Card) -> list[tuple[Pass, ...]]:
-    """The library's own, other splits with other widths, and its own with other values a thread."""
+    """The library's own passes; other splits and widths; the own ones with other values in a thread."""
     taken = split_passes(1 << log_points, 1, WORD_BYTES, card)
     found = [taken]
     for above in (4, 6, 8, 10):
@@ -277,7 +277,7 @@ def shapes(log_points: int, card: Card) -> list[tuple[Pass, ...]]:
 
 
 def shape_group(log_points: int, batch_bytes: int = BATCH_BYTES) -> Group:
-    """All shapes; the first is what polygpu takes."""
+    """Transforms in all shapes; polygpu takes the first by itself."""
     backend: Any = get_backend(DEVICE)
     degree, found = 1 << log_points, shapes(log_points, backend.card)
     batch = batch_bytes // WORD_BYTES // degree
@@ -326,7 +326,7 @@ def passes_in(rows: Rows) -> list[str]:
 
 
 def parts_of(rows: Rows, variant: str) -> Rows:
-    """The rows of what a whole transform is made of; none where one is missing."""
+    """The rows of the steps or passes of a whole transform; no rows where one is missing."""
     names: Sequence[str] = VARIANTS.get(variant, ())
     if variant == LIBRARY and (found := passes_in(rows)):
         count = int(found[0].rpartition(" ")[2])
@@ -340,7 +340,7 @@ def used_by(row: Row) -> str:
 
 
 def in_order(rows: Rows) -> Rows:
-    """The steps and passes that there are."""
+    """The rows of steps and passes, in the order of the page."""
     return rows.variants([*PARTS_OF, *passes_in(rows)])
 
 
@@ -363,7 +363,7 @@ def whole_table(rows: Rows) -> Iterator[Table]:
             return number(sum(part.figures["us_median"] for part in parts)) if parts else ""
 
         def of_two(row: Row) -> str:
-            """As if two words a point were moved."""
+            """The share of the copy if only two words a point were counted."""
             return number(row.figures["copy_share"] * 2 / row.figures["words_a_point"], ".0%")
 
         def by_library(row: Row, found: Rows = found) -> str:
@@ -406,7 +406,7 @@ def shape_table(rows: Rows) -> Iterator[Table]:
 
 
 def draw(rows: Rows) -> str | None:
-    """Times of the steps, one after the other; what the whole takes behind them."""
+    """Bars of the times of the steps; behind each is the time of the whole transform."""
     lines = []
     for title, found in by_size(rows):
         parts = {variant: own for variant in WHOLES if (own := parts_of(found, variant))}

@@ -1,10 +1,10 @@
 """Products of square matrices of floats: a lab note's ladder of kernels, the steps of its outlook, cuBLAS.
 
-The exact ones on the same page are measured by modular.py.
+The exact products on the same page are measured by modular.py.
 
-The note (docs/studies/gemm.md) climbs from global memory to tiles, double buffers, registers and WMMA. Its
-outlook names asynchronous copies, tuning, and tensor cores with corrected errors: those are here too, as
-templates over the shapes of tiles, of which a tuner takes one for each card and size.
+The note (docs/studies/gemm.md) goes from global memory to tiles, double buffers, registers and WMMA. Its
+outlook names asynchronous copies, tuning, and tensor cores with corrected errors. These steps are here too,
+as templates over the shapes of tiles. A tuner takes one shape for each card and size.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SIZES = (1024, 2048, 4096)
 FULL = 1024  # the largest size of which all entries are verified
 SAMPLED = 128  # entries of larger ones
 RUNS = 10  # of which the note gives the mean
-TIE = 0.02  # a shape is preferred to those before it if it takes less by more
+TIE = 0.02  # the first shape is taken whose time, less this share, is not above the best time
 
-TOLERANCE = 0.05  # the note's, of an entry of a product of halves: its error by the root mean square of all
-COARSE = 1e-3  # relative L2 error of a product of halves or tf32; one term left out of 4096 makes 16e-3
+TOLERANCE = 0.05  # the note's, of an entry of a product of halves: its error over the root mean square of all
+COARSE = 1e-3  # relative L2 error of a product of halves or tf32; without one of 4096 terms it is 16e-3
 
 OP, SHAPE_OP = "gemm", "gemm shape"
 
@@ -50,7 +50,7 @@ class Product:
     threads: int
     dynamic_bytes: int = 0
     dtype: str = "float32"
-    exact: bool = True  # as sums of floats are
+    exact: bool = True  # up to the rounding of sums of floats
     shape: str = ""
 
     def kernel(self, n: int) -> Kernel:
@@ -64,7 +64,7 @@ def shared(variant: str, stages: int, rows: int, columns: int) -> Product:
 
 
 def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
-    """Tiles of m x n x k, a thread has rows x columns entries."""
+    """Tiles of m x n x k; a thread has rows x columns entries."""
     expression = f"gemm_pipelined<Pipelined<{m}, {n}, {k}, {rows}, {columns}, {stages}>>"
     shape = f"{m}x{n}x{k}, {rows}x{columns} a thread, {stages} stages"
     threads, bytes_ = m // rows * (n // columns), 4 * stages * k * (m + 4 + n)
@@ -72,7 +72,7 @@ def pipelined(m: int, n: int, k: int, rows: int, columns: int, stages: int) -> P
 
 
 def tensor(operand: str, m: int, n: int, k: int, rows: int, columns: int, stages: int) -> Product:
-    """Tiles of m x n x k, a warp has rows x columns entries."""
+    """Tiles of m x n x k; a warp has rows x columns entries."""
     expression = f"gemm_tensor<Tensor<{operand}, {m}, {n}, {k}, {rows}, {columns}, {stages}>>"
     shape, halves = f"{m}x{n}x{k}, {rows}x{columns} a warp, {stages} stages", operand == "Halves"
     variant, dtype = ("mma.sync", "float16") if halves else ("mma.sync, split", "float32")
@@ -87,7 +87,7 @@ STEPS = (
     shared("8 x 4 entries", 2, 8, 4),
     Product("WMMA", "gemm_wmma.cu", "gemm_wmma", (64, 64), 128, dtype="float16", exact=False),
 )
-# What the tuner chooses from; ties go to the first.
+# The shapes that the tuner chooses from; of equally fast ones it takes the first.
 SHAPES = (
     *(
         pipelined(128, 256, 16, 8, 16, 3),
@@ -106,7 +106,7 @@ SHAPES = (
 VARIANTS = tuple(dict.fromkeys(k.variant for k in (*STEPS, *SHAPES)))
 TUNED = tuple(dict.fromkeys(k.variant for k in SHAPES))
 
-# By cuBLAS: the operands' dtype and CUDA's number of it, and of the kind of computation (cublas_api.h).
+# Products by cuBLAS: dtype of the operands, CUDA's numbers of the type and the computation (cublas_api.h).
 CUBLAS = {
     "FP32": ("float32", 0, 68),  # CUDA_R_32F, CUBLAS_COMPUTE_32F
     "TF32": ("float32", 0, 77),  # CUBLAS_COMPUTE_32F_FAST_TF32
@@ -123,7 +123,7 @@ def cublas(variant: str, n: int) -> Ready:
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
     def run(a: Any, b: Any, c: Any) -> None:
-        # To cuBLAS, columns come first: it computes the transpose, from b and a.
+        # cuBLAS takes matrices column by column, so it reads transposes: c^T = b^T a^T.
         left, right = (b.data.ptr, operand, n), (a.data.ptr, operand, n)
         out = (c.data.ptr, 0, n, computation, blas.CUBLAS_GEMM_DEFAULT)
         plain, scale = blas.CUBLAS_OP_N, (one.ctypes.data, zero.ctypes.data)
@@ -137,7 +137,7 @@ def cublas(variant: str, n: int) -> Ready:
 
 @lru_cache(1)
 def matrices(n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-    """Normal random a and b; places of entries that are verified, and those of the product in double."""
+    """Normally distributed a and b; the places of the entries that are verified; these entries, in double."""
     rng = np.random.default_rng(n)
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     if n <= FULL:
@@ -148,13 +148,13 @@ def matrices(n: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[
 
 
 def bounds(n: int, exact: bool) -> tuple[float, float]:
-    """Of the errors: of a sum of n floats in some order, or of products of rounded numbers."""
+    """Bounds of the errors. exact: of a sum of n floats in any order; else of products of rounded numbers."""
     return 2.0**-24 * n**0.5 if exact else COARSE, TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
 class Products(Group):
-    """Of the random matrices, or of those rounded to halves."""
+    """Products of the random matrices, rounded to halves where dtype says so."""
 
     dtype: str
     copied = False
@@ -183,7 +183,7 @@ class Products(Group):
             yield Task(case, partial(self.with_mean, case, figures, timer))
 
     def with_mean(self, case: Case, figures: Any, timer: Timer, row: Row, done: Mapping[str, Row]) -> Figures:
-        """That of the note beside our median."""
+        """The mean of RUNS calls, as in the note, beside the median."""
         mean = timer.elapsed(case.run, RUNS) / RUNS
         return {**figures(row, done), "ms_mean": round(mean / 1e6, 5)}
 
@@ -194,7 +194,7 @@ class Products(Group):
 
 
 def peak_tflops() -> float:
-    """Of float sums and products, at the highest clock: two for each lane and cycle."""
+    """Sums and products of floats at the highest clock, 10^12 a second: two for each lane and cycle."""
     import cupy
 
     device = cupy.cuda.Device()
@@ -206,7 +206,7 @@ def peak_tflops() -> float:
 
 
 def of_size(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str] = ()) -> list[Group]:
-    """Kernels and peers in cuBLAS, by the type of their operands."""
+    """Kernels, and products by cuBLAS, grouped by the type of their operands."""
     own: dict[str, list[Entry]] = {"float32": [], "float16": []}
 
     def right() -> NDArray[Any]:
@@ -223,7 +223,7 @@ def of_size(n: int, chosen: Iterable[Product], op: str = OP, peers: Iterable[str
 
 
 def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Product | None:
-    """The shape that a card's newest rows are in favour of; None where nothing was measured."""
+    """The shape to take by a card's newest rows; None where no shape was measured."""
     times = {
         str(row.params["shape"]): row.median
         for row in rows
@@ -236,7 +236,7 @@ def choice(rows: Iterable[Row], card: str, n: int, variant: str) -> Product | No
 
 
 def tune(out: Path, timer: Timer | None) -> Iterator[Tasks]:
-    """Measures the shapes anew, on which later runs base their choice."""
+    """Measure the shapes anew; later runs choose by these rows."""
     timer = timer or CudaEvents()
     for n in SIZES:
         yield from runner.tasks_of(of_size(n, SHAPES, SHAPE_OP), timer)
@@ -260,8 +260,8 @@ PARTS: dict[str, Part] = {"ladder": ladder, **modular.PARTS}
 # ---- the page ----
 
 
-# The note's table, of an RTX 2080 Ti: N, kernel, ms, TFLOPS (in the column GFLOPS/s), GB/s; then the bytes of
-# an operand, and the variant that it is here.
+# The note's table, of an RTX 2080 Ti: N, kernel, ms, TFLOPS (in the column GFLOPS/s), GB/s. Then the bytes of
+# an element of the operands, and the corresponding variant here.
 NOTE = (
     (1024, "Shared-memory", 0.77, 2.78, 16.3, 4, "8 x 4 entries"),
     (2048, "Shared-memory", 3.43, 5.01, 14.7, 4, "8 x 4 entries"),
@@ -271,7 +271,7 @@ NOTE = (
 )
 NOTE_PEAK_TFLOPS = 68 * 64 * 2 * 2.1e9 / 1e12
 
-# The last step of each kind, and what of cuBLAS it is beside.
+# By variant of the note: the last step of its kind, and the product by cuBLAS beside it.
 PEERS = {"8 x 4 entries": ("pipeline", "FP32"), "WMMA": ("mma.sync", "FP16")}
 OPERANDS = {"mma.sync": "FP16", "WMMA": "FP16"} | {name: name for name in CUBLAS}  # else FP32
 
@@ -325,7 +325,7 @@ def accuracy_table(rows: Rows) -> Iterator[Table]:
 
 
 def shape_table(rows: Rows) -> Iterator[Table]:
-    """TFLOPS of every shape; that which the tuner takes is marked."""
+    """TFLOPS of every shape; the shape that the tuner takes is marked."""
     sizes, card = rows.values("n"), str(rows[0].machine["name"])
     body = []
     for k in SHAPES:

@@ -1,4 +1,4 @@
-"""The kernels of benchmarks/kernels, compiled, and what becomes of them on a card."""
+"""The kernels of benchmarks/kernels, compiled, and what they take of a card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kernel:
     expression: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: Callable[[], tuple[Any, ...]] = tuple  # behind the arrays; made on the card
+    arguments: Callable[[], tuple[Any, ...]] = tuple  # after the arrays; made on the card
     dynamic_bytes: int = 0
     in_place: bool = False  # may write where it reads
     resident: bool = False  # has no more blocks than the card holds at once: they go on to further work
@@ -44,7 +44,7 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """What can be run: from arrays on the card to the last of them."""
+    """What can be run on arrays on the card. The last of them gets the result."""
 
     run: Callable[..., object]
     facts: Mapping[str, float] = field(default_factory=dict)  # of the kernel and its blocks
@@ -52,7 +52,7 @@ class Ready:
 
 
 def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
-    """Instances of the templates of a file, by their names."""
+    """Instances of the templates of a file, by their expressions."""
     import cupy
 
     folders = [KERNELS, cuda_sources(), *toolkit_headers()]
@@ -66,15 +66,15 @@ def load(file: str, expressions: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def toolkit_headers() -> tuple[Path, ...]:
-    """The folder with mma.h: of the toolkit or its wheels (cuda-runtime, cuda-crt). NVRTC comes without."""
+    """The folder with mma.h, of the toolkit or of its wheels (cuda-runtime, cuda-crt). NVRTC has no mma.h."""
     homes = [Path(home) for name in ("CUDA_PATH", "CUDA_HOME") if (home := os.environ.get(name))]
-    homes += sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*"))  # of NVRTC's own version
+    homes += sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*"))  # wheels of NVRTC's version
     folders = [home / "include" for home in (*homes, Path("/usr/local/cuda"))]
     return tuple(f for f in folders if (f / "mma.h").exists() and (f / "crt" / "mma.h").exists())[:1]
 
 
 def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
-    """Functions by expression, those of a file at once; an exception stands for what does not compile."""
+    """Functions by expression, compiled file by file; an exception in place of what does not compile."""
     files: dict[str, dict[str, None]] = {}
     for kernel in kernels:
         files.setdefault(kernel.file, {})[kernel.expression] = None
@@ -83,7 +83,7 @@ def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
         try:
             found |= load(file, tuple(expressions))
         except Exception:
-            for one in expressions:  # what a card lacks for one is no hindrance to the others
+            for one in expressions:  # one by one: a card may lack what one of them needs
                 try:
                     found |= load(file, (one,))
                 except Exception as error:
@@ -92,7 +92,7 @@ def compiled(kernels: Iterable[Kernel]) -> dict[str, Any]:
 
 
 def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
-    """With its arguments on the card; raises what the compiler said."""
+    """The kernel with its arguments on the card; raises the compiler's error where it did not compile."""
     function, dynamic_bytes, blocks = functions[kernel.expression], kernel.dynamic_bytes, kernel.grid
     if isinstance(function, Exception):
         raise function
@@ -111,10 +111,13 @@ def ready(kernel: Kernel, functions: Mapping[str, Any]) -> Ready:
 
 
 def in_a_row(kernels: Sequence[Kernel], runs: Sequence[Ready], x: Callable[[], NDArray[Any]]) -> Ready:
-    """One after the other, to y; by an array of their own where one may not write where it reads."""
+    """The kernels one after the other, the last one to y.
+
+    Where a kernel may not write where it reads, values go from y to an array made here, or back to y.
+    """
     import cupy
 
-    aside = [False]  # whether to y or elsewhere, from the end
+    aside = [False]  # whether a kernel writes to scratch, not to y; from the last kernel to the first
     for kernel in reversed(kernels[1:]):
         aside.append(aside[-1] if kernel.in_place else not aside[-1])
     scratch = cupy.empty(x().shape, x().dtype) if any(aside) else None
@@ -129,7 +132,7 @@ def in_a_row(kernels: Sequence[Kernel], runs: Sequence[Ready], x: Callable[[], N
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one of a card holds at a time."""
+    """What one multiprocessor of a card holds at a time."""
 
     warps: int
     blocks: int
@@ -139,7 +142,7 @@ class Multiprocessor:
 
     @classmethod
     def of_device(cls) -> Multiprocessor:
-        """CuPy's current one."""
+        """Of CuPy's current device."""
         import cupy
 
         a = cupy.cuda.Device().attributes
@@ -148,10 +151,11 @@ class Multiprocessor:
         return cls(a["MaxThreadsPerMultiProcessor"] // 32, blocks, registers, shared, reserved)
 
     def limits(self, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
-        """How many blocks of so many threads, registers a thread and bytes there is room for, by what.
+        """How many blocks there is room for, by each limit.
 
-        Registers are given out to warps in units of 256 and by four schedulers apart, shared memory in units
-        of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
+        A block has so many threads, with so many registers each, and so many bytes of shared memory. A warp
+        gets registers in units of 256, and each of four schedulers has a quarter of them. A block gets shared
+        memory in units of 128 bytes (CUDA's occupancy calculator, since compute capability 5.0).
         """
         warps = -(-threads // 32)
         of_a_warp = -(-max(1, registers) * 32 // 256) * 256
@@ -163,21 +167,21 @@ class Multiprocessor:
         }
 
     def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """The blocks that are there at once."""
+        """How many such blocks it holds at once."""
         return min(self.limits(threads, registers, shared_bytes).values())
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
-        """The share of its warps that such blocks fill."""
+        """The share of its room for warps that such blocks fill."""
         return self.resident(threads, registers, shared_bytes) * -(-threads // 32) / self.warps
 
 
 def block_of(facts: Mapping[str, float]) -> tuple[int, int, int]:
-    """Its threads, their registers and its shared memory."""
+    """Threads, registers of a thread and shared memory of a block."""
     return int(facts["threads"]), int(facts["registers"]), int(facts["shared_bytes"])
 
 
 def resident_blocks(facts: Mapping[str, float]) -> int:
-    """Those that CuPy's current card holds at once."""
+    """How many blocks CuPy's current card holds at once."""
     import cupy
 
     count = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
@@ -185,7 +189,7 @@ def resident_blocks(facts: Mapping[str, float]) -> int:
 
 
 def facts_of(function: Any, blocks: int, threads: int, dynamic_bytes: int = 0) -> dict[str, float]:
-    """What the compiler gave a kernel, and what becomes of it on this card."""
+    """What the compiler gave a kernel, and its occupancy on this card."""
     facts = {"blocks": blocks, "threads": threads, "registers": function.num_regs}
     facts |= {"shared_bytes": function.shared_size_bytes + dynamic_bytes}
     facts |= {"spilled_bytes": function.local_size_bytes}

@@ -1,8 +1,8 @@
-"""Exact products modulo q on the GPU: of matrices by each way, of matrices of polynomials, by Toeplitz ones.
+"""Exact products modulo q on the GPU: of matrices in each way, of matrices of polynomials, by Toeplitz ones.
 
-The second half of the study of matrix products (docs/studies/gemm.md). Operands are random residues. Before
-it is timed, a result is compared with Python integers in some entries, and all of it by Freivalds' test with
-the CPU core's products; products of polynomials by one are compared in full.
+The second half of the study of matrix products (docs/studies/gemm.md). Operands are random residues. Before a
+result is timed, some of its entries are compared with Python integers, and all of it is checked by Freivalds'
+test with the CPU core's products. Products of many polynomials by one are compared in full.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from . import page
 from .page import Rows, StudyKind, quotient, table, texts
 from .runner import DEVICE, Figures, Part, Task, Tasks
 
-REST_S = 0.05  # before a row that draws little; the largest squares have the whole rest
+REST_S = 0.05  # before a row that takes little power; large squares have the whole harness.REST_S
 
 MODULI = {
     "2^31 - 1": 2**31 - 1,
@@ -55,20 +55,21 @@ def task(
     entries: int,
     figures: Callable[[float], Figures],
 ) -> Task:
-    """case: op, library and parameters; entries: of a result; figures: of a median in ns."""
+    """case: op, library and parameters; entries: number in a result; figures: from a median in ns."""
     made = Case(*case, run, right, entries, values)
     return Task(made, lambda row, _: {"ms_median": round(row.median / 1e6, 5), **figures(row.median)})
 
 
 def spoil(c: Any) -> None:
-    """An array that was read: what ways have in common is to hold no other one's result."""
+    """Overwrite a result that was read: all ways share the array, and none may find another's result."""
     c.fill(np.iinfo(c.dtype).max)
 
 
 # ---- matrices of residues ----
 
 
-# Matrices (batch, m, k) by (batch, k, n) of words, or of polynomials with so many limbs of so many bits.
+# (batch, m, k, n) of products of matrices (batch, m, k) by (batch, k, n). For matrices of polynomials the
+# degree, the number of limbs and their bits follow.
 Shape = tuple[int, ...]
 NAMES = ("batch", "m", "k", "n", "degree", "limbs", "bits")
 
@@ -89,15 +90,15 @@ def described(shape: Shape) -> str:
 
 
 def rate_of(shape: Shape, ns: float) -> Figures:
-    """Products of words, 10^12 a second."""
+    """Products of two words, 10^12 a second."""
     return {"tmodmul": round(prod(shape[:6]) / ns / 1000, 4)}
 
 
 SIZES = (512, 1024, 2048, 4096, 8192)  # of squares
 SQUARE_MODULI = ("2^31 - 1", "2^30 - 35", "2^60 - 93")
-LARGE = 4096  # before products of this size and above, the card rests for long; cuBLAS alone is beside them
-LONG = 8192  # from which on CUDA cores and digits are left out
-# Products of words, 10^12 a second, by modulus and size: must and moonshot.
+LARGE = 4096  # from this size on the card rests for long before a product, and cuBLAS's own product has a row
+LONG = 8192  # from this size on the ways "integer" and "digits" are left out
+# Products of two words, 10^12 a second, by modulus and size: must and moonshot.
 GOALS = {("2^31 - 1", 4096): (25, 35), ("2^31 - 1", 8192): (30, 42), ("2^60 - 93", 4096): (10, 20)}
 SHAPES: tuple[Shape, ...] = (
     *((1024, 64, 64, 64), (256, 128, 128, 128), (16, 512, 512, 512), (1, 1, 4096, 4096), (1, 4096, 4096, 1)),
@@ -107,7 +108,7 @@ SHAPE_MODULI = ("2^31 - 1", "2^60 - 93")
 
 
 def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterator[Task]:
-    """Of random matrices modulo q."""
+    """Products of random matrices modulo q."""
     import cupy
 
     q, backend = MODULI[modulus], get_backend(DEVICE)
@@ -115,7 +116,8 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
     a, b = cupy.asarray(product.a), cupy.asarray(product.b)
     c = cupy.zeros(product.shape, a.dtype)
     taken = matmul_method(q, a.itemsize, *shape, backend.card)  # type: ignore[attr-defined]
-    of_bytes = {"digits": a.itemsize**2, "residues": len(coprimes(q, shape[2]))}  # for one of words
+    # Products of bytes for one product of words.
+    of_bytes = {"digits": a.itemsize**2, "residues": len(coprimes(q, shape[2]))}
 
     def run(way: str) -> Any:
         if way == TAKEN:
@@ -141,7 +143,7 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
 
 
 def products_of_bytes(n: int) -> Iterator[Task]:
-    """Square matrices of signed bytes, multiplied by cuBLAS alone as residues are; sums are below 2^31."""
+    """Square matrices of signed bytes, by the call of cuBLAS that residues take; sums are below 2^31."""
     import cupy
 
     rng = np.random.default_rng(n)
@@ -192,12 +194,12 @@ POLY_SHAPES: tuple[Shape, ...] = (
     (8, 16, 16, 16, 4096, 4, 60),
     (64, 1, 64, 1, 4096, 4, 30),
 )
-POLY_MUSTS = {POLY_SHAPES[0]: 5}  # how many times as fast as the sum of products it is to be
+POLY_MUSTS = {POLY_SHAPES[0]: 5}  # by shape, must: how many times as fast as the sum of products
 POLY_WAYS = EVALUATED, COEFFICIENTS, SUM = "evaluated", "coefficients", "sum of products"
 
 
 def poly_products(shape: Shape) -> Iterator[Task]:
-    """Of random matrices of polynomials."""
+    """Products of random matrices of polynomials."""
     import cupy
 
     batch, m, k, n, degree, limbs, bits = shape
@@ -208,7 +210,7 @@ def poly_products(shape: Shape) -> Iterator[Task]:
         return ring.from_residues(np.stack(rows, axis=-2), domain="eval")
 
     def points(poly: pg.Poly) -> list[NDArray[Any]]:
-        """Of each limb: matrices of residues, one at each point."""
+        """For each limb: matrices of residues, one for each point."""
         rows = poly.cpu().ntt().data.transpose(3, 0, 4, 1, 2)
         return [np.ascontiguousarray(row).reshape(-1, *row.shape[2:]) for row in rows]
 
@@ -239,7 +241,7 @@ def poly_products(shape: Shape) -> Iterator[Task]:
         domain: Any = "coef" if way == COEFFICIENTS else "eval"
         out = ring.from_residues(cupy.zeros(out_shape, ring.dtype), domain=domain, copy=False)
         run = partial(multiplied, *((a.intt(), b.intt()) if way == COEFFICIENTS else (a, b)), out)
-        if way == SUM:  # the terms of the sums first, so that each is dense
+        if way == SUM:  # the axis of the sums comes first, so that each term is contiguous
             left = a.data[:, :, None].transpose(3, 0, 1, 2, 4, 5)
             right_ = b.data[:, None].transpose(2, 0, 1, 3, 4, 5)
             run = partial(summed, cupy.ascontiguousarray(left), cupy.ascontiguousarray(right_), out)
@@ -248,7 +250,7 @@ def poly_products(shape: Shape) -> Iterator[Task]:
 
 
 def polynomials(out: Path, timer: Timer | None) -> Iterator[Tasks]:
-    """Matrices of polynomials in either domain, and the same sums point by point."""
+    """Products of matrices of polynomials in either domain, and the same sums by pointwise products."""
     for shape in POLY_SHAPES:
         with pg.device("cpu"):
             yield poly_products(shape), timer or CudaEvents(REST_S)
@@ -264,7 +266,7 @@ DISTINCT = 8  # polynomials of a batch
 
 
 def toeplitz(b: NDArray[Any], q: int) -> NDArray[Any]:
-    """The matrix by which a row of coefficients is multiplied by b mod X^n + 1 and q."""
+    """The matrix M such that the row of a's coefficients times M is the product a b mod X^n + 1 and q."""
     n = len(b)
     i, j = np.indices((n, n))
     entries = b.astype(np.uint64)[(j - i) % n]
@@ -272,13 +274,13 @@ def toeplitz(b: NDArray[Any], q: int) -> NDArray[Any]:
 
 
 def products_by_one(modulus: str, degree: int) -> Iterator[Task]:
-    """Of a batch of polynomials, few of which are distinct, and one."""
+    """Products of a batch of polynomials by one. Few of the batch are distinct."""
     import cupy
 
     ring = pg.Ring(degree, MODULI[modulus])
     batch, q = max(DISTINCT, BATCH_BYTES // (ring.dtype.itemsize * degree)), ring.modulus
     few, one = ring.random((DISTINCT,), seed=1), ring.random(seed=2)
-    # Which of the distinct polynomials each of the batch is; the first are those in order.
+    # Which of the distinct polynomials each one of the batch is. The batch begins with all of them, in order.
     drawn = np.random.default_rng(3).integers(DISTINCT, size=batch)
     drawn[:DISTINCT] = range(DISTINCT)
     which, matrix = cupy.asarray(drawn), cupy.asarray(toeplitz(one.data[0], q))
@@ -294,7 +296,7 @@ def products_by_one(modulus: str, degree: int) -> Iterator[Task]:
         return a.mul(b, out=out, product=way)  # type: ignore[arg-type]
 
     def values(c: pg.Poly) -> NDArray[Any]:
-        """The products of the distinct polynomials, and how many entries of the others differ from them."""
+        """The products of the distinct polynomials; then how many entries of the batch differ from them."""
         found = c.data[:, 0]
         differ = int((found != found[:DISTINCT][which]).sum())
         seen = np.append(found[:DISTINCT].get().astype(np.uint64), np.uint64(differ))
@@ -310,7 +312,7 @@ def products_by_one(modulus: str, degree: int) -> Iterator[Task]:
 
 
 def factors(out: Path, timer: Timer | None) -> Iterator[Tasks]:
-    """Products by transforms and by matrices."""
+    """Products of many polynomials by one, by transforms and by matrices."""
     for modulus in TOEPLITZ_MODULI:
         for degree in DEGREES:
             with pg.device("cpu"):
@@ -328,7 +330,7 @@ PARTS: dict[str, Part] = {
 
 
 def square_table(rows: Rows) -> Iterator[Table]:
-    """A table for each modulus, cuBLAS beside it."""
+    """A table for each modulus, with the rows of cuBLAS."""
     columns = (
         "N = $n | way = way | ms | Tmodmul/s = tmodmul | int8 TOPS = int8_tops | "
         "of CUDA cores' best = of_best | must / moonshot = goal"
@@ -359,7 +361,7 @@ def square_table(rows: Rows) -> Iterator[Table]:
 
 
 def times(a: float | None, b: float | None) -> str:
-    """How many times b."""
+    """a / b as text: how many times b it is."""
     return quotient(a, b) + "x" * bool(quotient(a, b))
 
 

@@ -1,4 +1,4 @@
-"""Counters of kernels by Nsight Compute: a child process launches each once, and the tool's CSV is read."""
+"""Counters of kernels by Nsight Compute. A child process launches the kernels, and the tool's CSV is read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIGURES = {
     **{f"limit_{name}": LIMIT.format(name) for name in LIMITS},
     **{f"stall_{name}": STALLED.format(name) for name in STALLS},  # cycles between two instructions of a warp
 }
-SHARES = ("achieved_occupancy", "theoretical_occupancy", "l2_hit_rate")  # of 1, where the tool says per cent
+SHARES = ("achieved_occupancy", "theoretical_occupancy", "l2_hit_rate")  # parts of 1; the tool gives per cent
 METRICS = tuple(FIGURES.values())
 TIMEOUT_S = 240
 
@@ -54,20 +54,20 @@ class Uncounted(RuntimeError):
 
 @dataclass(frozen=True)
 class Counted:
-    """A launch, with those of METRICS that the tool gave."""
+    """A launch, with the METRICS that the tool gave."""
 
     kernel: str
     counters: dict[str, float] = field(default_factory=dict)
 
 
 def figures(counted: Counted) -> dict[str, float]:
-    """Those of FIGURES that there are."""
+    """The FIGURES whose metrics were counted."""
     found = {name: counted.counters[metric] for name, metric in FIGURES.items() if metric in counted.counters}
     return {name: value / 100 if name in SHARES else value for name, value in found.items()}
 
 
 def parse(text: str) -> list[Counted]:
-    """The launches of `ncu --csv`, a line for each metric, in their order."""
+    """The launches in the output of `ncu --csv`, which has a line for each metric, in their order."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: dict[int, Counted] = {}
@@ -81,7 +81,7 @@ def parse(text: str) -> list[Counted]:
 
 
 def expose(launches: Iterable[Callable[[], object]]) -> None:
-    """Make each launch twice, the second time seen by the profiler: the first compiles."""
+    """Make each launch twice: the first time compiles, the second is seen by the profiler."""
     import cupy
 
     for launch in launches:
@@ -94,10 +94,10 @@ def expose(launches: Iterable[Callable[[], object]]) -> None:
 
 
 def count(study: str, kernels: Sequence[str]) -> list[Counted]:
-    """The counters of a study's launches, whose names contain `kernels`, one for one.
+    """The counters of a study's launches. The name of each launch contains its entry of `kernels`.
 
     Raises:
-        Uncounted: there is no ncu, it may not read counters, or the launches are others.
+        Uncounted: there is no ncu, it may not read counters, or it saw other launches.
     """
     program = find()
     if program is None:
@@ -123,6 +123,6 @@ def count(study: str, kernels: Sequence[str]) -> list[Counted]:
 
 
 def find() -> str | None:
-    """On the path, or where the toolkit puts it."""
+    """Where ncu is: on the path, or where the toolkit puts it."""
     places = [*Path("/opt/nvidia/nsight-compute").glob("*/ncu"), *Path("/usr/local").glob("cuda*/bin/ncu")]
     return shutil.which("ncu") or next(map(str, sorted(places, reverse=True)), None)

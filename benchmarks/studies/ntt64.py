@@ -1,8 +1,8 @@
 """Transforms of 64 residues: a lab note's kernel through shared memory, what its parts cost, and registers.
 
-The note (docs/studies/ntt64.md) has 32 threads a transform, with and without bank conflicts, leaves out
-global memory, twiddles, butterflies and shared memory in turn, and concludes that values belong in registers:
-8 threads with 8 values each, which is one of the shapes of polygpu's own kernel.
+The note (docs/studies/ntt64.md) has 32 threads for a transform, with and without bank conflicts. It leaves
+out global memory, twiddles, butterflies and shared memory in turn, and concludes that values belong in
+registers: 8 threads with 8 values each. This is one of the shapes of polygpu's own kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transforms import in_passes
 N = 64
 HELD = 4  # transforms of a block
 BLOCKS = (1, 512, 65536)
-PERIOD = 1021  # transforms after which the input repeats: prime, so that it begins anywhere in a block
+PERIOD = 1021  # transforms after which the input repeats: prime, so that it begins at any place of a block
 
 # Variants of the kernel through shared memory, by what they leave out, and whether it has no bank conflicts.
 CONFLICTS, WHOLE = "conflicts", "no conflicts"
@@ -46,15 +46,15 @@ STAGES = {
 }
 ABLATIONS = (GLOBAL, TWIDDLES, BUTTERFLIES, SHARED)
 
-# Variants of 8 threads a transform, and their shared memory. 9984 bytes leave room for 21 blocks of a warp on
-# a multiprocessor with 228 KB: a third of its 64 warps.
+# Variants with 8 threads for a transform, and the shared memory of a block. With 9984 bytes, a multiprocessor
+# of 228 KB has room for 21 blocks of one warp: a third of its 64 warps.
 LOG_VALUES = 3
 PLAIN, THIRD = "8 threads, conflicts", "8 threads, conflicts, more shared memory"
 REGISTERS = {PLAIN: 8 * N * HELD, THIRD: 9984}
-OWN = "8 threads, polygpu"  # and the threads of a block
+OWN = "8 threads, polygpu"  # the variant's name goes on with the threads of a block
 OWN_LOG_ROWS = (2, 5)
 
-# Values of a thread and threads of a block of polygpu's kernel, in logarithms.
+# log2 of the values of a thread and of the threads of a block, in polygpu's kernel.
 SWEEP = tuple((log_values, log_threads) for log_values in (2, 3, 4, 5) for log_threads in (5, 6, 7, 8))
 
 
@@ -84,7 +84,7 @@ def expected(variant: str) -> NDArray[Any]:
 
 
 def one_twiddle() -> int:
-    """Of all butterflies, where none is read."""
+    """The twiddle of all butterflies in kernels that read none."""
     return transforms.root(N)
 
 
@@ -109,7 +109,7 @@ def result_without_memory() -> NDArray[Any]:
 
 
 def of_stages() -> tuple[Any, ...]:
-    """The modulus and the twiddles by node; what comes with the launch where they are not read."""
+    """The modulus, the twiddles by node, and scalars for kernels that do not read these."""
     q, w = transforms.modulus(), one_twiddle()
     scalars = (q, 2**64 // q, w, (w << 64) // q, result_without_memory()[2, 37])
     table = transforms.on_card(transforms.node_twiddles(N))
@@ -147,7 +147,7 @@ def groups(
     sweep: Sequence[tuple[int, int]] = SWEEP,
     log_rows: Sequence[int] = OWN_LOG_ROWS,
 ) -> list[Group]:
-    """The variants by numbers of blocks; the sweep over all of these but the first."""
+    """The variants for each number of blocks, and the sweep for each but the first."""
 
     def group(op: str, n: int, own: Iterable[Entry], **params: int) -> Group:
         x = partial(repeated, HELD * n)
@@ -162,7 +162,7 @@ PARTS = {"kernels": runner.counted("ntt64", groups)}
 
 # ---- the page ----
 
-# By variant: us and achieved occupancy at each number of blocks; the theoretical one is 100 % throughout.
+# By variant: us and achieved occupancy at each number of blocks. The theoretical occupancy is always 100 %.
 NOTED: dict[str, tuple[tuple[float, ...], ...]] = {
     CONFLICTS: ((3.39, 0.0828), (11.07, 0.727), (856.42, 0.9464)),
     WHOLE: ((3.52, 0.0823), (10.14, 0.7182), (824.74, 0.9528)),
@@ -179,7 +179,7 @@ NOTE = Rows(
     for variant, of_blocks in NOTED.items()
     for blocks, figures in zip((1, 512, 65536), of_blocks, strict=False)
 )
-# us, theoretical and achieved occupancy, of a size that it leaves open
+# us, theoretical and achieved occupancy, of a size that the note does not give
 NOTE_REGISTERS = (13.38, 0.3333, 0.2199)
 
 STALLS = "stalls, cycles an instruction"
@@ -208,7 +208,7 @@ def note_table(rows: Rows) -> Iterator[Table]:
 
 
 def ratios(rows: list[Row | None]) -> list[str]:
-    """Of neighbours' times, under the second."""
+    """Time of every second row over the time of the row before it; an empty text before each."""
     pairs = zip(map(page.median, rows[::2]), map(page.median, rows[1::2]), strict=True)
     return [text for with_, without in pairs for text in ("", quotient(without, with_, ".2f"))]
 
@@ -250,13 +250,13 @@ def registers_table(rows: Rows) -> Iterator[Table]:
 
 
 def is_taken(row: Row) -> bool:
-    """Is it what polygpu takes by itself?"""
+    """Whether it is the shape that polygpu takes by itself."""
     one = transforms.taken(N)
     return (row.params["values"], row.params["threads"]) == (1 << one.log_values, one.threads)
 
 
 def in_order(rows: Rows) -> list[Row]:
-    """The shapes that there are."""
+    """The rows of shapes, by values of a thread, then by threads of a block."""
     found = (row for row in rows if "values" in row.params)
     return sorted(found, key=lambda row: (row.params["values"], row.params["threads"]))
 
@@ -277,7 +277,7 @@ def shape_table(rows: Rows) -> Iterator[Table]:
 
 
 def ablation_bars(rows: Rows) -> str | None:
-    """What is left of the time at the largest size, beside the note's."""
+    """What is left of the time at the largest size, in the note and here."""
     blocks, lines = sizes(rows)[-1], []
     for whose, source in (("the note", NOTE), ("here", rows)):
         found = source.where(blocks=blocks).variants((WHOLE, *ABLATIONS, "copy"))

@@ -1,9 +1,15 @@
 """What the pages of all studies share: rows by their parameters, and tables whose columns are text.
 
-Columns stand beside each other as in the table, each a heading and what stands under it, "by = $library": a
-function given by name; a parameter of the row, $name; or a figure, by a number, by another figure or by so
-many points of the row's work, with its form: "shared_bytes / 1024 .1f", "bank_conflicts @64 .1f". Without a
-form there are three significant digits; without the figure nothing. A heading alone is one of COLUMNS.
+The columns of a table are one text, in which " | " separates them, as in "by = $library | us". A column is a
+heading, " = " and the source of its texts; a heading without a source is one of COLUMNS. A source is
+
+    name                      a function that is given by this name
+    $name                     a parameter of the row
+    shared_bytes .0f          a figure of the row, and its form for format()
+    shared_bytes / 1024 .1f   a figure over a number or over another figure
+    bank_conflicts @64 .1f    a figure for so many points of the row's work
+
+Without a form a figure has three significant digits. Where the row lacks the figure, the text is empty.
 """
 
 from __future__ import annotations
@@ -22,26 +28,26 @@ Text = Callable[[Row], str]
 
 
 class Rows(list[Row]):
-    """Of one op and machine; of two that differ in how they were launched alone, the newer one."""
+    """Rows of one op and machine. Of rows that differ only in how they were launched, the newest."""
 
     def where(self, **params: object) -> Rows:
-        """Those with these parameters; None: without one of that name."""
+        """The rows with these parameters. None stands for a row without the parameter."""
         return Rows(r for r in self if all(r.params.get(name) == value for name, value in params.items()))
 
     def one(self, **params: object) -> Row | None:
         return next(iter(self.where(**params)), None)
 
     def variants(self, names: Iterable[str]) -> Rows:
-        """Those that there are, in that order."""
+        """The rows of these variants, in this order; variants without a row are left out."""
         return Rows(row for name in names for row in self.where(variant=name)[:1])
 
     def values(self, name: str) -> list[Any]:
-        """Of a parameter, each once, in their order."""
+        """The values of a parameter, each once, sorted."""
         return sorted({row.params[name] for row in self if name in row.params})
 
 
 def noted(us: float, figures: Mapping[str, float], **params: int | str) -> Any:
-    """A figure of a lab note, as if it were a row."""
+    """A measurement of a lab note, as if it were a row."""
     return SimpleNamespace(params=params, median=1000 * us, work=1, figures={"us_median": us, **figures})
 
 
@@ -83,7 +89,7 @@ def median(row: Row | None) -> float | None:
 
 
 def longest_stalls(row: Row) -> list[tuple[str, float]]:
-    """Reasons, and cycles between two instructions of a warp; those that take none are left out."""
+    """Why a warp waits, and cycles between two of its instructions: the longest first, without zeros."""
     found = {name: row.figures.get(f"stall_{name}", 0) for name in ncu.STALLS}
     return sorted(((x, t) for x, t in found.items() if t), key=lambda stall: stall[1], reverse=True)
 
@@ -102,7 +108,7 @@ def theoretical(row: Row) -> str:
 
 
 def text_of(source: str) -> Text:
-    """Of a parameter or a figure, as above."""
+    """The text of a parameter or a figure, from its source as above."""
     if source.startswith("$"):
         return lambda row: str(row.params.get(source[1:], ""))
     match = re.fullmatch(r"(\w+)(?: / (\w+)| @(\d+))?(?: (\S+))?", source)
@@ -148,7 +154,7 @@ def heads(text: str) -> tuple[str, ...]:
 
 
 def texts(row: Row | None, text: str, **own: Text) -> tuple[str, ...]:
-    """What stands in a row's columns; nothing in those of no row."""
+    """The texts of a row's columns; empty texts where there is no row."""
     return tuple(made(row) if row else "" for made in columns(text, own).values())
 
 

@@ -1,4 +1,4 @@
-"""Variants beside each other: verified, timed beside a copy of the same bytes, counted by the profiler."""
+"""Variants of a kernel: verified, timed beside a copy of the same bytes, counted by the profiler."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from . import kernel, ncu
 from .kernel import Kernel, Ready
 
 DEVICE = "cuda:0"
-POISON = 0xA5A5A5A5A5A5A5A5  # what integers hold before they are written; no residue
-RECORDED_BYTES = 2**25  # smaller arrays are worked on in a graph: kernels run faster than Python calls them
-MOST_SETS = 256
+POISON = 0xA5A5A5A5A5A5A5A5  # integer results hold it before they are written; it is no residue
+RECORDED_BYTES = 2**25  # below it, kernels run in a graph: they are faster than Python calls them
+MOST_SETS = 256  # of arrays that a kernel works on in turn
 
 Figures = Mapping[str, float]
 Params = Mapping[str, int | str]
 
 
 class Task(NamedTuple):
-    """What becomes a row; its figures, beside the rows before it by variant."""
+    """A case that becomes a row. `figures` gets this row and the rows before it, by variant."""
 
     case: Case
     figures: Callable[[Row, Mapping[str, Row]], Figures]
 
 
-Tasks = tuple[Iterable[Task], Timer]  # that share arrays, and their clock
-Part = Callable[[Path, Timer | None], Iterator[Tasks]]  # of a study; the path is that of the results
+Tasks = tuple[Iterable[Task], Timer]  # tasks that share arrays, and their clock
+Part = Callable[[Path, Timer | None], Iterator[Tasks]]  # of a study; the path is the directory of the results
 
 
 def run(parts: Iterable[Part], out: Path, timer: Timer | None = None) -> int:
-    """Measure all tasks and keep their rows; 1 if one of them was wrong."""
+    """Measure all tasks and keep their rows; 1 if one of them failed."""
     failures = 0
     for part in parts:
         for tasks, clock in part(out, timer):
@@ -50,7 +50,7 @@ def run(parts: Iterable[Part], out: Path, timer: Timer | None = None) -> int:
 
 
 def measured(tasks: Iterable[Task], timer: Timer, out: Path) -> int:
-    """How many failed."""
+    """Measure the tasks and record their rows; how many failed."""
     failures, done = 0, dict[str, Row]()
     for case, figures in tasks:
         try:
@@ -75,20 +75,20 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A variant: what runs, a kernel, several in a row or something else, and what must come out."""
+    """A variant: what runs (one kernel, several in a row, or something else) and what must come out."""
 
     variant: str
     work: Sequence[Kernel] | Callable[[], Ready]
     expected: Callable[
         [], NDArray[Any]
     ]  # y in host memory, or a period of it: POISON where it is not written
-    moved_bytes: int | None = None  # the least through the card's memory; None: what a copy moves
+    moved_bytes: int | None = None  # at least, through the card's memory; None: what a copy moves
     library: str = "study"
-    facts: Figures = field(default_factory=dict)  # beside those of a kernel
-    params: Params = field(default_factory=dict)  # of its row, beside the group's
-    modulus: int | None = None  # of y, which may be lazy; None: y is what is expected itself
-    bounds: tuple[float, float] | None = None  # of the errors of floats; None: y is exact
-    op: str = ""  # of its row, where it is not the group's
+    facts: Figures = field(default_factory=dict)  # besides those of a kernel
+    params: Params = field(default_factory=dict)  # of its row, besides the group's
+    modulus: int | None = None  # y may be lazy, and is compared modulo this; None: y equals what is expected
+    bounds: tuple[float, float] | None = None  # of what errors() gives; None: y is exact
+    op: str = ""  # of its row; "": the group's
 
     @property
     def kernels(self) -> Sequence[Kernel]:
@@ -112,7 +112,7 @@ Plan = list[tuple[Entry, Ready]]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Entries that read the same array x and write another of its size, after a copy that does."""
+    """Entries that read the same array x and write another of its size. If `copied`, a copy comes first."""
 
     op: str
     params: Params
@@ -121,7 +121,7 @@ class Group:
     copied: ClassVar[bool] = True
 
     def sets(self, l2_bytes: int) -> list[tuple[Any, ...]]:
-        """x, and room for a result, on the card, so many times over that no cache holds them."""
+        """x and room for a result, on the card; so many copies that no cache holds them, up to MOST_SETS."""
         import cupy
 
         x = cupy.asarray(self.x())
@@ -129,13 +129,13 @@ class Group:
         return [(x.copy() if i else x, cupy.empty_like(x)) for i in range(count)]
 
     def values(self, y: Any) -> NDArray[Any]:
-        """What is looked at in host memory."""
+        """The values of y that are verified in host memory."""
         import cupy
 
         return np.asarray(cupy.asnumpy(y))
 
     def whole(self, y: Any) -> bool:
-        """Whether the rest of y agrees with what is looked at."""
+        """Whether the rest of y agrees with `values`."""
         return True
 
     def tasks(self, plan: Iterable[tuple[Entry, Ready, Figures]], timer: Timer) -> Iterator[Task]:
@@ -145,7 +145,7 @@ class Group:
             yield Task(self.case(entry, ready, sets), partial(self.figures, entry, facts, sets[0][-1]))
 
     def case(self, entry: Entry, ready: Ready, sets: Sequence[tuple[Any, ...]]) -> Case:
-        """The entry on all sets, one after the other."""
+        """The case that runs the entry on all sets, one after the other."""
         import cupy
 
         def run() -> Any:
@@ -177,7 +177,7 @@ class Group:
         return found
 
     def rates(self, entry: Entry, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
-        """Beside the copy."""
+        """Time and bandwidth, and those of the copy."""
         copied = row if entry.variant == "copy" else done["copy"]
         moved_bytes = 2 * y.nbytes if entry.moved_bytes is None else entry.moved_bytes
         copy_gbps, gbps = 2 * y.nbytes / copied.median, moved_bytes / row.median
@@ -190,7 +190,7 @@ class Group:
 
 
 def errors(values: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-    """Relative L2, and the largest by the root mean square of what is expected."""
+    """The relative L2 error, and the largest error over the root mean square of what is expected."""
     off = np.abs(values - expected)
     rms = np.sqrt(np.mean(np.abs(expected) ** 2))
     return float(np.sqrt(np.mean(off**2)) / rms), float(off.max() / rms)
@@ -203,7 +203,7 @@ def copy() -> Ready:
 
 
 def plans(groups: Sequence[Group]) -> list[tuple[Group, Plan]]:
-    """The entries that can be made ready here, a copy first."""
+    """The entries that this machine can run, after a copy where the group asks for one."""
     functions = kernel.compiled(one for group in groups for entry in group.entries for one in entry.kernels)
     found: list[tuple[Group, Plan]] = []
     for group in groups:
@@ -220,14 +220,18 @@ def plans(groups: Sequence[Group]) -> list[tuple[Group, Plan]]:
 
 
 def launches(groups: Sequence[Group]) -> Iterator[Callable[[], object]]:
-    """Every single kernel, for a profiler."""
+    """A launch of every entry that is one kernel, for a profiler."""
     for group, plan in plans(groups):
         (arrays,) = group.sets(0)
         yield from (partial(ready.run, *arrays) for _, ready in plan if ready.kernel is not None)
 
 
 def tasks_of(groups: Sequence[Group], timer: Timer, study: str = "") -> Iterator[Tasks]:
-    """study: of which a profiler counts the kernels; a child process launches the same groups."""
+    """The tasks of the groups.
+
+    study: its kernels are counted by a profiler, under which a child process launches the same groups; "": no
+    kernels are counted.
+    """
     made = plans(groups)
     kernels = [ready for _, plan in made for _, ready in plan if ready.kernel is not None]
     seen: dict[Ready, Figures] = {}

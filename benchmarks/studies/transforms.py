@@ -25,7 +25,7 @@ from .runner import DEVICE
 BITS = 60
 WORD = "Lazy60"  # of primes of that size (cuda/word.cuh)
 WORD_BYTES = 8
-ADICITY = 2**25  # of the prime: it serves negacyclic transforms of all sizes here
+ADICITY = 2**25  # divides q - 1: the prime has negacyclic transforms of all sizes here
 
 
 @cache
@@ -40,7 +40,7 @@ def ring(degree: int, kind: str = "negacyclic") -> pg.Ring:
 
 
 def root(degree: int, kind: str = "negacyclic") -> int:
-    """Of the ring: of order 2 degree, or of order degree in a cyclic one."""
+    """The root of the ring: of order 2 degree, or of order degree in a cyclic ring."""
     roots = ring(degree, kind).roots
     assert roots is not None
     return int(roots[0])
@@ -48,7 +48,7 @@ def root(degree: int, kind: str = "negacyclic") -> int:
 
 @cache
 def residues(count: int) -> NDArray[Any]:
-    """Random ones, with the largest among them."""
+    """Random residues, with q - 1 among them."""
     found = np.random.default_rng(1).integers(0, modulus(), count, np.uint64)
     found[:: max(1, count // 7)] = modulus() - 1
     found.flags.writeable = False
@@ -56,7 +56,7 @@ def residues(count: int) -> NDArray[Any]:
 
 
 def products(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Modulo q, entry by entry, on the CPU; b may be one number."""
+    """Products modulo q, entry by entry, on the CPU; b may be one number."""
     one = ring(1)
     left = one.from_residues(np.ascontiguousarray(a).reshape(-1, 1, 1))
     right = one.from_residues(np.ascontiguousarray(b).reshape(-1, 1, 1))
@@ -72,18 +72,18 @@ def powers(x: int, count: int) -> NDArray[Any]:
 
 
 def pairs(residues: NDArray[Any]) -> NDArray[Any]:
-    """Of Shoup's product: (w, floor(w 2^64 / q))."""
+    """Each residue w with its Shoup quotient: (w, floor(w 2^64 / q))."""
     return np.array([(w, (w << 64) // modulus()) for w in residues.tolist()], np.uint64)
 
 
 def split_powers(w: int, count: int, log_low: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Pairs of w^e for e < 2^log_low, and for the multiples of 2^log_low below count."""
+    """Pairs of w^e, for e < 2^log_low and for the multiples e of 2^log_low below count."""
     step = pow(w, 1 << log_low, modulus())
     return pairs(powers(w, 1 << log_low)), pairs(powers(step, count >> log_low))
 
 
 def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Rows of x, natural order, to bit-reversed, on the CPU. psi: instead of the ring's own root."""
+    """Transforms of rows, natural order to bit-reversed, on the CPU. psi: None is the ring's own root."""
     degree = x.shape[-1]
     own = ring(degree, kind) if psi is None else pg.Ring(degree, modulus(), kind=kind, root=psi)
     values = own.from_residues(np.ascontiguousarray(x).reshape(-1, 1, degree))
@@ -91,7 +91,7 @@ def transformed(x: NDArray[Any], kind: str = "negacyclic", psi: int | None = Non
 
 
 def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None) -> NDArray[Any]:
-    """Pairs by node of the tree of factors; node 0, which is none, holds 1."""
+    """Pairs by node of the tree of factors. There is no node 0; its entry holds 1."""
     of_psi = powers(root(degree, kind) if psi is None else psi, degree)
     index = [0] * degree
     for node in range(1, degree):
@@ -106,7 +106,7 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
 
 
 def moduli() -> Any:
-    """The constants of q."""
+    """The constants of q (Modulus in cuda/modulus.cuh)."""
     backend: Any = get_backend(DEVICE)
     return backend._moduli(ring(1).basis)
 
@@ -118,7 +118,7 @@ def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
 
 
 def round_twiddles(degree: int, one: Pass) -> int:
-    """The address of polygpu's own for the one pass of a transform, in the order of its rounds."""
+    """The address of polygpu's own twiddles for a transform of one pass, in the order of its rounds."""
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree).transform
     (group,) = groups_of(plan.basis, backend.card)
@@ -127,13 +127,13 @@ def round_twiddles(degree: int, one: Pass) -> int:
 
 
 def passes_of(degree: int, count: int) -> tuple[Pass, ...]:
-    """Those that polygpu takes for so many rows."""
+    """The passes that polygpu takes for so many rows."""
     card: Card = get_backend(DEVICE).card  # type: ignore[attr-defined]
     return passes_over(count, degree, 1, WORD_BYTES, card)
 
 
 def taken(points: int, few: bool = False) -> Pass:
-    """What polygpu takes by itself for so short transforms, on any card."""
+    """The pass that polygpu takes by itself for transforms so short that it is the same on every card."""
     (one,) = split_passes(points, 1, WORD_BYTES, Card((9, 0), 227 << 10), few)
     return one
 
@@ -141,9 +141,9 @@ def taken(points: int, few: bool = False) -> Pass:
 def in_passes(
     degree: int, count: int, passes: Sequence[Pass], only: int | None = None
 ) -> Callable[[], Ready]:
-    """polygpu's forward transform of so many rows, in passes that are given.
+    """polygpu's forward transform of so many rows, in given passes.
 
-    only: the number of one of them, which is done alone, on residues and to residues.
+    only: the number of one pass, which is done alone, from residues to residues.
     """
     chosen = slice(None) if only is None else slice(only, only + 1)
     done = tuple(passes)[chosen]

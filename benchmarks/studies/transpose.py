@@ -1,7 +1,7 @@
 """Transposes of matrices of 8-byte words: a lab note's kernels, and one that multiplies by twiddles.
 
-The note (docs/studies/transpose.md) times its kernels with and without bank conflicts, and asks why the ones
-without are no faster. Beside them is a kernel that moves pairs of words, in several shapes.
+The note (docs/studies/transpose.md) times its kernels with and without bank conflicts, and asks why the
+kernels without conflicts are no faster. Beside them is a kernel that moves pairs of words, in several shapes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .runner import Entry, Figures, Group
 from .transforms import WORD, WORD_BYTES
 
 SIDE = 64  # rows and columns of the small matrices
-TILE = 16  # of the batched kernel
-LEAST_BLOCKS = 256  # of the kernel of pairs, before its blocks have several tiles
+TILE = 16  # side of a tile of the batched kernel
+LEAST_BLOCKS = 256  # blocks of the kernel of pairs have several tiles only where there are as many blocks
 WITH, WITHOUT = "with", "without"  # bank conflicts, or twiddles
 ONE, MANY = "one matrix", f"matrices of {SIDE} x {SIDE}"
 BATCH = "Transpose Batch"
 
 Sides = tuple[int, int]  # rows and columns
 
-# The same words as matrices for the batched kernel, by the split of GPU-NTT's four-step transform, and as the
-# one matrix whose twiddles are multiplied.
+# Two shapes of as many words: the matrix of the batched kernel, split as in GPU-NTT's four-step transform,
+# and the one matrix of the kernel of pairs.
 SIZES: tuple[tuple[Sides, Sides], ...] = (((32, 4096), (256, 512)), ((512, 32768), (4096, 4096)))
 
 # Kernels for 64 x 64 neighbours: columns and threads of a block, and what values are multiplied by.
@@ -44,7 +44,7 @@ SMALL = {
     "small_transpose_4096_v3": (SIDE // 2, 1024, "NO_FACTORS"),
 }
 
-# The kernel of pairs: rows and columns of a tile, threads of a block, and how many tiles it has at most.
+# The kernel of pairs: rows and columns of a tile, threads of a block, and tiles of a block at most.
 SHAPES = {
     ONE: (
         *((64, 64, 256, 1), (64, 64, 256, 4), (64, 64, 256, 8), (64, 64, 256, 16), (64, 64, 512, 16)),
@@ -55,7 +55,7 @@ SHAPES = {
 
 
 def grid(tile: Sides, most: int, n: int, sides: Sides) -> tuple[int, int, int]:
-    """Blocks along the columns, along the rows or over the matrices, and the tiles of a block."""
+    """Numbers of blocks across a matrix, and down it or down all matrices; tiles of a block."""
     across, down = sides[1] // tile[1], n // sides[1] // tile[0]
     while most > 1 and (down % most or across * down // most < LEAST_BLOCKS):
         most //= 2
@@ -67,14 +67,14 @@ def grid(tile: Sides, most: int, n: int, sides: Sides) -> tuple[int, int, int]:
 
 @cache
 def twiddles(rows: int, columns: int) -> NDArray[Any]:
-    """w^(i j) of a matrix, w of the order of its size."""
+    """The matrix of w^(i j), with w of order rows * columns."""
     n = rows * columns
     exponents = np.multiply.outer(np.arange(rows, dtype=np.uint32), np.arange(columns, dtype=np.uint32))
     return transforms.powers(transforms.root(n, "cyclic"), n)[exponents]
 
 
 def expected(n: int, sides: Sides, factors: Sides | None = None) -> NDArray[Any]:
-    """The transposes of n residues in matrices, with products by twiddles of matrices."""
+    """The transposes of n residues as matrices; `factors`: of their products with twiddles of that shape."""
     x = transforms.residues(n)
     if factors is not None:
         x = transforms.products(x, np.resize(twiddles(*factors), n))
@@ -82,7 +82,7 @@ def expected(n: int, sides: Sides, factors: Sides | None = None) -> NDArray[Any]
 
 
 def halves(n: int) -> tuple[int, NDArray[Any], NDArray[Any]]:
-    """Powers of w of order n: log2 of the size of the first table, and both tables."""
+    """Two tables that give the powers of w, of order n, and before them log2 of the size of the first."""
     log_low = n.bit_length() // 2
     return log_low, *transforms.split_powers(transforms.root(n, "cyclic"), n, log_low)
 
@@ -91,7 +91,7 @@ def halves(n: int) -> tuple[int, NDArray[Any], NDArray[Any]]:
 
 
 class Transposes(Group):
-    """Rows that say what must be moved, and how many blocks a multiprocessor has room for by each limit."""
+    """Rows with the least bytes to move, and the blocks that a multiprocessor has room for by each limit."""
 
     def figures(self, entry: Entry, facts: Figures, y: Any, row: Row, done: Mapping[str, Row]) -> Figures:
         found = super().figures(entry, facts, y, row, done)
@@ -209,7 +209,7 @@ def label(row: Row, tiles: bool = True) -> str:
 
 
 def next_reasons(row: Row) -> str:
-    """Why a warp waits, after long_scoreboard, and for which share of its cycles."""
+    """The longest reasons why a warp waits, except long_scoreboard, and the share of its cycles."""
     stalls = [stall for stall in page.longest_stalls(row) if stall[0] != "long_scoreboard"]
     latency = row.figures.get("warp_latency_cycles")
     return ", ".join(f"{name} {cycles / latency:.0%}" for name, cycles in stalls[:2]) if latency else ""
@@ -231,7 +231,7 @@ def counter_table(rows: Rows) -> Iterator[Table]:
 
 
 def by_limit(name: str, row: Row) -> str:
-    """Worked out, and the profiler's in brackets."""
+    """The number of blocks that was worked out, and the profiler's in brackets."""
     worked_out, profiled = (number(row.figures.get(f"{x}limit_{name}"), ".0f") for x in ("calculated_", ""))
     return worked_out + f" ({profiled})" * bool(profiled)
 
@@ -242,7 +242,7 @@ def binding(row: Row) -> str:
 
 
 def blocks_in_carved(row: Row) -> str:
-    """Those for which there is room in the shared memory that the driver carved."""
+    """How many blocks fit the shared memory that the driver carved out of the multiprocessor's memory."""
     if "carved_shared_bytes" not in row.figures:
         return ""
     card = kernel.Multiprocessor(0, 0, 0, int(row.figures["carved_shared_bytes"]))

@@ -57,7 +57,7 @@ class Devices(Group):
 
         Args:
             x: a value on any device. Its ring has a complete transform. The number of devices is a power of
-                two, and n is at least its square.
+                two, and n is at least the square of that number.
             order: how coefficients lie. "natural" gives each device a run of n / devices neighbouring
                 coefficients. "transposed" gives it columns of the matrix of coefficients, which spares each
                 transform one of its two exchanges. Evaluated values are in the ring's order, in runs.
@@ -114,7 +114,7 @@ def devices(*names: str) -> Devices:
     """Several devices that compute on values together.
 
     Args:
-        names: "cuda:0", "cuda:1", ...; all GPUs by default. The host's "cpu" given twice tries a program
+        names: "cuda:0", "cuda:1", ...; all GPUs by default. With "cpu" given twice a program can be tried
             without GPUs.
 
     Raises:

@@ -38,10 +38,10 @@ from .spread import Spread
 Order = Literal["natural", "transposed"]
 
 _BUFFERS = 3  # slices of a device that are computed or copied at the same time
-_SLICES = 16  # of a device's columns at most: copies begin after a sixteenth of the columns is computed
-_NATURAL_SLICES = 8  # the same of natural coefficients: the first exchange copies short runs slowly
-_ROW_SLICES = 4  # of a device's rows at most; on the way back each takes one copy for each slice of columns
-_SLICE = 2**24  # coefficients of a slice, for each device, at least; the host queues smaller ones too slowly
+_SLICES = 16  # most slices of a device's columns: copies begin when a sixteenth of the columns is computed
+_NATURAL_SLICES = 8  # the same for natural coefficients: the first exchange copies short runs slowly
+_ROW_SLICES = 4  # slices of a device's rows, at most: in intt() each takes one copy for each slice of columns
+_SLICE = 2**24  # least residues of a slice for each device of the group: smaller ones are queued too slowly
 _LOG_HEIGHT = 14  # log2 of a column's points for large n, where rows take twiddles
 _LOG_WIDTH = 12  # log2 of a row's points where rows have tables of their own: one pass over memory
 
@@ -94,7 +94,7 @@ class Layout:
         return [(self.rows_of(columns, e), x[..., at : at + self.count]) for e, x in enumerate(rows)]
 
     def in_order(self, order: Order) -> Layout:
-        """The slices in which a transform takes coefficients of this order."""
+        """The layout with the slices in which a transform takes coefficients of this order."""
         return replace(self, slices=min(_NATURAL_SLICES, self.slices)) if order == "natural" else self
 
     def slices_of(self, x: Array) -> Array:
@@ -144,7 +144,7 @@ def layout_of(
 
 
 def has_tables(group: Group, ring: Ring) -> bool:
-    """Whether rows are transformed with tables of their own; else they are multiplied by twiddles before."""
+    """Whether rows have tables of their own; else twiddles multiply them before their transform."""
     size, itemsize = ring.rows * ring.n // len(group), ring.dtype.itemsize
     return all(backend.prefers_tables(size, itemsize) for backend in group.backends)
 

@@ -62,7 +62,7 @@ class Group:
         return self.each(lambda i: empty(self.backends[i], shape, dtype))
 
     def place(self, x: Array, i: int) -> Array:
-        """A C-contiguous array with the values of x on device i; on the host x itself if it is one."""
+        """A C-contiguous array with x's values on device i; on the host x itself if it is C-contiguous."""
         target = self.backends[i]
         if isinstance(x, np.ndarray):
             return target.from_host(np.ascontiguousarray(x))

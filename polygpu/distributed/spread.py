@@ -251,9 +251,9 @@ class Spread:
         return Spread(self._group, parts[0].ring, main._axis, tuple(parts))
 
     def _paired(self, *others: object) -> tuple[list[Sequence[Any]], Spread]:
-        """For each operand, this value first, what each device uses of it: a part, or an int itself.
+        """What each device uses of each operand, this value first; and the operand whose axis the result has.
 
-        And the operand whose axis the result has.
+        Of a value a device uses its part, of an int the int itself.
         """
         operands = [self, *map(self._operand, others)]
         values = [x for x in operands if isinstance(x, Spread)]

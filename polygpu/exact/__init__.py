@@ -1,1 +1,1 @@
-"""Python integers only: primes, roots of unity, residues and their composition, inverses."""
+"""Exact integers: primes, roots of unity, and Python ints from and to residues and words."""

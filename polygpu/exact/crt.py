@@ -11,7 +11,7 @@ from ..reporting import Work
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LONG = 1 << 14  # residues of Python ints from which on they are long work: some 10 ms
+_LONG = 1 << 14  # residues from which on making them of Python ints is long work: some 10 ms
 
 
 def words_to_ints(words: NDArray[Any]) -> NDArray[np.object_]:
@@ -49,14 +49,14 @@ def signed_ints(words: NDArray[np.uint64], out: NDArray[np.object_] | None = Non
 def residues_of_ints(moduli: tuple[int, ...], x: NDArray[np.object_], out: NDArray[Any]) -> None:
     """Reduce an object array of Python ints (*batch, count) into out (*batch, rows, n); the rest is 0.
 
-    C-contiguous both.
+    Both arrays are C-contiguous.
     """
     count = x.shape[-1]
     out[..., count:] = 0
     if x.size * len(moduli) < _LONG:
         _reduce(moduli, x, out)
         return
-    # Polynomials one after the other, or coefficients of one.
+    # A piece is some polynomials of several, or some coefficients of a single one.
     items = x.size // count
     x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
     unit = count if items > 1 else 1

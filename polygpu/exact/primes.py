@@ -15,10 +15,10 @@ from ..reporting import Work, counted
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
 
-_LONG = 1 << 19  # of count bits^2, from which on a search for primes is long work: some 10 ms
+_LONG = 1 << 19  # count bits^2 from which on a search for primes is long work: some 10 ms
 
 GOLDILOCKS = 2**64 - 2**32 + 1
-MAX_BITS = 1 << 16  # of the primes that ntt_primes looks for: to find a single one of this size takes an hour
+MAX_BITS = 1 << 16  # of a prime of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
 
 
 def is_prime(n: int) -> bool:

@@ -1,4 +1,4 @@
-"""Primitive roots on disk, since SymPy takes a second to import."""
+"""Primitive roots on disk. SymPy, which finds them, takes a third of a second to import."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _ENTRIES = 1 << 14  # the newest ones stay: 2 MB of 60-bit primes
-_BYTES = 1 << 26  # no file of ours is larger
-_WAIT = 1.0  # seconds for the lock of another process, which takes a millisecond
-_PAUSE = 60.0  # seconds without a cache after such a wait in vain
-# The prime factors of q - 1 prove the root. All are hexadecimal: Python limits the digits of decimal numbers.
+_BYTES = 1 << 26  # no file of this cache is larger
+_WAIT = 1.0  # seconds to wait for the lock of another process, which holds it for a millisecond
+_PAUSE = 60.0  # seconds without a cache after a wait that was in vain
+# The prime factors of q - 1 prove the root. Numbers are hexadecimal: Python limits the digits of decimals.
 _TABLE = (
     "CREATE TABLE roots"
     " (age INTEGER PRIMARY KEY, q TEXT NOT NULL UNIQUE, root TEXT NOT NULL, factors TEXT NOT NULL)"
 )
 _paused_until = 0.0
-# A fork waits for the operation under way: the child would find locks inside SQLite held for ever.
+# A fork waits for the operation under way. Else the child would find locks inside SQLite held for ever.
 _lock = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
@@ -39,7 +39,7 @@ def cache_file() -> str:
 
 
 def _in_database(work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-    """What work returns on the open database; None where no cache can be had, which is no error."""
+    """What work returns on the open database; None where there can be no cache, which is no error."""
     global _paused_until
     problem: Exception
     try:
@@ -82,9 +82,10 @@ def _in_file(path: str, work: Callable[[sqlite3.Connection], _T], *, mend: bool 
             elif schema != _TABLE.encode():
                 raise sqlite3.DatabaseError("not the table of roots")
             return work(db)
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # messages, too, quote what is in the file
-        # A lock, missing rights or a full disk are an OperationalError. All else is damage, and so are two of
-        # those: a file whose header forbids reading, or writing although the rights to write are there.
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message can quote the file's bytes
+        # A lock, missing rights or a full disk raise OperationalError. Every other error means damage. So do
+        # two kinds of OperationalError: the file's header forbids reading, or it forbids writing that the
+        # file's rights allow.
         text = str(error)
         header = "unsupported file format" in text or ("readonly" in text and os.access(path, os.W_OK))
         if not mend or (isinstance(error, sqlite3.OperationalError) and not header):
@@ -94,7 +95,7 @@ def _in_file(path: str, work: Callable[[sqlite3.Connection], _T], *, mend: bool 
 
 
 def _status(path: str) -> os.stat_result | None:
-    """The file's status, None without one; OSError where SQLite would open what is no regular file."""
+    """The file's status, or None without a file. OSError if SQLite would open another kind of file."""
     found = None
     for suffix in ("-journal", "-wal", "-shm", ""):
         try:
@@ -110,7 +111,7 @@ def _remove(path: str, seen: os.stat_result | None) -> None:
     """Remove the damaged file, unless another process has put a new one in its place since it was seen."""
     now = _status(path)
     if now and seen and (now.st_ino, now.st_mtime_ns) == (seen.st_ino, seen.st_mtime_ns):
-        for suffix in ("-journal", "-wal", "-shm", ""):  # the file last, so that no new one meets its journal
+        for suffix in ("-journal", "-wal", "-shm", ""):  # the file last: no new one meets its journal
             with suppress(FileNotFoundError):
                 os.unlink(path + suffix)
 
@@ -122,7 +123,7 @@ def load(q: int) -> tuple[int, list[int]] | None:
     try:
         root, factors = row
         return int(root, 16), [int(f, 16) for f in factors.split(None, q.bit_length())]
-    except (AttributeError, TypeError, ValueError):  # no entry, or one that we have not written
+    except (AttributeError, TypeError, ValueError):  # no entry, or one that store() did not write
         return None
 
 

@@ -11,8 +11,8 @@ from ..errors import BadRoot
 from ..reporting import Work
 from .primes import is_prime
 
-_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders from which on a search is long work: some 10 ms
-_FACTOR_LIMIT = 1 << 20  # q - 1 of more than 64 bits is factored by primes below this, one more may be left
+_LONG, _LONG_WIDE = 1 << 22, 1 << 16  # orders from which on the search for a least root is long: some 10 ms
+_FACTOR_LIMIT = 1 << 20  # q - 1 above 2^64 is divided by primes below this; the rest must be 1 or prime
 
 
 def has_order(x: int, order: int, q: int) -> bool:
@@ -37,7 +37,8 @@ def root_of_unity(q: int, order: int, rule: Literal["minimal", "generator"]) -> 
     """A primitive root of unity mod the prime q, of a power-of-two order that divides q - 1.
 
     "minimal": the smallest one; "generator": g**((q-1)/order), g the least primitive root.
-    Both come from SymPy's primitive root and are checked by their exact order.
+    Both come from SymPy's primitive root; "minimal" modulo q above 2^64 comes from the least non-residue. The
+    exact order is checked.
 
     >>> root_of_unity(3329, 256, "minimal"), root_of_unity(8380417, 512, "minimal")
     (17, 1753)
@@ -69,10 +70,10 @@ def _smallest_generator(q: int, root: int, order: int) -> int:
         return least
 
 
-@lru_cache(maxsize=1 << 12)  # for the other orders and the other rule of the same q
+@lru_cache(maxsize=1 << 12)  # other orders and the other rule of the same q use it again
 def _primitive_root(q: int) -> int:
     """The least primitive root mod the prime q, by SymPy."""
-    from . import root_cache  # here: the import of polygpu is to be light
+    from . import root_cache  # here, so that importing polygpu stays fast
 
     known = root_cache.load(q)
     if known is not None and _is_least_primitive_root(*known, q):
@@ -87,7 +88,7 @@ def _found_by_sympy(q: int) -> tuple[int, list[int]]:
     """The least primitive root mod the prime q, and the prime factors of q - 1."""
     import sympy  # which takes a third of a second
 
-    # Beyond 64 bits only by small primes: anything more may take for ever.
+    # Above 2^64 only small primes are tried: anything more may take for ever.
     small = {"limit": _FACTOR_LIMIT, "use_rho": False, "use_pm1": False, "use_ecm": False}
     factors = [int(f) for f in sympy.factorint(q - 1, **(small if q >> 64 else {}))]
     if not all(map(is_prime, factors)):
@@ -99,7 +100,7 @@ def _found_by_sympy(q: int) -> tuple[int, list[int]]:
 
 
 def _is_least_primitive_root(g: int, factors: list[int], q: int) -> bool:
-    """Whether the prime factors of q - 1 prove it."""
+    """Whether g is proven to be the least primitive root mod q, by factors that must be those of q - 1."""
     rest = q - 1
     for f in factors:
         if f < 2 or rest % f or not is_prime(f):  # no number beyond q is tested for primality

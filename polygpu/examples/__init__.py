@@ -1,1 +1,1 @@
-"""Worked examples on the public API: ML-KEM, ML-DSA key generation, BFV, and private retrieval."""
+"""Worked examples: ML-KEM, ML-DSA key generation, BFV, private retrieval, CKKS and TFHE."""

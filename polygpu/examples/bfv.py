@@ -1,9 +1,10 @@
 """BFV homomorphic encryption (Fan and Vercauteren 2012, eprint 2012/144) on the public API.
 
-A ciphertext is one Poly of shape (components, *batch) that decrypts as c0 + c1 s + c2 s^2. It holds
-N integers mod t, its slots: the values of the plaintext at the roots of X^N + 1. Ciphertexts of one
-length add by `+`. Products are relinearised by hybrid key switching (Han & Ki 2019/688), with one
-special prime. By the HE standard the default parameters have 128 bits of security.
+A ciphertext is one Poly of shape (components, *batch), whose phase is c0 + c1 s + c2 s^2. It holds
+N integers mod t, its slots: the values of the plaintext at the roots of X^N + 1. Ciphertexts with
+the same number of components add by `+`. Products are relinearised by hybrid key switching (Han &
+Ki 2019/688), with one special prime. By the HE standard the default parameters have 128 bits of
+security.
 
 An example, not a product: it is not constant time, nobody has reviewed it, and like every scheme
 of its kind it does not withstand chosen ciphertexts.
@@ -46,11 +47,11 @@ class BFV:
     t: int = 65537
     bits: int = 47
     limbs: int = 4
-    special_bits: int = 30  # enough for a relinearisation to be less noisy than the product before it
+    special_bits: int = 30  # enough for relinearisation to add less noise than the product before it
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """Ciphertexts, mod Q."""
+        """The ring of ciphertexts, mod Q."""
         return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
 
     @cached_property
@@ -60,17 +61,17 @@ class BFV:
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """Keys, mod Q P."""
+        """The ring of keys, mod Q P."""
         return self.ring.join(self.special)
 
     @cached_property
     def plain(self) -> pg.Ring:
-        """Plaintexts, mod t."""
+        """The ring of plaintexts, mod t."""
         return pg.Ring(self.n, self.t)
 
     @cached_property
     def wide(self) -> pg.Ring:
-        """Q and auxiliary primes. Products of centred ciphertexts are exact: at most N Q^2 / 2 in size."""
+        """The ring of Q and auxiliary primes: it holds products of centred ciphertexts, at most N Q^2 / 2."""
         needed = (self.n * self.q**2).bit_length()
         auxiliary = pg.ntt_primes(self.n, self.bits, -(-needed // (self.bits - 1)))[self.limbs :]
         return self.ring.join(pg.Ring(self.n, auxiliary))
@@ -86,7 +87,7 @@ class BFV:
         return self.whole.modulus.bit_length() <= MAX_LOG_Q.get(self.n, 0)
 
     def keygen(self, seed: bytes) -> Keys:
-        """A fresh key set; like every seed here, this one must be secret and used only once."""
+        """A fresh key set. As every seed here, this one must be secret and used only once."""
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         relin = switch_key(s, s * s, self.ring, self.special, 1, derive(seed, "relin"))
         secret = s.restrict(self.ring)
@@ -112,14 +113,14 @@ class BFV:
         return math.log2(self.q) - 1 - math.log2(max(1, np.max(noise)))
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
-        """The product of two ciphertexts of two components, with three: round(t/Q x (*) y)."""
+        """The product of ciphertexts of two components, which has three: round(t/Q x y)."""
         x0, x1 = x.mod_up(self.wide).ntt()
         y0, y1 = y.mod_up(self.wide).ntt()
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
         return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
     def relinearise(self, relin: pg.Poly, c: pg.Poly) -> pg.Poly:
-        """Three components to two: c2 s^2 becomes two components that decrypt to it."""
+        """Three components to two: c2 becomes two components whose phase is c2 s^2, with a little noise."""
         square = lattice.key_switch(c[2], relin, 1, self.special)
         return c[:2] + pg.stack([square[..., 0], square[..., 1]])
 
@@ -140,7 +141,7 @@ def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
 def switch_key(
     s: pg.Poly, other: pg.Poly, ring: pg.Ring, special: pg.Ring, size: int, seed: bytes
 ) -> pg.Poly:
-    """From another secret to s: (digits of `size` limbs, 2), as lattice.key_switch wants it."""
+    """The key from another secret to s, (digits of `size` limbs, 2), as lattice.key_switch takes it."""
     weights = pg.rns.gadget(ring, size)
     body, mask = zeros(s, seed, (len(weights),))
     hidden = pg.stack([other.scale_by(special.modulus * g) for g in weights])
@@ -148,12 +149,12 @@ def switch_key(
 
 
 def derive(seed: bytes, label: str) -> bytes:
-    """An independent 32-byte seed for each use."""
+    """A 32-byte seed for one use, independent of those with other labels."""
     return hashlib.shake_256(label.encode() + b"\0" + seed).digest(32)
 
 
 class Result(NamedTuple):
-    """What `run` found: numbers of slots and whether each equals NumPy's; noise budgets in bits."""
+    """What `run` found: the number of slots, whether all equal NumPy's, and noise budgets in bits."""
 
     slots: int
     sum_ok: bool

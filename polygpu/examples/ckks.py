@@ -1,12 +1,12 @@
 """CKKS: approximate arithmetic on encrypted complex vectors (Cheon et al. 2017), on the public API.
 
-A ciphertext is a Poly (2, *batch), whose phase c0 + c1 s is `scale` times the polynomial of its N/2 slots,
-and noise. Products multiply scales; `rescale` drops the last prime of Q, and divides phase and scale by it.
+A ciphertext is a Poly (2, *batch). Its phase c0 + c1 s is `scale` times the polynomial of its N/2 slots, plus
+noise. Products multiply scales; `rescale` drops the last prime of Q, and divides phase and scale by it.
 Products and rotations take keys (hybrid key switching, Han & Ki 2019/688). By the HE standard the default
 parameters have 128 bits of security.
 
 An example, not a product: it is not constant time, nobody has reviewed it, and decrypted values must not be
-shown to who asks for them without more noise (Li & Micciancio 2020/1533).
+shown to others without additional noise (Li & Micciancio 2020/1533).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 class Ciphertext(NamedTuple):
-    """value: (2, *batch), evaluated, modulo some first limbs of Q. scale: of the phase over the slots."""
+    """value: (2, *batch), evaluated, modulo the first limbs of Q. scale: of the phase over the slots."""
 
     value: pg.Poly
     scale: float
@@ -52,24 +52,24 @@ class CKKS:
     """
 
     n: int = 16384
-    first: int = 50  # bits of the first prime, of what is left after all products
-    bits: int = 40  # of the others, and of scales
+    first: int = 50  # bits of the first prime, which is left after all products
+    bits: int = 40  # bits of the other primes, and of scales
     depth: int = 5
     size: int = 2
 
     @cached_property
     def ring(self) -> pg.Ring:
-        """Ciphertexts, modulo Q."""
+        """The ring of ciphertexts, modulo Q."""
         return pg.Ring(self.n, self._primes[: self.depth + 1])
 
     @cached_property
     def extra(self) -> pg.Ring:
-        """The special primes, whose product is P."""
+        """The ring of the special primes, whose product is P."""
         return pg.Ring(self.n, self._primes[self.depth + 1 :])
 
     @cached_property
     def whole(self) -> pg.Ring:
-        """Keys, modulo Q P."""
+        """The ring of keys, modulo Q P."""
         return self.ring.join(self.extra)
 
     @cached_property
@@ -87,7 +87,7 @@ class CKKS:
     def keygen(self, seed: bytes, rotations: Iterable[int] = ()) -> Keys:
         """A fresh key set, with keys of rotations.
 
-        Like every seed here, this one must be secret and used only once.
+        As every seed here, this one must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         keys = {
@@ -98,17 +98,17 @@ class CKKS:
         return Keys(s, public, self._switch_key(s, s * s, derive(seed, "relin")), keys)
 
     def _power(self, k: int) -> int:
-        """X -> X^g turns slots left by k."""
+        """The g for which X -> X^g turns slots left by k."""
         return pow(5, k % (self.n // 2), 2 * self.n)
 
     def _switch_key(self, s: pg.Poly, other: pg.Poly, seed: bytes) -> pg.Poly:
-        """From another secret to s."""
+        """The key from another secret to s."""
         return switch_key(s, other, self.ring, self.extra, self.size, seed)
 
     # ---- values ----
 
     def encode(self, z: Any, ring: pg.Ring, scale: float) -> pg.Poly:
-        """Vectors (*batch, N/2) as a plaintext modulo some limbs, evaluated; a number is one in all slots."""
+        """Vectors (*batch, N/2) as an evaluated plaintext of the ring; a number fills all slots."""
         slots = np.broadcast_to(np.asarray(z, np.complex128), (*np.shape(z)[:-1], self.n // 2))
         return ring(np.rint(fft.from_slots(np.ascontiguousarray(slots)) * scale).astype(np.int64)).ntt()
 
@@ -128,7 +128,7 @@ class CKKS:
     # ---- arithmetic ----
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
-        """The sum; the one with more limbs loses them, scales must agree to 2^-20."""
+        """The sum. The operand with more limbs loses the surplus; scales must agree to 2^-20."""
         if not math.isclose(x.scale, y.scale, rel_tol=2.0**-20):
             raise ValueError(f"scales {x.scale} and {y.scale}: rescale both, or encode with the other's")
         a, b = self._level(x, y)
@@ -153,14 +153,14 @@ class CKKS:
         return Ciphertext(x.value.rescale(), x.scale / x.value.ring.moduli[-1])
 
     def rotate(self, keys: Keys, x: Ciphertext, amounts: Sequence[int]) -> list[Ciphertext]:
-        """Slots turned left by each amount, for which there are keys; digits are made once."""
+        """Slots turned left by each amount; keys has a key for each. Digits are made once (hoisting)."""
         c = pg.stack([x.value[0], x.value[1]], axis=-1)
         gs, chosen = [self._power(k) for k in amounts], [keys.rotations[k] for k in amounts]
         turned = lattice.rotate_many(c, gs, chosen, self.size, self.extra)
         return [Ciphertext(pg.stack([t[..., 0], t[..., 1]]), x.scale) for t in turned]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
-        """The product of a small matrix (d, d) with x, whose slots repeat d numbers; keys of 1 ... d - 1.
+        """The product of a small matrix (d, d) with x, whose slots repeat d numbers; takes keys 1 ... d - 1.
 
         The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106).
         """
@@ -178,7 +178,7 @@ class CKKS:
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
         """c_0 + c_1 x + ... by Horner's rule: a product and a plain sum for each coefficient but the last.
 
-        It takes two coefficients at least, and a level for each but c_0.
+        It takes at least two coefficients, and uses up a limb for each but c_0.
         """
         *lower, top = coefficients
         total = self.add_plain(self.multiply_plain(x, top), lower[-1])
@@ -193,7 +193,7 @@ class CKKS:
         return Ciphertext(value, x.scale)
 
     def _level(self, x: Ciphertext, y: Ciphertext) -> tuple[pg.Poly, pg.Poly]:
-        """Both modulo the limbs of the shorter one."""
+        """Both values modulo the limbs of the one that has fewer."""
         a, b = x.value, y.value
         shorter = min((a.ring, b.ring), key=lambda ring: len(ring.moduli))
         return a.restrict(shorter), b.restrict(shorter)
@@ -201,15 +201,15 @@ class CKKS:
     def fresh_deviation(self) -> float:
         """The standard deviation of a slot of a fresh ciphertext, by theory.
 
-        The phase has u e + e_0 + e_1 s and a rounding: variance sigma^2 (4 N / 3 + 1) + 1/12, for u and s are
-        ternary. A slot adds up N of its coefficients with roots of size 1.
+        The noise of the phase is u e + e_0 + e_1 s and a rounding. Its variance is sigma^2 (4 N / 3 + 1)
+        + 1/12, because u and s are ternary. A slot is a sum of N coefficients times roots of size 1.
         """
         sigma2 = 10.5
         return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / 2.0**self.bits
 
 
 class Result(NamedTuple):
-    """What `run` found: root mean squares of the errors in the slots; that of `fresh` by theory."""
+    """What `run` found: root mean squares of the errors in the slots. theory: what `fresh` should be."""
 
     slots: int
     fresh: float
@@ -220,7 +220,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Encrypt two vectors; multiply them, and one by a matrix; evaluate a sigmoid's polynomial."""
+    """Encrypt two vectors; multiply them, multiply one by a matrix, evaluate a polynomial at the other."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme, d = CKKS(), 8
     keys = scheme.keygen(derive(seed, "keys"), range(1, d))

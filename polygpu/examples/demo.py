@@ -20,9 +20,9 @@ KNOWN_ANSWERS = files("polygpu.examples") / "kat_ml_kem_768.json"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo: what was computed on how many cases, its seconds, if right, and what is left.
+    """One line of the demo: what was computed on how many cases, its seconds, and whether it is right.
 
-    note: of a homomorphic computation the noise budget, the error or the noise; else nothing.
+    note: for homomorphic computations the noise budget, the error or the noise.
     """
 
     name: str
@@ -47,7 +47,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
     """Run and check everything; `progress` is told the name of each step as it begins.
 
     Raises:
-        CheckFailed: a result differs from the known answer, or from NumPy's.
+        CheckFailed: a result differs from the known answer or from NumPy's, or has too much noise.
     """
     tell = progress or (lambda step: None)
     rows = [*_ml_kem(tell), _bfv(tell), _pir(tell), _ckks(tell), _tfhe(tell)]
@@ -57,7 +57,7 @@ def run(progress: Callable[[str], None] | None = None) -> list[Row]:
 
 
 def _ml_kem(tell: Callable[[str], None]) -> Iterator[Row]:
-    """The known answers as one batch; each step works on the results of the one before."""
+    """The known answers as one batch. Each step works on results of the steps before."""
     cases = json.loads(KNOWN_ANSWERS.read_text("ascii"))["cases"]
     known = {field: [bytes.fromhex(case[field]) for case in cases] for field in cases[0]}
     name, p, count = "ML-KEM-768", ml_kem.ML_KEM_768, len(cases)
@@ -93,7 +93,7 @@ def _bfv(tell: Callable[[str], None]) -> Row:
 
 
 def _pir(tell: Callable[[str], None]) -> Row:
-    """A record of a database, by an encrypted selection of its row."""
+    """A record of a database, chosen by an encrypted selection of its row."""
     name = f"PIR N={pir.SCHEME.n}"
     tell(f"{name} bytes of a private record")
     result, seconds = _timed(pir.run)

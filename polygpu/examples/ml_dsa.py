@@ -34,8 +34,8 @@ N, Q = RING.n, RING.modulus
 D = 13  # bits of t that the public key drops
 T1_BITS = (Q - 1).bit_length() - D
 
-# FIPS 204, appendix C: 298 rounds of RejNTTPoly and 481 of RejBoundedPoly fall short with
-# probability below 2^-256; a round takes three bytes and one byte.
+# FIPS 204, appendix C: 298 rounds of RejNTTPoly, of three bytes each, and 481 rounds of RejBoundedPoly,
+# of one byte each, give too few coefficients with probability below 2^-256.
 MATRIX_BYTES = 3 * 298
 SECRET_BYTES = 481
 

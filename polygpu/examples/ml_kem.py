@@ -26,7 +26,7 @@ Batch = Sequence[bytes]  # one entry per key pair
 
 RING = pg.Ring.preset("ml-kem")
 N, Q = RING.n, RING.modulus
-XOF_BYTES = 840  # 280 rounds of SampleNTT: too few with probability 2^-261 (FIPS 203, appendix B)
+XOF_BYTES = 840  # 280 rounds of SampleNTT, too few with probability 2^-261 (FIPS 203, appendix B)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def byte_encode(values: Array, d: int) -> list[bytes]:
 
 
 def byte_decode(data: Array, d: int) -> Array:
-    """ByteDecode_d (algorithm 6), d <= 16, of the last axis of uint8 `data`; does not reduce."""
+    """ByteDecode_d (algorithm 6), d <= 16, of the last axis of uint8 `data`, without reduction mod q."""
     bits = np.unpackbits(data, axis=-1, bitorder="little")
     groups = bits.reshape(*data.shape[:-1], 8 * data.shape[-1] // d, d)
     values = np.zeros((*groups.shape[:-1], 2), np.uint8)
@@ -174,7 +174,7 @@ def byte_decode(data: Array, d: int) -> Array:
 
 
 def first_accepted(candidates: Array, below: int) -> Array:
-    """Rejection sampling: of each row the first N candidates that are less than `below`."""
+    """Rejection sampling: the first N candidates of each row that are less than `below`."""
     accepted = candidates < below
     rank = accepted.cumsum(axis=-1, dtype=np.int32)
     if rank.size and rank[:, -1].min() < N:

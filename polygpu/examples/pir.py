@@ -1,10 +1,10 @@
 """Private information retrieval: a record of a server's database, and the server does not learn which.
 
-The database is a matrix of polynomials, one a record. A client encrypts the unit vector of the record's row;
-the server multiplies it by the matrix, which is one call, and returns the encrypted row.
+The database is a matrix of polynomials, one for each record. A client encrypts the unit vector of the
+record's row. The server multiplies it by the matrix, which is one call, and returns the encrypted row.
 Source: Kushilevitz & Ostrovsky 1997, with ciphertexts of bfv.py.
 
-An example, not a product, as bfv.py is.
+An example, not a product, like bfv.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEME = BFV(n=4096, t=65537, bits=39, limbs=2)
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:
     """Records (rows, columns, N) of uint16 as plaintexts, ready to be multiplied by ciphertexts."""
-    centred = scheme.plain.from_slots(records).convert(scheme.ring)  # a small factor is small noise
+    centred = scheme.plain.from_slots(records).convert(scheme.ring)  # small factors add little noise
     return centred.ntt()
 
 
@@ -45,7 +45,7 @@ def decode(scheme: BFV, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
 
 
 class Result(NamedTuple):
-    """What `run` found: bytes of the record and if they are right, bits of noise budget of the answer."""
+    """What `run` found: the record's bytes, whether they are right, and the answer's noise budget in bits."""
 
     size: int
     ok: bool
@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None) -> Result:
-    """Fetch one record of 8 x 8 random ones of 8 KiB, compare."""
+    """Fetch one of 8 x 8 random records of 8 KiB, and compare it."""
     seed = secrets.token_bytes(32) if seed is None else seed
     rows, columns, row, column = 8, 8, 5, 2
     records = np.random.default_rng(1).integers(0, 1 << 16, (rows, columns, SCHEME.n), np.uint16)

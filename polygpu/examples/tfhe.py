@@ -1,15 +1,15 @@
-"""TFHE: bootstrapping that applies a table to an encrypted message, on the public API.
+"""TFHE: bootstrapping that applies a table to an encrypted message.
 
-A message m of 0 ... p - 1 is an LWE vector (b, a) modulo q, whose phase b + <a, s> is m q / (2 p) and noise:
-the upper half of the circle stays free. `bootstrap` gives an encryption of f(m) for any table f, with noise
-that does not depend on what came before. Ciphertexts add up without a key, as long as messages stay below p
-and noise below q / (4 p). Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
+A message m in 0 ... p - 1 is encrypted as an LWE vector (b, a) modulo q. Its phase b + <a, s> is m q / (2 p)
+plus noise, so the upper half of the circle stays free. `bootstrap` gives an encryption of f(m) for any table
+f, with noise that does not depend on the noise before. Ciphertexts add up without a key, as long as messages
+stay below p and noise below q / (4 p). Sources: Chillotti et al. 2018/421; Joye 2021/1402 is a guide.
 
-Polynomials have 128 bits of security by the HE standard of 2018: log2 of q over the noise is at most 25.3 for
-N = 1024 and 52.3 for N = 2048. Its secrets are ternary; these are bits, which is a little weaker. Vectors of
-630 entries are those of the TFHE library of 2020, which newer estimates of attacks give about 120 bits; those
-of 742 entries, for messages of four bits, have less noise. An example, not a product: it is not constant
-time, and nobody has reviewed it.
+Polynomials have 128 bits of security by the HE standard of 2018: log2(q / sigma) is at most 25.3 for N = 1024
+and 52.3 for N = 2048. The standard assumes ternary secrets; here they are bits, which is a little weaker.
+Vectors of 630 entries are those of the TFHE library of 2020; newer estimates of attacks give them about 120
+bits. Vectors of 742 entries, for messages of four bits, have less noise. An example, not a product: it is not
+constant time, and nobody has reviewed it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Array = NDArray[Any]
 class Keys(NamedTuple):
     """small: the bits of s. bootstrap: GGSW encryptions of them under the ring's secret, (n, 2, levels, 2).
 
-    switch: of a vector under the ring's secret, the digits of its mask times this is one under s,
-    (N levels, n + 1).
+    switch: a matrix (N levels, n + 1). The digits of a mask under the ring's secret, times this matrix, give
+    a vector under s.
     """
 
     small: Array
@@ -44,7 +44,7 @@ class Keys(NamedTuple):
     switch: Array
 
     def to(self, device: str) -> Keys:
-        """The keys on a device, where they bootstrap vectors that lie there. `small` stays on the host."""
+        """The keys on a device, to bootstrap vectors that lie there. `small` stays on the host."""
         bootstrap = self.bootstrap.to(device)
         return Keys(self.small, bootstrap, get_backend(bootstrap.device).from_host(self.switch))
 
@@ -57,10 +57,10 @@ class TFHE:
     n: int = 630
     N: int = 1024
     bits: int = 31
-    noise: int = 17  # b of the noise of vectors: nearly uniform on [-2^b, 2^b] (Ring.tuniform)
-    ring_noise: int = 7  # and of polynomials
-    digits: tuple[int, int] = (7, 3)  # bits and levels, of products with GGSW ciphertexts
-    switch_digits: tuple[int, int] = (2, 8)  # of key switching
+    noise: int = 17  # b for vectors: their noise is nearly uniform on [-2^b, 2^b] (Ring.tuniform)
+    ring_noise: int = 7  # b for polynomials
+    digits: tuple[int, int] = (7, 3)  # bits and levels, for products with GGSW ciphertexts
+    switch_digits: tuple[int, int] = (2, 8)  # for key switching
 
     @cached_property
     def ring(self) -> pg.Ring:
@@ -81,7 +81,7 @@ class TFHE:
 
     @pg.device("cpu")
     def keygen(self, seed: bytes) -> Keys:
-        """A fresh key set; like every seed here, this one must be secret and used only once."""
+        """A fresh key set. As every seed here, this one must be secret and used only once."""
         small, large = (
             pg.Ring(size, 2).random(seed=derive(seed, label)).data[0].astype(np.uint64)
             for size, label in ((self.n, "small"), (self.N, "large"))
@@ -89,7 +89,7 @@ class TFHE:
         bits, levels = self.digits
         weights = np.array(lattice.gadget(self.ring, bits, levels), np.uint64)
         hidden = np.zeros((self.n, 2, levels, 2, 1, self.N), self.ring.dtype)
-        for component in range(2):  # s_i g_l in component i of row (i, l)
+        for component in range(2):  # row (component, l) has s_i g_l in that component
             hidden[:, component, :, component, 0, 0] = small[:, None] * weights
         zeros = self._ring_zeros(large, hidden.shape[:3], derive(seed, "bootstrap"))
         bits, levels = self.switch_digits
@@ -118,7 +118,7 @@ class TFHE:
 
     @pg.device("cpu")
     def encrypt(self, keys: Keys, messages: Array, seed: bytes) -> Array:
-        """Integers of 0 ... p - 1, of shape (*batch,), as vectors (*batch, n + 1)."""
+        """Encrypt integers in 0 ... p - 1, of shape (*batch,), as vectors (*batch, n + 1)."""
         vectors = self._lwe_zeros(keys.small, np.shape(messages), seed)
         shifts = np.asarray(messages, np.uint64) * np.uint64(self.step)
         vectors[..., 0] = (vectors[..., 0] + shifts) % np.uint64(self.q)
@@ -147,7 +147,7 @@ class TFHE:
 
         It computes where the keys and the vectors are.
         """
-        # The phase modulo 2N, by which polynomials are turned: X^-phase f(X) has f(m) as coefficient 0.
+        # Minus the phase, rounded modulo 2N: X^-phase times the table's polynomial has f(m) as coefficient 0.
         bits = (2 * self.N).bit_length() - 1
         exponents = -lattice.decompose_integers(vectors, self.q, bits, 1)[..., 0]
         with pg.device(keys.bootstrap.device):
@@ -158,13 +158,13 @@ class TFHE:
         return self._switched(keys, lattice.extract(turned, 0))
 
     def _table(self, f: Callable[[int], int]) -> list[int]:
-        """Coefficients that are f(m) around m N / p; the last ones come from below 0, with the other sign."""
+        """Coefficients that are f(m) around m N / p. Those just below 0 come last, with the other sign."""
         half, values = self.N // (2 * self.p), [f(m) * self.step for m in range(self.p)]
         around = [values[(j + half) * self.p // self.N] for j in range(self.N - half)]
         return around + [-values[0]] * half
 
     def _switched(self, keys: Keys, vectors: Array) -> Array:
-        """Under the ring's secret before, under s after."""
+        """Switch vectors from the ring's secret to s."""
         bits, levels = self.switch_digits
         digits = lattice.decompose_integers(vectors[..., 1:], self.q, bits, levels)
         digits = digits.reshape(*vectors.shape[:-1], self.N * levels)
@@ -173,36 +173,36 @@ class TFHE:
         return switched
 
     def deviation(self) -> float:
-        """The standard deviation of a bootstrapped phase, by theory, of noise that is independent.
+        """The standard deviation of a bootstrapped phase over q, by theory, for independent noises.
 
-        Sums of variances as in Chillotti et al. 2018/421, theorems 4.1 and 6.3: digits to the base B are
-        uniform and have squares of (B^2 + 2) / 12 on average, what they leave out has 1 / (12 B^2l), and half
-        of a secret's bits are 1.
+        It adds up variances as in Chillotti et al. 2018/421, theorems 4.1 and 6.3. Digits to the base B are
+        uniform, with squares of (B^2 + 2) / 12 on average. What l digits leave out has the variance
+        1 / (12 B^(2 l)). Half of a secret's bits are 1.
         """
         bits, levels = self.digits
         products = 2 * levels * self.N * (4**bits + 2) / 12 * self._variance(self.ring_noise)
-        left_out = (1 + self.N / 2) / (12 * 4 ** (bits * levels)) / 2  # where the bit of s is 1
+        left_out = (1 + self.N / 2) / (12 * 4 ** (bits * levels)) / 2  # only where the bit of s is 1
         bits, levels = self.switch_digits
         switched = self.N * levels * (4**bits + 2) / 12 * self._variance(self.noise)
         switched += self.N / 2 / (12 * 4 ** (bits * levels))
         return math.sqrt(self.n * (products + left_out) + switched)
 
     def _variance(self, b: int) -> float:
-        """Of Ring.tuniform(b), over q^2."""
+        """The variance of Ring.tuniform(b), over q^2."""
         return (2.0 ** (2 * b + 1) + 1) / 6 / self.q**2
 
     def failure(self, terms: int = 1) -> float:
-        """The probability that a table of a sum of so many bootstrapped messages is read at a wrong place."""
+        """The probability that a table is read at a wrong place for a sum of `terms` bootstrapped values."""
         rounding = (1 + self.n / 2) / 12 / (2 * self.N) ** 2
         return math.erfc(1 / (4 * self.p) / math.sqrt(2 * (terms * self.deviation() ** 2 + rounding)))
 
 
-# Messages of four bits take longer polynomials, and finer digits.
+# Messages of four bits need longer polynomials and finer digits.
 FOUR_BITS = TFHE(p=16, n=742, N=2048, bits=50, noise=34, ring_noise=5, digits=(12, 3), switch_digits=(3, 5))
 
 
 def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
-    """The sum of two encrypted numbers, bits (count, n + 1) from the lowest on: count + 1 bits."""
+    """The sum of two encrypted numbers of `count` bits, (count, n + 1), lowest first: count + 1 bits."""
     carry, bits = np.zeros_like(x[0]), []
     for a, b in zip(x, y, strict=True):
         bit, carry = scheme.bootstrap(keys, scheme.add(a, b, carry), lambda m: m % 2, lambda m: m // 2)
@@ -212,7 +212,7 @@ def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
 
 
 class Result(NamedTuple):
-    """What `run` found: whether messages are right, the deviation of their phases: measured and by theory."""
+    """What `run` found: whether messages are right, and their phases' deviation, measured and by theory."""
 
     bootstraps: int
     table_ok: bool
@@ -222,7 +222,7 @@ class Result(NamedTuple):
 
 
 def run(seed: bytes | None = None, numbers: Sequence[int] = (201, 118)) -> Result:
-    """Square every message by a table, and add two numbers of 8 bits, encrypted, on the current device."""
+    """Square encrypted messages by a table, add two encrypted numbers of 8 bits; on the current device."""
     seed = secrets.token_bytes(32) if seed is None else seed
     scheme = TFHE()
     keys = scheme.keygen(derive(seed, "keys"))

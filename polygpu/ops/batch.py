@@ -15,7 +15,7 @@ from ..checks import integer, shown
 from ..errors import OutputError, ParameterError
 from ..reporting import Work, counted
 
-ROWS = 32  # of a thread in a piece of a long call, at least: at its end threads wait for each other
+ROWS = 32  # least rows of a thread in a piece of a long call: at a piece's end threads wait for each other
 _OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
 
 
@@ -39,7 +39,7 @@ def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
 
 
 def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
-    """The array to write, of this shape: a new one, or `out` after all checks; it may be an operand."""
+    """The array to write, of this shape: a new one, or `out` after all checks. `out` may be an operand."""
     if out is None:
         return empty(compute, shape, operands[0].dtype)
     if out.shape != shape:
@@ -60,13 +60,14 @@ def check_apart(out: Array | None, *operands: Array) -> None:
 
 
 def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
-    """run(*operands, out) on the host, as Work on so many polynomials: in pieces if somebody is told of it.
+    """Call run(*operands, out) on the host, as Work: in pieces of the batch where progress is reported.
 
-    Batch axes of the operands broadcast to those of `out`, as in run(); all are C-contiguous.
+    what: the text of the Work, with {} for the number of polynomials. limbs: of the ring. Batch axes of the
+    operands broadcast to those of `out`, as in run(). All arrays are C-contiguous.
     """
     items = prod(out.shape[:-2])
     whole = [x.shape == out.shape or prod(x.shape[:-2]) == 1 for x in operands]
-    step = 1 if all(whole) else items // len(out)  # polynomials at an index of the first axis
+    step = 1 if all(whole) else items // len(out)  # polynomials for each index of the first axis
     if all(whole):
         out, *operands = (x.reshape(-1, *x.shape[-2:]) for x in (out, *operands))  # type: ignore[assignment]
     threads = _cpu.num_threads()
@@ -100,7 +101,7 @@ def _no_such_entry(error: IndexError, x: Array) -> IndexError:
 
 
 def index(x: Array, key: Any) -> Array:
-    """The entries at a key of the batch axes, by NumPy's rules; a copy where they do not lie together."""
+    """The entries at a key of the batch axes, by NumPy's rules: a view if it is C-contiguous, else a copy."""
     keys = _batch_keys(key)
     at = (*keys, slice(None), slice(None))
     compute = backend_of(x)
@@ -119,7 +120,7 @@ def index(x: Array, key: Any) -> Array:
 
 
 def assign(x: Array, key: Any, value: Array) -> None:
-    """Write values at a key of the batch axes, by NumPy's rules; they may share memory with the place."""
+    """Write values at a key of the batch axes, by NumPy's rules. The values may share memory with x."""
     compute = backend_of(x)
     if isinstance(x, np.ndarray) and not x.flags.writeable:
         raise OutputError("value: is read-only and takes no assignment; value.copy() can be written")

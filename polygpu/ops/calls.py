@@ -1,4 +1,4 @@
-"""Calls that come again: one look-up finds what is ready for arrays of these shapes on this device."""
+"""Repeated calls: one look-up finds what was prepared for operands of these shapes on this kind of device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..checks import verifying
 from ..plans.basis import Calls
 from ..plans.cache import keep
 
-_KEPT = 256  # of a ring, and of a basis
+_KEPT = 256  # prepared calls of each ring and of each basis
 
 
 def recall(calls: Calls, key: tuple[Any, ...], operands: Sequence[Array]) -> Array | None:
-    """The new result of a call that has come before; None where it takes another way.
+    """The new result of a call that was prepared; None where the call must take its ordinary way.
 
     The shortest calls (pointwise, to_domain, multiply) spell this out, which spares them a Python call.
     """
@@ -25,9 +25,9 @@ def recall(calls: Calls, key: tuple[Any, ...], operands: Sequence[Array]) -> Arr
 def remember(
     calls: Calls, key: tuple[Any, ...], compute: Memory, done: Callable[..., None] | None, data: Array
 ) -> None:
-    """Keep what a backend did for the next call with this key, whose result is like `data`.
+    """Prepare later calls with this key from what a backend did; their results are like `data`.
 
-    The key holds all on which the choice of a backend's operation and the result's shape depend.
+    The key holds everything that decides the backend's operation and the result's shape.
     """
     call = None if key in calls else compute.again(done, data.shape, data.dtype)
     if call is not None:

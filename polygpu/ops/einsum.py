@@ -1,7 +1,7 @@
 """Sums of products over batch axes: matmul, dot and einsum of elements.
 
-Evaluated elements multiply point by point, so that such a sum is a product of small matrices for each
-point of each limb. Rings without a complete transform multiply polynomials and add them up.
+Evaluated elements multiply point by point. So such a sum is a product of small matrices for each point of
+each limb. Rings without a complete transform multiply polynomials and add the products up.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from .verify import check_matrices_of_points
 if TYPE_CHECKING:
     from ..ring import Ring
 
-# An axis of an operand: a letter of einsum, or of axes that broadcast the place from the right, -1, -2, ...
+# The label of a batch axis: a letter, or, for axes that broadcast, the place from the right: -1, -2, ...
 Label = str | int
 
 Arrays = Sequence[Array]
 Domains = Sequence[Domain]
 
-_CHUNK_BYTES = 1 << 26  # of products of polynomials held at a time before they are added up
+_CHUNK_BYTES = 1 << 26  # of products of polynomials that are held at a time, until they are added up
 
 
-# Operands are arrays with a domain each: an axis that only one has is summed before that is transformed.
+# An operand is an array and a domain. An axis that neither the result nor another operand has is summed
+# before the operand is transformed.
 
 
 def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> tuple[Array, Domain]:
-    """The product of two matrices of elements, by NumPy's rules; evaluated where an operand is."""
+    """The product of two matrices of elements, by NumPy's rules; evaluated if an operand is evaluated."""
     key = "matmul", *_described(arrays)
     if (known := _recalled(ring, key, arrays, domains, out)) is not None:
         return known
@@ -64,7 +65,7 @@ def matmul(ring: Ring, arrays: Arrays, domains: Domains, out: Array | None) -> t
 def dot(
     ring: Ring, arrays: Arrays, domains: Domains, axis: object, out: Array | None
 ) -> tuple[Array, Domain]:
-    """The sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as of matmul."""
+    """The sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as in matmul."""
     key = "dot", axis, *_described(arrays)
     if type(axis) is int and (known := _recalled(ring, key, arrays, domains, out)) is not None:
         return known
@@ -80,7 +81,7 @@ def dot(
 def einsum(
     ring: Ring, subscripts: object, arrays: Arrays, domains: Domains, out: Array | None
 ) -> tuple[Array, Domain]:
-    """Sums of products over labelled batch axes, by NumPy's rules; domains as of matmul."""
+    """Sums of products over labelled batch axes, by NumPy's rules; domains as in matmul."""
     key = "einsum", subscripts, *_described(arrays)
     if type(subscripts) is str and (known := _recalled(ring, key, arrays, domains, out)) is not None:
         return known
@@ -95,7 +96,7 @@ def _described(arrays: Arrays) -> tuple[object, ...]:
 def _recalled(
     ring: Ring, key: tuple[object, ...], arrays: Arrays, domains: Domains, out: Array | None
 ) -> tuple[Array, Domain] | None:
-    """The result of a sum of two operands' products that has come before; None where it takes another way."""
+    """The result of a call with two operands that was prepared; None where it must take its ordinary way."""
     call = ring.calls.get(key)
     if call is None or verifying() or any(x is out for x in arrays):
         return None
@@ -103,7 +104,7 @@ def _recalled(
         data = call(*arrays, out)
         return None if data is None else (data, "eval")
     if not ("eval" in domains or ring.multiplies_evaluated) or backend_of(arrays[0]).is_recording():
-        return None  # a call that is recorded would leave its transforms in the record
+        return None  # a recording would keep the transforms below even if call() then gave None
     a, b = (to_domain(ring, x, source, "eval") for x, source in zip(arrays, domains, strict=True))
     data = call(a, b, out)
     if data is None or "eval" in domains:
@@ -163,7 +164,7 @@ def _labels(term: str, ndim: int, operand: int) -> list[Label]:
 
 
 def _split(term: str, axes: int) -> list[Label]:
-    """Letters, with '...' as so many axes."""
+    """The labels of a term: its letters, and numbers for the `axes` axes of '...'."""
     before, dots, after = term.partition("...")
     return [*before, *range(-axes if dots else 0, 0), *after]
 
@@ -181,11 +182,11 @@ class _Term:
 
     @property
     def sizes(self) -> dict[Label, int]:
-        """Of the batch axes."""
+        """The length of each batch axis."""
         return dict(zip(self.labels, self.data.shape, strict=False))
 
     def axes(self, order: Sequence[Label]) -> Array:
-        """A view with the batch axes in an order; those that it has not are of length 1."""
+        """A view with the batch axes in this order; axes that the term lacks have length 1."""
         kept = [self.labels.index(x) for x in order if x in self.labels]
         data = self.data.transpose(*kept, self.data.ndim - 2, self.data.ndim - 1)
         return data[tuple(slice(None) if x in self.labels else None for x in order)]
@@ -200,7 +201,7 @@ def _contract(
     out: Array | None,
     key: tuple[object, ...],
 ) -> tuple[Array, Domain]:
-    """The sum of the products over all labels that the result has not; key: of the call."""
+    """The sum of the products over all labels that the result lacks; key: the key of the call."""
     sizes = _sizes(arrays, labels)
     compute = backend_of(arrays[0])
     shape = (*(sizes[x] for x in output), ring.rows, ring.n)
@@ -213,7 +214,7 @@ def _contract(
         _prepare(ring, terms[i], needed, source, domain)
     taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
     target = empty(compute, data.shape, data.dtype) if taken else data
-    # Axes of length 1 are of no term.
+    # No term has axes of length 1.
     kept = [x for x in output if any(x in term.labels for term in terms)]
     final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
     total = terms[0]
@@ -279,7 +280,7 @@ def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
 
 
 def _prepare(ring: Ring, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
-    """Sum over the axes that only this operand has, and bring it into the domain."""
+    """Sum over the axes whose labels are not needed, then bring the sum into the domain."""
     own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
     if own:
         term.data = add_up(ring.basis, term.data, own)
@@ -289,7 +290,7 @@ def _prepare(ring: Ring, term: _Term, needed: set[Label], source: Domain, target
 
 
 def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
-    """Memory for the product of two of several operands."""
+    """Memory for the product of two terms, with the axes that the result or later terms need."""
     sizes = left.sizes | right.sizes
     labels = [x for x in sizes if x in needed]
     shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
@@ -302,9 +303,9 @@ Groups = tuple[list[Label], list[Label], list[Label]]
 def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, out: _Term) -> Done | None:
     """One batch of matrix products for each point.
 
-    Axes that only one operand has are rows or columns. Where several of them do not lie one behind the other,
-    all but the last join the batch, and the other operand is repeated by steps of 0; where that does not help
-    either, what does not fit is copied.
+    Axes that only one operand has are rows or columns. Several such axes are merged into one. Where memory
+    does not allow that, all but the last join the batch, and the other operand is repeated along them by
+    strides of 0. Where that does not help either, arrays that do not fit are copied.
     """
     sizes = left.sizes | right.sizes
     summed = [x for x in left.labels if x not in out.labels]
@@ -334,7 +335,7 @@ def _multiply_points(ring: Ring, compute: Backend, left: _Term, right: _Term, ou
 
 
 def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
-    """The term's axes in the groups' order, repeated along those that it has not."""
+    """The term's axes in the groups' order, repeated along axes that the term lacks."""
     order = [x for group in groups for x in group]
     view = term.axes(order)
     shape = (*(sizes[x] for x in order), *view.shape[-2:])
@@ -342,7 +343,7 @@ def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int])
 
 
 def _merges(view: Array, groups: Groups) -> bool:
-    """Whether the axes of each group are one axis without a copy."""
+    """Whether the axes of each group can become one axis without a copy."""
     at = 0
     for group in groups:
         for i in range(at, at + len(group) - 1):

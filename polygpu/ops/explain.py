@@ -1,4 +1,4 @@
-"""What a ring tells of itself: how it multiplies, and why it has no evaluation domain."""
+"""What a ring says of itself: how it multiplies, and why it has no evaluation domain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain(ring: Ring) -> str:
-    """Path, word, root, tables and memory, as text; makes no tables."""
+    """Storage, word, way of products, root and size of tables, as text; makes no tables."""
     n, moduli, basis, leaf_size = ring.n, ring.moduli, ring.basis, ring.leaf_size
     size = basis.rows * n * basis.dtype.itemsize
     sign = "+" if ring.kind == "negacyclic" else "-"
@@ -63,7 +63,7 @@ def explain(ring: Ring) -> str:
 
 
 def _explain_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[str, int, int]:
-    """The line of a product by FFT, the bytes of its table, and of all that it needs."""
+    """The text on a product by FFT, the bytes of its table, and the bytes of all that it needs."""
     try:
         plan = coarsest_fft(n, moduli, kind)
     except ParameterError as error:
@@ -78,7 +78,7 @@ def _explain_fft(n: int, moduli: tuple[int, ...], kind: Kind) -> tuple[str, int,
 
 
 def _word(basis: Basis) -> str:
-    """The bound of the kernels that serve the largest modulus; smaller limbs may do better."""
+    """The bound of the kernels that serve the largest modulus; smaller limbs may take faster ones."""
     if basis.wide:
         return f"{basis.words} words of 64 bits"
     limits = (30, 31) if basis.dtype == np.uint32 else (50, 62)
@@ -105,7 +105,7 @@ def why_no_transform(n: int, moduli: tuple[int, ...], kind: Kind) -> str:
 
 
 def _friendly_bits(n: int, moduli: tuple[int, ...], kind: Kind) -> int:
-    """The least size from the smallest modulus (or 62 bits) on in which there are moduli that fit."""
+    """The least size in bits, from the smallest modulus's (or 62) on, of which there are fitting primes."""
     order = root_order(n, kind)
     bits = max(order.bit_length() + 1, min(62, *(q.bit_length() for q in moduli)))
     while True:

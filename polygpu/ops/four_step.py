@@ -1,8 +1,8 @@
-"""The steps of a transform that several memories share (plans/four_step.py), on one part of the values each.
+"""The steps of a transform that several memories share (plans/four_step.py), each on one part of the values.
 
-A part is an array (*batch, limbs, height, count) of neighbouring columns, a power of two of them, or an array
-(*batch, limbs, count, width) of neighbouring rows; its last two axes are dense. A step writes into `out`, an
-array of the same shape, by default the part itself.
+A part is an array (*batch, limbs, height, count) of neighbouring columns, where count is a power of two, or
+an array (*batch, limbs, count, width) of neighbouring rows. Its last two axes are dense. A step writes into
+`out`, an array of the same shape, by default the part itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Transform = Callable[[NttPlan, Array, Array], Any]
 
 
 def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Coefficients of the columns from number `first` on: what rows are transformed of."""
+    """Transform columns, from number `first` on, and multiply by twiddles: forward_rows takes the result."""
     target = x if out is None else out
     transform_columns(plan, x, target, backend_of(x).ntt)
     compute = backend_of(x)
@@ -29,7 +29,7 @@ def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
-    """Back to coefficients."""
+    """The inverse of forward_columns: from what inverse_rows gives to coefficients."""
     target = x if out is None else out
     compute = backend_of(x)
     twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
@@ -37,26 +37,29 @@ def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None 
 
 
 def forward_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Rows after forward_columns to the evaluation domain, in the order of the ring."""
+    """Transform rows, after forward_columns, to the evaluation domain in the order of the ring."""
     transform_rows(plan, x, x if out is None else out, backend_of(x).ntt)
 
 
 def inverse_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
-    """Evaluated rows to what inverse_columns takes."""
+    """Transform evaluated rows back: inverse_columns takes the result."""
     transform_rows(plan, x, x if out is None else out, backend_of(x).intt)
 
 
 def transform_columns(
     plan: FourStepPlan, x: Array, out: Array, transform: Transform, is_open: bool = False
 ) -> None:
-    """Each column alone, by a backend's ntt or intt, without twiddles; is_open: for transform_below."""
+    """Transform each column alone by a backend's ntt or intt, without twiddles.
+
+    is_open: the first levels of the whole transform; transform_below does the others.
+    """
     count = x.shape[-1]
     for limb, part, target in _limbs(x, out):
         transform(plan.columns(limb, count, is_open), part.reshape(1, -1), target.reshape(1, -1))
 
 
 def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
-    """Each row alone, by a backend's ntt or intt, without twiddles."""
+    """Transform each row alone by a backend's ntt or intt, without twiddles."""
     for limb, part, target in _limbs(x, out):
         transform(plan.rows(limb), part.reshape(-1, 1, plan.width), target.reshape(-1, 1, plan.width))
 
@@ -64,10 +67,10 @@ def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transfor
 def transform_columns_apart(
     plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
 ) -> None:
-    """Open columns of x, whose rows then lie in the arrays of `out`, as many in each.
+    """Transform open columns of x. The rows of the result go to the arrays of `out`, as many to each.
 
-    They are parts of the buffer, which has x's shape and may be x, or lie elsewhere, with rows apart. Needs a
-    backend that prefers_tables, and at least as many levels_above as lead to as many nodes as arrays.
+    An array of `out` is a part of the buffer, or lies elsewhere and may have rows that lie apart. The buffer
+    has x's shape and may be x. Needs a backend that prefers_tables, and 2^levels_above >= len(out).
     """
     count, rows = x.shape[-1], x.shape[-2] // len(out)
     for limb, part, target in _limbs(x, buffer):
@@ -81,7 +84,7 @@ def transform_columns_apart(
 
 
 def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
-    """Rows from number `first` on, between open columns and the evaluation domain, without twiddles.
+    """Transform rows, from number `first` on, between open columns and the evaluation domain; no twiddles.
 
     x: (*batch, limbs, count, width), count a power of two that divides `first`. Needs a backend that
     prefers_tables.
@@ -91,7 +94,7 @@ def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transf
 
 
 def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
-    """Those of all rows to a power, modulo each limb, (height, 1, 1)."""
+    """The twiddles of all rows to a power: for each limb an array (height, 1, 1)."""
     found = []
     for limb in range(len(plan.basis.moduli)):
         high, low = map(compute.constant, plan.row_twiddles(limb, power))
@@ -103,10 +106,10 @@ def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
 def twist(
     plan: FourStepPlan, x: Array, row: int, starts: list[Array], steps: list[Array], out: Array
 ) -> None:
-    """Entry (r, j) times starts steps^j of row `row` + r.
+    """Multiply entry (r, j) by start step^j, where start and step are those of row `row` + r.
 
     x: (*batch, limbs, rows, count), any part of the matrix; entries of the last axis are neighbours. out: of
-    its shape, also x itself, or with the columns in runs, (*batch, limbs, rows, runs, count / runs).
+    x's shape, perhaps x itself; or with the columns in runs, (*batch, limbs, rows, runs, count / runs).
     """
     compute, rows = backend_of(x), slice(row, row + x.shape[-2])
     for limb, part, target in _limbs(x, out):
@@ -115,7 +118,7 @@ def twist(
 
 
 def _limbs(x: Array, out: Array) -> Iterator[tuple[int, Array, Array]]:
-    """The number of each limb of each polynomial, its part and where that goes."""
+    """For each limb of each polynomial: the limb's number, its entries in x and in out."""
     if x.size:
         for at in np.ndindex(x.shape[:-2]):
             yield at[-1], x[at], out[at]

@@ -38,7 +38,7 @@ class Matrices(NamedTuple):
 
 
 def gadget_of(ring: Ring, bits: object, levels: object, components: int = 0) -> Gadget:
-    """The plan of digits modulo a ring's one modulus; with components, of products of ciphertexts too."""
+    """The plan of digits modulo a ring's one modulus; if components > 0, of products of ciphertexts too."""
     if len(ring.moduli) != 1 or ring.basis.wide:
         raise ParameterError(
             f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
@@ -89,7 +89,7 @@ def decompose(
 
 
 def _checked_product(ring: Ring, matrices: Matrices, c: Array, bits: object, count: int) -> Gadget:
-    """The plan of products of ciphertexts with matrices, which have `count` axes before their own."""
+    """The plan of products of ciphertexts with matrices; count: 1 if a batch of matrices is given, else 0."""
     k = c.shape[-3] if c.ndim > 2 else 0
     shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
     if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
@@ -154,7 +154,7 @@ def external_product(
 def _matrix_product(
     ring: Ring, ggsw: Matrices, c: Array, domain: Domain, gadget: Gadget, out: Array | None = None
 ) -> Array:
-    """The external product where no transform is proven exact: digits by rows, as polynomials."""
+    """The external product where the plan has no transform and no FFT: digits times rows, as polynomials."""
     k, n = c.shape[-3], ring.n
     digits = decompose(ring, c, domain, gadget.bits, gadget.levels)
     rows = digits.reshape(*c.shape[:-3], 1, k * gadget.levels, ring.rows, n)
@@ -212,7 +212,7 @@ def blind_rotate(
 def _checked_exponents(
     ring: Ring, exponents: object, batch: tuple[int, ...], count: int, near: Backend | None
 ) -> Array:
-    """As of exponents_of, (*batch, 1 + count)."""
+    """The exponents as exponents_of gives them, broadcast to (*batch, 1 + count)."""
     powers = exponents_of(ring, exponents, "exponents", near)
     if powers.shape[-1:] != (count + 1,):
         raise ParameterError(
@@ -232,7 +232,7 @@ def _checked_exponents(
 def extract(ring: Ring, c: Array, domain: Domain, index: object) -> Array:
     """The LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
 
-    Coefficient i of a s is the sum over j of a_(i - j) s_j, where a_(i - j) with j > i wraps around X^n.
+    Coefficient i of a s is the sum over j of a_(i - j) s_j. For j > i that is a_(n + i - j) X^n, X^n = ±1.
     """
     i = integer(index, "i")
     if not 0 <= i < ring.n:

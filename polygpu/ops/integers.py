@@ -20,7 +20,7 @@ from ..reporting import Work, reporting
 
 _WORD = np.dtype(np.uint64)
 _LONG = 1 << 18  # residues from which on making Python ints of them is long work: some 10 ms
-_PIECE = 1 << 14  # of them that are made at a time, at least
+_PIECE = 1 << 14  # Python ints that are made at a time, at least
 
 # ---- in ----
 
@@ -45,14 +45,14 @@ def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
             data = empty(host(), shape, basis.dtype)
             backend_for(basis, data).reduce_integers(basis, integers, data)
             return compute.from_host(data)
-        integers = compute.from_host(integers)  # they take less room than their residues
+        integers = compute.from_host(integers)  # the GPU reduces them; residues of several limbs are larger
     data = empty(backend_of(integers), shape, basis.dtype)
     backend_for(basis, data).reduce_integers(basis, integers, data)
     return data
 
 
 def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
-    """Residues (rows, n) of an integer at every step-th entry: n of coefficients, the leaf size of values."""
+    """Residues (rows, n) of an int at every step-th entry; step: n in coefficients, else the leaf size."""
     return _placed(basis, n, x, slice(0, None, step), compute)
 
 
@@ -88,7 +88,7 @@ def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
 
 
 def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
-    """Residues of a batch of the ring's one, in coefficients."""
+    """A batch of the ring's one, as residues of coefficients."""
     data = empty(compute, (*batch, basis.rows, n), basis.dtype, zero=True)
     with compute.device_scope():
         data[..., :: basis.words, 0] = 1
@@ -135,7 +135,7 @@ def _flaw(basis: Basis, array: Array) -> str | None:
 
 
 def _check_canonical(basis: Basis, array: Array) -> None:
-    """Raise NotCanonical for the first residue outside [0, q), the words of a wide one together."""
+    """Raise NotCanonical for the first residue outside [0, q); words of a wide modulus make one residue."""
     values = backend_of(array).to_host(array)
     if basis.wide:
         words = values.astype(object)
@@ -144,7 +144,7 @@ def _check_canonical(basis: Basis, array: Array) -> None:
             values += words[..., w : w + 1, :] << 64 * w
         values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
     limits = np.array(basis.moduli, dtype=object)[:, None]
-    if values.dtype.kind == "u":  # without Python ints where words can tell
+    if values.dtype.kind == "u":  # machine words compare faster than Python ints
         wrong = values > (limits - 1).astype(np.uint64)
     else:
         wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
@@ -169,7 +169,7 @@ def big_integers(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, n
     """Coefficients as Python ints (*batch, n)."""
     if data.size < _LONG or reporting() is None:
         return _big_integers(basis, data, centered)
-    # Polynomials one after the other, or coefficients of one.
+    # A piece is some polynomials of several, or some coefficients of a single one.
     items, n = prod(data.shape[:-2]), data.shape[-1]
     check_array(8 * items * n)
     x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)
@@ -189,7 +189,7 @@ def big_integers(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, n
 def _big_integers(
     basis: Basis, data: Array, centered: bool, out: np.ndarray[Any, np.dtype[np.object_]] | None = None
 ) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """The same without reports; out is C-contiguous."""
+    """As big_integers, without reports of progress; out is C-contiguous."""
     shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
     if len(basis.moduli) == 1 and not centered:
         values = residue_ints(basis, data).reshape(shape[:-1])
@@ -230,13 +230,13 @@ def doubles(basis: Basis, data: Array, centered: bool) -> Array:
 
 
 def norm(basis: Basis, data: Array, p: float) -> Any:
-    """Norms of centred coefficients, by batch element: exact ints for p = 1 and inf, floats for p = 2."""
+    """Norms of centred coefficients of each batch element: exact ints for p = 1 and inf, floats for p = 2."""
     if p not in (1, 2, math.inf):
         raise ParameterError(f"p: {shown(p)} must be 1, 2 or inf")
     batch, compute = data.shape[:-2], backend_for(basis, data)
     words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
     compute.norm(basis, data, p, words)
-    # A zero word more: they are no two's complement.
+    # The words are unsigned. With a zero word more they are in two's complement too.
     host_words = compute.to_host(words)
     padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
     value = signed_ints(padded)
@@ -249,7 +249,7 @@ def _square_root(x: int) -> float:
     """The double nearest to the root of an int of any size, halves to even."""
     shift = max(0, 112 - x.bit_length() + 1) & ~1  # the root has 56 bits or more
     root = math.isqrt(x << shift)
-    try:  # one bit more says whether anything lies below: then the one rounding is that of float()
+    try:  # the last bit says whether anything lies below the root, so that float() rounds once and right
         return math.ldexp(float(2 * root + (root * root != x << shift)), -shift // 2 - 1)
     except OverflowError:
         raise ParameterError("norm: larger than any float; p = 1 and p = inf give exact ints") from None

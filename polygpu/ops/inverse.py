@@ -25,7 +25,7 @@ from .transform import to_domain
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_LONG = 1 << 24  # n^2, of the extended Euclid, from which on it is long work: some 10 ms
+_LONG = 1 << 24  # items times (n words)^2 from which on the extended Euclid is long work: some 10 ms
 
 
 def inverse(ring: Ring, x: Array, domain: Domain) -> Array:
@@ -64,7 +64,7 @@ def _inverse_evaluated(ring: Ring, x: Array) -> Array:
 
 
 def _inverse_by_limbs(ring: Ring, x: Array) -> Array:
-    """The inverse in each limb's own ring, of which some may have a transform."""
+    """The inverse in the ring of each limb; some of these rings may have a complete transform."""
     compute = backend_of(x)
     data = empty(compute, x.shape, x.dtype)
     for i, q in enumerate(ring.moduli):
@@ -81,7 +81,7 @@ def _inverse_by_limbs(ring: Ring, x: Array) -> Array:
 
 
 def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
-    """Modulo p^k of a prime p: modulo p by the extended Euclid, then by Hensel lifting."""
+    """The inverse modulo p^k, p prime: modulo p by the extended Euclid, then by Hensel lifting."""
     basis, q, compute = ring.basis, ring.modulus, backend_of(x)
     power = prime_power(q)
     if power is None:
@@ -113,7 +113,7 @@ def _inverse_of_coefficients(ring: Ring, x: Array) -> Array:
 
 
 def _invert(field: Basis, x: Array, negacyclic: bool, out: Array) -> Array:
-    """HostBackend.invert(), as Work where it takes long."""
+    """HostBackend.invert(), as Work where it is long."""
     items, n = prod(x.shape[:-2]), x.shape[-1]
     degrees = np.zeros(items, np.int64)
     rows, target = (y.reshape(items, *y.shape[-2:]) for y in (x, out))

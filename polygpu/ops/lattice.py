@@ -35,11 +35,11 @@ from .transform import to_domain
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_TOTALS = 1 << 23  # bytes of sums that are divided together: they are still in a cache
+_TOTALS = 1 << 23  # bytes of sums that are divided together, so that they are still in a cache
 
 
 class KeySwitch:
-    """What does not depend on values: the ring T of the sums, the digits, the rows of a key."""
+    """The part of a key switch that does not depend on values: the ring T of the sums, digits, key rows."""
 
     def __init__(self, ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> None:
         check_words(ring, "key_switch")
@@ -68,7 +68,7 @@ class KeySwitch:
         self._check_groups(special)
 
     def _check_groups(self, special: Ring) -> None:
-        """Digits of the value are those of the key's ring, the last of them perhaps shorter."""
+        """Count the key's digits; raise RingMismatch if a limb's digit differs between value and key."""
         whole = [q for q in self.key_ring.moduli if q not in special.moduli]
         self.key_digits = -(-len(whole) // self.size)
         for i, q in enumerate(self.ring.moduli):
@@ -79,7 +79,7 @@ class KeySwitch:
                 )
 
     def checked_key(self, key: Array, domain: Domain, name: str = "key") -> Array:
-        """The key's array, in words of T."""
+        """The key's array, in the dtype of T."""
         if domain != "eval":
             raise DomainError(f"{name}: in coefficients; keep it evaluated, as key.ntt()")
         if key.shape[:-2] != (self.key_digits, 2):
@@ -92,7 +92,7 @@ class KeySwitch:
         return key
 
     def product(self, kept: int) -> DigitProduct:
-        """Of a value's coefficients: `kept` rows are evaluated; those divided away are not."""
+        """The plan of sums from a value's coefficients; rows from `kept` on are left in coefficients."""
 
         def build() -> DigitProduct:
             rows = Residues(self.ring.moduli, tuple(range(self.ring.rows)), self.ring.rows)
@@ -112,7 +112,7 @@ class KeySwitch:
         return kept_plan(self.ring, key, build)
 
     def permuted_product(self, g: int) -> DigitProduct:
-        """Of evaluated digits, after X -> X^g."""
+        """The plan of sums of evaluated digits, to which X -> X^g is applied."""
         ring = self.ring
 
         def build() -> DigitProduct:
@@ -128,7 +128,7 @@ class KeySwitch:
 
 
 def _switch_of(ring: Ring, special: Ring, key_ring: Ring, size: int, conversion: Precision) -> KeySwitch:
-    """The one that the ring keeps."""
+    """The KeySwitch of these parameters, which the ring keeps."""
     checked_option(conversion, "conversion", Precision)
     number = integer(size, "size")
     key = "key switch", special, key_ring, number, conversion
@@ -151,8 +151,8 @@ def key_switch(
 ) -> Value:
     """sum of digit_j key[j], divided by the product of the special moduli: (*batch, 2), in x's domain.
 
-    add: (*batch, 2), in x's domain, added to that. target: a ring of fewer limbs; the product of the others
-    is divided away too.
+    add: (*batch, 2), in x's domain, is added to that. target: a ring of fewer limbs; the sum is also divided
+    by the product of the limbs that this ring lacks.
     """
     switch = _switch_of(ring, special, key_ring, size, conversion)
     key = switch.checked_key(key, key_domain)
@@ -162,7 +162,7 @@ def key_switch(
         check_apart(out, key)
     data, _ = coefficients_of(ring, x, domain, tuple(range(ring.rows)))
     own = to_domain(ring, x, domain, "eval")
-    # With P times as much in the sums as there is to add, the division is exact for it.
+    # `add` joins the sums multiplied by P: the division by P then gives it back exactly.
     with compute.device_scope():
         own = own.astype(T.dtype, copy=False)
         more = None if add is None else add.astype(T.dtype, copy=False)
@@ -204,7 +204,7 @@ def rotate_many(
     orders = [checked_automorphism(ring, g) for g in gs]
     checked = [switch.checked_key(*key, f"keys[{i}]") for i, key in enumerate(keys)]
     evaluated = to_domain(ring, c, domain, "eval")
-    if len(gs) == 1:  # nothing to share: a row of digits need not be kept, nor permuted
+    if len(gs) == 1:  # nothing is shared: digits need not be kept or permuted
         moved = automorphism(ring, evaluated, "eval", orders[0])
         bodies, mask = [index(moved, (..., 0))], index(moved, (..., 1))
         data, _ = key_switch(ring, mask, "eval", special, key_ring, *keys[0], size, conversion)
@@ -223,7 +223,7 @@ def rotate_many(
 
 
 def _switched_by_each(switch: KeySwitch, x: Array, gs: Sequence[int], keys: Sequence[Array]) -> Array:
-    """key_switch of x(X^g) for each g, with digits that are made once: (len(gs), *batch, 2), evaluated."""
+    """key_switch of x(X^g) for each g, from digits that are made once: (len(gs), *batch, 2), evaluated."""
     ring, T, compute, batch = switch.ring, switch.T, backend_of(x), x.shape[:-2]
     conversion: Precision = "exact" if switch.exact else "fast"
     made, _ = digits(ring, x, "eval", T, switch.size, conversion)

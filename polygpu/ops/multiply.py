@@ -34,9 +34,9 @@ from .verify import check_again, check_product
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones have no vectors
-_LEAST = LONG >> 6  # residues of a result; fewer are never computed with LONG of them
-_CLEARLY = 0.8  # estimates are rough: a complete transform gives way to less than this share of its time
+_MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones do not use vectors
+_LEAST = LONG >> 6  # residues of a result; a product of fewer is never computed with LONG residues
+_CLEARLY = 0.8  # estimates are rough: FFT replaces a complete transform only below this share of its time
 
 
 Way = Literal["transform", "fft", "auxiliary"]
@@ -45,7 +45,7 @@ Way = Literal["transform", "fft", "auxiliary"]
 def choose(ring: Ring, product: Product, device: str) -> tuple[Way, str]:
     """How coefficients of a ring are multiplied on a device, and why. Makes no tables.
 
-    What is asked for, or the way for which the device's estimate is least.
+    It is the way that is asked for, else the one with the least estimate of the device (see _CLEARLY).
     """
     n, moduli, kind, leaf_size = ring.n, ring.moduli, ring.kind, ring.leaf_size
     exact: Way = "auxiliary" if leaf_size is None or ring.basis.wide else "transform"
@@ -78,7 +78,7 @@ def _time(ns: float) -> str:
 
 
 def plan_product(ring: Ring, way: Way) -> Plan:
-    """What a product in one of the ways needs.
+    """The plan of products in one of the ways.
 
     Raises:
         PrecisionError, ParameterError: no FFT is proven to be exact.
@@ -115,13 +115,13 @@ def multiply(
     if a.size != b.size and product == ring.product == "auto":
         many, one = (b, a) if a.size < b.size else (a, b)
         if _as_matrices(plan, many, one):
-            if overlap(compute, many, data):  # a product of matrices reads what it has overwritten
+            if overlap(compute, many, data):  # a product of matrices would read what it has overwritten
                 compute.multiply(plan, a, b, data)
             else:
                 _multiply_by_matrix(ring, many, one, data)
             return data
     if data.size >= _LEAST and compute.xp is np and _size_of_work(plan, data) >= LONG:
-        # It is not remembered: the next one takes long too.
+        # It is not remembered: the next such call is long too, and looks for reporting() again.
         if reporting() is None:
             compute.multiply(plan, a, b, data)
         else:
@@ -166,7 +166,7 @@ def _verified(ring: Ring, a: Array, b: Array, domain: Domain, product: Product, 
 
 
 def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: Array | None = None) -> Array:
-    """a b + c of elements in one domain, in that domain; one pass where a product is one of each residue."""
+    """a b + c of elements in one domain, in that domain; one pass if products are entry by entry."""
     compute, shape = backend_for(ring.basis, a), result_shape(a, b, c)
     if domain == "eval" and ring.transform.leaf_size == 1 and not verifying():
         data = result_array(compute, shape, out, a, b, c)
@@ -178,7 +178,10 @@ def multiply_add(ring: Ring, a: Array, b: Array, c: Array, domain: Domain, out: 
 
 
 def power(ring: Ring, x: Array, domain: Domain, exponent: int) -> Array:
-    """x^exponent in x's domain, exponent >= 0, by squaring; evaluated in between where that is shorter."""
+    """x^exponent in x's domain, exponent >= 0, by squaring.
+
+    The powers in between are evaluated if the ring multiplies_evaluated.
+    """
     compute = backend_of(x)
     if exponent == 0:
         one = ones(ring.basis, ring.n, x.shape[:-2], compute)
@@ -208,7 +211,7 @@ def _as_matrices(plan: Plan, many: Array, one: Array) -> bool:
 
 
 def _multiply_by_matrix(ring: Ring, many: Array, one: Array, out: Array) -> None:
-    """a b for all a, rows of coefficients: times the Toeplitz matrix of X^k b, row by row."""
+    """The rows of coefficients of many, times the Toeplitz matrix whose row k is X^k times one."""
     compute, n, below = backend_of(many), ring.n, one
     index = compute.constant(_toeplitz_index(n))
     with compute.device_scope():

@@ -29,7 +29,7 @@ def automorphism(ring: Ring, x: Array, domain: Domain, g: object, out: Array | N
     if not _is_one(g):
         return _automorphisms(ring, x, domain, _by_item(x, _numbers(g, "g"), "g"), out)
     number = checked_automorphism(ring, g)
-    if domain == "eval" and ring.transform.leaf_size > 1:  # leaves of several coefficients do not just move
+    if domain == "eval" and ring.transform.leaf_size > 1:  # leaves of several coefficients also change inside
         if out is not None:
             result_array(backend_of(x), x.shape, out, x)  # refused before anything is computed
         value = automorphism(ring, to_domain(ring, x, "eval", "coef"), "coef", number)
@@ -38,7 +38,7 @@ def automorphism(ring: Ring, x: Array, domain: Domain, g: object, out: Array | N
 
 
 def _automorphisms(ring: Ring, x: Array, domain: Domain, gs: Array, out: Array | None) -> Array:
-    """Of each item its own."""
+    """a(X^g) for each item with its own g."""
     compute, orders = backend_of(x), np.unique(gs).tolist()
     for g in orders:
         checked_automorphism(ring, g)
@@ -80,12 +80,12 @@ def multiply_by_monomial(ring: Ring, x: Array, domain: Domain, k: object, out: A
 
 
 def exponents_of(ring: Ring, numbers: object, name: str, near: Memory | None = None) -> Array:
-    """Exponents of X: int64, modulo its order. On the host, or where `near` is if they are given there."""
+    """Exponents of X as int64, modulo the order of X: on the host, or on the device `near` if given there."""
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
         given = backend_of(given).to_host(given)
     with backend_of(given).device_scope():
-        if given.dtype != object:  # of few bits, that do not hold the order
+        if given.dtype != object:  # a dtype of few bits may not hold the order
             given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
         reduced: Array = (given % order_of(ring)).astype(np.int64)
     return reduced
@@ -136,13 +136,13 @@ def _checked_slots(ring: Ring) -> Array:
 
 
 def _is_one(x: object) -> bool:
-    """A number, or what will be refused as one; no array."""
+    """Whether x is treated as a single number: it is no sequence, and no array with axes."""
     several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
     return not several and not getattr(x, "shape", ())
 
 
 def _integer(x: Any, name: str) -> int:
-    """A number, in an array without axes too."""
+    """The number as an int; it may be an array without axes."""
     return integer(x.item() if isinstance(x, np.ndarray) else x, name)
 
 
@@ -153,7 +153,7 @@ def _numbers(x: object, name: str) -> Array:
 
 
 def _by_item(x: Array, numbers: Array, name: str) -> Array:
-    """One for each item of the result: of the batch shapes of both together."""
+    """The numbers, broadcast to the batch shape of the result: one for each item."""
     try:
         return np.broadcast_to(numbers, np.broadcast_shapes(x.shape[:-2], numbers.shape))
     except ValueError:
@@ -163,7 +163,7 @@ def _by_item(x: Array, numbers: Array, name: str) -> Array:
 
 
 def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None) -> Array:
-    """x for each item of a batch, in memory that is not that of `out`."""
+    """x broadcast to a batch shape, in memory that it does not share with `out`."""
     if x.shape[:-2] == batch:
         if out is None or not overlap(compute, x, out):
             return x

@@ -1,4 +1,4 @@
-"""Values of polynomials at points, and powers of an element: a few calls of a backend for any degree."""
+"""Values of polynomials at points, and powers of numbers, by few calls of a backend for any degree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..plans.basis import Basis, basis_of
 from .integers import big_integers, from_integers
 from .pointwise import multiply_add, pointwise
 
-_CHUNK = 1 << 22  # numbers that are held at a time for some of the points
+_CHUNK = 1 << 22  # numbers that are held at a time; it limits how many points are taken together
 
 
 def checked_points(x: Any) -> Array:
@@ -31,11 +31,11 @@ def checked_points(x: Any) -> Array:
 
 
 def powers(basis: Basis, x: Array, count: int) -> Array:
-    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on their last axis. Cost: 2 count products."""
+    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on the last axis. Cost: 2 count products."""
     compute = backend_for(basis, x)
     with compute.device_scope():
         found = compute.xp.zeros_like(x)
-        found[..., :: basis.words, :] = 1  # the lowest word of each modulus, which is at least 2
+        found[..., :: basis.words, :] = 1  # lowest words; 1 is canonical, as a modulus is at least 2
         step = x
         while found.shape[-1] < count:
             found = compute.xp.concatenate([found, pointwise(basis, "mul", found, step)], axis=-1)
@@ -55,7 +55,7 @@ def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
 
 
 def padded(x: Array, n: int) -> Array:
-    """Coefficients (*batch, rows, n), zeros after those of x; a copy where there are any."""
+    """Coefficients (*batch, rows, n): those of x, then zeros. It is x itself if no zeros are needed."""
     more = n - x.shape[-1]
     if not more:
         return x
@@ -67,7 +67,7 @@ def padded(x: Array, n: int) -> Array:
 
 
 def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
-    """The first n coefficients, and the first item of which others are not 0, or None; waits for the GPU."""
+    """The first n coefficients; the first item with others that are not 0, or None. Waits for the GPU."""
     compute = backend_of(x)
     with compute.device_scope():
         rest: Any = x[..., n:].any(axis=(-2, -1))
@@ -128,7 +128,7 @@ def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
 
 
 def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
-    """Values (items, rows, points) for every modulus: lower half plus r^(n/2) times the upper, and so on."""
+    """Values (items, rows, points) for any modulus: lower half plus r^(n/2) times the upper, and so on."""
     compute, (items, rows, n) = backend_of(x), x.shape
     steps = [points]
     while 1 << len(steps) < n:

@@ -67,14 +67,14 @@ def scale_by(basis: Basis, x: Array, ints: Any, limbs: Any, out: Array | None = 
 
 
 def add_constant(basis: Basis, x: Array, constant: int, step: int, out: Array | None = None) -> Array:
-    """x plus an int in every step-th entry: n of coefficients, the leaf size of values."""
+    """x plus an int in every step-th entry; step: n in coefficients, else the leaf size."""
     compute = backend_for(basis, x)
     scalar = compute.constant(basis.residues(constant))
     if step == 1:
         return pointwise(basis, "add", x, scalar, out)
     data = result_array(compute, x.shape, out, x)
     with compute.device_scope():
-        entries = x[..., ::step].copy()  # of one entry a contiguous view would be x itself
+        entries = x[..., ::step].copy()  # ascontiguousarray would not copy a single entry
         compute.pointwise(basis, "add", entries, scalar, None, entries)
         if data is not x:
             data[...] = x
@@ -85,7 +85,7 @@ def add_constant(basis: Basis, x: Array, constant: int, step: int, out: Array | 
 def add_up(
     basis: Basis, x: Array, axis: int | tuple[int, ...] | None = None, out: Array | None = None
 ) -> Array:
-    """The sum over batch axes, all of them by default; over none a copy, over empty ones zero."""
+    """The sum over batch axes, by default all. Over no axis it is a copy of x, over an empty axis 0."""
     compute, total, ndim = backend_for(basis, x), x, x.ndim - 2
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     with compute.device_scope():
@@ -99,7 +99,7 @@ def add_up(
 
 
 def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
-    """The sum over the first axis, by halves: log2 calls."""
+    """The sum over the first axis, by halves: about log2 len(x) calls."""
     xp = compute.xp
     if not len(x):
         return xp.zeros(x.shape[1:], x.dtype)  # type: ignore[no-any-return]
@@ -115,7 +115,7 @@ def _sum_first(compute: Arithmetic, basis: Basis, x: Array) -> Array:
 
 
 def equal(a: Array, b: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether elements are equal, by batch element, of residues in one domain; in host memory."""
+    """Whether elements in one domain are equal: a bool for each batch element, in host memory."""
     result_shape(a, b)
     compute = backend_of(a)
     with compute.device_scope():

@@ -1,6 +1,6 @@
-"""Between bases of moduli: chosen and joined limbs, conversions, exact divisions, digits.
+"""Between bases of moduli: chosen and joined limbs, conversions, rounded divisions, digits.
 
-The ring S that a verb takes a value to was checked by checked_ring().
+A function that takes a value to a ring S is called a verb. Its caller has checked S by checked_ring().
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Rounding = Literal["nearest", "floor"]
 Value = tuple[Array, Domain]
 Kept = TypeVar("Kept")
 
-_KEPT = 256  # conversions of a ring
+_KEPT = 256  # plans that a ring keeps
 
 
 # ---- checks ----
 
 
 def checked_ring(ring: Ring, other: object, name: str) -> Ring:
-    """The other ring, where a value of one can be a value of the other modulo other moduli."""
+    """The other ring, if it has the same degree and kind, and the same roots of moduli that both have."""
     if not hasattr(other, "from_residues"):
         raise ParameterError(f"{name}: {type(other).__name__}, must be a Ring")
     target: Any = other
@@ -67,7 +67,7 @@ def check_words(ring: Ring, verb: str) -> None:
 
 
 def checked_option(value: object, name: str, options: Any) -> Any:
-    """One of the words of a Literal."""
+    """The value, if it is one of the words of a Literal."""
     if not isinstance(value, str) or value not in get_args(options):
         raise ParameterError(
             f"{name}: {shown(value)} must be one of {', '.join(map(repr, get_args(options)))}"
@@ -76,12 +76,12 @@ def checked_option(value: object, name: str, options: Any) -> Any:
 
 
 def _same_leaves(ring: Ring, other: Ring) -> bool:
-    """Whether evaluated residues of one are evaluated residues of the other."""
+    """Whether evaluated residues of a limb that both rings have are the same in both."""
     return ring.leaf_size is not None and ring.leaf_size == other.leaf_size
 
 
 def _places(ring: Ring, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
-    """Where the ring has these moduli."""
+    """The numbers of the ring's limbs with these moduli."""
     at = {q: i for i, q in enumerate(ring.moduli)}
     places = tuple(at.get(q, -1) for q in moduli)
     if -1 in places:
@@ -94,7 +94,7 @@ def _places(ring: Ring, moduli: Iterable[int], verb: str, way_out: str) -> tuple
 
 
 def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
-    """Residues of the limb axis into others, between words of any size that hold them."""
+    """Copy rows of x into rows of out. Their dtypes may differ, if both hold the residues."""
     pairs = list(zip(from_rows, to_rows, strict=True))
     with backend_of(out).device_scope():
         for _, run in groupby(enumerate(pairs), key=lambda p: (p[1][0] - p[0], p[1][1] - p[0])):
@@ -104,7 +104,7 @@ def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[
 
 
 def _evaluate_rows(ring: Ring, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
-    """The transforms, in place, of rows at rising places, each modulo its limb of a ring."""
+    """Transform rows at rising places in place; the i-th of them is modulo the ring's limb limbs[i]."""
     compute, done = backend_of(data), 0
     for first, count in runs_of(places):
         compute.ntt(part_of(ring.transform, limbs[done : done + count]), data, data, first)
@@ -116,7 +116,7 @@ def coefficients_of(
 ) -> tuple[Array, Residues]:
     """Some limbs in coefficients, and where they lie: in x itself, or in a transformed copy.
 
-    scratch: neighbouring limbs are transformed in place.
+    scratch: x may be overwritten; limbs that are neighbours are then transformed in place.
     """
     moduli = tuple(ring.moduli[i] for i in limbs)
     if domain == "coef":
@@ -136,18 +136,18 @@ def coefficients_of(
 
 
 def _transform(ring: Ring, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
-    """The transform of some limbs of values that are wanted in a domain."""
+    """The transform of some limbs if their values are wanted evaluated, else None."""
     return part_of(ring.transform, limbs) if domain == "eval" else None
 
 
 def kept_plan(ring: Ring, key: tuple[Any, ...], build: Callable[[], Kept]) -> Kept:
-    """A conversion, or what else of this kind the ring keeps."""
+    """The plan, such as a conversion, that the ring keeps under this key; built on first use."""
     plan: Kept | None = ring.conversions.get(key)
     return keep(ring.conversions, key, build(), _KEPT) if plan is None else plan
 
 
 class _Result:
-    """The array of a result modulo a ring's moduli, written in one domain and wanted perhaps in another."""
+    """The array of a result modulo S: `out`, or new memory where there is none or where it overlaps x."""
 
     def __init__(self, S: Ring, x: Array, out: Array | None, batch: tuple[int, ...]) -> None:
         self.compute: Backend = backend_of(x)
@@ -167,7 +167,7 @@ class _Result:
 
 
 def _in_domain(S: Ring, data: Array, domain: Domain) -> Value:
-    """Coefficients modulo S as a value in a domain, if S has it; transformed in place."""
+    """Coefficients modulo S as a value in the domain if S has it, else in "coef"; transformed in place."""
     if domain == "eval" and S.has_eval:
         return to_domain(S, data, "coef", "eval", data), "eval"
     return data, "coef"
@@ -176,7 +176,7 @@ def _in_domain(S: Ring, data: Array, domain: Domain) -> Value:
 def _through_coefficients(
     verb: Callable[..., Value], ring: Ring, x: Array, S: Ring, *options: Any, out: Array | None
 ) -> Value:
-    """What a verb gives for an evaluated value, where evaluated residues of the ring are none of S."""
+    """What a verb gives for an evaluated value, if the ring's evaluated residues are of no use in S."""
     data, _ = verb(ring, to_domain(ring, x, "eval", "coef"), "coef", S, *options, out=out)
     return _in_domain(S, data, "eval")
 
@@ -242,7 +242,7 @@ def convert(
 
 
 def _convert_wide(ring: Ring, x: Array, domain: Domain, S: Ring, out: Array | None) -> Value:
-    """By Python ints, as one of the moduli is above 2^64; exact whatever is asked for."""
+    """convert() by Python ints, as a modulus of one ring is above 2^64; always exact."""
     compute = backend_of(x)
     values = big_integers(ring.basis, to_domain(ring, x, domain, "coef"), True)
     result = _Result(S, x, out, x.shape[:-2])
@@ -275,7 +275,8 @@ def mod_down(
 ) -> Value:
     """The value divided by the product P of the moduli that S lacks, rounded.
 
-    scratch: x may be overwritten. in_coefficients: its rows modulo these moduli are, whatever its domain.
+    scratch: x may be overwritten. in_coefficients: the rows of x modulo the moduli of P are in coefficients,
+    even where its domain is "eval".
     """
     check_words(ring, "mod_down")
     checked_option(rounding, "rounding", Rounding)
@@ -302,7 +303,7 @@ def mod_down(
         return Conversion(rows, target, multipliers, rounding, exact, **last)
 
     def last() -> dict[str, Any]:
-        """What the last conversion does beside its own part."""
+        """What the last conversion does besides: it transforms its part, then adds x times 1 / P."""
         own = Residues(S.moduli, kept, ring.rows)
         return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
 
@@ -311,7 +312,8 @@ def mod_down(
         plan = kept_plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
         compute.convert(plan, data, x, result.data)
         return result.finish(), domain
-    # Less v / P and more u = v / P mod t, centred: P times the result is a - v + P u, which is a mod t.
+    # Let v be a mod P, centred for "nearest", and u = v / P mod t, centred. The result is (a - v) / P + u.
+    # P times the result is a - v + P u, which is a modulo t.
     # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
     one = Residues((t,), (0,), 1)
     u = empty(compute, (*x.shape[:-2], 1, ring.n), np.dtype(np.uint64))
@@ -405,9 +407,10 @@ def digits(
 def digit_conversions(
     ring: Ring, rows: Residues, S: Ring, parts: Sequence[tuple[int, ...]], exact: bool, domain: Domain
 ) -> list[Conversion]:
-    """Digits modulo all but limbs of their own group, in a domain, from a value's coefficients in these rows.
+    """The conversions of a value's coefficients, in these rows, to its digits in a domain.
 
-    Their rows are those of an array (*batch, digits * S.rows, n).
+    A digit is made modulo all limbs of S except those of its own group. Digit j is written to the rows from
+    j S.rows on of an array (*batch, digits * S.rows, n).
     """
     count, plans = len(parts) * S.rows, []
     for j, part in enumerate(parts):
@@ -428,6 +431,6 @@ def digit_conversions(
 
 
 def _own(ring: Ring, S: Ring, part: Iterable[int]) -> list[tuple[int, int]]:
-    """The limbs of S in a group of the ring's: (number, modulus)."""
+    """The limbs of S whose moduli are in a group of the ring's limbs: (number, modulus) of each."""
     moduli = {ring.moduli[i] for i in part}
     return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]

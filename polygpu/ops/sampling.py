@@ -1,4 +1,4 @@
-"""Random polynomials from a seed: ChaCha20 streams whose values do not depend on how they are cut.
+"""Random polynomials from a seed: ChaCha20 streams. Values do not depend on how a batch is cut into calls.
 
 The streams, fixed by test vectors (tests/test_sampling.py):
   key      SHA-256(label || tag || seed), tag and seed being "int:" and Python's hex(seed), "str:" and its
@@ -57,7 +57,7 @@ def key_of(seed: Seed, label: str = "polygpu uniform 1") -> bytes:
 
 
 def _key(compute: Memory, seed: Seed, *label: str) -> bytes:
-    """The same for values on a device; ParameterError where a graph would repeat what the system gave."""
+    """key_of for values on a device; ParameterError for a seed of None in a recording, which repeats it."""
     if seed is None and compute.is_recording():
         raise ParameterError(
             "seed: None while work is recorded; random values would be the same at each replay; draw them "
@@ -74,7 +74,7 @@ def _utf8(seed: str) -> bytes:
 
 
 def _result(basis: Basis, n: int, batch: Batch, size: int, start: int) -> Array:
-    """Memory for polynomials of `size` bytes of stream a coefficient, after checks of batch and start."""
+    """Memory for polynomials, after checks of batch and start; size: bytes of stream of a coefficient."""
     shape = checked_batch(batch)
     first = integer(start, "start")
     if first < 0:
@@ -116,7 +116,7 @@ def _small(basis: Basis, n: int, batch: Batch, sampler: Sampler, label: str, see
 
 
 def _draw(draw: Callable[[int, Array], None], start: int, out: Array, compute: Memory) -> None:
-    """draw(start, out) of many; on the host in pieces of the batch if somebody is told of it."""
+    """Call draw(start, out) for many; on the host in pieces of the batch where progress is reported."""
     items = prod(out.shape[:-2])
     rows = out.reshape(items, *out.shape[-2:])
     with Work(items, "random values of {}", counted(items, "polynomial"), when=compute.xp is np) as work:
@@ -161,7 +161,7 @@ def gaussian(basis: Basis, n: int, batch: Batch, sigma: Any, seed: Seed, start: 
 
 def _exact(x: Any) -> Fraction | None:
     """The rational that a number is; None for what is no finite number."""
-    from fractions import Fraction  # here: it imports decimal, and the import of polygpu is to be light
+    from fractions import Fraction  # here, so that importing polygpu stays fast: it imports decimal
     from numbers import Rational
 
     if isinstance(x, bool) or type(x).__name__ == "bool":

@@ -1,6 +1,6 @@
 """How values and rings are shown: one line, and a table for notebooks.
 
-Nothing is transformed, and nothing but what is shown is copied or composed. A line waits for no device.
+Nothing is transformed. Only the numbers that are shown are copied and composed. A line waits for no device.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .integers import big_integers, residue_ints
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_ITEMS, _FIRST, _LAST = 4, 3, 2  # polynomials of which numbers are shown, and so many of each
+_ITEMS, _FIRST, _LAST = 4, 3, 2  # polynomials that are shown; the first and last numbers of each
 
 
 def line(ring: Ring, data: Array, domain: str) -> str:
-    """The ring, the domain, the shape and the device; of few polynomials in host memory some numbers.
+    """The ring, the domain, the shape and the device; some numbers of few polynomials in host memory.
 
     Coefficients are centred integers. Evaluated residues are those of the first limb.
     """
@@ -64,8 +64,8 @@ def _nested(values: list[Any], whole: bool) -> str:
 
 # ---- notebooks ----
 
-_LIMBS, _LAST_LIMBS = 4, 2  # of more limbs so many first and last ones
-_DIGITS = 32  # of an int in a cell; of longer ones the ends, and the whole as the cell's title
+_LIMBS, _LAST_LIMBS = 4, 2  # the first and last limbs that are shown where there are more
+_DIGITS = 32  # of an int in a cell; longer ones show their ends, and all digits in the cell's title
 _ENDS = 14, 8
 _SPACE = "white-space:nowrap;padding:0 .6em"
 
@@ -110,7 +110,7 @@ def ring_table(ring: Ring) -> str:
     one = len(moduli) == 1
     facts = {"modulus" if one else f"limb {i}": "…" if i is None else _with_bits(moduli[i]) for i in chosen}
     facts["storage"] = f"{ring.dtype}, (*batch, {ring.rows}, {ring.n})"
-    known = not ring.basis.wide or "leaf_size" in ring.__dict__  # tests of primality of large numbers
+    known = not ring.basis.wide or "leaf_size" in ring.__dict__  # primality of large numbers takes long
     if known:
         size = ring.leaf_size
         facts["transform"] = (
@@ -140,7 +140,7 @@ def _name(ring: Ring) -> str:
 
 
 def _some(count: int, first: int, last: int) -> list[int | None]:
-    """The numbers below count, or the first and last of them around None."""
+    """The numbers below count; of many only the first and last, with None between."""
     if count <= first + last + 1:
         return list(range(count))
     return [*range(first), None, *range(count - last, count)]
@@ -170,7 +170,7 @@ def _cell(text: str, align: str) -> str:
 
 
 def _html(caption: str, head: list[str], body: list[list[str]]) -> str:
-    """No colours: text and lines have those of the page, be it light or dark."""
+    """Without colours: text and lines take those of the page, light or dark."""
     rows = "".join(f"<tr>{''.join(row)}</tr>" for row in body)
     top = "".join(f'<th style="text-align:right;{_SPACE}">{text}</th>' for text in head)
     top = f"<thead><tr>{top}</tr></thead>" if head else ""

@@ -19,11 +19,11 @@ from .integers import from_integers, residue_ints
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_LONG_WIDE = 1 << 14  # words of wide residues, which Python transforms: some 10 ms
+_LONG_WIDE = 1 << 14  # words from which on a transform of a wide modulus, in Python, is long work: some 10 ms
 
 
 def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array | None = None) -> Array:
-    """Elements in a domain; x itself where it is in that domain, without `out`.
+    """Elements in the target domain; x itself if that is its domain and `out` is None.
 
     Raises:
         NotNTTFriendly: the ring has no evaluation domain.
@@ -54,7 +54,7 @@ def to_domain(ring: Ring, x: Array, source: Domain, target: Domain, out: Array |
 
 
 def natural_order(ring: Ring, x: Array) -> Array:
-    """Evaluated residues in natural order, leaves of several coefficients whole; a copy."""
+    """A copy of evaluated residues in natural order; the coefficients of a leaf stay together."""
     plan, compute = ring.transform, backend_of(x)
     leaves = x.reshape(*x.shape[:-1], plan.points, plan.leaf_size)
     order = compute.constant(bit_reversal(plan.points))
@@ -63,11 +63,11 @@ def natural_order(ring: Ring, x: Array) -> Array:
 
 
 def eval_points(ring: Ring, limb: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """The point of each entry of a limb, or the constant c of each leaf X^m - c: X^m, transformed."""
+    """The point of each entry of a limb, or c of each leaf X^m - c, by a transform of X^m, m = leaf size."""
     if not 0 <= integer(limb, "limb") < len(ring.moduli):
         raise ParameterError(f"limb: {shown(limb)} must be in [0, {len(ring.moduli)})")
     basis, n, leaf_size = ring.basis, ring.n, ring.transform.leaf_size
-    wrapped = 1 if ring.kind == "cyclic" else -1  # X^n
+    wrapped = 1 if ring.kind == "cyclic" else -1  # X^n as a number
     power = [0] * leaf_size + [1] if leaf_size < n else [wrapped]
     x = to_domain(ring, from_integers(basis, n, power, host()), "coef", "eval")
     points = residue_ints(basis, x) if basis.wide else x[limb]

@@ -1,6 +1,7 @@
 """Checks of results inside `with polygpu.verify()`: products at random points, or computed in another way.
 
-A wrong result passes with probability 2^-40 at most. Proofs: docs/math.md, "Checked products".
+At random points, and with random vectors, a wrong result passes with probability 2^-40 at most. Proofs:
+docs/math.md, "Checked products".
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ..plans.product import FftProductPlan, Plan, plan_fft
 if TYPE_CHECKING:
     from ..ring import Ring
 
-_BITS = 40  # a wrong result passes with probability 2^-_BITS at most
+_BITS = 40  # a wrong result passes a random check with probability 2^-_BITS at most
 
 Multiply = Callable[["Ring", Array, Array], Array]  # of coefficients, unchecked
 
 
 def check_product(ring: Ring, a: Array, b: Array, c: Array, plan: Plan, multiply: Multiply) -> None:
-    """Raise VerificationError where c is not a b, of coefficients; plan: by which c was computed."""
+    """Raise VerificationError where c is not a b, in coefficients; plan: the one that c was computed by."""
     if all(q >= 4 * ring.n and is_prime(q) for q in ring.moduli):
         _check_at_points(ring, a, b, c)
     else:
@@ -37,8 +38,8 @@ def check_product(ring: Ring, a: Array, b: Array, c: Array, plan: Plan, multiply
 
 
 def _check_at_points(ring: Ring, a: Array, b: Array, c: Array) -> None:
-    """At so many uniform points modulo each prime that ((n - 1) / q)^count <= 2^-40; in host memory."""
-    import secrets  # here and below: the import of polygpu is to be light
+    """Compare at uniform random points, enough for ((n - 1) / q)^count <= 2^-40; in host memory."""
+    import secrets  # here and below, so that importing polygpu stays fast
 
     basis = ring.basis
     count = max(_points_needed(ring.n, q) for q in ring.moduli)
@@ -63,8 +64,8 @@ def _points_needed(n: int, q: int) -> int:
 def check_again(ring: Ring, a: Array, b: Array, c: Array, multiply: Multiply, by_fft: bool) -> None:
     """Raise VerificationError where c is not a b, computed in another way; of coefficients.
 
-    In the ring of X^2n - 1, of which this one is a quotient, and there X^s times it for a random s: lengths,
-    places and mostly the kind of transform are others. by_fft: by FFT where one is proven to be exact.
+    X^s a is multiplied by b in the ring of X^2n - 1, of which this ring is a quotient, for a random s. So the
+    length, the places and mostly the kind of the transform differ. by_fft: use an FFT if one is proven exact.
     """
     import secrets
 
@@ -93,7 +94,7 @@ def _double(ring: Ring, by_fft: bool) -> Ring:
         try:
             plan_fft(degree, moduli, "cyclic")
             return type(ring)(degree, moduli, kind="cyclic", product="fft")
-        except (ParameterError, TablesTooLarge):  # no FFT is proven to be exact, or fits in memory
+        except (ParameterError, TablesTooLarge):  # no FFT that is proven exact and fits in memory
             pass
     return type(ring)(degree, moduli, kind="cyclic", product="ntt")
 
@@ -141,13 +142,13 @@ def check_matrices_of_points(compute: Backend, basis: Basis, a: Array, b: Array,
 
 
 def _vectors_needed(basis: Basis) -> int:
-    """So many that a wrong product passes with 2^-40: by one vector 1/q, or 1/2 for unknown factors."""
+    """The number of vectors for 2^-40: a wrong product passes one with at most 1/q (q prime) or 1/2."""
     bits = min(q.bit_length() - 1 if is_prime(q) else 1 for q in basis.moduli)
     return -(-_BITS // bits)
 
 
 def _uniform(basis: Basis, shape: tuple[int, ...]) -> Array:
-    """Residues (limbs, *shape)."""
+    """Uniform random residues (limbs, *shape)."""
     import secrets
 
     source = np.random.default_rng(secrets.randbits(128))

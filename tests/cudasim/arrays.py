@@ -1,4 +1,4 @@
-"""Device arrays: like `cupy.ndarray`, and like it no `numpy.ndarray`, so that a mix of both is an error.
+"""Device arrays. Like those of CuPy they are no `numpy.ndarray`, so that a mix of both is an error.
 
 The values live in an `Allocation`; `_host` is the NumPy view of them that all operations go through.
 """
@@ -35,7 +35,7 @@ class MemoryPointer:
 
 
 class Flags:
-    """The three flags that CuPy has."""
+    """CuPy's three flags, and two that follow from them."""
 
     def __init__(self, flags: Any, owndata: bool) -> None:
         self.c_contiguous = bool(flags.c_contiguous)
@@ -304,7 +304,7 @@ def wrap(values: Any, *sources: ndarray) -> ndarray:
     for source in sources:
         if isinstance(values, np.ndarray) and (
             np.may_share_memory(values, source._memory.bytes)
-            or (not values.size and len(sources) == 1)  # a part of nothing stays on its card
+            or (not values.size and len(sources) == 1)  # an empty part stays on the card of its source
         ):
             return source._view_of(values)
     return compute(lambda: values)
@@ -386,4 +386,4 @@ def _add_operators() -> None:
 _add_operators()
 
 
-ndarray.__module__ = "cupy"  # what launch code knows CuPy's arrays by
+ndarray.__module__ = "cupy"  # launch code recognises CuPy's arrays by it

@@ -69,7 +69,7 @@ def missing(sanitizer: str) -> str | None:
 
 
 def _library(sanitizer: str) -> str | None:
-    """Where the sanitizer's runtime is; the compiler gives the bare name back if it has none."""
+    """Where the sanitizer's runtime is. None without one: the compiler then gives the bare name back."""
     path = compiler.find_library(_LIBRARIES[sanitizer])
     return path if os.path.isabs(path) else None
 
@@ -93,7 +93,7 @@ def _start(
         filter(None, [str(_PACKAGE_PARENT), variables.get("PYTHONPATH")])
     )
     command = [sys.executable, *arguments]
-    # Old ThreadSanitizers want the address space where it was before kernels randomised it more.
+    # Old ThreadSanitizers fail where Linux randomises the address space as much as it does now.
     if setarch := shutil.which("setarch"):
         command = [setarch, "-R", *command]
     return subprocess.run(
@@ -128,7 +128,7 @@ def run_code(sanitizer: str, code: str, **keywords: object) -> Result:
 
 
 def run_together(runs: Mapping[_Key, tuple[str, str]], **keywords: object) -> dict[_Key, Future[Result]]:
-    """Run pieces of Python at once, as many as there are processors: each a sanitizer and its code."""
+    """Run pieces of Python, each a sanitizer and its code; as many at once as there are processors."""
     workers = ThreadPoolExecutor(os.cpu_count())
     started = {key: workers.submit(run_code, *run, **keywords) for key, run in runs.items()}
     workers.shutdown(wait=False)

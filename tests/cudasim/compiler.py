@@ -21,12 +21,12 @@ from .translate import TranslationError, translate
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"
 _RUNTIME = _HERE / "runtime"
-_one_runtime = threading.Lock()  # two threads that compile at once load the same
+_one_runtime = threading.Lock()  # so that two threads which compile at once load the same one
 
 # -ffp-contract=off: an explicit __fma_rn is a fused operation and nothing else is; error-free sums need that.
 # -fno-strict-aliasing: CUDA code reads words through vector pointers, and nvcc allows it.
 _COMMON = ["-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-gnu-unique"]
-# -nodefaultlibs: what kernels call is in the process already, but for these; to link takes half the time.
+# -nodefaultlibs: kernels call only these two and what is in the process already. Linking takes half the time.
 _LIBRARIES = ["-lm", "-lgcc"]
 _BUILD = {
     "": ["-O1", "-nodefaultlibs"],
@@ -115,7 +115,7 @@ def _run(command: Sequence[str], text: str | None = None) -> str:
 
 @contextmanager
 def _into_cache(target: Path) -> Iterator[Path]:
-    """A file to write that comes into its place at once: other processes may want the same one."""
+    """A file to write, which is moved into its place when whole: other processes may want the same one."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / "built"
         yield built
@@ -145,7 +145,7 @@ def runtime() -> ctypes.CDLL:
 
 
 def _read_options(options: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Those NVRTC options that mean something here, for g++, and the include folders among them."""
+    """The NVRTC options that mean something here, as options of g++, and the include folders among them."""
     standard = 17
     defines: list[str] = []
     folders: list[Path] = []

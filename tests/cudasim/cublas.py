@@ -44,7 +44,10 @@ def gemmStridedBatchedEx(
     compute_type: int,
     algo: int,
 ) -> None:
-    """C = A^T B by columns, for each of the batch; what else there is, and sums over 32 bits, are errors."""
+    """C = A^T B, stored by columns, for each entry of a batch.
+
+    Any other call is an error, and so is a sum that leaves 32 bits.
+    """
     if (a_type, b_type, c_type, compute_type) != (_CUDA_R_8I, _CUDA_R_8I, _CUDA_R_32I, CUBLAS_COMPUTE_32I):
         raise NotImplementedError("the simulated cuBLAS multiplies signed bytes in sums of 32 bits")
     if (transa, transb, _int_at(alpha), _int_at(beta)) != (CUBLAS_OP_T, CUBLAS_OP_N, 1, 0):
@@ -91,7 +94,10 @@ def gemmEx(
     compute_type: int,
     algo: int,
 ) -> None:
-    """C = A B by columns, of dense floats (rounded to tf32) or halves; what else there is is an error."""
+    """C = A B, stored by columns, of dense halves or floats. Any other call is an error.
+
+    Floats are rounded to tf32 where the type of the computation says so.
+    """
     dtypes = {
         (_CUDA_R_32F, CUBLAS_COMPUTE_32F): np.float32,
         (_CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32): np.float32,

@@ -21,7 +21,7 @@ _UNKNOWN_FAILURE = 719  # CUDA_ERROR_LAUNCH_FAILED
 
 functions: weakref.WeakValueDictionary[int, Function] = weakref.WeakValueDictionary()
 _handles = itertools.count(0xC0DE, 16)
-active = [settings.from_environment()]  # the last: of the innermost simulated_cuda
+active = [settings.from_environment()]  # the last one is that of the innermost simulated_cuda
 
 
 class Function:
@@ -88,7 +88,7 @@ class _Calls(ctypes.Structure):
 
 
 class _Driver:
-    """What the library calls; an exception becomes a status, under which its text is kept."""
+    """What the library calls. An exception becomes a status, and `error` gives its text back."""
 
     def __init__(self) -> None:
         self.failures = {_INVALID_VALUE: (b"CUDA_ERROR_INVALID_VALUE", b"invalid argument")}
@@ -140,7 +140,7 @@ class _Driver:
         return 0
 
     def set_params(self, exec_: int, node: int, params: Any) -> int:
-        """As CUDA's: the kernel stays the same, and what has been launched keeps its parameters."""
+        """As with CUDA: the kernel stays the same, and a launch that came before keeps its parameters."""
         found, new = graphs.nodes[node], params.contents
         if not isinstance(found.action, graphs.Work) or found.function != new.function:
             return _INVALID_VALUE
@@ -203,7 +203,7 @@ def in_place_of_libcuda(chosen: settings.Settings) -> Iterator[None]:
 
 @functools.cache
 def path() -> str:
-    """Where the library lies that has the driver's functions."""
+    """The path of the library that has the driver's functions; the first call connects it to Python."""
     runtime = compiler.runtime()
     memory.attach_runtime(runtime)
     driver = _Driver()

@@ -25,7 +25,7 @@ _active = settings.from_environment()
 
 
 class RawModule:
-    """Stands for `cupy.RawModule`: compiled when the first kernel is asked for, once a compute capability."""
+    """Stands for `cupy.RawModule`: compiled once for each compute capability, when a kernel is asked for."""
 
     def __init__(
         self,
@@ -328,8 +328,8 @@ _FFT = ["fft", "ifft", "rfft", "irfft", "fftshift"]
 class MemoryPool:
     """Stands for `cupy.cuda.MemoryPool`.
 
-    What its allocations leave stays with it: a graph that was recorded meanwhile uses the memory again. It
-    serves no other allocation. The default pool keeps nothing.
+    It keeps all that was allocated from it, since a graph that was recorded meanwhile uses that memory again.
+    Memory that it keeps serves no other allocation. The default pool keeps nothing.
     """
 
     def __init__(self) -> None:

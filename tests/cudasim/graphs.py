@@ -60,7 +60,7 @@ class Work:
 
 
 class Node:
-    """One node; the work of others has a pointer to each array it touches for its parameters."""
+    """One node. CuPy's own work has as parameters a pointer to each array that it touches."""
 
     def __init__(self, index: int, action: streams.Action) -> None:
         self.index, self.action, self.handle = index, action, next(_handles)
@@ -120,7 +120,7 @@ def nodes_of(graph: streams.Graph) -> list[Node]:
 
 
 def _touched(action: Any) -> list[int]:
-    """Where the arrays begin that a function works on: what it has from around it."""
+    """The addresses of the arrays that a function works on: those in its closure."""
     if getattr(action, "address", None) is not None:
         return [action.address]
     cells = [cell.cell_contents for cell in getattr(action, "__closure__", None) or ()]

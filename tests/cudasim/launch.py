@@ -178,7 +178,7 @@ class Launch:
             clusters=card.has_clusters,
             dependent=dependent,
         )
-        self._arguments = tuple(arguments)  # arrays stay alive as long as this
+        self._arguments = tuple(arguments)  # keeps the arrays alive
         self._values, self._pointers = _pack(entry, self._arguments, device)
 
     def run(self, settings: Settings) -> None:
@@ -205,7 +205,7 @@ class Launch:
 
 
 def _failure(kernel: str, text: str) -> Exception:
-    """What a card would refuse to launch is the driver's error, all else the simulator's."""
+    """The driver's error for what a card would refuse to launch; for all else the simulator's."""
     refused = re.match(r"CUDA_ERROR_(\w+): ", text)
     if not refused:
         return KernelError(f"{kernel}: {text}")

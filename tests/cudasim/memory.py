@@ -17,8 +17,8 @@ GUARD = 512
 POISON = 0xA5
 _GUARD_BYTE = 0xC3
 
-# Held by who works on device memory: while a kernel that starts early runs, it is hidden. The runtime has one
-# set of fibers, which launches of all threads share.
+# Whoever works on device memory holds this lock: most of that memory is hidden while a dependent kernel runs.
+# A launch holds it too, since the launches of all threads share the runtime's one set of fibers.
 one_at_a_time = threading.RLock()
 
 _live: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
@@ -61,7 +61,7 @@ class Allocation:
         weakref.finalize(self, _forget, runtime, self.ptr, self._zone).atexit = False
 
     def written_by_host(self) -> None:
-        """A kernel may read it while the kernel before runs."""
+        """Mark the values as the host's: a dependent kernel may read them before it waits."""
         self._of_host = True
         if _runtime is not None:
             _runtime.sim_written_by_host(ctypes.c_size_t(self.ptr))
@@ -74,7 +74,7 @@ def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
 
 @contextmanager
 def kept_in(pool: list[Allocation] | None) -> Iterator[None]:
-    """Memory that is allocated inside stays as long as the list."""
+    """Let memory that is allocated inside live as long as the list."""
     before = getattr(_state, "pool", None)
     _state.pool = pool
     try:

@@ -1,7 +1,7 @@
 """Streams, events and graphs. Work runs at once, in the order of its calls; a captured stream records it.
 
-Copies between cards are the exception: they run when work on one of the two waits for them. A missing wait
-then shows, before the target is read and before the source is written again.
+Copies between cards are the exception, on any stream but the default one: they run when work on one of the
+two cards waits for them. So a missing wait shows: the target is read too early, or the source is overwritten.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from .memory import one_at_a_time
 
-Action = Callable[[], None]  # in a graph a node: graphs.py
+Action = Callable[[], None]  # a node, where it is part of a graph: graphs.py
 _addresses = itertools.count(0x5700, 16)
 KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
-_graphs: dict[int, Graph] = {}  # those of the runtime's functions, by handle
+_graphs: dict[int, Graph] = {}  # made by functions of cupy.cuda.runtime; by handle
 
 
 def _current_card() -> int:
@@ -71,7 +71,7 @@ class Copy:
 
 
 class Stream:
-    """A CUDA stream that is always up to date, but for its copies."""
+    """A CUDA stream on which all work is done at once, except for copies between cards."""
 
     null: Stream
 
@@ -92,7 +92,7 @@ class Stream:
             self._run_copies()
 
     def _card(self) -> int:
-        """The first stream is the current card's."""
+        """The card that it belongs to; the default stream belongs to the current one."""
         return _current_card() if self.ptr == 0 else self._home
 
     def _run_copies(self) -> None:
@@ -195,7 +195,7 @@ class Event:
         self.run_copies()
 
     def run_copies(self, chosen: Callable[[Copy], bool] = lambda copy: True) -> None:
-        """Run the copies before it, or some of them."""
+        """Run the copies that came before the event, or some of them."""
         with one_at_a_time:
             for copy in filter(chosen, self._copies):
                 copy.run()
@@ -209,12 +209,12 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 
 
 def end_capture(stream: int) -> int:
-    """cudaStreamEndCapture: the handle of a graph that is not yet to be launched."""
+    """cudaStreamEndCapture: the handle of a graph, which `instantiate` makes ready for launches."""
     return _keep(of_pointer(stream).end_capture())
 
 
 def instantiate(graph: int) -> int:
-    """cudaGraphInstantiate: a copy that is launched, with nodes in the order of the graph's."""
+    """cudaGraphInstantiate: the handle of a copy for launches. Its nodes have the order of the graph's."""
     made = Graph()
     made._actions = list(_graphs[graph]._actions)
     return _keep(made)
@@ -248,7 +248,7 @@ def current_stream(device_id: int | None = None) -> Stream:
 
 
 def submit(action: Action, kind: int = KERNEL) -> None:
-    """Run on the current stream; in a graph a node of that kind, which touches the arrays of the action."""
+    """Run on the current stream. A captured one records a node of that kind; its arrays are the action's."""
     if kind != KERNEL:
         action.kind = kind  # type: ignore[attr-defined]
     current_stream()._run(action)

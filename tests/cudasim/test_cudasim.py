@@ -31,7 +31,7 @@ in_every_order = pytest.mark.parametrize(
 
 
 def test_a_copy_between_cards_waits_for_a_wait():
-    """It runs when work on one of its two cards waits for it, no sooner, and once."""
+    """It runs once, and only when work on one of its two cards waits for it."""
     with simulated(devices_count=3) as cupy:
         with cupy.cuda.Device(1):
             source = cupy.asarray(np.arange(12, dtype=np.uint64).reshape(3, 4))
@@ -42,7 +42,7 @@ def test_a_copy_between_cards_waits_for_a_wait():
         copy(target.data.ptr, 64, source.data.ptr + 16, 32, 16, 3, cupy.cuda.runtime.memcpyDefault, lane.ptr)
         with cupy.cuda.Device(1):
             done = lane.record()
-        cupy.cuda.get_current_stream().wait_event(done)  # of a third card
+        cupy.cuda.get_current_stream().wait_event(done)  # on a stream of a third card
         assert not target.get().any()
         with cupy.cuda.Device(2):
             cupy.cuda.get_current_stream().wait_event(done)
@@ -222,7 +222,7 @@ def test_arithmetic_of_halves(simulated_cuda):
 
 
 LAYOUTS = (("row", "row"), ("col", "row"), ("row", "col"))
-PRODUCTS = {  # what is stored, and the shape
+PRODUCTS = {  # operands, sums, M, N, K; and what the operands are stored as
     ("half", "float", 16, 16, 16): np.float16,
     ("half", "half", 16, 16, 16): np.float16,
     ("half", "float", 32, 8, 16): np.float16,
@@ -504,7 +504,7 @@ def test_missing_wait_for_a_copy(simulated_cuda):
 
 
 def test_races_depend_on_the_order():
-    """Without the barrier the values are right in one order of the threads only: what the orders are for."""
+    """Without the barrier some values are wrong, and the order of the threads says which."""
     right = []
     for order in ORDERS:
         with simulated(**order) as cupy:

@@ -1,4 +1,4 @@
-// Inputs of every kind of kernel, in heap memory of exactly the size that the kernel may touch.
+// Inputs of kernels, in heap memory of exactly the size that a kernel may touch.
 #pragma once
 #include <cmath>
 #include <complex>
@@ -44,7 +44,7 @@ u64 prime_below(u64 bound, u64 order) {
     while (!is_prime(q)) q -= order;
     return q;
 }
-// The least element x of order 2 * points mod the prime q that is a power of its order.
+// An element of order 2 * points modulo the prime q: x^((q - 1) / (2 * points)), of the least x for which it is one.
 u64 negacyclic_root(u64 q, u64 points) {
     const Modulus m = make_modulus(q);
     for (u64 x = 2;; ++x) {
@@ -53,7 +53,7 @@ u64 negacyclic_root(u64 q, u64 points) {
     }
 }
 
-// The kernels for one bound on q, and the largest q below it, 0: 2^64; or for this q alone.
+// The kernels for all q up to `largest`, where 0 stands for 2^64; with `alone`, for that q only.
 template <class T> struct Slot {
     const char *name;
     RowKernels<T> Isa::*kernels;
@@ -103,7 +103,7 @@ template <class T> struct TransformCase {
     }
 };
 
-// Digits of `width` bits; node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant).
+// Digits of `width` bits. Node k of the tree over the complex numbers splits X^2t - exp(2 pi i constant[k]).
 struct ProductCase {
     const Modulus m;
     const int stop = 0;
@@ -133,7 +133,7 @@ struct ProductCase {
     ProductCase(const ProductCase &) = delete;
 };
 
-// A matrix by another, or where points > 0 matrices of rows of so many entries.
+// A product of two matrices. Where points > 0, an entry is a row of that many residues.
 template <class T> struct GemmCase {
     const Modulus m;
     const size_t rows, inner, columns, points, entry;
@@ -144,7 +144,7 @@ template <class T> struct GemmCase {
     GemmCase(u64 q, size_t rows, size_t inner, size_t columns, size_t points)
         : m(make_modulus(q)), rows(rows), inner(inner), columns(columns), points(points), entry(points ? points : 1) {
         a = residues<T>(rows * inner * entry, m), b = residues<T>(inner * columns * entry, m);
-        if (!points)  // any words
+        if (!points)  // a may hold any words, not only residues
             for (T &v : a) v = (T)random_word();
         c.resize(rows * columns * entry);
         scratch.resize(points ? gemm_points_scratch(rows, inner, columns) : GEMM_SCRATCH);
@@ -181,7 +181,7 @@ template <class T> struct FftCase {
     }
 };
 
-// The instruction set of a name that this program was compiled with, or null.
+// The instruction set of that name; null if this program was compiled without it.
 const Isa *isa_of(const std::string &name) {
     for (const Isa *isa : {&isa_portable, &isa_neon, &isa_avx2, &isa_avx512dq, &isa_avx512})
         if (isa->name && name == isa->name) return isa;

@@ -1,8 +1,8 @@
 // The memory of results without Python: threads that allocate, exchange and free blocks, with no lock of an interpreter
 // to keep them apart. Prints what was wrong; exits 1 then.
 //   c++ -std=c++17 -O2 -pthread -I cpu tests/native/pool.cpp cpu/pool.cpp -o pool && ./pool
-// A number is that of blocks a thread allocates; "forks" makes children meanwhile; "plant-reuse" and "plant-overrun"
-// make mistakes that a sanitizer must see.
+// The argument is the number of blocks that a thread allocates, or a word: "forks" makes children meanwhile,
+// "plant-reuse" and "plant-overrun" make mistakes that a sanitizer must see.
 #include "pool.hpp"
 
 #include <sys/wait.h>
@@ -70,7 +70,7 @@ void release(Block &block, std::mt19937 &source) {
 }
 
 std::mutex exchange;
-Block left[8];  // for any thread
+Block left[8];  // left there for any thread to take
 
 void work(unsigned seed, int turns) {
     std::mt19937 source(seed);
@@ -88,7 +88,7 @@ void work(unsigned seed, int turns) {
 void work_in_child(unsigned seed) {
     const pid_t child = fork();
     if (child == 0) {
-        alarm(30);  // a child that waits for a lock nobody holds
+        alarm(30);  // ends a child that waits for a lock which nobody will release
         std::mt19937 source(seed);
         for (int i = 0; i < 30; ++i) {
             Block block = allocated(source);

@@ -1,4 +1,4 @@
-"""Calls of the native core from several Python threads, each on several of its own, for a sanitizer to watch.
+"""Calls of the native core from several Python threads, each computed by several, for a sanitizer to watch.
 
 `python threads.py` compares every value with that of one thread; interruption and fork are tried as well.
 `python threads.py plant-race` and `plant-overrun` make the mistakes that a sanitizer must see.
@@ -67,7 +67,7 @@ def calls() -> Iterator[Callable[[], np.ndarray]]:
 
 
 def check_values() -> None:
-    """Every call on one thread, then twice, in any order, from THREADS threads on THREADS each."""
+    """Every call on one thread; then twice, in a random order, from THREADS threads, each call on THREADS."""
     work = list(calls())
     _cpu.set_num_threads(1)
     expected = [call().tobytes() for call in work]
@@ -107,7 +107,10 @@ def check_fork() -> None:
 
 
 def check_interrupts() -> None:
-    """Of many short rows, and of few so long that the calling thread only waits: for the sanitizer alone."""
+    """Interrupt products of many short rows, and of few rows so long that the calling thread only waits.
+
+    Only the sanitizer watches: no value is compared.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for n, batch in ((1024, 4000), (1 << 21, 2)):
         a = pg.Ring(n, pg.ntt_primes(n, 60)).random(batch, seed=1)

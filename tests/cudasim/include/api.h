@@ -95,7 +95,8 @@ unsigned live_lanes();
 // Lets all other threads run, and starts further blocks if they have nothing to do.
 void spin(const char *name, Place place);
 
-// To be called where a value was read and may be read again until it changes: spins when it stays the same.
+// To be called after a read that a loop may repeat until the value changes. From the fifth call in a row for the same
+// address on, each call spins.
 void poll(const volatile void *address, Place place);
 
 // ---- memory order, seen by the race check only ----

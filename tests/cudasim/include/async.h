@@ -1,7 +1,7 @@
 // Host twins of PTX that has no CUDA C++ name: what the branches under `#ifdef PG_SIMULATOR` call.
 //
-// A copy is DELAYED until something waits for it, as late as a card may do it. Until then its destination
-// holds rubbish (and is off limits in the address-sanitizer build), so a missing wait shows; the source is read
+// A copy is DELAYED until something waits for it, as late as a card may make it. Until then its destination
+// holds rubbish (and is off limits in the address-sanitizer build), so a missing wait shows. The source is read
 // at the wait too, so overwriting it early shows as well.
 #pragma once
 #include <stdint.h>
@@ -71,8 +71,8 @@ inline void bulk_prefetch_l2(const void *global, size_t bytes, Place place = {})
 
 // ---- programmatic dependent launch ----
 
-// Until the first wait of a dependent launch device memory holds rubbish, but for what the host wrote, and keeps nothing
-// that is written.
+// Until the first wait of a dependent launch, device memory that the host has not written holds rubbish, and what the
+// kernel writes there is lost.
 void griddepcontrol_wait();
 inline void griddepcontrol_launch_dependents() {}
 

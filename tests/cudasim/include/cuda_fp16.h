@@ -1,5 +1,5 @@
-// Half precision. An operation is done in double, where it is exact or rounds so far below a half's last bit that
-// nothing changes, and rounded once.
+// Half precision. An operation is done in double and then rounded to a half. In double it is exact, or rounded so far
+// below a half's last bit that the result is the same.
 #pragma once
 #include <math.h>
 #include <stdint.h>

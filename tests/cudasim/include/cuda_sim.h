@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // of math.h: a third of all that is parsed for a kernel
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // math.h's special functions: a third of all that a kernel parses
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

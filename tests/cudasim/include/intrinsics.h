@@ -15,7 +15,7 @@ template <class To, class From> inline To bits_as(From value) {
     return result;
 }
 
-// Float to integer as on the card: out of range saturates, NaN gives the smallest signed or largest unsigned.
+// Float to integer: out of range saturates. NaN gives the smallest signed integer; unsigned, 2^63 for 64 bits, else 0.
 template <class To, class From> inline To saturate(From value) {
     constexpr To low = std::is_signed<To>::value ? To(1ull << (8 * sizeof(To) - 1)) : To(0);
     constexpr To high = To(~low);

@@ -44,8 +44,8 @@ template <class T> struct AtomicWord {
 };
 template <class T> using atomic_word = typename AtomicWord<T>::type;
 
-// A read-modify-write by compare and swap: one way for all operations and types. Some are what loops wait with
-// (exchange, compare and swap, add of 0): those spin when they change nothing.
+// A read-modify-write by compare and swap: one way for all operations and types. With WAITS, loops may wait by it
+// (exchange, compare and swap, add of 0): it then counts as a poll when it changes nothing.
 template <bool WAITS, class T, class Update> inline T read_modify_write(T *p, Update update, Place place) {
     using Word = atomic_word<T>;
     auto *word = reinterpret_cast<Word *>(p);

@@ -1,7 +1,7 @@
 // Tensor cores: nvcuda::wmma for half, tf32 and 8-bit integers.
 //
-// Every operation takes a whole warp, at one place. CUDA leaves open which lane holds which element of a fragment; here
-// it is a permutation that differs from one kind of fragment to another and means nothing. Fragments start as rubbish.
+// Every operation takes a whole warp, at one place. CUDA leaves open which lane holds which element of a fragment. Here
+// a permutation, another one for each kind of fragment, decides it and means nothing. Fragments start as rubbish.
 #pragma once
 #include <limits.h>
 #include <string.h>
@@ -66,7 +66,7 @@ template <class T, class Sum> T rounded(Sum sum, bool saturate) {
     return T(sum);
 }
 
-// What the lanes say of a matrix in memory, which must be the same.
+// Checks a matrix in memory: its alignment, and that all lanes name the same one.
 inline void meet_at_matrix(const char *name, const void *pointer, unsigned stride, unsigned bytes, Place place) {
     struct Matrix {
         const void *pointer;

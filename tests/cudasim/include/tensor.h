@@ -8,7 +8,7 @@
 
 namespace sim {
 
-// ldmatrix: matrices of 8 rows of 16 bytes, one a register. Lane 8 j + i names row i of matrix j.
+// ldmatrix: matrices of 8 rows of 16 bytes, one matrix a register. Lane 8 j + i names row i of matrix j.
 inline void load_matrices(unsigned *registers, unsigned count, const void *row, bool transposed, Place place = {}) {
     if (current->lane < 8 * count && (!is_shared(row) || size_t(row) % 16))
         fail("ldmatrix: a row at %p must begin at a multiple of 16 bytes of shared memory (%s:%d)", row, place.file,

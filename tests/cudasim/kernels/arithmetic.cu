@@ -1,4 +1,4 @@
-// One intrinsic a column, for comparison with Python's integers.
+// One or two intrinsics a column, for comparison with Python's integers.
 typedef unsigned long long u64;
 typedef long long i64;
 

@@ -1,7 +1,7 @@
-// Asynchronous copies of all kinds. A real kernel has PTX where these call the simulator.
+// Asynchronous copies of all kinds. Where these kernels call the simulator, a real kernel has PTX.
 typedef unsigned long long u64;
 
-// Reverses each block's 128 words; double-buffered in two groups.
+// Reverses each run of 128 words. A block of threads has two runs, and copies them in two groups, one to each buffer.
 extern "C" __global__ void reverse_by_groups(const unsigned *in, unsigned *out) {
     __shared__ __align__(16) unsigned buffer[2][128];
     unsigned t = threadIdx.x;
@@ -22,7 +22,7 @@ extern "C" __global__ void reverse_by_groups(const unsigned *in, unsigned *out) 
 #endif
 }
 
-// A persistent block: the next tile is fetched by a bulk copy while this one is added up.
+// A persistent block: it fetches one tile after the other by a bulk copy and adds it up.
 extern "C" __global__ void sum_tiles(const u64 *in, int tiles, u64 *sums) {
     extern __shared__ __align__(128) unsigned char memory[];
     u64 *tile = reinterpret_cast<u64 *>(memory);

@@ -7,7 +7,7 @@ extern "C" __global__ void race_in_block(unsigned *out) {
     out[threadIdx.x] = words[63 - threadIdx.x];
 }
 
-// The lanes of a warp run in lockstep on no card since 2017.
+// No card since 2017 runs the lanes of a warp in lockstep.
 extern "C" __global__ void missing_syncwarp(unsigned *out) {
     __shared__ unsigned words[32];
     words[threadIdx.x] = threadIdx.x;
@@ -22,7 +22,7 @@ extern "C" __global__ void race_between_blocks(unsigned *out) {
     if (threadIdx.x == 0) out[0] += 1;
 }
 
-// One word more than was asked for at the launch.
+// Writes words + 1 words: one more than the launch asked for.
 extern "C" __global__ void overrun_dynamic(unsigned *out, int words) {
     extern __shared__ unsigned memory[];
     for (int i = threadIdx.x; i <= words; i += blockDim.x) memory[i] = i;
@@ -53,7 +53,7 @@ extern "C" __global__ void divergent_barrier(unsigned *out) {
     }
 }
 
-// Lane 0 waits for a whole warp of which half has gone elsewhere.
+// Half of a warp waits for all its lanes, while the other half waits at a barrier of the block.
 extern "C" __global__ void deadlock(unsigned *out) {
     if (threadIdx.x < 16) __syncwarp();
     else __syncthreads();
@@ -68,7 +68,7 @@ extern "C" __global__ void failed_assertion(int n) { assert(threadIdx.x < n); }
 
 extern "C" __global__ void wild_pointer(unsigned *out) { out[(1ull << 36) + threadIdx.x] = 1; }
 
-// Deeper than the stack of a CUDA thread here.
+// A recursion deeper than the simulator's stack of a CUDA thread.
 __device__ __noinline__ unsigned deep(unsigned depth, volatile unsigned *sink) {
     volatile unsigned local[256];
     local[depth % 256] = depth;

@@ -1,4 +1,4 @@
-// Tensor cores and halves. d = a b + c by one warp.
+// Tensor cores and halves. `multiply`, by one warp: d = 2 (a b + c).
 #include <cuda_fp16.h>
 #include <mma.h>
 using namespace nvcuda;
@@ -66,7 +66,7 @@ extern "C" __global__ void divergent_product(const half *a, float *out) {
     wmma::store_matrix_sync(out, sum, 16, wmma::mem_row_major);
 }
 
-// What other lanes wrote is loaded without a __syncwarp.
+// Without CORRECT, lanes load what other lanes wrote with no __syncwarp between.
 extern "C" __global__ void square_in_shared(const half *a, float *out) {
     __shared__ __align__(32) half tile[256];
     Left fa;

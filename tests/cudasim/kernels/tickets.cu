@@ -1,7 +1,7 @@
 // Blocks that wait for each other through flags in global memory.
 
 // A chain: every block adds its own sum to that of the block before it. Block numbers are tickets, so that a block
-// waits for blocks only that run already.
+// waits only for blocks that run already.
 extern "C" __global__ void chained_sum(const unsigned *x, unsigned *prefix, unsigned *ticket, unsigned *ready) {
     __shared__ unsigned number, sum;
     if (threadIdx.x == 0) {

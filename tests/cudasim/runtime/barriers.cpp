@@ -144,7 +144,7 @@ void leave_barriers(ThreadState &thread) {
     for (size_t i = 0; i < warp.groups.size(); i++) {
         if (warp.groups[i].arrived == (warp.groups[i].mask & warp.live)) {
             complete(warp, i);
-            break;  // this lane can have been in the way of one group only: the others lack somebody else
+            break;  // most often the only one: a second group that lacks this lane alone waits for the next to leave
         }
     }
     if (block.barrier.arrived && block.barrier.arrived == block.alive) complete(block.barrier);

@@ -22,11 +22,11 @@ namespace {
 // Rounds in which every thread only spins, before that counts as a deadlock.
 constexpr unsigned kSpinRounds = 5000;
 
-// Blocks take over the threads and the memory of finished ones. To ThreadSanitizer that orders the two, and a race
-// between them goes unseen; so there it is not the next block that does, but one a little later.
+// A block takes over the threads and the memory of a finished one. To ThreadSanitizer that orders the two, and it sees
+// no race between them. So under it the next block does not take them over, but the third one after or a later one.
 #ifdef CUDASIM_THREAD_SANITIZER
 constexpr size_t kKeptBlocks = 3;
-constexpr size_t kMaxThreads = 6000;  // it can tell 8128 apart
+constexpr size_t kMaxThreads = 6000;  // ThreadSanitizer can tell 8128 apart
 #else
 constexpr size_t kKeptBlocks = 1;
 constexpr size_t kMaxThreads = size_t(1) << 17;  // two pages of stack each at the least
@@ -60,7 +60,7 @@ struct Launch {
 };
 
 Launch launch;
-Fiber launcher;                                // the code below; it alone starts blocks and collects finished ones
+Fiber launcher;                                // run_launch(), which alone starts blocks and collects finished ones
 std::deque<std::unique_ptr<BlockState>> idle;  // the longest idle first
 size_t threads_alive;                          // in idle and resident blocks
 char launch_end;
@@ -329,8 +329,8 @@ void fail(const char *format, ...) {
 void make_ready(std::vector<ThreadState *> &threads) {
     auto ascending = [](ThreadState *a, ThreadState *b) { return a->linear < b->linear; };
     auto descending = [](ThreadState *a, ThreadState *b) { return a->linear > b->linear; };
-    // Threads of several blocks meet in clusters only; there the order within each block is enough. Most often
-    // threads come in the order in which they will go on.
+    // Threads of several blocks come here together only from clusters and from spinning. There the order within each
+    // block is enough. Most often threads come in the order in which they will go on.
     if (launch.config.order == kForward) {
         if (!std::is_sorted(threads.begin(), threads.end(), ascending))
             std::stable_sort(threads.begin(), threads.end(), ascending);
@@ -415,7 +415,7 @@ void check_global(const void *pointer, size_t bytes, const char *what, Place pla
 
 // ---- programmatic dependent launch ----
 
-// What device memory holds once the work before has ended, while a dependent kernel must not rely on it.
+// The true contents of device memory, while they are hidden from a dependent kernel that has not waited yet.
 static std::vector<std::pair<uintptr_t, std::vector<unsigned char>>> hidden;
 
 static void hide_memory() {
@@ -445,9 +445,9 @@ uint64_t clock() { return clock_ticks += 4; }
 void acquire(const volatile void *address) { happens_after(address); }
 void release(const volatile void *address) { happens_before(address); }
 
-// A fence and then a relaxed atomic release what was written before the fence; a relaxed atomic that reads from that
-// and then a fence acquire it (PTX memory model, "release pattern" and "acquire pattern"). With a barrier between the
-// two it is no pattern: the thread that does the atomic needs the fence.
+// A fence and then a relaxed atomic release what was written before the fence. A relaxed atomic that reads from that
+// one, and then a fence, acquire it (PTX memory model, "release pattern" and "acquire pattern"). A barrier between
+// fence and atomic breaks the pattern: the thread that does the atomic needs a fence of its own.
 void fence() {
     if (!kWatched) return;
     ThreadState *thread = self();

@@ -54,11 +54,11 @@ struct ThreadState : Thread {
     const char *doing = nullptr;
     Place place = {nullptr, 0};
     bool predicate = false;  // brought to a block barrier
-    unsigned votes = 0;      // taken from it
+    unsigned votes = 0;      // what that barrier gave back
     unsigned cluster_phase = 0;
     bool cluster_arrived = false;
     CopyQueue copies, bulk_copies;
-    // For the race check: was there a fence since the last barrier, and which atomics were done before one?
+    // For the race check: was there a fence since the last barrier, and where were atomics since the last fence?
     bool fenced = false;
     std::vector<const volatile void *> observed;
 };
@@ -101,7 +101,7 @@ struct BlockState : Block {
     unsigned alive = 0;
     char *arena = nullptr;
     size_t arena_bytes = 0;
-    // What a block did happens before the next block that takes over its threads and memory: tokens, taken in turn.
+    // Tokens, taken in turn: what a block did happens before what the next block with its threads and memory does.
     unsigned uses = 0;
     char reuse[2];
     std::vector<std::unique_ptr<PendingCopy>> barrier_copies;  // complete on an mbarrier of this block
