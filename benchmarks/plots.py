@@ -1,32 +1,33 @@
-"""Figures as SVG: of a study bars, a line for each variant, its parts one after the other."""
+"""Bar charts as SVG: a line for each variant, whose parts follow each other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from polygpu.svg import COLOURS, WIDTH, document, text
 
 from .tables import figure
 
 LEFT, LINE, TOP = 270, 22, 52
-LETTER = 6.6  # at most, of a name
+LETTER = 6.6  # greatest width of a letter
 
 
 @dataclass(frozen=True)
 class Bar:
     label: str
     parts: Mapping[str, float]
-    """By name, all in one unit; the whole is their sum. Without parts it is a heading."""
+    """Lengths by name, all in one unit; the bar is as long as their sum. A heading has no parts."""
     note: str = ""
-    """Behind the bar; its length where there is none."""
+    """The text behind the bar; where it is empty, the bar's length."""
 
 
 def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None) -> str | None:
     """The figure; None without bars. mark: a value that a dashed line shows, and what it is."""
     if not any(bar.parts for bar in lines):
         return None
-    longest = max([sum(bar.parts.values()) for bar in lines] + [mark[1] if mark else 0]) or 1
+    longest = max([fsum(bar.parts.values()) for bar in lines] + [mark[1] if mark else 0]) or 1
     scale = (WIDTH - LEFT - room(lines)) / longest
     names = list(dict.fromkeys(name for bar in lines for name in bar.parts))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
@@ -45,12 +46,12 @@ def bars(title: str, lines: Sequence[Bar], mark: tuple[str, float] | None = None
 
 
 def room(lines: Sequence[Bar]) -> float:
-    """Behind the longest bar, for what stands there."""
+    """The width that the longest text behind a bar takes."""
     return 12 + LETTER * max(len(written(bar)) for bar in lines)
 
 
 def written(bar: Bar) -> str:
-    return bar.note or figure(sum(bar.parts.values())) if bar.parts else ""
+    return bar.note or figure(fsum(bar.parts.values())) if bar.parts else ""
 
 
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from devices import DEVICES, MARKS, use
+from devices import ABSENT, DEVICES, MARKS, use
 from hypothesis import HealthCheck, settings
 
 from polygpu import _cpu
@@ -31,9 +31,22 @@ def _own_folder(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _current_card():
+    """Where there is a GPU: no test, and so no call, changes CuPy's current device."""
+    if ABSENT is not None:
+        yield
+        return
+    from cupy.cuda import runtime
+
+    before = runtime.getDevice()
+    yield
+    assert runtime.getDevice() == before
+
+
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in DEVICES])
 def device(request):
-    """Runs a test on each device, which is that of new values."""
+    """Runs a test on each device. New values are made there."""
     with use(request.param) as name:
         yield name
 

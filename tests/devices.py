@@ -16,7 +16,7 @@ import pytest
 from cudasim import simulated_cuda
 
 import polygpu as pg
-from polygpu import Poly, backends
+from polygpu import Poly, _cpu, backends
 from polygpu.backends import cuda
 from polygpu.plans import cache as plan_cache
 from polygpu.plans import sampling as samplers
@@ -31,8 +31,8 @@ needs_compiler = pytest.mark.skipif(
 )
 needs_card = pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {ABSENT}")
 
-# Their names in polygpu.device. The simulated card is the second one: tables that rings keep for it are never
-# taken for those of a real card, and what falls back to the first card shows.
+# Their names in polygpu.device. The simulated card is the second one of two. So tables that rings keep for it
+# are never taken for those of a real card, and code that falls back to the first card is noticed.
 DEVICES = {"reference": "reference", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
 HOST = ("reference", "cpu")
 CARDS = ("simulated", "cuda")
@@ -45,14 +45,14 @@ def on(*devices: str) -> Any:
 
 
 def over(names: Iterable[str], few: Iterable[str] = (), devices: Iterable[str] = DEVICES) -> Any:
-    """Runs a test for each name; on the devices that are slow for those alone that are among `few`."""
+    """Runs a test for each name on each device; on slow ones only for names in `few`, if there are any."""
     slow, few = ("reference", "simulated"), set(few)
     cases = [(d, name) for d in devices for name in names if d not in slow or not few or name in few]
     return _cases(("device", "name"), cases)
 
 
 def sized(arguments: str, **cases: Iterable[Any]) -> Any:
-    """Runs a test on each device named, with cases of its own."""
+    """Runs a test on each device that is named, with the cases given for that device."""
     names = ("device", *arguments.replace(" ", "").split(","))
     rows = [(d, *(c if len(names) > 2 else (c,))) for d, found in cases.items() for c in found]
     return _cases(names, rows)
@@ -66,7 +66,7 @@ def _cases(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
 
 @contextmanager
 def use(device: str) -> Iterator[str]:
-    """Make and compute new values there inside a `with`."""
+    """Inside a `with`, make and compute new values on that device."""
     name = DEVICES[device]
     if device == "simulated":
         options = {"order": "random", "seed": 7, "concurrent_blocks": 3}
@@ -89,7 +89,7 @@ def use(device: str) -> Iterator[str]:
 
 
 def forget() -> None:
-    """Backends, and plans with what backends keep there, belong to one simulation."""
+    """Drop all backends and plans, and what backends keep in plans: they belong to one simulation."""
     backends.get_backend.cache_clear()
     backends.check_gpu.cache_clear()
     backends._default_device.cache_clear()
@@ -97,6 +97,9 @@ def forget() -> None:
     basis_of.cache_clear()
     for sampler in (samplers.sparse, samplers.binomial, samplers.tuniform, samplers.gaussian):
         sampler.cache_clear()  # they keep their thresholds on each device
+    threads = _cpu.num_threads()
+    backends.get_backend("cpu")  # sets the number of threads when it is made
+    _cpu.set_num_threads(threads)
 
 
 @contextmanager
@@ -176,7 +179,7 @@ def in_threads(works: Sequence[Callable[[], None]]) -> None:
 
 
 def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of the kernels that are launched from now on, and what they are instances of."""
+    """The names of the kernels that are launched from now on, and of the templates they are instances of."""
     names: set[str] = set()
     kernel = cuda.CudaBackend._kernel
 
@@ -190,7 +193,7 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @contextmanager
 def card_of(multiprocessors: int, **changes: Any) -> Iterator[Any]:
-    """The backend, as on a card with so many: few rows fill one, 0 give the largest tiles of matrices."""
+    """The backend, as on a card with so many multiprocessors. Few rows fill one; 0 gives large tiles."""
     compute: Any = backends.get_backend(card_name())
     card = compute.card
     compute.card = replace(card, multiprocessors=multiprocessors, **changes)

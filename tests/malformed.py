@@ -27,11 +27,11 @@ WIDE = pg.Ring(N, 2**100 + 7)  # uint64, a row for each word
 
 
 class Subclass(np.ndarray):
-    """As np.matrix or np.memmap is one."""
+    """A subclass, as np.matrix and np.memmap are."""
 
 
 class Interface:
-    """No array, but what shows the memory of one."""
+    """No array, but an object that shows the memory of one."""
 
     def __init__(self, name: str, x: np.ndarray) -> None:
         setattr(self, name, x.__array_interface__)
@@ -46,7 +46,7 @@ def moved(x: np.ndarray, offset: int) -> np.ndarray:
 
 
 def malformed(good: np.ndarray) -> dict[str, Any]:
-    """By a name, what is not (*batch, rows, n) of the dtype of `good`, C-contiguous and aligned."""
+    """By name: objects of which none is a C-contiguous, aligned (*batch, rows, n) of the dtype of `good`."""
     rows, n = good.shape
     word, size = good.dtype, good.dtype.itemsize
     dtypes: list[Any] = [*np.typecodes["All"], "S4", "V4", "V8"]
@@ -96,7 +96,7 @@ def malformed(good: np.ndarray) -> dict[str, Any]:
     }
     table |= {f"{offset} bytes off": moved(good, offset) for offset in (1, 2, size - 1)}
     table |= {
-        "bytes": np.zeros(good.shape, "S4"),
+        "byte strings": np.zeros(good.shape, "S4"),
         "subclass": good.copy().view(Subclass),
         "recarray": good.copy().view(np.recarray),
         "masked": np.ma.masked_array(good.copy(), good == 0),
@@ -276,7 +276,7 @@ def main() -> None:
                 outcomes[outcome] = outcomes.get(outcome, 0) + 1
     counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     print(f"{refused} elements refused; calls of the core: {counted}")
-    # What was written over may not show before it is used again.
+    # Memory that a call overwrote may show only when it is used again.
     for ring, k in itertools.product((NARROW, WORDS, WIDE), (2, 3)):
         assert ring([1, 1]) ** k == ring([1, 2, 1] if k == 2 else [1, 3, 3, 1])
 

@@ -23,7 +23,7 @@ N = 16
 
 
 def ring() -> Ring:
-    """One of its own, whose calls have not come before."""
+    """A ring of its own: none of its calls has come before."""
     return Ring(N, [97, 193])
 
 
@@ -97,7 +97,7 @@ SLOW = ("cpu", *CARDS)
 
 
 def expected_of(name: str, a: Poly, b: Poly) -> Poly:
-    """In Python integers, by the reference, which keeps no calls."""
+    """The result in Python integers, by the reference, which keeps no calls."""
     with pg.device("reference"):
         a, b = (Ring(N, x.ring.moduli).from_residues(x.cpu().data) for x in (a, b))
         return INTO[name](a, b, (a + b).copy())
@@ -115,7 +115,7 @@ def holds(found: Poly, out: Poly, expected: Poly) -> None:
 @on(*SLOW)
 @pytest.mark.parametrize("name", INTO)
 def test_calls_with_out_are_kept_whole(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second takes none of the long way, and is right; so is the first without out, and in place."""
+    """The second call is right without the long way. So are then calls without `out` and calls in place."""
     R = ring()
     a, b, c, d = (drawn(R, (2,), seed).to() for seed in (1, 2, 3, 4))
     x, y = (c, d) if "eval" not in name and name != "intt" else (c.ntt(), d.ntt())
@@ -220,7 +220,7 @@ def test_out_elsewhere_meets_no_record(device: str, name: str) -> None:
 
 @on(*SLOW)
 def test_values_in_their_domain_are_copied(device: str) -> None:
-    """ntt(out=) of evaluated values has the key of a transform that came before, and is none."""
+    """ntt(out=) of evaluated values is no transform, though a transform with the same key came before."""
     R = ring()
     a = drawn(R, (2,), 1).to()
     e = a.ntt()
@@ -292,7 +292,7 @@ def test_operands_of_more_axes_than_kernels_take_are_copied_each_time(device: st
 def test_threads_that_compile_a_kernel_at_once_keep_the_same(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a record has is a bare handle: the kernel that it belongs to must stay."""
+    """A record holds a bare handle, so the kernel to which the handle belongs must live on."""
     R, module = Ring(2 * N, [193, 257]), backend().xp.RawModule
     a, together = drawn(R, (5,), 1).to(), Barrier(2)
     monkeypatch.setattr(backend(), "_kernels", {})
@@ -310,7 +310,7 @@ def test_threads_that_compile_a_kernel_at_once_keep_the_same(
 
 @on("simulated")
 def test_a_card_that_answers_is_not_asked_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its properties take a millisecond."""
+    """To ask for its properties takes a millisecond."""
     name, runtime = pg.backends.current_device(), backend().xp.cuda.runtime
     x = drawn(ring(), (2,), 1).to(name)
     monkeypatch.delattr(runtime, "getDeviceProperties")
@@ -365,11 +365,11 @@ def test_a_refused_launch_names_the_kernel(device: str) -> None:
         compute.launch(one)
 
 
-def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_the_error_says_so() -> None:
     from devices import simulated
 
-    with simulated():
-        monkeypatch.setenv("POLYGPU_LIBCUDA", "/nowhere/libcuda.so.1")
+    with simulated(), pytest.MonkeyPatch.context() as patch:  # undone before the simulation ends
+        patch.setenv("POLYGPU_LIBCUDA", "/nowhere/libcuda.so.1")
         x = drawn(ring(), (2,), 1).to("cuda")
         with pytest.raises(pg.DeviceError, match=r"/nowhere/libcuda.so.1 does not load.*POLYGPU_LIBCUDA="):
             x.ntt()
@@ -384,7 +384,7 @@ def test_products_in_many_chunks_take_the_memory_of_one(
     a, b = drawn(R, (30,), 1), drawn(R, (30,), 2)
     monkeypatch.setattr(multiply, "_CHUNK_BYTES", 1 << 11)
     monkeypatch.setattr(multiply, "fft_tile", lambda plan, card: None)
-    monkeypatch.setattr(multiply, "product_passes", lambda *sizes: ())  # of several launches
+    monkeypatch.setattr(multiply, "product_passes", lambda *sizes: ())  # several launches a product
     agree(Poly.mul, a, b)
     plan = R.product_plan("auto", pg.backends.current_device())
     records = plan.handles[backend()._records_key]

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
+from devices import ABSENT, needs_card
 
 import polygpu as pg
 from polygpu.cli import main
@@ -28,7 +29,7 @@ from polygpu.testing import multiply_integers
 
 @pytest.fixture
 def files(tmp_path):
-    """Two batches of signed integers and the place of the result."""
+    """A batch of signed integers, a single row of them, and the folder of their files."""
     rng = np.random.default_rng(1)
     a, b = rng.integers(-100, 100, (3, 8)), rng.integers(-100, 100, 8)
     np.save(tmp_path / "a.npy", a)
@@ -44,7 +45,7 @@ COMMANDS = {"module": [sys.executable, "-m", "polygpu"], "script": ["polygpu"]}
 
 
 def environment(**changes):
-    """The environment of a subprocess that finds the console script, and keeps output as Python does."""
+    """The environment of a subprocess that finds the console script, and buffers output as Python does."""
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**inherited, "PATH": path, **{name: str(value) for name, value in changes.items()}}
@@ -62,7 +63,7 @@ def test_info(capsys):
     assert "avx" in text or "portable" in text
     assert call("info", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["polygpu"] == pg.__version__ and facts["gpu"].startswith("none: ")
+    assert facts["polygpu"] == pg.__version__ and facts["gpu"].startswith("none: ") == (ABSENT is not None)
     assert facts["cpu"]["threads"] >= 1
 
 
@@ -158,8 +159,19 @@ def test_selftest_tests_every_instruction_set(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["ok"] and {c["isa"] for c in facts["checks"]} == set(_cpu.supported_isas())
     assert facts["seconds"] < 30 and _cpu.isa() == before
+
+
+@pytest.mark.skipif(ABSENT is None, reason="a GPU answers")
+def test_selftest_without_a_card(capsys):
     assert call("selftest", "--device", "cuda") == 2
     assert "pip install" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@needs_card
+def test_selftest_on_a_card(capsys):
+    assert call("selftest", "--device", "cuda") == 0
+    assert " 0 failed" in capsys.readouterr().out
 
 
 def test_selftest_of_the_definitions(capsys):
@@ -221,7 +233,7 @@ def test_mul_of_residues_takes_its_own_output(files, capsys):
 
 @pytest.fixture
 def multiply(files):
-    """Calls `mul` on the two batches with an output; the bytes that a whole product has."""
+    """What makes the arguments of `mul` for an output; the bytes that a whole product has; the folder."""
     a, b, folder = files
     product = [multiply_integers(row, b.tolist(), 17, "negacyclic") for row in a.tolist()]
     whole = io.BytesIO()
@@ -276,7 +288,7 @@ def test_mul_writes_through_a_terminal(multiply, capsys):
 
 
 def test_mul_leaves_a_device_a_device(multiply):
-    """On a node of its own: a wrong program would replace that of the machine."""
+    """On a node of the test's own: a wrong program would replace that of the machine."""
     arguments, _, folder = multiply
     try:
         os.mknod(folder / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -335,7 +347,7 @@ def test_mul_writes_through_a_file_without_a_name(multiply):
 
 @pytest.mark.parametrize("what", ["array", "report", "facts", "help", "full", "both"])
 def test_a_reader_that_has_gone_is_told(multiply, what):
-    """Also where Python writes at its very end what it has kept."""
+    """Also where Python writes buffered output only as it ends."""
     arguments, _, folder = multiply
     command = {
         "array": arguments(stdout_of(folder)),
@@ -385,7 +397,7 @@ def test_mul_keeps_mode_and_owner(multiply, monkeypatch, mode):
 
 
 def test_mul_is_private_before_it_is_whole(multiply, monkeypatch):
-    """Nobody reads in the neighbour what the mode of the old file hides."""
+    """What the mode of the old file hides, nobody can read in the file beside it that is being written."""
     arguments, _, folder = multiply
     (folder / "c.npy").touch(0o600)
     (write, modes) = os.write, []
@@ -446,7 +458,7 @@ def test_a_failing_write_leaves_nothing(multiply, monkeypatch, capsys, step, err
         if step != "open":
             raise error
         opened = real(*values, **others)
-        if ".polygpu-" in str(values[0]):  # made, and nobody has been told yet
+        if ".polygpu-" in str(values[0]):  # the file is made, and the caller has no descriptor of it yet
             os.close(opened)
             raise error
         return opened
@@ -634,7 +646,7 @@ def test_mul_refuses_files_beyond_the_memory(multiply, capsys):
     arguments, _, folder = multiply
     (folder / "a.npy").write_bytes(npy(f"({2**40},)"))
     try:
-        os.truncate(folder / "a.npy", 2**43 + 4096)  # of holes
+        os.truncate(folder / "a.npy", 2**43 + 4096)  # a file of holes, which takes no room
     except OSError:
         pytest.skip("no files of 8 TiB here")
     assert call(*arguments(folder / "c.npy")) == 2
@@ -977,7 +989,7 @@ def started(folder, module, command, *arguments, interrupts=signal.default_int_h
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize("module", ["numpy", "argparse", "cupy"])
 def test_interrupted_imports_end_in_silence(tmp_path, command, module):
-    """Those of the package and of the command line; what a command imports is interrupted as its work is."""
+    """Imports of the package and of the command line. One by a command is interrupted as its work is."""
     with started(tmp_path, module, command, "info") as (process, _):
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)

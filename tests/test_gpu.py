@@ -4,11 +4,11 @@
 second, so most rings here share a few degrees. On an H100 each of these parts takes less than 8 minutes:
 
     pytest -m gpu --deselect tests/test_gpu.py
-    pytest -m gpu tests/test_gpu.py -k "huge or other or incomplete or flows or sizes"
+    pytest -m gpu tests/test_gpu.py -k "huge or other or incomp or flow or sizes"
     pytest -m gpu tests/test_gpu.py -k "fft or matrices"
     pytest -m gpu tests/test_gpu.py -k "not (huge or other or incomp or flow or sizes or fft or matrices)"
 
-The cases of SANITIZED, under each of CUDA's checkers:
+The tests named after the sanitizer, under each of CUDA's checkers:
 
     compute-sanitizer --tool memcheck --error-exitcode 9 python -m pytest -m gpu -k sanitizer
     compute-sanitizer --tool racecheck ...; --tool initcheck ...
@@ -16,6 +16,7 @@ The cases of SANITIZED, under each of CUDA's checkers:
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import itertools
 import math
@@ -76,13 +77,21 @@ def _room() -> Iterator[None]:
     cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
+@pytest.fixture
+def whole_card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests that take gigabytes run one at a time: pytest's workers wait for each other."""
+    with open(tmp_path_factory.getbasetemp().parent / "whole_card.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 # ---- every word, every size ----
 
 
 @pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 64])
 @pytest.mark.parametrize("log_n", [2, 4, 5, 7, 8, 9, 10, 11])
 def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
-    """As many as fill the card, and three: other tiles than those of few."""
+    """As many rows as fill the card, and three more: they take other tiles than few rows."""
     ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits)[:1])
     backend = get_backend(GPU)
     batch = (backend.card.multiprocessors << 12 >> log_n) + 3  # type: ignore[attr-defined]
@@ -105,8 +114,9 @@ def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
         (60, 25, "negacyclic"),
     ],
 )
+@pytest.mark.usefixtures("whole_card")
 def test_huge_by_horner(bits: int, log_n: int, kind: Any) -> None:
-    """Values at random points of the domain, by Horner's rule in Python ints."""
+    """Values at random points of the transform, by Horner's rule in Python ints."""
     n = 1 << log_n
     q = BABYBEAR if bits == 31 else prime(n, bits, kind)
     ring = Ring(n, q, kind=kind)
@@ -132,7 +142,7 @@ def horner(poly: Poly, x: int) -> int:
     return total
 
 
-# Compute capability and shared memory of a block. Their launches run on any newer card.
+# Compute capability and shared memory of a block. Launches for these cards run on any newer card.
 CARDS = {"T4": Card((7, 5), 64 << 10), "L40S": Card((8, 9), 99 << 10)}
 
 
@@ -175,10 +185,10 @@ def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: 
 def test_flows(
     bits: int, log_n: int, batch: int, limbs: int, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two passes in one launch: as in two launches, bit for bit, and some rows as on the host.
+    """Two passes in one launch give the bits of two launches, and some rows are compared with the host's.
 
-    Such a launch takes batches from four fifths of the cache on, counted in whole blocks (flow_lag). The
-    batches above are enough for 50 MiB, an H100's; a larger cache gets larger ones.
+    A batch of four fifths of the cache, in whole units, is enough for such a launch (flow_lag). The batches
+    above are enough for the 50 MiB of an H100; a larger cache gets larger batches.
     """
     n = 1 << log_n
     backend: Any = get_backend(GPU)
@@ -196,7 +206,7 @@ def test_flows(
     found = {"ntt": x.ntt(), "intt": Poly(ring, x.data, "eval").intt()}
     assert names >= {"ntt_forward_flow", "ntt_inverse_flow"}
     names.clear()
-    monkeypatch.setattr(backend, "card", replace(backend.card, l2_bytes=0))  # nothing flows through no cache
+    monkeypatch.setattr(backend, "card", replace(backend.card, l2_bytes=0))  # without a cache, two launches
     assert x.ntt() == found["ntt"] and (Poly(ring, x.data, "eval").intt()) == found["intt"]
     assert found["ntt"].intt() == x
     assert not any("flow" in name for name in names)
@@ -206,7 +216,7 @@ def test_flows(
 
 
 def _residues(ring: Ring, batch: int) -> Any:
-    """Made on the card; the last row is all q - 1."""
+    """Residues that are made on the card; the last item is q - 1 everywhere."""
     data = cupy.empty((batch, ring.rows, ring.n), ring.dtype)
     moduli = cupy.asarray(np.array([q % 2**64 for q in ring.moduli], np.uint64))
     fill = cupy.ElementwiseKernel(
@@ -237,8 +247,8 @@ def test_incomplete_long_transforms(log_n: int, bits: int, layers: int) -> None:
     agree(Poly.mul, a, b)
 
 
-# What the checkers of CUDA look at, by name: every kernel, every word, tiles that are full, ragged or long,
-# as rows of a batch that fills the card; few rows; flows.
+# Rings and batches for the checkers of CUDA, by name: words of each size; tiles that are full, ragged or
+# long, as a batch that fills the card takes them; few rows; flows.
 SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
     "u32, 3 rows": (lambda: Ring(64, prime(64, 30)), (3,)),
     "u32 of 31 bits": (lambda: Ring(64, prime(64, 31)), (3,)),
@@ -287,7 +297,7 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, batch = SANITIZED[name]
     ring = make()
     names = noted_kernels(monkeypatch)
-    small = {"l2_bytes": 4 << 20} if "flow" in name else {}  # few rows are many for a small cache
+    small = {"l2_bytes": 4 << 20} if "flow" in name else {}  # few rows flow with a small cache
     with nullcontext() if "few" in name else card_of(1, **small):
         check_ring(ring, batch)
     assert ("flow" in name) == ("ntt_forward_flow" in names) == ("ntt_inverse_flow" in names)
@@ -304,7 +314,7 @@ def test_sanitizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("moduli", DIGITS, ids=str)
 @pytest.mark.parametrize("log_n", range(17))
 def test_products_by_fft(log_n: int, moduli: Any) -> None:
-    """Many rows, as far as one kernel goes, and longer ones in passes; as through auxiliary primes."""
+    """In one kernel up to its longest rows, then in passes: products equal those by auxiliary primes."""
     batch = (5, 7) if log_n < 10 else (5,)
     for kind in KINDS:
         check_products_by_fft(Ring(1 << log_n, moduli, kind=kind), batch)
@@ -325,7 +335,7 @@ def test_products_by_fft_on_smaller_cards(card: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("n", "q"), [(4096, 2**32), (2**13, 2**64), (2**16, 2**64 - 59)])
 def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More units than one part takes, and than multiprocessors: each as alone."""
+    """More rows than one part or the multiprocessors take: each product is that of the host."""
     monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 26)
     ring = Ring(n, q, product="fft")
     batch = (1 << 24) // n + 3
@@ -343,7 +353,7 @@ def test_products_by_fft_of_many_rows(n: int, q: int, monkeypatch: pytest.Monkey
 
 @test_fft.on_every_type
 def test_ffts_of_a_million_rows(dtype: Any) -> None:
-    """Rows of 64: some by their definition, all as in smaller batches, and back to where they were."""
+    """Rows of 64: some against NumPy in long double, all against smaller batches, and back by the inverse."""
     rows = (1 << 20) + 3
     generator = cupy.random.RandomState(1)
     x = cupy.empty((rows, 64), dtype)
@@ -359,6 +369,7 @@ def test_ffts_of_a_million_rows(dtype: Any) -> None:
     assert float((wrong / cupy.linalg.norm(x, axis=-1)).max()) < 2.1 * test_fft.SHORT[dtype]
 
 
+@pytest.mark.usefixtures("whole_card")
 def test_ffts_beyond_2_to_the_32_numbers() -> None:
     """Indices beyond 32 bits: 32 GiB, in place."""
     if cupy.cuda.runtime.memGetInfo()[0] < 36 * GIB:
@@ -379,7 +390,7 @@ def test_ffts_beyond_2_to_the_32_numbers() -> None:
 
 
 def test_ffts_on_streams() -> None:
-    """They run in order with what their stream has, and wait for nothing."""
+    """They run in the order of their stream, and the host does not wait for them."""
     x = test_fft.values((1000, 64), np.complex64)
     values = cupy.asarray(x)
     f = values[:1].copy()
@@ -444,7 +455,7 @@ def test_sanitizer_of_ffts(dtype: Any) -> None:
 
 @pytest.mark.parametrize("q", [2**30 - 35, 2**62 - 57])
 def test_a_large_product_of_integers(q: int) -> None:
-    """Some rows of it, by Python integers."""
+    """Some rows of the product, against Python integers."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     dtype = basis.dtype
     a, b = (
@@ -477,12 +488,13 @@ def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def check_rows(q: int, a: Any, b: Any, out: Any, rows: list[int]) -> None:
-    """Those of every product, by Python integers."""
+    """Compares these rows of every product with Python integers."""
     for s, row in itertools.product(range(len(out)), rows):
         left, right = a[s % len(a), row].astype(object), b[s % len(b)].astype(object)
         np.testing.assert_array_equal(out[s, row].get(), (left @ right % q).astype(out.dtype))
 
 
+@pytest.mark.usefixtures("whole_card")
 @pytest.mark.parametrize("q", [2**31 - 1, 2**62])
 def test_matrices_beyond_65535_blocks(q: int) -> None:
     """Batches, rows and columns whose blocks are more than the second and third axis of a grid hold."""
@@ -503,7 +515,7 @@ def test_matrices_beyond_65535_blocks(q: int) -> None:
 
 @pytest.mark.parametrize(("n", "q"), [(16, 2**32), (24, 2**31 - 1), (128, 2**60 - 93), (100, 2**13)])
 def test_matrices_of_one_polynomial(n: int, q: int) -> None:
-    """Many short polynomials times one, which the ring leaves to a product of matrices."""
+    """The ring computes many short polynomials times one as a product of matrices."""
     ring = pg.Ring(n, q)
     count = -(-(1 << 22) // n)
     with pg.device(GPU):
@@ -514,14 +526,14 @@ def test_matrices_of_one_polynomial(n: int, q: int) -> None:
         assert many[:5] * one == product[:5]
 
 
-# (batch of a, of b, m, k, n): several waves of blocks, and few of many stages.
+# (batch of a, of b, m, k, n): several waves of blocks, and few blocks of many stages.
 LARGE = [(1, 1, 1100, 1100, 1100), (1, 1, 1025, 1023, 1090), (3, 1, 300, 257, 514), (1, 3, 514, 254, 300)]
 LARGE += [(1, 1, 129, 5000, 257), (5, 5, 129, 130, 131), (1, 1, 7, 2048, 1024), (1, 1, 2000, 64, 20)]
 
 
 @pytest.mark.parametrize("q", [3, 2**31 - 1, 2**32 - 5, 2**32, 2**60 - 93, 2**62])
 def test_large_matrices_by_every_way(q: int) -> None:
-    """All the same, and so is what the card chooses; some rows by Python integers."""
+    """Every way and what the card chooses give the same; some rows are compared with Python integers."""
     basis, backend = basis_of((q,)), get_backend(GPU)
     for left, right, m, k, n in LARGE:
         a, b = words_of(q, (left, m, k), (right, k, n))
@@ -599,7 +611,7 @@ def test_matrices_on_streams(q: int) -> None:
         for method in ways(q):
             multiply = partial(getattr(backend, method), basis, x, y, out)
             x[...] = y[...] = 1
-            multiply()  # kernels and tables exist
+            multiply()  # makes kernels and tables
             stream.synchronize()
             spin(300)
             x[...], y[...] = 5, 7
@@ -609,7 +621,7 @@ def test_matrices_on_streams(q: int) -> None:
 
 
 def test_sanitizer_of_matrices() -> None:
-    """What the checkers of CUDA look at: ragged tiles, every size of copies, several stages."""
+    """What the checkers of CUDA look at: ragged tiles, copies of every size, several stages."""
     for q in (2**31 - 1, 2**32, 2**62):
         for method, k in itertools.product(ways(q), (36, 131, 134)):
             matrices.check_matmul(get_backend(GPU), q, (2, 130, k), (1, k, 37), method=method)
@@ -628,7 +640,7 @@ OF_BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in OF_BATCHES if name != "wide"])  # those leave the GPU
+@pytest.mark.parametrize("name", [name for name in OF_BATCHES if name != "wide"])  # wide values leave the GPU
 def test_a_recorded_matrix_product(name: str) -> None:
     ring = OF_BATCHES[name]
     a, b = drawn(ring, (3, 3), 1), drawn(ring, (3, 3), 2)
@@ -718,11 +730,11 @@ def several(a: Poly, b: Poly) -> list[Poly]:
 
 @pytest.mark.parametrize("name", STREAM_RINGS)
 def test_streams(name: str) -> None:
-    """Nothing runs before what was queued on the same stream, nor on another stream."""
+    """No work runs before work queued earlier on its stream, and none runs on another stream."""
     ring = STREAM_RINGS[name]
     a, b = drawn(ring, (3,), 1), drawn(ring, (3,), 2)
     expected = several(a, b)
-    several(a.to(GPU), b.to(GPU))  # kernels and tables exist
+    several(a.to(GPU), b.to(GPU))  # makes kernels and tables
     stream = cupy.cuda.Stream(non_blocking=True)
     left, right = (cupy.asarray(x.data) for x in (a, b))
     cupy.cuda.Device().synchronize()
@@ -758,7 +770,7 @@ def test_streams_do_not_wait_for_the_host() -> None:
 
 @pytest.mark.parametrize("kind", ["complete", "incomplete", "auxiliary", "FFT", "constants"])
 def test_streams_share_tables(kind: str) -> None:
-    """Tables that one stream is still to make are not read by another before."""
+    """A stream does not read tables that another stream has still to make."""
     n, moduli, warm_moduli = {
         "complete": (1024, ntt_primes(1024, 60, 9)[8], ntt_primes(1024, 60)[0]),
         "incomplete": (512, halved(512, 28, 1), halved(512, 27, 1)),
@@ -774,7 +786,7 @@ def test_streams_share_tables(kind: str) -> None:
 
     product: Any = {"auxiliary": "ntt", "FFT": "fft"}.get(kind, "auto")
     warm, ring = Ring(n, warm_moduli, product=product), Ring(n, moduli, product=product)
-    for _ in range(2):  # kernels are compiled
+    for _ in range(2):  # compiles the kernels
         compute(drawn(warm, (2,), 1).to(GPU), drawn(warm, (2,), 2).to(GPU))
     a, b = drawn(ring, (3,), 1), drawn(ring, (3,), 2)
     operands = [(a.to(GPU), b.to(GPU)) for _ in range(2)]
@@ -793,9 +805,9 @@ def test_streams_share_tables(kind: str) -> None:
 
 @pytest.mark.parametrize("own_streams", [False, True])
 def test_threads(own_streams: bool) -> None:
-    """Two at a time, on rings that both use first here and on rings of their own."""
+    """Two threads at a time, on rings that both use and on rings of their own."""
     shared = [Ring(64, ntt_primes(64, bits, 7)[6]) for bits in (30, 50, 60)]
-    if own_streams:  # tables across streams: test_streams_share_tables
+    if own_streams:  # test_streams_share_tables covers tables that streams share
         for ring in shared:
             several(drawn(ring, (3,), 1).to(GPU), drawn(ring, (3,), 2).to(GPU))
         cupy.cuda.Device().synchronize()
@@ -839,7 +851,7 @@ def first_call(**variables: str) -> float:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """Compiled once a machine: the second process finds all it needs, and is done sooner."""
+    """Kernels are compiled once on a machine: a second process finds them all, and is done sooner."""
     folder = tmp_path / "kernels"
     first = first_call(CUPY_CACHE_DIR=str(folder))
     kept = {path.name for path in folder.iterdir()}
@@ -884,6 +896,7 @@ def test_rows_beyond_65535(n: int, moduli: Any) -> None:
     same(ring(cupy.asarray(integers)), ring(integers))
 
 
+@pytest.mark.usefixtures("whole_card")
 def test_more_than_2_to_the_32_residues() -> None:
     """Indices beyond 32 bits, signed and unsigned: 16 GiB an array."""
     ring = Ring(16, ntt_primes(16, 30))
@@ -920,8 +933,9 @@ def _equal_in_parts(x: Poly, y: Poly) -> bool:
     return all(x[i : i + step] == y[i : i + step] for i in range(0, len(x), step))
 
 
+@pytest.mark.usefixtures("whole_card")
 def test_more_than_2_to_the_31_residues_of_integers_and_leaves() -> None:
-    """The other kernels, by 8 GiB and a little."""
+    """Kernels of integers and of leaves, on a little more than 8 GiB."""
     if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
         pytest.skip("needs 40 GiB of free memory")
     ring = Ring(16, 41)  # leaves of 4
@@ -945,7 +959,7 @@ def test_more_than_2_to_the_31_residues_of_integers_and_leaves() -> None:
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """CuPy's pool gives no more than it has given, and 32 MiB."""
+    """CuPy's pool may grow by at most 32 MiB."""
     pool = cupy.get_default_memory_pool()
     gc.collect()
     pool.free_all_blocks()
@@ -982,7 +996,7 @@ def test_out_of_memory_within_a_call(little_memory: None) -> None:
 
 
 def test_nothing_leaks() -> None:
-    """Memory in use stays the same over calls of one kind, and is given back."""
+    """Calls that are repeated leave as much memory in use as before."""
     ring = Ring(2**16, ntt_primes(2**16, 30, 4))
     x = drawn(ring, (8,), 1).to(GPU)
     pool = cupy.get_default_memory_pool()
@@ -1004,7 +1018,7 @@ def test_nothing_leaks() -> None:
 
 @pytest.mark.parametrize(("bits", "log_n", "size"), [(30, 10, 2), (50, 12, 1), (60, 11, 2), (50, 15, 1)])
 def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
-    """What the checkers of CUDA look at: rows within a warp and of several, few rows and many."""
+    """What the checkers of CUDA look at: rows of one warp and of several, few rows and many."""
     T = Ring(1 << log_n, ntt_primes(1 << log_n, bits, 3 + size))
     Q, special = T[:3], T[3:]
     x, key, add = drawn(Q, (), 1).ntt(), drawn(T, (-(-3 // size), 2), 2).ntt(), drawn(Q, (2,), 3).ntt()
@@ -1017,7 +1031,7 @@ def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
 
 @pytest.mark.parametrize(("bits", "n", "k"), [(31, 1024, 2), (50, 512, 3), (60, 256, 1)])
 def test_sanitizer_of_rotations(bits: int, n: int, k: int) -> None:
-    """One ciphertext in a block of threads, of few ciphertexts and of many."""
+    """A block of threads holds one ciphertext; two of them are many for one card, and few for the other."""
     R = Ring(n, ntt_primes(n, bits))
     c, keys = drawn(R, (2, k), 1), drawn(R, (2, k, 2, k), 2).ntt()
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])

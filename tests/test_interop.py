@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import backend, host, needs_compiler, on, simulated
+from devices import ABSENT, backend, host, needs_compiler, on, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import bit_reversed, value_at
@@ -38,7 +38,7 @@ INF = float("inf")
 
 def library(name: str) -> Any:
     """A library of the host; the test is skipped where it is not installed."""
-    with warnings.catch_warnings():  # its own, at import
+    with warnings.catch_warnings():  # those of the library, at import
         warnings.simplefilter("ignore")
         return pytest.importorskip(name, exc_type=ImportError)
 
@@ -67,7 +67,7 @@ def seal(name: str) -> bytes:
 
 
 def plain_seal(name: str) -> bytes:
-    """A file as SEAL 4.3 would have written it without compression, independently of what reads it."""
+    """A file as SEAL 4.3 would have written it without compression, made without polygpu."""
     zstandard = pytest.importorskip("zstandard")
     body = zstandard.ZstdDecompressor().stream_reader(seal(name)[16:]).read()
     return struct.pack("<HBBBBHQ", 0xA15E, 16, 4, 3, 0, 0, 16 + len(body)) + body
@@ -133,7 +133,7 @@ def test_seal_is_written_as_it_was_read(name: str) -> None:
 def test_keys_of_seal_are_written_as_they_were_read() -> None:
     assert interop.to_seal_keys(keys("ckks_relin"), parameters("ckks")) == plain_seal("ckks_relin")
     ours, theirs = interop.to_seal_keys(keys("ckks_galois"), parameters("ckks")), plain_seal("ckks_galois")
-    empty = 256 - 2  # lists that SEAL has for rotations without a key, of which it needs none at the end
+    empty = 256 - 2  # SEAL has an empty list for each rotation without a key, but needs none at the end
     assert theirs[56:] == ours[56:] + bytes(8 * empty) and theirs[16:48] == ours[16:48]
 
 
@@ -521,7 +521,7 @@ def test_openfhe_is_written_as_it_was_read() -> None:
 
 
 def coefficients_of(name: str) -> str:
-    """A file in coefficients, by its words and format alone."""
+    """A file in coefficients: only the words and the format fields of another one are changed."""
     tree, poly = json.loads(openfhe(name)), element(name).intt()
     inner = tree["value0"]["ptr_wrapper"]["data"]["v"]
     for tower, rows in zip(inner, poly.data.tolist(), strict=True):
@@ -711,7 +711,7 @@ def test_refused_words_of_lattigo() -> None:
 
 
 class Exporter:
-    """An array of another library, which has DLPack's two methods alone."""
+    """An array of another library, which has only DLPack's two methods."""
 
     def __init__(self, array: Any, device: Any = (1, 0)) -> None:
         self.array, self.device = array, device
@@ -799,7 +799,7 @@ def test_arrays_that_are_not_given() -> None:
         refused(lambda b=bad: R17(Exporter(b)), pg.CoefficientError, [str(bad.dtype), "must be ints"])
 
     class Copied(Exporter):
-        """One whose DLPack refuses, as of dtypes that it has not, and that NumPy may copy all the same."""
+        """DLPack refuses this array, as it does for dtypes that it lacks; NumPy may still copy it."""
 
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return np.array([1, 2])
@@ -809,12 +809,12 @@ def test_arrays_that_are_not_given() -> None:
 
 @needs_compiler
 def test_gpu_arrays_of_other_libraries() -> None:
-    """On both cards of a simulation of its own: the first has the name of a real one."""
+    """On both cards of a simulation that this test makes: the first has the name of a real card."""
     integers = np.array([[1, -2, 300], [4, 5, -600]])
     rows = np.exp(2j * np.pi * np.arange(128).reshape(2, 64) / 64)
     with simulated(devices_count=2):
-        rings = pg.Ring(4, 17), pg.Ring(8, WORDS.moduli)  # whose tables go with it
-        for kind, index in ((2, 1), (13, 1), (2, 0)):  # CUDA, its managed memory
+        rings = pg.Ring(4, 17), pg.Ring(8, WORDS.moduli)  # their tables end with the simulation
+        for kind, index in ((2, 1), (13, 1), (2, 0)):  # 2 is CUDA, 13 its managed memory
             for R in rings:
                 x = R.random(2, seed=1)
                 found = R.from_residues(Exporter(x.data, (kind, index)))
@@ -848,7 +848,7 @@ def test_tensors_of_torch() -> None:
     back = WORDS.from_residues(t, copy=False)
     assert np.shares_memory(back.data, a.data) and back == a
     assert torch.from_dlpack(a.data).data_ptr() == t.data_ptr()
-    signed = t.view(torch.int64)  # on which torch computes; q < 2^63
+    signed = t.view(torch.int64)  # torch computes on this dtype; residues fit, as q < 2^63
     assert (signed + signed).tolist() == (2 * a.data.astype(np.int64)).tolist()
     assert WORDS.from_residues(signed) == a
     small = torch.from_dlpack(R17([1, 2]))
@@ -899,12 +899,19 @@ def test_tensors_of_torch_on_a_card() -> None:
 
 @pytest.fixture(params=[False, True], ids=["32 bits", "64 bits"])
 def jax(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """JAX with jax_enable_x64 off and on."""
-    found = library("jax")
+    """JAX on the host, with jax_enable_x64 off and on."""
+    found, card = library("jax"), None
+    if ABSENT is None:
+        import cupy
+
+        card = cupy.cuda.Device()
     before = found.config.jax_enable_x64
     found.config.update("jax_enable_x64", request.param)
-    yield found
+    with found.default_device(found.devices("cpu")[0]):
+        yield found
     found.config.update("jax_enable_x64", before)
+    if card is not None:
+        card.use()  # when JAX starts, it makes the last of the GPUs current
 
 
 def test_arrays_of_jax(jax: Any) -> None:

@@ -28,7 +28,7 @@ MANY, LIMBS = 1024, pg.ntt_primes(2048, 50, 2)  # 2^22 residues of 2048 coeffici
 
 @pytest.fixture(scope="module")
 def operands():
-    """Two batches of 32 MiB, and what follows from them outside of any `with`."""
+    """Two batches of 32 MiB, and their product, which is computed outside of any `with`."""
     ring = pg.Ring(2048, LIMBS)
     a, b = ring.random(MANY, seed=1), ring.random(MANY, seed=2)
     return a, b, a * b
@@ -106,7 +106,7 @@ def matrices():
     return linalg.matmul(a, b, 97)
 
 
-# A call, what its works are, and whether the last of them goes in steps.
+# A call, the names of its works, and whether the last of them goes in steps.
 CALLS = {
     "tables": (tables, ["tables of 2^17 points modulo 3 primes"], True),
     "roots": (searched_roots, ["smallest root of order 2^22 modulo .*"], False),
@@ -187,7 +187,8 @@ def check(seen):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_work_is_told_and_changes_nothing(name, fine):
+def test_work_is_told_and_changes_nothing(name, fine, threads):
+    threads(2)  # steps grow with the threads
     call, works, in_steps = CALLS[name]
     expected = call()
     found, seen = told_of(call)
@@ -214,7 +215,7 @@ def test_pieces_give_what_the_whole_gives(name, fine, operands, threads):
 
 
 def test_pieces_keep_all_threads_busy(fine, operands, threads):
-    """Rows of a piece are a multiple of the threads, many of them."""
+    """The rows of a piece are many, and a multiple of the number of threads."""
     threads(6)
     _, seen = told_of(on_operands("transform", operands))
     done = [x.done for x in seen if x.what == ON_OPERANDS["transform"] and x.done < x.total]
@@ -238,7 +239,7 @@ def test_slices_are_all_there_is(total, unit, least, fine):
 
 
 def test_pieces_follow_the_clock(monkeypatch):
-    """Of work whose items take 10 ms each."""
+    """Items take 10 ms each, and pieces a quarter of a second."""
     now = [0.0]
     monkeypatch.setattr(reporting, "perf_counter", lambda: now[0])
     with pg.progress(lambda x: None), Work(1000, "some") as work:
@@ -292,7 +293,7 @@ def test_short_calls_look_at_nothing(monkeypatch):
 
 
 def test_others_are_not_told():
-    """Threads, what comes after the end, and the outer of two."""
+    """Not told are other threads, work after the end, and the outer of two `with` blocks."""
     outer, inner = [], []
     with pg.progress(outer.append):
         with pg.progress(inner.append), Work(1, "inside"):
@@ -393,7 +394,7 @@ def test_a_closed_stderr_stops_no_work(quick, monkeypatch):
 
 
 def test_a_fork_goes_on():
-    """Amid drawing, of which the child has no thread and maybe a lock that nobody opens."""
+    """A fork during drawing: the child has no drawing thread, and maybe a lock that nobody releases."""
     done = run_python(
         """
         import os, time, polygpu as pg
@@ -414,7 +415,7 @@ def test_a_fork_goes_on():
         print(codes)
         """
     )
-    assert done.stdout == "{0}\n" and "child" not in done.stderr, done
+    assert done.stdout == "{0}\n" and "polygpu: child" not in done.stderr, done
 
 
 TERMINAL = """
@@ -454,7 +455,7 @@ def in_terminal(code):
     try:
         while part := os.read(main, 1 << 16):
             written += part
-    except OSError:  # its end
+    except OSError:  # the program has ended
         pass
     os.close(main)
     assert process.wait(60) == 0, written
@@ -618,7 +619,7 @@ LONG_CALLS = {
 
 @pytest.mark.parametrize("name", LONG_CALLS)
 def test_interrupted_by_a_signal(name):
-    """Anywhere, with and without reports: then the call gives what it gave, and no memory is kept."""
+    """Anywhere, with and without reports: the next call gives the same result, and no memory is kept."""
     done = run_python(SIGNALS.format(prepare=textwrap.dedent(LONG_CALLS[name])), POLYGPU_NUM_THREADS="2")
     assert done.stderr == "", done.stderr
     stopped, most = map(int, done.stdout.split())
@@ -627,7 +628,7 @@ def test_interrupted_by_a_signal(name):
 
 
 def test_threads_and_pool_survive_an_interrupt(operands):
-    """Memory of the interrupted call's result goes to the next one."""
+    """After an interrupt, the pool keeps no more than its limit."""
     assert interrupted_at(on_operands("product", operands), 2)
     gc.collect()
     assert _cpu.pool_kept() <= 64 << 20

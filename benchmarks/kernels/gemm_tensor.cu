@@ -1,11 +1,13 @@
 // C = A B on tensor cores by mma.sync: of halves, or of floats that are each split into two tf32.
 //
-// A float is high + low, 10 bits of mantissa each and a sign; products of low and low, 2^-22 of a product at most, are
-// left out. Tensor cores do not round sums to nearest, so sums of one tile are made there and added up outside.
+// A split float is high + low, each with a sign and 10 bits of mantissa. Products of low and low, at most 2^-22 of the
+// product of two floats, are left out. Tensor cores do not round sums to nearest. So of split floats they sum only one
+// tile, and the sums of tiles are added by the usual float arithmetic.
 #include "gemm_tiles.cuh"
 
-// A tile in shared memory, rows of BYTES. Rows that are read together have their chunks of 16 bytes in other places:
-// eight of a matrix of ldmatrix, or four of which 32 bytes each are read word by word.
+// The place of a byte in a tile in shared memory, whose rows have BYTES bytes. Chunks of 16 bytes change their places
+// by row, so that rows that are read together are in different banks: the eight rows of a matrix of ldmatrix, or
+// (BY_WORDS) four rows of which 32 bytes each are read word by word.
 template <int BYTES, bool BY_WORDS> PG_DEVICE int place(int row, int byte) {
     static_assert(BYTES % 64 == 0, "rows fill whole banks");
     const int key = BY_WORDS ? row % 4 * 2 : BYTES >= 128 ? row % 8 : row / 2 % 4;
@@ -15,7 +17,8 @@ template <int BYTES, bool BY_WORDS> PG_DEVICE int place(int row, int byte) {
 struct Halves {
     using Stored = unsigned short;
     static constexpr bool SPLIT = false;
-    // Two columns of 8 of B, b[0], b[1] of one and of the other.
+    // Operands from two neighbouring groups of 8 columns of B: b[0] and b[1] of the first group, b[2] and b[3] of the
+    // second.
     template <int BYTES> static PG_DEVICE void load_pair(u32 *b, const char *tile, int k, int byte) {
         const int lane = threadIdx.x % 32;
         load_matrices<true>(b, tile + place<BYTES, false>(k + lane % 16, byte + lane / 16 * 16));
@@ -33,7 +36,7 @@ struct Floats {
     }
 };
 
-// The nearest tf32 of finite floats.
+// The nearest tf32 of a finite float, by its bits.
 PG_DEVICE u32 to_tf32(u32 bits) { return (bits + 0x1000) & ~0x1fffu; }
 PG_DEVICE void split(u32 x, u32 &high, u32 &low) {
     high = to_tf32(x);
@@ -53,7 +56,7 @@ template <class Operand, int TILE_M, int TILE_N, int TILE_K, int WARP_M, int WAR
         u32 a[ROWS][4], b[COLUMNS][2];
     };
 
-    // A tile of HEIGHT rows of BYTES, from rows n elements apart.
+    // Copies a tile of HEIGHT rows of BYTES bytes, from rows n elements apart.
     template <int HEIGHT, int BYTES, bool BY_WORDS> static PG_DEVICE void copy(char *to, const Stored *from, int n) {
         constexpr int ACROSS = BYTES / 16, DOWN = THREADS / ACROSS;
         static_assert(DOWN && HEIGHT % DOWN == 0, "threads that have nothing to copy");
@@ -62,6 +65,14 @@ template <class Operand, int TILE_M, int TILE_N, int TILE_K, int WARP_M, int WAR
 #pragma unroll
         for (int i = 0; i < HEIGHT; i += DOWN)
             copy_async<16>(to + place<BYTES, BY_WORDS>(row + i, chunk * 16), from + size_t(i) * n);
+    }
+
+    // Calls work(i, j) for each row and column of fragments.
+    template <class Work> static PG_DEVICE void each(Work &&work) {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) work(i, j);
     }
 
     static PG_DEVICE void multiply(const Stored *a, const Stored *b, float *c, int n, char *shared) {
@@ -89,12 +100,6 @@ template <class Operand, int TILE_M, int TILE_N, int TILE_K, int WARP_M, int WAR
         };
         float sums[ROWS][COLUMNS][4] = {};
         float tile_sums[Operand::SPLIT ? ROWS : 1][COLUMNS][4] = {};
-        const auto each = [&](auto &&what) {
-#pragma unroll
-            for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-                for (int j = 0; j < COLUMNS; ++j) what(i, j);
-        };
         const auto multiply_step = [&](const Fragment &fragment, int step) {
             if constexpr (Operand::SPLIT) {
                 Fragment high, low;

@@ -1,13 +1,14 @@
 """Transforms of 2^16 residues by transforms of 256: a lab note's stages, each alone and in a row.
 
-The note (docs/studies/ntt256.md) takes 128 threads a transform, and compares blocks of 1, 2 and 4 transforms,
-with a transpose of its own between both halves or one that is part of the first half's store.
+The note (docs/studies/ntt256.md) takes 128 threads for a transform, and compares blocks of 1, 2 and 4
+transforms. The transpose between the two halves is a kernel of its own, or part of the first half's stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ BATCHES = (1, 256)  # the note's, and one that goes through memory
 PERIOD = 5  # transforms after which the input repeats
 OWN = "polygpu"
 
-# Stages: what each makes of the matrix that the one before leaves.
+# Stages. BEFORE: the stage whose matrix each one takes; "" is the input.
 TRANSPOSE, COLUMNS, AGAIN, ROWS = "transpose", "columns", "second transpose", "rows"
 WHOLE = "whole"
 BEFORE = {TRANSPOSE: "", COLUMNS: TRANSPOSE, AGAIN: COLUMNS, ROWS: AGAIN, WHOLE: ""}  # what is read
@@ -39,7 +40,7 @@ STORES = {"AS_ROWS": "", "AS_COLUMNS": ", transposed by value", "AS_COLUMNS_AT_O
 
 
 class Stage(NamedTuple):
-    """A kernel of so many transforms a block; of none: a transpose."""
+    """A kernel with `held` transforms in a block; 0: a transpose."""
 
     name: str
     held: int = 0
@@ -88,7 +89,7 @@ def period() -> Transforms:
 
 
 def after(stage: str) -> NDArray[Any]:
-    """What a stage leaves, for a period; "": what the first one reads."""
+    """The matrices that a stage leaves, for a period; "": those that the first stage reads."""
     if stage == COLUMNS:
         return swapped(after(AGAIN))
     name = {"": "x", TRANSPOSE: "turned", AGAIN: "columns"}.get(stage, "whole")
@@ -97,7 +98,7 @@ def after(stage: str) -> NDArray[Any]:
 
 
 def own_rows() -> NDArray[Any]:
-    """Rows of the first transpose, by the root of the ring of 256."""
+    """Transforms of the rows that the first transpose leaves, with the root of the ring of degree 256."""
     return transforms.transformed(after(TRANSPOSE))
 
 
@@ -116,7 +117,7 @@ def group(stage: str, batch: int) -> Group:
     for own in (own for own in STAGES if own.name == stage):
         moved_bytes = 8 * POINTS * (2 * batch + 1) if stage == ROWS else None  # and the factors
         entries.append(Entry(own.variant, [own.kernel(batch)], partial(after, own.leaves), moved_bytes))
-    if stage == COLUMNS:  # polygpu's kernel, as for few rows or for many
+    if stage == COLUMNS:  # polygpu's kernel, in its shape for many rows and for few
         for one in (transforms.taken(SIDE, few) for few in (False, True)):
             work, values = in_passes(SIDE, SIDE * batch, [one]), 1 << one.log_values
             entries.append(Entry(f"{OWN}, {values} values a thread", work, own_rows, library=OWN))
@@ -157,18 +158,18 @@ def stage_us(rows: Rows, variant: str) -> list[float | None]:
 
 def summed(times: Sequence[float | None]) -> float | None:
     known = [time for time in times if time is not None]
-    return sum(known) if len(known) == len(times) else None
+    return fsum(known) if len(known) == len(times) else None
 
 
 def of_stages(times: Sequence[float | None], original: Sequence[float | None]) -> tuple[str, str, str]:
-    """Each, their sum, and that by the original's."""
+    """The times of the stages, their sum, and the sum over the original's."""
     stages = " + ".join("?" if time is None else figure(time) for time in times) if any(times) else ""
     total = summed(times)
     return stages, number(total), quotient(total, summed(original), ".2f")
 
 
 def time_table(rows: Rows) -> Iterator[Table]:
-    """A table for each batch; the note has the first."""
+    """A table for each batch; the note's figures are of the first."""
     for batch in rows.values("batch"):
         found, first, body = rows.where(batch=batch), batch == min(BATCHES), []
         own = found.one(stage=WHOLE, variant=OWN)
@@ -199,7 +200,7 @@ def kernel_table(rows: Rows) -> Iterator[Table]:
 
 
 def stage_bars(batch: int, rows: Rows) -> str | None:
-    """Stages one after the other, beside the note's where it has them."""
+    """Stages one after the other; the note's too for the batch that it has."""
     found, lines = rows.where(batch=batch), []
 
     def bar(variant: str, times: Sequence[float | None]) -> Bar:

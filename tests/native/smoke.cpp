@@ -1,6 +1,6 @@
-// The kernels without Python, of the instruction sets that are named (portable, where none is): transforms, products,
-// products of matrices, random values, pointwise operations and sums of rows of every slot of Isa against their
-// definitions modulo q, complex transforms against theirs in long double. Prints what failed; exits 1 then.
+// The kernels without Python, of the instruction sets that are named (portable, where none is). Transforms, products,
+// products of matrices, random values, pointwise operations and sums of rows are compared with their definitions modulo
+// q, for every slot of Isa; complex transforms with theirs in long double. Prints what failed; exits 1 then.
 //   c++ -std=c++17 -O2 -I cpu tests/native/smoke.cpp cpu/isa_*.cpp cpu/tables.cpp -o smoke && ./smoke
 // "plant-overrun" and "plant-shift" make the mistakes that a sanitizer must see.
 #include "cases.hpp"
@@ -17,7 +17,7 @@ namespace {
 std::vector<const Isa *> isas;
 bool all_right = true;
 
-// Those that have kernels, of which `some` is one.
+// The instruction sets whose table has the kernel `some`.
 template <class K, class F> std::vector<const Isa *> isas_with(K Isa::*table, F K::*some) {
     std::vector<const Isa *> found;
     for (const Isa *isa : isas)
@@ -110,7 +110,8 @@ template <class T> void check_pointwise(const Slot<T> &slot, u64 q, size_t n) {
 // Sums of multiples of rows.
 template <class T> void check_combine(const Slot<T> &slot, u64 q, size_t terms, size_t n) {
     const Modulus m = make_modulus(q);
-    const bool below_2_50 = slot.largest && slot.largest < 1ull << 50;  // and words are: any others serve any words
+    // Kernels for q below 2^50 take words below 2^50, all others take any words.
+    const bool below_2_50 = slot.largest && slot.largest < 1ull << 50;
     const Modulus words = make_modulus(sizeof(T) == 4 ? 1ull << 32 : below_2_50 ? 1ull << 50 : 0);
     const std::vector<T> w = residues<T>(terms, m), x = residues<T>(terms * n, words);
     std::vector<T> shoup(terms), expected(n), y(n);
@@ -133,7 +134,7 @@ std::vector<Exact> roots_of_unity(size_t points) {
     for (size_t k = 0; k < points; ++k) roots[k] = std::polar(1.0L, -2 * std::acos(-1.0L) * k / points);
     return roots;
 }
-// Of a long row, some values are compared; its inverse brings all of them back.
+// Of a long row only some values are compared with the definition; the inverse must bring all of the row back.
 template <class T> void check_fft(FftKernels<T> Isa::*slot, size_t points, size_t rows) {
     FftCase<T> of(points, rows);
     const std::vector<Exact> roots = roots_of_unity(points);
@@ -200,7 +201,7 @@ void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t le
         kernels.multiply(a.data(), a.data(), of.scratch.data(), y.data(), of.row);
         expect(y == square, isa, "square by digits", q, length);
     }
-    // Sums of products with small polynomials, of coefficients -1, 0 and 1: twice the same.
+    // Sums of products with small polynomials, of coefficients -1, 0 and 1: here one product, added twice.
     std::vector<T> small(degree), long_small(length);
     for (size_t i = 0; i < degree; ++i) small[i] = long_small[i] = i % 3 == 2 ? (T)of.m.last : (T)(i % 2);
     std::vector<T> sum = schoolbook(long_small, long_b, of.m);
@@ -367,8 +368,8 @@ template <class T> void check_slot(const Slot<T> &slot) {
                                         leaf_size, block);
     check_transform(slot, prime_below(slot.largest ? slot.largest : ~(u64)0, 8192), 4096, 1, 2048);
     const u64 largest = slot.largest, half = largest ? largest / 2 + 1 : (u64)1 << 63;
-    // 2^bits - k, k^2 just below 2^bits: what Barrett's constant cuts off of 2^(2 bits) / q = 2^bits + k + k^2 / q is
-    // almost 1, and of 31, 50 and 62 bits there are quotients 2 too small (docs/math.md)
+    // q = 2^bits - k with k^2 just below 2^bits, so that 2^(2 bits) / q = 2^bits + k + k^2 / q. Barrett's constant cuts
+    // off the last term, which is almost 1. With 31, 50 and 62 bits some quotients are then 2 too small (docs/math.md)
     const u64 short_by_2 = largest + 2 - (u64)std::sqrt((double)largest);
     std::vector<u64> moduli{largest};
     if (!slot.alone) {
@@ -410,7 +411,7 @@ void plant_overrun() {
     std::vector<u32> y(63);
     isas.back()->q30.forward(x.data(), y.data(), of.row);
 }
-// Words of every size to residues, in blocks of one kind.
+// Words to residues: signed and unsigned, up to each of several bounds.
 template <class T> void check_integers(u64 q, size_t n) {
     const Modulus m = make_modulus(q);
     for (bool is_signed : {false, true})
@@ -436,7 +437,7 @@ template <class T> void check_integers(u64 q, size_t n) {
 }
 u64 digit_of(u64 q, u64 x, unsigned bits, unsigned levels, unsigned level) {
     const u128 modulus = q ? q : (u128)1 << 64, power = (u128)1 << (bits * levels);
-    u128 quotient = 0, rest = 0;  // of x power, bit by bit: power may be 2^64
+    u128 quotient = 0, rest = 0;  // of x times power, bit by bit, since power may be 2^64
     for (unsigned i = 64; i-- > 0;) {
         rest = 2 * rest + (x >> i & 1 ? power % modulus : 0), quotient *= 2;
         if (x >> i & 1) quotient += power / modulus;
@@ -463,7 +464,7 @@ template <class T> void check_decompose(u64 q, unsigned bits, unsigned levels, s
         expect(y == expected, isa, "digits", q, n);
     }
 }
-// Sums of words of random residues: every instruction set as the portable one, all digits and no more written.
+// Sums of words of random residues: every instruction set must give what the portable one gives.
 template <class T> void check_sums(u64 below, size_t count, size_t digits, size_t n) {
     std::vector<T> y(count * n);
     for (T &v : y) v = (T)(random_word() % below);
@@ -477,6 +478,7 @@ template <class T> void check_sums(u64 below, size_t count, size_t digits, size_
     std::vector<const Isa *> compared = isas_with(&Isa::integers, &IntegerKernels::compose32);
     compared.insert(compared.begin(), &isa_portable);
     for (const Isa *isa : compared) {
+        std::fill(x.begin(), x.end(), ~(u64)0);  // so that words that are not written show
         isa->integers.compose(y.data(), m, x.data(), n, scratch.data());
         if (isa == &isa_portable) expected = x;
         expect(x == expected, isa, "sum of words", below, n);
