@@ -135,8 +135,8 @@ def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.Mo
         (64, 4, 2),
         (2**10, 5, 2),
         (2**14, 1, 10),
-        (2**14, 4, 2),
-        (2**14, 12, 10),
+        (2**12, 4, 2),
+        (2**12, 11, 10),
     )
     with simulated_devices(2) as gpus, pg.device("cpu"):
         for n, log_height, levels in heights:
