@@ -181,7 +181,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         _check_name(name)
         if not isinstance(value, (Poly, Seeded)):
             raise ParameterError(
-                f"values: {_named(name)} is a {type(value).__name__}, must be a Poly or a Seeded; "
+                f"values: {_named(name)} is of type {type(value).__name__}, must be a Poly or a Seeded; "
                 "ring(x) makes a Poly of integers, ring.from_residues(x) of residues"
             )
         index = rings.setdefault(value.ring.__reduce__()[1], len(rings))
