@@ -545,6 +545,22 @@ def test_options_and_architecture(simulated_cuda, tmp_path):
     assert int(out[0]) == 40  # an edited header is seen
 
 
+def test_a_lane_that_leaves_frees_every_group_that_lacks_only_this_lane(simulated_cuda):
+    cupy = simulated_cuda
+    code = """
+        extern "C" __global__ void k(unsigned *x) {
+            const unsigned lane = threadIdx.x;
+            if (lane == 0) __syncwarp(0b101);
+            if (lane == 1) __syncwarp(0b110);
+            if (lane < 2) __syncwarp(0b011);  // each waits for the other
+            x[lane] = lane + 1;
+        }
+    """
+    out = cupy.zeros(3, np.uint32)
+    cupy.RawKernel(code, "k")((1,), (3,), (out,))
+    assert out.get().tolist() == [1, 2, 3]
+
+
 def test_constants_and_structs(simulated_cuda):
     cupy = simulated_cuda
     code = """

@@ -141,11 +141,9 @@ void leave_barriers(ThreadState &thread) {
     BlockState &block = *thread.owner;
     Warp &warp = block.warps[thread.linear / 32];
     warp.live &= ~(1u << thread.lane);
-    for (size_t i = 0; i < warp.groups.size(); i++) {
-        if (warp.groups[i].arrived == (warp.groups[i].mask & warp.live)) {
-            complete(warp, i);
-            break;  // most often the only one: a second group that lacks this lane alone waits for the next to leave
-        }
+    for (size_t i = 0; i < warp.groups.size();) {
+        if (warp.groups[i].arrived == (warp.groups[i].mask & warp.live)) complete(warp, i);  // which erases group i
+        else ++i;
     }
     if (block.barrier.arrived && block.barrier.arrived == block.alive) complete(block.barrier);
     cluster_leave(thread);
