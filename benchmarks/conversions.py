@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import count
@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends.reference import big_product, evaluate
+from polygpu._backends.reference import big_product, evaluate
 from polygpu.examples.bfv import BFV
 
-from .harness import Case, Row, measure, on_cores
+from .harness import Case, Row, in_passes
 from .polynomials import bit_reversal, from_flint, to_flint
 from .tables import Line, LineKind
 
@@ -362,7 +362,7 @@ def inverse_cases(n: int) -> Iterator[Case]:
     params: Params = {"n": n, "bits": 2, "limbs": 1, "to": 1, "batch": 1, "q": q}
 
     def verify(found: NDArray[Any]) -> bool:
-        product = big_product(a.data[0].tolist(), found.tolist(), q, 1)
+        product = big_product(a.data[0].tolist(), found.tolist(), q, "cyclic")
         return found.shape == (n,) and product == [1, *[0] * (n - 1)]
 
     run = partial(to_flint(a.data[0], q).xgcd, modulus)
@@ -380,7 +380,7 @@ def bfv_case(n: int) -> Case:
         (x0, x1), (y0, y1) = (centred(integers(c), Q.modulus) for c in (x, y))
 
         def product(a: Ints, b: Ints) -> Ints:
-            return np.array(big_product([v % M for v in a], [v % M for v in b], M, -1), object)
+            return np.array(big_product([v % M for v in a], [v % M for v in b], M), object)
 
         sums = np.stack([product(x0, y0), product(x0, y1) + product(x1, y0), product(x1, y1)])
         return nearest(T * centred(sums, M), Q.modulus)
@@ -421,13 +421,8 @@ def gpu_cases(device: str, bits: int, sizes: Sizes = GPU) -> Iterator[Case]:
 
 
 def measured(sizes: Sizes, packages: Sequence[str]) -> Iterator[Row]:
-    """The rows of one core, pass after pass: what disturbs the machine for a while falls on one pass."""
-    own = list(cpu_cases(sizes))
-    for run in range(1, sizes.passes + 1):
-        for case in own:
-            with on_cores(1):
-                row = measure(replace(case, params={**case.params, "run": run}), packages=packages)
-            yield row
+    """Return the rows of one core."""
+    return in_passes(cpu_cases(sizes), sizes.passes, packages)
 
 
 # ---- the tables ----

@@ -7,7 +7,8 @@ Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coeffi
 residues. docs/performance.md says which conversions a row includes.
 
 Sections: libraries; goals (of the CPU core: goals.py); conversions (between bases of moduli, integers and
-samplers: conversions.py); peers (C libraries that --peer names, beside polygpu: peers.py).
+samplers: conversions.py); ways-in (lists, large ints, rings made again: ways_in.py); peers (C libraries that
+--peer names, beside polygpu: peers.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 
-from . import conversions, goals, peers
+from . import conversions, goals, peers, ways_in
 from .harness import RESULTS, Case, Row, measure, on_cores, print_table, record
 from .matrices import Product, multiply_integers
 from .polynomials import Residues, Workload, bit_reversal, folded, from_flint, to_flint
@@ -41,7 +42,7 @@ MATRICES = (128, 512, 1024)  # rows and columns
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "numba", "scipy")
-SECTIONS = ("libraries", "goals", "conversions", "peers")
+SECTIONS = ("libraries", "goals", "conversions", "ways-in", "peers")
 
 
 def polygpu_cases(w: Workload) -> Iterator[Case]:
@@ -399,6 +400,8 @@ def measured(
         yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
     if "conversions" in sections:
         yield from conversions.measured(conversions.QUICK if quick else conversions.FULL, PACKAGES)
+    if "ways-in" in sections:
+        yield from ways_in.measured(ways_in.QUICK if quick else ways_in.FULL, PACKAGES)
     if "peers" in sections:
         yield from peers.measured(others, quick, PACKAGES)
 

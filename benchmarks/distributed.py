@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends.reference import reverse_bits
-from polygpu.distributed import Devices, Divided
-from polygpu.distributed.group import copy
-from polygpu.exact.primes import GOLDILOCKS
-from polygpu.plans.cache import forget
+from polygpu._backends.reference import reverse_bits
+from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._core.plans.cache import forget
+from polygpu._distributed import Devices, Divided
+from polygpu._distributed.group import copy
 
 from .harness import RESULTS, Case, Machine, Unverified, gpu_machine, measure, record, release
 from .tables import Line, LineKind

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import _cpu
-from polygpu.backends import get_backend
-from polygpu.plans import cache as plan_cache
-from polygpu.plans.basis import basis_of
+from polygpu._backends import get_backend
+from polygpu._core.plans import cache as plan_cache
+from polygpu._core.plans.basis import basis_of
+from polygpu._core.ways import plan_of_product
 
 from .harness import Case, Row, cores, instructions, measure, on_cores
 from .polynomials import Workload, folded, from_flint, to_flint
@@ -128,7 +129,7 @@ def aligned(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def transform_cases(w: Workload, isa: str) -> Iterator[Case]:
-    cpu, transform, rows = get_backend("cpu"), w.ring.transform, transformed_rows(w.n)
+    cpu, transform, rows = get_backend("cpu"), w.ring._plan.transform, transformed_rows(w.n)
     x, values = multiples(w.a, rows, w), multiples(w.a_evaluated, rows, w)
     params = {"isa": isa, "batch": rows}
     yield backend_case(w, "forward", params, partial(cpu.ntt, transform), [x], equal_to(values))
@@ -163,7 +164,7 @@ def flint_case(w: Workload) -> Case:
 
 def pointwise_case(w: Workload) -> Case:
     a, b = multiples(w.a, ROWS_IN_L2, w), multiples(w.b, ROWS_IN_L2, w)
-    run = partial(get_backend("cpu").pointwise, w.ring.basis, "mul")
+    run = partial(get_backend("cpu").pointwise, w.ring._plan.basis, "mul")
     right = equal_to(a.astype(object) * b % w.q)
     return backend_case(w, "pointwise", {"batch": ROWS_IN_L2}, run, [a, b, None], right)
 
@@ -172,7 +173,12 @@ def threaded_case(w: Workload, threads: int) -> Case:
     x, values = multiples(w.a, THREADED_ROWS, w), multiples(w.a_evaluated, THREADED_ROWS, w)
     params = {"batch": THREADED_ROWS, "threads": threads}
     return backend_case(
-        w, "batch forward", params, partial(get_backend("cpu").ntt, w.ring.transform), [x], equal_to(values)
+        w,
+        "batch forward",
+        params,
+        partial(get_backend("cpu").ntt, w.ring._plan.transform),
+        [x],
+        equal_to(values),
     )
 
 
@@ -183,7 +189,8 @@ def native_case(w: Workload) -> Case:
     def right(c: NDArray[Any]) -> bool:
         return w.is_product(c[0, 0]) and np.array_equal(c, multiples(c[0, 0], NATIVE_ROWS, w))
 
-    run = partial(get_backend("cpu").multiply, w.ring.product_plan("auto", "cpu"))
+    compute = get_backend("cpu")
+    run = partial(compute.multiply, plan_of_product(w.ring._plan, "auto", compute))
     return backend_case(w, "multiply", {"batch": NATIVE_ROWS}, run, [a, b], right)
 
 
@@ -192,7 +199,7 @@ def ring_case(w: Workload) -> Case:
 
     def run(x: NDArray[Any], out: NDArray[Any]) -> None:
         forget_plans()
-        get_backend("cpu").ntt(pg.Ring(w.n, w.q, root=w.psi).transform, x, out)
+        get_backend("cpu").ntt(pg.Ring(w.n, w.q, root=w.psi)._plan.transform, x, out)
 
     x, values = multiples(w.a, 1, w), multiples(w.a_evaluated, 1, w)
     return backend_case(w, "Ring", {}, run, [x], equal_to(values))

@@ -8,8 +8,8 @@ show what a launch costs. `eff1` of a row is the share of the copy's bandwidth t
 writing of its coefficients reach; `copy_gbps` counts both directions too.
 
 Sections: batches; calls (host time of plain calls, single polynomials in graphs, matrices back to back:
-calls.py); first (the first product of a process: first.py); conversions (between bases of moduli, and
-samplers: conversions.py); cufft.
+calls.py); verbs (the host's time of a repeated call of each verb: verbs.py); first (the first product of a
+process: first.py); conversions (between bases of moduli, and samplers: conversions.py); cufft.
 
 A card that works for long reaches its power limit and lowers its clock. So it rests before each row, and some
 rows are measured again after a load.
@@ -37,13 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends import get_backend
-from polygpu.backends.cuda import absence
-from polygpu.backends.cuda.words import groups_of
-from polygpu.backends.reference import evaluate, reverse_bits
-from polygpu.exact.primes import GOLDILOCKS
+from polygpu._backends import get_backend
+from polygpu._backends.cuda import absence
+from polygpu._backends.cuda.words import groups_of
+from polygpu._backends.reference import evaluate, reverse_bits
+from polygpu._core.exact.primes import GOLDILOCKS
 
-from . import calls, conversions, first
+from . import calls, conversions, first, verbs
 from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, print_table, record
 from .report import KINDS
 
@@ -55,7 +55,7 @@ QUICK = (2**12, 2**14, 2**16)
 SINGLE_DEGREES, SINGLE_LIMBS = (2**12, 2**16), (1, 32)  # one polynomial
 RNS_DEGREE, RNS_LIMBS = 2**16, 32
 STRUCTURE_DEGREE = 2**16  # of automorphisms and pointwise products
-SECTIONS = ("batches", "calls", "first", "conversions", "cufft")
+SECTIONS = ("batches", "calls", "verbs", "first", "conversions", "cufft")
 LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after a load of LOAD_S
 COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
@@ -230,7 +230,7 @@ class Workload:
             return f"Goldilocks, X^N {'+' if self.ring.kind == 'negacyclic' else '-'} 1"
         if self.ring.dtype == np.uint32:
             return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
-        groups = groups_of(self.ring.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
+        groups = groups_of(self.ring._plan.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
         return "f64" if {group.word for group in groups} == {"Float64"} else "u64"
 
     # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
@@ -477,6 +477,7 @@ def programme(
     yield "calls", "sums of products", partial(calls.sum_cases, DEVICE)
     for size in calls.SQUARES:
         yield "calls", f"matrices of integers, {size}", partial(calls.square_cases, size)
+    yield "verbs", "verbs", partial(verbs.cases, DEVICE)
     yield "first", "first products", first.cases
     for bits in PRIME_BITS:
         yield "conversions", f"conversions, {bits} bits", partial(conversions.gpu_cases, DEVICE, bits)
@@ -505,7 +506,7 @@ def describe(row: Row) -> str:
     what = (
         f"{row.library} {row.op}, {p['word']} {p['bits']} bits, n = {p['n']}, {p['limbs']} x {p['batch']}, "
     )
-    how = ", ".join(str(p[key]) for key in ("launch", "cache", "order") if key in p)
+    how = ", ".join(str(p[key]) for key in ("verb", "launch", "cache", "order") if key in p)
     share = f"{f['ps_per_coef']:.2f} ps a coefficient, {f['eff1']:.1%} of copy, " if "eff1" in f else ""
     return f"{what}{how}: {f['us_median']:.2f} us (least {f['us_min']:.2f}), {share}digest {row.digest}"
 

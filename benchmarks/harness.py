@@ -1,4 +1,4 @@
-"""Verified times of the benchmarks: polygpu.timing, and the files in which its rows are kept.
+"""Verified times of the benchmarks: polygpu._bench.timing, and the files in which its rows are kept.
 
 `record` appends a row, as one line of JSON, to `<date>-<machine>.jsonl`. A row names the measured commit.
 """
@@ -11,13 +11,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from polygpu import _cpu, timing
-from polygpu.timing import (
+from polygpu import _cpu
+from polygpu._bench import timing
+from polygpu._bench.timing import (
     REST_S,
     SCHEMA,
     Case,
@@ -60,6 +61,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 def measure(case: Case, timer: Timer | None = None, packages: Sequence[str] = ()) -> Row:
     """Verify and time a case; the row names the commit."""
     return timing.measure(case, timer, packages, checkout())
+
+
+def in_passes(cases: Iterable[Case], passes: int, packages: Sequence[str]) -> Iterator[Row]:
+    """Measure cases on one core, pass after pass: what disturbs the machine for a while falls on one pass."""
+    own = list(cases)
+    for run in range(1, passes + 1):
+        for case in own:
+            with on_cores(1):
+                row = measure(replace(case, params={**case.params, "run": run}), packages=packages)
+            yield row
 
 
 def release() -> None:

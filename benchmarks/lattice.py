@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import fft, lattice
-from polygpu.backends import checked_device
-from polygpu.backends.reference import big_product
+from polygpu._backends import checked_device
+from polygpu._backends.reference import big_product
 from polygpu.examples.tfhe import TFHE, Keys
 
 from .conversions import (
@@ -176,7 +176,7 @@ def external(ggsw: pg.Poly, c: pg.Poly, bits: int) -> Ints:
         for i, component in enumerate(x):
             for level, digit in enumerate(digits_of(component, q, bits, rows.shape[1])):
                 for j in range(len(x)):
-                    product = big_product([int(d) % q for d in digit], rows[i, level, j].tolist(), q, -1)
+                    product = big_product([int(d) % q for d in digit], rows[i, level, j].tolist(), q)
                     total[j] += np.array(product, object)
         found.append(total % q)
     return np.stack(found)
@@ -356,7 +356,7 @@ def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
     own, x = keys, vectors
     if device != "cpu":
         params |= gpu_params(scheme.ring, "plain")
-        own, x = keys.to(device), pg.backends.get_backend(device).from_host(vectors)
+        own, x = keys.to(device), pg._backends.get_backend(device).from_host(vectors)
 
     def square(m: int) -> int:
         return m * m % scheme.p
@@ -366,7 +366,7 @@ def bootstrap_cases(device: str, batch: int) -> Iterator[Case]:
             return scheme.bootstrap(own, x, square)[0]
 
     def values(found: Any) -> NDArray[Any]:
-        return pg.backends.backend_of(found).to_host(found)
+        return pg._backends.backend_of(found).to_host(found)
 
     def verify(found: NDArray[Any]) -> bool:
         if device != "cpu":
@@ -380,16 +380,15 @@ def encode_cases(device: str, n: int) -> Iterator[Case]:
     """Slots to a polynomial, scaled and rounded, modulo six limbs, evaluated."""
     R, scale = ring_of(n, 50, 6), 2.0**40
     z = np.exp(1j * np.arange(n // 2))
-    backend = pg.backends.get_backend(device)
+    backend = pg._backends.get_backend(device)
     x = backend.from_host(z)
-    xp = backend.xp
     params: Params = {"n": n, "bits": 50, "limbs": R.rows, "batch": 1}
     if device != "cpu":
         params |= gpu_params(R, "plain")
 
     def run() -> pg.Poly:
         with pg.device(device):
-            return R(xp.rint(fft.from_slots(x) * scale).astype(xp.int64)).ntt()
+            return R.from_floats(fft.from_slots(x), scale=scale).ntt()
 
     def verify(values: NDArray[Any]) -> bool:
         found = centred(integers(R.from_residues(values)), R.modulus).astype(np.float64) / scale

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu import backends
+from polygpu import _backends as backends
 
 from .harness import Case, Row, measure, on_cores
 from .polynomials import Workload
@@ -153,7 +153,12 @@ def case(w: Workload, op: str, library: str, run: Run, y: NDArray[Any]) -> Case:
 
 def own_cases(w: Workload) -> Iterator[Case]:
     """polygpu's cases: the core on aligned arrays, then calls on one polynomial."""
-    compute, plan, dtype, count = backends.get_backend("cpu"), w.ring.transform, w.ring.dtype, count_of(w)
+    compute, plan, dtype, count = (
+        backends.get_backend("cpu"),
+        w.ring._plan.transform,
+        w.ring.dtype,
+        count_of(w),
+    )
     evaluated = w.a_evaluated.astype(dtype)
     a, b, y, values = (rows_of(x.astype(dtype), count, dtype)[:, None] for x in (w.a, w.b, w.a, evaluated))
     runs: tuple[Run, ...] = (

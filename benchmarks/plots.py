@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from polygpu.svg import COLOURS, WIDTH, document, text
+from polygpu._bench.svg import COLOURS, WIDTH, document, text
 
 from .tables import figure
 

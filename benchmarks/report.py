@@ -1,4 +1,4 @@
-"""Write the measured tables into README.md and docs/, the figures beside them, and polygpu/recorded.json.
+"""Write the measured tables into README.md and docs/, figures beside them, and polygpu/_bench/recorded.json.
 
     python -m benchmarks.report [--check] [--results DIR] [FILE ...]
 
@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polygpu import bench
+from polygpu._bench import bench
 
-from . import calls, conversions, distributed, lattice, peers, roofline, scale
+from . import calls, conversions, distributed, lattice, peers, roofline, scale, verbs, ways_in
 from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
@@ -30,7 +30,7 @@ from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
 from .tables import Goal, LineKind, Table, figure, power, unique
 
-RECORDED = ROOT / "polygpu" / "recorded.json"  # the figures that `polygpu bench` shows
+RECORDED = ROOT / "polygpu" / "_bench" / "recorded.json"  # the figures that `polygpu bench` shows
 PAGES = (
     RECORDED,
     ROOT / "README.md",
@@ -400,6 +400,7 @@ AnyKind = (
     | ExactKind
     | GpuKind
     | calls.CallKind
+    | verbs.VerbKind
     | LineKind
     | peers.PeerKind
     | cpu_goals.GoalKind
@@ -434,6 +435,7 @@ KINDS: dict[str, AnyKind] = {
     "gpu-load": GpuKind(gpu_load),
     "gpu-summary": GpuKind(gpu_summary, last=True),
     **calls.KINDS,
+    **verbs.KINDS,
     **conversions.KINDS,
     **distributed.KINDS,
     **lattice.KINDS,
@@ -446,6 +448,7 @@ KINDS: dict[str, AnyKind] = {
     **ntt64.KINDS,
     **ntt256.KINDS,
     **cpu_goals.KINDS,
+    **ways_in.KINDS,
 }
 
 

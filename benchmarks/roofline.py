@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from polygpu.svg import LogAxes, document, text
+from polygpu._bench.svg import LogAxes, document, text
 
 from .harness import Row
 

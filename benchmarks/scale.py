@@ -18,12 +18,12 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from polygpu.backends.cuda.words import Card as Words
-from polygpu.backends.cuda.words import twiddle_bytes_of, word_of
-from polygpu.distributed.divided import _BUFFERS, _SLICES, Layout, Order, layout_of
+from polygpu._backends.cuda.words import Card as Words
+from polygpu._backends.cuda.words import twiddle_bytes_of, word_of
+from polygpu._bench.svg import COLOURS, LogAxes, document, text
+from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._distributed.divided import _BUFFERS, _SLICES, Layout, Order, layout_of
 from polygpu.errors import ParameterError
-from polygpu.exact.primes import GOLDILOCKS
-from polygpu.svg import COLOURS, LogAxes, document, text
 
 from .distributed import ONE
 from .harness import RESULTS, ROOT, Row, print_table

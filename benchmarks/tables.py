@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from polygpu.timing import figure
+from polygpu._bench.timing import figure
 
 from .harness import Row
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "array.hpp"
+#include "quotient.hpp"
 #include "wide.hpp"
 
 namespace pg {
@@ -29,8 +30,8 @@ class Basis {
     // out[j] = x[index[j]]; where index[j] >= degree, out[j] = -x[index[j] - degree]
     void permute(const Array &x, const Numbers &index, const Out &out) const;
 
-    // out = X^e x modulo X^n + 1 if negacyclic, else X^n - 1. exponents: an e below the order of X for each item
-    void turn(const Array &x, const Numbers &exponents, bool negacyclic, const Out &out) const;
+    // out = X^e x. exponents: an e below the order of X for each item
+    void mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const;
 
     // out[j] = x[j] first step^j for each row. first and step: (*, rows, 1); their number of items divides that of x,
     // whose items take them in turn
@@ -38,6 +39,9 @@ class Basis {
 
     // out: residues of integers x of 1 to 8 bytes, (*batch, count <= degree); the rest of a row is zero
     void reduce_integers(const Numbers &x, const Out &out) const;
+    // The same for integers of several 64-bit words in two's complement, x (*batch, count <= degree, words), the lowest
+    // word first. Not for a wide modulus.
+    void reduce_large_integers(const Array &x, const Out &out) const;
 
     // out (batch, m, n) = a b, of a (batch or 1, m, k) and b (batch or 1, k, n), whose entries may be any words
     void matmul(const Array &a, const Array &b, const Out &out) const;
@@ -48,15 +52,15 @@ class Basis {
     PointsProduct matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const;
 
     // out = 1 / x in the ring for each item of x (items, words, degree); the ring has one modulus, a prime.
-    // degrees: (items,) int64, the degree of the common factor of x and X^n +- 1, 0 where x has an inverse. Where it
-    // has none, the item of out is unspecified.
-    void invert(const Array &x, bool negacyclic, const Out &out, const Out &degrees) const;
+    // degrees: (items,) int64, the degree of the common factor of x and the quotient, 0 if x has an inverse. If it has
+    // none, the item of out is unspecified.
+    void invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const;
 
     // Checks c = a b in the ring at points (rows, count), canonical. Returns the first wrong row of c (for a wide
     // modulus the first wrong item), or -1.
     // A wrong product passes at one uniform point with probability (degree - 1) / q at most, for q prime.
     int64_t find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
-                               bool negacyclic) const;
+                               Quotient quotient) const;
 
   private:
     bool narrow_;                  // residues are stored in 32 bits, else in 64
@@ -73,9 +77,6 @@ template <class T, class I> void permute_row(const T *x, const I *index, T *y, s
         for (size_t j = i; j < std::min(n, i + LINE); ++j) y[j] = x[index[j]];
     }
 }
-
-// y = X^e x of n entries modulo q, as Basis::turn
-template <class T> void turn_row(const T *x, T *y, size_t n, u64 e, bool negacyclic, const Modulus &m);
 
 // Repeats Basis::matmul_points for arrays with the shapes and strides of one call, at any addresses.
 class PointsProduct {

@@ -13,7 +13,7 @@ struct Worker;
 // [-Q/2, Q/2).
 class Composition {
   public:
-    // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/plans/crt.py makes the
+    // words: how many 64-bit words hold an integer in (-Q, Q) in two's complement. polygpu/_core/plans/crt.py makes the
     // tables; a wide modulus needs none of them. inverse: (Q / q_i)^-1 mod q_i of each limb. terms, modulus: those of
     // SumWords. The last two are for the first m limbs, whose product is Q or at least 2^65. prefix_inverse: (m, m),
     // 1 / q_j mod q_i. bounds: (centered, 2, m), those of MixedWords. The basis must outlive the object.
@@ -21,14 +21,14 @@ class Composition {
                 const Numbers &prefix_inverse, const Numbers &bounds);
 
     // out (*batch, n, words) of 64 bits
-    void words(const Array &x, bool centered, const Out &out) const;
+    void to_words(const Array &x, bool centered, const Out &out) const;
     // out (*batch, n) int64; returns the index of the first integer that does not fit, or -1
-    int64_t integers(const Array &x, bool centered, const Out &out) const;
+    int64_t to_int64(const Array &x, bool centered, const Out &out) const;
     // out (*batch, n) doubles: the nearest ones, halves to even; infinite beyond them
-    void doubles(const Array &x, bool centered, const Out &out) const;
+    void to_float64(const Array &x, bool centered, const Out &out) const;
     // out (*batch, words of the norm): of the centered |x| the largest (p = 0, in `words` words), the sum (p = 1, in
     // words + 1) or the sum of squares (p = 2, in 2 words + 1)
-    void norms(const Array &x, int p, const Out &out) const;
+    void norm(const Array &x, int p, const Out &out) const;
 
   private:
     // Calls make(unit, item) for each part of an item. The function that it returns is called as use(digits, first,

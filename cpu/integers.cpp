@@ -46,21 +46,67 @@ void reduce_part(const Basis &basis, const char *x, size_t bytes, bool is_signed
     }
 }
 
-template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x, bool is_signed, const Out &out) {
-    const size_t n = last(out), count = last(x), r = basis.rows(), bytes = x.itemsize();
+// Calls reduce(from, y, length, worker) for parts of the rows of out, of which the first `count` entries of an item get
+// the integers at x, `bytes` bytes each; the rest of a row is zero.
+template <class T, class Reduce>
+void reduce_rows(const Basis &basis, const Array &x, size_t bytes, size_t count, double seconds, const Out &out,
+                 Reduce reduce) {
+    const size_t n = last(out), r = basis.rows();
     T *const result = result_of<T>(out, r);
-    require(count <= n && x.size() == batch_of(out) * count, "reduce_integers: lengths differ");
+    require(count <= n && x.size() * x.itemsize() == batch_of(out) * count * bytes, "integers: lengths differ");
     const size_t parts = (n + PART - 1) / PART;
-    const double seconds = basis.slowness() * seconds_pointwise(std::min(n, PART) * r);
-    for_each_row(batch_of(out) * parts, seconds, [&](size_t unit, const Worker &worker) {
-        const size_t item = unit / parts, begin = unit % parts * PART, end = std::min(n, begin + PART);
-        const size_t given = std::min(std::max(begin, count), end);
-        T *const y = result + item * n * r;
-        const char *const from = (const char *)x.data() + (item * count + begin) * bytes;
-        if (given > begin) reduce_part(basis, from, bytes, is_signed, y + begin, n, given - begin, worker);
-        for (size_t limb = 0; limb < r && given < end; ++limb)
-            std::memset(y + limb * n + given, 0, (end - given) * sizeof(T));
-    });
+    for_each_row(batch_of(out) * parts, seconds * (double)(std::min(n, PART) * r),
+                 [&](size_t unit, const Worker &worker) {
+                     const size_t item = unit / parts, begin = unit % parts * PART, end = std::min(n, begin + PART);
+                     const size_t given = std::min(std::max(begin, count), end);
+                     T *const y = result + item * n * r;
+                     const char *const from = (const char *)x.data() + (item * count + begin) * bytes;
+                     if (given > begin) reduce(from, y + begin, given - begin, worker);
+                     for (size_t limb = 0; limb < r && given < end; ++limb)
+                         std::memset(y + limb * n + given, 0, (end - given) * sizeof(T));
+                 });
+}
+
+template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x, bool is_signed, const Out &out) {
+    const size_t n = last(out), bytes = x.itemsize();
+    const auto part = [&](const char *from, T *y, size_t length, const Worker &worker) {
+        reduce_part(basis, from, bytes, is_signed, y, n, length, worker);
+    };
+    reduce_rows<T>(basis, x, bytes, last(x), basis.slowness() * seconds_pointwise(1), out, part);
+}
+
+// A residue is the sum of the words times powers of 2^64 modulo q, which is reduced once. The highest word is signed.
+template <class T> void reduce_large_to(const Basis &basis, const Array &x, const Out &out) {
+    const size_t n = last(out), words = last(x), limbs = basis.rows();
+    std::vector<u64> powers(limbs * (words + 1));
+    for (size_t limb = 0; limb < limbs; ++limb) {
+        const Modulus &m = basis.moduli()[limb];
+        u64 *const row = powers.data() + limb * (words + 1);
+        row[0] = 1;
+        for (size_t w = 0; w < words; ++w) row[w + 1] = reduce(m, row[w], 0);
+    }
+    const auto part = [&](const char *from, T *y, size_t length, const Worker &worker) {
+        for (size_t j = 0; j < length && !stopped(worker.stop); ++j) {
+            const u64 *const number = (const u64 *)from + j * words;
+            const bool negative = number[words - 1] >> 63;
+            for (size_t limb = 0; limb < limbs; ++limb) {
+                const Modulus &m = basis.moduli()[limb];
+                const u64 *const row = powers.data() + limb * (words + 1);
+                u128 low = 0, rest = 0;  // sums of the low and of the high halves of the products
+                for (size_t w = 0; w < words; ++w) {
+                    const u128 product = (u128)number[w] * row[w];
+                    low += (u64)product, rest += (u64)(product >> 64);
+                }
+                rest += (u64)(low >> 64);
+                const u64 carry = (u64)(rest >> 64), over = carry <= m.last ? carry : reduce(m, carry);
+                const u64 high = reduce(m, over, (u64)rest);
+                const u64 residue = reduce(m, high, (u64)low);
+                y[limb * n + j] = (T)(negative ? sub_mod(m, residue, row[words]) : residue);
+            }
+        }
+    };
+    const double seconds = basis.slowness() * seconds_pointwise(4 * words);
+    reduce_rows<T>(basis, x, 8 * words, x.shape(x.ndim() - 2), seconds, out, part);
 }
 
 // ---- out ----
@@ -139,6 +185,12 @@ void Basis::reduce_integers(const Numbers &x, const Out &out) const {
             "reduce_integers: integers of 1, 2, 4 or 8 bytes");
     if (narrow_) reduce_integers_to<u32>(*this, x, is_signed, out);
     else reduce_integers_to<u64>(*this, x, is_signed, out);
+}
+
+void Basis::reduce_large_integers(const Array &x, const Out &out) const {
+    require(!wide() && x.ndim() >= 2 && last(x) > 0 && x.itemsize() == 8, "reduce_large_integers: words of 8 bytes");
+    if (narrow_) reduce_large_to<u32>(*this, x, out);
+    else reduce_large_to<u64>(*this, x, out);
 }
 
 Composition::Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms,
@@ -262,7 +314,7 @@ template <class Make> void Composition::run(const Array &x, bool centered, doubl
     });
 }
 
-void Composition::words(const Array &x, bool centered, const Out &out) const {
+void Composition::to_words(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x);
     require(out.hold<u64>() && out.size() == items(x) * n * words_, "out: wrong dtype or size");
     run(x, centered, 3, [&](size_t, size_t item) {
@@ -274,7 +326,7 @@ void Composition::words(const Array &x, bool centered, const Out &out) const {
     });
 }
 
-void Composition::doubles(const Array &x, bool centered, const Out &out) const {
+void Composition::to_float64(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x);
     require(out.hold<double>() && out.size() == items(x) * n, "out: wrong dtype or size");
     run(x, centered, 3, [&](size_t, size_t item) {
@@ -288,7 +340,7 @@ void Composition::doubles(const Array &x, bool centered, const Out &out) const {
     });
 }
 
-void Composition::norms(const Array &x, int p, const Out &out) const {
+void Composition::norm(const Array &x, int p, const Out &out) const {
     const size_t n = last(x), parts = (n + PART - 1) / PART, count_of_items = items(x);
     const size_t words = p == 0 ? words_ : p == 1 ? words_ + 1 : 2 * words_ + 1;
     const size_t length =
@@ -354,7 +406,7 @@ int64_t Composition::fit(const T *x, size_t n, size_t begin, size_t end, bool ce
     return -1;
 }
 
-int64_t Composition::integers(const Array &x, bool centered, const Out &out) const {
+int64_t Composition::to_int64(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x), k = basis_.rows(), parts = (n + PART - 1) / PART;
     require(out.hold<int64_t>() && out.size() == items(x) * n, "out: wrong dtype or size");
     constexpr int64_t NONE = INT64_MAX;

@@ -1,4 +1,5 @@
-// Inverses in F_q[X]/(X^n - s), s = 1 or -1, q prime: the extended Euclid on dense rows, O(n^2) products.
+// Inverses in F_q[X]/(P), q prime and P the quotient of quotient.hpp: the extended Euclid on dense rows, O(n^2)
+// products.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -125,22 +126,21 @@ template <class F> struct Row {
 
 // Writes 1/a and returns 0, or returns the degree of the common factor. The words of a coefficient lie `apart` apart.
 template <class F, class T>
-int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, bool negacyclic, T *out, const int *stop) {
+int64_t invert_row(const F &field, const T *a, size_t n, size_t apart, Quotient quotient, T *out, const int *stop) {
     using Word = typename F::Word;
     const size_t words = field.words();
-    // Invariant: divisor = t (X^n - s) + cofactor a for some t, which is not kept; the same for rest and rest_cofactor.
+    // Invariant: divisor = t P + cofactor a for some t, which is not kept; the same for rest and rest_cofactor.
     Row<F> divisor(n, words), rest(n, words), cofactor(n, words), rest_cofactor(n, words);
     std::vector<Word> memory(5 * words + field.scratch());
     Word *const inverse = memory.data(), *const high = inverse + words, *const low = high + words;
     Word *const zero = low + words, *const after = zero + words, *const scratch = after + words;
     divisor.degree = (ptrdiff_t)n;
-    divisor.at((ptrdiff_t)n)[0] = 1;
-    divisor.at(0)[0] = 1;  // X^n + 1
-    if (!negacyclic) {     // -1 = 0 - 1
-        divisor.at(0)[0] = 0;
-        low[0] = 1;
-        field.subtract(divisor.at(0), low);
-    }
+    low[0] = 1;
+    for_each_term(quotient, n, [&](size_t exponent, bool negative) {
+        Word *const to = divisor.at((ptrdiff_t)exponent);
+        if (negative) field.subtract(to, low);
+        else to[0] = 1;
+    });
     for (size_t i = 0; i < n; ++i)
         for (size_t w = 0; w < words; ++w) rest.at((ptrdiff_t)i)[w] = (Word)a[w * apart + i];
     rest.find_degree((ptrdiff_t)n - 1);
@@ -218,10 +218,9 @@ struct Bits {
     }
 };
 
-template <class T> int64_t invert_bits(const T *a, size_t n, T *out, const int *stop) {
+template <class T> int64_t invert_bits(const T *a, size_t n, Quotient quotient, T *out, const int *stop) {
     Bits divisor(n), rest(n), cofactor(n), rest_cofactor(n);
-    divisor.flip(n);
-    divisor.flip(0);
+    for_each_term(quotient, n, [&](size_t exponent, bool) { divisor.flip(exponent); });
     divisor.degree = (ptrdiff_t)n;
     for (size_t i = 0; i < n; ++i)
         if (a[i] & 1) rest.flip(i);
@@ -245,7 +244,7 @@ template <class T> int64_t invert_bits(const T *a, size_t n, T *out, const int *
 }
 
 template <class T>
-void invert_items(const Basis &basis, const Array &x, bool negacyclic, const Out &out, const Out &degrees) {
+void invert_items(const Basis &basis, const Array &x, Quotient quotient, const Out &out, const Out &degrees) {
     const size_t n = last(out), rows = basis.rows(), items = batch_of(out);
     T *const result = result_of<T>(out, rows);
     const Operand<T> from(x, out, rows);
@@ -255,7 +254,7 @@ void invert_items(const Basis &basis, const Array &x, bool negacyclic, const Out
     for_each_row(items, seconds, [&](size_t i, const Worker &worker) {
         const T *const a = from.item(i);
         T *const to = result + i * rows * n;
-        const auto run = [&](const auto &field) { return invert_row(field, a, n, n, negacyclic, to, worker.stop); };
+        const auto run = [&](const auto &field) { return invert_row(field, a, n, n, quotient, to, worker.stop); };
         if constexpr (sizeof(T) == sizeof(u64)) {
             if (basis.wide()) {
                 found[i] = run(WideField(basis.wide_modulus()));
@@ -263,7 +262,7 @@ void invert_items(const Basis &basis, const Array &x, bool negacyclic, const Out
             }
         }
         const Modulus &m = basis.moduli()[0];
-        found[i] = m.q == 2                             ? invert_bits(a, n, to, worker.stop)
+        found[i] = m.q == 2                             ? invert_bits(a, n, quotient, to, worker.stop)
                    : m.q <= SmallField<uint16_t>::LIMIT ? run(SmallField<uint16_t>(m))
                    : m.q <= SmallField<u32>::LIMIT      ? run(SmallField<u32>(m))
                    : m.q <= SmallField<u64>::LIMIT      ? run(SmallField<u64>(m))
@@ -273,10 +272,9 @@ void invert_items(const Basis &basis, const Array &x, bool negacyclic, const Out
 
 }  // namespace
 
-void Basis::invert(const Array &x, bool negacyclic, const Out &out, const Out &degrees) const {
+void Basis::invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const {
     require(wide() || rows() == 1, "invert: one modulus");
-    narrow_ ? invert_items<u32>(*this, x, negacyclic, out, degrees)
-            : invert_items<u64>(*this, x, negacyclic, out, degrees);
+    narrow_ ? invert_items<u32>(*this, x, quotient, out, degrees) : invert_items<u64>(*this, x, quotient, out, degrees);
 }
 
 }  // namespace pg

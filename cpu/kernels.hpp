@@ -17,6 +17,8 @@ template <class T> struct Twiddles {
     const double *number = nullptr, *ratio = nullptr;
 };
 
+enum class Quotient : u32;  // quotient.hpp
+
 // The transform of one limb. Node i of the tree of factors (root 1, children 2i and 2i + 1) splits
 // X^2t - w^2 into X^t - w and X^t + w (docs/math.md, "The tree of factors").
 template <class T> struct Row {
@@ -26,6 +28,7 @@ template <class T> struct Row {
     size_t leaf_size;              // leaves are polynomials of degree < leaf_size; degree = leaf_size * points
     size_t block;                  // coefficients that fit the cache: longer blocks are transformed depth first
     const int *stop;               // read with stopped(): the result is no longer wanted
+    Quotient quotient{};           // of node 1
 };
 
 template <class T> struct RowKernels {
@@ -144,7 +147,7 @@ template <class T> struct GemmKernels {
     void (*multiply_points)(const MatrixProduct<T> &product, size_t points, u64 *scratch);
 };
 
-// Distributions of small integers (polygpu/plans/sampling.py). Kernels draw all but the sparse one.
+// Distributions of small integers (polygpu/_core/plans/sampling.py). Kernels draw all but the sparse one.
 enum class DrawShape { ternary, sparse, binomial, gaussian, tuniform };
 constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
 

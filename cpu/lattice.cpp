@@ -72,7 +72,7 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             T *const row = rows + j * step;
             if (own_digits_[limb] == j)
                 std::memcpy(row, value + (item * own_total_ + own_rows_[limb]) * n, n * sizeof(T));
-            else if (!transformed_) transform_.forward_row(digit, row, limb, worker);
+            else if (!transformed_) transform_.row<T>(limb, worker).ntt(digit, row);
             else if (index_.empty()) std::memcpy(row, digit, n * sizeof(T));
             else permute_row(digit, index_.data(), row, n);
         }
@@ -172,18 +172,19 @@ void GadgetProduct::transform_product(const T *ggsw, const T *c, T *out, size_t 
                                       const Worker &worker) const {
     const size_t n = transform_->degree(), levels = gadget_.levels;
     const Modulus &m = basis_.moduli()[0];
+    const Transform::LimbRow<T> transform = transform_->row<T>(0, worker);
     T *const sums = room, *const digits = sums + components * n;
     for (size_t i = 0; i < components; ++i) {
         integer_kernels().decompose(c + i * n, digits, n, gadget_);
         for (size_t level = 0; level < levels; ++level) {
             T *const digit = digits + level * n;
-            transform_->forward_row(digit, digit, 0, worker);
+            transform.ntt(digit, digit);
             const T *const row = ggsw + (i * levels + level) * components * n;
             for (size_t j = 0; j < components; ++j)
                 add_product(digit, row + j * n, sums + j * n, i == 0 && level == 0, n, m);
         }
     }
-    for (size_t j = 0; j < components; ++j) transform_->inverse_row(sums + j * n, out + j * n, 0, worker);
+    for (size_t j = 0; j < components; ++j) transform.intt(sums + j * n, out + j * n);
 }
 
 template <class T>
@@ -222,24 +223,28 @@ void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbe
     const Item item = item_of<T>(c, out, ggsws, count);
     const size_t k = item.components, n = item.n, size = k * n, items = out.size() / size;
     require(exponents.size() == items * (count + 1), "rotate: exponents of another shape");
-    const bool negacyclic = transform_ ? transform_->negacyclic() : product_->negacyclic();
-    const u64 order = negacyclic ? 2 * n : n;
+    const Quotient quotient = transform_ ? transform_->quotient() : product_->quotient();
+    const u64 order = order_of_x(quotient, n);
     const i64 *const powers = (const i64 *)exponents.data();
     for (size_t i = 0; i < exponents.size(); ++i)
         require(powers[i] >= 0 && (u64)powers[i] < order, "rotate: exponents below the order of X");
     const T *const x = (const T *)c.data();
     T *const y = (T *)out.data();
     const Modulus &m = basis_.moduli()[0];
+    const RowKernels<T> &kernels = pointwise_kernels<T>(m);
+    const auto mul_monomial = [&](const T *from, T *to, i64 e) {
+        for (size_t j = 0; j < k; ++j) mul_monomial_row(quotient, kernels, from + j * n, to + j * n, n, (u64)e, m);
+    };
     for_each_row(items, (double)(count + 1) * item.seconds, [&](size_t at, const Worker &worker) {
         T *const moved = (T *)worker.scratch(2 * size * sizeof(T) + item.scratch), *const sum = moved + size;
         const i64 *const e = powers + at * (count + 1);
-        for (size_t j = 0; j < k; ++j) turn_row(x + at * size + j * n, sum + j * n, n, (u64)e[0], negacyclic, m);
+        mul_monomial(x + at * size, sum, e[0]);
         for (size_t i = 0; i < count && !stopped(worker.stop); ++i) {
             if (e[i + 1] == 0) continue;
-            for (size_t j = 0; j < k; ++j) turn_row(sum + j * n, moved + j * n, n, (u64)e[i + 1], negacyclic, m);
-            pointwise_kernels<T>(m).pointwise(Op::sub, moved, sum, false, nullptr, moved, size, m);
+            mul_monomial(sum, moved, e[i + 1]);
+            kernels.pointwise(Op::sub, moved, sum, false, nullptr, moved, size, m);
             multiply_item(ggsws.data(), i, moved, moved, item, sum + size, worker);
-            pointwise_kernels<T>(m).pointwise(Op::add, sum, moved, false, nullptr, sum, size, m);
+            kernels.pointwise(Op::add, sum, moved, false, nullptr, sum, size, m);
         }
         std::memcpy(y + at * size, sum, size * sizeof(T));
     });

@@ -1,5 +1,5 @@
 // Key switching, sums over digits of products with a key, row by row; products with gadget ciphertexts
-// (polygpu/plans/lattice.py).
+// (polygpu/_core/plans/switch.py).
 #pragma once
 #include <vector>
 
@@ -36,7 +36,7 @@ class DigitProduct {
     std::vector<u32> index_;
 };
 
-// Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/ops/gadget.py.
+// Products with gadget ciphertexts modulo one q, by the transform of a ring or by FFT: polygpu/_ops/gadget.py.
 class GadgetProduct {
   public:
     // Digits are to the base 2^bits. A product by FFT multiplies a polynomial of such digits by one that `product`

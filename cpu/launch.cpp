@@ -35,7 +35,10 @@ void Launches::launch(const Launch &one, Driver::Handle stream, const u64 *opera
         const u64 address = operands[one.operands[i]] + one.offsets[i];
         std::memcpy(bytes + 8 * i, &address, 8);
     }
-    if (one.counters) check(driver_.fill(operands[one.operands.back()], 0, one.counters, stream), one);
+    if (one.counters) {
+        const u64 at = operands[one.operands.back()] + one.offsets.back();
+        check(driver_.fill(at, 0, one.counters, stream), one);
+    }
     Driver::Attribute attribute{PROGRAMMATIC_STREAM_SERIALIZATION, {}, 1, {}};
     const Driver::Config config{
         {one.grid[0], one.grid[1], 1}, {one.threads, 1, 1}, one.shared, stream, &attribute, one.early ? 1u : 0u};

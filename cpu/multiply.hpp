@@ -12,7 +12,7 @@ class Auxiliary {
   public:
     // transform: over the auxiliary primes, of degree `degree` and the ring's kind, or cyclic and long enough
     // for the linear product, which is then folded. Basis and transform must outlive this.
-    Auxiliary(const Basis &basis, const Transform &transform, size_t degree, bool negacyclic);
+    Auxiliary(const Basis &basis, const Transform &transform, size_t degree, Quotient quotient);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
 
@@ -25,13 +25,13 @@ class Auxiliary {
     template <class T> void spread(const T *x, size_t limb, u64 *y, const Worker &worker) const;
     template <class T> void gather(const u64 *x, size_t limb, T *y, const Worker &worker) const;
     void signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value, u64 *scratch) const;
-    void combine(size_t limb, u64 *x, const u64 *y, bool subtract) const;
+    void combine(size_t limb, u64 *x, const u64 *y, bool negative) const;
     template <class T> void run(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;
     const Transform &transform_;
     size_t degree_;
-    bool negacyclic_;
+    Quotient quotient_;
     MixedRadix radix_;
     std::vector<u64> q_mod_p_;        // [prime * limbs + limb]
     std::vector<u64> product_mod_q_;  // the product of the primes modulo each limb, in words
@@ -44,14 +44,14 @@ class FftProduct {
     // product, which is then folded. A limb with q = 2^e drops the sums whose weights vanish. table: length/2 twiddles
     // (kernels.hpp, ProductRow). terms: 0 for multiply(). Else only the kernels are used, for sums of `terms` products,
     // of which one factor has a single digit of `bits` bits. The basis must outlive this.
-    FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits, unsigned width,
+    FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits, unsigned width,
                unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits);
 
     void multiply(const Array &a, const Array &b, const Out &out) const;
 
     size_t degree() const { return degree_; }
     size_t length() const { return length_; }
-    bool negacyclic() const { return negacyclic_; }
+    Quotient quotient() const { return quotient_; }
     // The argument of a limb's kernels.
     ProductRow row(size_t limb, const Worker &worker) const;
     // y = the residues of sums of products; the sums are overwritten. room: for `length` residues where length is not
@@ -59,12 +59,11 @@ class FftProduct {
     template <class T> void compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const;
 
   private:
-    template <class T> void fold_row(const T *linear, T *y, const Modulus &m) const;
     template <class T> void run(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;
     size_t degree_, length_;
-    bool negacyclic_;
+    Quotient quotient_;
     unsigned digits_, width_, sums_, group_;
     std::vector<u64> weights_, shoup_;  // [limb * MAX_SUMS + group]
     Memory table_;

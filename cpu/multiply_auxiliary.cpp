@@ -15,12 +15,8 @@ template <class T> u64 residue(const Modulus &p, const T *x, size_t words, size_
 
 }  // namespace
 
-Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degree, bool negacyclic)
-    : basis_(basis),
-      transform_(transform),
-      degree_(degree),
-      negacyclic_(negacyclic),
-      radix_(transform.basis().moduli()) {
+Auxiliary::Auxiliary(const Basis &basis, const Transform &transform, size_t degree, Quotient quotient)
+    : basis_(basis), transform_(transform), degree_(degree), quotient_(quotient), radix_(transform.basis().moduli()) {
     require(!transform.basis().narrow(), "Auxiliary: 64-bit words");
     require(transform.degree() == degree || transform.degree() >= 2 * degree - 1, "Auxiliary: transform too short");
     for (const Modulus &p : radix_.primes) {
@@ -94,9 +90,9 @@ template <class T> void Auxiliary::spread(const T *x, size_t limb, u64 *y, const
     }
 }
 
-void Auxiliary::combine(size_t limb, u64 *x, const u64 *y, bool subtract) const {
-    if (basis_.wide()) subtract ? basis_.wide_modulus().sub(x, y) : basis_.wide_modulus().add(x, y);
-    else *x = subtract ? sub_mod(basis_.moduli()[limb], *x, *y) : add_mod(basis_.moduli()[limb], *x, *y);
+void Auxiliary::combine(size_t limb, u64 *x, const u64 *y, bool negative) const {
+    if (basis_.wide()) negative ? basis_.wide_modulus().sub(x, y) : basis_.wide_modulus().add(x, y);
+    else *x = negative ? sub_mod(basis_.moduli()[limb], *x, *y) : add_mod(basis_.moduli()[limb], *x, *y);
 }
 
 void Auxiliary::signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value, u64 *scratch) const {
@@ -105,17 +101,18 @@ void Auxiliary::signed_value(const u64 *x, size_t limb, u64 *digits, u64 *value,
     if (radix_.negative(digits)) combine(limb, value, product_mod_q_.data() + limb * words(), true);
 }
 
-// Residues modulo the primes to residues modulo q; a linear product is folded by X^degree = -1 or 1.
+// Residues modulo the primes to residues modulo q; a linear product is folded.
 template <class T> void Auxiliary::gather(const u64 *x, size_t limb, T *y, const Worker &worker) const {
     const size_t length = transform_.degree(), k = radix_.primes.size(), n = words();
     const bool fold = length != degree_;
     std::vector<u64> digits(k), value(n), folded(n), scratch(n + 1);
     for (size_t j = 0; j < degree_ && !stopped(worker.stop); ++j) {
         signed_value(x + j, limb, digits.data(), value.data(), scratch.data());
-        if (fold && j + 1 < degree_) {
-            signed_value(x + j + degree_, limb, digits.data(), folded.data(), scratch.data());
-            combine(limb, value.data(), folded.data(), negacyclic_);
-        }
+        if (fold)
+            for_each_folded(quotient_, degree_, j, [&](size_t at, bool negative) {
+                signed_value(x + at, limb, digits.data(), folded.data(), scratch.data());
+                combine(limb, value.data(), folded.data(), negative);
+            });
         for (size_t w = 0; w < n; ++w) y[w * degree_ + j] = (T)value[w];
     }
 }

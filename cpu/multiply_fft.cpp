@@ -14,20 +14,20 @@ unsigned bits_below(const Modulus &m) { return 64 - (unsigned)__builtin_clzll(m.
 
 }  // namespace
 
-FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, bool negacyclic, unsigned digits,
+FftProduct::FftProduct(const Basis &basis, size_t degree, size_t length, Quotient quotient, unsigned digits,
                        unsigned width, unsigned sums, const Lasting<Numbers> &table, unsigned terms, unsigned bits)
     : basis_(basis),
       degree_(degree),
       length_(length),
-      negacyclic_(negacyclic),
+      quotient_(quotient),
       digits_(digits),
       width_(width),
       sums_(sums),
       table_(table.memory) {
     require(!basis.wide(), "FftProduct: moduli of at most 64 bits");
     require(length >= 2 && (length & (length - 1)) == 0 && degree >= 1 &&
-                ((negacyclic && length == degree) || length >= 2 * degree - 1),
-            "FftProduct: length, a power of two, must be degree (negacyclic) or hold the linear product");
+                ((wrap(quotient) == -1 && length == degree) || length >= 2 * degree - 1),
+            "FftProduct: length, a power of two, must be degree (X^n + 1) or hold the linear product");
     require(digits >= 1 && digits <= MAX_DIGITS && width >= 2 && width <= 30 && sums >= 1 && sums <= 2 * digits - 1,
             "FftProduct: 1 to 8 digits of 2 to 30 bits, 1 to 2 digits - 1 sums");
     require(table.array.hold<std::complex<double>>() && table.array.size() == length / 2,
@@ -81,15 +81,8 @@ template <class T> void FftProduct::run(const Array &a, const Array &b, const Ou
         if (length_ == n) return multiply_row(x.row(i), y.row(i), scratch, to, r);
         T *linear = (T *)(scratch + numbers);
         multiply_row(x.row(i), y.row(i), scratch, linear, r);
-        fold_row(linear, to, *r.modulus);
+        fold_row(quotient_, pointwise_kernels<T>(*r.modulus), linear, to, n, *r.modulus);
     });
-}
-
-// y = x modulo X^degree + 1 or - 1, for x of 2 degree - 1 coefficients
-template <class T> void FftProduct::fold_row(const T *x, T *y, const Modulus &m) const {
-    const size_t n = degree_;
-    pointwise_kernels<T>(m).pointwise(negacyclic_ ? Op::sub : Op::add, x, x + n, false, x, y, n - 1, m);
-    y[n - 1] = x[n - 1];
 }
 
 void FftProduct::multiply(const Array &a, const Array &b, const Out &out) const {
@@ -99,7 +92,7 @@ void FftProduct::multiply(const Array &a, const Array &b, const Out &out) const 
 template <class T> void FftProduct::compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const {
     const bool whole = length_ == degree_;
     product_kernels<T>(length_).compose(sums, whole ? y : room, row);
-    if (!whole) fold_row(room, y, *row.modulus);
+    if (!whole) fold_row(quotient_, pointwise_kernels<T>(*row.modulus), room, y, degree_, *row.modulus);
 }
 template void FftProduct::compose_row(Complex *, u32 *, u32 *, const ProductRow &) const;
 template void FftProduct::compose_row(Complex *, u64 *, u64 *, const ProductRow &) const;

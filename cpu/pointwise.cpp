@@ -1,6 +1,5 @@
 // Operations of Basis on each residue: pointwise ones, permutations, products with powers.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "basis.hpp"
@@ -95,20 +94,23 @@ template <class T> void permute_words(const Basis &basis, const Array &x, const 
 }
 
 template <class T>
-void turn_words(const Basis &basis, const Array &x, const Numbers &exponents, bool negacyclic, const Out &out) {
+void mul_monomial_words(const Basis &basis, const Array &x, const Numbers &exponents, Quotient quotient,
+                        const Out &out) {
     const size_t n = last(out), limbs = basis.rows();
     T *const result = result_of<T>(out, limbs);
     const size_t items = batch_of(out);
-    const u64 order = negacyclic ? 2 * n : n;
-    require(x && x.itemsize() == sizeof(T) && x.size() == out.size() && last(x) == n, "turn: wrong dtype or shape");
-    require(exponents.hold<i64>() && exponents.size() == items, "turn: an exponent for each item");
+    const u64 order = order_of_x(quotient, n);
+    require(x && x.itemsize() == sizeof(T) && x.size() == out.size() && last(x) == n,
+            "mul_monomial: wrong dtype or shape");
+    require(exponents.hold<i64>() && exponents.size() == items, "mul_monomial: an exponent for each item");
     const i64 *const powers = (const i64 *)exponents.data();
     for (size_t i = 0; i < items; ++i)
-        require(powers[i] >= 0 && (u64)powers[i] < order, "turn: exponents below the order of X");
+        require(powers[i] >= 0 && (u64)powers[i] < order, "mul_monomial: exponents below the order of X");
     const T *const from = (const T *)x.data();
     for_each_row(items * limbs, seconds_pointwise(n), [&](size_t row, const Worker &) {
-        turn_row(from + row * n, result + row * n, n, (u64)powers[row / limbs], negacyclic,
-                 basis.moduli()[row % limbs]);
+        const Modulus &m = basis.moduli()[row % limbs];
+        mul_monomial_row(quotient, pointwise_kernels<T>(m), from + row * n, result + row * n, n,
+                         (u64)powers[row / limbs], m);
     });
 }
 
@@ -147,23 +149,10 @@ void scale_words_by_powers(const Basis &basis, const Array &x, const Array &firs
 
 }  // namespace
 
-template <class T> void turn_row(const T *x, T *y, size_t n, u64 e, bool negacyclic, const Modulus &m) {
-    const size_t turn = e % n;
-    const bool negate = negacyclic && e / n % 2;
-    const auto part = [&](const T *from, T *to, size_t count, bool negative) {
-        if (!negative) std::memcpy(to, from, count * sizeof(T));
-        else pointwise_kernels<T>(m).pointwise(Op::neg, from, nullptr, false, nullptr, to, count, m);
-    };
-    part(x, y + turn, n - turn, negate);
-    part(x + n - turn, y, turn, negate != negacyclic);
-}
-template void turn_row(const u32 *, u32 *, size_t, u64, bool, const Modulus &);
-template void turn_row(const u64 *, u64 *, size_t, u64, bool, const Modulus &);
-
-void Basis::turn(const Array &x, const Numbers &exponents, bool negacyclic, const Out &out) const {
-    require(!wide(), "turn: moduli of at most 64 bits");
-    narrow_ ? turn_words<u32>(*this, x, exponents, negacyclic, out)
-            : turn_words<u64>(*this, x, exponents, negacyclic, out);
+void Basis::mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const {
+    require(!wide(), "mul_monomial: moduli of at most 64 bits");
+    narrow_ ? mul_monomial_words<u32>(*this, x, exponents, quotient, out)
+            : mul_monomial_words<u64>(*this, x, exponents, quotient, out);
 }
 
 void Basis::scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const {

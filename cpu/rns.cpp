@@ -168,18 +168,17 @@ void Conversion::scale(std::vector<size_t> rows, std::vector<u64> remainders, Qu
 }
 
 template <class W> const Conversion::Factors<W> &Conversion::factors() const {
-    Factors<W> &of = [this]() -> Factors<W> & {
-        if constexpr (sizeof(W) == 4) return narrow_;
-        else return wide_;
-    }();
-    std::call_once(of.made, [&] {
+    const auto make = [this] {
+        Factors<W> of;
         for (size_t i = 0; i < matrix_.size(); ++i) {
             const Modulus &m = target_.moduli[i / terms_];
             of.w.push_back((W)matrix_[i]);
             of.shoup.push_back(m.q ? (W)(shoup_quotient(m, matrix_[i]) >> (64 - 8 * sizeof(W))) : 0);
         }
-    });
-    return of;
+        return of;
+    };
+    if constexpr (sizeof(W) == 4) return narrow_.get(make);
+    else return wide_.get(make);
 }
 
 template <class W> void Conversion::run_words(const Array &x, const Array &own, const Out &out) const {
@@ -266,7 +265,7 @@ template <class W> void Conversion::finish_rows(const Array &own, const Out &out
         const size_t item = index / rows, j = index % rows;
         const Modulus &m = target_.moduli[j];
         W *const y = result + (item * target_.count + target_.at[j]) * n;
-        transform_->forward_row(y, y, j, worker);
+        transform_->row<W>(j, worker).ntt(y, y);
         if (own_.size() == 0) return;
         const W *const terms[] = {y, from_own.at(item, own_.at[j], 0, n, (W *)worker.scratch(n * sizeof(W)))};
         const size_t at = (j + 1) * terms_ - 1;

@@ -1,12 +1,12 @@
 // Residues modulo some moduli from residues modulo others, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the constants).
+// between bases"; polygpu/_core/plans/rns.py has the constants).
 #pragma once
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "array.hpp"
 #include "kernels.hpp"
+#include "lazy.hpp"
 #include "transform.hpp"
 
 namespace pg {
@@ -70,7 +70,6 @@ class Conversion {
   private:
     // By row of the target: the matrix in words that kernels read, and Shoup's quotients.
     template <class W> struct Factors {
-        std::once_flag made;
         std::vector<W> w, shoup;
     };
     template <class W> void run_words(const Array &x, const Array &own, const Out &out) const;
@@ -85,8 +84,8 @@ class Conversion {
     bool accumulates_;
     const Transform *transform_;
     size_t terms_;
-    mutable Factors<u32> narrow_;
-    mutable Factors<u64> wide_;
+    mutable Lazy<Factors<u32>> narrow_;
+    mutable Lazy<Factors<u64>> wide_;
 };
 
 }  // namespace pg

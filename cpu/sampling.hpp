@@ -7,7 +7,7 @@
 
 namespace pg {
 
-// A distribution of small integers (polygpu/plans/sampling.py).
+// A distribution of small integers (polygpu/_core/plans/sampling.py).
 class Sampler {
   public:
     // weights and thresholds are those of a Gaussian. Each integer takes `bytes` bytes of the stream, and its size is

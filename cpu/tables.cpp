@@ -1,9 +1,12 @@
 #include "tables.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
+
+#include "lazy.hpp"
 
 namespace pg {
 namespace {
@@ -28,41 +31,43 @@ template <class T> std::vector<T> fft_table(size_t length) {
     return w;
 }
 
-template <class T> void fill_words(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
+template <class T> void fill_words(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse) {
     const size_t points = last(forward);
     require(points >= 2 && (points & (points - 1)) == 0 && last(inverse) == points && forward.size() == 2 * points &&
                 inverse.size() == 2 * points,
             "fill_twiddles: tables of (2, points), points a power of two");
     T *const w = result_of<T>(forward, 2), *const v = result_of<T>(inverse, 2);
-    fill_twiddles<T>(q, root, negacyclic, points, w, w + points, v, v + points);
+    fill_twiddles<T>(q, root, quotient, points, w, w + points, v, v + points);
 }
 
 }  // namespace
 
 template <class T>
-void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
+void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup) {
     const Modulus m = make_modulus(q);
     const auto set = [&m](size_t node, u64 x, T *w, T *shoup) {
         w[node] = (T)x, shoup[node] = (T)(shoup_quotient(m, x) >> (64 - 8 * sizeof(T)));
     };
     set(0, 1, forward, forward_shoup);
-    if (!negacyclic) {
-        set(1, 1, forward, forward_shoup);
-        set(1, 1, inverse, inverse_shoup);
-    }
     for (size_t level = 1; level < points; level *= 2) {
-        // A cyclic level begins with the twiddles of the level above. The other `count` twiddles, from node `first`
-        // on, are `factor` times those from node `source` on; their inverses are their negatives in reverse order
-        // (docs/math.md).
-        const size_t count = negacyclic ? level : level / 2, source = level - count, first = 2 * level - count;
-        for (size_t i = level; i < first; ++i) {
-            forward[i] = forward[i - count], forward_shoup[i] = forward_shoup[i - count];
-            inverse[i] = inverse[i - count], inverse_shoup[i] = inverse_shoup[i - count];
+        for_each_part(quotient, points, level, [&](size_t first, size_t count, size_t source, u64 exponent) {
+            if (exponent == 0) {
+                std::copy_n(forward + source, count, forward + first);
+                std::copy_n(forward_shoup + source, count, forward_shoup + first);
+                return;
+            }
+            const u64 factor = pow_mod(m, root, exponent);
+            for (size_t i = 0; i < count; ++i)
+                set(first + i, mul_mod(m, forward[source + i], factor), forward, forward_shoup);
+        });
+        if (level == 1) {
+            set(1, inverse_root_twiddle(quotient, m, forward[1]), inverse, inverse_shoup);
+            continue;
         }
-        const u64 factor = pow_mod(m, root, points / (2 * level));
-        for (size_t i = 0; i < count; ++i)
-            set(first + i, mul_mod(m, forward[source + i], factor), forward, forward_shoup);
+        const size_t count = new_twiddles(quotient, level), old = level - count, first = level + old;
+        std::copy_n(inverse + level / 2, old, inverse + level);
+        std::copy_n(inverse_shoup + level / 2, old, inverse_shoup + level);
         for (size_t i = 0; i < count; ++i) {
             inverse[first + i] = (T)(q - forward[2 * level - 1 - i]);
             inverse_shoup[first + i] = (T)~forward_shoup[2 * level - 1 - i];
@@ -72,12 +77,12 @@ void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, 
     set(0, scale, inverse, inverse_shoup);
     set(1, mul_mod(m, inverse[1], scale), inverse, inverse_shoup);
 }
-template void fill_twiddles<u32>(u64, u64, bool, size_t, u32 *, u32 *, u32 *, u32 *);
-template void fill_twiddles<u64>(u64, u64, bool, size_t, u64 *, u64 *, u64 *, u64 *);
+template void fill_twiddles<u32>(u64, u64, Quotient, size_t, u32 *, u32 *, u32 *, u32 *);
+template void fill_twiddles<u64>(u64, u64, Quotient, size_t, u64 *, u64 *, u64 *, u64 *);
 
-void fill_twiddle_tables(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse) {
-    forward.hold<u32>() ? fill_words<u32>(q, root, negacyclic, forward, inverse)
-                        : fill_words<u64>(q, root, negacyclic, forward, inverse);
+void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse) {
+    forward.hold<u32>() ? fill_words<u32>(q, root, quotient, forward, inverse)
+                        : fill_words<u64>(q, root, quotient, forward, inverse);
 }
 
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio) {
@@ -89,24 +94,31 @@ void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number,
 
 u64 smallest_generator(u64 q, u64 root, u64 order) {
     const Modulus m = make_modulus(q);
-    const u64 square = mul_mod(m, root, root);
-    u64 least = root, x = root;
-    for (u64 i = 1; i < order / 2; ++i) {  // the generators are the odd powers
-        x = mul_mod(m, x, square);
-        if (x < least) least = x;
-    }
+    const u64 step = order % 2 ? 1 : 2, factor = pow_mod(m, root, step);  // exponents are odd where the order is even
+    u64 least = root;
+    const auto search = [&](const auto &is_coprime) {
+        u64 x = root;
+        for (u64 k = 1 + step; k < order; k += step) {
+            x = mul_mod(m, x, factor);
+            if (x < least && is_coprime(k)) least = x;
+        }
+    };
+    if (order & (order - 1)) search([&](u64 k) { return std::gcd(k, order) == 1; });
+    else search([](u64) { return true; });  // all odd exponents are
     return least;
 }
 
+namespace {
+// Never freed: threads may outlive all destructors.
+template <class T> Lazy<std::vector<T>> *const fft_tables = new Lazy<std::vector<T>>[FFT_LEVELS];
+}  // namespace
+
 template <class T> Fft<T> make_fft(size_t points) {
-    static std::once_flag made[FFT_LEVELS];
-    static auto *const tables = new std::vector<T>[FFT_LEVELS];  // never freed: threads may outlive all destructors
     Fft<T> fft{};
     fft.points = points;
     for (size_t length = points; length > 1; length /= fft_radix(length)) {
         const int level = __builtin_ctzll(length);
-        std::call_once(made[level], [&] { tables[level] = fft_table<T>(length); });
-        fft.twiddles[level] = tables[level].data();
+        fft.twiddles[level] = fft_tables<T>[level].get([&] { return fft_table<T>(length); }).data();
     }
     return fft;
 }

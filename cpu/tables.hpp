@@ -1,25 +1,25 @@
 // Tables of twiddles and searches for roots, in exact scalar arithmetic; twiddles of the complex FFT.
 #pragma once
 #include "array.hpp"
-#include "kernels.hpp"
+#include "quotient.hpp"
 
 namespace pg {
 
 // Twiddles of a transform of `points` = 2^e >= 2 points, by node of the tree of factors (kernels.hpp):
 // w[2^d + i] = root^(bit reversal of 2^d + i in e bits) for a negacyclic root of order 2 * points, and
-// root^(bit reversal of i in e - 1 bits) for a cyclic one of order points. Entry 0 of the forward table is 1;
-// entries 0 and 1 of the inverse table carry the factor 1/points.
+// root^(bit reversal of i in e - 1 bits) for a cyclic one of order points (quotient.hpp). Entry 0 of the forward table
+// is 1; entries 0 and 1 of the inverse table carry the factor 1/points.
 template <class T>
-void fill_twiddles(u64 q, u64 root, bool negacyclic, size_t points, T *forward, T *forward_shoup, T *inverse,
+void fill_twiddles(u64 q, u64 root, Quotient quotient, size_t points, T *forward, T *forward_shoup, T *inverse,
                    T *inverse_shoup);
 
 // The same in arrays (2, points), of 32-bit or 64-bit words: twiddles, then their Shoup quotients.
-void fill_twiddle_tables(u64 q, u64 root, bool negacyclic, const Out &forward, const Out &inverse);
+void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse);
 
 // Each w < q of a table as the double number[i] in [-q/2, q/2], and ratio[i] = number[i] / q; q < 2^50.
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio);
 
-// The smallest generator of the group that `root` generates; its order is a power of two, at least 2.
+// The smallest generator of the group that `root` generates, of the order `order`.
 u64 smallest_generator(u64 q, u64 root, u64 order);
 
 // The tables for rows of `points` = 2^k <= FFT_MAX_POINTS, made at the first use and kept.

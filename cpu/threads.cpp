@@ -12,9 +12,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "lazy.hpp"
 #include "pool.hpp"
 
 namespace pg {
@@ -80,7 +82,11 @@ struct Call {
     std::condition_variable finished;
     std::atomic<int> running{0};
     std::exception_ptr failure;
+    bool shared = false;  // whether other threads may join
+    const unsigned generation = fork_generation;
 
+    // In the child if a signal handler forked: nobody finishes the rows of the threads that joined.
+    bool abandoned() const { return shared && fork_generation != generation; }
     bool stopped() const { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
     bool handed_out() const { return next >= rows || stopped(); }
     void request_stop() { __atomic_store_n(&stop, 1, __ATOMIC_RELAXED); }
@@ -93,6 +99,7 @@ struct Call {
                 body(i, worker);
                 if (answers_signals && i + 1 < rows && Clock::now() - checked > SIGNAL_PERIOD) {
                     if (caller->signal_raised()) interrupted = true, request_stop();
+                    if (abandoned()) request_stop();
                     checked = Clock::now();
                 }
             }
@@ -142,16 +149,15 @@ class Pool {
     // The pool of this process. A child of fork() needs another: it has none of its parent's threads, and does not know
     // the state of their locks.
     static Pool &get() {
-        static std::atomic<Pool *> pool{nullptr};
-        static const int registered = pthread_atfork(nullptr, nullptr, [] { pool = nullptr; });
-        (void)registered;
-        Pool *found = pool.load();
+        Pool *found = current_.load();
         if (!found) {
             auto made = std::make_unique<Pool>();
-            if (pool.compare_exchange_strong(found, made.get())) found = made.release();
+            if (current_.compare_exchange_strong(found, made.get())) found = made.release();
         }
         return *found;  // never destroyed: its threads end with the process
     }
+
+    static void forget() { current_ = nullptr; }
 
     // `wanted` threads may join the call until it is closed. False: the pool has no thread and cannot start one.
     bool open(Call &call, size_t wanted) {
@@ -233,12 +239,16 @@ class Pool {
         }
     }
 
+    static inline std::atomic<Pool *> current_{nullptr};
     std::mutex mutex_;
     std::condition_variable offered_;
     std::vector<Offer> offers_;
     std::deque<Thread> threads_;  // a deque, whose entries never move
     size_t working_ = 0;
 };
+
+// Registered when the core is loaded: a static object of a function would have a lock of its own.
+const int registered = pthread_atfork(nullptr, nullptr, Pool::forget);
 
 }  // namespace
 
@@ -268,14 +278,15 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
                 if (interrupted) continue;
                 lock.unlock();
                 if (caller->signal_raised()) interrupted = true, call.request_stop();
+                if (call.abandoned()) return;  // a thread that is gone may hold the mutex
                 lock.lock();
             }
         };
         const size_t wanted = workers - !caller_waits;
-        const bool opened = wanted > 0 && Pool::get().open(call, wanted);
+        const bool opened = call.shared = wanted > 0 && Pool::get().open(call, wanted);
         if (opened && caller_waits) wait_until([&] { return call.running == 0 && call.handed_out(); });
         else call.work(true, interrupted);
-        if (opened) {
+        if (opened && !call.abandoned()) {
             Pool::get().close(call);
             for (const auto began = Clock::now(); call.running && Clock::now() - began < LAST_ROW;) {
             }
@@ -283,6 +294,10 @@ void for_each_row(size_t rows, double seconds_per_row, const std::function<void(
         }
     });
     if (interrupted) caller->throw_raised();
+    if (call.abandoned())
+        throw std::runtime_error(
+            "a signal handler forked during this call, and the child lacks the threads that shared "
+            "its work. Call it again in the child.");
     if (call.failure) std::rethrow_exception(call.failure);
 }
 

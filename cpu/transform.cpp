@@ -1,7 +1,5 @@
 #include "transform.hpp"
 
-#include <cstring>
-
 #include "dispatch.hpp"
 #include "tables.hpp"
 
@@ -33,25 +31,26 @@ template <class T> Twiddles<T> PrimeTables::twiddles(int direction, bool numbers
 
 // (forward and inverse, w and w / q, points): made from 64-bit words when an instruction set first needs them.
 const double *PrimeTables::numbers() const {
-    std::call_once(numbers_made_, [this] {
-        numbers_.resize(4 * points_);
+    const auto make = [this] {
+        std::vector<double> numbers(4 * points_);
         const Modulus m = make_modulus(modulus_);
         for (int i : {0, 1}) {
-            double *const to = &numbers_[i * 2 * points_];
+            double *const to = &numbers[i * 2 * points_];
             fill_numbers(m, (const u64 *)tables_[i].get(), points_, to, to + points_);
         }
-    });
-    return numbers_.data();
+        return numbers;
+    };
+    return numbers_.get(make).data();
 }
 
-Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, Quotient quotient,
                      const std::vector<const PrimeTables *> &tables)
     : basis_(basis),
       degree_(degree),
       leaf_size_(leaf_size),
       points_(leaf_size ? degree / leaf_size : 0),
       block_(block),
-      negacyclic_(negacyclic),
+      quotient_(quotient),
       tables_(tables) {
     require(!basis.wide(), "Transform: no transform modulo a wide modulus");
     require(leaf_size == 0 || (leaf_size & (leaf_size - 1)) == 0, "Transform: leaves of 2^k coefficients");
@@ -61,35 +60,17 @@ Transform::Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t
                 "Transform: tables of other points or words");
 }
 
-template <class T> struct Transform::LimbRow : Row<T> {
-    const RowKernels<T> *kernels;
-};
-
 template <class T> Transform::LimbRow<T> Transform::row(size_t limb, const Worker &worker) const {
     const Modulus &m = basis_.moduli()[limb];
     const RowKernels<T> &fast = kernels<T>(m, degree_);
     const PrimeTables &tables = *tables_[limb];
     return {{&m, tables.forward<T>(fast.numbers), tables.inverse<T>(fast.numbers), degree_, leaf_size_, block_,
-             worker.stop},
+             worker.stop, quotient_},
             &fast};
 }
 
-template <class T> void Transform::forward_row(const T *x, T *y, const LimbRow<T> &r) const {
-    if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
-    else r.kernels->forward(x, y, r);
-}
-
-template <class T> void Transform::inverse_row(const T *x, T *y, const LimbRow<T> &r) const {
-    if (points_ == 1) std::memmove(y, x, degree_ * sizeof(T));
-    else r.kernels->inverse(x, y, r);
-}
-
-// Leaf i is X^leaf_size - c: the two leaves below the twiddle w have c = w and c = -w.
-template <class T> T Transform::leaf_constant(const Row<T> &r, size_t leaf) const {
-    if (points_ == 1) return (T)(negacyclic_ ? r.modulus->last : reduce(*r.modulus, 1));
-    const T w = r.forward.w[points_ / 2 + leaf / 2];
-    return (T)(leaf % 2 ? neg_mod(*r.modulus, w) : w);
-}
+template Transform::LimbRow<u32> Transform::row(size_t, const Worker &) const;
+template Transform::LimbRow<u64> Transform::row(size_t, const Worker &) const;
 
 // Products modulo `some` leaves of SIZE coefficients. Row i of u, v and w has coefficient i of all these leaves.
 template <class T, size_t SIZE>
@@ -97,10 +78,9 @@ void Transform::multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_
     const Modulus &m = *r.modulus;
     const auto operation = pointwise_kernels<T>(m).pointwise;
     T u[SIZE][LEAVES], v[SIZE][LEAVES], w[SIZE][LEAVES], constant[LEAVES];
-    for (size_t j = 0; j < some; ++j) {
-        constant[j] = leaf_constant(r, leaf + j);
+    node_constants(r.quotient, m, r.forward.w, points_ + leaf, some, constant);
+    for (size_t j = 0; j < some; ++j)
         for (size_t i = 0; i < SIZE; ++i) u[i][j] = a[j * SIZE + i], v[i][j] = b[j * SIZE + i];
-    }
     for (size_t k = 0; k < SIZE; ++k) {  // coefficient k of u * v mod X^SIZE - constant
         const T *sum = nullptr;
         const auto add = [&](const T *x, const T *factor) {
@@ -131,23 +111,12 @@ template <class T> void Transform::multiply_eval_row(const T *a, const T *b, T *
 template <class T>
 void Transform::multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const {
     const LimbRow<T> r = row<T>(limb, worker);
-    forward_row(a, left, r);
-    if (a != b) forward_row(b, right, r);
+    r.ntt(a, left);
+    if (a != b) r.ntt(b, right);
     multiply_eval_row(left, a != b ? right : left, left, r);
-    inverse_row(left, y, r);
+    r.intt(left, y);
 }
 template void Transform::multiply_row(const u64 *, const u64 *, u64 *, u64 *, u64 *, size_t, const Worker &) const;
-
-template <class T> void Transform::forward_row(const T *x, T *y, size_t limb, const Worker &worker) const {
-    forward_row(x, y, row<T>(limb, worker));
-}
-template <class T> void Transform::inverse_row(const T *x, T *y, size_t limb, const Worker &worker) const {
-    inverse_row(x, y, row<T>(limb, worker));
-}
-template void Transform::inverse_row(const u32 *, u32 *, size_t, const Worker &) const;
-template void Transform::inverse_row(const u64 *, u64 *, size_t, const Worker &) const;
-template void Transform::forward_row(const u32 *, u32 *, size_t, const Worker &) const;
-template void Transform::forward_row(const u64 *, u64 *, size_t, const Worker &) const;
 
 template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &out, size_t first) const {
     require(out.ndim() >= 2, "transform: an array without rows");
@@ -160,8 +129,7 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const LimbRow<T> r = row<T>(i % limbs, worker);
         const size_t at = i / limbs * rows + first + i % limbs;
-        if (FORWARD) forward_row(from.row(at), result + at * degree_, r);
-        else inverse_row(from.row(at), result + at * degree_, r);
+        FORWARD ? r.ntt(from.row(at), result + at * degree_) : r.intt(from.row(at), result + at * degree_);
     });
 }
 
@@ -183,11 +151,11 @@ template <class T, bool TRANSFORMED> void Transform::product(const Array &a, con
     });
 }
 
-void Transform::forward(const Array &x, const Out &out, size_t first) const {
+void Transform::ntt(const Array &x, const Out &out, size_t first) const {
     basis_.narrow() ? run<u32, true>(x, out, first) : run<u64, true>(x, out, first);
 }
 
-void Transform::inverse(const Array &x, const Out &out, size_t first) const {
+void Transform::intt(const Array &x, const Out &out, size_t first) const {
     basis_.narrow() ? run<u32, false>(x, out, first) : run<u64, false>(x, out, first);
 }
 

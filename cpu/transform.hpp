@@ -1,10 +1,11 @@
 // The transform of all limbs of a ring, and products by it.
 #pragma once
-#include <mutex>
+#include <cstring>
 #include <vector>
 
 #include "basis.hpp"
 #include "kernels.hpp"
+#include "lazy.hpp"
 #include "threads.hpp"
 
 namespace pg {
@@ -28,19 +29,18 @@ class PrimeTables {
     u64 modulus_;
     size_t points_, word_bytes_;
     Memory tables_[2];  // forward, inverse
-    mutable std::once_flag numbers_made_;
-    mutable std::vector<double> numbers_;
+    mutable Lazy<std::vector<double>> numbers_;
 };
 
 class Transform {
   public:
     // tables: one for each limb. They and the basis must outlive the transform.
-    Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+    Transform(const Basis &basis, size_t degree, size_t leaf_size, size_t block, Quotient quotient,
               const std::vector<const PrimeTables *> &tables);
 
     // Transforms one row for each limb, from row `first` on; arrays may have more rows.
-    void forward(const Array &x, const Out &out, size_t first) const;
-    void inverse(const Array &x, const Out &out, size_t first) const;
+    void ntt(const Array &x, const Out &out, size_t first) const;
+    void intt(const Array &x, const Out &out, size_t first) const;
     // coefficients to coefficients: both transforms, the product, the inverse, row by row
     void multiply(const Array &a, const Array &b, const Out &out) const;
     // transformed operands, any leaf_size: products modulo the leaves
@@ -48,31 +48,36 @@ class Transform {
 
     const Basis &basis() const { return basis_; }
     size_t degree() const { return degree_; }
-    bool negacyclic() const { return negacyclic_; }
+    Quotient quotient() const { return quotient_; }
 
-    // One row modulo one limb; y may be x.
-    template <class T> void forward_row(const T *x, T *y, size_t limb, const Worker &worker) const;
-    template <class T> void inverse_row(const T *x, T *y, size_t limb, const Worker &worker) const;
+    // What transforms rows modulo one limb; y may be x.
+    template <class T> struct LimbRow : Row<T> {
+        const RowKernels<T> *kernels;
+        void ntt(const T *x, T *y) const { run(kernels->forward, x, y); }
+        void intt(const T *x, T *y) const { run(kernels->inverse, x, y); }
+
+      private:
+        void run(void (*kernel)(const T *, T *, const Row<T> &), const T *x, T *y) const {
+            if (this->degree == this->leaf_size) std::memmove(y, x, this->degree * sizeof(T));
+            else kernel(x, y, *this);
+        }
+    };
+    template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
     // One row modulo one limb: y = a b in coefficients. The transformed operands go to `left` and `right`, which may be
     // a and b themselves. A square, a = b, leaves `right` untouched. y may be any of the other arrays.
     template <class T>
     void multiply_row(const T *a, const T *b, T *left, T *right, T *y, size_t limb, const Worker &worker) const;
 
   private:
-    template <class T> struct LimbRow;
-    template <class T> LimbRow<T> row(size_t limb, const Worker &worker) const;
-    template <class T> void forward_row(const T *x, T *y, const LimbRow<T> &r) const;
-    template <class T> void inverse_row(const T *x, T *y, const LimbRow<T> &r) const;
     template <class T, size_t SIZE>
     void multiply_leaves(const T *a, const T *b, T *y, size_t leaf, size_t some, const Row<T> &r) const;
     template <class T> void multiply_eval_row(const T *a, const T *b, T *y, const Row<T> &r) const;
-    template <class T> T leaf_constant(const Row<T> &r, size_t leaf) const;
     template <class T, bool FORWARD> void run(const Array &x, const Out &out, size_t first) const;
     template <class T, bool TRANSFORMED> void product(const Array &a, const Array &b, const Out &out) const;
 
     const Basis &basis_;
     size_t degree_, leaf_size_, points_, block_;
-    bool negacyclic_;
+    Quotient quotient_;
     std::vector<const PrimeTables *> tables_;
 };
 

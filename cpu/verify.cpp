@@ -28,11 +28,14 @@ struct Factor {
 
 // Whether a b = c at one point, for one row
 template <class T>
-bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool negacyclic, u64 point,
+bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, Quotient quotient, u64 point,
            const int *stop) {
-    const u64 power = pow_mod(m, point, n), one = reduce(m, 1);
-    const Factor r(m, point), wrap(m, negacyclic ? add_mod(m, power, one) : sub_mod(m, power, one));
-    u64 v = 0, expected = 0, sum = 0;
+    u64 v = 0, expected = 0, sum = 0, value = 0;  // value: of the quotient at the point
+    for_each_term(quotient, n, [&](size_t exponent, bool negative) {
+        const u64 power = pow_mod(m, point, exponent);
+        value = negative ? sub_mod(m, value, power) : add_mod(m, value, power);
+    });
+    const Factor r(m, point), quotient_value(m, value);
     for (size_t j = n; j-- > 0;) {
         if (j % 4096 == 0 && stopped(stop)) return true;
         v = add_mod(m, r.times(m, v), a[j]);
@@ -41,32 +44,33 @@ bool holds(const Modulus &m, const T *a, const T *b, const T *c, size_t n, bool 
     for (size_t j = 0; j < n; ++j) {
         if (j % 4096 == 0 && stopped(stop)) return true;
         sum = add_mod(m, sum, mul_mod(m, v, b[j]));
-        v = sub_mod(m, r.times(m, v), wrap.times(m, a[n - 1 - j]));
+        v = sub_mod(m, r.times(m, v), quotient_value.times(m, a[n - 1 - j]));
     }
     return sum == expected;
 }
 
 // The same for a wide modulus. The words of a coefficient lie n apart, those of the point `apart`.
-bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, bool negacyclic,
+bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, size_t n, Quotient quotient,
                 const u64 *point, size_t apart, const int *stop) {
     const size_t words = q.words();
     std::vector<u64> memory(7 * words + q.multiply_scratch());
     u64 *const r = memory.data(), *const v = r + words, *const expected = v + words, *const sum = expected + words;
-    u64 *const wrap = sum + words, *const x = wrap + words, *const one = x + words, *const scratch = one + words;
+    u64 *const value = sum + words, *const x = value + words, *const power = x + words, *const scratch = power + words;
     const auto read = [&](u64 *number, const u64 *from, size_t step, size_t j) {
         for (size_t w = 0; w < words; ++w) number[w] = from[w * step + j];
     };
     read(r, point, apart, 0);
-    one[0] = 1;
-    wrap[0] = 1;
-    std::copy(r, r + words, x);
-    for (size_t exponent = n; exponent; exponent >>= 1) {
-        if (exponent & 1) q.multiply(wrap, x, scratch);
-        std::copy(x, x + words, expected);
-        q.multiply(x, expected, scratch);
-    }
-    if (negacyclic) q.add(wrap, one);
-    else q.sub(wrap, one);
+    for_each_term(quotient, n, [&](size_t exponent, bool negative) {  // value: of the quotient at the point
+        std::fill(power, power + words, 0);
+        power[0] = 1;
+        std::copy(r, r + words, x);
+        for (; exponent; exponent >>= 1) {
+            if (exponent & 1) q.multiply(power, x, scratch);
+            std::copy(x, x + words, expected);
+            q.multiply(x, expected, scratch);
+        }
+        negative ? q.sub(value, power) : q.add(value, power);
+    });
     std::fill(expected, expected + words, 0);
     for (size_t j = n; j-- > 0;) {
         if (stopped(stop)) return true;
@@ -84,7 +88,7 @@ bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, 
         q.add(sum, x);
         q.multiply(v, r, scratch);
         read(x, a, n, n - 1 - j);
-        q.multiply(x, wrap, scratch);
+        q.multiply(x, value, scratch);
         q.sub(v, x);
     }
     return std::equal(sum, sum + words, expected);
@@ -92,7 +96,7 @@ bool holds_wide(const WideModulus &q, const u64 *a, const u64 *b, const u64 *c, 
 
 template <class T>
 int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out &c, const Array &points,
-                   bool negacyclic) {
+                   Quotient quotient) {
     const size_t n = last(c), rows = basis.rows(), limbs = basis.wide() ? 1 : rows;
     const T *const z = result_of<T>(c, rows);
     const Operand<T> x(a, c, rows), y(b, c, rows);
@@ -108,12 +112,12 @@ int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out
         for (size_t p = 0; p < count && right; ++p) {
             if constexpr (sizeof(T) == sizeof(u64)) {
                 if (basis.wide()) {
-                    right = holds_wide(basis.wide_modulus(), x.item(i), y.item(i), z + i * rows * n, n, negacyclic,
+                    right = holds_wide(basis.wide_modulus(), x.item(i), y.item(i), z + i * rows * n, n, quotient,
                                        at + p, count, worker.stop);
                     continue;
                 }
             }
-            right = holds(basis.moduli()[i % limbs], x.row(i), y.row(i), z + i * n, n, negacyclic,
+            right = holds(basis.moduli()[i % limbs], x.row(i), y.row(i), z + i * n, n, quotient,
                           at[i % limbs * count + p], worker.stop);
         }
         int64_t first = wrong.load();
@@ -126,9 +130,9 @@ int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out
 }  // namespace
 
 int64_t Basis::find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
-                                  bool negacyclic) const {
-    return narrow_ ? find_wrong<u32>(*this, a, b, c, points, negacyclic)
-                   : find_wrong<u64>(*this, a, b, c, points, negacyclic);
+                                  Quotient quotient) const {
+    return narrow_ ? find_wrong<u32>(*this, a, b, c, points, quotient)
+                   : find_wrong<u64>(*this, a, b, c, points, quotient);
 }
 
 }  // namespace pg

@@ -2,6 +2,7 @@
 // auxiliary primes"). A unit is one limb of one polynomial. A thread takes one column of a unit, of `length` columns in
 // auxiliary_spread and n in auxiliary_compose. grid: (units * columns) / 256 in x.
 #include "ptx.cuh"
+#include "quotient.cuh"
 #include "rows.cuh"
 
 constexpr int MAX_PRIMES = 6;  // suffices for q <= 2^64 and n <= 2^45
@@ -62,14 +63,15 @@ PG_DEVICE u64 signed_value(const u64 *x, u64 stride, const Modulus *primes, cons
     return negative ? sub_mod(m, value, product) : value;
 }
 
-// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is folded by X^n = -1 or 1.
+// x: (units, primes, length). y: (units, n). If length != n, x is a linear product, which is folded.
 template <class T> struct ComposeParameters {
     const u64 *x;
     T *y;
     const Modulus *moduli, *primes;
     const u64 *constants;
     u64 n, length, units, first_unit;
-    u32 limbs, count, negacyclic;
+    u32 limbs, count;
+    Quotient quotient;
 };
 template <class T> __global__ void __launch_bounds__(256) auxiliary_compose(const ComposeParameters<T> p) {
     start_next(starts_early());
@@ -78,11 +80,10 @@ template <class T> __global__ void __launch_bounds__(256) auxiliary_compose(cons
     if (e >= p.units * p.n) return;
     const u64 unit = quotient(e, p.n), j = e - unit * p.n;
     const Modulus m = p.moduli[rest(p.first_unit + unit, p.limbs)];
-    const u64 *column = p.x + unit * p.count * p.length + j;
-    u64 value = signed_value(column, p.length, p.primes, p.constants, p.count, m);
-    if (p.length != p.n && j + 1 < p.n) {
-        const u64 folded = signed_value(column + p.n, p.length, p.primes, p.constants, p.count, m);
-        value = p.negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
-    }
+    const u64 *column = p.x + unit * p.count * p.length;
+    const auto coefficient = [&](u64 k) {
+        return signed_value(column + k, p.length, p.primes, p.constants, p.count, m);
+    };
+    const u64 value = p.length == p.n ? coefficient(j) : folded(p.quotient, m, p.n, j, coefficient);
     p.y[(p.first_unit + unit) * p.n + j] = (T)value;
 }

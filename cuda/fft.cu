@@ -8,7 +8,7 @@
 // same places with which it began: spectra are multiplied in registers, and an inverse transform starts where a forward
 // one ends.
 //
-// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (backends/cuda/fft.py).
+// twiddles: entry r P + i is exp(-2 pi i r i / (P R)) for i < P, 0 < r < R (_backends/cuda/fft.py).
 #include "complex.cuh"
 #include "ptx.cuh"
 

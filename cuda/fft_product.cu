@@ -5,6 +5,7 @@
 // are integers of weight 2^(width k). Row r of an operand of rows_a rows is row r % rows_a.
 #include "complex.cuh"
 #include "ptx.cuh"
+#include "quotient.cuh"
 #include "rows.cuh"
 #include "tile.cuh"
 
@@ -99,7 +100,7 @@ template <class T, int SUMS, class Sums> PG_DEVICE T compose(const Modulus &m, c
 // ---- one kernel ----
 
 // y = a * b, S::ROWS / (2 DIGITS) products a block. Each row of the tile is first a digit of an operand, then a C_k.
-// FOLD: the linear product is folded by X^degree = -1 or 1. block: S::THREADS; dynamic shared memory:
+// FOLD: the linear product is folded. block: S::THREADS; dynamic shared memory:
 // S::SHARED_VALUES complex numbers. twiddles: tables.cu.
 template <class T> struct FftProductParameters {
     const T *a, *b;
@@ -108,7 +109,8 @@ template <class T> struct FftProductParameters {
     const Complex<double> *twiddles;
     u64 units;
     u64 rows_a, rows_b;  // unit u takes row u % rows_a of a, which broadcasts a over the leading batch axis
-    u32 limbs, degree, width, sums, negacyclic;
+    u32 limbs, degree, width, sums;
+    Quotient quotient;
 };
 template <class T, class S, int DIGITS, bool FOLD>
 __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
@@ -189,9 +191,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         }
         synchronise<TOGETHER>();
         for (u32 j = part * S::LANES + place.lane; j < degree; j += TOGETHER) {
-            u64 value = linear[j];
-            if (j + 1 < degree)
-                value = p.negacyclic ? sub_mod(m, value, linear[j + degree]) : add_mod(m, value, linear[j + degree]);
+            const u64 value = folded(p.quotient, m, degree, j, [&](u32 k) { return linear[k]; });
             if (inside) to[j] = (T)value;
         }
     } else if (inside) {
@@ -281,7 +281,8 @@ template <class T> struct FftComposeParameters {
     T *y;
     const Modulus *moduli;
     u64 degree, points, units, first_unit;
-    u32 limbs, width, sums, negacyclic;
+    u32 limbs, width, sums;
+    Quotient quotient;
 };
 template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftComposeParameters<T> p) {
     start_next(starts_early());
@@ -298,10 +299,6 @@ template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftC
             return (at < points ? row[at].re : row[at - points].im) * scale;
         });
     };
-    u64 value = coefficient(j);
-    if (2 * points != p.degree && j + 1 < p.degree) {
-        const u64 folded = coefficient(j + p.degree);
-        value = p.negacyclic ? sub_mod(m, value, folded) : add_mod(m, value, folded);
-    }
+    const u64 value = 2 * points == p.degree ? coefficient(j) : folded(p.quotient, m, p.degree, j, coefficient);
     p.y[(p.first_unit + unit) * p.degree + j] = (T)value;
 }

@@ -1,10 +1,11 @@
 // Digits to a base, and products of ciphertexts with gadget ciphertexts.
 #include "goldilocks.cuh"
+#include "quotient.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 #include "tile.cuh"
 
-// The digits of plans/lattice.py, Gadget. q = 0 stands for 2^64. power is B^levels, and scale is floor(2^w power / q)
+// The digits of _core/plans/gadget.py. q = 0 stands for 2^64. power is B^levels, and scale is floor(2^w power / q)
 // for words of w bits; both are 0 if B^levels is q.
 struct Digits {
     u64 q, power, scale, offset;
@@ -69,12 +70,6 @@ template <class T> struct GadgetParameters {
     Digits digits;
     u32 count, order;  // order of X
 };
-// Entry j of X^e x.
-template <class T> PG_DEVICE T turned(const T *x, u32 j, u32 e, u32 order, u32 n, T q) {
-    const u32 k = (j - e) & (order - 1);  // the order is a power of two
-    const T value = x[k & (n - 1)];
-    return k >= n && value ? q - value : value;
-}
 template <class W, class S, int K, bool ROTATES>
 __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREADS : 1)
     gadget_product(const __grid_constant__ GadgetParameters<typename W::Storage> p) {
@@ -103,7 +98,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
 #pragma unroll
         for (int k = 0; k < V; ++k) {
             const u32 j = index(k), e = ROTATES ? (u32)exponents[0] : 0;
-            held[i * N + j] = turned(x + i * N, j, e, p.order, N, q);
+            held[i * N + j] = mul_monomial_at_pow2(q, x + i * N, N, p.order, e, j);
         }
     const T *row = p.matrices;
     for (u32 step = 1; step <= p.count; ++step) {
@@ -121,7 +116,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
                 const u32 j = index(k);
                 T value = held[i * N + j];
                 if (ROTATES) {
-                    const T moved = turned(held + i * N, j, e, p.order, N, q);
+                    const T moved = mul_monomial_at_pow2(q, held + i * N, N, p.order, e, j);
                     value = moved >= value ? moved - value : moved - value + q;
                 }
                 packed[k] = p.digits.packed(value);

@@ -8,6 +8,7 @@
 // Between rounds and passes a value is any word of 64 bits. Inside a round it is a Wide: a signed integer of 96 bits,
 // which is not reduced. Bounds: docs/math.md, "Goldilocks".
 #pragma once
+#include "quotient.cuh"
 #include "tile.cuh"
 
 struct Wide {  // a + b 2^32 + c 2^64, c with its sign
@@ -44,13 +45,14 @@ PG_DEVICE Wide sub(Wide x, Wide y) {
 }
 
 // K, odd: 2^(192 K / m) is the tree's root of unity of order m. m is 64, or the order of the tree's own root where that
-// is smaller. NEGACYCLIC: node 1 splits X^n + 1, else X^n - 1.
-template <int K, bool NEGACYCLIC> struct Goldilocks {
+// is smaller. QUOTIENT: of node 1.
+template <int K, Quotient QUOTIENT> struct Goldilocks {
     using Storage = u64;
     using Value = u64;
     static constexpr bool GROUPED = false;
+    static constexpr bool SHIFTS = QUOTIENT == NEGACYCLIC;  // at node 1 rho is a power of 2, else 1
 #if __CUDA_ARCH__ == 900  // four blocks spill up to 244 bytes a thread elsewhere, and here up to 88 for X^n + 1
-    static constexpr int BLOCKS = NEGACYCLIC ? 3 : 4;
+    static constexpr int BLOCKS = SHIFTS ? 3 : 4;
 #else
     static constexpr int BLOCKS = 3;
 #endif
@@ -172,7 +174,7 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
     // The exponent of the power of 2 by which value j of node 1 is multiplied: rho is 1, or a root of order 2 SIZE.
     template <int SIZE> static PG_DEVICE int root_exponent(int j) {
         static_assert(SIZE <= 32 && K % 2 == 1, "a power of 2");
-        return NEGACYCLIC ? 96 / SIZE * K * j : 0;
+        return SHIFTS ? 96 / SIZE * K * j : 0;
     }
 
     // A word congruent to x y, for any words x and y. z.c is -1, 0 or 1, and z.c 2^64 becomes z.c (2^32 - 1). Since
@@ -257,8 +259,8 @@ template <int K, bool NEGACYCLIC> struct Goldilocks {
 };
 
 // The rounds of tile.cuh.
-template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
-    using Word = Goldilocks<K, NEGACYCLIC>;
+template <int K, Quotient QUOTIENT> struct Rounds<Goldilocks<K, QUOTIENT>> {
+    using Word = Goldilocks<K, QUOTIENT>;
     using Twiddle = typename Word::Twiddle;
 
     template <class S, int ROUND, int BOUND>
@@ -298,7 +300,7 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
     template <class S, int ROUND, bool ROOT, int BOUND>
     static PG_DEVICE void inverse(const Word &word, u64 *values, const Place<S> &place, const Twiddle *twiddles) {
         constexpr int RADIX = S::radix(ROUND), SIZE = 1 << RADIX;
-        constexpr bool LAST = ROUND == 0 && ROOT, SHIFTS = LAST && NEGACYCLIC;
+        constexpr bool LAST = ROUND == 0 && ROOT, SHIFTS = LAST && Word::SHIFTS;
         const u64 scale = LAST ? twiddles[0].w : 1;
 #pragma unroll
         for (int group = 0; group < S::VALUES; group += SIZE) {
@@ -356,5 +358,5 @@ template <int K, bool NEGACYCLIC> struct Rounds<Goldilocks<K, NEGACYCLIC>> {
         }
     };
 };
-template <int K, bool NEGACYCLIC, class T>
-struct Rounds<Grouped<Goldilocks<K, NEGACYCLIC>, T>> : Rounds<Goldilocks<K, NEGACYCLIC>> {};
+template <int K, Quotient QUOTIENT, class T>
+struct Rounds<Grouped<Goldilocks<K, QUOTIENT>, T>> : Rounds<Goldilocks<K, QUOTIENT>> {};

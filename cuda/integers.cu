@@ -58,7 +58,7 @@ template <int WORDS> PG_DEVICE bool is_negative(const u64 *x, const u64 *y, bool
     return all >> 63;
 }
 
-// The tables of a basis (plans/crt.py), and the shape of its residues.
+// The tables of a basis (_core/plans/crt.py), and the shape of its residues.
 struct Tables {
     const Modulus *moduli;
     const u64 *inverse;  // (Q / q_i)^-1 mod q_i

@@ -1,19 +1,21 @@
-// Key switching: sums over digits of evaluated digits times a key (polygpu/plans/lattice.py, DigitProduct).
+// Key switching: sums over digits of evaluated digits times a key (polygpu/_core/plans/switch.py).
 #include "ntt_rows.cuh"
+#include "quotient.cuh"
 #include "rows.cuh"
 #include "sum.cuh"
 #include "tensor.cuh"
 
 // Products with a key of evaluated digits after X -> X^g. A thread computes both components at one point of a limb.
 // grid: entries / 256 in x. block: 256 threads. digits: (items, count, limbs, n). key: (count or more, 2, key_total,
-// n); its row for limb r is key_rows[r]. y: (items, 2, limbs, n). multiplier: by which the exponents of points are
-// multiplied, modulo the order.
+// n); its row for limb r is key_rows[r]. y: (items, 2, limbs, n). multiplier: one number, by which the exponents of
+// points are multiplied, modulo the order.
 template <class T> struct DigitParameters {
     const T *digits, *key;
+    const u64 *multiplier;
     T *y;
     const Modulus *moduli;  // by limb
     const u64 *key_rows;
-    u64 n, order, multiplier, entries;
+    u64 n, order, entries;
     u32 limbs, count, key_total;
 };
 template <class S> __global__ void __launch_bounds__(256) digit_product(const DigitParameters<typename S::Storage> p) {
@@ -24,7 +26,7 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), i = e - row * n, item = row / p.limbs, limb = row - item * p.limbs;
     const Modulus &m = p.moduli[limb];
-    const T *x = p.digits + (item * p.count * p.limbs + limb) * n + permuted_point(i, n, p.order, p.multiplier);
+    const T *x = p.digits + (item * p.count * p.limbs + limb) * n + permuted_point(i, n, p.order, *p.multiplier);
     const T *w = p.key + p.key_rows[limb] * n + i;
     S sums[2];
     for (u32 j = 0; j < p.count; ++j, x += p.limbs * n) {

@@ -1,5 +1,5 @@
 // One modulus on the device: its constants, and exact arithmetic for any q up to 2^64.
-// The algorithms are those of cpu/modulus.hpp; docs/math.md has the proofs. backends/cuda/launch.py fills Modulus.
+// The algorithms are those of cpu/modulus.hpp; docs/math.md has the proofs. _backends/cuda/launch.py fills Modulus.
 #pragma once
 
 using u32 = unsigned int;

@@ -2,7 +2,7 @@
 //
 // A launch is one pass over rows of residues: stages log_blocks ... log_blocks + LOG_LENGTH - 1 of the tree of factors
 // (docs/math.md). Or it is two passes, the second following the first through the L2 cache (flow.cuh). Row r holds
-// residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/backends/cuda/. block: Shape::THREADS. dynamic
+// residues modulo limb r % limbs. Tiles: tile.cuh. Launches: polygpu/_backends/cuda/. block: Shape::THREADS. dynamic
 // shared memory: Shape::SHARED_VALUES values.
 //
 // grid of a pass: blocks of threads in the order of memory, in x. Or the batch in x, and in y the parts into which

@@ -3,6 +3,7 @@
 // of row e / n, modulo limb row % limbs. grid: entries / (256 WIDTH) in x. block: 256 threads.
 #include "memory.cuh"
 #include "ptx.cuh"
+#include "quotient.cuh"
 #include "rows.cuh"
 
 enum { ADD, SUB, NEG, MUL, MUL_ADD };
@@ -130,59 +131,79 @@ __global__ void __launch_bounds__(256) scale_by_powers(const ScaleParameters<T> 
     }
 }
 
-// Permutes each row (plans/permutation.py): y[j] = x[k] for k = (j * multiplier + offset) mod order; if k >= n it is
-// -x[k - n]. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier. From
-// one of a thread's WIDTH entries to the next, k grows by the multiplier.
-template <class T> struct PermuteParameters {
+// Rows in another order, by a number for each item of `rows` rows. Items take the `count` numbers in turn, which lie
+// `step` apart. Row r is modulo limb r % limbs.
+template <class T> struct ReorderParameters {
     const T *x;
+    const u64 *numbers;
     T *y;
     const Modulus *moduli;
-    u64 n, order, multiplier, offset, entries;
-    u32 limbs;
+    u64 n, order, entries, count, step;
+    u32 rows, limbs;
+
+    PG_DEVICE u64 number(u64 row) const {
+        const u64 item = quotient(row, rows);
+        return numbers[(item < count ? item : rest(item, count)) * step];
+    }
 };
+// Automorphisms by multipliers (_core/plans/permutation.py): y[j] = x[k] for k = j * multiplier mod order; if k >= n it
+// is -x[k - n]. EVALUATED: rows hold values at bit-reversed points, whose exponents are multiplied by the multiplier.
+// From one of a thread's WIDTH entries to the next, k grows by the multiplier.
 template <class T, bool EVALUATED, int WIDTH>
-__global__ void __launch_bounds__(256) permute(const PermuteParameters<T> p) {
+__global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     start_next(starts_early());
     const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH, n = p.n;
     if (e >= p.entries) return;
     const u64 row = quotient(e, n), j = e - row * n;
     const Modulus &m = p.moduli[rest(row, p.limbs)];
     const T *const x = p.x + row * n;
-    u64 next = EVALUATED ? 0 : rest(j * p.multiplier + p.offset, p.order);
     T values[WIDTH];
     await_previous();
+    const u64 multiplier = p.number(row);
+    u64 next = EVALUATED ? 0 : rest(j * multiplier, p.order);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, p.multiplier) : next;
+        const u64 k = EVALUATED ? permuted_point(j + i, n, p.order, multiplier) : next;
         values[i] = k < n ? x[k] : (T)neg_mod(m, x[k - n]);
-        next += p.multiplier;
+        next += multiplier;
         if (next >= p.order) next -= p.order;
     }
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
+// y = X^e x, or X^e x - x if LESS, for exponents below the order of X.
+template <class T, bool LESS, int WIDTH>
+__global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p) {
+    start_next(starts_early());
+    const u64 e = ((u64)blockIdx.x * 256 + threadIdx.x) * WIDTH, n = p.n;
+    if (e >= p.entries) return;
+    const u64 row = quotient(e, n), j = e - row * n;
+    const Modulus &m = p.moduli[rest(row, p.limbs)];
+    const T *const x = p.x + row * n;
+    T values[WIDTH];
+    await_previous();
+    const u64 exponent = p.number(row);
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const u64 moved = mul_monomial_at(m, x, n, p.order, exponent, j + i);
+        values[i] = (T)(LESS ? sub_mod(m, moved, x[j + i]) : moved);
+    }
+    write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
+}
 
-// y = X^e x, or X^e x - x if LESS, for items of `rows` rows each. Item i has the exponent exponents[i * step], below
-// the order of X. Row r is modulo limb r % limbs.
-template <class T> struct TurnParameters {
+// Row by row y[j] = x[index[j]], for rows of n entries.
+template <class T> struct TakeParameters {
     const T *x;
-    const u64 *exponents;
+    const u64 *index;
     T *y;
-    const Modulus *moduli;
-    u64 n, order, entries, step;
-    u32 rows, limbs;
+    u64 n, entries;
 };
-template <class T, bool LESS> __global__ void __launch_bounds__(256) turn(const TurnParameters<T> p) {
+template <class T> __global__ void __launch_bounds__(256) take(const TakeParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
     if (e >= p.entries) return;
-    const u64 row = quotient(e, p.n), j = e - row * p.n, exponent = p.exponents[quotient(row, p.rows) * p.step];
-    const Modulus &m = p.moduli[rest(row, p.limbs)];
-    const T *const x = p.x + row * p.n;
-    u64 k = j + p.order - exponent;  // below 2 * order
-    if (k >= p.order) k -= p.order;
-    const u64 moved = k < p.n ? x[k] : neg_mod(m, x[k - p.n]);
-    p.y[e] = (T)(LESS ? sub_mod(m, moved, x[j]) : moved);
+    const u64 j = rest(e, p.n);
+    p.y[e] = p.x[e - j + p.index[j]];
 }
 
 // Products modulo the leaves X^leaf_size - constant. A thread computes one coefficient.

@@ -1,8 +1,8 @@
 // Rows of residues from rows of residues modulo other moduli, coefficient by coefficient (docs/math.md, "Conversion
-// between bases"; polygpu/plans/rns.py has the numbers). A thread takes WIDTH neighbouring coefficients of a polynomial
-// and computes `share` rows of the target. The block keeps the moduli and table entries of these rows in shared memory.
-// grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads. dynamic shared memory: for
-// each row of a share its modulus and its part of the table.
+// between bases"; polygpu/_core/plans/rns.py has the numbers). A thread takes WIDTH neighbouring coefficients of a
+// polynomial and computes `share` rows of the target. The block keeps the moduli and table entries of these rows in
+// shared memory. grid: entries / (256 WIDTH) in x, parts times targets / share in y. block: 256 threads. dynamic shared
+// memory: for each row of a share its modulus and its part of the table.
 #include "memory.cuh"
 #include "ptx.cuh"
 #include "rows.cuh"

@@ -1,20 +1,11 @@
-// Rows: the row and column of an entry, the places of points under X -> X^g, and, with broadcasting, the row of an
-// operand that a row of the result takes. 64-bit divisions would take longer than the memory accesses, so divisors that
-// are powers of two, the usual case, take shifts and masks.
+// Rows: the row and column of an entry, and, with broadcasting, the row of an operand that a row of the result takes.
+// 64-bit divisions would take longer than the memory accesses, so divisors that are powers of two, the usual case, take
+// shifts and masks.
 #pragma once
 #include "modulus.cuh"
 
 PG_DEVICE u64 quotient(u64 x, u64 y) { return y & (y - 1) ? x / y : x >> (63 - __clzll((i64)y)); }
 PG_DEVICE u64 rest(u64 x, u64 y) { return y & (y - 1) ? x % y : x & (y - 1); }
-
-PG_DEVICE u64 reversed_bits(u64 x, u32 bits) { return bits ? __brevll(x) >> (64 - bits) : 0; }
-// The index of the point whose exponent is `multiplier` times that of point j, modulo the order of X. The n points are
-// in bit-reversed order. The order is n, or 2n with odd exponents.
-PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
-    const u32 bits = 63 - __clzll((i64)n), twice = order != n;
-    const u64 exponent = ((reversed_bits(j, bits) << twice) + twice) * multiplier & (order - 1);
-    return reversed_bits(exponent >> twice, bits);
-}
 
 constexpr int MAX_AXES = 6;  // of a batch; the innermost last
 

@@ -100,7 +100,7 @@ template <int BYTES> PG_DEVICE u64 number_at(const unsigned char *x) {
     else if constexpr (BYTES == 4) return *(const u32 *)x;
     else return *(const u64 *)x;
 }
-// The integer of BYTES bytes of a stream, as polygpu/plans/sampling.py defines it.
+// The integer of BYTES bytes of a stream, as polygpu/_core/plans/sampling.py defines it.
 template <int SHAPE, int BYTES, class P>
 PG_DEVICE i64 small_integer(const unsigned char *x, const P &p, const u64 *thresholds) {
     if constexpr (SHAPE == GAUSSIAN) {

@@ -5,7 +5,7 @@
 //   STEPS       products after which a sum must be settled; it may be settled earlier. Products of matrices unroll
 //               their loops by this number
 //   pack        from a factor to the form that `add` takes
-//   STARTS      whether a sum starts from a word that depends on the table's factors (backends/cuda/rns.py)
+//   STARTS      whether a sum starts from a word that depends on the table's factors (_backends/cuda/rns.py)
 //   add         adds one product
 //   value       the residue of the sum
 //   product     product modulo m of two residues, the second one a factor from a table; m is within the bound on q

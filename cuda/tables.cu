@@ -3,6 +3,7 @@
 // 256 in x, primes in y.
 #include "complex.cuh"
 #include "goldilocks.cuh"
+#include "quotient.cuh"
 
 // A pass takes stages log_blocks ... log_blocks + log_length - 1 of the tree (tile.cuh). Below each of its 2^log_blocks
 // nodes ("blocks") it has 2^log_length twiddles. Stages are grouped in rounds of log_values stages; the first round
@@ -45,27 +46,27 @@ struct PassTable {
 };
 template <class W> constexpr u32 LOG_UNIT = sizeof(typename W::Twiddle) == 8;
 // Words with POWERS have rho^E, 0 < E < 2^radix, in place of the twiddle E below a node of a round (goldilocks.cuh).
-// rho is the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is
-// scale[prime], and the powers of the second round are multiplied by it.
+// rho is the twiddle of the node's first descendant in the round's last stage. In the pass of node 1 entry 0 is that of
+// first[prime], and the powers of the second round are multiplied by it.
 // Inverse rounds that start at a stage START > 0 have another order: rho^j of node b is entry
 // 2^START + 2 ((b >> 1) (2^radix - 1) + j - 1) + (b & 1). A thread reads rho^j of the nodes b and b + 1, b even, at
 // once; the next thread reads the same j or the next one.
 template <class W> constexpr bool POWERS = false;
-template <int K, bool NEGACYCLIC> constexpr bool POWERS<Goldilocks<K, NEGACYCLIC>> = true;
+template <int K, Quotient QUOTIENT> constexpr bool POWERS<Goldilocks<K, QUOTIENT>> = true;
 
-// The twiddle of a node is the product of factors[prime][d] over the bits d of its index (docs/math.md, "The tree of
-// factors"): all bits of a negacyclic node, all but the top one of a cyclic node. Entries 0 and 1 are also multiplied
-// by scale[prime]; entry 0 belongs to no node and is the factor of the root's other half. Tables may be those of a part
+// The twiddle of a node is the product of factors[prime][d] over the bits d of power_of_node. Entries 0 and 1 are
+// first[prime]: those of node 1, of which entry 0 is the factor of the root's other half. Tables may be those of a part
 // of a larger tree, below its node `root`. Then nodes are numbered from 1 within the part, and `bits` and `factors` are
 // those of the larger tree.
 struct FillParameters {
     char *const *tables;  // by prime
     const Modulus *moduli;
-    const u64 *factors, *scale;
+    const u64 *factors, *first;
     u64 offset;  // in a table, in bytes
     u64 root;    // 1: the whole tree
     u32 log_blocks, log_length, log_values;
-    u32 bits, negacyclic, inverse;
+    u32 bits, inverse;
+    Quotient quotient;
 };
 template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const FillParameters p) {
     const u64 entry = (u64)blockIdx.x * 256 + threadIdx.x;
@@ -73,12 +74,12 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
     const Modulus m = p.moduli[blockIdx.y];
     const u64 *factor = p.factors + blockIdx.y * p.bits;
     const PassTable pass = {p.log_blocks, p.log_length, p.log_values, LOG_UNIT<W>};
-    const u64 one = reduce(m, 1), scale = p.scale[blockIdx.y];
+    const u64 one = reduce(m, 1), *const first = p.first + 2 * blockIdx.y;
     const auto twiddle_of = [&](u64 node) {
-        u64 index = node ? node + ((p.root - 1) << (63 - __clzll((i64)node))) : 0, w = one;
-        if (!p.negacyclic && index) index ^= 1ull << (63 - __clzll((i64)index));
+        const u64 below = (p.root - 1) << (63 - __clzll((i64)node)), power = power_of_node(p.quotient, node + below);
+        u64 w = one;
         for (u32 d = 0; d < p.bits; ++d)
-            if (index >> d & 1) w = mul_mod(m, w, factor[d]);
+            if (power >> d & 1) w = mul_mod(m, w, factor[d]);
         return w;
     };
     u64 w;
@@ -92,15 +93,14 @@ template <class W> __global__ void __launch_bounds__(256) fill_twiddles(const Fi
             e.b = pair / powers * 2 + rest % 2, power = pair % powers + 1;
         }
         const bool scaled = is_first || e.first == pass.first_radix();
-        w = p.log_blocks == 0 && scaled ? scale : one;
+        w = p.log_blocks == 0 && scaled ? first[0] : one;
         if (!is_first) {
             const u64 rho = twiddle_of(pass.node(e, pass.radix(e.first) - 1, 0));
             for (; power > 0; --power) w = mul_mod(m, w, rho);
         }
     } else {
         const u64 node = pass.node_of_entry(entry);
-        w = twiddle_of(node);
-        if (node < 2) w = mul_mod(m, w, scale);
+        w = node < 2 ? first[node] : twiddle_of(node);
     }
     ((typename W::Twiddle *)(p.tables[blockIdx.y] + p.offset))[entry] = W::twiddle(m, w);
 }

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-from sphinx.addnodes import pending_xref
+from docutils.nodes import reference
+from sphinx.addnodes import desc_addname, desc_signature, index, pending_xref
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.transforms import SphinxTransform
 
 import polygpu.dask
 import polygpu.testing  # noqa: F401  (documented, and imported by no other module)
@@ -40,7 +42,7 @@ nitpick_ignore_regex = [
         "py:.*",
         "Array|Axis|Batch|Bytes|Chunks|Domain|Kind|Order|Precision|Product|Report|Rounding|Scheme|Seed",
     ),
-    ("py:class", r"polygpu\.reporting\.Progress"),
+    ("py:class", r"polygpu\._core\.reporting\.Progress|Fraction"),
 ]
 
 # ---- pages in MyST; those with code cells are run
@@ -184,7 +186,47 @@ def without_folders(app, doctree) -> None:
             link.replace_self(link.children)
 
 
+_PRIVATE = re.compile(r"polygpu\._\w+\.(?:[a-z_]+\.)*")  # a module whose classes users get from functions
+
+
+def _named(text: str) -> str:
+    """Return a name, or an entry of the index, without a private module."""
+    return re.sub(r" in polygpu\._\w+(?=\))", "", _PRIVATE.sub("", text))
+
+
+class WithoutPrivateModules(SphinxTransform):
+    """Name classes of private modules without the module: in signatures, the index and the search."""
+
+    default_priority = 840  # before domains read the index, and before tables of contents are collected
+
+    def apply(self, **options) -> None:
+        """Change a page and what the Python domain knows of it."""
+        for module in list(self.document.findall(desc_addname)):
+            if _PRIVATE.match(module.astext()):
+                module.parent.remove(module)
+        for signature in self.document.findall(desc_signature):
+            signature["ids"] = [_named(x) for x in signature["ids"]]
+        for node in self.document.findall(index):
+            entries = node["entries"]
+            node["entries"] = [(kind, _named(x), _named(at), *more) for kind, x, at, *more in entries]
+        objects = self.env.get_domain("py").objects
+        for name, known in list(objects.items()):
+            if _PRIVATE.match(known.node_id):
+                del objects[name]
+                shown = name if known.aliased else _named(name)  # an alias serves the links of annotations
+                objects[shown] = known._replace(node_id=_named(known.node_id))
+
+
+def without_private_titles(app, doctree, page: str) -> None:
+    """Remove private modules from what links show under a pointer."""
+    for link in doctree.findall(reference):
+        if "reftitle" in link:
+            link["reftitle"] = _named(link["reftitle"])
+
+
 def setup(app) -> None:
     """What docstrings and pages pass through."""
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("doctree-read", without_folders)
+    app.add_transform(WithoutPrivateModules)
+    app.connect("doctree-resolved", without_private_titles)

@@ -1,24 +1,14 @@
 """Polynomial-ring and NTT arithmetic in Z_Q[X]/(X^N ± 1): exact for every modulus, batched, in RNS."""
 
 import importlib as _importlib
-import sys as _sys
 
-# While the command line is being imported, Ctrl-C ends it without a traceback; cli.main then restores
-# Python's handler. A program that imports polygpu keeps its handlers. A job in the background goes on
-# ignoring Ctrl-C.
-if _sys.argv[:1] == ["-m"]:  # python -m, before the module is found; its name precedes its arguments
-    _program = "".join(_sys.orig_argv[-len(_sys.argv) :][:1]).removeprefix("-m")
-else:
-    _program = "".join(_sys.argv[:1]).rpartition("/")[2]
-if _program == "polygpu":
-    _signal = _importlib.import_module("signal")
-    _interrupts_end = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
-    if _interrupts_end:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-else:
-    _interrupts_end = False
+import numpy as _numpy  # here, because an import of NumPy by the core would hide Ctrl-C
 
-import numpy as _numpy  # noqa: F401  (here, because an import of NumPy by the core would hide Ctrl-C)
+if int(_numpy.__version__.partition(".")[0]) < 2:  # the core would fail to load, and not say why
+    raise ImportError(
+        f"polygpu needs NumPy 2.0 or later, and NumPy {_numpy.__version__} is installed at "
+        f"{_numpy.__file__}. Run: pip install 'numpy>=2'"
+    )
 
 try:
     _importlib.import_module("polygpu._cpu")
@@ -33,9 +23,11 @@ from . import lattice as lattice
 from . import linalg as linalg
 from . import rns as rns
 from . import zk as zk
-from .backends import device
-from .checks import debug, verify
-from .distributed import devices
+from ._backends import device
+from ._core.checks import debug, verify
+from ._core.exact.primes import is_prime, ntt_primes
+from ._core.reporting import progress
+from ._distributed import devices
 from .errors import (
     BackendUnavailable,
     BadRoot,
@@ -58,11 +50,9 @@ from .errors import (
     TablesTooLarge,
     VerificationError,
 )
-from .exact.primes import is_prime, ntt_primes
 from .files import Seeded, load, save
 from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
 from .poly import Poly
-from .reporting import progress
 from .ring import Ring
 
 __version__ = "0.1.0"

@@ -1,10 +1,17 @@
 """The native CPU core (cpu/bindings/module.cpp). Arrays are C-contiguous; batch axes broadcast to out's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+class Quotient:
+    """An enum: the polynomial by which a ring is reduced. Its members have the names in cpu/quotient.hpp."""
+
+    name: str
+    value: int
 
 class Basis:
     """Moduli: uint64 words (limbs, words), little-endian; a modulus 2**(64 words) has words of 0."""
@@ -12,14 +19,15 @@ class Basis:
     def __init__(self, moduli: Array, storage_bits: int) -> None: ...
     def pointwise(self, op: int, a: Array, b: Array | None, c: Array | None, out: Array) -> None: ...
     def permute(self, x: Array, index: Array, out: Array) -> None: ...
-    def turn(self, x: Array, exponents: Array, negacyclic: bool, out: Array) -> None: ...
+    def mul_monomial(self, x: Array, exponents: Array, quotient: Quotient, out: Array) -> None: ...
     def scale_by_powers(self, x: Array, first: Array, step: Array, out: Array) -> None: ...
     def reduce_integers(self, x: Array, out: Array) -> None: ...
+    def reduce_large_integers(self, x: Array, out: Array) -> None: ...
     def reduce_words(self, words: Array, limb: int, first: int, out: Array) -> None: ...
     def matmul(self, a: Array, b: Array, out: Array) -> None: ...
     def matmul_points(self, a: Array, b: Array, out: Array) -> PointsProduct: ...
-    def invert(self, x: Array, negacyclic: bool, out: Array, degrees: Array) -> None: ...
-    def find_wrong_product(self, a: Array, b: Array, c: Array, points: Array, negacyclic: bool) -> int: ...
+    def invert(self, x: Array, quotient: Quotient, out: Array, degrees: Array) -> None: ...
+    def find_wrong_product(self, a: Array, b: Array, c: Array, points: Array, quotient: Quotient) -> int: ...
 
 class PointsProduct:
     """Basis.matmul_points again: of C-contiguous arrays of any shape that lie as those of that call."""
@@ -62,7 +70,7 @@ class Sampler:
     def draw(self, basis: Basis, stream: Array, first: int, count: int, out: Array) -> None: ...
 
 class Composition:
-    """Integers of residues, words in two's complement (plans/crt.py has the tables)."""
+    """Integers of residues, words in two's complement (_core/plans/crt.py has the tables)."""
 
     def __init__(
         self,
@@ -74,10 +82,10 @@ class Composition:
         prefix_inverse: Array,
         bounds: Array,
     ) -> None: ...
-    def words(self, x: Array, centered: bool, out: Array) -> None: ...
-    def integers(self, x: Array, centered: bool, out: Array) -> int: ...
-    def doubles(self, x: Array, centered: bool, out: Array) -> None: ...
-    def norms(self, x: Array, p: int, out: Array) -> None: ...
+    def to_words(self, x: Array, centered: bool, out: Array) -> None: ...
+    def to_int64(self, x: Array, centered: bool, out: Array) -> int: ...
+    def to_float64(self, x: Array, centered: bool, out: Array) -> None: ...
+    def norm(self, x: Array, p: int, out: Array) -> None: ...
 
 class PrimeTables:
     """Twiddles and their Shoup quotients of one prime, (2, points) words by node."""
@@ -93,11 +101,11 @@ class Transform:
         degree: int,
         leaf_size: int,
         block: int,
-        negacyclic: bool,
+        quotient: Quotient,
         tables: tuple[PrimeTables, ...],
     ) -> None: ...
-    def forward(self, x: Array, out: Array, first: int = 0) -> None: ...
-    def inverse(self, x: Array, out: Array, first: int = 0) -> None: ...
+    def ntt(self, x: Array, out: Array, first: int = 0) -> None: ...
+    def intt(self, x: Array, out: Array, first: int = 0) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
     def multiply_eval(self, a: Array, b: Array, out: Array) -> None: ...
 
@@ -137,7 +145,7 @@ class GadgetProduct:
 class Auxiliary:
     """Exact products modulo `limbs` through the primes of `transform`."""
 
-    def __init__(self, basis: Basis, transform: Transform, degree: int, negacyclic: bool) -> None: ...
+    def __init__(self, basis: Basis, transform: Transform, degree: int, quotient: Quotient) -> None: ...
     def multiply(self, a: Array, b: Array, out: Array) -> None: ...
 
 class FftProduct:
@@ -151,7 +159,7 @@ class FftProduct:
         basis: Basis,
         degree: int,
         length: int,
-        negacyclic: bool,
+        quotient: Quotient,
         digits: int,
         width: int,
         sums: int,
@@ -174,12 +182,32 @@ class Launches:
         """Of (kernel, function, grid, threads, shared, counters, early, operands, offsets, parameters)."""
     def __call__(self, stream: int, *operands: int) -> None:
         """Launch on a stream, with the addresses of the operands."""
+    def on(self, stream: int, operands: tuple[Any, ...], result: Any, room: int) -> bool:
+        """Launch on CuPy's arrays, the result, address 0 and room; False, with nothing done, if unaligned."""
 
-def fill_twiddles(q: int, root: int, negacyclic: bool, forward: Array, inverse: Array) -> None:
+class Replay:
+    """Calls of functions on arrays by number: operands, the result, then made, fixed and views."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        made: list[tuple[tuple[int, ...], np.dtype[Any]]],
+        fixed: list[Any],
+        views: list[tuple[int, tuple[int, ...], np.dtype[Any], int, tuple[int, ...]]],
+        steps: list[tuple[Callable[..., Any], tuple[int, ...]]],
+        operands: int,
+        limit: int,
+    ) -> None:
+        """Of the result's shape; arrays to make; other arguments; views; functions with what they take."""
+    def __call__(self, operands: tuple[Array, ...], out: Array | None) -> Array | None:
+        """Make the calls, into `out` or new memory; None, with nothing done, where memory is not at hand."""
+
+def fill_twiddles(q: int, root: int, quotient: Quotient, forward: Array, inverse: Array) -> None:
     """Fill tables (2, points) of one limb."""
 
 def smallest_generator(q: int, root: int, order: int) -> int:
-    """The least element that generates what root generates; its order is a power of two."""
+    """The least element that generates what root generates, which has this order."""
 
 def fft(x: Array, out: Array, inverse: bool) -> None:
     """Transform rows (rows, n) of one complex dtype, n = 2**k <= 4096, as numpy.fft does; out may be x."""
@@ -193,6 +221,7 @@ RESULTS: object
 def set_memory_handler(handler: object) -> object:
     """Choose NumPy's handler for new arrays of this context; returns the one before, to be set again."""
 
+def integers_of_list(x: object) -> Array | None: ...
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool, limit: int) -> Array | None:
     """A new array of RESULTS, of zeros if asked for; None above `limit` bytes and without memory."""
 

@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 import signal
-import stat
 import sys
 import threading
 import time
@@ -24,27 +23,44 @@ from typing import IO, Any, TextIO
 
 import numpy as np
 
-from . import __version__, _interrupts_end, fft, linalg
-from .backends import backend
-from .backends.reference import big_product, evaluate
-from .checks import Kind, Product, debug
-from .errors import ParameterError, PolyGPUError
-from .exact.primes import ntt_primes
-from .files import File, load, opened, place_of, replacing, save, seed_shown, write_all
-from .memory import check_array
+from . import __version__, fft, linalg
+from ._backends import backend
+from ._backends.reference import big_product, evaluate
+from ._core.checks import Domain, Product, debug
+from ._core.exact.primes import ntt_primes
+from ._core.memory import check_array
+from ._core.quotient import KINDS
+from .errors import ParameterError, PolyGPUError, RingMismatch
+from .files import (
+    LONGEST_NOTE,
+    File,
+    Held,
+    Note,
+    load,
+    open_regular,
+    opened,
+    place_of,
+    replacing,
+    save,
+    seed_shown,
+    through,
+    write_all,
+)
 from .poly import Poly
 from .ring import Ring
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Returns its status: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C."""
-    ours = (
-        _interrupts_end
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    )
-    if ours:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which polygpu/__init__.py replaced
+    """Run the command line. Return its status: 0, 1 if a check failed, 2 for an error, 130 after Ctrl-C.
+
+    Without arguments it is that of this process, of sys.argv. Then a second Ctrl-C ends the process at once,
+    even if it waits for the reader of a pipe. With arguments it leaves all signal handlers alone.
+    """
+    with _escaping():
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     name = "polygpu"
     try:
         try:
@@ -61,12 +77,33 @@ def main(arguments: list[str] | None = None) -> int:
         status = 2
         with suppress(OSError):
             print(f"{name}: {str(error) or 'not enough memory; take smaller batches'}", file=sys.stderr)
-    if ours:
+    if (
+        arguments is None
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the flushes below may wait for a pipe's reader
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             _flush(stream)
     return status
+
+
+@contextmanager
+def _escaping() -> Iterator[None]:
+    """Write characters that the encoding of stdout or stderr does not have as escapes."""
+    changed = []
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            with suppress(OSError, ValueError):  # it flushes first, into what may be full or closed
+                changed.append((stream, stream.errors))
+                stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream, errors in changed:
+            with suppress(OSError, ValueError):
+                stream.reconfigure(errors=errors)
 
 
 def _flush(stream: TextIO | None) -> None:
@@ -113,27 +150,35 @@ def _parser() -> argparse.ArgumentParser:
         metavar="C.npy",
         help="a file is written whole or not at all; into a pipe or device, with the report on stderr",
     )
-    mul.add_argument("--n", type=int, required=True, help="degree of X^n ± 1")
+    mul.add_argument("--n", type=int, required=True, help="degree of X^n + 1 or X^n - 1")
     mul.add_argument("--q", type=int, required=True, action="append", help="a modulus; repeat for RNS limbs")
     mul.add_argument(
         "--residues", action="store_true", help="files hold residues (*batch, rows, n), in and out, for any Q"
     )
-    mul.add_argument("--kind", choices=("negacyclic", "cyclic"), default="negacyclic")
+    mul.add_argument("--kind", choices=KINDS, default="negacyclic")
     convert = command(
         "convert",
         _convert,
         "Convert files of polynomials: .npy (one), .npz and .safetensors (several, by name). A .safetensors "
-        "names its rings; arrays hold integer coefficients (*batch, at most n), and are written as by mul.",
+        "names rings and domains, and so do arrays that convert wrote wherever that is needed to read them "
+        "back. Other arrays hold integer coefficients (*batch, at most n), of any sign and size. "
+        "Coefficients are written in [0, Q) for Q up to 2**64; above, residues (*batch, rows, n) are.",
     )
     convert.add_argument("input", metavar="IN")
     convert.add_argument("output", metavar="OUT", help="a file is written whole or not at all")
     convert.add_argument("--name", help="the one value to convert; the name in OUT of what a .npy holds")
-    convert.add_argument("--n", type=int, help="of arrays: degree of X^n ± 1")
-    convert.add_argument("--q", type=int, action="append", help="of arrays: a modulus; repeat for RNS limbs")
-    convert.add_argument("--kind", choices=("negacyclic", "cyclic"), help="of arrays (default: negacyclic)")
-    convert.add_argument("--residues", action="store_true", help="arrays hold residues (*batch, rows, n)")
+    convert.add_argument("--n", type=int, help="of other arrays: degree of X^n + 1 or X^n - 1")
     convert.add_argument(
-        "--domain", choices=("coef", "eval"), help="of residues that are read (default: coef)"
+        "--q", type=int, action="append", help="of other arrays: a modulus; repeat for RNS limbs"
+    )
+    convert.add_argument("--kind", choices=KINDS, help="of other arrays (default: negacyclic)")
+    convert.add_argument(
+        "--residues",
+        action="store_true",
+        help="other arrays hold residues (*batch, rows, n); arrays are written as residues",
+    )
+    convert.add_argument(
+        "--domain", choices=("coef", "eval"), help="of residues in other arrays (default: coef)"
     )
     selftest = command("selftest", _selftest, "Every path of this machine against the definitions.")
     selftest.add_argument("--device", default="cpu", help="device to test (default: cpu)")
@@ -166,9 +211,10 @@ def _info(options: argparse.Namespace) -> int:
     from importlib.metadata import PackageNotFoundError, version
 
     from . import _cpu
-    from .backends import backend, cuda_sources, current_device
-    from .backends.cuda import absence, describe
-    from .exact.root_cache import cache_file
+    from ._backends import backend, cuda_sources, current_device
+    from ._backends.cuda import absence, describe
+    from ._core.exact.root_cache import cache_file
+    from ._core.processors import processor_quota
 
     backend()  # reads POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS
 
@@ -189,6 +235,7 @@ def _info(options: argparse.Namespace) -> int:
             "instruction sets": _cpu.supported_isas(),
             "in use": _cpu.isa(),
             "threads": _cpu.num_threads(),
+            "processor quota": round(processor_quota() or 0, 2) or "none",
             "clock GHz": round(_cpu.clock_ghz(), 2),
         },
         "device": current_device(),
@@ -274,17 +321,24 @@ def _demo(options: argparse.Namespace) -> int:
 def _mul(options: argparse.Namespace) -> int:
     place, regular = place_of(options.output)  # first: a wrong output fails before the work
     ring = Ring(options.n, options.q, kind=options.kind)
-    arrays = [_load(path) for path in (options.a, options.b)]
+    arrays = {path: _load(path) for path in (options.a, options.b)}
+    for path, (_, note) in arrays.items():
+        if note is not None:
+            _check_ring(path, note.ring, options, "Give those of that ring.")
+            ring = note.ring  # maybe with other roots
     began = time.perf_counter()
-    with debug():  # residues of a file are checked
-        a, b = (ring.from_residues(x) if options.residues else ring(x) for x in arrays)
-    result, kind = _array_of(a * b, options.residues)
+    a, b = (
+        _value_of(array, note, note.ring if note else ring, options.residues, "coef")
+        for array, note in (arrays[options.a], arrays[options.b])
+    )
+    product = a * b
+    result, held = _array_of(product, options.residues)
     seconds = time.perf_counter() - began
     with _being_written(options.output):
-        _save(place, regular, partial(_write, array=result))
+        _save(place, regular, partial(_write, array=result, note=_note_of(product, result, held, options)))
     facts = {
         "output": options.output,
-        "holds": kind,
+        "holds": _SHOWN[held],
         "shape": list(result.shape),
         "seconds": seconds,
     }
@@ -292,23 +346,69 @@ def _mul(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(facts, report)
     else:
-        print(f"{options.output}: {result.dtype} {kind}, shape {result.shape}, {seconds:.3g} s", file=report)
+        what = f"{result.dtype} {_SHOWN[held]}, shape {result.shape}"
+        print(f"{options.output}: {what}, {seconds:.3g} s", file=report)
     return 0
 
 
-def _array_of(value: Poly, residues: bool) -> tuple[np.ndarray[Any, np.dtype[Any]], str]:
-    """What an array file holds of a value, and what to call it.
+def _array_of(value: Poly, residues: bool) -> tuple[np.ndarray[Any, np.dtype[Any]], Held]:
+    """Return what an array file holds of a value, and its name.
 
     It is residues if asked for or if Q is above 2^64, else coefficients in [0, Q).
     """
+    value, modulus = value.cpu(), value.ring.modulus
     if residues:
-        return value.cpu().data, f"residues (*batch, rows, n){', evaluated' * (value.domain == 'eval')}"
-    value, modulus = value.intt().cpu(), value.ring.modulus
+        return value.data, "evaluated residues" if value.domain == "eval" else "residues"
+    value = value.intt()
     if modulus > 1 << 64:
-        return value.data, "residues (*batch, rows, n)"
+        return value.data, "residues"
     if modulus > 1 << 63:
         return value.to_bigints().astype(np.uint64), "coefficients"
     return value.to_int64(centered=False), "coefficients"
+
+
+_SHOWN: dict[Held, str] = {
+    "coefficients": "coefficients",
+    "residues": "residues (*batch, rows, n)",
+    "evaluated residues": "residues (*batch, rows, n), evaluated",
+}
+
+
+def _note_of(
+    value: Poly, array: np.ndarray[Any, np.dtype[Any]], held: Held, options: argparse.Namespace
+) -> bytes:
+    """Return what to write beside the array of a value: a note, or nothing if the array needs none.
+
+    A .npz has one for each array, since arrays of several rings may stand in it.
+    """
+    note = Note(value.ring, value.domain, held)
+    if not options.output.endswith(".npz") and note.is_implied(options.residues, array.shape):
+        return b""
+    return note.to_bytes(options.output)
+
+
+def _value_of(
+    array: np.ndarray[Any, np.dtype[Any]], note: Note | None, ring: Ring, residues: bool, domain: Domain
+) -> Poly:
+    """Return the value that an array holds: as its note says, or else as the arguments say."""
+    with debug():  # residues of a file are checked
+        if note is None:
+            return ring.from_residues(array, domain) if residues else ring(array)
+        if note.holds == "coefficients":
+            value = ring(array)
+        else:
+            value = ring.from_residues(array, "coef" if note.holds == "residues" else "eval")
+    return value.ntt() if note.domain == "eval" else value
+
+
+def _check_ring(path: str, ring: Ring, options: argparse.Namespace, way: str) -> None:
+    """Raise unless the ring that a file names has the n, q and kind that were given."""
+    told = (options.n, options.q and tuple(options.q), options.kind)
+    for given, own in zip(told, (ring.n, ring.moduli, ring.kind), strict=True):
+        if given not in (None, own):
+            raise RingMismatch(
+                f"{path}: its values are of {ring!r}, which is not the ring of --n, --q and --kind. {way}"
+            )
 
 
 @contextmanager
@@ -325,22 +425,26 @@ def _being_written(output: str) -> Iterator[None]:
 _LONGEST_HEADER = 10000  # bytes; the headers that NumPy writes for integers have a few hundred at most
 
 
-def _load(path: str) -> np.ndarray[Any, np.dtype[Any]]:
-    """The integer array of a .npy file. Nothing in it is executed, and it fills all memory it takes."""
+def _load(path: str) -> tuple[np.ndarray[Any, np.dtype[Any]], Note | None]:
+    """Return the integer array of a .npy file, and the note behind it.
+
+    Nothing in the file is executed, and the array fills all memory it takes.
+    """
     refused = partial(_refused, path, ".npy file of integers", "numpy.save")
     with _regular(path, refused) as file:
         if file.read(4) in (b"PK\3\4", b"PK\5\6"):
             raise ParameterError(f"{path}: an archive of several arrays; write one array with numpy.save")
         file.seek(0)
-        return _integers(file, os.fstat(file.fileno()).st_size, path, refused)
+        array, more = _integers(file, os.fstat(file.fileno()).st_size, path, refused)
+        return array, Note.of(more + file.read(LONGEST_NOTE + 1), path)
 
 
-def _load_all(path: str, name: str | None) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """The arrays of a .npz file, or the one of a name; each is read as by _load()."""
+def _load_all(path: str, name: str | None) -> dict[str, tuple[np.ndarray[Any, np.dtype[Any]], Note | None]]:
+    """Return the arrays of a .npz file, or the one of a name; each is read as by _load()."""
     import zipfile  # here: only `convert` needs it
 
     refused = partial(_refused, path, ".npz file of integers", "numpy.savez")
-    arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+    arrays: dict[str, tuple[np.ndarray[Any, np.dtype[Any]], Note | None]] = {}
     with _regular(path, refused) as file:
         try:
             with zipfile.ZipFile(file) as archive:
@@ -353,8 +457,9 @@ def _load_all(path: str, name: str | None) -> dict[str, np.ndarray[Any, np.dtype
                     if member.compress_type != zipfile.ZIP_STORED:
                         raise refused("it is compressed, which residues do not gain from")
                     size = min(member.file_size, os.fstat(file.fileno()).st_size)
+                    where = f"{path}: {_printable(key)}"
                     with archive.open(member) as part:
-                        arrays[key] = _integers(part, size, f"{path}: {_printable(key)}", refused)
+                        arrays[key] = _integers(part, size, where, refused)[0], Note.of(member.comment, where)
         except (PolyGPUError, MemoryError):
             raise
         except Exception as error:  # a hostile archive can raise nearly anything
@@ -370,9 +475,10 @@ def _refused(path: str, kind: str, writer: str, reason: object) -> ParameterErro
 def _regular(path: str, refused: Callable[[object], ParameterError]) -> Iterator[IO[bytes]]:
     """A regular file, open for reading. The system's errors become ParameterError."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # open() could wait for a pipe's writer
+        raw = open_regular(path)
+        if raw is None:
             raise refused("a folder, pipe or device")
-        with open(path, "rb") as file:
+        with io.BufferedReader(raw) as file:
             yield file
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file") from None
@@ -382,8 +488,11 @@ def _regular(path: str, refused: Callable[[object], ParameterError]) -> Iterator
 
 def _integers(
     file: IO[bytes], size: int, name: str, refused: Callable[[object], ParameterError]
-) -> np.ndarray[Any, np.dtype[Any]]:
-    """The integer array of a .npy file of `size` bytes, which is read from its start."""
+) -> tuple[np.ndarray[Any, np.dtype[Any]], bytes]:
+    """Return the integer array of a .npy file of `size` bytes, and bytes behind it that were read too.
+
+    The file is read from its start.
+    """
     head = io.BytesIO(file.read(_LONGEST_HEADER))
     try:
         shape, fortran_order, dtype = _header(head)
@@ -396,8 +505,8 @@ def _integers(
         )
     if dtype.kind not in "iu":
         raise ParameterError(
-            f"{name}: dtype {dtype.name} must be ints; convert with x.astype(np.int64) or round "
-            "yourself, nothing is rounded for you"
+            f"{name}: dtype {dtype.name} must be ints, and nothing is rounded for you. To round floats, save "
+            "ring.from_floats(x).data with numpy.save and pass --residues."
         )
     if not all(type(length) is int and length >= 0 for length in shape):  # True is an int too
         raise refused("its shape has other than lengths")
@@ -415,7 +524,7 @@ def _integers(
             raise refused("cut while it was read")
         rest = rest[taken:]
     try:
-        return array.reshape(shape, order="F" if fortran_order else "C")
+        return array.reshape(shape, order="F" if fortran_order else "C"), head.read()
     except (ValueError, OverflowError):  # too many axes, or an empty axis beside huge ones
         raise refused("no array has its shape") from None
 
@@ -430,13 +539,10 @@ def _header(head: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         return read(head)
 
 
-_THROUGH = os.O_WRONLY | os.O_NOCTTY | os.O_TRUNC  # no O_CREAT: the pipe may be gone by now
-
-
 def _save(place: str | int, regular: bool, write: Callable[[int], None]) -> None:
     """Write a regular file whole or not at all. Write through into a pipe, a device or stdout."""
     if isinstance(place, int) or not regular:
-        handle = os.dup(place) if isinstance(place, int) else os.open(place, _THROUGH)
+        handle = through(place)
         with open(handle, "wb", buffering=0):
             write(handle)
         return
@@ -444,20 +550,22 @@ def _save(place: str | int, regular: bool, write: Callable[[int], None]) -> None
         write(file.fileno())
 
 
-def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]]) -> None:
+def _write(handle: int, array: np.ndarray[Any, np.dtype[Any]], note: bytes) -> None:
     """Write a .npy file front to back. Given a real file, NumPy would seek in it, which pipes cannot."""
     sink: Any = SimpleNamespace(write=partial(write_all, handle))
     np.save(sink, array, allow_pickle=False)
+    write_all(handle, note)
 
 
-def _write_all(handle: int, arrays: dict[str, np.ndarray[Any, np.dtype[Any]]]) -> None:
+def _write_all(handle: int, arrays: dict[str, tuple[np.ndarray[Any, np.dtype[Any]], bytes]]) -> None:
     """Write a .npz file front to back. numpy.savez would take an array named "file" for its own parameter."""
     import zipfile  # here: see _load_all
 
     sink: Any = SimpleNamespace(write=partial(write_all, handle), flush=lambda: None)
     with zipfile.ZipFile(sink, "w") as archive:
-        for name, array in arrays.items():
+        for name, (array, note) in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")
+            member.comment = note
             if member.filename != f"{name}.npy" or len(name.encode()) >= 1 << 15:
                 raise ParameterError(
                     f"--name: no archive takes the name {_printable(name[:40])}; give another"
@@ -477,7 +585,9 @@ def _convert(options: argparse.Namespace) -> int:
     if target == ".safetensors" and not regular:
         raise ParameterError(f"{options.output}: a pipe or device; a .safetensors is written to a file alone")
     began = time.perf_counter()
-    values = _values_of(options, source)
+    values, reduced = _values_of(options, source)
+    if target == ".npy" and not values:
+        raise ParameterError(f"{options.input}: holds no value, and a .npy holds one. Write a .npz instead.")
     if target == ".npy" and len(values) != 1:
         some = ", ".join(map(_printable, list(values)[:8])) + ", ..." * (len(values) > 8)
         raise ParameterError(
@@ -488,24 +598,36 @@ def _convert(options: argparse.Namespace) -> int:
             save(options.output, values)
             held = {name: (value.data, f"residues, {value.domain}") for name, value in values.items()}
         else:
-            held = {name: _array_of(value, options.residues) for name, value in values.items()}
-            arrays = {name: array for name, (array, _) in held.items()}
+            written = {name: _array_of(value, options.residues) for name, value in values.items()}
+            held = {name: (array, _SHOWN[what]) for name, (array, what) in written.items()}
+            arrays = {
+                name: (array, _note_of(values[name], array, what, options))
+                for name, (array, what) in written.items()
+            }
             write = partial(_write_all, arrays=arrays)
             if target == ".npy":
-                write = partial(_write, array=next(iter(arrays.values())))
+                array, note = next(iter(arrays.values()))
+                write = partial(_write, array=array, note=note)
             _save(place, regular, write)
     seconds = time.perf_counter() - began
     report = sys.stdout if regular else sys.stderr  # the array may have gone to stdout
     if options.json:
         facts = [
-            {"name": name, "holds": kind, "dtype": str(array.dtype), "shape": list(array.shape)}
+            {
+                "name": name,
+                "holds": kind,
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "reduced": name in reduced,
+            }
             for name, (array, kind) in held.items()
         ]
         _print_json({"output": options.output, "values": facts, "seconds": seconds}, report)
     else:
         print(f"{options.output}: values {len(held)}, {seconds:.3g} s", file=report)
         for name, (array, kind) in held.items():
-            print(f"{_printable(name)}: {array.dtype} {kind}, shape {array.shape}", file=report)
+            more = ", reduced to [0, Q)" * (name in reduced)
+            print(f"{_printable(name)}: {array.dtype} {kind}, shape {array.shape}{more}", file=report)
     return 0
 
 
@@ -516,19 +638,14 @@ def _suffix(path: str) -> str:
     return suffix
 
 
-def _values_of(options: argparse.Namespace, source: str) -> dict[str, Poly]:
-    """The values of a file, by their names."""
+def _values_of(options: argparse.Namespace, source: str) -> tuple[dict[str, Poly], set[str]]:
+    """Return the values of a file by their names, and the names of those with integers outside [0, Q)."""
     path, name = options.input, options.name
     if source == ".safetensors":
         given = {"--n": options.n, "--q": options.q, "--kind": options.kind, "--domain": options.domain}
         if wrong := [option for option, value in given.items() if value is not None]:
             raise ParameterError(f"{', '.join(wrong)}: {path} names rings and domains; leave them out")
-        return load(path, None if name is None else [name])
-    if options.n is None or not options.q:
-        raise ParameterError(f"{path}: an array names no ring; --n 1024 --q 12289 does")
-    if options.domain is not None and not options.residues:
-        raise ParameterError("--domain: of residues alone; add --residues, or leave it out for coefficients")
-    ring = Ring(options.n, options.q, kind=options.kind or "negacyclic")
+        return load(path, None if name is None else [name]), set()
     if source == ".npy":
         stem = os.path.splitext(os.path.basename(path))[0]
         arrays = {stem if name is None else name: _load(path)}
@@ -536,11 +653,47 @@ def _values_of(options: argparse.Namespace, source: str) -> dict[str, Poly]:
         arrays = _load_all(path, name)
         if name is not None and name not in arrays:
             raise ParameterError(f"--name: {_printable(name)} is not in {path}")
-    with debug():  # residues of a file are checked
-        return {
-            name: ring.from_residues(x, options.domain or "coef") if options.residues else ring(x)
-            for name, x in arrays.items()
-        }
+    told = None
+    if any(note is None for _, note in arrays.values()):
+        if options.n is None or not options.q:
+            raise ParameterError(f"{path}: an array names no ring; --n 1024 --q 12289 does")
+        if options.domain is not None and not options.residues:
+            raise ParameterError(
+                "--domain: of residues alone; add --residues, or leave it out for coefficients"
+            )
+        told = Ring(options.n, options.q, kind=options.kind or "negacyclic")
+    values, reduced, rings = {}, set(), dict[Any, Ring]()
+    for name, (array, note) in arrays.items():
+        where = f"{_printable(name)} in {path}"
+        if note is not None:
+            _check_note(where, note, options)
+            ring = rings.setdefault(note.ring.__reduce__()[1], note.ring)
+        else:
+            assert told is not None
+            ring = told
+            if not options.residues:
+                _check_coefficients(where, array, ring)
+        values[name] = _value_of(array, note, ring, options.residues, options.domain or "coef")
+        if array.size and (int(array.min()) < 0 or int(array.max()) >= ring.modulus):
+            reduced.add(name)
+    return values, reduced
+
+
+def _check_note(where: str, note: Note, options: argparse.Namespace) -> None:
+    _check_ring(where, note.ring, options, "Leave them out, because the file names its rings.")
+    if options.domain not in (None, note.domain):
+        raise ParameterError(
+            f"--domain: {where} is in {note.domain!r}. Leave the option out, because the file names domains."
+        )
+
+
+def _check_coefficients(where: str, array: np.ndarray[Any, np.dtype[Any]], ring: Ring) -> None:
+    """Raise if an array looks like residues that were written with --residues."""
+    if (array.dtype, array.shape[-2:]) == (ring.dtype, (ring.rows, ring.n)):
+        raise ParameterError(
+            f"{where}: words of {array.dtype} in the shape {array.shape} may be residues. Add --residues if "
+            "they are. Save coefficients as x.astype(np.int64), or by pg.save(path, {'x': ring(x)})."
+        )
 
 
 # ---- selftest ----
@@ -548,7 +701,7 @@ def _values_of(options: argparse.Namespace, source: str) -> dict[str, Poly]:
 
 def _selftest(options: argparse.Namespace) -> int:
     from . import _cpu
-    from .backends import device, get_backend
+    from ._backends import device, get_backend
 
     failures, results = 0, []
     began = time.perf_counter()
@@ -587,10 +740,9 @@ def _selftest(options: argparse.Namespace) -> int:
 
 def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     """A name and a check for every word, path and kind. small: only sizes for "reference"."""
-    kinds: tuple[Kind, ...] = ("negacyclic", "cyclic")
     degrees = (1, 8, 64) if small else (1, 8, 64, 512, 1 << 14)
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
-        for kind in kinds:
+        for kind in KINDS:
             rings = [
                 Ring(n, ntt_primes(n, bits, kind=kind), kind=kind) for n in degrees if n >> (bits - 20) == 0
             ]
@@ -621,20 +773,20 @@ def _check_rings(rings: list[Ring]) -> None:
         n, modulus = ring.n, ring.modulus
         for a, b in (ring.random(2, seed=n), ring([[modulus - 1] * n] * 2)):
             c, value = a * b, a.ntt() if ring.has_eval else None
-            several = ring.leaf_size != 1 and not ring.basis.wide
+            several = ring.leaf_size != 1 and not ring._plan.basis.wide
             products: tuple[Product, ...] = ("ntt", "fft") if several else ()
             for way in products:
                 assert a.mul(b, product=way) == c, f"product by {way} in {ring!r}"
             assert (a + b - b) == a and (-a + a) == 0, f"sum in {ring!r}"
             x, y = a.to_bigints().tolist(), b.to_bigints().tolist()
             if n <= 4096:
-                expected = big_product(x, y, modulus, -1 if ring.kind == "negacyclic" else 1)
+                expected = big_product(x, y, modulus, ring.kind)
                 assert c.to_bigints().tolist() == expected, f"product in {ring!r}"
             if value is None:
                 continue
             assert value.intt() == a, f"inverse transform in {ring!r}"
             assert (value * b.ntt()).intt() == c, f"convolution in {ring!r}"
-            if ring.leaf_size == 1 and not ring.basis.wide:
+            if ring.leaf_size == 1 and not ring._plan.basis.wide:
                 limb = len(ring.moduli) - 1
                 q, point = ring.moduli[limb], int(ring.eval_points(limb)[n - 1])
                 at = [evaluate(p, point, q) for p in (x, y, c.to_bigints().tolist())]
@@ -687,16 +839,16 @@ def _check_complex(lengths: tuple[int, ...]) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from . import bench
-    from .backends import checked_device
-    from .timing import Row, Unverified, print_table
+    from ._backends import checked_device
+    from ._bench import bench
+    from ._bench.timing import Row, Unverified, print_table
 
-    kept, place = [], None
+    place: str | int | None = None
     if options.out is not None:  # first: a wrong output fails before the work
         place, regular = place_of(options.out)
         if not regular:
             raise ParameterError(f"{options.out}: no regular file; rows are added to one, --json prints them")
-        kept = bench.rows_of(options.out) if os.path.exists(options.out) else []
+        bench.with_rows(str(place), [])  # raises if it holds something else
     devices = [checked_device(name, "--device") for name in options.device or bench.answering()]
     if "reference" in devices:
         raise ParameterError("--device: 'reference' is for checks, and takes hours; give cpu or cuda")
@@ -713,8 +865,8 @@ def _bench(options: argparse.Namespace) -> int:
         print(f"polygpu bench: {error}", file=sys.stderr)
         return 1
     if place is not None:
-        lines = "".join(map(bench.line_of, (*kept, *rows)))
-        _save_text(options.out, place, True, lines)
+        # Read again: others may have added rows, of which none must be lost.
+        _save_text(options.out, place, True, bench.with_rows(str(place), rows))
     recorded = bench.recorded()
     if options.json:
         machines = json.loads(bench.as_json(recorded))
@@ -728,13 +880,18 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from . import bench
+    from ._bench import bench
 
     place = None if options.output is None else place_of(options.output)
     own = bench.figures(row for path in options.files for row in bench.rows_of(path))
     if options.files and not own:
         raise ParameterError(
             f"{', '.join(options.files)}: no row of a transform or product as polygpu bench times them"
+        )
+    if own and not options.json and all(key.op != options.op for m in own for key in m.ps):
+        there = " or ".join(op for op in bench.OPS if any(key.op == op for m in own for key in m.ps))
+        raise ParameterError(
+            f"{', '.join(options.files)}: no row is of the operation {options.op}. --op {there} draws others."
         )
     boards = bench.boards(own, bench.recorded())
     if options.json:

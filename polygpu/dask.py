@@ -32,13 +32,17 @@ to every other.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import operator
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -57,21 +61,35 @@ except ImportError as error:
     raise ImportError(f'polygpu.dask needs Dask and zarr ({error}): pip install "polygpu[dask]"') from error
 
 from . import functions
-from .arrays import as_integers, broadcasts
-from .backends import Array, backend, host
-from .checks import Domain, checked_batch, integer, shown
-from .errors import CoefficientError, OutOfHostMemory, OutputError, ParameterError, RingMismatch
-from .ops import four_step
-from .ops.batch import checked_axis
-from .ops.einsum import parsed_subscripts
-from .ops.pointwise import pointwise
-from .ops.sampling import Batch, Seed
-from .plans.four_step import FourStepPlan, plan_four_step
+from ._backends import Array, backend, backend_for, host
+from ._core.checks import Domain, checked_batch, integer, sequence, shown
+from ._core.plans.four_step import FourStepPlan, plan_four_step
+from ._core.ways import way_of_sums
+from ._ops import four_step
+from ._ops.arrays import NotAnArray, as_integers, broadcasts, check_unmasked, empty, shared
+from ._ops.batch import checked_axis, index
+from ._ops.einsum import Label, label_sizes, matmul_labels, parsed_subscripts
+from ._ops.integers import factors_of_limbs
+from ._ops.pointwise import pointwise
+from ._ops.sampling import Batch, Seed, check_stream, key_of
+from .errors import (
+    CoefficientError,
+    DomainError,
+    FileError,
+    OutOfHostMemory,
+    OutputError,
+    ParameterError,
+    PolyGPUError,
+    RingMismatch,
+)
+from .files import DAMAGED, Flaw, first_wrong, give_name, int_text, ring_entry, ring_of_entry, wrong_residue
 from .poly import Poly
+from .poly import _operator as operator_of_poly
 from .ring import Ring
 
 __all__ = ["BlockedPoly", "einsum", "equal", "from_array", "from_poly", "load", "random"]
 
+_FORMAT = 1  # of the attributes of a .zarr: those of a ring in files.py, "domain" and "format"
 _WINDOW = 1 << 25  # bytes of a file that a worker maps at a time
 _LOOK = 5.0  # seconds between looks at workers
 _PATIENCE = 30.0  # seconds for which all workers may have stopped, before an error
@@ -79,13 +97,13 @@ _PATIENCE = 30.0  # seconds for which all workers may have stopped, before an er
 Chunks = Any  # as Dask takes them: "auto", "64MiB", a size or a tuple for each axis
 
 
-class BlockedPoly(DaskMethodsMixin):
+class BlockedPoly(NotAnArray, DaskMethodsMixin):
     """A batch of elements of a ring in blocks, which are computed when they are asked for.
 
     `ring` and `domain` are those of a Poly; `data` is a dask.array of residues (*batch, rows, n). Make values
-    with from_poly, from_array, random and load. The operators +, -, * and @ and a[i] have the rules of Poly
-    and give the same bits; one operand may be a Poly or an int. A value is a collection of Dask, which
-    dask.compute, dask.persist and dask.visualize take.
+    from_poly, from_array, random and load. The operators +, -, * and @ and a[i] have the rules of Poly,
+    give the same bits and raise the same errors. One operand may be a Poly or an int. A value is a
+    collection of Dask, which dask.compute, dask.persist and dask.visualize take.
 
     >>> from polygpu import Ring
     >>> x = random(Ring(4, 17), batch=6, seed=1, chunks=(2, -1, -1))
@@ -102,7 +120,6 @@ class BlockedPoly(DaskMethodsMixin):
     _array: Any
     _divided: bool
 
-    __array_ufunc__ = None  # ndarray * blocks comes to __rmul__
     __hash__ = None  # type: ignore[assignment]
     __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
     __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
@@ -155,30 +172,102 @@ class BlockedPoly(DaskMethodsMixin):
         if not self._divided:
             return self._array
         rows = _in_rows(self._array)
-        return rows.reshape(*rows.shape[:-2], self.ring.n)
+        height, width = rows.chunks[-2:]
+        # Dask's own reshape takes neither empty batches nor batches of unknown lengths.
+        return rows.map_blocks(
+            _flat,
+            drop_axis=rows.ndim - 1,
+            chunks=(*rows.chunks[:-2], tuple(h * width[0] for h in height)),
+            dtype=rows.dtype,
+            meta=_meta(rows, -1),
+        )
 
     def __repr__(self) -> str:
         blocks = math.prod(self._array.numblocks)
         return f"BlockedPoly({self.ring!r}, domain={self.domain}, shape={self.shape}, blocks={blocks})"
 
+    def _exits(self) -> str:
+        return (
+            "Use its methods and the functions of polygpu.dask, or take a Poly with x.compute() or a "
+            "dask.array of residues with x.data"
+        )
+
+    def __len__(self) -> int:
+        """Return the length of the first batch axis; raise TypeError for a single polynomial.
+
+        >>> from polygpu import Ring
+        >>> len(random(Ring(4, 17), (2, 3), seed=1))
+        2
+        """
+        if not self.ndim:
+            raise TypeError(
+                "A single polynomial has no len(). Use x.ring.n for its degree, x.shape for its batch."
+            )
+        return self._lengths("len()")[0]
+
+    def __iter__(self) -> Iterator[BlockedPoly]:
+        """Yield the entries of the first batch axis, one after the other.
+
+        >>> from polygpu import Ring
+        >>> [x.compute()(0) for x in from_poly(Ring(2, 17)([[1, 2], [3, 4]]))]
+        [1, 3]
+        """
+        return (self[i] for i in range(len(self)))
+
     def __getitem__(self, key: Any) -> BlockedPoly:
-        """The polynomials at a key of the batch axes, by the rules of dask.array.
+        """Return the polynomials at a key of the batch axes, by NumPy's rules, as in Poly.
 
         Args:
-            key: ints, slices, None, Ellipsis, or one array of ints or bools.
+            key: ints, slices, None, Ellipsis, or arrays of ints or bools. One array of Dask with one axis,
+                such as the bools of `equal`, may stand among slices. The length of its axis is then unknown
+                until the value is computed. Such a value has sums, transforms, products with ints and single
+                polynomials, and results with values that the same mask has chosen; all else raises
+                ParameterError.
 
         Raises:
             IndexError: there is no such place.
+            ParameterError: an array of Dask that stands among other arrays or ints, or has several axes.
 
-        Cost: none before the value is computed; then the blocks that hold the chosen polynomials.
+        Cost: none before the value is computed; then the blocks that hold the chosen polynomials. Several
+        arrays, and arrays of several axes, take a list of all places in the batch when they are given.
 
         >>> from polygpu import Ring
-        >>> from_poly(Ring(2, 17)([[1, 2], [3, 4]]))[1].compute().to_bigints().tolist()
+        >>> x = from_poly(Ring(2, 17)([[1, 2], [3, 4]]))
+        >>> x[1].compute().to_bigints().tolist()
         [3, 4]
+        >>> x[equal(x, x[0])].compute().to_bigints().tolist()
+        [[1, 2]]
         """
+        batch = self._lengths("an index")
         keys = key if isinstance(key, tuple) else (key,)
+        places = tuple(_standing_for(k) for k in keys)
+        shape = index(np.empty((*batch, 1, 0), np.bool_), places).shape[:-2]  # raises Poly's errors
+        if any(isinstance(k, da.Array) for k in keys):
+            _check_lazy(keys)
+        elif not _is_plain(keys):
+            return self._gathered(keys, shape)
         keys = keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
         return self._with(self._array[(*keys, *(slice(None),) * self._tail)])
+
+    def _gathered(self, keys: tuple[Any, ...], shape: tuple[int, ...]) -> BlockedPoly:
+        """Return the polynomials at a key that Dask does not take or takes in another way than NumPy."""
+        x, tail = self._array, self._array.shape[self.ndim :]
+        if not math.prod(shape):
+            chunks = (*((size,) for size in shape), *x.chunks[self.ndim :])
+            return self._with(da.zeros((*shape, *tail), dtype=x.dtype, chunks=chunks))
+        count = math.prod(self.shape)
+        numbers = index(np.arange(count).reshape(*self.shape, 1, 1), keys)
+        chosen = x.reshape(count, *tail)[numbers.ravel()]
+        return self._with(chosen.reshape(*shape, *tail))
+
+    def _lengths(self, what: str) -> tuple[int, ...]:
+        """Return the batch shape; raise ParameterError if a length is unknown, which `what` needs."""
+        if any(math.isnan(size) for size in self.shape):
+            raise ParameterError(
+                f"The batch shape {self.shape} has lengths that are unknown until a mask is computed, and "
+                f"{what} needs them. Index with the computed mask, x[mask.compute()]."
+            )
+        return self.shape
 
     def rechunk(self, chunks: Chunks) -> BlockedPoly:
         """The same value in other blocks.
@@ -187,7 +276,7 @@ class BlockedPoly(DaskMethodsMixin):
             chunks: as of from_array.
 
         Raises:
-            ParameterError: chunks that cannot be.
+            ParameterError: chunks that cannot be, or batch axes of unknown lengths.
 
         Cost: blocks are cut and joined when the value is computed; coefficients in columns take an exchange.
 
@@ -195,7 +284,8 @@ class BlockedPoly(DaskMethodsMixin):
         >>> random(Ring(16, 97), 6, seed=1).rechunk((3, -1, 4))
         BlockedPoly(Ring(16, 97), domain=coef, shape=(6,), blocks=8)
         """
-        return from_array(self.data, self.ring, self.domain, chunks)
+        self._lengths("rechunk")
+        return _in_blocks(self.data, self.ring, self.domain, _checked_chunks(self.ring, self.shape, chunks))
 
     def _with(self, array: Any, domain: Domain | None = None) -> BlockedPoly:
         return BlockedPoly(self.ring, array, domain or self.domain, self._divided)
@@ -319,33 +409,22 @@ class BlockedPoly(DaskMethodsMixin):
     # ---- arithmetic ----
 
     def __add__(self, other: Any) -> BlockedPoly:
-        return self._binary(operator.add, other)
+        return _operator(partial(self._binary, operator.add), other)
 
     def __radd__(self, other: Any) -> BlockedPoly:
-        return self._binary(operator.add, other)
+        return _operator(lambda x: self._operand(x) + self if isinstance(x, Poly) else self + x, other)
 
     def __sub__(self, other: Any) -> BlockedPoly:
-        return self._binary(operator.sub, other)
+        return _operator(partial(self._binary, operator.sub), other)
 
     def __rsub__(self, other: Any) -> BlockedPoly:
-        return (-self)._binary(operator.add, other)
+        return _operator(lambda x: self._operand(x) - self if isinstance(x, Poly) else -self + x, other)
 
     def __mul__(self, other: Any) -> BlockedPoly:
-        if not isinstance(other, (BlockedPoly, Poly)):
-            return self._mapped(partial(_scaled, integer(other, "operand")))
-        a, b = self._aligned(self._operand(other))
-        if not a._divided:
-            return a._mapped(operator.mul, b)
-        if a.domain == "eval":
-            return a._mapped(_multiply_points, b)
-        _check_broadcast([a, b])
-        rows = partial(
-            _product_rows, _with_roots(self.ring)
-        )  # one task holds two blocks; a task for each step would hold four
-        return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
+        return _operator(self._times, other)
 
     def __rmul__(self, other: Any) -> BlockedPoly:
-        return self.__mul__(other)
+        return _operator(lambda x: self._operand(x) * self if isinstance(x, Poly) else self * x, other)
 
     def __neg__(self) -> BlockedPoly:
         return self._mapped(Poly.neg)
@@ -354,10 +433,10 @@ class BlockedPoly(DaskMethodsMixin):
         return self
 
     def __matmul__(self, other: Any) -> BlockedPoly:
-        return _matmul(self, self._operand(other))
+        return _operator(lambda x: _matmul(self, self._operand(x)), other)
 
     def __rmatmul__(self, other: Any) -> BlockedPoly:
-        return _matmul(self._operand(other), self)
+        return _operator(lambda x: _matmul(self._operand(x), self), other)
 
     def __eq__(self, other: object) -> NoReturn:
         """Always a TypeError, as the values are not computed: equal(a, b).compute() compares them."""
@@ -372,15 +451,19 @@ class BlockedPoly(DaskMethodsMixin):
     def __bool__(self) -> NoReturn:
         raise TypeError("the truth of a BlockedPoly is ambiguous; pd.equal(a, b).all().compute() compares")
 
-    def scale_by(self, ints: Any) -> BlockedPoly:
-        """The product with one integer for each polynomial of the batch, in this value's domain.
+    def scale_by(self, ints: Any = None, *, limbs: Sequence[int] | None = None) -> BlockedPoly:
+        """Return the product with one integer for each polynomial of the batch, or one for each limb.
+
+        The result is in this value's domain.
 
         Args:
             ints: an int, or integers of any size in an array or nested list that broadcasts to the batch
                 shape.
+            limbs: given instead of ints: one int for each modulus.
 
         Raises:
-            CoefficientError: no integers. ParameterError: shapes that do not fit.
+            CoefficientError: no integers.
+            ParameterError: shapes that do not fit; both ints and limbs are given, or neither.
 
         Cost: one pass over each block; the integers travel with the graph.
 
@@ -389,12 +472,22 @@ class BlockedPoly(DaskMethodsMixin):
         >>> x.scale_by([10, -1]).compute().to_bigints(centered=True).tolist()
         [[-7, 3], [-3, -4]]
         """
-        factors = as_integers(ints)
-        if factors.ndim > self.ndim or not broadcasts(factors.shape, self.shape):
+        if (ints is None) == (limbs is None):
+            raise ParameterError("scale_by: give integers for the batch, or limbs=, one for each modulus")
+        if limbs is not None:
+            factors_of_limbs(self.ring._plan.basis, limbs, host())  # raises Poly's errors
+            numbers = tuple(_Number(integer(x, "limbs")) for x in sequence(limbs))
+            return self._mapped(partial(_scaled_limbs, numbers))
+        factors = as_integers(ints, "ints")
+        known = tuple(1 if math.isnan(size) else size for size in self.shape)
+        if not broadcasts(factors.shape, known):
+            self._lengths("an array of factors")
             raise ParameterError(
                 f"ints: shape {factors.shape} does not broadcast to the batch shape {self.shape}; "
                 "give one int, or one for each batch element"
             )
+        if not factors.ndim:
+            return self._times(int(factors))
         batch_chunks = self._array.chunks[self.ndim - factors.ndim : self.ndim]
         chunks = tuple(1 if size == 1 else c for size, c in zip(factors.shape, batch_chunks, strict=True))
         spread = da.from_array(factors, chunks=chunks)[(..., *(None,) * self._tail)]
@@ -440,8 +533,8 @@ class BlockedPoly(DaskMethodsMixin):
                 the array (*batch, rows, n) alone. Every worker must be able to write there.
 
         Raises:
-            OutputError: something of that name is there already. ParameterError: another ending.
-            OutOfHostMemory: as of compute().
+            OutputError: something of that name is there already. ParameterError: another ending, batch axes
+                of unknown lengths, or a ring that load() would refuse. OutOfHostMemory: see compute.
 
         Cost: the work of all tasks, and each block is written once. Divided coefficients that lie in columns
         take an exchange for .zarr, none for .npy.
@@ -459,10 +552,11 @@ class BlockedPoly(DaskMethodsMixin):
             raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
         if os.path.lexists(target):
             raise OutputError(f"path: {str(path)!r} exists; remove it first, or give another name")
+        self._lengths("a file")
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
             _WRITERS[target.suffix](self, temporary)
-            os.rename(temporary, target)
+            give_name(temporary, target)
         finally:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -476,7 +570,9 @@ class BlockedPoly(DaskMethodsMixin):
         if isinstance(other, Poly):
             other = from_poly(other) if not self._divided else _divided_poly(other, self._parts)
         if not isinstance(other, BlockedPoly):
-            raise RingMismatch(f"operand: {type(other).__name__}, must be a Poly or a BlockedPoly")
+            raise RingMismatch(
+                f"operand: {type(other).__name__}, must be a Poly or a BlockedPoly; ring(x) makes one of ints"
+            )
         if other.ring != self.ring:
             raise RingMismatch(
                 f"operands of different rings: {self.ring!r} and {other.ring!r}; "
@@ -497,8 +593,9 @@ class BlockedPoly(DaskMethodsMixin):
         if self._parts == parts:
             return self
         if not self._divided:
-            chunks = *self._array.chunks[:-1], self.ring.n // parts
-            return from_array(self._array, self.ring, self.domain, chunks)
+            self._lengths("a product with divided polynomials")
+            sizes = *self._array.chunks[:-1], (self.ring.n // parts,) * parts
+            return _in_blocks(self._array, self.ring, self.domain, sizes)
         axis = _divided_axis(self._array)
         return self._with(self._array.rechunk({axis: self._array.shape[axis] // parts}, method="tasks"))
 
@@ -509,10 +606,10 @@ class BlockedPoly(DaskMethodsMixin):
         values = [self, *others]
         if self._divided and len({_divided_axis(x._array) for x in values}) > 1:
             values = [x._with(_in_columns(x._array)) for x in values]
-        _check_broadcast(values)
+        alike = _axes_alike(values)
         ring = _ring_of_parts(self.ring, self._parts)
         arrays = [x._array for x in values]
-        call = partial(_apply, f, ring, tuple(x.domain for x in values), self._tail)
+        call = partial(_apply, f, ring, tuple(x.domain for x in values), self._tail, alike)
         return self._with(_of_blocks(call, *arrays), domain)
 
     def _binary(self, op: Callable[[Any, Any], Poly], other: Any) -> BlockedPoly:
@@ -520,8 +617,68 @@ class BlockedPoly(DaskMethodsMixin):
             a, b = self._aligned(self._operand(other))
             return a._mapped(op, b)
         x, ring = integer(other, "operand"), _ring_of_parts(self.ring, self._parts)
-        call = partial(_plus_constant, ring, self.domain, self._tail, x if op is operator.add else -x)
+        constant = _Number(x if op is operator.add else -x)
+        call = partial(_plus_constant, ring, self.domain, self._tail, constant)
         return self._with(da.map_blocks(call, self._array, dtype=self.ring.dtype, meta=_meta(self._array)))
+
+    def _times(self, other: Any) -> BlockedPoly:
+        if not isinstance(other, (BlockedPoly, Poly)):
+            return self._mapped(partial(_scaled, _Number(integer(other, "operand"))))
+        a, b = self._aligned(self._operand(other))
+        if not a._divided:
+            return a._mapped(operator.mul, b)
+        if a.domain == "eval":
+            return a._mapped(_multiply_points, b)
+        # One task holds two blocks; a task for each step would hold four.
+        rows = partial(_product_rows, _with_roots(self.ring), _axes_alike([a, b]))
+        return a._second_half(_exchange(rows, -2, a._first_half(), b._first_half()))
+
+
+def _operator(method: Callable[[Any], BlockedPoly], other: object) -> BlockedPoly:
+    """Return the method's result for a value or an int; treat all else as the operators of Poly do."""
+    if isinstance(other, BlockedPoly):
+        return method(other)
+    if isinstance(other, da.Array):
+        raise CoefficientError(
+            "operand: an array of Dask is not a constant. Use from_array(array, ring) to make a value of its "
+            "residues."
+        )
+    return operator_of_poly(method, other)  # type: ignore[arg-type, return-value]
+
+
+# ---- keys of the batch axes ----
+
+
+def _standing_for(key: Any) -> Any:
+    """Return the key, or an array of the same kind and shape for one of Dask, whose entries are unknown."""
+    if not isinstance(key, da.Array):
+        return key
+    if key.ndim != 1 or math.isnan(key.shape[0]) or key.dtype.kind not in "biu":
+        raise ParameterError(
+            f"The key is an array of Dask of {key.dtype} and shape {key.shape}. Only bools or ints along one "
+            "axis of known length are possible. Use x[key.compute()]."
+        )
+    return np.zeros(key.shape, key.dtype)
+
+
+def _check_lazy(keys: tuple[Any, ...]) -> None:
+    """Raise ParameterError unless an array of Dask stands among slices alone."""
+    if sum(k is not Ellipsis and not isinstance(k, slice) for k in keys) > 1:
+        raise ParameterError(
+            "An array of Dask is in a key with other arrays, ints or None. Use x[key.compute()], or take two "
+            "steps."
+        )
+
+
+def _is_plain(keys: tuple[Any, ...]) -> bool:
+    """Whether Dask takes the keys as NumPy does: slices and ints, or slices and an array with one axis.
+
+    Dask gives the axes of x[0, :, [1, 2]] another order, and reads True and 1.5 as 1.
+    """
+    others = [k for k in keys if not (k is None or k is Ellipsis or isinstance(k, slice))]
+    if all(isinstance(k, (int, np.integer)) and not isinstance(k, bool) for k in others):
+        return True
+    return len(others) == 1 and isinstance(others[0], (list, np.ndarray)) and np.ndim(others[0]) == 1
 
 
 # ---- makers ----
@@ -531,8 +688,9 @@ def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "au
     """The elements with these residues, in blocks that are cut from the array when they are needed.
 
     Args:
-        x: canonical residues (*batch, rows, n): a dask.array, or anything that da.from_array takes, such as
-            an array of NumPy, zarr or h5py. Residues of another dtype are checked and converted.
+        x: canonical residues (*batch, rows, n): a dask.array, anything that da.from_array takes, such as an
+            array of NumPy, zarr or h5py, or nested lists. Residues of another dtype are checked and
+            converted.
         ring: the ring.
         domain: "coef", or "eval" in the ring's order.
         chunks: sizes of the blocks, as Dask takes them. The axis of rows is one chunk. The axis of
@@ -541,9 +699,9 @@ def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "au
             "auto" is the size in Dask's configuration, array.chunk-size.
 
     Raises:
-        ParameterError: another shape, or chunks that cannot be.
-        CoefficientError: no integers. NotCanonical: when blocks of another dtype are computed, a residue
-            outside [0, q).
+        ParameterError: another shape, axes of unknown lengths, or chunks that cannot be.
+        CoefficientError: no integers, or a masked array (of a dask.array, when its blocks are computed).
+        NotCanonical: when blocks of another dtype are computed, a residue outside [0, q).
         DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
 
     Cost: none before the value is computed. An array in memory travels with the graph through the scheduler.
@@ -556,24 +714,54 @@ def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "au
     >>> x, x[1].compute().data.tolist()[0][:3]
     (BlockedPoly(Ring(16, 97), domain=coef, shape=(4,), blocks=8), [16, 17, 18])
     """
-    domain = ring._checked_domain(domain)
+    domain = _checked_ring(ring)._checked_domain(domain)
+    check_unmasked(x._meta if isinstance(x, da.Array) else x, "x")
+    x = shared(x, "x")
+    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        x = as_integers(x, "x")
     shape = tuple(x.shape)
     if shape[-2:] != (ring.rows, ring.n) or len(shape) < 2:
-        raise ParameterError(f"x: shape {shape} must end in (rows, n) = ({ring.rows}, {ring.n})")
+        raise ParameterError(
+            f"x: shape {shape} must end in (rows, n) = ({ring.rows}, {ring.n}); ring(x) takes integers "
+            "(*batch, n), from_poly(ring(x)) cuts them into blocks"
+        )
     if x.dtype.kind not in "iuO":
         raise CoefficientError(f"x: dtype {x.dtype} must be an integer dtype, best {ring.dtype}")
-    sizes = _checked_chunks(ring, shape[:-2], chunks)
+    if any(math.isnan(size) for size in shape):
+        raise ParameterError(
+            f"x: shape {shape} has lengths that are unknown. Call x.compute_chunk_sizes() first, which "
+            "computes them."
+        )
+    if isinstance(x, da.Array):  # its meta does not always tell what its blocks are
+        x = da.map_blocks(_unmasked, x, dtype=x.dtype, meta=x._meta)
+    return _in_blocks(x, ring, domain, _checked_chunks(ring, shape[:-2], chunks))
+
+
+def _checked_ring(ring: object) -> Ring:
+    if not isinstance(ring, Ring):
+        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+    return ring
+
+
+def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...], ...]) -> BlockedPoly:
+    """Return the elements with the residues of an array, cut into blocks of these sizes."""
     parts = len(sizes[-1])
     height, width = _sides(ring.n)
     # name=False: a name from the contents takes as long as a transform.
     if parts == 1:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
     elif domain == "coef" and isinstance(x, (np.ndarray, _NpyFile)):  # columns are cut out directly
-        matrix = x.reshape(*shape[:-1], height, width)
+        matrix = x.reshape(*x.shape[:-1], height, width)
         array = da.from_array(matrix, (*sizes[:-1], height, width // parts), name=False)
     else:
         array = x.rechunk(sizes) if isinstance(x, da.Array) else da.from_array(x, sizes, name=False)
-        array = array.reshape(*shape[:-1], height, width)
+        array = array.map_blocks(
+            partial(_rows_of, width),
+            new_axis=array.ndim,
+            chunks=(*sizes[:-1], (height // parts,) * parts, (width,)),
+            dtype=array.dtype,
+            meta=_meta(array, 1),
+        )
     if array.dtype != ring.dtype:
         meta = _meta(array, dtype=ring.dtype)
         convert = partial(_canonical, _ring_of_parts(ring, parts), 2 + (parts > 1))
@@ -626,14 +814,17 @@ def random(
     True
     """
     shape = checked_batch(batch)
-    ring.random((0,), seed, start=start)  # checks the arguments
+    _checked_ring(ring)
+    check_stream(ring.n, 8 * (ring._plan.basis.words + 1), start, math.prod(shape))
+    key_of(seed)  # checks it
     seed = secrets.token_bytes(32) if seed is None else seed
+    named = seed if isinstance(seed, (bytes, str)) else _Number(integer(seed, "seed"))
     sizes = _checked_chunks(ring, shape, chunks)
     parts = len(sizes[-1])
     height, width = _sides(ring.n)
     if parts > 1:
         sizes = *sizes[:-1], (height,), (width // parts,) * parts
-    draw = partial(_drawn, ring, shape, seed, integer(start, "start"), parts > 1)
+    draw = partial(_drawn, ring, shape, named, integer(start, "start"), parts > 1)
     meta = np.empty((0,) * len(sizes), ring.dtype)
     return BlockedPoly(
         ring, da.map_blocks(draw, chunks=sizes, dtype=ring.dtype, meta=meta), "coef", parts > 1
@@ -647,11 +838,11 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
     """Sums of products over labelled batch axes, by the rules of polygpu.einsum; a @ b is such a sum.
 
     Args:
-        subscripts: as of polygpu.einsum, without a letter twice in one operand.
+        subscripts: see polygpu.einsum.
         operands: values of one ring, in blocks or not.
 
     Raises:
-        ParameterError: as of polygpu.einsum; also a letter twice in one operand.
+        ParameterError: see polygpu.einsum; also batch axes of unknown lengths.
         RingMismatch: operands of different rings.
 
     Cost: for each pair of blocks that meet as of polygpu.einsum; then the sums of blocks are added in a tree.
@@ -671,16 +862,29 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
     blocked = next((x for x in operands if isinstance(x, BlockedPoly)), None)
     first = blocked if blocked is not None else from_poly(operands[0])  # type: ignore[arg-type]
     values = [first._operand(x) for x in operands]
+    labels, output = parsed_subscripts(subscripts, [x.ndim for x in values])
+    return _sum_of_products(subscripts, labels, output, values)
+
+
+def _sum_of_products(
+    subscripts: str, labels: list[list[Label]], output: list[Label], values: list[BlockedPoly]
+) -> BlockedPoly:
+    """Return the sum of the products over all labels that the result lacks."""
+    label_sizes([x._lengths("a sum of products") for x in values], labels)  # raises Poly's errors
+    if any(len(set(of)) < len(of) for of in labels):
+        values = [_diagonal(x, of) for x, of in zip(values, labels, strict=True)]
+        labels = [list(dict.fromkeys(of)) for of in labels]
+        terms, arrow, result = subscripts.replace(" ", "").partition("->")
+        terms = ",".join("".join(dict.fromkeys(re.findall(r"\.{3}|.", term))) for term in terms.split(","))
+        if not arrow:
+            dots = "..." * any(isinstance(x, int) for x in output)
+            result = dots + "".join(x for x in output if isinstance(x, str))
+        subscripts = f"{terms}->{result}"
+    ring = values[0].ring
     parts = max(x._parts for x in values)
     values = [x._in_parts(parts) for x in values]
-    ring = first.ring
-    labels, output = parsed_subscripts(subscripts, [x.ndim for x in values])
-    if any(len(set(of)) < len(of) for of in labels):
-        raise ParameterError(
-            f"subscripts: {subscripts!r} has a letter twice in one operand; index the batch instead"
-        )
     back = all(x.domain == "coef" for x in values) and (
-        parts > 1 or (ring.multiplies_evaluated and ring.leaf_size == 1)
+        parts > 1 or (way_of_sums(ring._plan) == "transform" and ring.leaf_size == 1)
     )
     if back or parts > 1:
         values = [x.ntt() for x in values]
@@ -713,21 +917,30 @@ def einsum(subscripts: str, *operands: BlockedPoly | Poly) -> BlockedPoly:
 
 
 def _matmul(a: BlockedPoly, b: BlockedPoly) -> BlockedPoly:
-    if not (a.ndim and b.ndim):
-        raise ParameterError(
-            f"batch shapes {a.shape} and {b.shape}: @ takes at least one batch axis; * multiplies"
-        )
+    labels, output = matmul_labels(*(x._lengths("a product of matrices") for x in (a, b)))
     left = "j" if a.ndim == 1 else "...ij"
     right = "j" if b.ndim == 1 else "...jk"
     kept = "..." * (a.ndim > 1 or b.ndim > 1) + "i" * (a.ndim > 1) + "k" * (b.ndim > 1)
-    return einsum(f"{left},{right}->{kept}", a, b)
+    return _sum_of_products(f"{left},{right}->{kept}", labels, output, [a, b])
 
 
-def equal(a: BlockedPoly | Poly, b: BlockedPoly | Poly) -> Any:
+def _diagonal(x: BlockedPoly, labels: list[Label]) -> BlockedPoly:
+    """Return the value with one axis for each label, the diagonal of the axes that share it."""
+    array, names = x._array, list(labels)
+    for label in dict.fromkeys(labels):
+        while names.count(label) > 1:
+            i = names.index(label)
+            j = names.index(label, i + 1)
+            array = da.moveaxis(da.diagonal(array, 0, i, j), -1, i)
+            del names[j]
+    return x._with(array)
+
+
+def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
     """Whether two values are equal, polynomial by polynomial.
 
     Args:
-        a: a value in blocks, or a Poly.
+        a: a value in blocks, a Poly, or an int, which is a constant.
         b: as a, one of the two in blocks; batch axes broadcast. The domains may differ.
 
     Returns:
@@ -735,9 +948,10 @@ def equal(a: BlockedPoly | Poly, b: BlockedPoly | Poly) -> Any:
 
     Raises:
         RingMismatch: different rings, or neither value in blocks. ParameterError: batch axes that do not
-            broadcast.
+            broadcast. NotAnInteger: another type.
 
-    Cost: none before it is computed; then one pass over each block, a transform if the domains differ.
+    Cost: none before it is computed; then a subtraction and one pass over each block, and a transform if the
+    domains differ.
 
     >>> from polygpu import Ring
     >>> a = Ring(4, 17)([[1, 2], [3, 4]])
@@ -750,9 +964,8 @@ def equal(a: BlockedPoly | Poly, b: BlockedPoly | Poly) -> Any:
         raise RingMismatch(
             f"a: {type(a).__name__}, one of both must be a BlockedPoly; polygpu.equal compares others"
         )
-    x, y = a._aligned(a._operand(b))
-    _check_broadcast([x, y])
-    return (x._array == y._array).all(axis=tuple(range(-x._tail, 0)))
+    difference = a._binary(operator.sub, b)
+    return (difference._array == 0).all(axis=tuple(range(-difference._tail, 0)))
 
 
 # ---- files ----
@@ -770,14 +983,19 @@ def load(
         path: a file that save() wrote, or another .npy or .zarr array of residues (*batch, rows, n). Every
             worker must be able to read it.
         ring: the ring of the residues. A .zarr that save() wrote names it.
-        domain: "coef" or "eval"; by default the one that the file names, else "coef".
+        domain: "coef" or "eval", the domain of the residues. A .zarr that save() wrote names it; for all
+            others it is "coef" by default.
         chunks: as of from_array; by default the chunks of a .zarr, and "auto" for a .npy.
 
     Raises:
         ParameterError: another ending, or a ring that neither the file nor the call names.
-        RingMismatch: a ring other than the file's. FileNotFoundError: there is no such file.
+        RingMismatch, DomainError: a ring or domain other than the file's.
+        FileError: the file is cut or damaged, or is none of its kind. Parts of blocks, and residues outside
+            [0, q) in a .zarr that save() wrote, are found when a block is read.
+        CoefficientError, NotCanonical: see from_array. FileNotFoundError: there is no such file.
 
-    Cost: none before the value is computed; then each block is read when a task needs it.
+    Cost: none before the value is computed, but a look at the names of a .zarr's chunks; then each block is
+    read when a task needs it. Residues of a .zarr that save() wrote are looked at, in one pass.
 
     >>> import tempfile
     >>> from polygpu import Ring
@@ -788,44 +1006,116 @@ def load(
     True
     """
     source = Path(path).absolute()
-    named: dict[str, Any] = {}
-    x: Any
-    if source.suffix == ".npy":
-        x = _NpyFile(source)
-    elif source.suffix == ".zarr":
-        x = zarr.open_array(source, mode="r")
-        found: Any = x.attrs.get("polygpu")
-        named = found or {}
-        chunks = x.chunks if chunks is None else chunks
-    else:
+    if source.suffix not in _WRITERS:
         raise ParameterError(f"path: {str(path)!r} must end in .npy or .zarr")
-    if named:
-        own = _ring_from(named)
-        if ring is not None and ring != own:
-            raise RingMismatch(f"ring: {ring!r}, the file {str(path)!r} is of {own!r}")
-        ring, domain = ring or own, domain or named["domain"]
+    if ring is not None:
+        _checked_ring(ring)
+    if source.suffix == ".npy":
+        return from_array(_NpyFile(source), _given(ring, path), domain or "coef", _or_auto(chunks))
+    x = _ZarrFile(source)
+    if x.told is None:
+        return from_array(x, _given(ring, path), domain or "coef", x.chunks if chunks is None else chunks)
+    own, own_domain = _told(x.told, source)
+    if ring is not None and ring != own:
+        raise RingMismatch(f"ring: {ring!r}, the file {str(path)!r} is of {own!r}")
+    if domain is not None and own._checked_domain(domain) != own_domain:
+        raise DomainError(
+            f"domain: {domain!r}, the file {str(path)!r} holds values in {own_domain!r}. Leave domain out, "
+            f"and call {'intt' if own_domain == 'eval' else 'ntt'}() of the result."
+        )
+    if x.dtype != own.dtype or len(x.shape) < 2 or x.shape[-2:] != (own.rows, own.n):
+        raise _damaged(source, f"its array is of {x.dtype} and shape {x.shape}, which does not fit its ring")
+    if x.misses_chunks():
+        raise _damaged(source, "chunks are missing")
+    ring = ring or own
+    sizes = _checked_chunks(ring, x.shape[:-2], x.chunks if chunks is None else chunks)
+    read = da.from_array(x, sizes, name=False)
+    looked_at = da.map_blocks(partial(_residues_of, source, ring), read, dtype=read.dtype, meta=read._meta)
+    return _in_blocks(looked_at, ring, own_domain, sizes)
+
+
+def _given(ring: Ring | None, path: object) -> Ring:
     if ring is None:
         raise ParameterError(
             f"ring: {str(path)!r} names none; load(path, ring=...) says whose residues it holds"
         )
-    return from_array(x, ring, domain or "coef", "auto" if chunks is None else chunks)
+    return ring
+
+
+def _or_auto(chunks: Chunks) -> Chunks:
+    return "auto" if chunks is None else chunks
+
+
+def _damaged(path: Path, reason: str, way: str = DAMAGED) -> FileError:
+    way = "copy the file again, or write it anew with save(path)" if way is DAMAGED else way
+    return FileError(f"{path}: {reason}; {way}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise FileError for what NumPy, zarr and json say of a damaged file; the system's errors stay."""
+    try:
+        yield
+    except (PolyGPUError, MemoryError):
+        raise
+    except Exception as error:
+        lost = isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        if isinstance(error, OSError) and not lost:
+            raise
+        raise _damaged(path, f"is cut or damaged, or is not a {path.suffix} file of an array") from error
+
+
+def _check_kind(path: Path, kind: Callable[[Path], bool]) -> None:
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if not kind(path):
+        raise _damaged(
+            path, f"is not a {path.suffix} file of an array: a folder, file, pipe or device instead"
+        )
+
+
+class _ZarrFile:
+    """A .zarr folder as an array, with FileError for what is wrong with it."""
+
+    def __init__(self, path: Path) -> None:
+        _check_kind(path, Path.is_dir)
+        self.path = path
+        with _reading(path):
+            x = zarr.open_array(path, mode="r")
+            self._array: Any = x
+            self.dtype, self.shape, self.ndim = np.dtype(x.dtype), tuple(x.shape), x.ndim
+            self.chunks = tuple(x.chunks)
+            self.told: Any = dict(x.attrs).get("polygpu")
+
+    def __getitem__(self, key: Any) -> Array:
+        with _reading(self.path):
+            return np.asarray(self._array[key])
+
+    def misses_chunks(self) -> bool:
+        """Whether a chunk is missing, which zarr would read as zeros."""
+        with _reading(self.path):
+            # Before there was a format, save() left out chunks of zeros.
+            return "format" in self.told and self._array.nchunks_initialized < self._array.nchunks
 
 
 class _NpyFile:
     """A .npy file as an array in a shape. It is opened anew for each block: workers need only its name."""
 
     def __init__(self, path: Path, shape: tuple[int, ...] | None = None) -> None:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        self.path, self.dtype, self.shape = path, found.dtype, shape or found.shape
-        self.ndim = len(self.shape)
+        _check_kind(path, Path.is_file)
+        with _reading(path):
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            self.path, self.dtype, self.shape = path, found.dtype, shape or found.shape
+            self.ndim = len(self.shape)
 
     def reshape(self, *shape: int) -> _NpyFile:
         """The same file in another shape."""
         return _NpyFile(self.path, shape)
 
     def _opened(self, mode: Literal["r", "r+"]) -> Array:
-        mapped: Array = np.load(self.path, mmap_mode=mode, allow_pickle=False)
-        return mapped.reshape(self.shape)
+        with _reading(self.path):
+            mapped: Array = np.load(self.path, mmap_mode=mode, allow_pickle=False)
+            return mapped.reshape(self.shape)
 
     def __getitem__(self, key: Any) -> Array:
         chosen = self._opened("r")[key]
@@ -867,22 +1157,19 @@ def _write_npy(x: BlockedPoly, path: Path) -> None:
 def _write_zarr(x: BlockedPoly, path: Path) -> None:
     data = x.data
     data = data.rechunk(tuple(max(sizes) for sizes in data.chunks))  # chunks of zarr are all of one size
-    n, moduli, kind, root, product = x.ring.__reduce__()[1]
-    parameters = {
-        "n": n,
-        "moduli": [str(q) for q in moduli],  # as text: readers of JSON hold numbers as doubles
-        "kind": kind,
-        "root": root if isinstance(root, str) else [str(r) for r in root],
-        "product": product,
-        "domain": x.domain,
-    }
+    told = ring_entry(x.ring.__reduce__()[1])
+    try:  # a file that load() would refuse is not written
+        ring_of_entry(told, "its ring", x.domain == "eval")
+    except Flaw as flaw:
+        raise ParameterError(f"{flaw.reason}; {flaw.way}") from None
     target: Any = zarr.create_array(
         path,
         shape=data.shape,
         chunks=tuple(max(1, size) for size in data.chunksize),
         dtype=data.dtype,
         compressors=None,  # residues look random and do not compress
-        attributes={"polygpu": parameters},
+        attributes={"polygpu": {**told, "domain": x.domain, "format": _FORMAT}},
+        config={"write_empty_chunks": True},  # so that load() can tell a chunk of zeros from a lost one
     )
     _store(data, target)
 
@@ -894,16 +1181,34 @@ def _store(x: Any, target: Any) -> None:
 _WRITERS = {".npy": _write_npy, ".zarr": _write_zarr}
 
 
-def _ring_from(named: dict[str, Any]) -> Ring:
-    """The ring that a file's attributes name."""
-    root: Any = named["root"]
-    return Ring(
-        named["n"],
-        [int(q) for q in named["moduli"]],
-        kind=named["kind"],
-        root=root if root in ("minimal", "generator") else [int(r) for r in root],
-        product=named["product"],
-    )
+def _told(x: Any, path: Path) -> tuple[Ring, Domain]:
+    """Return the ring and the domain that the attributes of a .zarr name."""
+    try:
+        if type(x) is not dict:
+            raise Flaw("its attribute polygpu must be an object")
+        told = dict(x)
+        version, domain = told.pop("format", _FORMAT), told.pop("domain", None)
+        if type(version) is int and version > _FORMAT:
+            raise Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
+        if type(version) is not int or version != _FORMAT:
+            raise Flaw(f"its format must be {_FORMAT}")
+        if domain not in ("coef", "eval"):
+            raise Flaw("its domain must be 'coef' or 'eval'")
+        for field in ("moduli", "root"):
+            if type(told.get(field)) is list:
+                told[field] = [_in_hexadecimal(number) for number in told[field]]
+        ring = ring_of_entry(told, "its ring", domain == "eval")
+        if domain == "eval" and not ring.has_eval:
+            raise Flaw("its values are evaluated, and its ring has no transform")
+    except Flaw as flaw:
+        raise _damaged(path, flaw.reason, flaw.way) from None
+    return ring, domain
+
+
+def _in_hexadecimal(number: Any) -> Any:
+    """Return a number above 2^64 as the format writes it; before there was a format it was decimal."""
+    is_long = type(number) is str and re.fullmatch("[1-9][0-9]{19,4299}", number)
+    return int_text(int(number)) if is_long else number
 
 
 # ---- memory of workers ----
@@ -1040,23 +1345,31 @@ def _sides(n: int) -> tuple[int, int]:
 
 def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple[tuple[int, ...], ...]:
     """Chunks of (*batch, rows, n): rows whole, n whole or in equal parts."""
-    shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring.basis.wide
+    shape, complete = (*batch, ring.rows, ring.n), ring.leaf_size == 1 and not ring._plan.basis.wide
     largest = _sides(ring.n)[0] if complete else 1  # the most parts
-    limit = None
-    if isinstance(chunks, str):
-        limit = None if chunks == "auto" else chunks
-        size = parse_bytes(limit or dask.config.get("array.chunk-size"))
-        parts, one = 1, ring.rows * ring.n * ring.dtype.itemsize
-        while one > size * parts and parts < largest:
-            parts *= 2
-        chunks = *("auto",) * len(batch), ring.rows, ring.n // parts
+    limit, given = None, chunks
     try:
+        if isinstance(chunks, str):
+            limit = None if chunks == "auto" else chunks
+            size = parse_bytes(limit or dask.config.get("array.chunk-size"))
+            parts, one = 1, ring.rows * ring.n * ring.dtype.itemsize
+            while one > size * parts and parts < largest:
+                parts *= 2
+            chunks = *("auto",) * len(batch), ring.rows, ring.n // parts
+        if 0 in batch:  # Dask divides by the size of the array to find sizes
+            if isinstance(chunks, dict):
+                chunks = {axis: -1 if isinstance(c, str) else c for axis, c in chunks.items()}
+            elif isinstance(chunks, (tuple, list)):
+                chunks = tuple(-1 if isinstance(c, str) else c for c in chunks)
         sizes: tuple[tuple[int, ...], ...] = da.core.normalize_chunks(
             chunks, shape, limit=limit, dtype=ring.dtype
         )
-    except (ValueError, TypeError) as error:
+        if any(size < 0 for of in sizes for size in of):
+            raise ValueError
+    except (ValueError, TypeError, ArithmeticError):
         raise ParameterError(
-            f"chunks: {shown(chunks)} do not fit the shape (*batch, rows, n) = {shape}: {error}"
+            f"chunks: {shown(given)} do not fit the shape (*batch, rows, n) = {shape}; give a size or "
+            'a tuple of sizes for each axis, such as (64, -1, -1), or one size in bytes, such as "64MiB"'
         ) from None
     if len(sizes[-2]) > 1:
         raise ParameterError(
@@ -1085,14 +1398,42 @@ def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
     return np.empty((0,) * (x.ndim + more), dtype or x.dtype)
 
 
-def _check_broadcast(values: Sequence[BlockedPoly]) -> None:
+def _axes_alike(values: Sequence[BlockedPoly]) -> tuple[int, ...]:
+    """Return the batch axes, from the right, in which blocks must have equal lengths when they are computed.
+
+    These are axes of several values whose lengths are unknown.
+
+    Raises:
+        ParameterError: the batch shapes do not broadcast, or that depends on lengths that are unknown.
+    """
+    shapes = [x.shape for x in values]
     try:
-        np.broadcast_shapes(*(x.shape for x in values))
+        np.broadcast_shapes(*(tuple(1 if math.isnan(size) else size for size in shape) for shape in shapes))
     except ValueError:
-        shapes = ", ".join(str(x.shape) for x in values)
         raise ParameterError(
-            f"batch shapes {shapes} do not broadcast; index the batch axes, with None for new ones"
+            f"batch shapes {', '.join(map(str, shapes))} do not broadcast; index the batch axes, with None "
+            "for new ones"
         ) from None
+    alike = []
+    for axis in range(-max(map(len, shapes)), 0):
+        sides = [x for x in values if -axis <= x.ndim and x.shape[axis] != 1]
+        if len(sides) > 1 and any(math.isnan(x.shape[axis]) for x in sides):
+            blocks = {x._array.numblocks[axis - x._tail] for x in sides}
+            if len(blocks) > 1 or not all(math.isnan(x.shape[axis]) for x in sides):
+                sides[0]._lengths("an operand of these batch axes")
+                sides[1]._lengths("an operand of these batch axes")
+            alike.append(axis)
+    return tuple(alike)
+
+
+def _check_alike(axes: tuple[int, ...], tail: int, blocks: Sequence[Array]) -> None:
+    """Raise ParameterError if lengths that were unknown differ; in one block a length of 1 broadcasts."""
+    for axis in axes:
+        if len({x.shape[axis - tail] for x in blocks}) > 1:
+            raise ParameterError(
+                "Blocks of two values have different lengths, which were unknown because masks chose them. "
+                "Index with the computed masks, x[mask.compute()]."
+            )
 
 
 def _of_blocks(f: Callable[..., Array], *arrays: Any) -> Any:
@@ -1213,6 +1554,16 @@ def _ring_of_parts(ring: Ring, parts: int) -> Ring:
     return _with_roots(ring) if parts == 1 else Ring(ring.n // parts, ring.moduli, kind=ring.kind)
 
 
+@dataclass(frozen=True)
+class _Number:
+    """An int as an argument of a task. Dask prints arguments; Python prints no int of over 4300 digits."""
+
+    value: int
+
+    def __dask_tokenize__(self) -> Any:
+        return "number", hex(self.value)
+
+
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
     """A block as an element, on the current device."""
     return _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain).to()
@@ -1224,29 +1575,59 @@ def _block(a: Poly, like: Array, tail: int) -> Array:
     return data.reshape(*data.shape[:-2], *like.shape[like.ndim - tail :])
 
 
+def _unmasked(x: Any) -> Any:
+    check_unmasked(x, "x")
+    return x
+
+
+def _residues_of(path: Path, ring: Ring, x: Array) -> Array:
+    """Return a block of a file, whose residues must be in [0, q)."""
+    if at := first_wrong(ring._plan.basis, x):
+        raise _damaged(path, f"in a block, {wrong_residue(ring._plan.basis, x, at)}")
+    return x
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def _rows_of(width: int, x: Array) -> Array:
+    return x.reshape(*x.shape[:-1], x.shape[-1] // width, width)
+
+
 def _apply(
-    f: Callable[..., Poly], ring: Ring, domains: tuple[Domain, ...], tail: int, *blocks: Array
+    f: Callable[..., Poly],
+    ring: Ring,
+    domains: tuple[Domain, ...],
+    tail: int,
+    alike: tuple[int, ...],
+    *blocks: Array,
 ) -> Array:
+    _check_alike(alike, tail, blocks)
     values = [_value(ring, x, domain, tail) for x, domain in zip(blocks, domains, strict=True)]
     return _block(f(*values), blocks[0], tail)
 
 
-def _scaled(factor: int, a: Poly) -> Poly:
-    return a * factor
+def _scaled(factor: _Number, a: Poly) -> Poly:
+    return a * factor.value
+
+
+def _scaled_limbs(factors: tuple[_Number, ...], a: Poly) -> Poly:
+    return a.scale_by(limbs=[x.value for x in factors])
 
 
 def _multiply_points(a: Poly, b: Poly) -> Poly:
     """The product of evaluated parts, without the tables of their ring."""
-    return Poly._wrap(a.ring, pointwise(a.ring.basis, "mul", a.data, b.data), "eval")
+    return a._with(pointwise(a.ring._plan.basis, "mul", a.data, b.data))
 
 
 def _plus_constant(
-    ring: Ring, domain: Domain, tail: int, constant: int, x: Array, block_id: tuple[int, ...] = ()
+    ring: Ring, domain: Domain, tail: int, constant: _Number, x: Array, block_id: tuple[int, ...] = ()
 ) -> Array:
     """A block plus a constant. In coefficients only the first part changes."""
     if domain == "coef" and any(block_id[len(block_id) - tail :]):
         return x
-    return _block(_value(ring, x, domain, tail) + constant, x, tail)
+    return _block(_value(ring, x, domain, tail) + constant.value, x, tail)
 
 
 def _scaled_block(ring: Ring, tail: int, x: Array, ints: Array) -> Array:
@@ -1287,7 +1668,7 @@ def _canonical(ring: Ring, tail: int, x: Array) -> Array:
 def _drawn(
     ring: Ring,
     batch: tuple[int, ...],
-    seed: Seed,
+    seed: bytes | str | _Number,
     start: int,
     divided: bool,
     block_info: Any = None,
@@ -1299,13 +1680,17 @@ def _drawn(
     count = shape[-1]  # neighbours
     part = _kept(ring) if count == ring.n else _ring_of_parts(ring, ring.n // count)
     height, steps = (shape[-2], ring.n // count) if divided else (1, 1)
+    key, compute = key_of(seed.value if isinstance(seed, _Number) else seed), backend()
+    drawn = empty(compute, (part.rows, part.n), part.dtype)
     stride, first = steps // height, where[-1][0] // count
     for at in np.ndindex(*shape[: len(batch)]):
         number = start + _number(batch, at, where)
         for row in range(height):
             place = number * steps + row * stride + first
             entry = (*at, slice(None), row) if divided else at
-            out[entry] = part.random(seed=seed, start=place).cpu().data
+            # Not part.random: in the stream of parts numbers reach 2^48 before those of polynomials do.
+            backend_for(part._plan.basis, drawn).uniform(part._plan.basis, key, place, drawn)
+            out[entry] = compute.to_host(drawn)
     return out
 
 
@@ -1333,8 +1718,11 @@ def _inverse_columns(ring: Ring, pieces: list[Array], numbers: Array) -> Array:
     return _step(four_step.inverse_columns, ring, _joined_pieces(pieces, -2), int(numbers[0]))
 
 
-def _product_rows(ring: Ring, a: list[Array], b: list[Array], numbers: Array) -> Array:
+def _product_rows(
+    ring: Ring, alike: tuple[int, ...], a: list[Array], b: list[Array], numbers: Array
+) -> Array:
     """Rows of two operands transformed, multiplied and transformed back, in the memory of the larger one."""
+    _check_alike(alike, 3, (a[0], b[0]))
     ring, compute = _kept(ring), backend()
     with compute.device_scope():
         x, y = (compute.from_host(_joined_pieces(pieces, -1)) for pieces in (a, b))
@@ -1342,10 +1730,10 @@ def _product_rows(ring: Ring, a: list[Array], b: list[Array], numbers: Array) ->
         four_step.forward_rows(plan, x)
         four_step.forward_rows(plan, y)
         sides = x.shape[-2:]
-        x, y = (v.reshape(*v.shape[:-2], -1) for v in (x, y))
+        x, y = (v.reshape(*v.shape[:-2], sides[0] * sides[1]) for v in (x, y))
         shape = np.broadcast_shapes(x.shape, y.shape)
         out = next((v for v in (x, y) if v.shape == shape), None)
-        product = pointwise(ring.basis, "mul", x, y, out).reshape(*shape[:-1], *sides)
+        product = pointwise(ring._plan.basis, "mul", x, y, out).reshape(*shape[:-1], *sides)
         four_step.inverse_rows(plan, product)
     return compute.to_host(product)
 
@@ -1362,7 +1750,7 @@ def _step(step: Callable[..., None], ring: Ring, x: Array, *first: int) -> Array
 
 def _plan(ring: Ring, height: int) -> FourStepPlan:
     assert ring.roots is not None
-    return plan_four_step(ring.basis, ring.kind, ring.roots, height, ring.n // height)
+    return plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
 
 
 # ---- what a collection of Dask becomes ----

@@ -60,7 +60,7 @@ class PrecisionError(ParameterError):
     product="auto" multiplies every ring exactly.
 
     >>> import polygpu as pg
-    >>> pg.Ring(2**50, 2**64, product="fft").product_plan()  # doctest: +ELLIPSIS
+    >>> pg.Ring(2**50, 2**64, product="fft").zeros(0) ** 2  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     polygpu.errors.PrecisionError: n = 1125899906842624 with moduli of 64 bits: ...
@@ -110,7 +110,7 @@ class CoefficientError(PolyGPUError, TypeError):
     >>> pg.Ring(4, 17)([0.5])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    polygpu.errors.CoefficientError: x: 0.5 of type float must be ints; convert with x.astype(np.int64) or ...
+    polygpu.errors.CoefficientError: x: 0.5 is of type float, and values must be ints. Nothing is ...
     """
 
 
@@ -204,7 +204,7 @@ class TablesTooLarge(PolyGPUError, MemoryError):
     """Tables of a ring that do not fit in this machine's memory; nothing of them was made.
 
     >>> import polygpu as pg
-    >>> pg.Ring(2**50, pg.ntt_primes(2**50, bits=62)).transform  # doctest: +ELLIPSIS
+    >>> pg.Ring(2**50, pg.ntt_primes(2**50, bits=62)).roots  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     polygpu.errors.TablesTooLarge: tables for n = 1125899906842624 and 1 moduli take ... GiB, ...

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import check_unmasked, contiguous, result, shared, spread
-from .backends import Array, backend_of, is_device_array
+from ._backends import Array, backend_of, is_device_array
+from ._ops.arrays import NotAnArray, array_from, check_unmasked, contiguous, shared, spread
+from ._ops.results import result
 from .errors import DeviceError, NotComplex, ParameterError
 
 MAX_LENGTH = 4096  # points of a row
@@ -206,7 +207,7 @@ def to_slots(x: Any) -> Any:
 def from_slots(z: Any) -> Any:
     """The real polynomials with these slots: the inverse of to_slots.
 
-    CKKS encodes z as the integers next to scale * from_slots(z). N is then the degree of the ring:
+    CKKS encodes z as ring.from_floats(from_slots(z), scale=scale). N is then the degree of the ring:
     fill a shorter z with zeros to N/2 numbers.
 
     Args:
@@ -237,7 +238,7 @@ def from_slots(z: Any) -> Any:
     with compute.device_scope():
         packed = _transform(source.reshape(-1, half)[:, order], inverse=False) * turns / half
         pairs = packed.view(np.float64).reshape(-1, half, 2)  # real and imaginary parts
-        found = compute.xp.ascontiguousarray(pairs.swapaxes(1, 2))
+        found = contiguous(pairs.swapaxes(1, 2))
         return found.reshape(*source.shape[:-1], 2 * half)
 
 
@@ -271,10 +272,10 @@ def _transform(x: Array, inverse: bool) -> Array:
     first = 1 << (n.bit_length() // 2)
     second = n // first
     compute = backend_of(x)
-    xp, twiddles = compute.xp, compute.constant(_step_twiddles(first, second, inverse))
-    columns = fft(xp.ascontiguousarray(x.reshape(rows, first, second).swapaxes(1, 2)), inverse)
-    found = fft(xp.ascontiguousarray((columns * twiddles).swapaxes(1, 2)), inverse)
-    return xp.ascontiguousarray(found.swapaxes(1, 2)).reshape(rows, n)  # type: ignore[no-any-return]
+    twiddles = compute.constant(_step_twiddles(first, second, inverse))
+    columns = fft(contiguous(x.reshape(rows, first, second).swapaxes(1, 2)), inverse)
+    found = fft(contiguous((columns * twiddles).swapaxes(1, 2)), inverse)
+    return contiguous(found.swapaxes(1, 2)).reshape(rows, n)
 
 
 @lru_cache(maxsize=16)
@@ -289,8 +290,10 @@ def _step_twiddles(first: int, second: int, inverse: bool) -> Array:
 def _checked(x: Any, name: str, *dtypes: str) -> Array:
     """x as an array of NumPy or CuPy, if its dtype is one of these (by default complex); all else raises."""
     dtypes = dtypes or ("complex64", "complex128")
-    x = shared(x, name, NotComplex)
+    given, x = x, shared(x, name, NotComplex)
     kinds = " or ".join(dtypes)
+    if isinstance(x, NotAnArray):
+        raise NotComplex(f"{name}: {type(x).__name__}, must be an array of {kinds}. {x._exits()}")
     if not isinstance(x, np.ndarray) and not is_device_array(x):
         if hasattr(x, "__cuda_array_interface__"):
             raise DeviceError(
@@ -302,7 +305,8 @@ def _checked(x: Any, name: str, *dtypes: str) -> Array:
         )
     check_unmasked(x, name)
     if x.dtype.name not in dtypes or not x.dtype.isnative:
-        raise NotComplex(f"{name}: dtype {x.dtype}, must be {kinds}; x.astype({dtypes[-1]!r}) makes it one")
+        way = f"{array_from(given, name)}.astype({dtypes[-1]!r})"
+        raise NotComplex(f"{name}: dtype {x.dtype}, must be {kinds}; {way} makes it one")
     if x.ndim == 0:
         raise ParameterError(f"{name}: a single number; give an array with points along its last axis")
     return x  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ order of Ring. Source of the container: https://github.com/huggingface/safetenso
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -33,17 +34,19 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from . import backends
-from .arrays import empty
-from .backends import Array, host
-from .checks import Domain, Kind, Product, checked_batch, integer, shown
-from .errors import FileError, NotCanonical, ParameterError
-from .ops.sampling import Batch, Seed, key_of
-from .plans.basis import Basis
+from ._backends import Array, host
+from ._backends import device as on_device
+from ._core.checks import Domain, Product, checked_batch, integer, shown
+from ._core.memory import no_memory
+from ._core.plans.basis import Basis
+from ._core.quotient import KINDS
+from ._ops.arrays import empty
+from ._ops.sampling import Batch, Seed, key_of
+from .errors import FileError, NotCanonical, OutputError, ParameterError
 from .poly import Poly
 from .ring import Ring
 
@@ -57,7 +60,7 @@ _ALIGNMENT = 64
 _DTYPES: dict[str, np.dtype[Any]] = {"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)}
 _NUMBER = r"0|[1-9][0-9]{0,19}|0x[1-9a-f][0-9a-f]*"
 _SEED = r"-?0x[0-9a-f]+"
-_DAMAGED = "fetch the file again, or write it anew with pg.save(path, values)"
+DAMAGED = "fetch the file again, or write it anew with pg.save(path, values)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,7 +200,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         kind = next(kind for kind, dtype in _DTYPES.items() if dtype == data.dtype)
         tensors[name] = {"dtype": kind, "shape": [*data.shape], "data_offsets": [size, size + data.nbytes]}
         size += data.nbytes
-    described = [_ring_told(parameters) for parameters in rings]
+    described = [ring_entry(parameters) for parameters in rings]
     digests = {
         name: _digest(name, described[value["ring"]], value, tensors.get(name))
         for name, value in told.items()
@@ -211,7 +214,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         contents = _Contents(header(), size)
         for index in range(len(described)):
             contents.ring(index)
-    except _Flaw as flaw:
+    except Flaw as flaw:
         raise ParameterError(f"values: {flaw.reason}; {flaw.way}") from None
     place, regular = place_of(os.fsdecode(path))
     if isinstance(place, int) or not regular:
@@ -221,8 +224,10 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
         write_all(file.fileno(), len(text).to_bytes(8, "little") + text)
         for name in tensors:
             value = stored[name].cpu()
-            if at := _first_wrong(value.ring.basis, value.data):
-                raise NotCanonical(f"values: {_named(name)}: {_wrong(value.ring.basis, value.data, at)}")
+            if at := first_wrong(value.ring._plan.basis, value.data):
+                raise NotCanonical(
+                    f"values: {_named(name)}: {wrong_residue(value.ring._plan.basis, value.data, at)}"
+                )
             for piece in _pieces(value.data):
                 digests[name].update(piece)
                 write_all(file.fileno(), piece)
@@ -253,18 +258,20 @@ def _digest(name: str, ring: dict[str, Any], value: dict[str, Any], tensor: dict
     return hashlib.sha256(_compact(described, sort_keys=True).encode() + b"\n")
 
 
-def _ring_told(parameters: tuple[Any, ...]) -> dict[str, Any]:
+def ring_entry(parameters: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a ring's parameters as an object of JSON."""
     n, moduli, kind, root, product = parameters
     return {
         "n": n,
-        "moduli": [_text(q) for q in moduli],
+        "moduli": [int_text(q) for q in moduli],
         "kind": kind,
-        "root": root if isinstance(root, str) else [_text(x) for x in root],
+        "root": root if isinstance(root, str) else [int_text(x) for x in root],
         "product": product,
     }
 
 
-def _text(x: int) -> str:
+def int_text(x: int) -> str:
+    """Return an int as a text: decimal up to 2^64, hexadecimal above, as Python bounds decimals."""
     return str(x) if x <= 1 << 64 else hex(x)
 
 
@@ -306,7 +313,7 @@ def _pieces(data: Array) -> Iterator[memoryview]:
 # ---- residues in their range ----
 
 
-def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
+def first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
     """The index (*batch, row, coefficient) of the first residue outside [0, q); None where there is none.
 
     It allocates little. The check of debug() makes an array of comparisons, and Python ints for wide moduli.
@@ -332,8 +339,8 @@ def _first_wrong(basis: Basis, data: Array) -> tuple[int, ...] | None:
     return (*batch, 0, coefficient)
 
 
-def _wrong(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
-    """For a message: the residue at an index of _first_wrong, and its modulus."""
+def wrong_residue(basis: Basis, data: Array, at: tuple[int, ...]) -> str:
+    """For a message: the residue at an index of first_wrong, and its modulus."""
     modulus, value = basis.moduli[at[-2]], int(data[at])
     if basis.wide:
         words = data[at[:-2]][:, at[-1]].tolist()
@@ -365,10 +372,10 @@ def load(
             raises FileError, or changes no value. This finds damage, not forgery: whoever writes the file can
             write another SHA-256.
         mmap: leave the residues in the file and map it, read-only: for values that exceed the memory, and for
-            files that several processes read. `out=` and `a[i] = x` raise OutputError; a.copy() can be
-            written. The file must stay as it is while the values live. save() replaces files and changes
-            none, but a process that shortens the file ends this one by a bus error. Without mmap values have
-            memory of their own.
+            files that several processes read. A file is mapped once for all its values, and no descriptor
+            stays open. `out=` and `a[i] = x` raise OutputError; a.copy() can be written. The file must stay
+            as it is while the values live. save() replaces files and changes none, but a process that
+            shortens the file ends this one by a bus error. Without mmap values have memory of their own.
 
     Returns:
         A dict in the order of `names`, or of the file.
@@ -394,7 +401,7 @@ def load(
     """
     if isinstance(names, (str, bytes)):
         raise ParameterError(f"names: {shown(names)} must be a list of names: names=[{shown(names)}]")
-    with nullcontext() if device is None else backends.device(device), opened(path) as file:
+    with nullcontext() if device is None else on_device(device), opened(path) as file:
         chosen = list(file.entries) if names is None else list(names)
         for name in chosen:
             if name not in file.entries:
@@ -405,10 +412,10 @@ def load(
         return {name: file.read(name, verify=verify, mmap=mmap).to() for name in chosen}
 
 
-class _Flaw(Exception):
+class Flaw(Exception):
     """What is wrong with a file, and what to do about it."""
 
-    def __init__(self, reason: str, way: str = _DAMAGED) -> None:
+    def __init__(self, reason: str, way: str = DAMAGED) -> None:
         self.reason, self.way = reason, way
 
 
@@ -441,10 +448,28 @@ def opened(path: str | os.PathLike[str]) -> Iterator[File]:
         FileError: its header is wrong.
     """
     name = os.fsdecode(path)
-    if not stat.S_ISREG(os.stat(name).st_mode):  # open() could wait for a pipe's writer
+    file = open_regular(name)
+    if file is None:
         raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
-    with open(name, "rb", buffering=0) as file:
+    with file:
         yield File(name, file)
+
+
+def open_regular(path: str) -> io.FileIO | None:
+    """Open a regular file for reading, unbuffered. Return None for a folder, a pipe or a device."""
+    try:
+        found = os.stat(path)
+    except ValueError as error:  # a null byte, or a character that names of files cannot have here
+        raise FileError(
+            f"{path!r} is not a name that a file can have ({error}). Give another name."
+        ) from None
+    if not stat.S_ISREG(found.st_mode):
+        return None  # not opened: that might wait for a writer, or rewind a tape
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have the name by now, and would wait
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return io.FileIO(handle, "rb")
+    os.close(handle)
+    return None
 
 
 class File:
@@ -452,13 +477,14 @@ class File:
 
     def __init__(self, path: str, file: io.FileIO) -> None:
         self.path, self._file = path, file
+        self._map: memoryview | None = None
         self.size = os.fstat(file.fileno()).st_size
         with self._told():
             length = int.from_bytes(self._bytes(8), "little")
             if length > self.size - 8:
-                raise _Flaw(f"cut, or no safetensors: a header of {length} bytes in a file of {self.size}")
+                raise Flaw(f"cut, or no safetensors: a header of {length} bytes in a file of {self.size}")
             if length > _LONGEST_HEADER:
-                raise _Flaw(f"its header of {length} bytes is longer than {_LONGEST_HEADER}")
+                raise Flaw(f"its header of {length} bytes is longer than {_LONGEST_HEADER}")
             self._data = 8 + length
             self._contents = _Contents(self._bytes(length), self.size - self._data)
         self.entries, self.rings = self._contents.entries, self._contents.rings
@@ -467,10 +493,10 @@ class File:
     def _told(self, where: str = "") -> Iterator[None]:
         try:
             yield
-        except _Flaw as flaw:
+        except Flaw as flaw:
             raise FileError(f"{self.path}: {where}{flaw.reason}; {flaw.way}") from None
         except ParameterError as error:
-            raise FileError(f"{self.path}: {where}{error}; {_DAMAGED}") from None
+            raise FileError(f"{self.path}: {where}{error}; {DAMAGED}") from None
 
     def ring(self, index: int) -> Ring:
         """One of the rings, the same object at each call."""
@@ -487,11 +513,11 @@ class File:
             if entry.tensor is not None:
                 data = self._residues(ring, entry.tensor, mmap, digest.update if verify else lambda _: None)
             if verify and digest.hexdigest() != entry.told["sha256"]:
-                raise _Flaw("its SHA-256 is another than the file says: a byte has changed")
+                raise Flaw("its SHA-256 is another than the file says: a byte has changed")
             if data is None:
                 return Seeded(ring, entry.batch, entry.seed, entry.start).expand()
-            if at := _first_wrong(ring.basis, data):
-                raise _Flaw(_wrong(ring.basis, data, at))
+            if at := first_wrong(ring._plan.basis, data):
+                raise Flaw(wrong_residue(ring._plan.basis, data, at))
             return ring.from_residues(data, entry.domain, copy=False)
 
     def _residues(
@@ -501,7 +527,7 @@ class File:
         shape, dtype, (begin, end) = tuple(tensor["shape"]), _DTYPES[tensor["dtype"]], tensor["data_offsets"]
         if dtype != ring.dtype or shape[-2:] != (ring.rows, ring.n):
             expected = f"{ring.dtype} and end in ({ring.rows}, {ring.n})"
-            raise _Flaw(f"{dtype} {shown(shape)}, must be {expected} for {ring!r}")
+            raise Flaw(f"{dtype} {shown(shape)}, must be {expected} for {ring!r}")
         place = self._data + begin
         if mmap and begin < end and place % dtype.itemsize == 0:
             data = self._mapped(place, end - begin, ring.dtype).reshape(shape)
@@ -515,30 +541,49 @@ class File:
             while done < len(piece):
                 count = self._file.readinto(piece[done:])
                 if not count:
-                    raise _Flaw("cut while it was read")
+                    raise Flaw("cut while it was read")
                 done += count
             seen(piece)
         return data
 
     def _mapped(self, place: int, size: int, dtype: np.dtype[Any]) -> Array:
-        # here, so that importing polygpu stays fast
-        from mmap import ACCESS_READ, ALLOCATIONGRANULARITY, mmap
-
-        skipped = place % ALLOCATIONGRANULARITY  # a mapping must begin at a page
-        try:
-            mapped = mmap(self._file.fileno(), size + skipped, access=ACCESS_READ, offset=place - skipped)
-        except ValueError:
-            raise _Flaw("cut while it was read") from None
-        return np.frombuffer(mapped, dtype, size // dtype.itemsize, skipped)
+        if os.fstat(self._file.fileno()).st_size < place + size:
+            raise Flaw("cut while it was read")
+        if self._map is None:
+            self._map = _mapping(self._file.fileno(), self.size)
+        return np.frombuffer(self._map, dtype, size // dtype.itemsize, place)
 
     def _bytes(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             part = self._file.read(count - len(data))
             if not part:
-                raise _Flaw(f"cut after {self._file.tell()} bytes")
+                raise Flaw(f"cut after {self._file.tell()} bytes")
             data += part
         return data
+
+
+def _mapping(handle: int, size: int) -> memoryview:
+    """Map a file read-only for as long as the view, or an array on it, lives.
+
+    It holds no descriptor: `mmap.mmap` keeps one, so that programs that load many files would run out of
+    them. (From Python 3.13 on it takes trackfd=False.)
+    """
+    import ctypes  # here, so that importing polygpu stays fast
+    import mmap
+    import weakref
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise no_memory(size) if number == errno.ENOMEM else OSError(number, os.strerror(number))
+    block = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(block, libc.munmap, address, size).atexit = False  # arrays may be read until the end
+    return memoryview(block).toreadonly().cast("B")
 
 
 class _Contents:
@@ -546,66 +591,66 @@ class _Contents:
 
     def __init__(self, header: bytes, size: int) -> None:
         if len(header) > _LONGEST_HEADER:
-            raise _Flaw(
+            raise Flaw(
                 f"a header of {len(header)} bytes, at most {_LONGEST_HEADER} are allowed",
                 "join values into batches with pg.stack, or write several files",
             )
         tensors = _parsed(header, "its header")
         if type(tensors) is not dict:
-            raise _Flaw("its header is no JSON object")
+            raise Flaw("its header is no JSON object")
         metadata = tensors.pop("__metadata__", None)
         text = metadata.get("polygpu") if type(metadata) is dict else None
         if type(text) is not str:
-            raise _Flaw(
+            raise Flaw(
                 "it names no rings of polygpu",
                 "pg.save writes files that do; residues of others become values by ring.from_residues(array)",
             )
         told = _parsed(text.encode(errors="surrogatepass"), "its metadata")
         version = told.get("format") if type(told) is dict else None
         if type(version) is int and version > _FORMAT:
-            raise _Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
+            raise Flaw(f"format {version} is not known here, {_FORMAT} is", "install a newer polygpu")
         if type(version) is not int or version != _FORMAT:
-            raise _Flaw(f"its format must be {_FORMAT}")
+            raise Flaw(f"its format must be {_FORMAT}")
         _check_fields(told, {"format", "rings", "values"}, "its metadata")
         self.rings, values = told["rings"], told["values"]
         if type(self.rings) is not list or type(values) is not dict:
-            raise _Flaw("its metadata must have a list of rings and values by name")
+            raise Flaw("its metadata must have a list of rings and values by name")
         _check_tensors(tensors, size)
         self.entries = {name: self._entry(name, value, tensors.get(name)) for name, value in values.items()}
         if extra := tensors.keys() - values.keys():
-            raise _Flaw(f"value {_named(min(extra))}: no ring is named for it")
+            raise Flaw(f"value {_named(min(extra))}: no ring is named for it")
         self._made: dict[int, Ring] = {}
 
     def _entry(self, name: str, value: Any, tensor: dict[str, Any] | None) -> Entry:
         what = f"value {_named(name)}"
         if not _is_utf8(name):
-            raise _Flaw(f"{what}: the name has no UTF-8")
+            raise Flaw(f"{what}: the name has no UTF-8")
         seeded = type(value) is dict and "seed" in value
         fields = {"ring", "batch", "seed", "start", "sha256"} if seeded else {"ring", "domain", "sha256"}
         _check_fields(value, fields, what)
         if not _is_index(value["ring"]) or value["ring"] >= len(self.rings):
-            raise _Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
+            raise Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
         if type(value["sha256"]) is not str:
-            raise _Flaw(f"{what}: its SHA-256 must be a text")
+            raise Flaw(f"{what}: its SHA-256 must be a text")
         if not seeded:
             if value["domain"] not in ("coef", "eval"):
-                raise _Flaw(f"{what}: its domain must be 'coef' or 'eval'")
+                raise Flaw(f"{what}: its domain must be 'coef' or 'eval'")
             if tensor is None:
-                raise _Flaw(f"{what}: its residues are missing")
+                raise Flaw(f"{what}: its residues are missing")
             return Entry(value["ring"], tuple(tensor["shape"][:-2]), value["domain"], value, tensor)
         if tensor is not None:
-            raise _Flaw(f"{what}: it has residues and a seed")
+            raise Flaw(f"{what}: it has residues and a seed")
         if not _are_lengths(value["batch"]) or len(value["batch"]) > _MOST_AXES - 2:
-            raise _Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths")
+            raise Flaw(f"{what}: its batch shape must have at most {_MOST_AXES - 2} lengths")
         if not _is_index(value["start"]):
-            raise _Flaw(f"{what}: its start must be a number from 0 on")
+            raise Flaw(f"{what}: its start must be a number from 0 on")
         seed = _seed_of(value["seed"], what)
         return Entry(value["ring"], tuple(value["batch"]), "coef", value, None, seed, value["start"])
 
     def ring(self, index: int) -> Ring:
         if index not in self._made:
             evaluated = any(e.ring == index and e.domain == "eval" for e in self.entries.values())
-            self._made[index] = _ring_of(self.rings[index], f"ring {index}", evaluated)
+            self._made[index] = ring_of_entry(self.rings[index], f"ring {index}", evaluated)
         return self._made[index]
 
 
@@ -631,12 +676,12 @@ def _parsed(text: bytes, what: str) -> Any:
     try:
         return json.loads(text.decode(), object_pairs_hook=named_once, **hooks)
     except (ValueError, RecursionError):
-        raise _Flaw(f"{what} must be JSON of short ints and texts, and name nothing twice") from None
+        raise Flaw(f"{what} must be JSON of short ints and texts, and name nothing twice") from None
 
 
 def _check_fields(x: Any, fields: set[str], what: str) -> None:
     if type(x) is not dict or x.keys() != fields:
-        raise _Flaw(f"{what}: must have {', '.join(sorted(fields))} and nothing else")
+        raise Flaw(f"{what}: must have {', '.join(sorted(fields))} and nothing else")
 
 
 def _is_index(x: Any) -> bool:
@@ -653,44 +698,45 @@ def _check_tensors(tensors: dict[str, Any], size: int) -> None:
         what = f"value {_named(name)}"
         _check_fields(x, {"dtype", "shape", "data_offsets"}, what)
         if type(x["dtype"]) is not str or x["dtype"] not in _DTYPES:
-            raise _Flaw(f"{what}: its dtype {_named(x['dtype'])} must be U32 or U64")
+            raise Flaw(f"{what}: its dtype {_named(x['dtype'])} must be U32 or U64")
         if not _are_lengths(x["shape"]) or not 2 <= len(x["shape"]) <= _MOST_AXES:
-            raise _Flaw(f"{what}: its shape must have 2 to {_MOST_AXES} lengths")
+            raise Flaw(f"{what}: its shape must have 2 to {_MOST_AXES} lengths")
         if not _are_lengths(x["data_offsets"]) or len(x["data_offsets"]) != 2:
-            raise _Flaw(f"{what}: its offsets must be two numbers of bytes")
+            raise Flaw(f"{what}: its offsets must be two numbers of bytes")
         begin, end = x["data_offsets"]
         if end - begin != prod(x["shape"]) * _DTYPES[x["dtype"]].itemsize:
-            raise _Flaw(f"{what}: from byte {begin} to {end}, which is not the size of {shown(x['shape'])}")
+            raise Flaw(f"{what}: from byte {begin} to {end}, which is not the size of {shown(x['shape'])}")
     at = 0
     for begin, end in sorted(x["data_offsets"] for x in tensors.values()):
         if begin != at:
-            raise _Flaw(f"residues to byte {at} and from byte {begin}: values must follow each other")
+            raise Flaw(f"residues to byte {at} and from byte {begin}: values must follow each other")
         at = end
     if at != size:
-        raise _Flaw(f"{at} bytes of residues are announced, {size} are there")
+        raise Flaw(f"{at} bytes of residues are announced, {size} are there")
 
 
-def _ring_of(x: Any, what: str, evaluated: bool) -> Ring:
+def ring_of_entry(x: Any, what: str, evaluated: bool) -> Ring:
+    """Return the ring that an object of JSON describes; raise Flaw for what describes none."""
     _check_fields(x, {"n", "moduli", "kind", "root", "product"}, what)
     moduli, root = x["moduli"], x["root"]
     if type(moduli) is not list or not 1 <= len(moduli) <= _MOST_LIMBS:
-        raise _Flaw(
+        raise Flaw(
             f"{what}: must have a list of 1 to {_MOST_LIMBS} moduli",
             "save its residues with numpy.save(file, a.data)",
         )
     if type(x["n"]) is not int:
-        raise _Flaw(f"{what}: its degree n must be a number")
-    for field, known in (("kind", get_args(Kind)), ("product", get_args(Product))):
+        raise Flaw(f"{what}: its degree n must be a number")
+    for field, known in (("kind", KINDS), ("product", get_args(Product))):
         if x[field] not in known:
-            raise _Flaw(f"{what}: its {field} must be one of {', '.join(known)}")
+            raise Flaw(f"{what}: its {field} must be one of {', '.join(known)}")
     moduli = [_number_of(q, what) for q in moduli]
     if root not in ("minimal", "generator"):
         if type(root) is not list or len(root) > _MOST_LIMBS:
-            raise _Flaw(f"{what}: its root must be 'minimal', 'generator' or a list")
+            raise Flaw(f"{what}: its root must be 'minimal', 'generator' or a list")
         root = [_number_of(r, what) for r in root]
     bits = max(moduli).bit_length()
     if bits > _LONGEST_PRIME and (evaluated or type(root) is list):
-        raise _Flaw(
+        raise Flaw(
             f"{what}: a modulus of {bits} bits; at most {_LONGEST_PRIME} are allowed with evaluated values "
             "and explicit roots, which take a test of primality",
             "save coefficients, a.intt(), in a ring with root='minimal'",
@@ -698,17 +744,15 @@ def _ring_of(x: Any, what: str, evaluated: bool) -> Ring:
     try:
         return Ring(x["n"], moduli, kind=x["kind"], root=root, product=x["product"])
     except ParameterError as error:
-        raise _Flaw(f"{what}: {error}") from None
+        raise Flaw(f"{what}: {error}") from None
 
 
 def _number_of(text: Any, what: str) -> int:
     if type(text) is str and re.fullmatch(_NUMBER, text):
         x = int(text, 0)
-        if _text(x) == text:
+        if int_text(x) == text:
             return x
-    raise _Flaw(
-        f"{what}: {_named(text)} must be a number as text, decimal to 2^64, above hexadecimal with 0x"
-    )
+    raise Flaw(f"{what}: {_named(text)} must be a number as text, decimal to 2^64, above hexadecimal with 0x")
 
 
 def _seed_of(x: Any, what: str) -> int | bytes | str:
@@ -723,27 +767,109 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
                 seed = bytes.fromhex(text)
                 if seed.hex() == text:
                     return seed
-    raise _Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str")
+    raise Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str")
+
+
+# ---- arrays that say what they hold ----
+
+Held = Literal["coefficients", "residues", "evaluated residues"]
+_NOTE = b'{"polygpu":'
+LONGEST_NOTE = (1 << 16) - 1  # bytes, as a .zip takes
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an array is: a value of a ring, in a domain, and what of the value the array holds.
+
+    A .npz that `polygpu convert` wrote has it as the comment of each array, a .npy behind the array, where
+    readers of such files do not look. It is JSON, with RING as in this module's docstring:
+
+      {"polygpu": {"format": 1, "ring": RING, "domain": "coef" or "eval",
+                   "holds": "coefficients", "residues" (of coefficients) or "evaluated residues"}}
+    """
+
+    ring: Ring
+    domain: Domain
+    holds: Held
+
+    def to_bytes(self, name: str) -> bytes:
+        """Return the note as text. name: of the value, for errors.
+
+        Raises:
+            ParameterError: the ring has too many moduli for a note.
+        """
+        ring = ring_entry(self.ring.__reduce__()[1])
+        told = {"format": _FORMAT, "ring": ring, "domain": self.domain, "holds": self.holds}
+        text = _compact({"polygpu": told}).encode()
+        if len(text) > LONGEST_NOTE:
+            raise ParameterError(
+                f"{name}: its ring takes {len(text)} bytes to describe, and beside an array there is room "
+                f"for {LONGEST_NOTE}. Write a .safetensors instead."
+            )
+        return text
+
+    def is_implied(self, residues: bool, shape: tuple[int, ...]) -> bool:
+        """Return whether an array without this note is read as the same value, with its n, q and kind.
+
+        residues: whether it was asked for residues, and will be again.
+        """
+        ring = Ring(self.ring.n, self.ring.moduli, kind=self.ring.kind)
+        if self.domain != "coef" or self.ring.__reduce__()[1] != ring.__reduce__()[1]:
+            return False
+        # Coefficients in the shape of residues have a note. Residues that were asked for need none, since
+        # convert takes unsigned words in that shape for nothing else.
+        return residues if self.holds != "coefficients" else shape[-2:] != (ring.rows, ring.n)
+
+    @staticmethod
+    def of(text: bytes, where: str) -> Note | None:
+        """Return the note in the bytes behind an array, or None if they begin as no note.
+
+        Raises:
+            FileError: the note is damaged.
+        """
+        if not text.startswith(_NOTE):
+            return None
+        try:
+            if len(text) > LONGEST_NOTE:
+                raise Flaw(f"its note is longer than {LONGEST_NOTE} bytes")
+            note = _parsed(text, "its note")
+            _check_fields(note, {"polygpu"}, "its note")
+            told = note["polygpu"]
+            _check_fields(told, {"format", "ring", "domain", "holds"}, "its note")
+            if type(told["format"]) is not int or told["format"] != _FORMAT:
+                raise Flaw(f"the format of its note must be {_FORMAT}", "install a newer polygpu")
+            domain, holds = told["domain"], told["holds"]
+            if domain not in ("coef", "eval") or holds not in get_args(Held)[: 3 if domain == "eval" else 2]:
+                raise Flaw(f"its note must say 'coef' or 'eval', and one of {', '.join(get_args(Held))}")
+            return Note(ring_of_entry(told["ring"], "the ring of its note", domain == "eval"), domain, holds)
+        except Flaw as flaw:
+            way = "write it anew with polygpu convert" if flaw.way == DAMAGED else flaw.way
+            raise FileError(f"{where}: {flaw.reason}; {way}") from None
 
 
 # ---- files that are written whole or not at all ----
 
 
 def place_of(path: str) -> tuple[str | int, bool]:
-    """Where to write: the name of the regular file that a path leads to, old or new, and True.
+    """Return where to write, and whether that is a regular file.
 
-    For a pipe, a device, or what stdout is already, it is the path or stdout's number 1, and False.
+    For a regular file, old or new, it is its name after all links: `replacing` takes it. For a pipe, a device
+    or an open file without a name it is a path, and for what stdout is already it is stdout's number 1:
+    `through` takes those. Others may rename, remove or replace anything meanwhile, so each decision comes
+    from one look, and `through` looks again at what it has opened.
 
     Raises:
         ParameterError: nothing can be written there.
     """
     try:
-        status = os.stat(path)  # follows links, also those in /proc to files without a name
-    except FileNotFoundError:
-        status = None  # a new file, maybe at the end of a link
+        name, status, held = _followed(path)
     except OSError as error:
         raise ParameterError(
             f"{path}: {error.strerror}; give a file in a folder that can be written"
+        ) from None
+    except ValueError as error:  # a null byte, or a character that names of files cannot have here
+        raise ParameterError(
+            f"{path!r} is not a name that a file can have ({error}). Give another name."
         ) from None
     if status is not None:
         if stat.S_ISDIR(status.st_mode):
@@ -751,15 +877,14 @@ def place_of(path: str) -> tuple[str | int, bool]:
         with suppress(OSError):
             if os.path.samestat(status, os.fstat(1)):
                 return 1, False  # the number: a socket has no name, a file would be written from its start
-        if not os.access(path, os.W_OK):
-            raise ParameterError(f"{path}: may not be written; allow that with chmod, or give another file")
-        if not stat.S_ISREG(status.st_mode):
-            return path, False
-    name = path
-    while os.path.islink(name):  # os.stat has refused loops
-        name = os.path.join(os.path.dirname(name), os.readlink(name))
-    if status is not None and not (os.path.exists(name) and os.path.samestat(status, os.stat(name))):
-        return path, False  # open in some process, but its name is gone
+        if not os.access(name, os.W_OK):
+            with suppress(OSError):
+                if os.path.samestat(status, os.stat(name)):  # else the name has something else by now
+                    raise ParameterError(
+                        f"{path}: may not be written; allow that with chmod, or give another file"
+                    )
+        if held or not stat.S_ISREG(status.st_mode):
+            return name, False
     folder, last = os.path.split(name)
     if not last:
         raise ParameterError(f"{path!r}: no name of a file; give one")
@@ -772,20 +897,88 @@ def place_of(path: str) -> tuple[str | int, bool]:
     return name, True
 
 
+_MOST_LINKS = 40  # as Linux follows
+
+
+def _followed(path: str) -> tuple[str, os.stat_result | None, bool]:
+    """Follow the links at the end of a path.
+
+    Return the last name, the status of what has it (None: nothing), and whether the name is a link to an
+    open file without a name.
+    """
+    name = path
+    for _ in range(_MOST_LINKS):
+        try:
+            status = os.lstat(name)
+        except FileNotFoundError:
+            return name, None, False
+        if not stat.S_ISLNK(status.st_mode):
+            return name, status, False
+        held = None
+        if _in_proc(status):  # it leads to what a process has open, whatever its text says
+            held = os.stat(name)
+            if not stat.S_ISREG(held.st_mode) or held.st_nlink == 0:
+                return name, held, True
+        try:
+            target = os.path.join(os.path.dirname(name), os.readlink(name))
+            if held is None or os.path.samestat(held, os.lstat(target)):
+                name = target
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):  # gone, or a link no longer: look again
+                raise
+    if held is not None:
+        raise ParameterError(f"{path}: this file is open, but its name cannot be found. Give its name.")
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _in_proc(link: os.stat_result) -> bool:
+    """Return whether a link with this status is one of the system's, such as /proc/self/fd/1."""
+    with suppress(OSError):
+        return link.st_dev == os.stat("/proc").st_dev
+    return False
+
+
+def through(place: str | int) -> int:
+    """Return a new descriptor that writes into what `place_of` found not to be a regular file.
+
+    Raises:
+        ParameterError: it is a regular file by now. Nothing was written into that.
+    """
+    if isinstance(place, int):
+        return os.dup(place)
+    # Neither O_CREAT nor O_TRUNC: what was a pipe may be gone by now, or be a file of others.
+    handle = os.open(place, os.O_WRONLY | os.O_NOCTTY)
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_nlink or not _in_proc(os.lstat(place)):
+                raise ParameterError(
+                    f"{place}: was a pipe or device and is a regular file now, which is not written into. "
+                    "Run the command again to replace the file as a whole."
+                )
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
 @contextmanager
 def replacing(name: str) -> Iterator[io.FileIO]:
-    """An unbuffered file in the same folder, which takes the name at the end of a `with`.
+    """Yield an unbuffered file in the same folder, which takes the name at the end of a `with`.
 
-    Until then a reader sees the old file. The new one gets its mode, and its owner where the system allows
-    that. After an error the new file is gone.
+    Until then a reader sees the old file. The new one gets the mode of the old one, and its owner if the
+    system allows that. After an error the new file is gone. Whatever has the name at the end is replaced in
+    one step, whoever wrote it, except a folder, which is an error.
     """
-    old = os.stat(name) if os.path.exists(name) else None
+    old = _regular(name)
     neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
     # The old file may be private, so its copy starts private. A new file gets what the umask leaves.
     opener = partial(os.open, mode=0o600 if old else 0o666)
     try:
         with open(neighbour, "xb", buffering=0, opener=opener) as file:
             yield file
+            old = _regular(name) or old  # another process may have replaced it meanwhile
             if old:
                 for owner in ((-1, old.st_gid), (old.st_uid, -1)):
                     with suppress(OSError):  # only root gives files away
@@ -797,6 +990,41 @@ def replacing(name: str) -> Iterator[io.FileIO]:
         with suppress(OSError):
             os.unlink(neighbour)
         raise
+
+
+def _regular(name: str) -> os.stat_result | None:
+    """Return the status of a regular file, or None if the name has none."""
+    with suppress(OSError):
+        status = os.stat(name)
+        if stat.S_ISREG(status.st_mode):
+            return status
+    return None
+
+
+def give_name(temporary: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
+    """Give a complete file or folder a name in the same folder that nothing has yet.
+
+    Raises:
+        OutputError: something has the name, also if another process made it a moment ago.
+    """
+    try:
+        if os.path.isdir(temporary):
+            os.rename(temporary, name)  # fails unless the name is free or an empty folder's
+            return
+        try:
+            os.link(temporary, name)  # fails unless the name is free; a rename would replace a file
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            os.rename(temporary, name)  # this file system has no second names
+        else:
+            os.unlink(temporary)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        raise OutputError(
+            f"path: {os.fsdecode(name)!r} exists; remove it first, or give another name"
+        ) from None
 
 
 def write_all(handle: int, data: bytes | memoryview) -> int:

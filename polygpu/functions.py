@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .backends import Array
+from ._ops import batch
+from ._ops import einsum as sums
+from ._ops import multiply as products
+from ._ops.transform import aligned
 from .errors import ParameterError
-from .ops import batch
-from .ops import einsum as sums
-from .ops.multiply import multiply_add
-from .poly import Poly, checked_poly
+from .poly import Poly, checked_poly, held, memory_of
 from .recording import Recording
 
 
@@ -43,12 +43,12 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     [5, 2, 0, 0]
     """
     a = checked_poly(a, "a")
-    b, c = a._operand(b), a._operand(c)
-    if "eval" in (a._domain, b._domain, c._domain):
-        a, b, c = a.ntt(), b.ntt(), c.ntt()
-    memory = None if out is None else a._memory(out)
-    data = multiply_add(a._ring, a._data, b._data, c._data, a._domain, memory)
-    return a._result(data, a._domain, out)
+    x, y, z = a, a._operand(b), a._operand(c)
+    if not x._domain == y._domain == z._domain:
+        x, y, z = aligned(x, y, z)
+    if out is None:
+        return products.fma(x, y, z)
+    return held(products.fma(x, y, z, memory_of(x._plan, out)), out)
 
 
 def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
@@ -106,10 +106,8 @@ def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly
     >>> dot(R([[1], [2]]), R([[0, 1, 0], [0, 0, 1]])).to_bigints().tolist()
     [0, 1, 2, 0]
     """
-    b = checked_poly(a, "a")._operand(b)
-    memory = None if out is None else a._memory(out)
-    arrays, domains = (a._data, b._data), (a._domain, b._domain)
-    return a._result(*sums.dot(a._ring, arrays, domains, axis, memory), out)
+    x, y = checked_poly(a, "a"), a._operand(b)
+    return held(sums.dot(x, y, axis, out=memory_of(x._plan, out)), out)
 
 
 def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
@@ -143,10 +141,8 @@ def einsum(subscripts: str, *operands: Poly, out: Poly | None = None) -> Poly:
     if not operands:
         raise ParameterError("einsum: no operands; give a Poly for each term of the subscripts")
     first = checked_poly(operands[0], "operand 0")
-    polys = [first._operand(checked_poly(x, f"operand {i}")) for i, x in enumerate(operands)]
-    memory = None if out is None else first._memory(out)
-    arrays, domains = [x._data for x in polys], [x._domain for x in polys]
-    return first._result(*sums.einsum(first._ring, subscripts, arrays, domains, memory), out)
+    values = [first._operand(checked_poly(x, f"operand {i}")) for i, x in enumerate(operands)]
+    return held(sums.einsum(subscripts, values, memory_of(first._plan, out)), out)
 
 
 def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -175,12 +171,13 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return checked_poly(a, "a")._equal(b)
 
 
-def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable[..., Any]:
+def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Recording:
     """Record f(*args) once, to repeat it with little work of the host: on a GPU as a CUDA graph.
 
     Returns g. A call g() launches the recorded kernels with one small call. It reads what the arguments hold
     at that time (write them with out=), overwrites the results of the call before, and returns the same
-    objects. Shapes and domains are fixed. On the CPU, g() calls f(*args).
+    objects. Shapes and domains are fixed. `g.nbytes` tells how many bytes of the GPU's memory the record
+    holds, and `g.launches` how many kernels it launches. On the CPU, g() calls f(*args), and both are 0.
 
     Args:
         f: the function to record. On a GPU it is called twice, the second time for the record, and must do
@@ -206,7 +203,7 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Callable
     Raises:
         ParameterError: no Poly among the arguments; random values without a seed. With rebind: other
             arguments that do not fit; f returns a part of an argument; f works on an argument by CuPy instead
-            of this library's kernels, as concatenate, copy, sum and broadcasting over batch axes do.
+            of this library's kernels, as x.data + 1 and indices that are arrays do.
         DomainError: f changes the domain of an argument (on the CPU found when g is called), or an argument
             is in another domain than the recorded one.
         RingMismatch, DeviceError: another argument of another ring or device.
@@ -255,8 +252,8 @@ def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:
     >>> stack([R([1, 2]), R([3, 4])]).to_bigints().tolist()
     [[1, 2], [3, 4]]
     """
-    first, arrays = _in_one_domain(polys)
-    return first._result(batch.stack(arrays, axis), first._domain)
+    values = _in_one_domain(polys)
+    return values[0]._with(batch.stack([x._data for x in values], axis))
 
 
 def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
@@ -281,18 +278,15 @@ def concatenate(polys: Sequence[Poly], axis: int = 0) -> Poly:
     >>> concatenate([R([[1, 2]]), R([[3, 4], [5, 6]])]).to_bigints().tolist()
     [[1, 2], [3, 4], [5, 6]]
     """
-    first, arrays = _in_one_domain(polys)
-    return first._result(batch.concatenate(arrays, axis), first._domain)
+    values = _in_one_domain(polys)
+    return values[0]._with(batch.concatenate([x._data for x in values], axis))
 
 
-def _in_one_domain(polys: Sequence[Poly]) -> tuple[Poly, list[Array]]:
-    """The first value, and the arrays of all of them in one domain: "eval" where their domains differ."""
+def _in_one_domain(polys: Sequence[Poly]) -> tuple[Poly, ...]:
+    """Return the values in one domain: "eval" if their domains differ."""
     if not isinstance(polys, Iterable):
         raise ParameterError(f"polys: {type(polys).__name__}, must be a list or tuple of Poly")
     values = list(polys)
     if not values or not all(isinstance(p, Poly) for p in values):
         raise ParameterError(f"polys: {len(values)} values; give at least one Poly, and nothing else")
-    values = [values[0]._operand(p) for p in values]
-    if any(p._domain != values[0]._domain for p in values):
-        values = [p.ntt() for p in values]
-    return values[0], [p._data for p in values]
+    return aligned(*(values[0]._operand(p) for p in values))

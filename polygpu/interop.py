@@ -27,16 +27,17 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from .arrays import as_integers
-from .backends import Array, backend_of
-from .checks import Domain, checked_degree, checked_moduli, debug, integer, shown
+from ._backends import Array, backend_of
+from ._core.checks import Domain, checked_degree, checked_moduli, debug, integer, shown
+from ._core.locks import cached_property
+from ._ops.arrays import as_integers
 from .errors import (
     BackendUnavailable,
     DomainError,
@@ -74,7 +75,7 @@ def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
 
 def _complete(ring: Ring, library: str) -> Ring:
     """The ring itself, if its transform is complete and its moduli are words; else NotNTTFriendly."""
-    if ring.leaf_size != 1 or ring.basis.wide:
+    if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r}: the moduli of {library} are primes below 2**64 that are 1 mod 2n, n a power of two; "
             "ntt_primes(n, bits) gives such primes"
@@ -356,7 +357,7 @@ def from_seal_keys(data: Bytes, parameters: SealParameters) -> dict[int, Poly]:
     _check_parameters(parameters)
     stream = _Stream(data)
     identity, count = stream.unpack(_KEYS)
-    if parameters._ring_of(identity) is not parameters.ring or count > parameters.n:
+    if parameters._ring_of(identity) != parameters.ring or count > parameters.n:
         raise FileError(f"data: {count} lists of keys are no RelinKeys or GaloisKeys; from_seal reads others")
     keys: dict[int, Poly] = {}
     for index in range(count):
@@ -364,7 +365,7 @@ def from_seal_keys(data: Bytes, parameters: SealParameters) -> dict[int, Poly]:
         if digits not in (0, len(parameters.moduli) - 1):
             raise FileError(f"data: a key of {digits} digits for {len(parameters.moduli) - 1} limbs; damaged")
         parts = [stream.inner(lambda: _read_value(stream, parameters).poly) for _ in range(digits)]
-        if any(part.ring is not parameters.ring or part.shape != (2,) for part in parts):
+        if any(part.ring != parameters.ring or part.shape != (2,) for part in parts):
             raise FileError(f"data: the key {index} is of another level or size; damaged")
         if parts:
             words = np.stack([part.ntt().data for part in parts])
@@ -496,7 +497,7 @@ class _Stream:
                 f"data: {len(given)} bytes, its header says {size}; cut, or several objects: give one, whole"
             )
         if compression:
-            self._read = _expanded(compression, given[_HEADER_SIZE:])
+            self._read = _Expanded(compression, given[_HEADER_SIZE:]).read
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
@@ -504,6 +505,8 @@ class _Stream:
         while missing:
             try:
                 part = self._read(missing)
+            except EOFError:  # of compressed data that are cut
+                part = b""
             except Exception as error:  # zlib and zstandard have error classes of their own
                 raise FileError(f"data: its compression is damaged ({error}); save it again") from error
             if not part:
@@ -565,25 +568,54 @@ class _Stream:
         return compression, size
 
 
-def _expanded(compression: int, data: memoryview) -> Callable[[int], bytes]:
-    """A function that reads the next bytes of compressed data. compression: SEAL's number of the method."""
+class _Expanded:
+    """Compressed data, decompressed in order and no further than the next 64 KiB.
+
+    SEAL writes many short fields. A reader of its own for each would move what is left of the input each
+    time, so both ways are taken in pieces.
+    """
+
+    def __init__(self, compression: int, data: memoryview) -> None:
+        self._more = _expander(compression, data)
+        self._ready, self._at = memoryview(b""), 0
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes: at least one unless the data end, at most `count`."""
+        if self._at == len(self._ready):
+            self._ready, self._at = memoryview(self._more()), 0
+        part = self._ready[self._at : self._at + count]
+        self._at += len(part)
+        return bytes(part)
+
+
+_PIECE = 1 << 16  # bytes of compressed data, and of decompressed data, that are taken at a time
+
+
+def _expander(compression: int, data: memoryview) -> Callable[[], bytes]:
+    """Return a function that decompresses the next piece. compression: SEAL's number of the method."""
     if compression == 1:
         import zlib
 
-        expander, rest = zlib.decompressobj(), bytes(data)
+        expander = zlib.decompressobj()
+        pieces = (data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
 
-        def read(count: int) -> bytes:
-            nonlocal rest
-            found = expander.decompress(rest, count)
-            rest = expander.unconsumed_tail
+        def more() -> bytes:
+            found = b""
+            while not found and not expander.eof:
+                rest: bytes | memoryview = expander.unconsumed_tail or next(pieces, b"")
+                found = expander.decompress(rest, _PIECE)
+                if not found and not rest:
+                    raise EOFError("it is cut")
+            if not found and (expander.unused_data or next(pieces, b"")):
+                raise ValueError("more follows it")
             return found
 
-        return read
+        return more
     if compression == 2:
         if sys.version_info >= (3, 14):
             from compression import zstd
 
-            return zstd.ZstdFile(io.BytesIO(data)).read
+            return partial(zstd.ZstdFile(io.BytesIO(data)).read, _PIECE)
         try:
             import zstandard
         except ImportError as error:
@@ -591,8 +623,7 @@ def _expanded(compression: int, data: memoryview) -> Callable[[int], bytes]:
                 f"data: compressed by zstd, and zstandard cannot be imported ({error}); pip install "
                 '"polygpu[interop]" adds it, or save with compr_mode_type::none or zlib'
             ) from None
-        read_on: Callable[[int], bytes] = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read
-        return read_on
+        return partial(zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read, _PIECE)
     raise FileError(f"data: compression {compression}, must be 0 (none), 1 (zlib) or 2 (zstd)")
 
 

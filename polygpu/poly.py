@@ -1,6 +1,6 @@
 """Poly: a batch of elements of a ring, in coefficients or in the evaluation domain.
 
-The file is long because every operation is a method of the class, with its docstring; ops/ computes them.
+The file is long because every operation is a method of the class, with its docstring; _ops/ computes them.
 """
 
 from __future__ import annotations
@@ -11,28 +11,31 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from . import backends
-from .backends import Array, backend_of, get_backend, is_device_array, same_device
-from .checks import Domain, Product, check_product, debug, integer, shown
-from .errors import CoefficientError, DeviceError, OutputError, ParameterError, RingMismatch
-from .ops import integers, show
-from .ops.batch import assign, index, reshape
-from .ops.einsum import matmul
-from .ops.multiply import multiply, power
-from .ops.permutation import automorphism, multiply_by_monomial, to_slots
-from .ops.points import evaluate
-from .ops.pointwise import add_constant, add_up, equal, negate, pointwise, scale, scale_by
-from .ops.rns import (
+from ._backends import Array, backend_of, checked_device, current_device, get_backend, same_device
+from ._core.checks import Domain, Product, check_product, integer, shown
+from ._core.ring_plan import RingPlan
+from ._core.value import Value
+from ._ops import integers, show
+from ._ops.arrays import NotAnArray, copied, refuse_array
+from ._ops.batch import assign, index, reshape
+from ._ops.einsum import matmul
+from ._ops.inverse import inverse, try_inverse
+from ._ops.multiply import multiply, power
+from ._ops.permutation import automorphism, mul_monomial, to_slots
+from ._ops.points import evaluate
+from ._ops.pointwise import add_constant, equal, neg, pointwise, scale, scale_by, sum_over
+from ._ops.rns import (
     Precision,
     Rounding,
-    checked_ring,
+    check_target,
     convert,
     digits,
     mod_down,
     mod_up,
     restrict,
 )
-from .ops.transform import natural_order, to_domain
+from ._ops.transform import intt, natural_order, ntt, to_domain
+from .errors import DeviceError, OutputError, ParameterError, RingMismatch
 
 if TYPE_CHECKING:
     from .ring import Ring
@@ -41,7 +44,7 @@ _AUTO = "auto"  # the default of `product`: this object needs no check
 _new = object.__new__
 
 
-class Poly:
+class Poly(Value, NotAnArray):
     """A batch of elements of a ring: `ring`, `data` and `domain`.
 
     `data` is a C-contiguous array (*batch, rows, n) of canonical residues, with one row for each modulus
@@ -76,26 +79,35 @@ class Poly:
     [-4, 1, 2, 3]
     """
 
-    __slots__ = ("__weakref__", "_data", "_domain", "_ring")
-    __array_ufunc__ = None  # so that ndarray * poly calls Poly.__rmul__
+    __slots__ = ("__weakref__", "_ring")
+    _forwarded = (*NotAnArray._forwarded, np.sum)
     __hash__ = None  # type: ignore[assignment]
 
     _ring: Ring
-    _data: Array
-    _domain: Domain
 
     def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
-        if not hasattr(type(ring), "from_residues"):  # not isinstance: ring.py imports this module
-            raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
-        checked = ring.from_residues(data, domain, copy=False)
-        self._ring, self._data, self._domain = ring, checked._data, checked._domain
+        plan_of(ring, "ring")
+        value = ring.from_residues(data, domain, copy=False)
+        self._ring, self._plan, self._data, self._domain = ring, value._plan, value._data, value._domain
 
     @staticmethod
-    def _wrap(ring: Ring, data: Array, domain: Domain) -> Poly:
-        """A value without checks: for results of the library, whose parts fit by construction."""
+    def _make(ring: Ring, data: Array, domain: Domain) -> Poly:
+        """Return a value of the ring without checks: for results of operations, which fit by construction."""
         poly = _new(Poly)
-        poly._ring, poly._data, poly._domain = ring, data, domain
+        poly._ring, poly._plan, poly._data, poly._domain = ring, ring._plan, data, domain
         return poly
+
+    def _with(self, data: Array, domain: Domain | None = None) -> Poly:
+        """Return other elements of the same ring, by default in the same domain, without checks."""
+        poly = _new(Poly)
+        poly._ring, poly._plan, poly._data = self._ring, self._plan, data
+        poly._domain = domain or self._domain
+        return poly
+
+    def _holding(self, data: Array, domain: Domain) -> Poly:
+        """Return this value, whose array an operation has written a result in the domain into."""
+        self._data, self._domain = data, domain
+        return self
 
     # ---- what it is ----
 
@@ -139,8 +151,7 @@ class Poly:
         >>> Ring(4, 17)([[1, 2], [3, 4]]).shape
         (2,)
         """
-        shape: tuple[int, ...] = self._data.shape[:-2]
-        return shape
+        return self._batch
 
     @property
     def ndim(self) -> int:
@@ -165,14 +176,15 @@ class Poly:
         return backend_of(self._data).name
 
     def __repr__(self) -> str:
-        return show.line(self._ring, self._data, self._domain)
+        return show.line(self)
 
     def _repr_html_(self) -> str:
-        return show.table(self._ring, self._data, self._domain)
+        return show.table(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        device = None if isinstance(self._data, np.ndarray) else self.device
-        return _unpickled, (self._ring, backend_of(self._data).to_host(self._data), self._domain, device)
+        data, domain = self.data, self.domain
+        device = None if isinstance(data, np.ndarray) else self.device
+        return _unpickled, (self._ring, backend_of(data).to_host(data), domain, device)
 
     # ---- the batch ----
 
@@ -204,7 +216,8 @@ class Poly:
     def __getitem__(self, key: Any) -> Poly:
         """The polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
 
-        Limbs and coefficients are no axes: a.data has residues, a.restrict(ring[:k]) takes limbs.
+        Limbs and coefficients are not batch axes: a.data[..., limb, i] has residues, a.tolist() coefficients,
+        and a.restrict(ring[:k]) takes limbs.
 
         Args:
             key: ints, slices, None, Ellipsis, or arrays of ints or bools.
@@ -220,7 +233,7 @@ class Poly:
         >>> a[1:].to_bigints().tolist()
         [[3, 4], [5, 6]]
         """
-        return self._result(index(self._data, key), self._domain)
+        return self._with(index(self._data, key))
 
     def __setitem__(self, key: Any, value: Poly | int) -> None:
         """Write polynomials in place at a key of the batch axes, by NumPy's rules; the domain stays.
@@ -244,7 +257,8 @@ class Poly:
         >>> a.to_bigints().tolist()
         [[1, 2], [1, 2]]
         """
-        assign(self._data, key, self._operand(value)._in_domain(self._domain)._data)
+        place = self
+        assign(place._data, key, to_domain(self._operand(value), place._domain)._data)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> Poly:
         """The same polynomials in another batch shape; shares the memory.
@@ -262,10 +276,10 @@ class Poly:
         (2, 3)
         """
         sizes = shape[0] if len(shape) == 1 else shape
-        return self._result(reshape(self._data, sizes), self._domain)
+        return self._with(reshape(self._data, sizes))
 
     def copy(self) -> Poly:
-        """The same value in memory of its own, on the same device.
+        """The same value in memory of its own, on the same device; copy.copy and copy.deepcopy call it.
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -279,8 +293,13 @@ class Poly:
         >>> a == 1, b == 0
         (True, True)
         """
-        with backend_of(self._data).device_scope():
-            return self._result(self._data.copy(), self._domain)
+        return self._with(copied(self._data))
+
+    def __copy__(self) -> Poly:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Poly:
+        return self.copy()
 
     def to(self, device: str | None = None) -> Poly:
         """The value on a device; itself where it already is there.
@@ -299,11 +318,11 @@ class Poly:
         >>> a.to("cpu") is a
         True
         """
-        target = get_backend(backends.current_device() if device is None else backends.checked_device(device))
-        if (target.xp is np and isinstance(self._data, np.ndarray)) or target.name == self.device:
+        target = get_backend(current_device() if device is None else checked_device(device))
+        data = self._data
+        if (target.xp is np and isinstance(data, np.ndarray)) or target.name == self.device:
             return self
-        data = target.from_host(backend_of(self._data).to_host(self._data))
-        return self._result(data, self._domain)
+        return self._with(target.from_host(backend_of(data).to_host(data)))
 
     def cpu(self) -> Poly:
         """The value in host memory; itself where it is there already. See `to`.
@@ -335,9 +354,8 @@ class Poly:
         >>> Ring(2, 17)([[1, 2], [3, 4], [5, 6]]).sum().to_bigints().tolist()
         [9, 12]
         """
-        memory = None if out is None else self._memory(out)
-        data = add_up(self._ring.basis, self._data, axis, memory)
-        return self._result(data, self._domain, out)
+        data = sum_over(self._plan.basis, self._data, axis, out=memory_of(self._plan, out))
+        return held(self._with(data), out)
 
     # ---- domains ----
 
@@ -362,7 +380,9 @@ class Poly:
         >>> Ring(4, 17)([0, 1]).ntt().data.tolist()
         [[2, 15, 8, 9]]
         """
-        return self._in_domain("eval", out)
+        if out is None:
+            return to_domain(self, "eval")
+        return held(to_domain(self, "eval", memory_of(self._plan, out)), out)
 
     def intt(self, out: Poly | None = None) -> Poly:
         """The value in coefficients; itself where it is there already. The inverse of ntt().
@@ -380,14 +400,9 @@ class Poly:
         >>> (a.ntt() * a.ntt()).intt().to_bigints().tolist()
         [1, 4, 4, 0]
         """
-        return self._in_domain("coef", out)
-
-    def _in_domain(self, domain: Domain, out: Poly | None = None) -> Poly:
-        if out is None and self._domain == domain:
-            return self
-        memory = None if out is None else self._memory(out)
-        data = to_domain(self._ring, self._data, self._domain, domain, memory)
-        return self._result(data, domain, out)
+        if out is None:
+            return to_domain(self, "coef")
+        return held(to_domain(self, "coef", memory_of(self._plan, out)), out)
 
     def natural_order(self) -> Array:
         """The evaluated residues in natural order: entry k of a limb is a(psi^(2k + 1)) or a(omega^k).
@@ -405,7 +420,7 @@ class Poly:
         >>> Ring(4, 17)([0, 1]).natural_order().tolist()  # 2, 2^3, 2^5, 2^7 modulo 17
         [[2, 8, 15, 9]]
         """
-        return natural_order(self._ring, self.ntt()._data)
+        return natural_order(ntt(self))
 
     # ---- arithmetic ----
 
@@ -468,9 +483,9 @@ class Poly:
         >>> (-Ring(4, 17)([1, 2])).to_bigints().tolist()
         [16, 15, 0, 0]
         """
-        memory = None if out is None else self._memory(out)
-        data = negate(self._ring.basis, self._data, memory)
-        return self._result(data, self._domain, out)
+        if out is None:
+            return self._with(neg(self._plan.basis, self._data))
+        return held(self._with(neg(self._plan.basis, self._data, memory_of(self._plan, out))), out)
 
     def mul(self, other: Poly | int, out: Poly | None = None, *, product: Product = "auto") -> Poly:
         """The product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
@@ -515,16 +530,17 @@ class Poly:
             a = checked_poly(a, "a")
         if product is not _AUTO:
             check_product(product)
-        memory = None if out is None else a._memory(out)
+        memory = None if out is None else memory_of(a._plan, out)
         if isinstance(other, Poly):
-            b = a._operand(other)
+            b = other
+            if b._plan is not a._plan or not type(a._data) is type(b._data) is np.ndarray:
+                b = a._operand(other)
             if a._domain != b._domain:
-                a, b = a.ntt(), b.ntt()
-            data = multiply(a._ring, a._data, b._data, a._domain, product, memory)
+                a, b = ntt(a), ntt(b)
+            made = multiply(a, b, product, memory)
         else:
-            factor = integer(other, "operand")
-            data = scale(a._ring.basis, a._data, factor, memory)
-        return a._result(data, a._domain, out)
+            made = a._with(scale(a._plan.basis, a._data, integer(other, "operand"), memory))
+        return made if out is None else out._holding(made._data, made._domain)
 
     def scale_by(
         self, ints: Any = None, *, limbs: Sequence[int] | None = None, out: Poly | None = None
@@ -553,52 +569,43 @@ class Poly:
         >>> R([1, 2]).scale_by(limbs=[2, 0]).to_residue_ints().tolist()
         [[2, 4], [0, 0]]
         """
-        memory = None if out is None else self._memory(out)
-        return self._result(scale_by(self._ring.basis, self._data, ints, limbs, memory), self._domain, out)
+        data = scale_by(self._plan.basis, self._data, ints, limbs, memory_of(self._plan, out))
+        return held(self._with(data), out)
 
     def _constant_step(self) -> int:
-        """The distance between the entries that hold a constant: n in "coef", leaf_size in "eval"."""
-        return self._ring.n if self._domain == "coef" else cast(int, self._ring.leaf_size)
+        """Return the distance between the entries that hold a constant: n in "coef", leaf_size in "eval"."""
+        plan = self._plan
+        return plan.n if self._domain == "coef" else cast(int, plan.leaf_size)
 
     def _pointwise(self, op: Literal["add", "sub"], other: object, out: Poly | None) -> Poly:
-        if not isinstance(other, Poly):
-            x, step = integer(other, "operand"), self._constant_step()
-            memory = None if out is None else self._memory(out)
-            data = add_constant(self._ring.basis, self._data, x if op == "add" else -x, step, memory)
-            return self._result(data, self._domain, out)
-        a, b = self, self._operand(other)
-        if a._domain != b._domain:
-            a, b = a.ntt(), b.ntt()
-        memory = None if out is None else a._memory(out)
-        data = pointwise(a._ring.basis, op, a._data, b._data, memory)
-        return a._result(data, a._domain, out)
+        a, memory = self, None if out is None else memory_of(self._plan, out)
+        if isinstance(other, Poly):
+            b = other
+            if b._plan is not a._plan or not type(a._data) is type(b._data) is np.ndarray:
+                b = a._operand(other)
+            if a._domain != b._domain:
+                a, b = ntt(a), ntt(b)
+            data = pointwise(a._plan.basis, op, a._data, b._data, memory)
+        else:
+            number = integer(other, "operand")
+            number = number if op == "add" else -number
+            data = add_constant(a._plan.basis, a._data, number, self._constant_step(), memory)
+        return a._with(data) if out is None else out._holding(data, a._domain)
 
     def _operand(self, other: object) -> Poly:
         """The other operand as a Poly of this ring and device; an int becomes a constant."""
         if isinstance(other, Poly):
-            if other._ring is not self._ring and other._ring != self._ring:
+            plan, theirs = self._plan, other._plan
+            if plan is not theirs and plan != theirs:
                 raise RingMismatch(
-                    f"operands of different rings: {self._ring!r} and {other._ring!r}; "
-                    f"{_way_between(self._ring, other._ring)}"
+                    f"operands of different rings: {plan!r} and {theirs!r}; {_way_between(plan, theirs)}"
                 )
             if not type(self._data) is type(other._data) is np.ndarray:
                 check_one_device(self, other)
             return other
-        ring, x = self._ring, integer(other, "operand")
-        data = integers.constant(ring.basis, ring.n, x, self._constant_step(), backend_of(self._data))
-        return self._result(data, self._domain)
-
-    def _memory(self, out: Poly) -> Array:
-        """The array of `out`; OutputError where it is no Poly of this ring."""
-        return memory_of(self._ring, out)
-
-    def _result(self, data: Array, domain: Domain, out: Poly | None = None) -> Poly:
-        """A value of this ring, without checks as in _wrap: `out` if given, which already holds the data."""
-        if out is None:
-            out = _new(Poly)
-            out._ring, out._data = self._ring, data
-        out._domain = domain
-        return out
+        plan, number = self._plan, integer(other, "operand")
+        home = backend_of(self._data)
+        return self._with(integers.constant(plan.basis, plan.n, number, self._constant_step(), home))
 
     def __add__(self, other: Poly | int) -> Poly:
         return self.add(other) if type(other) is Poly else _operator(self.add, other)
@@ -625,10 +632,8 @@ class Poly:
         return _operator(lambda x: checked_poly(x, "a")._matmul(self), other)
 
     def _matmul(self, other: object, out: Poly | None = None) -> Poly:
-        b = self._operand(checked_poly(other, "b"))
-        memory = None if out is None else self._memory(out)
-        arrays, domains = (self._data, b._data), (self._domain, b._domain)
-        return self._result(*matmul(self._ring, arrays, domains, memory), out)
+        a, b = self, self._operand(checked_poly(other, "b"))
+        return held(matmul(a, b, out=memory_of(a._plan, out)), out)
 
     def __neg__(self) -> Poly:
         return self.neg()
@@ -656,7 +661,7 @@ class Poly:
         """
         k = integer(exponent, "exponent")
         base = self.inverse() if k < 0 else self
-        return self._result(power(self._ring, base._data, self._domain, abs(k)), self._domain)
+        return power(base, abs(k))
 
     def __eq__(self, other: object) -> bool:
         """Whether two values have the same ring, batch shape and polynomials, in one bool.
@@ -667,7 +672,7 @@ class Poly:
             other: a Poly, or an int, to which every polynomial is compared.
 
         Raises:
-            CoefficientError: an array, whose own == would compare entry by entry.
+            CoefficientError: an array, list or other sequence, which is not a polynomial of the ring.
             DeviceError: values on two devices.
 
         Cost: one pass, a transform if the domains differ; it waits for a GPU.
@@ -678,17 +683,17 @@ class Poly:
         (True, False)
         """
         if isinstance(other, Poly):
-            if other._ring != self._ring or other.shape != self.shape:
+            if other._plan != self._plan or other.shape != self.shape:
                 return False
         elif not isinstance(other, (int, np.integer)) or isinstance(other, bool):
-            _refuse_array(other)
+            refuse_array(other)
             return NotImplemented
         return bool(self._equal(other).all())
 
     def _equal(self, other: object) -> np.ndarray[Any, np.dtype[np.bool_]]:
         a, b = self, self._operand(other)
         if a._domain != b._domain:
-            a, b = a.ntt(), b.ntt()
+            a, b = ntt(a), ntt(b)
         return equal(a._data, b._data)
 
     # ---- structure ----
@@ -706,32 +711,32 @@ class Poly:
                 broadcast.
             CoefficientError: g holds something other than integers.
             OutputError: `out` cannot take the result.
-            DeviceError: an array, in a call that polygpu.capture records on a GPU.
+            DeviceError: an array of a GPU or of more than 8192 integers, in a call that polygpu.capture
+                records on a GPU.
 
-        Cost: a permutation for each different g, in either domain; two transforms more for a value that an
-        incomplete transform has evaluated. Source: docs/math.md, "Automorphisms".
+        Cost: a permutation, in either domain; two transforms more for a value that an incomplete transform
+        has evaluated. Source: docs/math.md, "Automorphisms".
 
         >>> from polygpu import Ring
         >>> Ring(4, 17)([1, 2, 3, 4]).automorphism([3, -1]).to_bigints(centered=True).tolist()
         [[1, 4, -3, 2], [1, -4, -3, -2]]
         """
-        memory = None if out is None else self._memory(out)
-        data = automorphism(self._ring, self._data, self._domain, g, memory)
-        return self._result(data, self._domain, out)
+        return held(automorphism(self, g, memory_of(self._plan, out)), out)
 
     def mul_monomial(self, k: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
         """X^k times the value, in this value's domain.
 
         Args:
             k: any int, or integers that broadcast with the batch axes, one for each polynomial of the result.
-                An array of a GPU is copied to the host.
+                An array on the value's GPU stays there.
             out: a Poly of the ring and of the result's batch shape to write into; may be this one.
 
         Raises:
             ParameterError: shapes that do not broadcast.
             CoefficientError: k holds something other than integers.
             OutputError: `out` cannot take the result.
-            DeviceError: an array, in a call that polygpu.capture records on a GPU.
+            DeviceError: an array on another device, or of more than 8192 integers on the host, in a call that
+                polygpu.capture records on a GPU.
 
         Cost: of coefficients one pass, which turns them around. Of values the transform of X^k for each entry
         of k, and a product point by point.
@@ -740,9 +745,7 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3, 4]).mul_monomial([-1, 4]).to_bigints(centered=True).tolist()
         [[2, 3, 4, -1], [-1, -2, -3, -4]]
         """
-        memory = None if out is None else self._memory(out)
-        data = multiply_by_monomial(self._ring, self._data, self._domain, k, memory)
-        return self._result(data, self._domain, out)
+        return held(mul_monomial(self, k, memory_of(self._plan, out)), out)
 
     def to_slots(self) -> Array:
         """The slots of the value: its residues at the roots of X^n + 1 modulo a prime q, as two rows of n/2.
@@ -763,7 +766,7 @@ class Poly:
         >>> a.automorphism(5).to_slots().tolist(), a.automorphism(-1).to_slots().tolist()
         ([2, 3, 4, 1, 6, 7, 8, 5], [5, 6, 7, 8, 1, 2, 3, 4])
         """
-        return to_slots(self._ring, self._data, self._domain)
+        return to_slots(self)
 
     def __call__(self, x: int | Sequence[int] | Array) -> Any:
         """The values a(x) mod Q, with a taken as the polynomial of degree below n that its coefficients are.
@@ -787,7 +790,7 @@ class Poly:
         >>> Ring(4, 17)([1, 2, 3])(5)
         1
         """
-        return evaluate(self._ring.basis, self.intt()._data, x)
+        return evaluate(self._plan.basis, intt(self)._data, x)
 
     def inverse(self) -> Poly:
         """The multiplicative inverse, in this value's domain.
@@ -799,8 +802,9 @@ class Poly:
             NotInvertible: some polynomial has none (the message says which), or a modulus is neither prime
                 nor a power of a prime.
 
-        Cost: with a complete transform 2 log2 q products of evaluated values. Otherwise about n^2 products of
-        words a limb (0.2 ms at n = 701, q = 3); modulo p^k log2 k times two products of polynomials more.
+        Cost: with a complete transform 2 log2 q products of evaluated values; modulo a prime above 2^64 three
+        products and a share of one inverse of all values. Otherwise about n^2 products of words a limb
+        (0.2 ms at n = 701, q = 3); modulo p^k log2 k times two products of polynomials more.
         Source: docs/math.md, "Inverses" and "Inverses by the extended Euclid".
 
         >>> from polygpu import Ring
@@ -808,9 +812,25 @@ class Poly:
         >>> R([3, 1]).inverse() * R([3, 1]) == 1
         True
         """
-        from .ops.inverse import inverse  # here, so that importing polygpu stays fast
+        return inverse(self)
 
-        return self._result(inverse(self._ring, self._data, self._domain), self._domain)
+    def try_inverse(self) -> tuple[Poly, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Return the inverses of the polynomials that have one, and which ones have one.
+
+        Returns (b, ok): b has this value's shape and domain, and is zero where ok is False. ok has the batch
+        shape, one bool for each polynomial, in host memory.
+
+        Raises:
+            NotInvertible: a modulus is neither prime nor a power of a prime, so no inverse can be found.
+
+        Cost: see `inverse`; it waits for a GPU.
+
+        >>> from polygpu import Ring
+        >>> b, ok = Ring(2, 5)([[2, 0], [2, 1], [1, 1]]).try_inverse()  # X^2 + 1 = (X + 2) (X + 3) modulo 5
+        >>> ok.tolist(), b.to_bigints(centered=True).tolist()
+        ([True, False, True], [[-2, 0], [0, 0], [-2, 2]])
+        """
+        return try_inverse(self)
 
     # ---- between bases of moduli ----
 
@@ -944,7 +964,7 @@ class Poly:
         >>> pg.Ring(4, [97, 17])([170, 178]).rescale().ring
         Ring(4, 97)
         """
-        return self.mod_down(without_last(self._ring, k, "k", least=1), out=out)
+        return self._moved(mod_down, without_last(self._ring, k, "k", least=1), out=out)
 
     def digits(self, S: Ring, size: int, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
         """The digits of the value, one for each group of `size` neighbouring limbs, modulo S.
@@ -978,14 +998,12 @@ class Poly:
         """
         return self._moved(digits, S, size, conversion, out=out)
 
-    def _moved(
-        self, verb: Callable[..., tuple[Array, Domain]], S: Ring, *options: Any, out: Poly | None
-    ) -> Poly:
-        """The result of a function of ops/rns.py, as a value of S."""
-        S = checked_ring(self._ring, S, "S")
-        memory = None if out is None else memory_of(S, out)
-        data, domain = verb(self._ring, self._data, self._domain, S, *options, out=memory)
-        return Poly._wrap(S, data, domain) if out is None else out._result(data, domain, out)
+    def _moved(self, verb: Callable[..., Value], S: Ring, *options: Any, out: Poly | None) -> Poly:
+        """Return what a function of _ops/rns.py gives, as a value of S."""
+        target = plan_of(S, "S")
+        check_target(self._plan, target, "S")
+        value = verb(self, target, *options, out=memory_of(target, out))
+        return as_poly(S, value, out)
 
     # ---- integers ----
 
@@ -1007,7 +1025,24 @@ class Poly:
         >>> Ring(4, [17, 97])([-1, 2]).to_bigints().tolist()  # Q = 1649
         [1648, 2, 0, 0]
         """
-        return integers.big_integers(self._ring.basis, self.intt()._data, centered)
+        return integers.to_bigints(self._plan.basis, intt(self)._data, centered)
+
+    def tolist(self) -> list[Any]:
+        """Return the coefficients as nested lists (*batch, n) of Python ints in [0, Q), X^0 first.
+
+        They are to_bigints().tolist() for any number of limbs, in the coefficients' domain.
+
+        Raises:
+            OutOfHostMemory: it does not fit.
+
+        Cost: for one modulus of at most 2**64 that of ndarray.tolist, on a core about 30 ns a coefficient;
+        otherwise that of to_bigints. An inverse transform of evaluated values.
+
+        >>> from polygpu import Ring
+        >>> Ring(4, [17, 97])([[-1, 2], [3, 4]]).tolist()  # Q = 1649
+        [[1648, 2, 0, 0], [3, 4, 0, 0]]
+        """
+        return integers.tolist(self._plan.basis, intt(self)._data)
 
     def to_int64(self, centered: bool = True) -> Array:
         """The coefficients as machine integers.
@@ -1027,7 +1062,7 @@ class Poly:
         >>> Ring(2, [17, 97])([-3, 4]).to_int64()
         array([-3,  4])
         """
-        return integers.machine_integers(self._ring.basis, self.intt()._data, centered)
+        return integers.to_int64(self._plan.basis, intt(self)._data, centered)
 
     def to_float64(self, centered: bool = True) -> Array:
         """The coefficients as doubles, each the double nearest to the integer, halves to even.
@@ -1049,7 +1084,7 @@ class Poly:
         >>> Ring(2, [2**61 - 1, 2**64])([-(2**53) - 1, 4]).to_float64()
         array([-9.00719925e+15,  4.00000000e+00])
         """
-        return integers.doubles(self._ring.basis, self.intt()._data, centered)
+        return integers.to_float64(self._plan.basis, intt(self)._data, centered)
 
     def to_residue_ints(self) -> np.ndarray[Any, np.dtype[np.object_]]:
         """The residues of `data` as Python ints, in this value's domain.
@@ -1066,7 +1101,7 @@ class Poly:
         >>> Ring(4, [17, 97])([-1, 2]).to_residue_ints().tolist()
         [[16, 2, 0, 0], [96, 2, 0, 0]]
         """
-        return integers.residue_ints(self._ring.basis, self._data)
+        return integers.to_residue_ints(self._plan.basis, self._data)
 
     def norm(self, p: float = 2) -> Any:
         """The norm of each polynomial's centred coefficients.
@@ -1088,35 +1123,17 @@ class Poly:
         >>> R([3, -4]).norm(), R([3, -4]).norm(1), R([3, -4]).norm(float("inf"))
         (5.0, 7, 4)
         """
-        return integers.norm(self._ring.basis, self.intt()._data, p)
+        return integers.norm(self._plan.basis, intt(self)._data, p)
 
     # ---- exchange ----
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The residues (*batch, rows, n) as an array of NumPy: numpy.asarray(poly).
-
-        Args:
-            dtype: of the array; another than the ring's takes a copy.
-            copy: True for a copy always, False for none, None where it is needed.
-
-        Raises:
-            TypeError: the value is on a GPU; poly.cpu() copies it.
-            ValueError: copy=False, and another dtype.
-
-        Cost: nothing, or a copy.
-
-        >>> import numpy as np
-        >>> from polygpu import Ring
-        >>> np.asarray(Ring(4, 17)([1, -1])).tolist()
-        [[1, 16, 0, 0]]
-        """
-        if not isinstance(self._data, np.ndarray):
-            raise TypeError(f"the value is on {self.device}; poly.cpu() copies it to the host")
-        if dtype is not None and np.dtype(dtype) != self._data.dtype:
-            if copy is False:
-                raise ValueError(f"copy=False: residues are {self._data.dtype}, not {np.dtype(dtype)}")
-            return self._data.astype(dtype)
-        return self._data.copy() if copy else self._data
+    def _exits(self) -> str:
+        here = isinstance(self._data, np.ndarray)
+        there = "" if here else f" (poly.cpu() first, as it is on {self.device})"
+        return (
+            "Use the methods of Poly and the functions of polygpu (poly.sum, pg.stack, pg.einsum, pg.equal), "
+            f"or take integers with poly.to_bigints() or residues with poly.data{there}"
+        )
 
     def __dlpack__(self, **options: Any) -> Any:
         """The residues (*batch, rows, n) as a DLPack capsule, for numpy.from_dlpack(poly) and others.
@@ -1147,15 +1164,40 @@ class Poly:
         return self._data.__dlpack_device__()
 
 
-def memory_of(ring: Ring, out: Poly) -> Array:
-    """The array of `out`; OutputError where it is no Poly of the ring."""
+def plan_of(ring: object, name: str) -> RingPlan:
+    """Return the plan of a Ring; raise ParameterError for anything else."""
+    plan = getattr(ring, "_plan", None)  # ring.py, which defines Ring, imports this module
+    if not isinstance(plan, RingPlan):
+        raise ParameterError(f"{name}: {type(ring).__name__}, must be a Ring")
+    return plan
+
+
+def memory_of(plan: RingPlan, out: Poly | None) -> Array | None:
+    """Return the array of `out`, if given; raise OutputError unless it is a Poly of the ring.
+
+    Operations check the array (_ops/results.py).
+    """
+    if out is None:
+        return None
     if not isinstance(out, Poly):
         raise OutputError(
             f"out: {type(out).__name__}, must be a Poly; ring.from_residues(array, copy=False) wraps an array"
         )
-    if out._ring is not ring and out._ring != ring:
-        raise OutputError(f"out: of {out._ring!r}, the result is of {ring!r}")
+    if out._plan is not plan and out._plan != plan:
+        raise OutputError(f"out: of {out._plan!r}, the result is of {plan!r}")
     return out._data
+
+
+def as_poly(ring: Ring, value: Value, out: Poly | None) -> Poly:
+    """Return a plain value as a Poly of its ring, or `out` if it is given: it was written into its array."""
+    if out is None:
+        return Poly._make(ring, value._data, value._domain)
+    return out._holding(value._data, value._domain)
+
+
+def held(made: Poly, out: Poly | None) -> Poly:
+    """Return a result, or `out` if it is given: the result was written into its array."""
+    return made if out is None else out._holding(made._data, made._domain)
 
 
 def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
@@ -1172,8 +1214,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
     """The value of a pickle, on its device; where there is no such device, on the host with a warning."""
-    with debug():  # a pickle may come from anywhere: its residues are checked
-        value = ring.from_residues(data, domain)
+    value = ring.from_residues(data, domain, check=True)  # a pickle may come from anywhere
     if device is None:
         return value
     try:
@@ -1190,18 +1231,10 @@ def _operator(method: Callable[[Any], Poly], other: object) -> Poly:
     """
     if isinstance(other, Poly) or (isinstance(other, (int, np.integer)) and not isinstance(other, bool)):
         return method(other)
-    _refuse_array(other, (list, tuple))
+    refuse_array(other)
     if isinstance(other, (bool, float, complex, str, np.generic)):
         integer(other, "operand")
     return cast(Poly, NotImplemented)
-
-
-def _refuse_array(other: object, more: tuple[type, ...] = ()) -> None:
-    if isinstance(other, (np.ndarray, *more)) or is_device_array(other):
-        raise CoefficientError(
-            "operand: a list or array is no constant; ring(values) makes a polynomial of it, "
-            "ring(array[..., None]) a batch of constants"
-        )
 
 
 def _negated_plus(a: Poly, x: int) -> Poly:
@@ -1210,10 +1243,10 @@ def _negated_plus(a: Poly, x: int) -> Poly:
     return negative.add(x, out=negative)
 
 
-def _way_between(first: Ring, second: Ring) -> str:
+def _way_between(first: RingPlan, second: RingPlan) -> str:
     """For a message: how to bring one operand into the other's ring."""
     p, q = set(first.moduli), set(second.moduli)
-    if (first.n, first.kind) != (second.n, second.kind):
+    if first.quotient != second.quotient:
         return "ring(poly.to_bigints(centered=True)) moves a value from one to another"
     if first.moduli == second.moduli:  # only the roots or `product` differ: coefficients stay the same
         return "ring.from_residues(poly.intt().data) moves a value from one to another"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arrays import overlap
-from .backends import Array, backend_of, is_device_array, same_device
-from .checks import Domain
+from ._backends import Array, backend_of, is_device_array, same_device
+from ._core.checks import Domain
+from ._ops.arrays import overlap
 from .errors import DeviceError, DomainError, ParameterError, RingMismatch
 from .poly import Poly
 
@@ -28,10 +28,10 @@ class Recording:
         self._f, self._args, self._rebind = f, args, rebind
         self._places = [i for i, x in enumerate(args) if isinstance(x, Poly)]
         self._bound: tuple[tuple[Any, ...], list[Poly]] = args, [args[i] for i in self._places]  # used last
-        self._on_host = isinstance(args[self._places[0]]._data, np.ndarray)
+        self._on_host = isinstance(args[self._places[0]].data, np.ndarray)
         for i in self._places:
             self._check_device(i, args[i])
-        self._domains = [args[i]._domain for i in self._places]
+        self._domains = [args[i].domain for i in self._places]
         if not self._on_host:
             self._record()
 
@@ -44,7 +44,7 @@ class Recording:
         f, places, domains = self._f, self._places, self._domains
         used = _copies(self._args, places) if self._rebind else list(self._args)
         polys = [used[i] for i in places]
-        before = [] if self._rebind else [p.copy()._data for p in polys]
+        before = [] if self._rebind else [p.copy().data for p in polys]
         found: list[Any] = []  # the last result
         first = iter([True])
 
@@ -58,22 +58,22 @@ class Recording:
                     p._domain = domain
                 if next(first, False):
                     for p, data in zip(polys, before, strict=False):
-                        p._data[...] = data
+                        backend_of(data).copy(data, p.data)
 
-        compute = backend_of(polys[0]._data)
-        arrays = {i: used[i]._data for i in places} if self._rebind else None
-        self._replay = compute.capture(run, arrays)
+        compute = backend_of(polys[0].data)
+        arrays = {i: used[i].data for i in places} if self._rebind else None
+        self._replay: Any = compute.capture(run, arrays)
         before.clear()
         result = found.pop()
         at = {id(used[i]): i for i in places}
         # The polynomials that each replay writes, with their domains.
-        self._written = [(x, x._domain) for x in _leaves(result) if isinstance(x, Poly) and id(x) not in at]
+        self._written = [(x, x.domain) for x in _leaves(result) if isinstance(x, Poly) and id(x) not in at]
         self._arrays: list[Array] = []
         if self._rebind:
             self._arrays = list(_arrays(result, at))
             for x in self._arrays:
                 for i in places:
-                    if overlap(compute, x, used[i]._data):
+                    if overlap(compute, x, used[i].data):
                         raise ParameterError(
                             f"capture: f returns a part of argument {i}; return the argument, or a copy"
                         )
@@ -81,6 +81,16 @@ class Recording:
             used.clear()  # so that nothing here keeps the copies alive once other arguments are bound
             polys.clear()
         self._result = result
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a GPU's memory that the recording holds: results, temporaries, copies of arguments."""
+        return 0 if self._on_host else int(self._replay.nbytes)
+
+    @property
+    def launches(self) -> int:
+        """How many kernels of this library the recording launches; 0 on the CPU."""
+        return 0 if self._on_host else int(self._replay.launches)
 
     def __call__(self, *args: Any) -> Any:
         """The result for these arguments; without any, for the arguments used last."""
@@ -90,7 +100,7 @@ class Recording:
         else:
             used = self._bound
         polys = used[1]
-        if [x._domain for x in polys] != self._domains:
+        if [x.domain for x in polys] != self._domains:
             self._refuse_domains(polys)
         if self._on_host:
             self._bound = used
@@ -102,7 +112,7 @@ class Recording:
             for x, domain in self._written:
                 x._domain = domain
             return self._result
-        self._replay([x._data for x in polys])
+        self._replay([x.data for x in polys])
         self._bound = used
         for x, domain in self._written:
             x._domain = domain
@@ -110,17 +120,17 @@ class Recording:
 
     def _refuse_domains(self, polys: Sequence[Poly]) -> None:
         for i, x, domain in zip(self._places, polys, self._domains, strict=True):
-            if x._domain != domain:
+            if x.domain != domain:
                 way = "intt" if domain == "coef" else "ntt"
                 raise DomainError(
-                    f"argument {i}: domain {x._domain!r}, recorded with {domain!r}; use {way}(), or, where f "
+                    f"argument {i}: domain {x.domain!r}, recorded with {domain!r}; use {way}(), or, where f "
                     "only writes it, any value of that domain"
                 )
 
     def _check_device(self, i: int, x: Poly) -> None:
         at = self._places[0]
         first: Poly = self._args[at]
-        if not same_device(x._data, first._data):
+        if not same_device(x.data, first.data):
             recorded = "recorded" if self._args[i] is not x else f"argument {at} is"
             raise DeviceError(
                 f"argument {i}: on {x.device}, {recorded} on {first.device}; "
@@ -147,14 +157,14 @@ class Recording:
                 continue
             if not isinstance(new, Poly):
                 raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
-            if new._ring is not old._ring and new._ring != old._ring:
-                raise RingMismatch(f"argument {i}: of {new._ring!r}, recorded with {old._ring!r}")
+            if new.ring != old.ring:
+                raise RingMismatch(f"argument {i}: of {new.ring!r}, recorded with {old.ring!r}")
             if new.shape != old.shape:
                 raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {old.shape}")
             self._check_device(i, new)
             if not self._on_host:
                 for x in self._arrays:
-                    if overlap(backend_of(x), x, new._data):
+                    if overlap(backend_of(x), x, new.data):
                         raise ParameterError(f"argument {i}: shares memory with the result; use poly.copy()")
 
 
@@ -164,20 +174,20 @@ def _copies(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
     Arguments that are one object, or that share one array, do so as copies too.
     """
     used, polys, arrays = list(args), dict[int, Poly](), dict[tuple[int, int], Array]()
-    compute = backend_of(args[places[0]]._data)
+    compute = backend_of(args[places[0]].data)
     for n, i in enumerate(places):
         x: Poly = args[i]
         if id(x) not in polys:
-            where = compute.address(x._data), x._data.nbytes
+            where = compute.address(x.data), x.data.nbytes
             for j in places[:n]:
-                y = args[j]._data
-                if where != (compute.address(y), y.nbytes) and overlap(compute, x._data, y):
+                y = args[j].data
+                if where != (compute.address(y), y.nbytes) and overlap(compute, x.data, y):
                     raise ParameterError(
                         f"arguments {j} and {i} overlap in part; pass copies of them, poly.copy()"
                     )
             if where not in arrays:
-                arrays[where] = x.copy()._data
-            polys[id(x)] = Poly._wrap(x._ring, arrays[where].reshape(x._data.shape), x._domain)
+                arrays[where] = x.copy().data
+            polys[id(x)] = x._with(arrays[where].reshape(x.data.shape))
         used[i] = polys[id(x)]
     return used
 
@@ -185,9 +195,9 @@ def _copies(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
     """Raise where f has left an argument in another domain."""
     for i, x, domain in zip(places, polys, domains, strict=True):
-        if x._domain != domain:
+        if x.domain != domain:
             raise DomainError(
-                f"capture: f changes the domain of argument {i} from {domain!r} to {x._domain!r}, and would "
+                f"capture: f changes the domain of argument {i} from {domain!r} to {x.domain!r}, and would "
                 "find another at its next call; give one in the domain that f writes, or let f bring it back"
             )
 
@@ -200,6 +210,8 @@ def _as_recorded(new: Any, old: Any) -> bool:
         return False
     if isinstance(old, tuple):
         return len(new) == len(old) and all(map(_as_recorded, new, old))
+    if isinstance(old, (float, complex)):
+        return repr(new) == repr(old)  # 0.0 == -0.0, but they are not the same
     return isinstance(old, (Number, str, bytes)) and bool(new == old)
 
 
@@ -216,7 +228,7 @@ def _arrays(result: Any, at: dict[int, int]) -> Iterator[Array]:
     """The arrays of a result, without those of the arguments. at: the arguments' numbers by id()."""
     if isinstance(result, Poly):
         if id(result) not in at:
-            yield result._data
+            yield result.data
     elif is_device_array(result):
         yield result
     elif type(result) in (tuple, list, dict):

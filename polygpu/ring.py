@@ -3,57 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import empty
-from .backends import backend, current_device
-from .checks import (
-    Domain,
-    Kind,
-    Product,
-    check_kind,
-    check_product,
-    checked_batch,
-    checked_degree,
-    checked_limbs,
-    checked_moduli,
-    integer,
-    sequence,
-    shown,
-)
-from .errors import BadRoot, DomainError, NotNTTFriendly, ParameterError, RingMismatch
-from .exact.primes import root_order
-from .exact.roots import has_order, root_of_unity
-from .memory import check_memory
-from .ops import sampling
-from .ops.integers import from_integers, from_residues, monomial, ones
-from .ops.multiply import choose, plan_product
-from .ops.permutation import from_slots
-from .ops.sampling import Batch, Seed
-from .ops.transform import eval_points
-from .plans.basis import Basis, Calls, basis_of
-from .plans.cache import keep
-from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
-from .plans.permutation import bit_reversal
-from .plans.product import Plan
-from .poly import Poly
-from .presets import parameters
+from ._backends import backend
+from ._core.checks import Domain, Product, checked_batch, checked_limbs, integer, shown
+from ._core.plans.permutation import natural_order
+from ._core.presets import parameters
+from ._core.quotient import Kind
+from ._core.ring_plan import RingPlan, RootRule, ring_plan
+from ._ops import sampling, show
+from ._ops.arrays import empty
+from ._ops.explain import explain
+from ._ops.integers import from_floats, from_integers, from_residues, monomial, ones
+from ._ops.permutation import from_slots
+from ._ops.sampling import Batch, Seed
+from ._ops.transform import eval_points
+from .errors import DomainError
+from .poly import Poly, plan_of
 
-RootRule = Literal["minimal", "generator"]
+if TYPE_CHECKING:
+    from fractions import Fraction
 
-_KEPT = 128  # how many rings of some of its limbs a ring keeps, and how many joined rings
+
+_new = object.__new__
 
 
 class Ring:
     """The ring Z_Q[X]/(X^n + 1) ("negacyclic") or Z_Q[X]/(X^n - 1) ("cyclic").
 
     A ring makes its elements: ring(integers), ring.from_residues(array), ring.random(). It is frozen and
-    hashable, and rings of equal parameters are equal. Tables are built when first needed; all rings that have
-    a prime and its root share them.
+    hashable, and rings of equal parameters are equal (see `__eq__`). Tables are built when first needed; all
+    rings that have a prime and its root share them.
 
     Args:
         n: degree, any int from 1 to 2**62.
@@ -73,39 +55,37 @@ class Ring:
         NotAnInteger: n, a modulus or a root is no int.
         BadRoot: a given root has not the exact order that the transform needs.
 
-    Cost: nothing of a transform, no tables.
+    Cost: nothing of a transform, no tables. Arguments of a ring that is in use or small give a ring with that
+    one's tables and plans, in 2 us.
 
     >>> ring = Ring(8, 17)
     >>> (ring([0, 1]) * ring([0] * 7 + [1])).to_bigints().tolist()  # X * X^7 = X^8 = -1
     [16, 0, 0, 0, 0, 0, 0, 0]
     """
 
-    _n: int
-    _kind: Kind
-    _moduli: tuple[int, ...]
-    _root: RootRule | tuple[int, ...]
-    _product: Product
+    __slots__ = ("__weakref__", "_plan")
 
-    def __init__(
-        self,
+    _plan: RingPlan
+
+    def __new__(
+        cls,
         n: int,
         moduli: int | Iterable[int],
         *,
         kind: Kind = "negacyclic",
         root: RootRule | int | Sequence[int] = "minimal",
         product: Product = "auto",
-    ) -> None:
-        check_kind(kind)
-        check_product(product)
-        # Into __dict__, as cached_property writes, because __setattr__ refuses assignment.
-        parameters: dict[str, Any] = self.__dict__
-        parameters.update(_n=checked_degree(n), _kind=kind, _moduli=checked_moduli(moduli), _product=product)
-        if product == "fft" and self.basis.wide:
-            raise ParameterError(
-                f"product: 'fft' takes moduli up to 2**64, and q = {shown(self._moduli[0])}; leave it out"
-            )
-        rule = isinstance(root, str) and root in ("minimal", "generator")
-        parameters["_root"] = root if rule else self._checked_roots(root)
+    ) -> Ring:
+        """Return a ring over the plan that was made from these arguments before, or over a new one."""
+        ring = _new(cls)
+        _set_plan(ring, ring_plan(n, moduli, kind, root, product))
+        return ring
+
+    @staticmethod
+    def _of(plan: RingPlan) -> Ring:
+        ring = _new(Ring)
+        _set_plan(ring, plan)
+        return ring
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name}: a Ring is frozen; make another: Ring(n, moduli, kind=, root=, ...)")
@@ -122,7 +102,7 @@ class Ring:
         >>> Ring.preset("ml-kem").n
         256
         """
-        return self._n
+        return self._plan.n
 
     @property
     def kind(self) -> Kind:
@@ -131,7 +111,7 @@ class Ring:
         >>> Ring(8, 17).kind
         'negacyclic'
         """
-        return self._kind
+        return self._plan.quotient.kind
 
     @property
     def moduli(self) -> tuple[int, ...]:
@@ -140,25 +120,16 @@ class Ring:
         >>> Ring(8, [17, 97]).moduli
         (17, 97)
         """
-        return self._moduli
+        return self._plan.moduli
 
-    @cached_property
+    @property
     def modulus(self) -> int:
         """Q, the product of the moduli.
 
         >>> Ring(8, [17, 97]).modulus
         1649
         """
-        return prod(self._moduli)
-
-    @cached_property
-    def basis(self) -> Basis:
-        """The moduli and how residues are stored, as the backends take them.
-
-        >>> Ring(8, 2**100).basis.words  # of 64 bits for a residue
-        2
-        """
-        return basis_of(self._moduli)
+        return self._plan.modulus
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -167,7 +138,7 @@ class Ring:
         >>> Ring(8, [17, 97]).dtype, Ring(8, 2**64).dtype
         (dtype('uint32'), dtype('uint64'))
         """
-        return self.basis.dtype
+        return self._plan.dtype
 
     @property
     def rows(self) -> int:
@@ -176,9 +147,9 @@ class Ring:
         >>> Ring(8, [17, 97, 113]).rows, Ring(8, 2**100).rows
         (3, 2)
         """
-        return self.basis.rows
+        return self._plan.rows
 
-    @cached_property
+    @property
     def leaf_size(self) -> int | None:
         """Number of coefficients at which the transform stops: 1 if it is complete; None without a transform.
 
@@ -189,7 +160,7 @@ class Ring:
         >>> Ring(256, 12289).leaf_size, Ring.preset("ml-kem").leaf_size, Ring(256, 2**32).leaf_size
         (1, 2, None)
         """
-        return least_leaf_size(self._n, self._moduli, self._kind)
+        return self._plan.leaf_size
 
     @property
     def has_eval(self) -> bool:
@@ -198,9 +169,9 @@ class Ring:
         >>> Ring(8, 17).has_eval, Ring(8, 2**32).has_eval
         (True, False)
         """
-        return self.leaf_size is not None
+        return self._plan.has_eval
 
-    @cached_property
+    @property
     def roots(self) -> tuple[int, ...] | None:
         """The root of unity of each limb: psi of order 2N (negacyclic) or omega of order N (cyclic).
 
@@ -215,30 +186,7 @@ class Ring:
         >>> Ring(4, [17, 97]).roots
         (2, 33)
         """
-        if self.leaf_size is None:
-            return None
-        if isinstance(self._root, tuple):
-            return self._root
-        if self._root == "minimal":  # the search takes as many steps as tables have entries
-            check_memory(table_bytes(self._n, self._moduli, self.leaf_size), self._n, self._moduli)
-        order = root_order(self._n // self.leaf_size, self._kind)
-        return tuple(root_of_unity(q, order, self._root) for q in self._moduli)
-
-    @cached_property
-    def transform(self) -> NttPlan:
-        """The plan of the transform, built on first use: its tables are those of the limbs' primes.
-
-        Raises:
-            NotNTTFriendly: the ring has no transform.
-            TablesTooLarge: its tables do not fit in memory.
-
-        >>> Ring.preset("ml-kem").transform.points
-        128
-        """
-        if self.leaf_size is None:
-            raise NotNTTFriendly(self._why_no_transform())
-        assert self.roots is not None
-        return plan_ntt(self._n, self._moduli, self._kind, self.leaf_size, self.roots)
+        return self._plan.roots
 
     @property
     def product(self) -> Product:
@@ -247,83 +195,7 @@ class Ring:
         >>> Ring(8, 17).product
         'auto'
         """
-        return self._product
-
-    def product_plan(self, product: Product = "auto", device: str | None = None) -> Plan:
-        """The plan by which coefficients are multiplied on a device.
-
-        Args:
-            product: "ntt" or "fft" for the plan of that way, "auto" for the ring's.
-            device: its full name, such as "cuda:0"; by default the current one.
-
-        Raises:
-            ParameterError: product is another word, or "fft" with a modulus above 2**64.
-            PrecisionError: "fft", and no transform in doubles is proven to be exact.
-            TablesTooLarge: its tables do not fit in memory.
-
-        Cost: on first use the tables are built; then a look-up.
-
-        >>> R = Ring(8, 2**32)
-        >>> [type(R.product_plan(product)).__name__ for product in ("ntt", "fft")]
-        ['AuxiliaryPlan', 'FftProductPlan']
-        """
-        device = current_device() if device is None else device
-        plan = self._products.get((product, device))
-        if plan is None:
-            check_product(product)
-            way, _ = choose(self, product, device)
-            plan = plan_product(self, way)
-            self._products[product, device] = plan
-        return plan
-
-    @cached_property
-    def calls(self) -> Calls:
-        """Functions that repeat a call quickly, by operation and shapes of operands (ops/calls.py)."""
-        return {}
-
-    @cached_property
-    def conversions(self) -> dict[tuple[Any, ...], Any]:
-        """Plans that values of this ring have used: for conversions, key switches and four steps."""
-        return {}
-
-    @cached_property
-    def _products(self) -> dict[tuple[Product, str], Plan]:
-        return {}
-
-    @property
-    def multiplies_evaluated(self) -> bool:
-        """Whether matmul, dot, einsum and powers of coefficients go through the ring's own transform.
-
-        They do not with product="fft", nor for a modulus above 2**64, which takes auxiliary primes.
-
-        >>> Ring(8, 17).multiplies_evaluated, Ring(8, 17, product="fft").multiplies_evaluated
-        (True, False)
-        """
-        return not self.basis.wide and self.has_eval and self._product != "fft"
-
-    def _why_no_transform(self) -> str:
-        from .ops.explain import why_no_transform  # here: see explain
-
-        return why_no_transform(self._n, self._moduli, self._kind)
-
-    def _checked_roots(self, root: Any) -> tuple[int, ...]:
-        if isinstance(root, str):
-            raise BadRoot(f"root: {root!r} must be 'minimal', 'generator', an int or one int a modulus")
-        given = tuple(integer(x, "root") for x in sequence(root))
-        if len(given) != len(self._moduli):
-            raise BadRoot(f"root: {len(given)} roots for {len(self._moduli)} moduli; give one a modulus")
-        if self.leaf_size is None:
-            raise BadRoot(f"root: {shown(root)} means nothing here: {self._why_no_transform()}")
-        order = root_order(self._n // self.leaf_size, self._kind)
-        for x, q in zip(given, self._moduli, strict=True):
-            if not 0 < x < q:
-                raise BadRoot(f"root: {shown(x)} must be in [1, q) for q = {shown(q)}; reduce it mod q")
-            if not has_order(x, order, q):
-                raise BadRoot(
-                    f"root: {shown(x)} has not the order {order} mod {shown(q)}; "
-                    "root='minimal' finds one that does"
-                )
-        return given
+        return self._plan.product
 
     # ---- limbs ----
 
@@ -339,21 +211,13 @@ class Ring:
             BadRoot: the roots of this ring were given, and the transform modulo the chosen limbs alone has
                 smaller leaves, which need other roots.
 
-        Cost: 1 us, no tables; the same key gives the same object.
+        Cost: 1 us, no tables.
 
         >>> R = Ring(8, [17, 97, 113])
         >>> R[:2], R[[2, 0]].moduli
         (Ring(8, [17, 97]), (113, 17))
         """
-        chosen = checked_limbs(key, len(self._moduli))
-        part = self._parts.get(chosen)
-        if part is None:
-            if chosen == tuple(range(len(self._moduli))):
-                return self
-            moduli = tuple(self._moduli[i] for i in chosen)
-            given = self._root if isinstance(self._root, str) else tuple(self._root[i] for i in chosen)
-            part = keep(self._parts, chosen, self._derived(moduli, given, self._product), _KEPT)
-        return part
+        return Ring._of(self._plan.part(checked_limbs(key, len(self._plan.moduli))))
 
     __iter__ = None  # without this, Python would iterate by __getitem__ of ints, which chooses no limbs
 
@@ -370,99 +234,47 @@ class Ring:
             BadRoot: roots of one ring were given, and the joined ring's transform has leaves of another size,
                 which need other roots.
 
-        Cost: 3 us, no tables; the same ring gives the same object.
+        Cost: 1 us, no tables; 3 us for rings that are joined for the first time.
 
         >>> Ring(8, [17, 97]).join(Ring(8, 113))
         Ring(8, [17, 97, 113])
         """
-        if not isinstance(other, Ring):
-            raise ParameterError(f"other: {type(other).__name__}, must be a Ring")
-        joined = self._joined.get(other)
-        return keep(self._joined, other, self._join(other), _KEPT) if joined is None else joined
-
-    def _join(self, other: Ring) -> Ring:
-        if (self._n, self._kind) != (other._n, other._kind):
-            raise RingMismatch(f"join: {self!r} and {other!r} differ in degree or kind")
-        if "auto" not in (self._product, other._product) and self._product != other._product:
-            raise ParameterError(
-                f"join: product={self._product!r} and product={other._product!r}; make one of them 'auto'"
-            )
-        moduli = checked_moduli(self._moduli + other._moduli)
-        product = other._product if self._product == "auto" else self._product
-        if isinstance(self._root, str) and self._root == other._root:
-            return self._derived(moduli, self._root, product)
-        if least_leaf_size(self._n, moduli, self._kind) is None:
-            return self._derived(moduli, "minimal", product)  # without a transform there are no roots
-        if self.leaf_size != other.leaf_size:
-            raise BadRoot(
-                f"join: transforms of {self!r} and {other!r} end at leaves of {self.leaf_size} and "
-                f"{other.leaf_size} coefficients; roots given for one do not serve the other"
-            )
-        assert self.roots is not None and other.roots is not None
-        return self._derived(moduli, self.roots + other.roots, product)
-
-    def _derived(self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product) -> Ring:
-        """A ring of checked moduli, of this ring's degree and kind; BadRoot where given roots do not fit."""
-        ring = Ring.__new__(Ring)
-        ring.__dict__.update(_n=self._n, _kind=self._kind, _moduli=moduli, _product=product, _root=root)
-        if not isinstance(root, str) and ring.leaf_size != self.leaf_size:
-            raise BadRoot(
-                f"root: given for leaves of {self.leaf_size} coefficients, but the transform modulo "
-                f"{shown(list(moduli))} ends at {ring.leaf_size}; Ring(n, moduli, root=...) takes others"
-            )
-        return ring
-
-    @cached_property
-    def _parts(self) -> dict[tuple[int, ...], Ring]:
-        return {}
-
-    @cached_property
-    def _joined(self) -> dict[Ring, Ring]:
-        return {}
+        return Ring._of(self._plan.join(plan_of(other, "other")))
 
     # ---- identity ----
 
     def __eq__(self, other: object) -> bool:
-        """Whether two rings have the same degree, kind, moduli in their order, `product` and roots.
+        """Return whether two rings have the same degree, kind, moduli in their order, `product` and roots.
 
-        Cost: a few comparisons; for different rules for roots, on first use what `roots` costs.
+        Roots are compared as they are resolved: a ring whose root was given is equal to the ring whose rule
+        finds the same root. Equal rings have the same values, tables and transforms; an operation on values
+        of two equal rings returns a value of the left one's ring. The rule itself decides the roots of other
+        degrees and moduli: ring[...], ring.join, zk.pad and zk.low_degree_extension read it from the ring
+        that they are given. Rings made from the same arguments are one object while it is in use.
+
+        Cost: a few comparisons; for different rules for roots, on first use at most what `roots` costs. It
+        needs no tables, so that rings whose tables do not fit in memory can be compared.
 
         >>> Ring(4, 17) == Ring(4, [17], root=2), Ring(4, 17) == Ring(4, 17, kind="cyclic")
         (True, False)
         """
-        if self is other:
-            return True
-        if not isinstance(other, Ring):
-            return NotImplemented
-        if (self._n, self._moduli, self._kind) != (other._n, other._moduli, other._kind):
-            return False
-        if self._product != other._product:
-            return False
-        return self._root == other._root or self.roots == other.roots
+        return self._plan == other._plan if isinstance(other, Ring) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self._n, self._moduli, self._kind))
+        return hash(self._plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make_ring, (self._n, self._moduli, self._kind, self._root, self._product)
+        return _make_ring, self._plan.arguments
 
     def __repr__(self) -> str:
-        moduli = shown(self._moduli[0]) if len(self._moduli) == 1 else str(list(self._moduli[:3]))
-        if len(self._moduli) > 3:
-            moduli = f"{moduli[:-1]}, ... {len(self._moduli)} moduli]"
-        kind = "" if self._kind == "negacyclic" else ", kind='cyclic'"
-        root = "" if self._root == "minimal" else f", root={shown(self._root)}"
-        product = "" if self._product == "auto" else f", product={self._product!r}"
-        return f"Ring({self._n}, {moduli}{kind}{root}{product})"
+        return repr(self._plan)
 
     def _repr_html_(self) -> str:
-        from .ops.show import ring_table  # here: see explain
-
-        return ring_table(self)
+        return show.ring_table(self._plan)
 
     def _repr_latex_(self) -> str:
-        q = shown(self._moduli[0]) if len(self._moduli) == 1 else "Q"
-        return rf"$\mathbb{{Z}}_{{{q}}}[X]/(X^{{{self._n}}} {'+' if self._kind == 'negacyclic' else '-'} 1)$"
+        q = shown(self.moduli[0]) if len(self.moduli) == 1 else "Q"
+        return rf"$\mathbb{{Z}}_{{{q}}}[X]/({self._plan.quotient.latex})$"
 
     def explain(self) -> str:
         """How this ring multiplies on the current device, as text: way, word, root, tables and memory.
@@ -479,9 +291,7 @@ class Ring:
         root      17, of order 256
         tables    4.0 KiB
         """
-        from .ops.explain import explain  # here, so that importing polygpu stays fast
-
-        return explain(self)
+        return explain(self._plan)
 
     # ---- elements ----
 
@@ -497,20 +307,31 @@ class Ring:
         Returns a Poly in coefficients.
 
         Raises:
-            CoefficientError: floats, bools, strings, None, complex: nothing is rounded or guessed.
+            CoefficientError: floats, bools, strings, None, complex: nothing is rounded or guessed. See
+                `from_floats` for floats.
             ParameterError: more than n coefficients.
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
 
-        Cost: one pass for machine integers; about 0.1 us a coefficient and limb for Python ints.
+        Cost: one pass for machine integers. A list of ints that fit 64 bits takes about half of what
+        numpy.array takes for it. Of larger ints, about 0.2 us a coefficient and 1 ns for each of its words
+        and limb.
 
         >>> Ring(4, 17)([-1, 2**70]).to_bigints().tolist()
         [16, 13, 0, 0]
         >>> Ring(4, 17)([[1, 2], [3, 4], [5, 6]]).shape
         (3,)
         """
-        return Poly._wrap(self, from_integers(self.basis, self._n, x, backend()), "coef")
+        plan = self._plan
+        return Poly._make(self, from_integers(plan.basis, plan.n, x, backend()), "coef")
 
-    def from_residues(self, data: Any, domain: Domain = "coef", *, copy: bool | None = None) -> Poly:
+    def from_residues(
+        self,
+        data: Any,
+        domain: Domain = "coef",
+        *,
+        copy: bool | None = None,
+        check: bool | None = None,
+    ) -> Poly:
         """The elements with these residues; shares the array where it can.
 
         Args:
@@ -519,28 +340,60 @@ class Ring:
                 others with `__dlpack__` is shared as that of NumPy's and CuPy's.
             domain: "coef", or "eval" in the ring's bit-reversed order.
             copy: None copies only where dtype or layout make it necessary, True always, False never.
+            check: True checks that all residues are canonical. Without it they are checked when they are
+                converted from another dtype, and inside `with polygpu.debug()`.
 
         Raises:
             ParameterError: a wrong shape, or copy=False where a copy is necessary.
             CoefficientError: no integers.
             DomainError: another domain. NotNTTFriendly: "eval", and the ring has no transform.
-            NotCanonical: a residue is outside [0, q). Values are looked at when they are converted from
-                another dtype, and inside `with polygpu.debug()`.
+            NotCanonical: a residue that is checked is outside [0, q).
 
-        Cost: nothing for a C-contiguous array of the ring's dtype, else one pass.
+        Cost: nothing for a C-contiguous array of the ring's dtype, else one pass. A check is one pass more;
+        residues on a GPU are copied to the host for it.
 
         >>> Ring(2, [5, 7]).from_residues([[4, 0], [6, 0]]).to_bigints(centered=True).tolist()
         [-1, 0]
         """
-        domain = self._checked_domain(domain)
-        return Poly._wrap(self, from_residues(self.basis, self._n, data, copy), domain)
+        domain, plan = self._checked_domain(domain), self._plan
+        return Poly._make(self, from_residues(plan.basis, plan.n, data, copy, check), domain)
+
+    def from_floats(self, x: Any, *, scale: float | Fraction = 1) -> Poly:
+        """Return the elements whose coefficients are the integers nearest to x times scale.
+
+        The product is that of real numbers. It is rounded once, halves to the even integer, and then reduced
+        modulo every limb, so it is exact at any size. CKKS encodes slots z by
+        `ring.from_floats(polygpu.fft.from_slots(z), scale=scale)`.
+
+        Args:
+            x: floats of 16, 32 or 64 bits, integers, or nested lists of Python's floats and ints, with axes
+                (*batch, at most n) as in ring(x).
+            scale: an int, a finite float or a Fraction, of any sign.
+
+        Returns a Poly in coefficients. The result of an array on a GPU lies there. Scales that are not powers
+        of two and products of 2**63 and more are computed on the host.
+
+        Raises:
+            CoefficientError: x has NaN, an infinity, complex numbers, bools, long doubles or anything else
+                that is not a real number.
+            ParameterError: there are more than n coefficients, or scale is not a finite number.
+            OutOfHostMemory, OutOfDeviceMemory: the result does not fit.
+
+        Cost: a few passes for floats if scale is a power of two, or at most 2**64 times one and products are
+        below 2**61; else about 1 us a coefficient.
+
+        >>> Ring(4, 97).from_floats([0.5, 1.5, -0.25, 1e-3], scale=1000).to_int64().tolist()
+        [15, 45, 41, 1]
+        >>> Ring(2, 2**128).from_floats([0.5, -1.0], scale=2**100) == Ring(2, 2**128)([2**99, -(2**100)])
+        True
+        """
+        return Poly._make(self, from_floats(self._plan.basis, self._plan.n, x, scale, backend()), "coef")
 
     def _checked_domain(self, domain: object) -> Domain:
         if not isinstance(domain, str) or domain not in ("coef", "eval"):
             raise DomainError(f"domain: {domain!r} must be 'coef' or 'eval'")
         if domain == "eval":
-            if not self.has_eval:
-                raise NotNTTFriendly(self._why_no_transform())
+            self._plan.check_eval()
             return "eval"
         return "coef"
 
@@ -563,7 +416,7 @@ class Ring:
         >>> (R.from_slots([1, 2, 3, 4]) * R.from_slots([5, 6, 7, 8])).to_slots().tolist()
         [5, 12, 4, 15]
         """
-        return Poly._wrap(self, from_slots(self, values, backend()), "eval")
+        return Poly._make(self, from_slots(self._plan, values, backend())._data, "eval")
 
     def zeros(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of zeros, in coefficients, on the current device.
@@ -580,8 +433,8 @@ class Ring:
         >>> Ring(4, 17).zeros((2, 3)).shape
         (2, 3)
         """
-        shape = (*checked_batch(batch), self.rows, self._n)
-        return Poly._wrap(self, empty(backend(), shape, self.dtype, zero=True), "coef")
+        shape = (*checked_batch(batch), self.rows, self.n)
+        return Poly._make(self, empty(backend(), shape, self.dtype, zero=True), "coef")
 
     def ones(self, batch: int | tuple[int, ...] = ()) -> Poly:
         """A batch of the ring's one, in coefficients, on the current device.
@@ -597,7 +450,7 @@ class Ring:
         >>> Ring(4, 17).ones(2).to_bigints().tolist()
         [[1, 0, 0, 0], [1, 0, 0, 0]]
         """
-        return Poly._wrap(self, ones(self.basis, self._n, checked_batch(batch), backend()), "coef")
+        return Poly._make(self, ones(self._plan.basis, self._plan.n, checked_batch(batch), backend()), "coef")
 
     def monomial(self, k: int, coefficient: int = 1) -> Poly:
         """coefficient * X^k, in coefficients, on the current device.
@@ -614,10 +467,8 @@ class Ring:
         >>> Ring(4, 17).monomial(-1).to_bigints(centered=True).tolist()
         [0, 0, 0, -1]
         """
-        turns, at = divmod(integer(k, "k"), self._n)
-        sign = -1 if self._kind == "negacyclic" and turns % 2 else 1
-        x = sign * integer(coefficient, "coefficient")
-        return Poly._wrap(self, monomial(self.basis, self._n, x, at, backend()), "coef")
+        terms, x = self._plan.quotient.power_of_x(integer(k, "k")), integer(coefficient, "coefficient")
+        return Poly._make(self, monomial(self._plan.basis, self._plan.n, x, terms, backend()), "coef")
 
     def random(self, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
         """Elements uniform in the ring, in coefficients, from a ChaCha20 stream, on the current device.
@@ -643,14 +494,15 @@ class Ring:
 
         Cost: 8 (W + 1) bytes of stream a coefficient and limb, where a residue has W words; 5 ns on a core
         for W = 1.
-        Source: Bernstein 2008, "ChaCha, a variant of Salsa20"; ops/sampling.py fixes the stream, and
+        Source: Bernstein 2008, "ChaCha, a variant of Salsa20"; _ops/sampling.py fixes the stream, and
         docs/math.md, "Random elements", has the distance.
 
         >>> R = Ring(4, 97)
         >>> R.random(2, seed=1)[1] == R.random(seed=1, start=1)
         True
         """
-        return Poly._wrap(self, sampling.uniform(self.basis, self._n, batch, seed, start), "coef")
+        basis, n = self._plan.basis, self._plan.n
+        return Poly._make(self, sampling.uniform(basis, n, batch, seed, start), "coef")
 
     def ternary(
         self, batch: Batch = (), weight: int | None = None, seed: Seed = None, *, start: int = 0
@@ -675,7 +527,9 @@ class Ring:
         >>> Ring(4, [17, 97]).ternary(weight=2, seed=1).to_bigints(centered=True).tolist()
         [-1, 0, 1, 0]
         """
-        return Poly._wrap(self, sampling.ternary(self.basis, self._n, batch, weight, seed, start), "coef")
+        return Poly._make(
+            self, sampling.ternary(self._plan.basis, self._plan.n, batch, weight, seed, start), "coef"
+        )
 
     def binomial(self, eta: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
         """Elements with centred binomial coefficients: the sum of eta random bits minus that of eta others.
@@ -697,7 +551,9 @@ class Ring:
         >>> Ring(4, 17).binomial(2, seed=1).to_bigints(centered=True).tolist()
         [-1, 1, -1, -1]
         """
-        return Poly._wrap(self, sampling.binomial(self.basis, self._n, batch, eta, seed, start), "coef")
+        return Poly._make(
+            self, sampling.binomial(self._plan.basis, self._plan.n, batch, eta, seed, start), "coef"
+        )
 
     def gaussian(self, sigma: float, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
         """Elements with discrete Gaussian coefficients: P(z) is proportional to exp(-z^2 / (2 sigma^2)).
@@ -720,7 +576,9 @@ class Ring:
         >>> Ring(4, 97).gaussian(3.2, seed=1).to_bigints(centered=True).tolist()
         [0, -4, -3, 5]
         """
-        return Poly._wrap(self, sampling.gaussian(self.basis, self._n, batch, sigma, seed, start), "coef")
+        return Poly._make(
+            self, sampling.gaussian(self._plan.basis, self._plan.n, batch, sigma, seed, start), "coef"
+        )
 
     def tuniform(self, b: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
         """Elements with coefficients in [-2^b, 2^b], nearly uniform, as the noise of TFHE.
@@ -743,7 +601,9 @@ class Ring:
         >>> Ring(4, 97).tuniform(3, seed=1).to_bigints(centered=True).tolist()
         [2, -3, 5, 1]
         """
-        return Poly._wrap(self, sampling.tuniform(self.basis, self._n, batch, b, seed, start), "coef")
+        return Poly._make(
+            self, sampling.tuniform(self._plan.basis, self._plan.n, batch, b, seed, start), "coef"
+        )
 
     # ---- the evaluation domain ----
 
@@ -767,7 +627,7 @@ class Ring:
         >>> Ring(4, 17).eval_points().tolist()
         [2, 15, 8, 9]
         """
-        return eval_points(self, limb)
+        return eval_points(self._plan, limb)
 
     def natural_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Indices that put an evaluated row, or its leaves, in natural order: index = ring.natural_order().
@@ -784,7 +644,7 @@ class Ring:
         >>> Ring(8, 17).natural_order().tolist()
         [0, 4, 2, 6, 1, 5, 3, 7]
         """
-        return bit_reversal(self.transform.points)
+        return natural_order(self._plan.transform.leaves)
 
     # ---- named rings ----
 
@@ -812,6 +672,9 @@ class Ring:
         Ring(1024, 2013265921, kind='cyclic', root='generator')
         """
         return cls(**parameters(name, n), product=product)
+
+
+_set_plan = vars(Ring)["_plan"].__set__  # Ring.__setattr__ refuses assignment
 
 
 def _make_ring(

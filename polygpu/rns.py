@@ -7,12 +7,8 @@ digits take values to such rings.
 
 from __future__ import annotations
 
-from math import prod
-
-from .checks import integer, shown
-from .errors import ParameterError
-from .ops import rns as ops
-from .poly import Poly, check_one_device, checked_poly
+from ._ops import rns as ops
+from .poly import Poly, as_poly, check_one_device, checked_poly, plan_of
 from .ring import Ring
 
 __all__ = ["gadget", "join", "scale"]
@@ -45,11 +41,9 @@ def join(a: Poly, b: Poly) -> Poly:
     ([20, 0, 0, 0], True)
     """
     a, b = checked_poly(a, "a"), checked_poly(b, "b")
-    for poly in (a, b):
-        ops.check_words(poly.ring, "join")
     check_one_device(a, b)
-    ring = a.ring.join(b.ring)
-    return Poly._wrap(ring, *ops.join((a.ring, b.ring), ring, (a.data, b.data), (a.domain, b.domain)))
+    value = ops.join(a, b)
+    return as_poly(Ring._of(value._plan), value, None)
 
 
 def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
@@ -82,7 +76,8 @@ def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | Non
     >>> pg.rns.scale(R([9360, 9361, 1101]), 2, S).to_bigints().tolist()
     [1, 16, 0, 0]
     """
-    return checked_poly(a, "a")._moved(ops.scale, S, t, divisor, out=out)
+    D = None if divisor is None else plan_of(divisor, "divisor")
+    return checked_poly(a, "a")._moved(ops.scale, S, t, D, out=out)
 
 
 def gadget(R: Ring, size: int) -> tuple[int, ...]:
@@ -107,13 +102,4 @@ def gadget(R: Ring, size: int) -> tuple[int, ...]:
     >>> g, [x % 17 for x in g], [x % 193 for x in g]
     ((112133, 206125), [1, 0], [0, 1])
     """
-    if not isinstance(R, Ring):
-        raise ParameterError(f"R: {shown(R)}, must be a Ring")
-    ops.check_words(R, "gadget")
-    parts = ops.groups(R, integer(size, "size"))
-    numbers = []
-    for part in parts:
-        own = prod(R.moduli[i] for i in part)
-        rest = R.modulus // own
-        numbers.append(rest * pow(rest, -1, own))
-    return tuple(numbers)
+    return ops.gadget(plan_of(R, "R"), size)

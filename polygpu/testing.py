@@ -27,17 +27,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from math import gcd, prod
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from .backends.reference import big_product
-from .checks import Kind
+from ._backends.reference import big_product
+from ._core.checks import MAX_DEGREE, Domain, checked_batch, integer, shown
+from ._core.exact.primes import MAX_BITS, _primes
+from ._core.quotient import KINDS, Kind, Quotient, check_kind
 from .errors import ParameterError
-from .exact.primes import ntt_primes
 from .poly import Poly
 from .ring import Ring
 
@@ -58,14 +58,49 @@ def multiply_integers(a: Sequence[int], b: Sequence[int], modulus: int, kind: Ki
 
     Returns n ints in [0, modulus).
 
+    Raises:
+        ParameterError: a and b have different lengths or none, modulus is less than 2, or kind is another
+            word. NotAnInteger: an entry or the modulus is not an int.
+
     Cost: one product of two big integers (Kronecker substitution), each of n numbers of 2 log2(modulus) +
     log2(n) bits.
 
     >>> multiply_integers([1, 2], [3, 4], 100, "negacyclic")
     [95, 10]
     """
-    constant = -1 if kind == "negacyclic" else 1
-    return big_product([v % modulus for v in a], [v % modulus for v in b], modulus, constant)
+    check_kind(kind)
+    q = _at_least(2, modulus, "modulus")
+    left, right = ([integer(v, name) % q for v in x] for name, x in (("a", a), ("b", b)))
+    if len(left) != len(right) or not left:
+        raise ParameterError(
+            f"a, b: lengths {len(left)} and {len(right)} must be equal and at least 1; pad with 0"
+        )
+    return big_product(left, right, q, kind)
+
+
+# ---- checks of arguments, made when a strategy is called ----
+
+
+def _at_least(least: int, x: object, name: str, most: int | None = None) -> int:
+    """Return x as an int from `least` to `most`; raise ParameterError otherwise."""
+    value = integer(x, name)
+    if value < least or (most is not None and value > most):
+        end = "" if most is None else f" and at most {shown(most)}"
+        raise ParameterError(f"{name}: {shown(value)} must be at least {least}{end}")
+    return value
+
+
+def _check_ring(ring: object) -> None:
+    if not isinstance(ring, Ring):
+        raise ParameterError(f"ring: {shown(ring)} must be a Ring; rings().flatmap(...) draws one")
+
+
+def _check_transform(transform: object) -> None:
+    if transform is not None and not isinstance(transform, bool):
+        raise ParameterError(f"transform: {shown(transform)} must be True, False or None, which mixes both")
+
+
+# ---- strategies ----
 
 
 def kinds() -> st.SearchStrategy[Kind]:
@@ -75,73 +110,120 @@ def kinds() -> st.SearchStrategy[Kind]:
     >>> find(kinds(), lambda kind: kind != "negacyclic")
     'cyclic'
     """
-    return st.sampled_from(("negacyclic", "cyclic"))
+    return st.sampled_from(KINDS)
 
 
 def degrees(max_degree: int = 4096) -> st.SearchStrategy[int]:
     """Degrees from 1 to max_degree, half of them powers of two.
 
     Args:
-        max_degree: the largest degree, 4096 by default.
+        max_degree: the largest degree, 4096 by default; from 1 to 2**62.
+
+    Raises:
+        ParameterError: max_degree is outside its range. NotAnInteger: it is not an int.
 
     >>> from hypothesis import find
     >>> find(degrees(64), lambda n: n > 1 and n % 2 == 1)
     3
     """
-    powers = st.integers(0, max_degree.bit_length() - 1).map(lambda e: 1 << e)
-    return st.one_of(powers, st.integers(1, max_degree))
+    most = _at_least(1, max_degree, "max_degree", MAX_DEGREE)
+    powers = st.integers(0, most.bit_length() - 1).map(lambda e: 1 << e)
+    return st.one_of(powers, st.integers(1, most))
 
 
-@st.composite
-def friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int = 5) -> list[int]:
+def friendly_moduli(n: int, kind: Kind, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
     """Primes with a complete transform of degree n, near the limits of the words (WORD_LIMITS).
 
     Args:
-        draw: passed by Hypothesis; leave it out.
-        n: degree, a power of two.
+        n: degree, a power of two up to 2**56.
         kind: "negacyclic" or "cyclic".
-        max_limbs: the largest number of primes, which are all different.
+        max_limbs: the largest number of primes, which are all different; at least 1.
 
-    Draws a list of primes of one size, in any order.
+    Draws a list of primes of one size, in any order. Where n is so large that there are few, it is shorter.
+
+    Raises:
+        ParameterError: an argument is outside its range. NotAnInteger: n or max_limbs is not an int.
 
     >>> from hypothesis import find
     >>> q, p = find(friendly_moduli(64, "negacyclic"), lambda moduli: len(moduli) == 2)
     >>> q % 128, p % 128, q.bit_length() == p.bit_length()
     (1, 1, True)
     """
-    least = (2 * n if kind == "negacyclic" else n).bit_length() + 4
-    bits = draw(st.sampled_from([b for b in WORD_LIMITS if b >= least]))
-    count = draw(st.integers(1, max_limbs))
-    while True:
-        try:
-            primes = ntt_primes(n, bits, count, kind)
-        except ParameterError:
-            bits += 1
-        else:
-            return draw(st.permutations(primes)) if count > 1 else primes
+    degree = _at_least(1, n, "n", 1 << 56)
+    if degree & (degree - 1):
+        raise ParameterError(f"n: {degree} is not a power of two, which a complete transform needs")
+    check_kind(kind)
+    return _friendly_moduli(degree, kind, _at_least(1, max_limbs, "max_limbs"), 64)
+
+
+@st.composite
+def _friendly_moduli(draw: st.DrawFn, n: int, kind: Kind, max_limbs: int, max_bits: int) -> list[int]:
+    """See friendly_moduli; the primes have at most max_bits bits, which is at least _SPARE more than n's."""
+    least = Quotient(kind, n).order.bit_length() + 4
+    bits = draw(st.sampled_from([b for b in WORD_LIMITS if least <= b <= max_bits] or [max_bits]))
+    primes = _friendly_primes(n, bits, kind, draw(st.integers(1, max_limbs)), max_bits)
+    return draw(st.permutations(primes)) if len(primes) > 1 else primes
+
+
+# A prime that is 1 modulo an order 2^m <= 2^57 exists among those of b bits for each b from m + 7 to 64.
+_SPARE = 7
+
+
+def _largest_degree(max_degree: int, kind: Kind, max_bits: int) -> int:
+    """Return log2 of the largest degree with a prime of max_bits bits (at most 64) for each smaller one."""
+    return min(max_degree.bit_length() - 1, max_bits - _SPARE - Quotient(kind, 1).order.bit_length() + 1)
+
+
+def _friendly_primes(
+    n: int, bits: int, kind: Kind, count: int, max_bits: int = 64, exclude: Iterable[int] = ()
+) -> list[int]:
+    """Return the `count` largest primes of `bits` bits with a complete transform that are not excluded.
+
+    If there are fewer, they are of the next size up to max_bits that has as many, else of the size that has
+    the most.
+    """
+    skipped = set(exclude)
+
+    def of_size(b: int) -> list[int]:
+        found = _primes((1 << b) - 1, Quotient(kind, n).order, -1, (1 << (b - 1)) - 1, skipped)
+        return list(islice(found, count))
+
+    most: list[int] = []
+    for size in range(bits, max_bits + 1):
+        primes = of_size(size)
+        if len(primes) == count:
+            return primes
+        most = max(most, primes, key=len)
+    return most
 
 
 def moduli(max_bits: int = 200, max_limbs: int = 5) -> st.SearchStrategy[list[int]]:
     """Moduli of any kind: one from 2 to 2**max_bits, or several coprime ones of at most 2**64.
 
     Args:
-        max_bits: of a single modulus, 200 by default.
-        max_limbs: the largest number of moduli.
+        max_bits: no modulus is above 2**max_bits; from 1 to 65536, 200 by default.
+        max_limbs: the largest number of moduli; at least 1.
 
     Draws a list of ints.
+
+    Raises:
+        ParameterError: an argument is outside its range. NotAnInteger: it is not an int.
 
     >>> from hypothesis import find
     >>> find(moduli(), lambda q: len(q) == 1 and q[0] > 2**64)[0] > 2**64
     True
     """
-    near_limits = st.sampled_from(WORD_LIMITS).flatmap(lambda b: st.integers((1 << b) - 64, (1 << b) + 64))
-    words = st.one_of(
-        st.integers(2, 1 << 16), near_limits.map(lambda q: min(q, 1 << 64)), st.integers(2, 1 << 64)
-    )
-    powers = st.integers(1, max_bits).map(lambda b: 1 << b)
-    single = st.one_of(words, powers, st.integers(2, 1 << max_bits))
-    several = st.lists(words, min_size=2, max_size=max_limbs).map(_coprime)
-    return st.one_of(single.map(lambda q: [q]), several)
+    bits, limbs = _at_least(1, max_bits, "max_bits", MAX_BITS), _at_least(1, max_limbs, "max_limbs")
+    word = 1 << min(bits, 64)
+    words = [st.integers(2, min(word, 1 << 16)), st.integers(2, word)]
+    if limits := [b for b in WORD_LIMITS if b <= bits]:
+        near = st.sampled_from(limits).flatmap(lambda b: st.integers((1 << b) - 64, (1 << b) + 64))
+        words.insert(1, near.map(lambda q: min(q, word)))
+    powers = st.integers(1, bits).map(lambda b: 1 << b)
+    single = st.one_of(*words, powers, st.integers(2, 1 << bits)).map(lambda q: [q])
+    if limbs == 1:
+        return single
+    return st.one_of(single, st.lists(st.one_of(words), min_size=2, max_size=limbs).map(_coprime))
 
 
 def _coprime(values: list[int]) -> list[int]:
@@ -153,47 +235,63 @@ def _coprime(values: list[int]) -> list[int]:
     return kept
 
 
-@st.composite
 def rings(
-    draw: st.DrawFn, max_degree: int = 4096, transform: bool | None = None, max_bits: int = 200
-) -> Ring:
+    max_degree: int = 4096, transform: bool | None = None, max_bits: int = 200
+) -> st.SearchStrategy[Ring]:
     """Rings of both kinds, of any degree and moduli.
 
     Args:
-        draw: passed by Hypothesis; leave it out.
-        max_degree: the largest degree.
+        max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
+            too few primes.
         transform: True draws only rings with a complete transform, False takes degrees and moduli of any
             kind, None mixes both.
-        max_bits: of a single modulus without a transform.
+        max_bits: no modulus is above 2**max_bits, and of several none above 2**64; from 1 to 65536. Rings
+            with a transform need at least 8.
+
+    Raises:
+        ParameterError: an argument is outside its range, or transform is another value. NotAnInteger:
+            max_degree or max_bits is not an int.
 
     >>> from hypothesis import find
     >>> find(rings(max_degree=64, transform=True), lambda ring: ring.n == 4).leaf_size
     1
     """
-    kind = draw(kinds())
-    friendly = transform if transform is not None else draw(st.booleans())
-    if friendly:
-        n = 1 << draw(st.integers(0, max_degree.bit_length() - 1))
-        return Ring(n, draw(friendly_moduli(n, kind)), kind=kind)
-    return Ring(draw(degrees(max_degree)), draw(moduli(max_bits)), kind=kind)
+    _check_transform(transform)
+    degree = _at_least(1, max_degree, "max_degree", MAX_DEGREE)
+    bits = _at_least(8 if transform else 1, max_bits, "max_bits", MAX_BITS)
+    return _rings(degree, False if bits < 8 else transform, bits)
 
 
 @st.composite
+def _rings(draw: st.DrawFn, max_degree: int, transform: bool | None, max_bits: int) -> Ring:
+    kind = draw(kinds())
+    friendly = transform if transform is not None else draw(st.booleans())
+    if friendly:
+        bits = min(max_bits, 64)
+        n = 1 << draw(st.integers(0, _largest_degree(max_degree, kind, bits)))
+        return Ring(n, draw(_friendly_moduli(n, kind, 5, bits)), kind=kind)
+    return Ring(draw(degrees(max_degree)), draw(moduli(max_bits)), kind=kind)
+
+
 def chains(
-    draw: st.DrawFn, max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
-) -> tuple[Ring, Ring]:
+    max_degree: int = 32, max_limbs: int = 8, transform: bool | None = None
+) -> st.SearchStrategy[tuple[Ring, Ring]]:
     """Two rings Q and P that can be joined: the limbs of an RNS value, and special or auxiliary limbs.
 
-    Limbs have 2 to 64 bits, each a size of its own, in any order.
+    Limbs are from 2 to 2**64, each of a size of its own, in any order.
 
     Args:
-        draw: passed by Hypothesis; leave it out.
-        max_degree: the largest degree.
-        max_limbs: Q has from 1 to so many limbs, P at most half as many (at least 1).
+        max_degree: the largest degree; from 1 to 2**62. Rings with a transform have smaller ones if there are
+            too few primes.
+        max_limbs: Q has from 1 to so many limbs, P at most half as many (at least 1); at least 1.
         transform: True draws only rings with a complete transform, False coprime moduli of any kind. None
             mixes both with incomplete transforms, whose primes may have roots of different orders.
 
     Draws a pair of rings (Q, P).
+
+    Raises:
+        ParameterError: an argument is outside its range, or transform is another value. NotAnInteger:
+            max_degree or max_limbs is not an int.
 
     >>> from hypothesis import given
     >>> @given(chains(transform=True))
@@ -202,6 +300,13 @@ def chains(
     ...     assert Q.join(P)[: len(Q.moduli)] == Q and Q.leaf_size == 1
     >>> test_limbs()
     """
+    _check_transform(transform)
+    degree = _at_least(1, max_degree, "max_degree", MAX_DEGREE)
+    return _chains(degree, _at_least(1, max_limbs, "max_limbs"), transform)
+
+
+@st.composite
+def _chains(draw: st.DrawFn, max_degree: int, max_limbs: int, transform: bool | None) -> tuple[Ring, Ring]:
     kind, bits_of = draw(kinds()), st.one_of(st.integers(2, 64), st.sampled_from(WORD_LIMITS))
     own, other = draw(st.integers(1, max_limbs)), draw(st.integers(1, max(1, max_limbs // 2)))
     sizes = draw(st.lists(bits_of, min_size=own + other, max_size=own + other))
@@ -215,10 +320,11 @@ def chains(
             start = draw(st.one_of(st.sampled_from((least, most)), st.integers(least, most)))
             found.append(_coprime_near(start, found))
     else:
-        n = 1 << draw(st.integers(0, max_degree.bit_length() - 1))
+        enough = 64 - len(sizes).bit_length()  # so many bits less, and there are as many times fewer primes
+        n = 1 << draw(st.integers(0, max(0, _largest_degree(max_degree, kind, enough))))
         for bits in sizes:
             layers = draw(st.integers(0, min(3, n.bit_length() - 1))) if way == "incomplete" else 0
-            found.append(_friendly_prime(n >> layers, bits, kind, found))
+            found += _friendly_primes(n >> layers, bits, kind, 1, exclude=found)
     return Ring(n, found[:own], kind=kind), Ring(n, found[own:], kind=kind)
 
 
@@ -228,33 +334,28 @@ def _coprime_near(start: int, others: Iterable[int]) -> int:
     return next(q for q in chain(range(start, 1, -1), count(start)) if gcd(q, product) == 1)
 
 
-def _friendly_prime(n: int, bits: int, kind: Kind, others: Sequence[int]) -> int:
-    """The largest prime of `bits` bits that has a complete transform and is not among the others.
-
-    Where there is none, `bits` is raised until there is one.
-    """
-    while True:
-        try:
-            return ntt_primes(n, bits, 1, kind, exclude=others)[0]
-        except ParameterError:
-            bits += 1
-
-
-@st.composite
-def coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
+def coefficients(ring: Ring) -> st.SearchStrategy[list[int]]:
     """n integers in [0, Q), the coefficients of a polynomial: ordinary ones and worst cases.
 
     They are uniform; or each is 0, 1, Q - 1 or next to Q/2; or all are Q - 1; or all but at most four are 0.
 
     Args:
-        draw: passed by Hypothesis; leave it out.
         ring: the ring of the polynomial.
+
+    Raises:
+        ParameterError: ring is not a Ring.
 
     >>> from hypothesis import find
     >>> from polygpu import Ring
     >>> find(coefficients(Ring(4, 17)), lambda x: sum(x) == 64)
     [16, 16, 16, 16]
     """
+    _check_ring(ring)
+    return _coefficients(ring)
+
+
+@st.composite
+def _coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
     n, modulus = ring.n, ring.modulus
     style = draw(st.sampled_from(("uniform", "extreme", "largest", "sparse")))
     source = random.Random(draw(st.integers(0, 2**32)))
@@ -272,8 +373,7 @@ def coefficients(draw: st.DrawFn, ring: Ring) -> list[int]:
     return values
 
 
-@st.composite
-def edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int = 1) -> list[int]:
+def edge_coefficients(ring: Ring, divisor: int = 1) -> st.SearchStrategy[list[int]]:
     """n integers in [0, Q) near the points where divisions, roundings and conversions change their result.
 
     The points are the multiples of Q/2, of divisor/2 and of half of Q/q for a modulus q, and the integers
@@ -281,9 +381,12 @@ def edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int = 1) -> list[int
     these kinds, or of all kinds mixed.
 
     Args:
-        draw: passed by Hypothesis; leave it out.
         ring: the ring of the polynomial.
-        divisor: an int by which the test divides, such as the product of special moduli; 1 for none.
+        divisor: an int by which the test divides, such as the product of special moduli; at least 1, which
+            stands for none.
+
+    Raises:
+        ParameterError: ring is not a Ring, or divisor is less than 1. NotAnInteger: divisor is not an int.
 
     >>> from hypothesis import given
     >>> from polygpu import Ring
@@ -292,6 +395,12 @@ def edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int = 1) -> list[int
     ...     assert len(values) == 8 and all(0 <= x < 97 * 193 for x in values)
     >>> test_range()
     """
+    _check_ring(ring)
+    return _edge_coefficients(ring, _at_least(1, divisor, "divisor"))
+
+
+@st.composite
+def _edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int) -> list[int]:
     Q, source = ring.modulus, random.Random(draw(st.integers(0, 2**32)))
     weights = {q: Q // q * pow(Q // q, -1, q) for q in ring.moduli}
 
@@ -309,31 +418,49 @@ def edge_coefficients(draw: st.DrawFn, ring: Ring, divisor: int = 1) -> list[int
     return [(ways[source.choice(chosen)]() + source.randrange(-2, 3)) % Q for _ in range(ring.n)]
 
 
-@st.composite
 def polys(
-    draw: st.DrawFn,
     ring: Ring,
-    batch: tuple[int, ...] | None = None,
-    domain: Any = None,
+    batch: int | tuple[int, ...] | None = None,
+    domain: Domain | None = None,
     values: st.SearchStrategy[list[int]] | None = None,
-) -> Poly:
+) -> st.SearchStrategy[Poly]:
     """Elements of a ring.
 
     Args:
-        draw: passed by Hypothesis; leave it out.
         ring: the ring.
         batch: batch shape; None draws a small one, with odd sizes and empty axes among them.
         domain: "coef" or "eval"; None draws one that the ring has.
         values: a strategy for the n coefficients of one polynomial, coefficients(ring) by default.
+
+    Raises:
+        ParameterError: ring is not a Ring, a size in batch is negative, or values is not a strategy.
+        NotAnInteger: a size in batch is not an int. DomainError: domain is another word. NotNTTFriendly:
+            "eval", and the ring has no transform.
 
     >>> from hypothesis import find
     >>> from polygpu import Ring
     >>> find(polys(Ring(4, 17), batch=(), domain="eval"), lambda a: a != 0).domain
     'eval'
     """
+    _check_ring(ring)
+    shape = None if batch is None else checked_batch(batch)
+    domains = [ring._checked_domain(domain)] if domain is not None else ["coef", "eval"][: 1 + ring.has_eval]
+    if values is not None and not isinstance(values, st.SearchStrategy):
+        raise ParameterError(
+            f"values: {type(values).__name__}, must be a strategy such as coefficients(ring)"
+        )
+    return _polys(ring, shape, domains, coefficients(ring) if values is None else values)
+
+
+@st.composite
+def _polys(
+    draw: st.DrawFn,
+    ring: Ring,
+    batch: tuple[int, ...] | None,
+    domains: Sequence[str],
+    values: st.SearchStrategy[list[int]],
+) -> Poly:
     shape = draw(st.sampled_from([(), (1,), (3,), (2, 1), (0,)])) if batch is None else batch
-    rows = [draw(coefficients(ring) if values is None else values) for _ in range(prod(shape))]
-    array = np.array(rows, dtype=object).reshape(*shape, ring.n)
-    poly = ring(array)
-    wanted = draw(st.sampled_from(("coef", "eval"))) if domain is None and ring.has_eval else domain
-    return poly.ntt() if wanted == "eval" else poly
+    rows = [draw(values) for _ in range(prod(shape))]
+    poly = ring(np.array(rows, dtype=object).reshape(*shape, ring.n))
+    return poly.ntt() if draw(st.sampled_from(domains)) == "eval" else poly

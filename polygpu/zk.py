@@ -8,16 +8,16 @@ every operation acts modulo each prime. Results are on the device of the operand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import gcd
 
-from .backends import Array, backend
-from .checks import integer, shown
+from ._backends import Array, backend
+from ._core.checks import integer, shown
+from ._ops import points
+from ._ops.integers import constants
+from ._ops.pointwise import pointwise
+from ._ops.transform import intt
 from .errors import BadRoot, NotNTTFriendly, ParameterError, RingMismatch
-from .ops import points
-from .ops.integers import from_integers
-from .ops.pointwise import pointwise
-from .poly import Poly, checked_poly
+from .poly import Poly, checked_poly, held, memory_of, plan_of
 from .ring import Ring
 
 __all__ = ["coset_intt", "coset_ntt", "hadamard", "interpolate", "low_degree_extension", "pad", "powers"]
@@ -44,14 +44,12 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
     >>> powers(Ring(4, [17, 97]), 3, 5).tolist()
     [[1, 3, 9, 10, 13], [1, 3, 9, 27, 81]]
     """
-    if not isinstance(ring, Ring):
-        raise ParameterError(f"ring: {type(ring).__name__}, must be a Ring")
+    basis = plan_of(ring, "ring").basis
     length = integer(count, "count")
     if length < 0:
         raise ParameterError(f"count: {shown(length)} must be at least 0")
     numbers = points.checked_points(x)
-    residues = from_integers(ring.basis, 1, numbers[..., None], backend())
-    return points.powers(ring.basis, residues, length)
+    return points.powers(basis, constants(basis, numbers, backend()), length)
 
 
 def hadamard(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
@@ -78,10 +76,10 @@ def hadamard(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
     >>> hadamard(R([1, 2, 3, 4]), R([5, 6, 7, 8])).to_bigints().tolist()
     [5, 12, 4, 15]
     """
-    b = checked_poly(a, "a")._operand(checked_poly(b, "b")).intt()
-    a = a.intt()
-    memory = None if out is None else a._memory(out)
-    return a._result(pointwise(a._ring.basis, "mul", a._data, b._data, memory), "coef", out)
+    y = intt(checked_poly(a, "a")._operand(checked_poly(b, "b")))
+    x = intt(a)
+    data = pointwise(x._plan.basis, "mul", x._data, y._data, memory_of(x._plan, out))
+    return held(x._with(data), out)
 
 
 def pad(a: Poly, n: int | Ring) -> Poly:
@@ -107,31 +105,31 @@ def pad(a: Poly, n: int | Ring) -> Poly:
     [1, 2, 0, 0]
     """
     a = checked_poly(a, "a").intt()
-    ring = n if isinstance(n, Ring) else _of_degree(a._ring, integer(n, "n"))
-    if ring.moduli != a._ring.moduli:
-        raise RingMismatch(f"pad: {ring!r} has other moduli than {a._ring!r}; a.convert(...) changes moduli")
-    if ring.n < a._ring.n:
+    ring = n if isinstance(n, Ring) else _of_degree(a.ring, integer(n, "n"))
+    if ring.moduli != a.ring.moduli:
+        raise RingMismatch(f"pad: {ring!r} has other moduli than {a.ring!r}; a.convert(...) changes moduli")
+    if ring.n < a.ring.n:
         raise ParameterError(
-            f"n: {ring.n} must be at least {a._ring.n}, the degree of a's ring; zk.interpolate(values, n) "
+            f"n: {ring.n} must be at least {a.ring.n}, the degree of a's ring; zk.interpolate(values, n) "
             "gives polynomials of smaller degree"
         )
-    if ring == a._ring:
+    if ring._plan is a._plan:
         return a
-    data = points.padded(a._data, ring.n)
-    return Poly._wrap(ring, data, "coef") if data is not a._data else Poly._wrap(ring, a.copy()._data, "coef")
+    data = points.padded(a.data, ring.n)
+    return Poly._make(ring, data if data is not a.data else a.copy().data, "coef")
 
 
-@lru_cache(maxsize=64)
 def _of_degree(ring: Ring, n: int) -> Ring:
     """The ring of degree n with the same moduli, kind and rule for roots; BadRoot where roots were given."""
     if n == ring.n:
         return ring
-    if not isinstance(ring._root, str):
+    root = ring._plan.root
+    if not isinstance(root, str):
         raise BadRoot(
             f"n: {shown(n)} needs roots of its own, and those of {ring!r} were given; "
             "zk.pad(a, larger_ring) takes the ring, and zk.coset_ntt gives values there"
         )
-    return Ring(n, ring.moduli, kind=ring.kind, root=ring._root, product=ring.product)
+    return Ring(n, ring.moduli, kind=ring.kind, root=root, product=ring.product)
 
 
 def coset_ntt(a: Poly, shift: int) -> Poly:
@@ -157,8 +155,8 @@ def coset_ntt(a: Poly, shift: int) -> Poly:
     True
     """
     a = checked_poly(a, "a")
-    _check_complete(a._ring)
-    return _scaled(a.intt(), _unit(a._ring, shift)).ntt()
+    _check_complete(a.ring)
+    return _scaled(a.intt(), _unit(a.ring, shift)).ntt()
 
 
 def coset_intt(values: Poly, shift: int) -> Poly:
@@ -182,9 +180,9 @@ def coset_intt(values: Poly, shift: int) -> Poly:
     True
     """
     values = checked_poly(values, "values")
-    _check_complete(values._ring)
-    unit = _unit(values._ring, shift)
-    return _scaled(values.intt(), pow(unit, -1, values._ring.modulus))
+    _check_complete(values.ring)
+    unit = _unit(values.ring, shift)
+    return _scaled(values.intt(), pow(unit, -1, values.ring.modulus))
 
 
 def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
@@ -219,10 +217,10 @@ def low_degree_extension(a: Poly, factor: int, *, shift: int = 1) -> Poly:
     times = integer(factor, "factor")
     if times < 1 or times & (times - 1):
         raise ParameterError(f"factor: {shown(times)} must be a power of two, from 1 on")
-    ring = _of_degree(a._ring, times * a._ring.n)
+    ring = _of_degree(a.ring, times * a.ring.n)
     _check_complete(ring)
     scaled = _scaled(a.intt(), _unit(ring, shift))
-    return Poly._wrap(ring, points.padded(scaled._data, ring.n), "coef").ntt()
+    return Poly._make(ring, points.padded(scaled.data, ring.n), "coef").ntt()
 
 
 def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
@@ -250,22 +248,22 @@ def interpolate(values: Poly, n: int, *, shift: int = 1) -> Poly:
     """
     a = coset_intt(values, shift)
     degree = integer(n, "n")
-    if not 1 <= degree <= a._ring.n:
-        raise ParameterError(f"n: {shown(degree)} must be from 1 to {a._ring.n}, the degree of values' ring")
-    ring = _of_degree(a._ring, degree)
-    data, item = points.truncated(a._data, degree)
+    if not 1 <= degree <= a.ring.n:
+        raise ParameterError(f"n: {shown(degree)} must be from 1 to {a.ring.n}, the degree of values' ring")
+    ring = _of_degree(a.ring, degree)
+    data, item = points.truncated(a.data, degree)
     if item is not None:
         at = f"batch element {item} has" if item else "they have"
         raise ParameterError(
             f"values: of no polynomial of degree below n = {degree}: {at} coefficients that are not 0 from "
             "there on; zk.coset_intt(values, shift) gives them all"
         )
-    return Poly._wrap(ring, data, "coef")
+    return Poly._make(ring, data, "coef")
 
 
 def _scaled(a: Poly, unit: int) -> Poly:
     """The coefficients of a(unit X), of those of a."""
-    return a if unit == 1 else a._result(points.scale_by_powers(a._ring.basis, a._data, unit), "coef")
+    return a if unit == 1 else a._with(points.scale_by_powers(a._plan.basis, a.data, unit))
 
 
 def _unit(ring: Ring, shift: object) -> int:
@@ -278,9 +276,8 @@ def _unit(ring: Ring, shift: object) -> int:
 
 
 def _check_complete(ring: Ring) -> None:
-    if ring.leaf_size is None:
-        raise NotNTTFriendly(ring._why_no_transform())
-    if ring.leaf_size > 1:
+    ring._plan.check_eval()
+    if ring.leaf_size != 1:
         raise NotNTTFriendly(
             f"{ring!r}: its transform stops at leaves of {ring.leaf_size} coefficients, which are no values "
             f"at points; ntt_primes({ring.n}, bits, kind={ring.kind!r}) lists moduli with a complete one"

@@ -9,6 +9,7 @@ from devices import ABSENT, DEVICES, MARKS, use
 from hypothesis import HealthCheck, settings
 
 from polygpu import _cpu
+from polygpu._core.plans import cache as plan_cache
 
 # For the benchmarks' tests; last, so that the installed polygpu is tested and not its sources.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -29,6 +30,12 @@ def _own_folder(tmp_path_factory):
         patch.setenv("POLYGPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.chdir(tmp_path_factory.mktemp("work"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _rings_of_its_own():
+    """No test finds a ring of another test, which has kept plans and calls."""
+    plan_cache.forget_rings()
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +69,14 @@ def each_isa(request):
 
 @pytest.fixture
 def isa():
-    """Restores the instruction set."""
+    """Sets the instruction set, for which new rings choose their products, and restores it."""
     before = _cpu.isa()
-    yield _cpu.set_isa
+
+    def choose(name):
+        _cpu.set_isa(name)
+        plan_cache.forget_rings()
+
+    yield choose
     _cpu.set_isa(before)
 
 

@@ -16,11 +16,14 @@ import pytest
 from cudasim import simulated_cuda
 
 import polygpu as pg
-from polygpu import Poly, _cpu, backends
-from polygpu.backends import cuda
-from polygpu.plans import cache as plan_cache
-from polygpu.plans import sampling as samplers
-from polygpu.plans.basis import basis_of
+from polygpu import Poly, _cpu
+from polygpu import _backends as backends
+from polygpu._backends import cuda
+from polygpu._backends.cuda import launch
+from polygpu._core.plans import cache as plan_cache
+from polygpu._core.plans import sampling as samplers
+from polygpu._core.plans.basis import basis_of
+from polygpu._core.ways import plan_of_product
 
 with warnings.catch_warnings():  # CuPy's own, at import
     warnings.simplefilter("ignore")
@@ -37,6 +40,11 @@ DEVICES = {"reference": "reference", "cpu": "cpu", "simulated": "cuda:1", "cuda"
 HOST = ("reference", "cpu")
 CARDS = ("simulated", "cuda")
 MARKS = {"simulated": [needs_compiler], "cuda": [pytest.mark.gpu, needs_card]}
+
+
+def product_plan(ring: pg.Ring, product: Any = "auto", device: str | None = None) -> Any:
+    """The plan by which coefficients are multiplied on a device, by default the current one."""
+    return plan_of_product(ring._plan, product, backends.get_backend(device or backends.current_device()))
 
 
 def on(*devices: str) -> Any:
@@ -189,6 +197,52 @@ def noted_kernels(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(cuda.CudaBackend, "_kernel", noted)
     return names
+
+
+class Work:
+    """What a card is made to do: the kernels launched, in order; prepared calls; copies from the host.
+
+    Rings that are made after it know no calls of before.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan_cache.forget()
+        basis_of.cache_clear()
+        self.launches: list[str] = []
+        self.prepared: list[Any] = []
+        self.copies: list[Any] = []
+        keep, copy = (getattr(cuda.CudaBackend, x) for x in ("_keep", "_uploaded"))
+        init = launch.Prepared.__init__
+
+        def made(prepared: Any, call: Any, steps: Any, *rest: Any) -> None:
+            def counted(launch: Any) -> Any:
+                def launched(*arguments: Any) -> Any:
+                    self.launches += (step[0].partition("<")[0] for step in steps)
+                    return launch(*arguments)
+
+                return launched
+
+            counting = counted(call)
+            counting.on = counted(call.on)
+            init(prepared, counting, steps, *rest)
+
+        def kept(card: Any, handles: Any, key: Any, recipe: Any) -> Any:
+            self.prepared.append(key)
+            return keep(card, handles, key, recipe)
+
+        def copied(card: Any, x: Any) -> Any:
+            self.copies.append(x)
+            return copy(card, x)
+
+        monkeypatch.setattr(launch.Prepared, "__init__", made)
+        for name, f in (("_keep", kept), ("_uploaded", copied)):
+            monkeypatch.setattr(cuda.CudaBackend, name, f)
+
+    def of(self, call: Callable[[], Any]) -> tuple[list[str], int, int]:
+        """The kernels that a call launches, how many calls it prepares and how many arrays it copies."""
+        before = len(self.launches), len(self.prepared), len(self.copies)
+        call()
+        return self.launches[before[0] :], len(self.prepared) - before[1], len(self.copies) - before[2]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from devices import product_plan
 from numpy.lib.stride_tricks import as_strided
 
 import polygpu as pg
@@ -145,24 +146,24 @@ def forged(ring: Any, data: Any, domain: Any) -> bytes:
 def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list[Any]]]:
     """Functions of the core, with arguments that they take."""
     a, b = (ring.random(seed=i).data for i in (1, 2))
-    out, q = np.empty_like(a), ring.modulus
-    from polygpu.backends.cpu import CpuBackend
-    from polygpu.plans.product import plan_fft_sums
+    out, q, quotient = np.empty_like(a), ring.modulus, ring._plan.quotient.native
+    from polygpu._backends.cpu import CpuBackend
+    from polygpu._core.plans.product import plan_fft_sums
 
     backend = CpuBackend()
-    basis = backend._native_basis(ring.basis)
+    basis = backend._native_basis(ring._plan.basis)
     for op in range(5):
         yield f"pointwise {op}", basis.pointwise, [op, a, b, a, out]
     yield "pointwise with a scalar", basis.pointwise, [3, a, b, None, out]
     points = np.ones((len(a), 5), a.dtype)
-    yield "find_wrong_product", basis.find_wrong_product, [a, b, out, points, True]
-    alone = basis if ring is WIDE else backend._native_basis(pg.Ring(N, ring.moduli[0]).basis)
+    yield "find_wrong_product", basis.find_wrong_product, [a, b, out, points, quotient]
+    alone = basis if ring is WIDE else backend._native_basis(pg.Ring(N, ring.moduli[0])._plan.basis)
     x, y = (np.ascontiguousarray(v if ring is WIDE else v[:1]) for v in (a, out))
-    yield "invert", alone.invert, [x, True, y, np.zeros(1, np.int64)]
+    yield "invert", alone.invert, [x, quotient, y, np.zeros(1, np.int64)]
     index = np.arange(N)[::-1].copy()
     yield "permute", lambda x, y: basis.permute(x, index, y), [a, out]
     yield "reduce_integers", basis.reduce_integers, [np.arange(-4, 4), out]
-    words = np.ones(N * (ring.basis.words + 1), np.uint64)
+    words = np.ones(N * (ring._plan.basis.words + 1), np.uint64)
     yield "reduce_words", basis.reduce_words, [words, 0, 0, out]
     thresholds = np.array([2**62, 2**63 - 1], np.uint64)
     gaussian = _cpu.Sampler(3, 16, 0, 6, np.array([1, 2]), thresholds)
@@ -173,17 +174,17 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
     ):
         stream = np.ones(2 * N, np.uint64)
         yield name, lambda x, y, of=sampler: of.draw(basis, x, 0, N, y), [stream, out]  # type: ignore[misc]
-    composition = backend._composition(ring.basis)
+    composition = backend._composition(ring._plan.basis)
     words = np.empty((*a.shape[:-2], N, ring.modulus.bit_length() // 64 + 1), np.uint64)
-    yield "words", composition.words, [a, True, words]
-    yield "integers", composition.integers, [a * 0, True, np.empty((*a.shape[:-2], N), np.int64)]
-    yield "doubles", composition.doubles, [a, True, np.empty((*a.shape[:-2], N))]
+    yield "to_words", composition.to_words, [a, True, words]
+    yield "to_int64", composition.to_int64, [a * 0, True, np.empty((*a.shape[:-2], N), np.int64)]
+    yield "to_float64", composition.to_float64, [a, True, np.empty((*a.shape[:-2], N))]
     if ring is not WIDE:
         exponents = np.full(a[..., 0, 0].size, 3, np.int64)
-        yield "turn", lambda x, e, y: basis.turn(x, e, True, y), [a, exponents, out]
-        transform = backend._native(ring.transform)
-        yield "forward", transform.forward, [a, out]
-        yield "inverse", transform.inverse, [a, out]
+        yield "mul_monomial", lambda x, e, y: basis.mul_monomial(x, e, quotient, y), [a, exponents, out]
+        transform = backend._native(ring._plan.transform)
+        yield "ntt", transform.ntt, [a, out]
+        yield "intt", transform.intt, [a, out]
         yield "multiply", transform.multiply, [a, b, out]
         yield "multiply_eval", transform.multiply_eval, [a, b, out]
         digits, key = np.ones((2, 3, *a.shape[-2:]), a.dtype), np.ones((3, 2, *a.shape[-2:]), a.dtype)
@@ -195,32 +196,32 @@ def core_calls(ring: pg.Ring) -> Iterator[tuple[str, Callable[..., object], list
         )
         yield "permuted digits times a key", permuted.run, [digits, None, key, arrays[3]]
         limb = ring[:1]
-        one = backend._native_basis(limb.basis)
-        gadget = _cpu.GadgetProduct(one, backend._native(limb.transform), None, 2, 2)
+        one = backend._native_basis(limb._plan.basis)
+        gadget = _cpu.GadgetProduct(one, backend._native(limb._plan.transform), None, 2, 2)
         x, ggsw, c = (np.ones(shape, a.dtype) for shape in ((5, 1, N), (4, 2, 2, 2, 1, N), (5, 2, 1, N)))
         yield "digits to a base", gadget.decompose, [x, np.ones((5, 2, 1, N), a.dtype)]
         yield "GGSW", gadget.multiply, [ggsw[0], c, c.copy()]
         yield "rotation", gadget.rotate, [ggsw, c, np.ones((5, 5), np.int64), c.copy()]
-        sums = plan_fft_sums(N, limb.modulus, ring.kind, 4, 2)
+        sums = plan_fft_sums(ring._plan.quotient, limb.modulus, 4, 2)
         assert sums is not None
         gadget = _cpu.GadgetProduct(one, None, backend._native(sums), 2, 2)
         prepared = np.ones((4, 2, 2, 2, sums.digits, sums.points), np.complex128)
         yield "prepared", gadget.prepare, [ggsw, prepared]
         yield "GGSW by FFT", gadget.multiply, [prepared[0], c, c.copy()]
         yield "rotation by FFT", gadget.rotate, [prepared, c, np.ones((5, 5), np.int64), c.copy()]
-        fft = backend._native(ring.product_plan("fft"))
+        fft = backend._native(product_plan(ring, "fft"))
         yield "by FFT", fft.multiply, [a, b, out]
         x, y, z = (np.ones((1, 3, 3, *v.shape), v.dtype) for v in (a, b, out))
         yield "matmul_points", basis.matmul_points, [x, y, z]
         yield "matmul_points again", basis.matmul_points(x, y, z).run, [x, y, z]
-        one = backend._native_basis(pg.Ring(N, ring.moduli[0]).basis)
+        one = backend._native_basis(pg.Ring(N, ring.moduli[0])._plan.basis)
         x, y, z = (np.ones((1, 8, 8), v.dtype) for v in (a, b, out))
         yield "matmul", one.matmul, [x, y, z]
         forward, inverse = (np.zeros((2, N), a.dtype) for _ in range(2))
-        yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, True, forward, inverse]
-        table = ring.transform.tables[0]
+        yield "fill_twiddles", _cpu.fill_twiddles, [q % 2**32, 3, quotient, forward, inverse]
+        table = ring._plan.transform.tables[0]
         yield "PrimeTables", _cpu.PrimeTables, [table.modulus, table.forward, table.inverse]
-    auxiliary = backend._native(pg.Ring(7, q).product_plan("ntt"))
+    auxiliary = backend._native(product_plan(pg.Ring(7, q), "ntt"))
     x, y, z = (np.ascontiguousarray(v[:1, :7] if ring is not WIDE else v[:, :7]) for v in (a, b, out))
     if ring is WIDE:
         yield "auxiliary primes", auxiliary.multiply, [x, y, z]

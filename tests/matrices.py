@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from polygpu.plans.basis import basis_of
+from polygpu._core.plans.basis import basis_of
 
 # "last": q - 1; "words": all bits 1; "half", "past half": q // 2 and the next, about where centred residues
 # change their sign

@@ -1,7 +1,7 @@
 """Compiles the CUDA kernels without a GPU, by NVRTC through ctypes, and reads what ptxas says of them.
 
 `pip install nvidia-cuda-nvrtc` is all it needs: no CuPy, no driver. What is compiled is what the launch code
-of polygpu.backends.cuda asks for on a card of each architecture: its launches are pure functions of sizes.
+of polygpu._backends.cuda asks for on a card of each architecture: its launches are pure functions of sizes.
 
     python tests/nvrtc.py                  a representative part, for every architecture: some minutes
     python tests/nvrtc.py --arch 90 --all  every instantiation, for one: some minutes too
@@ -31,8 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from polygpu.backends import cuda_sources
-from polygpu.backends.cuda import (
+from polygpu._backends import cuda_sources
+from polygpu._backends.cuda import (
+    copies,
     fft,
     integers,
     lattice,
@@ -43,18 +44,18 @@ from polygpu.backends.cuda import (
     sampling,
     transform,
 )
-from polygpu.backends.cuda.launch import ALIGNMENT, Launch, Struct
-from polygpu.backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
-from polygpu.backends.cuda.tiles import Rows, fft_tile, split_passes
-from polygpu.backends.cuda.words import Card, word_bytes_of, word_of
-from polygpu.exact.primes import GOLDILOCKS
-from polygpu.plans.basis import Basis, basis_of
-from polygpu.plans.lattice import Gadget
-from polygpu.plans.ntt import NttPlan
-from polygpu.plans.permutation import automorphism
-from polygpu.plans.product import AuxiliaryPlan, FftProductPlan, plan_fft_sums
-from polygpu.plans.rns import Conversion, Residues
-from polygpu.plans.sampling import TERNARY, binomial, gaussian, tuniform
+from polygpu._backends.cuda.launch import ALIGNMENT, Launch, Struct
+from polygpu._backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
+from polygpu._backends.cuda.tiles import Rows, fft_tile, split_passes
+from polygpu._backends.cuda.words import Card, word_bytes_of, word_of
+from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._core.plans.basis import Basis, basis_of
+from polygpu._core.plans.gadget import Gadget
+from polygpu._core.plans.ntt import NttPlan
+from polygpu._core.plans.product import AuxiliaryPlan, FftProductPlan, plan_fft_sums
+from polygpu._core.plans.rns import Conversion, Residues
+from polygpu._core.plans.sampling import TERNARY, binomial, gaussian, tuniform
+from polygpu._core.quotient import Quotient
 
 # A card of each architecture: what one block may hold in shared memory, the L2 cache, the multiprocessors.
 CARDS = {
@@ -129,10 +130,12 @@ def entrywise_launches() -> Iterator[Launch]:
             ("add", "sub", "neg", "mul", "mul_add"), (1, ALIGNMENT // basis.dtype.itemsize)
         ):
             yield pointwise.pointwise_launch(basis, op, width, 64, **values)  # type: ignore[arg-type]
-        values = blank(pointwise.PERMUTE, "n order multiplier offset entries limbs")
-        for evaluated, width in product((False, True), (1, ALIGNMENT // basis.dtype.itemsize)):
-            permutation = automorphism(64, "negacyclic", 3, evaluated)
-            yield pointwise.permute_launch(basis, permutation, width, 64, **values)
+        values = blank(pointwise.REORDER, "entries limbs")
+        for kernel, flag, width in product(
+            ("permute", "mul_monomial"), (False, True), (1, ALIGNMENT // basis.dtype.itemsize)
+        ):
+            yield pointwise.reorder_launch(basis, kernel, flag, width, 64, **values)
+        yield pointwise.take_launch(basis.dtype.itemsize, 64, **blank(pointwise.TAKE, "entries"))
         values = blank(pointwise.FILL_POWERS, "entries limbs")
         yield pointwise.fill_powers_launch(basis, 64, **values)
         values = blank(pointwise.SCALE, "n entries limbs")
@@ -145,8 +148,6 @@ def entrywise_launches() -> Iterator[Launch]:
         gadget = Gadget(basis, None, 4, 2)
         named = "n entries digits"
         yield lattice.decompose_launch(gadget, 64, 64, **blank(lattice.DECOMPOSE, named))
-        for less in (False, True):
-            yield pointwise.turn_launch(basis, less, 64, **blank(pointwise.TURN, "entries limbs"))
         values = blank(integers.INTEGERS, "entries limbs")
         for source in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
             yield integers.integers_launch(basis, np.dtype(source), 64, **values)
@@ -157,12 +158,28 @@ def entrywise_launches() -> Iterator[Launch]:
             for p in (1, 2, math.inf):
                 tables = bytes(integers.TABLES.dtype.itemsize)
                 yield from integers.norm_launches(basis, words, p, (1, 64), tables, words)[:2]
-        leaves = NttPlan(basis, 64, "negacyclic", 2, ())
+        quotient = Quotient("negacyclic", 64)
+        leaves = NttPlan(basis, quotient, 2, ())
         yield multiply.leaves_launch(leaves, 64, **blank(multiply.LEAVES, "n entries limbs leaf_size"))
-        auxiliary = NttPlan(basis_of((MODULI[3],)), 64, "negacyclic", 1, ())
-        plan, filled = AuxiliaryPlan(basis, 64, "negacyclic", auxiliary), "n length units limbs count"
+        auxiliary = NttPlan(basis_of((MODULI[3],)), quotient, 1, ())
+        plan, filled = (
+            AuxiliaryPlan(basis, quotient, auxiliary),
+            "n length units limbs count",
+        )
         yield multiply.spread_launch(plan, 1, **blank(multiply.SPREAD, filled))
-        yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} negacyclic"))
+        yield multiply.compose_launch(plan, 1, **blank(multiply.COMPOSE, f"{filled} quotient"))
+
+
+def copy_launches() -> Iterator[Launch]:
+    """Copies of entries of every size, by an index too, and conversions between types of integers."""
+    residues = ("u32", "u64")
+    narrow = ("signed char", "unsigned char", "short", "unsigned short", "i32", "i64")
+    pairs = [(unit, unit) for unit in copies.UNITS.values()]
+    pairs += [("u32", "u64"), ("u64", "u32"), *product(narrow, residues)]
+    for source, target in pairs:
+        yield copies.copy_launch([(64, 1, 1)], source, target, x=0, y=0)
+    for unit, scatters in product(copies.UNITS, (False, True)):
+        yield copies.items_launch(64, 1, unit, scatters, x=0, index=0, y=0)
 
 
 def gadget_launches(card: Card) -> Iterator[Launch]:
@@ -171,11 +188,11 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
         yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
-    words["Goldilocks<5, true>"] = GOLDILOCKS
+    words["Goldilocks<5, NEGACYCLIC>"] = GOLDILOCKS
     for (word, q), (log_n, components) in product(
         words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
     ):
-        transform = NttPlan(basis_of((q,)), 1 << log_n, "negacyclic", 1, ())
+        transform = NttPlan(basis_of((q,)), Quotient("negacyclic", 1 << log_n), 1, ())
         gadget = Gadget(transform.basis, transform, 4, 2)
         for items, rotates in product((1, 1 << 12), (False, True)):
             tile = lattice.gadget_tile(1 << log_n, components, items, word, card)
@@ -204,7 +221,7 @@ def convert_launches(card: Card) -> Iterator[Launch]:
 def listed_launches(card: Card) -> Iterator[Launch]:
     """Transforms of listed rows, sums with others and over digits: of each word, of few rows and of many."""
     for modulus, log_n, count in product(MODULI, (10, 13, 16, 17), (1, 99)):
-        plan = NttPlan(basis_of((modulus,)), 1 << log_n, "negacyclic", 1, ())
+        plan = NttPlan(basis_of((modulus,)), Quotient("negacyclic", 1 << log_n), 1, ())
         made = rns.listed(plan, 1 << log_n, count, card)
         if made is None:
             continue
@@ -251,8 +268,8 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
     words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
-    words |= {"Goldilocks<5, true>": 8, "Goldilocks<5, false>": 8}
-    few = ("Grouped", "Goldilocks<5, false>")
+    words |= {"Goldilocks<5, NEGACYCLIC>": 8, "Goldilocks<5, CYCLIC>": 8}
+    few = ("Grouped", "Goldilocks<5, CYCLIC>")
     # A grouped word differs in addresses alone, X^n - 1 only at node 1: a third of the transforms is enough.
     pairs = [(word, pair) for word in words for pair in transforms[:: 3 if word.startswith(few) else 1]]
     for word, (size, base) in pairs:
@@ -276,9 +293,8 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
             rows = Rows(1, 1, 0, 9 + size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction, is_open in product(("forward", "inverse"), {base > 1, False}):
                 pitch = base if is_open and direction == "forward" else 0
-                recipe = transform.transform_recipe(
-                    rows, passes, (0,) * 9, direction, card, 0, True, is_open, pitch
-                )
+                ends = transform.Ends(True, is_open, pitch)
+                recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card, ends=ends)
                 yield from (step.launch for step in recipe.steps)
 
 
@@ -288,7 +304,8 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
         if base > 1 or size < 4:
             continue
         for degree in (1 << size, 2 << size):
-            plan = FftProductPlan(basis_of((modulus,)), degree, "negacyclic", 2 << size, digits, 0)
+            quotient = Quotient("negacyclic", degree)
+            plan = FftProductPlan(basis_of((modulus,)), quotient, 2 << size, digits, 0)
             tile = fft_tile(plan, card)
             passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), card)
             for passed in passes if tile is None else (tile, *passes):
@@ -298,14 +315,17 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
                 rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
                 recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
                 yield from (step.launch for step in recipe.steps)
-            sizes = "degree points units limbs count width sums negacyclic"
+            sizes = "degree points units limbs count width sums quotient"
             yield multiply.fft_split_launch(plan, 1, digits, **blank(multiply.FFT_SPLIT, sizes))
             yield multiply.fft_compose_launch(plan, 1, **blank(multiply.FFT_COMPOSE, sizes))
-            sums, named = plan_fft_sums(degree, modulus, "negacyclic", 4, 4), "points entries terms columns"
+            sums, named = (
+                plan_fft_sums(quotient, modulus, 4, 4),
+                "points entries terms columns",
+            )
             assert sums is not None
             yield multiply.fft_matrix_launch(sums, 1, 2, **blank(multiply.FFT_MATRIX, named))
             if tile:
-                values = blank(multiply.FFT_PRODUCT, "units limbs degree width sums negacyclic")
+                values = blank(multiply.FFT_PRODUCT, "units limbs degree width sums quotient")
                 yield multiply.fft_product_launch(plan, tile, 1, **values)
             else:
                 yield multiply.fft_multiply_launch(plan, 1, **blank(multiply.FFT_MULTIPLY, sizes))
@@ -368,6 +388,7 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     largest: dict[str, Kernel] = {}
     for launch in (
         *entrywise_launches(),
+        *copy_launches(),
         *gadget_launches(card),
         *convert_launches(card),
         *listed_launches(card),
@@ -522,8 +543,8 @@ SPILLED = {
     ("matmul_points", "Sum62"): 32,
     ("matmul_points", "Sum64"): 16,
     ("matmul_points_staged", "Sum31"): 128,
-    ("ntt_forward", "Goldilocks<5, false>"): 48,
-    ("ntt_forward", "Goldilocks<5, true>"): 32,
+    ("ntt_forward", "Goldilocks<5, CYCLIC>"): 48,
+    ("ntt_forward", "Goldilocks<5, NEGACYCLIC>"): 32,
     ("ntt_forward", "Grouped<Lazy60, u64>"): 96,
     ("ntt_forward", "Grouped<Lazy64, u64>"): 80,
     ("ntt_forward", "Grouped<Strict64, u64>"): 32,
@@ -540,8 +561,8 @@ SPILLED = {
     ("ntt_forward_flow", "Lazy64"): 128,
     ("ntt_forward_flow", "Tight32"): 32,
     ("ntt_inverse", "Complex128"): 16,
-    ("ntt_inverse", "Goldilocks<5, false>"): 32,
-    ("ntt_inverse", "Goldilocks<5, true>"): 32,
+    ("ntt_inverse", "Goldilocks<5, CYCLIC>"): 32,
+    ("ntt_inverse", "Goldilocks<5, NEGACYCLIC>"): 32,
     ("ntt_inverse", "Grouped<Lazy32, u32>"): 16,
     ("ntt_inverse", "Grouped<Lazy32, u64>"): 64,
     ("ntt_inverse", "Grouped<Lazy60, u64>"): 176,
@@ -551,8 +572,8 @@ SPILLED = {
     ("ntt_inverse", "Lazy64"): 80,
     ("ntt_inverse", "Tight32"): 144,
     ("ntt_inverse_flow", "Complex128"): 16,
-    ("ntt_inverse_flow", "Goldilocks<5, false>"): 16,
-    ("ntt_inverse_flow", "Goldilocks<5, true>"): 48,
+    ("ntt_inverse_flow", "Goldilocks<5, CYCLIC>"): 16,
+    ("ntt_inverse_flow", "Goldilocks<5, NEGACYCLIC>"): 48,
     ("ntt_inverse_flow", "Grouped<Lazy32, u64>"): 64,
     ("ntt_inverse_flow", "Grouped<Lazy60, u64>"): 32,
     ("ntt_inverse_flow", "Grouped<Lazy64, u64>"): 48,

@@ -395,3 +395,17 @@ def test_sums_by_numpy() -> None:
     for axis in (None, 0, -1, (0, 1)):
         summed = x.sum(axis=(0, 1) if axis is None else axis if axis != -1 else 1)
         check(np.sum(RNS(x), axis=axis), summed % RNS.modulus)
+
+
+def test_the_last_value_of_an_item_stays(device: str) -> None:
+    """An item that an assignment names twice has its last value, as in NumPy, whatever it is named by."""
+    R = pg.Ring(4, [17, 97])
+    for key in ([2, 0, 2], [[0, 1], [1, 0]], np.array([-1, 3, 0]), (slice(None), [1, 1])):
+        a, places = R(np.arange(64).reshape(4, 4, 4)), np.arange(16).reshape(4, 4)
+        values = R(np.arange(1000, 1000 + places[key].size * 4).reshape(*places[key].shape, 4))
+        expected = a.copy().cpu()
+        expected.data.reshape(16, -1)[places[key].ravel()] = values.cpu().data.reshape(places[key].size, -1)
+        a[key] = values
+        assert a.cpu() == expected
+        found = a[key].cpu().data
+        np.testing.assert_array_equal(found, expected.data[key])

@@ -16,10 +16,11 @@ from devices import needs_compiler, simulated
 
 import polygpu as pg
 from benchmarks import harness, report
-from polygpu import _cpu, bench, timing
-from polygpu.bench import Figures, Key
+from polygpu import _cpu
+from polygpu._bench import bench, timing
+from polygpu._bench.bench import Figures, Key
+from polygpu._bench.timing import Case, Row, measure
 from polygpu.cli import main
-from polygpu.timing import Case, Row, measure
 
 SPACE = "{http://www.w3.org/2000/svg}"
 
@@ -281,6 +282,30 @@ BAD = {
     "no degree": json.dumps(dataclasses.asdict(row(params={"n": "many"}))),
     "a degree of 0": json.dumps(dataclasses.asdict(row(params={"n": 0}))),
     "an empty line": bench.line_of(row()) + "\n",
+    "a negative time": bench.line_of(row(median=-1.0)),
+    "an infinite time": bench.line_of(row(median=float("inf"))),
+    "a time beyond doubles": bench.line_of(row(median=10**400)),
+    "a time that is true": bench.line_of(row(median=True)),
+    "a time in a text": bench.line_of(row(median="8.0")),
+    "a time that is nearly 0": bench.line_of(row(median=1e-300)),
+    "a time that is nearly infinite": bench.line_of(row(median=1e308)),
+    "work in a text": bench.line_of(row(work="8")),
+    "work beyond doubles": bench.line_of(row(work=10**400)),
+    "negative work": bench.line_of(row(work=-8)),
+    "half a polynomial": bench.line_of(row(params={"n": 8.5})),
+    "a degree in a text": bench.line_of(row(params={"n": "8"})),
+    "a degree of NaN": bench.line_of(row(params={"n": float("nan")})),
+    "an infinite batch": bench.line_of(row(params={"batch": float("inf")})),
+    "bits in a list": bench.line_of(row(params={"bits": [50]})),
+    "an operation in a list": bench.line_of(row(op=["ntt"])),
+    "a date of numbers": bench.line_of(row(date=2026)),
+    "verified by a word": bench.line_of(row(verified="no")),
+    "a machine without a kind": bench.line_of(row(machine={"name": "x", "isa": "avx2", "clock_ghz": 1.0})),
+    "a machine whose name is a list": bench.line_of(row(machine={**row().machine, "name": ["x"]})),
+    "a clock of NaN": bench.line_of(row(machine={**row().machine, "clock_ghz": float("nan")})),
+    "a card without a driver": bench.line_of(
+        row(op="forward", machine={"kind": "gpu", "name": "x"}, params={"launch": "plain", "batch": 2})
+    ),
 }
 
 
@@ -298,6 +323,76 @@ def test_other_files_are_refused(
     assert f"line {number} is no row of a measurement" in error and "polygpu bench --out FILE" in error
 
 
+ODD = {
+    "a field of a later version": {**dataclasses.asdict(row()), "energy": 1},
+    "a field that later came": {k: v for k, v in dataclasses.asdict(row()).items() if k != "figures"},
+    "a time that rounds to 0": dataclasses.asdict(row(median=1e-5)),
+    "a long time": dataclasses.asdict(row(median=1e14)),
+    "a name that steers terminals": dataclasses.asdict(
+        row(machine={**row().machine, "name": "\x1b[2J\0\n<&"})
+    ),
+    "a name that UTF-8 has not": dataclasses.asdict(row(machine={**row().machine, "name": "\ud800 é"})),
+    "an instruction set that is a list": dataclasses.asdict(row(machine={**row().machine, "isa": []})),
+    "a large degree": dataclasses.asdict(row(params={"n": 2**61, "bits": 60000})),
+    "no date": dataclasses.asdict(row(date="")),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_rows_are_drawn(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside a plain row of another machine."""
+    path, figure = tmp_path / "rows", tmp_path / "x.svg"
+    other = row(machine={**row().machine, "name": "Another"}, median=2.0)
+    path.write_text(json.dumps(ODD[name]) + "\n" + bench.line_of(other))
+    assert call("plot", path, "--op", "ntt") == 0
+    text = capsys.readouterr().out
+    assert "Another (yours)" in text and text.replace("\n", "").isprintable() and "█" in text
+    assert call("plot", path, "--op", "ntt", "--json") == 0
+    boards = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [board["yours"] for board in boards] == [2]
+    assert all(ps > 0 for m in boards[0]["machines"] for *_, cells in m["ps"] for _, ps in cells)
+    assert call("plot", path, "--op", "ntt", "-o", figure) == 0
+    circles = ElementTree.parse(figure).getroot().iter(f"{SPACE}circle")
+    assert sum(circle.get("r") == "3" for circle in circles) == 2
+
+
+def test_rows_that_give_no_figure_are_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows"
+    for text, message in {
+        "": "no row of a transform or product",
+        "\n".join(['{"schema": 2}', '{"schema": null}']): "no row of a transform or product",
+        bench.line_of(row(machine={"kind": "tpu", "name": "x"})): "no row of a transform or product",
+        bench.line_of(row(unit="s")): "no row of a transform or product",
+        bench.line_of(row(op="peer add", library="polygpu, call")): "no row of a transform or product",
+        bench.line_of(row()): "no row is of the operation product. --op ntt draws others.",
+    }.items():
+        path.write_text(text)
+        for more in ([], ["-o", tmp_path / "x.svg"]):
+            assert call("plot", path, *more) == 2
+            out, error = capsys.readouterr()
+            assert out == "" and message in error and error.count("\n") == 1
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_bench_keeps_what_a_file_holds(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of other versions, and rows that another process adds while this one measures."""
+    path = tmp_path / "rows"
+    before = '{"schema": 2, "of": "a later version"}\n' + json.dumps({**dataclasses.asdict(row()), "more": 1})
+    path.write_text(before)
+    meanwhile = bench.line_of(row(op="intt"))
+
+    def measured(devices: Any, told: Any) -> list[Row]:
+        with path.open("a") as file:
+            file.write("\n" + meanwhile)
+        return [row(op="product")]
+
+    monkeypatch.setattr(bench, "measure_here", measured)
+    assert call("bench", "--out", path) == 0
+    lines = path.read_text().splitlines()
+    assert lines[:3] == [*before.splitlines(), meanwhile.strip()] and json.loads(lines[3])["op"] == "product"
+    assert [r.op for r in bench.rows_of(str(path))] == ["ntt", "intt", "product"]
+
+
 def test_files_that_cannot_be_read_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
@@ -305,6 +400,8 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path, capsys: pytest.Cap
     other.write_text(bench.line_of(row(op="add")))
     for arguments, message in (
         (("plot", tmp_path / "none"), "none: no such file"),
+        (("plot", tmp_path / "a\0b"), "null byte"),
+        (("plot", tmp_path / "\ud800"), "surrogates"),
         (("plot", binary), "binary: no text"),
         (("plot", other), "other: no row of a transform"),
         (("plot", "-o", tmp_path / "none" / "x.svg"), "there is no folder"),

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import needs_compiler, simulated, use
+from verbs import VERBS
 
 import polygpu as pg
 from benchmarks import (
@@ -37,12 +38,15 @@ from benchmarks import (
     products,
     report,
     scale,
+    verbs,
+    ways_in,
 )
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
 from benchmarks.tables import Goal
-from polygpu import _cpu, timing
-from polygpu.backends.cpu import CpuBackend
+from polygpu import _cpu
+from polygpu._backends.cpu import CpuBackend
+from polygpu._bench import timing
 
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
 TINY = goals.Sizes((16,), (16,), pointwise=16, threaded=16, called=8, rings=(16,), passes=2)
@@ -464,7 +468,7 @@ def test_a_result_is_taken_once() -> None:
 
 
 def test_what_a_case_is_measured_with_is_put_back() -> None:
-    pg.backends.get_backend("cpu")
+    pg._backends.get_backend("cpu")
     before = harness.cores(), _cpu.num_threads(), _cpu.isa()
     with pytest.raises(ZeroDivisionError), harness.on_cores(1), harness.instructions("portable"):
         assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == (1, 1, "portable")
@@ -474,12 +478,12 @@ def test_what_a_case_is_measured_with_is_put_back() -> None:
 
 def test_rings_are_made_without_what_was_kept() -> None:
     first = pg.Ring(16, 97)
-    plan, basis = first.transform, first.basis
-    assert pg.Ring(16, 97).transform is plan
+    plan, basis = first._plan.transform, first._plan.basis
+    assert pg.Ring(16, 97)._plan.transform is plan
     goals.forget_plans()
     second = pg.Ring(16, 97)
-    assert second.transform is not plan and second.basis is not basis
-    assert first.transform is plan
+    assert second._plan.transform is not plan and second._plan.basis is not basis
+    assert first._plan.transform is plan
 
 
 def test_goals_of_the_core_are_in_order() -> None:
@@ -651,6 +655,33 @@ def test_the_section_of_conversions_is_measured_and_shown(
             assert f"| {line.work} | N = " in text, line
     assert "Between bases of moduli" in capsys.readouterr().out
     assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 3
+
+
+# ---- the ways in ----
+
+FEW_WAYS = ways_in.Sizes(lists=(4, 8), large=4, limbs=3, rings=(1, 2), inverted=4, passes=2)
+
+
+def test_wrong_ways_in_are_noticed() -> None:
+    cases = list(ways_in.cases(FEW_WAYS))
+    assert all(map(notices, cases))
+    beside = {line.beside for line in ways_in.LINES} - {""}
+    assert {case.op for case in cases} == {line.op for line in ways_in.LINES} | beside
+
+
+def test_the_section_of_ways_in_is_measured_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ways_in, "QUICK", FEW_WAYS)
+    hurry(monkeypatch)
+    cpu.main(["--quick", "--only", "ways-in", "--out", str(tmp_path)])
+    rows = harness.rows(tmp_path)
+    assert {r.params["run"] for r in rows} == {1, 2} and all(r.machine["cores"] == 1 for r in rows)
+    lists = [r for r in rows if r.op == "ring(nested list)"]
+    assert {r.library for r in lists} == {"polygpu", "numpy"} and len({r.digest for r in lists}) == 1
+    text = report.rewrite("<!-- table: cpu-ways-in -->\n<!-- end: cpu-ways-in -->\n", rows)
+    assert all(f"| {line.work} | N = " in text for line in ways_in.LINES)
+    assert "The ways in" in capsys.readouterr().out
 
 
 # ---- key switches and gadgets ----
@@ -898,6 +929,56 @@ def test_wrong_results_of_single_calls_are_noticed(monkeypatch: pytest.MonkeyPat
         assert case.verify(right) and not case.verify(wrong), case
 
 
+@needs_compiler
+def test_calls_of_verbs_are_compared_with_the_cpu() -> None:
+    named = []
+    with use("simulated") as device, pg.device("cpu"):
+        for case in verbs.cases(device, 32):
+            result = case.run()
+            one = result[0] if isinstance(result, list) else result
+            assert not isinstance(one.data if isinstance(one, pg.Poly) else one, np.ndarray), case
+            right = case.values(result)
+            wrong, last = right.copy(), (-1,) * right.ndim
+            wrong[last] = wrong[last] * 1.001 if wrong.dtype.kind in "fc" else wrong[last] ^ 1
+            assert case.verify(right) and not case.verify(wrong), case
+            assert case.params["launch"] == calls.HOST and "launches" in case.params, case
+            named.append(str(case.params["verb"]))
+        value = pg.Ring(4, 17)([1, 2]).to(device)
+        assert verbs.launches_of(lambda: value + value, value) == 1
+        assert verbs.launches_of(value.norm, value) is None  # it reads the value back
+    assert len(named) == len(set(named)) and {name.partition(",")[0] for name in named} == set(VERBS)
+
+
+def test_the_table_of_verbs_follows_the_rows() -> None:
+    def called(verb: str, us: float, **params: int | str) -> Row:
+        own: dict[str, int | str] = {"verb": verb, "batch": 2, "limbs": 6, "launch": calls.HOST}
+        return dataclasses.replace(gpu_row("verb", 4096, 50, 1.0, params=own | params), median=1000 * us)
+
+    rows = [
+        called("pg.dot", 12.01, launches=1),
+        called("Poly.add", 99.9, launches=1),
+        called("Poly.add", 12.0, launches=8),  # newer
+        called("lattice.key_switch", 16.5, launches=11),
+        called("lattice.rotate_many", 16.51, launches=11),
+        called("lattice.extract", 9.5, n=4097, limbs=1),  # not captured
+        called("linalg.matmul", 9.5, launches=1),
+    ]
+    page = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in verbs.KINDS)
+    text = report.rewrite(page, [*rows, row(op="verb")])
+    lines = (
+        "| Poly.add | 2 x 6 x 2^12 | 8 | 12.0 | 12 | yes |",
+        "| lattice.extract | 2 x 1 x 4097 |  | 9.50 | 12 | yes |",
+        "| lattice.key_switch | 2 x 6 x 2^12 | 11 | 16.5 | 16.5 | yes |",
+        "| lattice.rotate_many | 2 x 6 x 2^12 | 11 | 16.5 | 16.5 | no |",
+        "| linalg.matmul | 2 x 6 x 2^12 | 1 | 9.50 | 12 | yes |",
+        "| pg.dot | 2 x 6 x 2^12 | 1 | 12.0 | 12 | no |",
+    )
+    assert "\n".join(lines) in text and "99.9" not in text
+    page = "".join(f"<!-- table: {name} -->\n<!-- end: {name} -->\n" for name in calls.KINDS)
+    assert report.rewrite(page, rows).count("Nothing has been measured yet.") == len(calls.KINDS)
+    assert "Poly.add" in gpu.describe(rows[1])
+
+
 def test_first_products_are_compared_and_taken_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first, "SIZES", ((32, 50), (64, 30)))
     seen: list[str | None] = []
@@ -1126,6 +1207,7 @@ def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
     assert count == {
         "batches": 3 * (degrees + 1) + 2 * degrees + 4,
         "calls": 3 * 9 + 3,
+        "verbs": 1,
         "first": 1,
         "conversions": 3 + 1,
         "cufft": 2 * degrees,

@@ -29,7 +29,7 @@ from oracle import WITH_EVAL, draw, leaf_points, product, residues, ring, times,
 import polygpu as pg
 import polygpu.dask as pd
 from polygpu import Poly, Ring
-from polygpu.exact.primes import GOLDILOCKS
+from polygpu._core.exact.primes import GOLDILOCKS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -399,22 +399,20 @@ class TestErrors:
 
     def test_operands(self) -> None:
         x = pd.from_poly(self.R.random(3, seed=1))
-        for bad in (1.5, True, "1", None):
+        for bad in (1.5, True, "1"):
             for f in (lambda b: x + b, lambda b: b - x, lambda b: x * b):
                 with pytest.raises(pg.NotAnInteger, match="operand"):
                     f(bad)
-        with pytest.raises(pg.NotAnInteger):
-            np.ones(3, np.int64) * x
+        for array in (np.ones(3, np.int64), da.ones(3, dtype=np.int64)):
+            for f in (lambda b: x + b, lambda b: b - x, lambda b: x * b):
+                with pytest.raises(pg.CoefficientError, match=r"is no constant|is not a constant"):
+                    f(array)
         with pytest.raises(pg.ParameterError, match="do not broadcast"):
             x + self.R.random(2, seed=1)
         with pytest.raises(pg.ParameterError, match="does not broadcast"):
             x.scale_by([1, 2])
         with pytest.raises(pg.ParameterError, match="axis"):
             x.sum(1)
-        with pytest.raises(pg.ParameterError, match="batch axis"):
-            x[0] @ x
-        with pytest.raises(pg.ParameterError, match="twice"):
-            pd.einsum("ii", x[None])
         with pytest.raises(pg.ParameterError, match="no operands"):
             pd.einsum("")
         for f in (lambda: x == x, lambda: x != x, lambda: bool(x)):
@@ -723,7 +721,7 @@ class TestMemory:
 
 CARD = """
 from devices import simulated
-from polygpu.backends import cuda
+from polygpu._backends import cuda
 
 card, launched = simulated(), set()
 

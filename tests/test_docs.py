@@ -24,41 +24,34 @@ DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "questions.md", *sorted((DOCS / "coming-from").glob("*.md"))]
 
 # Modules whose names are public, beside polygpu's own.
-MODULES = ("dask", "distributed", "fft", "interop", "lattice", "linalg", "rns", "testing", "zk")
+MODULES = ("_distributed", "dask", "fft", "interop", "lattice", "linalg", "rns", "testing", "zk")
 
 # Public by their spelling, and of no use outside the library.
 INTERNAL = {
-    "polygpu.Ring.basis": "moduli as the backends see them",
-    "polygpu.Ring.calls": "prepared calls",
-    "polygpu.Ring.conversions": "plans of conversions",
-    "polygpu.Ring.multiplies_evaluated": "for the chooser of products",
-    "polygpu.Ring.product_plan": "for the chooser of products",
-    "polygpu.Ring.transform": "the plan of the transform",
-    "polygpu.distributed.devices": "polygpu.devices",
-    "polygpu.distributed.Devices.each": "of Group, which runs the parts of operators",
-    "polygpu.distributed.Devices.empty": "of Group",
-    "polygpu.distributed.Devices.on": "of Group",
-    "polygpu.distributed.Devices.place": "of Group",
+    "polygpu._distributed.devices": "polygpu.devices",
+    "polygpu._distributed.Devices.each": "of Group, which runs the parts of operators",
+    "polygpu._distributed.Devices.empty": "of Group",
+    "polygpu._distributed.Devices.on": "of Group",
+    "polygpu._distributed.Devices.place": "of Group",
     "polygpu.dask.BlockedPoly.visualize": "of Dask",
 }
 
 # Docstrings that leave parts out, and why. A part that is there must not stand here.
 STRATEGY = "a strategy of Hypothesis: it draws later, for as long as what it draws takes"
 EXEMPT = {
-    f"polygpu.testing.{name}": {"Raises": STRATEGY, "Cost": STRATEGY}
+    f"polygpu.testing.{name}": {"Cost": STRATEGY}
     for name in (
         "chains",
         "coefficients",
         "degrees",
         "edge_coefficients",
         "friendly_moduli",
+        "kinds",
         "moduli",
         "polys",
         "rings",
     )
 }
-EXEMPT["polygpu.testing.kinds"] = {"Cost": STRATEGY}
-EXEMPT["polygpu.testing.multiply_integers"] = {"Raises": "of Python's integers alone"}
 
 
 # ---- what is public

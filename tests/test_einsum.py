@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from typing import Any
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from oracle import everywhere
 
 import polygpu as pg
-from polygpu import Poly, Ring, _cpu, backends, ntt_primes
-from polygpu.ops import einsum as operations
+from polygpu import Poly, Ring, _cpu, ntt_primes
+from polygpu import _backends as backends
+from polygpu._ops import einsum as operations
 from polygpu.testing import coefficients, rings
 
 GOLDILOCKS = 2**64 - 2**32 + 1
@@ -108,6 +110,26 @@ SHAPES = [
 ]
 
 
+@over(["ML-KEM's primes", "RNS"])
+def test_repeated_sums_follow_their_operands(name: str) -> None:
+    """A call that is repeated with other values, in either domain, gives the sum of those."""
+    R = RINGS[name]
+    calls: list[tuple[Any, Any, Any, Any]] = [(pg.matmul, np.matmul, *shapes) for shapes in SHAPES]
+    calls += [(pg.dot, lambda x, y: (x * y).sum(-1), left, (3,)) for left in ((3,), (2, 3))]
+    for subscripts in ("ij,ji->", "ij,ij->j", "abc,cb->a", "i,j->ji", "ij,k->"):
+        batch = {letter: 2 + "abcijk".index(letter) % 3 for letter in subscripts if letter.isalpha()}
+        left, right = (tuple(batch[x] for x in term) for term in subscripts.partition("->")[0].split(","))
+        f = functools.partial(pg.einsum, subscripts)
+        calls.append((f, functools.partial(np.einsum, subscripts), left, right))
+    for f, by, left, right in calls:
+        for seed in range(3):
+            x, y = draw(R, left, seed), draw(R, right, seed + 10)
+            expected = by_numpy(R, by, x, y)
+            check(f(R(x), R(y)), expected)
+            check(f(R(x).ntt(), R(y).ntt()).intt(), expected)
+            check(f(R(x).ntt(), R(y)).intt(), expected)
+
+
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=str)
 @few_rings
 def test_matmul_shapes(name: str, left: Any, right: Any) -> None:
@@ -136,7 +158,7 @@ def test_largest_entries(name: str, each_isa: str) -> None:
     R = RINGS[name]
     largest = np.full((2, 9, R.n), R.modulus - 1, dtype=object)
     check(R(largest) @ R(largest.transpose(1, 0, 2)), by_numpy(R, lambda x, y: x @ y.T, largest, largest))
-    if R.leaf_size == 1 and not R.basis.wide:
+    if R.leaf_size == 1 and not R._plan.basis.wide:
         residues = np.broadcast_to(np.array(R.moduli, dtype=object)[:, None] - 1, (2, 9, R.rows, R.n))
         a = R.from_residues(residues.astype(R.dtype), "eval")
         # Nine times the square of -1, at each point.
@@ -328,8 +350,10 @@ def test_a_sum_that_comes_again_is_one_call(monkeypatch: pytest.MonkeyPatch) -> 
     R = Ring(8, RINGS["30 bits"].moduli)
     a, b, out = R.random((2, 3), seed=1), R.random(3, seed=2), R.zeros(2)
     first = a @ b
+    pairs = (a, b), (a.ntt(), b), (a, b.ntt()), (a.ntt(), b.ntt())
+    assert all(x @ y == first for x, y in pairs)
     monkeypatch.delattr(operations, "_contract")
-    for x, y in ((a, b), (a.ntt(), b), (a, b.ntt()), (a.ntt(), b.ntt())):
+    for x, y in pairs:
         assert x @ y == first and pg.matmul(x, y, out=out) == first
     with pg.verify(), pytest.raises(NameError):
         a @ b

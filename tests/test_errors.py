@@ -15,16 +15,19 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from devices import product_plan
 
 import polygpu as pg
-from polygpu import Poly, Ring, fft, linalg, memory, ntt_primes
+from polygpu import Poly, Ring, fft, linalg, ntt_primes
 from polygpu import errors as errors_module
-from polygpu.exact import roots
-from polygpu.plans import product
+from polygpu._core import memory
+from polygpu._core.exact import roots
+from polygpu._core.plans import product
 
 R = Ring(4, 17)
 RNS = Ring(4, [17, 97, 193])
@@ -342,7 +345,7 @@ def test_the_generator_of_a_wide_prime_out_of_reach(monkeypatch: pytest.MonkeyPa
     a, b = 2**127 - 1, 2**107 - 1
     q = next(k * a * b + 1 for k in range(2, 10**6, 2) if pg.is_prime(k * a * b + 1))
     check(
-        lambda: Ring(1, q, root="generator").transform,
+        lambda: Ring(1, q, root="generator")._plan.transform,
         pg.BadRoot,
         ["generator", "factors of q - 1", str(q), "minimal"],
     )
@@ -414,7 +417,7 @@ def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
     ("x", "words"),
     [
         ([1, 2.5], ["2.5", "float", "int", "rounded"]),
-        (np.array([1.5]), ["float64", "astype"]),
+        (np.array([1.5]), ["float64", "ring.from_floats"]),
         ([1, math.nan], ["nan", "float", "int", "rounded"]),
         ([math.inf, 1], ["inf", "float", "int", "rounded"]),
         (np.array([np.nan]), ["float64", "int", "rounded"]),
@@ -430,6 +433,97 @@ def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
 )
 def test_the_message_names_the_coefficient(x: Any, words: list[str]) -> None:
     check(lambda: R(x), pg.CoefficientError, words)
+
+
+class Tensor:
+    """An array of a library that has neither astype nor __array__, as PyTorch's may be."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = np.array(values)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    ("x", "advice"),
+    [
+        (b"12", "list(x)"),
+        (b"12", "int.from_bytes(x, 'little')"),
+        (bytearray(b"12"), "list(x)"),
+        (memoryview(b"12"), "list(x)"),
+        ("12", "int(x)"),
+        (True, "int(x)"),
+        (1.5, "round(x)"),
+        (1.5 + 1j, "round(x.real)"),
+        (np.float32(1.5), "round(x)"),
+        (np.True_, "int(x)"),
+        (fractions.Fraction(3, 2), "round(x)"),
+        (Decimal("1.5"), "round(x)"),
+        ({1, 2}, "sorted(x)"),
+        ({0: 1, 2: 3}, "[x.get(i, 0) for i in range(n)]"),
+        (iter([1, 2]), "list(x)"),
+        (map(int, "12"), "list(x)"),
+        (np.array([1.5, 2]), "ring.from_floats(x)"),
+        (np.array([1.5, 2], "f2"), "ring.from_floats(x)"),
+        (np.array([1.5, 2], "g"), "ring.from_floats(x.astype(np.float64))"),
+        (np.array([1 + 1j]), "ring.from_floats(x.real)"),
+        (np.array([True]), "x.astype(np.int64)"),
+        (np.array(["12"]), "x.astype(np.int64)"),
+        (np.array(["2020-01-01"], "M8[D]"), "x.astype(np.int64)"),
+        (np.zeros(2, [("part", int)]), "x['part']"),
+        (np.zeros(2, "V2"), "x.view(np.uint8)"),
+        (Tensor(1.5, 2), "ring.from_floats(np.from_dlpack(x))"),
+        (Tensor(True), "np.from_dlpack(x).astype(np.int64)"),
+        ([1.5, 2], "[round(v) for v in x]"),
+        ([1.5, 2], "ring.from_floats(x)"),
+        ((1, 2.5), "[round(v) for v in x]"),
+        ([1, 1j], "[round(v.real) for v in x]"),
+        ([True, 2], "[int(v) for v in x]"),
+        (["1", "2"], "[int(v) for v in x]"),
+        ([b"1"], "[int.from_bytes(v, 'little') for v in x]"),
+        ([fractions.Fraction(3, 2)], "[round(v) for v in x]"),
+        (array.array("d", [1.5]), "[round(v) for v in x]"),
+    ],
+)
+def test_the_advice_fits_the_value(x: Any, advice: str) -> None:
+    """What a message advises can be done with the value, and gives coefficients."""
+    check(lambda: R(x), pg.CoefficientError, ["ints", advice])
+    found = eval(advice, {"x": x, "n": 4, "np": np, "ring": R})
+    assert isinstance(found if isinstance(found, pg.Poly) else R(found), pg.Poly)
+
+
+@pytest.mark.parametrize(
+    ("x", "advice"),
+    [
+        (None, "0"),
+        ([1, None], "0"),
+        (math.nan, "NaN"),
+        ([1, math.inf], "infinity"),
+        ([[1.5, 2]], "round(v) for each entry v"),
+        (np.array([1.5, 2], object), "round(v) for each entry v"),
+        (object(), "a list of ints"),
+        ([object()], "a list of ints"),
+        (R, "a list of ints"),
+        ("ab" * 1000, "str"),
+        (dict.fromkeys(range(1000)), "dict"),
+        ([np.array([1, 2]), np.array([1])], "pad"),
+    ],
+)
+def test_advice_in_words(x: Any, advice: str) -> None:
+    check(lambda: R(x), pg.CoefficientError, ["x: ", advice])
+    with pytest.raises(pg.CoefficientError, match=r"^(?!.*astype)"):
+        R(x)
+
+
+def test_advice_names_the_argument() -> None:
+    check(lambda: R([[1]]).scale_by([1.5]), pg.CoefficientError, ["ints: 1.5", "[round(v) for v in ints]"])
+    check(lambda: linalg.matmul([[1.5]], [[1]], 17), pg.CoefficientError, ["A: 1.5", "each entry"])
+    check(lambda: fft.fft(R([1])), pg.NotComplex, ["x: Poly", "to_bigints"])
+    check(lambda: fft.fft(Tensor(1, 2)), pg.NotComplex, ["np.from_dlpack(x).astype('complex128')"])
 
 
 @pytest.mark.parametrize(
@@ -486,6 +580,22 @@ def test_residues(call: Any, cls: Any, words: Any) -> None:
     check(call, cls, words)
 
 
+@pytest.mark.parametrize("ring", [R, RNS, Ring(4, 2**100)], ids=repr)
+def test_residues_are_checked_on_demand(ring: Ring) -> None:
+    good = ring([[-1, 2, 3, -4], [5, 6, 7, 8]]).data
+    wrong = good.copy()
+    wrong[1, -1, 2] = ring.moduli[-1] >> 64 * (ring.rows - len(ring.moduli))  # of 2**100 the upper word
+    for copy in (None, True, False):
+        call = functools.partial(ring.from_residues, wrong, copy=copy)
+        assert ring.from_residues(good, copy=copy, check=True) == ring.from_residues(good)
+        assert np.array_equal(call().data, wrong) and np.array_equal(call(check=False).data, wrong)
+        check(lambda call=call: call(check=True), pg.NotCanonical, ["at (1, ", "ring(x)"])
+        with pg.debug():
+            check(lambda call=call: call(check=False), pg.NotCanonical, ["at (1, "])
+    if ring.has_eval:
+        check(lambda: ring.from_residues(wrong, "eval", check=True), pg.NotCanonical, ["at (1, "])
+
+
 def test_debug_names_the_residue() -> None:
     data = np.array([[0, 99, 2, 3]], np.uint32)
     with pg.debug():
@@ -493,6 +603,40 @@ def test_debug_names_the_residue() -> None:
     with pytest.raises(ZeroDivisionError), pg.debug():
         raise ZeroDivisionError
     assert R.from_residues(data).data is data  # debug ended with the error
+
+
+# ---- keys of the batch ----
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (3, "index 3 is out of bounds"),
+        (-4, "index -4 is out of bounds"),
+        ([0, 3], "index 3 is out of bounds"),
+        ((0, 3), "2 indices are given"),
+        ((slice(None), 0), "2 indices are given"),
+        ((..., 0, 0), "2 indices are given"),
+        ((None, 0, 0), "2 indices are given"),
+        ((0, [1, 2]), "2 indices are given"),
+        (np.ones((3, 1, 4), bool), "3 indices are given"),
+        ([[True] * 4] * 3, "2 indices are given"),
+        (np.ones(4, bool), "boolean index did not match"),
+        (1.5, "integers"),
+        ("data", "integers"),
+    ],
+)
+def test_no_such_entry(key: Any, reason: str) -> None:
+    words = ["indexes batch axes only", "poly.data[..., limb, i]", "poly.tolist()", "to_bigints()"]
+    batch, single = R([[1], [2], [3]]), R([1, 2, 3, 4])
+
+    def write(a: Poly) -> None:
+        a[key] = 1
+
+    for call in (lambda: batch[key], lambda: write(batch)):
+        check(call, IndexError, [*words, "shape is (3,)", reason])
+    for call in (lambda: single[key], lambda: write(single)):
+        check(call, IndexError, [*words, "shape is ()", "given, for 0 axes"])
 
 
 # ---- constructors and other calls on a ring ----
@@ -576,7 +720,7 @@ def test_ntt_without_a_transform(call: Any, cls: Any, words: Any) -> None:
     ring = call()
     a = ring([1, 2])
     before = a.data.copy()
-    for compute in (a.ntt, lambda: a.ntt(out=ring.zeros()), a.natural_order, lambda: ring.transform):
+    for compute in (a.ntt, lambda: a.ntt(out=ring.zeros()), a.natural_order, lambda: ring._plan.transform):
         check(compute, cls, words)
     assert np.array_equal(a.data, before) and a.domain == "coef"
     assert a.intt() is a and (a * a).domain == "coef"
@@ -881,7 +1025,8 @@ def test_out_that_cannot_take_the_result(ring: Ring, wrong: str, call: str) -> N
     make, words = outs()[wrong]
     a, b = ring(np.arange(1, 2 * ring.n + 1).reshape(2, -1)), ring([[5, 0], [7, 1]])
     out = make(a)
-    everything = [a.data, b.data, np.asarray(out[0] if isinstance(out, list) else out)]
+    target = out[0] if isinstance(out, list) else out
+    everything = [a.data, b.data, np.asarray(target.data if isinstance(target, Poly) else target)]
     before = [x.copy() for x in everything]
     check(lambda: CALLS[call](a, b, out), pg.OutputError, ["out: ", *words])
     assert all(np.array_equal(x, y) for x, y in zip(everything, before, strict=True))
@@ -944,7 +1089,7 @@ BY_FFT = Ring(4, 17, product="fft")
             [str(2**128), "product: 'fft'", "up to 2**64", "leave it out"],
         ),
         "too long": (
-            lambda: Ring(2**28, 2**64, product="fft").product_plan(),
+            lambda: product_plan(Ring(2**28, 2**64, product="fft")),
             pg.PrecisionError,
             [
                 "n = 268435456",
@@ -956,12 +1101,12 @@ BY_FFT = Ring(4, 17, product="fft")
             ],
         ),
         "too long, by method": (
-            lambda: Ring(2**28 - 1, [2**61 - 1, 3]).product_plan("fft"),
+            lambda: product_plan(Ring(2**28 - 1, [2**61 - 1, 3]), "fft"),
             pg.PrecisionError,
             [f"n = {2**28 - 1}", "61 bits", "below 1/2", "auxiliary primes are exact"],
         ),
-        "no plan": (
-            lambda: R.product_plan("nonsense"),  # type: ignore[arg-type]
+        "no such product": (
+            lambda: R([1]).mul(R([1]), product="nonsense"),  # type: ignore[arg-type]
             pg.ParameterError,
             ["product: 'nonsense'", "'fft'"],
         ),
@@ -993,8 +1138,16 @@ def test_what_a_container_holds_is_not_available(monkeypatch: pytest.MonkeyPatch
 def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory sets no limit, precision does, and nothing is allocated."""
     monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 80)
-    check(Ring(2**40, 2**64, product="fft").product_plan, pg.PrecisionError, [f"n = {2**40}", "below 1/2"])
-    check(Ring(2**60, 2, product="fft").product_plan, pg.PrecisionError, [f"n = {2**60}", "1 bits"])
+    check(
+        functools.partial(product_plan, Ring(2**40, 2**64, product="fft")),
+        pg.PrecisionError,
+        [f"n = {2**40}", "below 1/2"],
+    )
+    check(
+        functools.partial(product_plan, Ring(2**60, 2, product="fft")),
+        pg.PrecisionError,
+        [f"n = {2**60}", "1 bits"],
+    )
 
 
 def test_what_cannot_be_multiplied_is_explained() -> None:
@@ -1004,8 +1157,8 @@ def test_what_cannot_be_multiplied_is_explained() -> None:
 def test_a_platform_without_long_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "LONG_DOUBLE", False)
     ring = Ring(24, 2**32 - 17)
-    check(functools.partial(ring.product_plan, "fft"), pg.PrecisionError, ["longdouble", "auxiliary primes"])
-    assert isinstance(ring.product_plan(), product.AuxiliaryPlan)
+    check(functools.partial(product_plan, ring, "fft"), pg.PrecisionError, ["longdouble", "auxiliary primes"])
+    assert isinstance(product_plan(ring), product.AuxiliaryPlan)
 
 
 def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1014,7 +1167,7 @@ def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(2**18, 2**64)
     for method in ("auto", "fft", "ntt"):
         check(
-            functools.partial(ring.product_plan, method),
+            functools.partial(product_plan, ring, method),
             pg.TablesTooLarge,
             [f"n = {2**18}", "GiB", "smaller n"],
         )
@@ -1509,10 +1662,25 @@ def test_cuda_in_the_environment_where_none_answers() -> None:
         assert word in line, line
 
 
+@pytest.mark.parametrize("version", ["1.23.5", "1.26.4", "0.9"])
+def test_an_older_numpy_is_named(tmp_path: Path, version: str) -> None:
+    """A stub stands for the older NumPy, with which the core cannot be loaded."""
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(pg.__file__).parent.parent)])
+    code = "import polygpu"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("ImportError: polygpu needs NumPy 2.0 or later")
+    assert f"NumPy {version} is installed" in last and str(tmp_path) in last and "numpy>=2" in last
+
+
 def test_an_instruction_set_that_the_cpu_lacks() -> None:
     """avx512 named on a CPU that is said to have avx2 alone."""
     code = (
-        "from polygpu import _cpu; from polygpu.backends import cpu\n"
+        "from polygpu import _cpu; from polygpu._backends import cpu\n"
         "class Old:\n"
         "    def __getattr__(self, name): return getattr(_cpu, name)\n"
         "    def supported_isas(self): return ['avx2', 'portable']\n"

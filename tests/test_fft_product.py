@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polygpu import _cpu
-from polygpu.plans.basis import basis_of
+from polygpu._core.plans.basis import basis_of
 
 MODULI = [2, 3, 3329, 2**31 - 1, 2**32 - 5, 2**32, 2**61 - 1, 2**63, 2**64 - 59, 2**64]
 
@@ -55,7 +55,7 @@ def native(n, kind, moduli, digits=None, width=None, sums=None):
         _cpu.Basis(words, 8 * basis.dtype.itemsize),
         n,
         length,
-        kind == "negacyclic",
+        getattr(_cpu.Quotient, kind),
         digits,
         width,
         sums or 2 * digits - 1,
@@ -205,13 +205,13 @@ def test_threads_do_not_change_values(each_isa, threads):
 def test_arguments_are_checked():
     basis = _cpu.Basis(np.array([[2**32]], np.uint64), 32)
     wide = _cpu.Basis(np.array([[1, 1]], np.uint64), 64)
-    good = {"basis": basis, "degree": 8, "length": 8, "negacyclic": True}
+    good = {"basis": basis, "degree": 8, "length": 8, "quotient": _cpu.Quotient.negacyclic}
     good |= {"digits": 2, "width": 16, "sums": 3, "table": twiddles(4)}
     core = _cpu.FftProduct(**good)
     for wrong in (
         {"basis": wide},
         {"degree": 0},
-        {"negacyclic": False},
+        {"quotient": _cpu.Quotient.cyclic},
         {"degree": 5},
         {"length": 12, "table": twiddles(8)[:6]},
         {"digits": 0},

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -27,7 +28,9 @@ from safetensors.numpy import save as other_writer
 
 import polygpu as pg
 from polygpu import Poly, Ring
-from polygpu.checks import shown
+from polygpu._bench import bench
+from polygpu._core.checks import shown
+from polygpu.cli import main
 from polygpu.testing import polys, rings
 
 R = Ring(8, pg.ntt_primes(8, 30, 2))
@@ -56,7 +59,7 @@ def test_every_ring(name: str, device: str, path: Path) -> None:
     assert list(values) == [*domains, "one"]
     for domain in domains:
         check(values[domain], x, domain)
-        assert values[domain].device == pg.backends.current_device()
+        assert values[domain].device == pg._backends.current_device()
     check(values["one"], x[0, 0])
     again = values["one"].ring
     assert again == S and hash(again) == hash(S) and again.roots == S.roots
@@ -274,9 +277,31 @@ def test_mapped_values_stay_in_the_file(path: Path) -> None:
     assert pg.load(path) == {"a": values["a"]}
 
 
+def test_mapped_files_take_no_descriptors(path: Path) -> None:
+    """Neither a file of many values nor many files that stay mapped meet the limit of descriptors."""
+    values = {f"{i}": R.random(seed=i) for i in range(300)}
+    pg.save(path, values)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = os.listdir("/proc/self/fd")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, descriptors)) + 4, before[1]))
+    try:
+        found = [pg.load(path, mmap=True), *(pg.load(path, ["7"], mmap=True) for _ in range(30))]
+        assert pg.load(path) == found[0] == values
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    maps = Path("/proc/self/maps")
+    assert maps.read_text().count(str(path)) == 31
+    last = found[0]["299"]
+    del found
+    assert maps.read_text().count(str(path)) == 1 and last == values["299"]
+    del last
+    assert str(path) not in maps.read_text()
+
+
 @on("simulated", "cuda")
 def test_values_on_a_card(device: str, path: Path) -> None:
-    name = pg.backends.current_device()
+    name = pg._backends.current_device()
     with pg.device("cpu"):
         a, b = R.random(3, seed=1), WIDE.random(seed=2)
     pg.save(path, {"a": a.to(name), "b": b.to(name), "s": pg.Seeded(R, 3, 1)})
@@ -391,11 +416,11 @@ def test_rings_that_could_not_be_read_are_not_written(path: Path) -> None:
 @pytest.mark.parametrize("S", [R, WIDE, Ring(8, 2**32 - 5), Ring(8, [2**64, 3])], ids=repr)
 def test_wrong_residues_are_not_written(S: Ring, path: Path) -> None:
     a = S.zeros((2, 2))
-    value = S.modulus if S.basis.wide else S.moduli[0]
+    value = S.modulus if S._plan.basis.wide else S.moduli[0]
     for row in range(S.rows):
-        word = value >> 64 * row if S.basis.wide else value
+        word = value >> 64 * row if S._plan.basis.wide else value
         a.data[1, 0, row, S.n - 1] = min(word & 2**64 - 1, int(np.iinfo(S.dtype).max))
-        if not S.basis.wide:
+        if not S._plan.basis.wide:
             break
     if S.moduli[0] == 2**64:
         a.data[1, 0] = 0
@@ -510,6 +535,233 @@ def test_places_that_are_no_files(tmp_path: Path) -> None:
             pg.load(place)
     with pytest.raises(FileNotFoundError):
         pg.load(tmp_path / "absent")
+
+
+# ---- files that others change meanwhile ----
+
+CALLS = ("stat", "lstat", "fstat", "readlink", "access", "open", "fsync", "fchmod", "replace")
+STARTS = ("missing", "file", "link", "pipe", "folder")
+CHANGES = ("unlink", "file", "link", "dangling", "pipe", "folder")
+R8 = Ring(8, 97)
+
+
+class Others:
+    """Another process, which puts something else at a path just before one system call of ours."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.files, self.pipes = folder, 0, list[int]()
+        self.target = folder / "target.npy"
+        self.at, self.seen, self.change = -1, 0, ""
+        self.real = {name: getattr(os, name) for name in CALLS}
+        for name in CALLS:
+            monkeypatch.setattr(f"os.{name}", self._hooked(name))
+
+    def _hooked(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if arguments and (isinstance(arguments[0], int) or str(self.folder) in str(arguments[0])):
+                if self.at == self.seen:
+                    self.at = -1  # what follows makes system calls too
+                    self.put(self.change)
+                self.seen += 1
+            return self.real[name](*arguments, **options)
+
+        return call
+
+    def put(self, what: str) -> None:
+        """Replace what the target is. A second name keeps each regular file, to look at later."""
+        if self.target.is_dir() and not self.target.is_symlink():
+            self.target.rmdir()
+        else:
+            self.target.unlink(missing_ok=True)
+        if what in ("file", "link"):
+            self.files += 1
+            kept, end = self.folder / f"kept{self.files}", self.folder / f"end{self.files}"
+            kept.write_bytes(b"of others")
+            os.link(kept, self.target if what == "file" else end)
+            if what == "link":
+                self.target.symlink_to(end.name)
+        elif what == "dangling":
+            self.target.symlink_to("absent")
+        elif what == "pipe":
+            os.mkfifo(self.target)
+            self.pipes.append(self.real["open"](self.target, os.O_RDONLY | os.O_NONBLOCK))
+        elif what == "folder":
+            self.target.mkdir()
+
+    def check(self, whole: bytes, failed: bool) -> None:
+        """No regular file was written into, and what was written is whole."""
+        for path in self.folder.iterdir():
+            name = path.name.rstrip("0123456789")
+            assert name in ("target.npy", "absent", "in.npy", "kept", "end")
+            if name == "kept":
+                assert path.read_bytes() == b"of others"
+            elif name != "in.npy" and path.is_file():
+                assert path.read_bytes() in [b"of others"] + [whole] * (not failed)
+        written = b""
+        for pipe in self.pipes:
+            while part := os.read(pipe, 1 << 16):
+                written += part
+            os.close(pipe)
+        assert written in (b"", whole)
+
+    def clear(self) -> None:
+        self.put("unlink")
+        for path in self.folder.iterdir():
+            if path.name.startswith(("kept", "end", "absent")):
+                path.unlink()
+        self.files, self.pipes = 0, []
+
+
+@pytest.mark.parametrize("writer", ["save", "mul", "bench"])
+@pytest.mark.parametrize("start", STARTS)
+def test_others_change_the_target_between_system_calls(
+    writer: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes to a path before whichever system call: no regular file is written into in place."""
+    np.save(tmp_path / "in.npy", np.arange(8))
+    monkeypatch.setattr(bench, "measure_here", lambda devices, told: [])
+    monkeypatch.setattr(bench, "answering", lambda: ["cpu"])
+    monkeypatch.setattr(bench, "with_rows", lambda path, rows: "rows\n")
+    others = Others(tmp_path, monkeypatch)
+    target = str(others.target)
+    command = {
+        "mul": ["mul", f"{tmp_path}/in.npy", f"{tmp_path}/in.npy", "-o", target, "--n", "8", "--q", "97"],
+        "bench": ["bench", "--out", target],
+    }.get(writer, [])
+
+    def write() -> bool:
+        """Whether it failed."""
+        try:
+            if writer == "save":
+                pg.save(target, {"a": R8([1, 2])})
+            return bool(command) and main(command) != 0
+        except (pg.PolyGPUError, OSError):
+            return True
+
+    assert not write()
+    whole = others.target.read_bytes()
+    for change in CHANGES:
+        others.change = change
+        for at in range(100):
+            others.clear()
+            others.put(start)
+            others.at, others.seen = at, 0
+            failed, others.at = write(), -1
+            if others.seen <= at:  # the change came at none of the calls
+                break
+            others.check(whole, failed)
+            assert not failed or {start, change} & {"pipe", "folder"}
+        assert 0 < at < 99
+    others.clear()
+
+
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the look at a file and its opening."""
+    real = os.open
+
+    def late(name: Any, flags: int, *more: Any, **options: Any) -> int:
+        if name == str(path):
+            path.unlink()
+            os.mkfifo(path)
+        return real(name, flags, *more, **options)
+
+    monkeypatch.setattr("os.open", late)
+    for command in (["info"], ["mul", str(path), "-o", f"{path}.npy", "--n", "8", "--q", "97"]):
+        path.unlink(missing_ok=True)
+        path.touch()
+        assert main([command[0], str(path), *command[1:]]) == 2
+        assert "a folder, pipe or device" in capsys.readouterr().err
+    assert names(path.parent) == [path.name]
+
+
+def test_two_processes_write_one_path(path: Path) -> None:
+    """Each call succeeds, and a reader finds one of the files, whole."""
+    code = f"""
+import sys, time, polygpu as pg
+value = pg.Ring(64, 97).random(4, seed=int(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+until, calls = time.monotonic() + 0.5, 0
+while time.monotonic() < until or calls < 20:
+    pg.save({str(path)!r}, {{"a": value}})
+    calls += 1
+"""
+    values = [Ring(64, 97).random(4, seed=seed) for seed in (1, 2)]
+    pg.save(path, {"a": values[0]})
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, seed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in "12"
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        while any(process.poll() is None for process in processes):
+            assert pg.load(path)["a"] in values
+        for process in processes:
+            assert process.communicate(timeout=60)[1] == "" and process.returncode == 0
+    finally:
+        for process in processes:
+            process.kill()
+    assert names(path.parent) == [path.name]
+
+
+def test_open_files_keep_their_names(path: Path) -> None:
+    """/dev/fd/N of a file is its name: the file is replaced, also if it got another name."""
+    pg.save(path, {"a": R8([1])})
+    before = path.read_bytes()
+    with path.open("rb+") as file:
+        path.rename(path.with_name("moved"))
+        pg.save(f"/dev/fd/{file.fileno()}", {"b": R8([2])})
+        assert list(pg.load(path.with_name("moved"))) == ["b"] and file.read() == before
+    os.link(path.with_name("moved"), path)
+    with path.open("rb+") as file:
+        path.unlink()  # the file still has a name, but not that by which it was opened
+        with pytest.raises(pg.ParameterError, match="its name cannot be found"):
+            pg.save(f"/dev/fd/{file.fileno()}", {"a": R8([1])})
+    assert list(pg.load(path.with_name("moved"))) == ["b"] and names(path.parent) == ["moved"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_has(name: str, tmp_path: Path) -> None:
+    with pytest.raises(pg.ParameterError, match="is not a name that a file can have"):
+        pg.save(str(tmp_path / name), {"a": R8([1])})
+    with pytest.raises(pg.FileError, match="is not a name that a file can have"):
+        pg.load(str(tmp_path / name))
+    ring = ["--n", "8", "--q", "97"]
+    for command in (["info"], ["convert", f"{tmp_path}/c.npy"], ["mul", "b.npy", "-o", f"{tmp_path}/c.npy"]):
+        more = [*command[1:], *ring] if command[1:] else []
+        assert main([command[0], f"{tmp_path}/{name}.npy", *more]) == 2
+
+
+def test_new_names_are_given_once(tmp_path: Path) -> None:
+    for what in ("file", "folder"):
+        for taken in ("file", "folder", "dangling"):
+            new, name = tmp_path / "new", tmp_path / f"{what} {taken}"
+            new.write_bytes(b"new") if what == "file" else new.mkdir()
+            if taken == "folder":
+                name.mkdir()
+                (name / "x").touch()
+            elif taken == "file":
+                name.write_bytes(b"old")
+            else:
+                name.symlink_to("absent")
+            with pytest.raises(pg.OutputError, match="exists"):
+                pg.files.give_name(new, name)
+            assert new.exists() and (taken != "file" or name.read_bytes() == b"old")
+            pg.files.give_name(new, tmp_path / f"{what} {taken} free")
+            assert not new.exists() and (tmp_path / f"{what} {taken} free").exists()
 
 
 # ---- files that are wrong ----

@@ -10,9 +10,9 @@ from devices import backend, sized, there
 
 import polygpu as pg
 from polygpu import Ring
-from polygpu.exact.primes import GOLDILOCKS
-from polygpu.ops import four_step
-from polygpu.plans.four_step import plan_four_step
+from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._core.plans.four_step import plan_four_step
+from polygpu._ops import four_step
 
 MODULI = {
     "30 bits": (998244353,),
@@ -49,7 +49,7 @@ def test_parts_give_the_whole(
     ring = Ring(height * width, MODULI[name], kind=kind, root="generator")
     assert ring.roots is not None and ring.leaf_size == 1
     a = ring.random((2,), seed=height)
-    plan = plan_four_step(ring.basis, kind, ring.roots, height, width)
+    plan = plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
     matrix = (2, ring.rows, height, width)
     coefficients = a.cpu().data.reshape(matrix)
     evaluated = a.ntt().cpu().data.reshape(matrix)
@@ -78,7 +78,7 @@ def test_each_entry_is_a_value_of_the_polynomial() -> None:
     ring = Ring(height * width, q)
     assert ring.roots is not None
     a = ring.random(seed=1)
-    plan = plan_four_step(ring.basis, "negacyclic", ring.roots, height, width)
+    plan = plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, height)
     x = a.data.reshape(1, height, width).copy()
     four_step.forward_columns(plan, x, 0)
     four_step.forward_rows(plan, x)
@@ -94,6 +94,6 @@ def test_each_entry_is_a_value_of_the_polynomial() -> None:
 def test_plans_are_shared() -> None:
     ring = pg.Ring(64, 114689)
     assert ring.roots is not None
-    one = plan_four_step(ring.basis, "negacyclic", ring.roots, 8, 8)
-    assert one is plan_four_step(ring.basis, "negacyclic", ring.roots, 8, 8) and one.degree == 64
+    one = plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, 8)
+    assert one is plan_four_step(ring._plan.basis, ring._plan.quotient, ring.roots, 8) and one.degree == 64
     assert one.rows(0) is one.rows(0) and one.columns(0, 4) is one.columns(0, 4)

@@ -17,9 +17,9 @@ from oracle import draw, everywhere, fold, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu, lattice
-from polygpu.backends import cuda
-from polygpu.backends.cuda.lattice import Lattice
-from polygpu.ops import gadget as gadgets
+from polygpu._backends import cuda
+from polygpu._backends.cuda.lattice import Lattice
+from polygpu._ops import gadget as gadgets
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 RINGS = {
@@ -431,7 +431,7 @@ def test_prepared_matrices(name: str) -> None:
 def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int, levels: int) -> None:
     """All digits of c and all pieces of the matrix are as large as they get, with equal signs."""
     R, k, q = Ring(n, 2**log_q), 2, 2**log_q
-    gadget = gadgets.gadget_of(R, bits, levels, components=k)
+    gadget = gadgets.gadget_of(R._plan, bits, levels, components=k)
     assert gadget.product is not None and gadget.product.terms == k * levels
     width, half = gadget.product.width, -(1 << bits - 1)
     largest = sum(half * g for g in lattice.gadget(R, bits, levels)) % q
@@ -476,7 +476,7 @@ def test_a_ring_that_asks_for_other_products() -> None:
     np.testing.assert_array_equal(found.data, wanted.data)
     wide = Ring(8, 2**64)
     ggsw, c = wide.random((1, 1, 1), seed=1), wide.random((1, 1), seed=2)
-    assert gadgets.gadget_of(wide, 40, 1, components=1).by_polynomials
+    assert gadgets.gadget_of(wide._plan, 40, 1, components=1).by_polynomials
     expected = external(wide, ggsw.to_bigints(), c[0].to_bigints(), 40)
     np.testing.assert_array_equal(lattice.external_product(ggsw, c, 40)[0].to_bigints(), expected)
     turned = lattice.blind_rotate(c, ggsw.reshape(1, 1, 1, 1), [[3, 5]], 40)[0]

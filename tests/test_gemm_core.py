@@ -9,8 +9,8 @@ import pytest
 from interrupts import seconds_to_answer
 
 from polygpu import _cpu
-from polygpu.backends import get_backend
-from polygpu.plans.basis import basis_of
+from polygpu._backends import get_backend
+from polygpu._core.plans.basis import basis_of
 
 # Around the bounds of one digit, of the 52-bit multiplier and of two digits, of words and of digits' widths.
 # Sums are folded by the largest multiple of q up to 2^63, which is small just above 2^63/3 and 2^63/5.
@@ -264,8 +264,8 @@ def test_matmul_points_again(each_isa):
         a, b, x, y = (residues(shape, q, seed) for seed in range(4))
         out = np.empty((2, 2, 2, 1, 24), basis.dtype)
         repeated = [np.broadcast_to(v, (2, *v.shape[1:])) for v in (a, b.swapaxes(1, 2))]
-        again = get_backend("cpu").matmul_points(basis, *repeated, out)
-        again(x, y, out)
+        again = get_backend("cpu")._native_basis(basis).matmul_points(*repeated, out)
+        again.run(x, y, out)
         expected = product_points(x, y.swapaxes(1, 2), (q,))
         assert (out[0] == expected[0]).all() and (out[1] == expected[0]).all()
 

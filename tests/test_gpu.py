@@ -37,7 +37,7 @@ import matrices
 import numpy as np
 import pytest
 import test_fft
-from devices import ABSENT, agree, card_of, needs_card, noted_kernels, same
+from devices import ABSENT, agree, card_of, needs_card, noted_kernels, product_plan, same
 from oracle import (
     BABYBEAR,
     KINDS,
@@ -53,11 +53,11 @@ from test_multiply import DIGITS
 
 import polygpu as pg
 from polygpu import Poly, Ring, fft, lattice, ntt_primes
-from polygpu.backends import cuda, get_backend
-from polygpu.backends.cuda.matmul_tiles import has_digits, matmul_method
-from polygpu.backends.cuda.words import Card
-from polygpu.plans import cache as plan_cache
-from polygpu.plans.basis import basis_of
+from polygpu._backends import cuda, get_backend
+from polygpu._backends.cuda.matmul_tiles import has_digits, matmul_method
+from polygpu._backends.cuda.words import Card
+from polygpu._core.plans import cache as plan_cache
+from polygpu._core.plans.basis import basis_of
 
 if ABSENT is None:
     import cupy
@@ -520,7 +520,7 @@ def test_matrices_of_one_polynomial(n: int, q: int) -> None:
     count = -(-(1 << 22) // n)
     with pg.device(GPU):
         many, one = ring.random((count,), seed=1), ring.random(seed=2)
-        assert get_backend(GPU).prefers_matrix(ring.product_plan(), count)
+        assert get_backend(GPU).prefers_matrix(product_plan(ring), count)
         product = many * one
         assert product == one * many == pg.Poly.mul(many, one, product="ntt")
         assert many[:5] * one == product[:5]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import enum
 import math
 import random
+import tracemalloc
+import warnings
+from array import array
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from devices import CARDS, host, on, over, shares_memory, there
+from hypothesis import given
+from hypothesis import strategies as st
 from oracle import (
     FEW,
     LAYOUTS,
@@ -97,6 +103,65 @@ def test_ints_at_the_edge_of_machine_words(x: Any, values: list[int]) -> None:
     assert RNS(x).data.tolist() == residues(RNS, padded(RNS, values))
 
 
+WORD_LIMITS = (2**64, 2**63 - 25, 2**62 - 57, 2**50 - 27, 2**32 - 5, 2**31 - 1, 3)
+
+
+@on("cpu", "reference", "simulated", "cuda")
+@pytest.mark.parametrize("moduli", [WORD_LIMITS, WORD_LIMITS[4:], (2**32, 3)], ids=["64", "32 bits", "2^32"])
+@pytest.mark.parametrize("bits", [64, 65, 127, 128, 129, 1000, 4096])
+def test_ints_of_several_words(moduli: Any, bits: int, device: str) -> None:
+    """Ints at both ends of their words, modulo every word's limit."""
+    R, rng = Ring(4, list(moduli)), random.Random(bits)
+    edges = [s * 2**bits + d for s in (-1, 1) for d in (-1, 0, 1)]
+    x = [edges, [rng.getrandbits(bits) for _ in range(6)], [-rng.getrandbits(bits) for _ in range(6)]]
+    rows = [x[i][j : j + 3] for i in range(3) for j in (0, 3)]
+    found = R(rows)
+    assert host(found.data).tolist() == [[[v % q for v in row] + [0] for q in R.moduli] for row in rows]
+
+
+def test_ints_of_very_different_sizes_take_no_more_memory_than_they_have() -> None:
+    """One int of a million bits does not make words of as many bits of the others."""
+    R = Ring(1 << 12, [2**61 - 1, 2**31 - 1])
+    x = [*range(4000), 3**600000]
+    tracemalloc.start()
+    found = R(x)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 23
+    assert found.data[:, :4001].tolist() == [[v % q for v in x] for q in R.moduli]
+
+
+def nested(shape: tuple[int, ...], make: Any) -> Any:
+    return (
+        make(nested(shape[1:], make) for _ in range(shape[0])) if shape else random.randrange(-(2**63), 2**63)
+    )
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+@pytest.mark.parametrize("shape", [(0,), (4,), (3, 0), (3, 4), (2, 1, 3), (1, 1, 1, 1), (0, 3)])
+def test_nested_lists_have_the_shape_that_numpy_sees(make: Any, shape: tuple[int, ...]) -> None:
+    x, R = nested(shape, make), Ring(4, [2**61 - 1, 97])
+    expected = np.array(x, dtype=object)
+    assert R(x) == R(expected) and R(x).shape == expected.shape[:-1]
+
+
+WRONG_ENTRIES = [True, 1.0, None, "1", b"1", np.float64(1), np.True_, 1 + 0j, Decimal(1), [1], (), {}]
+
+
+@pytest.mark.parametrize("wrong", WRONG_ENTRIES, ids=repr)
+@pytest.mark.parametrize("at", [(0, 0), (0, 2), (1, 1), (2, 2)])
+@pytest.mark.parametrize("other", [5, 2**70])
+def test_a_wrong_entry_anywhere_in_a_list_is_refused(wrong: Any, at: tuple[int, int], other: int) -> None:
+    x: list[list[Any]] = [[other] * 3 for _ in range(3)]
+    x[at[0]][at[1]] = wrong
+    for entries in (x, tuple(map(tuple, x)), x[at[0]]):
+        with pytest.raises(pg.CoefficientError):
+            Ring(4, 97)(entries)
+    for ragged in ([[1, 2], [3]], [[1], []], [1, [2]], [[1], 2], [[[1]], [[1], [2]]]):
+        with pytest.raises(pg.CoefficientError, match="ragged"):
+            Ring(4, 97)(ragged)
+
+
 @pytest.mark.parametrize(
     "x",
     [-3, np.int64(-3), np.int8(-3), np.array(-3), np.array(-3, ">i2"), np.array(-3, object), [-3]],
@@ -181,6 +246,172 @@ def test_integers_that_lie_on_the_device(name: str, dtype: Any) -> None:
         expected = np.zeros((*rows.shape[:-1], R.n), dtype=object)
         expected[..., : rows.shape[-1]] = rows
         check(R(there(x)[view]), expected % R.modulus)
+
+
+# ---- real numbers in ----
+
+SCALES = [
+    *(1, -1, 0, 2, 0.5, 2.0**62, 2.0**63, -(2**64), 2**100, 2**1100, Fraction(1, 2**1100), 5e-324, -1.7e308),
+    *(1000, 0.1, -3.5, 2**61 - 1, 10**40, Fraction(1, 3), Fraction(-(2**200), 10**9 + 7), Fraction(7, 4)),
+    *(np.float32(0.1), np.float64(2**80), np.int64(-(2**63)), np.uint8(200), np.float16(1.5)),
+]
+REALS = [
+    *(0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 0.49999999999999994, 2.0**52 + 0.5, 2.0**53 - 1, 2.0**53 + 2),
+    *(
+        2.0**62,
+        2.0**63,
+        -(2.0**63),
+        2.0**64,
+        1.7e308,
+        -1.7976931348623157e308,
+        5e-324,
+        -2.2e-308,
+        1e-3,
+        1 / 3,
+    ),
+]
+
+
+def nearest(x: Any, scale: Any) -> list[int]:
+    """The products of Fractions, which `round` takes to the nearest int, halves to even."""
+    exact = Fraction(
+        scale if isinstance(scale, Fraction) else scale.item() if hasattr(scale, "item") else scale
+    )
+    return [round(Fraction(v) * exact) for v in x]
+
+
+@few_rings
+def test_floats_are_rounded_once_at_any_size(name: str) -> None:
+    for scale in SCALES:
+        check_floats(ring(name), scale)
+
+
+def check_floats(R: Ring, scale: Any) -> None:
+    rng = random.Random(repr(scale))
+    wild = [math.ldexp(rng.uniform(-1, 1), rng.randrange(-1074, 1025)) for _ in range(R.n)]
+    ties = [rng.randrange(-(2**52), 2**52) / 2 for _ in range(R.n)]
+    mild = [rng.uniform(-1, 1) for _ in range(R.n)]
+    rows = [wild, ties, mild, *(list(REALS[i : i + R.n]) for i in range(0, len(REALS), R.n))]
+    for row in rows:
+        check(R.from_floats(row, scale=scale), padded(R, nearest(row, scale)) % R.modulus)
+    batch = np.array(rows[:3])
+    expected = [[v % R.modulus for v in nearest(row, scale)] for row in rows[:3]]
+    for same in (batch, there(batch), batch.astype(">f8"), np.asfortranarray(batch)):
+        check(R.from_floats(same, scale=scale), expected)
+
+
+@given(
+    x=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4),
+    scale=st.fractions()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers()
+    | st.sampled_from(SCALES),
+)
+def test_products_of_floats_equal_those_of_fractions(x: list[float], scale: Any) -> None:
+    R = ring("2^128")
+    check(R.from_floats(x, scale=scale), padded(R, nearest(x, scale)) % R.modulus)
+
+
+@given(
+    odd=st.integers(0, 2**63 - 1).map(lambda v: 2 * v + 1) | st.sampled_from([1, 3, 2**64 - 1]),
+    shift=st.integers(1, 52),
+    near=st.integers(-2, 2),
+    more=st.integers(-60, 60),
+    sign=st.sampled_from([1, -1]),
+)
+def test_ties_and_their_neighbours(odd: int, shift: int, near: int, more: int, sign: int) -> None:
+    """Mantissas x whose product with an odd number ends in the bits of a half, or in those beside it."""
+    half = (pow(odd, -1, 2**shift) << shift - 1) % 2**shift
+    x = [
+        float(half + near),
+        float(half + 2 ** min(shift, 51) + near),
+        -float(half - near),
+        math.ldexp(half, -more),
+    ]
+    R, scale = ring("2^128"), sign * Fraction(odd, 2**shift)
+    check(R.from_floats(x, scale=scale), padded(R, nearest(x, scale)) % R.modulus)
+    scale *= Fraction(2) ** more
+    x = [math.ldexp(v, -more) for v in x]
+    check(R.from_floats(x, scale=scale), padded(R, nearest(x, scale)) % R.modulus)
+
+
+@over(["RNS of 3 words"])
+def test_floats_in_any_container(name: str) -> None:
+    R = ring(name)
+    x = [0.5, -1.25, 3.0, 65504.0]
+    expected = padded(R, nearest(x, 2**70)) % R.modulus
+    arrays = [np.array(x, dtype) for dtype in ("f2", "f4", "f8", ">f2", ">f4", object)]
+    for same in (x, tuple(x), array("d", x), *arrays, *map(there, arrays[:3]), [np.float32(v) for v in x]):
+        check(R.from_floats(same, scale=2**70), expected)
+    mixed = [0.25, 2**80 + 1, np.int64(-3), np.float16(0.5)]  # one list as doubles would round the large int
+    for scale in (1, 8, Fraction(3, 8)):
+        check(
+            R.from_floats(mixed, scale=scale),
+            padded(R, nearest(map(Fraction, (0.25, 2**80 + 1, -3, 0.5)), scale)) % R.modulus,
+        )
+    for dtype in (np.int8, np.uint64, np.int64, object):
+        ints = np.array([[1, 2, 3], [100, 101, 127]], dtype)
+        for scale in (1, 2.0**64, Fraction(1, 2)):
+            expected_ints = [padded(R, nearest(row.tolist(), scale)) % R.modulus for row in ints]
+            check(R.from_floats(ints, scale=scale), expected_ints)
+    for one in (0.5, np.float32(0.5), np.array(0.5), np.array(0.5, object)):
+        check(R.from_floats(one, scale=2**70), padded(R, [2**69]), batch=())
+    for shape in ((0,), (3, 0), (0, 4), (2, 0, R.n)):
+        for scale in (1, 2**100, 2**1100, 2**61 - 1, Fraction(1, 3)):
+            found = R.from_floats(np.zeros(shape), scale=scale)
+            assert found.shape == shape[:-1] and not found.data.any()
+    check(R.from_floats([]), padded(R, []))
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "words"),
+    [
+        (np.array([1.0, math.nan]), pg.CoefficientError, ["nan", "(1,)", "finite"]),
+        (np.array([[1.0], [-math.inf]], np.float32), pg.CoefficientError, ["-inf", "(1, 0)", "finite"]),
+        ([1, math.inf], pg.CoefficientError, ["inf", "(1,)", "finite"]),
+        ([2**2000, math.nan], pg.CoefficientError, ["nan", "(1,)", "finite"]),
+        (np.array([1j]), pg.CoefficientError, ["complex128", "from_slots"]),
+        ([1.0, 1j], pg.CoefficientError, ["1j", "complex", "from_slots"]),
+        (np.ones(2, np.longdouble), pg.CoefficientError, [np.dtype(np.longdouble).name]),
+        ([1.0, np.longdouble(1)], pg.CoefficientError, ["longdouble"]),
+        (np.ones(2, bool), pg.CoefficientError, ["bool"]),
+        ([1.0, True], pg.CoefficientError, ["True", "bool"]),
+        ([1.0, np.True_], pg.CoefficientError, ["True", "bool"]),
+        ([1.0, "2"], pg.CoefficientError, ["'2'", "str"]),
+        ([1.0, None], pg.CoefficientError, ["None"]),
+        ([Fraction(1, 2)], pg.CoefficientError, ["Fraction"]),
+        (b"12", pg.CoefficientError, ["bytes"]),
+        ([[1.0], [1.0, 2.0]], pg.CoefficientError, ["ragged"]),
+        ([1.0, [2.0]], pg.CoefficientError, ["ragged"]),
+        (np.ma.masked_array([1.0, 2.0], [0, 1]), pg.CoefficientError, ["masked"]),
+        (R17([1]), pg.CoefficientError, ["a Poly", "to_float64"]),
+        ([[0.0] * 5], pg.ParameterError, ["5 coefficients", "n = 4"]),
+    ],
+    ids=str,
+)
+def test_floats_that_are_refused(x: Any, error: type[Exception], words: list[str]) -> None:
+    if np.dtype(np.longdouble).itemsize == 8 and "longdouble" in str(words):
+        pytest.skip("a long double is a double here")
+    for scale in (1, 2**70, 2**1500, Fraction(1, 3), 0):
+        with warnings.catch_warnings(), pytest.raises(error) as caught:
+            warnings.simplefilter("error")
+            R17.from_floats(x, scale=scale)
+        assert all(word in str(caught.value) for word in words)
+
+
+@on(*CARDS)
+def test_floats_on_a_card_that_are_not_finite(device: str) -> None:
+    for scale in (1, 2**1500, 3):
+        with pytest.raises(pg.CoefficientError, match=r"inf at \(0,\)"):
+            R17.from_floats(there(np.array([-math.inf, 1.0])), scale=scale)
+
+
+@pytest.mark.parametrize(
+    "scale", [math.nan, -math.inf, np.float32("inf"), True, np.True_, 1j, "2", None, Decimal(2)]
+)
+def test_scales_that_are_refused(scale: Any) -> None:
+    with pytest.raises(pg.ParameterError, match=r"scale: .*(Give an int|Convert it)"):
+        R17.from_floats([1.0], scale=scale)
 
 
 # ---- residues in ----

@@ -12,6 +12,7 @@ import math
 import random
 import struct
 import sys
+import tracemalloc
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -223,6 +224,77 @@ def test_compressions_of_seal() -> None:
     refused(lambda: interop.from_seal(wrong, p), pg.FileError, ["data: "])
     wrong = seal("ckks_a")[:60] + bytes(40) + seal("ckks_a")[100:]
     refused(lambda: interop.from_seal(wrong, p), pg.FileError, ["data: "])
+
+
+def compressed(plain: bytes, method: int) -> bytes:
+    """A saved object of SEAL as it is with compr_mode_type::zlib (1) or zstd (2)."""
+    if method == 1:
+        packed = zlib.compress(plain[16:], 1)
+    else:
+        packed = pytest.importorskip("zstandard").ZstdCompressor(level=1).compress(plain[16:])
+    return resized(plain[:5] + bytes([method]) + plain[6:16] + packed)
+
+
+def resized(data: bytes) -> bytes:
+    """The same object, with a header that tells the size that it has."""
+    return data[:8] + struct.pack("<Q", len(data)) + data[16:]
+
+
+@pytest.mark.parametrize("method", [1, 2])
+def test_compressed_keys_of_seal_take_time_linear_in_their_size(
+    method: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in bytes that are given to the decompressor, and in bytes that it gives at a time."""
+    p = SealParameters("ckks", 2048, pg.ntt_primes(2048, 50, 3))
+    keys = {g: p.ring.random((2, 2), seed=g).ntt() for g in range(1, 12)}
+    plain = interop.to_seal_keys(keys, p)
+    data = compressed(plain, method)
+    assert len(plain) > 1 << 21
+    given, most, make = 0, 0, zlib.decompressobj
+
+    class Counted:
+        def __init__(self) -> None:
+            self.real = make()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def decompress(self, piece: bytes, length: int) -> bytes:
+            nonlocal given, most
+            found = self.real.decompress(piece, length)
+            given, most = given + len(piece) + len(self.real.unconsumed_tail), max(most, len(found))
+            return found
+
+    monkeypatch.setattr("zlib.decompressobj", Counted)
+    tracemalloc.start()
+    try:
+        assert interop.from_seal_keys(data, p) == keys
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert given < 4 * len(plain) and most <= 1 << 16 and peak < 6 * len(plain)
+    assert (given > 0) == (method == 1)
+
+
+@pytest.mark.parametrize("method", [1, 2])
+def test_compressed_seal_that_is_cut_damaged_or_a_bomb(method: int) -> None:
+    p = SealParameters("ckks", 8, [97, 113, 193])
+    plain = interop.to_seal(p.ring[:2].random(2, seed=1).ntt(), p)
+    data = compressed(plain, method)
+    assert interop.from_seal(data, p) == interop.from_seal(plain, p)
+    for cut in range(17, len(data) - (0 if method == 1 else 4)):
+        refused(lambda cut=cut: interop.from_seal(resized(data[:cut]), p), pg.FileError, ["data: "])
+    more = compressed(plain + bytes(1 << 26), method)  # of 64 MiB that nobody asked for
+    tracemalloc.start()
+    try:
+        refused(lambda: interop.from_seal(more, p), pg.FileError, ["data: more follows"])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+    if method == 1:
+        refused(lambda: interop.from_seal(resized(data + b"x"), p), pg.FileError, ["more follows it"])
+        wrong = data[:-1] + bytes([data[-1] ^ 1])
+        refused(lambda: interop.from_seal(wrong, p), pg.FileError, ["damaged", "incorrect data check"])
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has zstd")
@@ -618,7 +690,7 @@ def test_openfhe_decrypts_what_is_written() -> None:
     np.testing.assert_allclose(decrypted(product), np.multiply(*CKKS), atol=1e-8)
     s = element("ckks_secret")  # a ciphertext made here
     mask = s.ring.random(seed=7).ntt()
-    message = s.ring(np.rint(fft.from_slots(np.tile([1.5, -2, 0.25, 4], 16) + 0j) * 2.0**50).astype(np.int64))
+    message = s.ring.from_floats(fft.from_slots(np.tile([1.5, -2, 0.25, 4], 16) + 0j), scale=2**50)
     c = pg.stack([message - mask * s, mask.copy()])
     found = decrypted(interop.to_openfhe(c.ntt(), openfhe("ckks_a")))
     np.testing.assert_allclose(found, [1.5, -2, 0.25, 4], atol=1e-8)

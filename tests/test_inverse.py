@@ -117,6 +117,42 @@ def test_inverse_of_batches(name: str, batch: tuple[int, ...]) -> None:
     assert times(R, x, y.to_bigints()).tolist() == expected.tolist()
 
 
+@over(INVERTIBLE_KINDS, FEW)
+def test_try_inverse_of_every_kind(name: str) -> None:
+    """Units and other elements in one batch, in both domains."""
+    R = ring(name)
+    x = np.array([draw(R, (), seed) for seed in range(6)] + [[0] * R.n, [1] + [0] * (R.n - 1)], dtype=object)
+    units = [is_unit(R, row) for row in x]
+    a = R(x.reshape(2, 4, R.n))
+    for value in (a, a.ntt()) if R.has_eval else (a,):
+        b, ok = value.try_inverse()
+        assert ok.dtype == np.bool_ and ok.shape == b.shape == (2, 4) and ok.ravel().tolist() == units
+        assert b.domain == value.domain and b.device == value.device and b.ring is R
+        for i, unit in enumerate(units):
+            item = b.reshape(8)[i]
+            assert item * R(x[i]) == 1 if unit else item == 0
+    b, ok = a[0, 0].try_inverse()
+    assert ok.shape == () and bool(ok) == units[0]
+    b, ok = R.zeros((2, 0)).try_inverse()
+    assert ok.shape == b.shape == (2, 0)
+
+
+def test_try_inverse_where_inverses_cannot_be_found() -> None:
+    with pytest.raises(pg.NotInvertible, match="neither prime nor a power"):
+        Ring(4, 15).ones().try_inverse()
+
+
+def test_wide_inverses_take_no_powers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values modulo a wide prime are inverted together, without a power of each."""
+    R = Ring(256, 3 * 2**189 + 1)  # a prime
+    x = R.random((2, 2), seed=1).ntt()
+    powers = []
+    monkeypatch.setattr("polygpu._ops.inverse.multiply", lambda *_: powers.append(1))
+    y = x.inverse()
+    monkeypatch.undo()
+    assert not powers and x * y == R.ones((2, 2)).ntt()
+
+
 def message_of_inverse(poly: Poly) -> str:
     with pytest.raises(pg.NotInvertible) as caught:
         poly.inverse()

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import CARDS, backend, on, over, same
+from devices import CARDS, Work, backend, on, over, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import centred, chain, draw, drawn, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
-from polygpu.backends.cuda import lattice as cuda_lattice
+from polygpu._backends.cuda import lattice as cuda_lattice
 from polygpu.errors import DomainError, ParameterError, RingMismatch
 from polygpu.testing import chains
 
@@ -36,7 +36,7 @@ def parts(T: Ring) -> tuple[Ring, Ring]:
 
 
 def on_card(x: Poly) -> Poly:
-    return x.to(pg.backends.current_device())
+    return x.to(pg._backends.current_device())
 
 
 # ---- definitions, in Python ints ----
@@ -93,9 +93,9 @@ def test_key_switch(name: str) -> None:
 def test_key_switch_adds(name: str) -> None:
     K = CHAINS[name]
     Q, special = parts(K)
-    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
+    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg._backends.current_device()).ntt()
     for R in {Q.rows: Q, 1: Q[:1]}.values():
-        a, more = (drawn(R, batch, 2).to(pg.backends.current_device()) for batch in ((3,), (3, 2)))
+        a, more = (drawn(R, batch, 2).to(pg._backends.current_device()) for batch in ((3,), (3, 2)))
         for x, add in ((a, more), (a.ntt(), more.ntt())):
             expected = lattice.key_switch(x, key, 2, special) + add
             assert lattice.key_switch(x, key, 2, special, add=add) == expected
@@ -109,15 +109,15 @@ def test_key_switch_rescales(name: str) -> None:
     """The sums and `add` are divided by P and the last limbs, and rounded once: against Python ints."""
     K = CHAINS[name]
     Q, special = parts(K)
-    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg.backends.current_device()).ntt()
+    key = drawn(K, (-(-Q.rows // 2), 2), 1).to(pg._backends.current_device()).ntt()
     pairs = [(Q.rows, 1), (Q.rows, Q.rows - 1), (Q.rows - 1, 1)]
-    if pg.backends.current_device() != "cpu":  # each pair has kernels of its own
+    if pg._backends.current_device() != "cpu":  # each pair has kernels of its own
         del pairs[1:]
     for limbs, count in pairs:
         if not 0 < count < limbs:
             continue
         R = Q[:limbs]
-        a, more = (drawn(R, batch, 2).to(pg.backends.current_device()) for batch in ((2,), (2, 2)))
+        a, more = (drawn(R, batch, 2).to(pg._backends.current_device()) for batch in ((2,), (2, 2)))
         T, S = R.join(special), R[:-count]
         some = key[: -(-R.rows // 2)].restrict(T)
         sums = pg.einsum("bd,dc->bc", a.digits(T, 2).ntt(), some).intt().to_bigints()
@@ -154,7 +154,7 @@ def test_what_a_key_switch_cannot_add() -> None:
 def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, batch: tuple[int, ...]) -> None:
     K = chain(64, (50, 50, 50, 50, 50, 51, 51))
     Q, special = parts(K)
-    a, key = (drawn(R, b, 5).to(pg.backends.current_device()) for R, b in ((Q, batch), (K, (3, 2))))
+    a, key = (drawn(R, b, 5).to(pg._backends.current_device()) for R, b in ((Q, batch), (K, (3, 2))))
     key = key.ntt()
     for R in (Q, Q[:4], Q[:2]):
         x = a.restrict(R)
@@ -266,10 +266,10 @@ def test_hoisted_rotations_are_rotations(
     K = CHAINS["50 bits"]
     Q, special = parts(K)
     gs = [5, 25, 2 * K.n - 1, 1, -5]
-    keys = drawn(K, (len(gs), 3, 2), 1).to(pg.backends.current_device()).ntt()
-    c = drawn(Q, (*batch, 2), 2).to(pg.backends.current_device())
+    keys = drawn(K, (len(gs), 3, 2), 1).to(pg._backends.current_device()).ntt()
+    c = drawn(Q, (*batch, 2), 2).to(pg._backends.current_device())
     one = 2 * math.prod(batch) * K.rows * K.n * K.dtype.itemsize
-    monkeypatch.setattr("polygpu.ops.lattice._TOTALS", together * one)
+    monkeypatch.setattr("polygpu._ops.switch._TOTALS", together * one)
     for value in (c, c.ntt(), c.restrict(Q[:3]).ntt()):
         found = lattice.rotate_many(value, gs, keys, 2, special)
         assert found.shape == (len(gs), *batch, 2) and found.domain == value.domain
@@ -280,6 +280,24 @@ def test_hoisted_rotations_are_rotations(
             assert rotated[..., 0] == expected[..., 0] + first
         alone = lattice.rotate_many(value, gs[1:2], [keys[1]], 2, special)
         assert alone.shape == (1, *batch, 2) and alone.domain == value.domain and alone[0] == found[1]
+
+
+@on(*CARDS)
+def test_other_rotations_prepare_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The automorphisms are operands: other ones copy at most a number each, and the same ones nothing."""
+    work = Work(monkeypatch)
+    K = Ring(CHAINS["50 bits"].n, CHAINS["50 bits"].moduli)
+    Q, special = parts(K)
+    keys = drawn(K, (3, 3, 2), 1).to(pg._backends.current_device()).ntt()
+    c = drawn(Q, (2, 2), 2).to(pg._backends.current_device()).ntt()
+    lattice.rotate_many(c, [5, 25, -1], keys, 2, special)
+    gs = [3, 7, 2 * K.n - 3]
+    kernels, prepared, copies = work.of(lambda: lattice.rotate_many(c, gs, keys, 2, special))
+    assert kernels.count("digit_product") == 3 and prepared == 0 and copies <= 3
+    assert work.of(lambda: lattice.rotate_many(c, gs, keys, 2, special)) == (kernels, 0, 0)
+    found = lattice.rotate_many(c, gs, keys, 2, special)
+    with pg.device("cpu"):
+        same(found, lattice.rotate_many(c.cpu(), gs, keys.cpu(), 2, special))
 
 
 # ---- under encryption ----
@@ -354,7 +372,7 @@ def test_refused() -> None:
     c = Q.random(2, seed=3).ntt()
     for arguments, error, text in [
         ((c, [5, 7], [key]), pg.ParameterError, "keys: 1 for 2"),
-        ((c, [], []), pg.ParameterError, "keys: none"),
+        ((c, [5], []), pg.ParameterError, "keys: 0 for 1"),
         ((c, 5, [key]), pg.ParameterError, "gs: int, must be a sequence"),
         ((c, [5], None), pg.ParameterError, "keys: NoneType, must be a sequence"),
         ((c, [5], Q.zeros()), pg.ParameterError, "keys: Poly, must be a sequence"),
@@ -367,6 +385,9 @@ def test_refused() -> None:
     ]:
         with pytest.raises(error, match=text):
             lattice.rotate_many(*arguments, 2, special)  # type: ignore[arg-type]
+    for value in (c, c.intt(), Q.zeros((3, 2))):
+        none = lattice.rotate_many(value, [], [], 2, special)
+        assert none.shape == (0, *value.shape) and none.domain == value.domain and none.ring is Q
 
 
 @on("reference", "cpu", *CARDS)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from cudasim import compiler
 
-from polygpu.backends import cuda, cuda_sources  # noqa: F401  (makes all structs)
-from polygpu.backends.cuda import launch
-from polygpu.backends.cuda.launch import POINTER, U32, U64, Struct
+from polygpu import _cpu
+from polygpu._backends import cuda, cuda_sources  # noqa: F401  (makes all structs)
+from polygpu._backends.cuda import launch
+from polygpu._backends.cuda.launch import POINTER, U32, U64, Struct
 
 FOLDER = Path(cuda_sources())
 
@@ -70,6 +71,12 @@ def test_values_go_to_their_fields():
                 inner(a=value, b=0)
     finally:
         del Struct.made[-2:]
+
+
+def test_kernels_number_the_quotients_as_the_core_does():
+    (names,) = re.findall(r"enum Quotient : u32 \{ (.*?) \}", (FOLDER / "quotient.cuh").read_text())
+    expected = {quotient.name.upper(): quotient.value for quotient in _cpu.Quotient}
+    assert {name: number for number, name in enumerate(names.split(", "))} == expected
 
 
 def test_kernels_and_launches_agree_on_early_starts():

@@ -3,8 +3,12 @@
 import ast
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import runpy
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -14,52 +18,29 @@ import polygpu as pg
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "polygpu"
 
-# A module imports only from layers below its own; modules of one layer do not import each other.
-LAYERS = [
-    {"errors", "_cpu", "exact", "plans", "ops", "exact.root_cache", "backends.reference"},
-    {"checks", "memory", "reporting"},
-    {"exact.crt", "exact.primes"},
-    {"exact.roots"},
-    {"plans.basis", "plans.cache", "plans.fft", "plans.permutation"},
-    {"plans.crt", "plans.ntt", "plans.sampling"},
-    {"plans.four_step", "plans.product", "plans.rns", "backends.cuda.words"},
-    {"plans.lattice"},
-    {"backends", "backends.cuda.tiles"},
-    {"backends.cipher", "backends.wide", "backends.cuda.matmul_tiles", "backends.cuda.graph"},
-    {"backends.cpu", "backends.cuda.device"},
-    {"backends.cuda.launch"},
-    {f"backends.cuda.{name}" for name in ("pointwise", "integers", "transform", "fft", "sampling")},
-    {"backends.cuda.matmul", "backends.cuda.multiply", "backends.cuda.rns"},
-    {"backends.cuda.lattice"},
-    {"backends.cuda"},
-    {"arrays"},
-    {"ops.batch", "ops.calls", "ops.integers", "ops.sampling", "fft"},
-    {"ops.verify"},
-    {"ops.pointwise", "ops.show", "ops.transform", "linalg"},
-    {"ops.four_step", "ops.multiply"},
-    {"ops.einsum", "ops.explain", "ops.inverse", "ops.permutation", "ops.points", "ops.rns"},
-    {"ops.gadget", "ops.lattice"},
-    {"poly", "presets"},
-    {"ring", "recording"},
-    {"files", "functions", "interop", "lattice", "rns"},
-    {"zk", "dask", "distributed.group"},
-    {"distributed.spread"},
-    {"distributed.divided"},
-    {"distributed.devices"},
-    {"distributed"},
-    {"__init__"},
-    {"testing", "examples", "timing", "svg"},
-    {"bench"},
-    {"cli"},
-    {"__main__"},
+# A module imports from its own floor and from floors below. Names without an underscore are the public face.
+FLOORS = [
+    {"errors", "_cpu", "_core"},
+    {"_backends"},
+    {"_ops"},
+    {"ring", "poly", "functions", "recording"},
+    {"rns", "lattice", "linalg", "fft", "zk"},
+    {"__init__", "__main__", "interop", "files", "dask", "cli", "testing", "examples"}
+    | {"_distributed", "_bench", "__pyinstaller"},
 ]
-LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
+FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+MODULES = {
+    ".".join(p for p in path.relative_to(PACKAGE).with_suffix("").parts if p != "__init__") or "__init__"
+    for path in PACKAGE.rglob("*.py")
+} | {"_cpu"}
+
+
+def floor_of(module):
+    return FLOOR[module.split(".")[0]]
 
 
 def module_of(path):
     parts = path.relative_to(PACKAGE).with_suffix("").parts
-    if parts[0] == "examples":
-        return "examples"
     return ".".join(p for p in parts if p != "__init__") or "__init__"
 
 
@@ -91,36 +72,39 @@ def imports_of(path, types=True):
                 continue
             for name in node.names:
                 inner = f"{source}.{name.name}".strip(".")
-                target = inner if inner in LEVEL else source or "__init__"
-                yield "examples" if target.startswith("examples") else target
+                yield inner if inner in MODULES else source or "__init__"
 
 
-def test_imports_point_one_way():
-    # backends/__init__.py loads a backend when one is asked for.
-    allowed = {("backends", f"backends.{name}") for name in ("cpu", "cuda", "reference", "wide")}
-    allowed |= {("examples", "examples")}
+def test_the_listing_names_every_module():
+    assert {module.split(".")[0] for module in MODULES} == set(FLOOR)
+
+
+def test_imports_go_down():
+    """Those for types alone too."""
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         module = module_of(path)
-        for target in imports_of(path, types=False):
-            if (module, target) not in allowed and LEVEL[target] >= LEVEL[module]:
-                wrong.append(f"{module} imports {target}")
+        wrong += [f"{module} imports {x}" for x in imports_of(path) if floor_of(x) > floor_of(module)]
     assert not wrong
 
 
-def test_only_the_ring_is_named_by_layers_below_it():
+def test_no_modules_import_each_other():
+    # _backends/__init__.py loads a backend when one is asked for.
+    loaded = {f"_backends.{name}" for name in ("cpu", "cuda", "reference", "wide")}
+    imports = {}
     for path in PACKAGE.rglob("*.py"):
         module = module_of(path)
-        above = {x for x in imports_of(path) if LEVEL[x] >= LEVEL[module]}
-        above -= set(imports_of(path, types=False))
-        assert above <= {"ring"}, path
-        assert not above or module == "poly" or module.startswith("ops."), path
+        imports[module] = set(imports_of(path, types=False)) - {module}
+        imports[module] -= loaded if module == "_backends" else set()
+    while imports:
+        ends = {module for module, targets in imports.items() if not targets & set(imports)}
+        assert ends, imports
+        imports = {module: targets for module, targets in imports.items() if module not in ends}
 
 
 def test_operations_know_no_poly():
-    for path in (PACKAGE / "ops").glob("*.py"):
+    for path in (PACKAGE / "_ops").glob("*.py"):
         tree = ast.parse(path.read_text())
-        assert not {"poly", "functions"} & set(imports_of(path)), path
         assert not any(isinstance(n, ast.Name) and n.id == "Poly" for n in ast.walk(tree)), path
 
 
@@ -132,25 +116,53 @@ def test_no_class_is_completed_from_outside():
             assert not any(isinstance(x, ast.Attribute) for x in targets), f"{path}:{node.lineno}"
 
 
+def test_long_lists_of_parameters_have_a_reason():
+    """A function of more than seven parameters says why, in the comment above it."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                count = len([x for x in arguments if x.arg not in ("self", "cls")])
+                assert count <= 7 or lines[node.lineno - 2].lstrip().startswith("#"), f"{path}:{node.lineno}"
+
+
 def test_others_import_the_cuda_backend_whole():
     for path in PACKAGE.rglob("*.py"):
-        if path.parent != PACKAGE / "backends" / "cuda":
-            assert not any(target.startswith("backends.cuda.") for target in imports_of(path)), path
+        if path.parent != PACKAGE / "_backends" / "cuda":
+            assert not any(target.startswith("_backends.cuda.") for target in imports_of(path)), path
+
+
+def test_the_hook_for_pyinstaller_names_all_data_files(monkeypatch):
+    patterns = []
+    hooks = types.ModuleType("PyInstaller.utils.hooks")
+    hooks.collect_data_files = lambda package, includes: patterns.extend(includes)
+    for name in ("PyInstaller", "PyInstaller.utils"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, hooks.__name__, hooks)
+    (folder,) = importlib.import_module("polygpu.__pyinstaller").hook_dirs()
+    runpy.run_path(os.path.join(folder, "hook-polygpu.py"))
+    code = {".py", ".pyc", ".pyi", ".so", ".typed"}
+    data = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in code}
+    data |= set((ROOT / "cuda").iterdir())  # which a wheel has as polygpu/cuda
+    found = {path for pattern in patterns for top in (PACKAGE, ROOT) for path in top.glob(pattern)}
+    assert len(data) > 10 and not data - found
 
 
 def test_reference_shares_nothing():
-    assert list(imports_of(PACKAGE / "backends" / "reference.py")) == []
+    assert list(imports_of(PACKAGE / "_backends" / "reference.py")) == []
 
 
 def test_one_backend_knows_wide_moduli():
-    for path in (PACKAGE / "backends").rglob("*.py"):
+    for path in (PACKAGE / "_backends").rglob("*.py"):
         if path.name != "__init__.py":  # this one chooses the backend
             assert not re.search(r"\.wide\b", path.read_text()), path
 
 
 def test_cupy_is_imported_nowhere_outside_its_backend():
     for path in PACKAGE.rglob("*.py"):
-        if path != PACKAGE / "backends" / "cuda" / "device.py":
+        if path != PACKAGE / "_backends" / "cuda" / "device.py":
             assert not re.search(r"^\s*(import|from) cupy", path.read_text(), re.MULTILINE), path
 
 
@@ -166,6 +178,8 @@ def test_all_is_complete_and_sorted():
 def test_docstring_examples_run(path):
     if path.name == "__main__.py":
         pytest.skip("runs the command line")
+    if path.name == "hook-polygpu.py":
+        pytest.skip("runs in PyInstaller")
     parts = path.relative_to(ROOT).with_suffix("").parts
     module = importlib.import_module(".".join(p for p in parts if p != "__init__"))
     assert doctest.testmod(module).failed == 0

@@ -10,15 +10,15 @@ import matrices
 import numpy as np
 import pytest
 from cudasim import check
-from devices import CARDS, backend, needs_compiler, on, simulated, there
+from devices import CARDS, backend, needs_compiler, on, product_plan, simulated, there
 
 from polygpu import Poly, Ring
-from polygpu.backends import cuda, get_backend
-from polygpu.backends.cuda import matmul_tiles
-from polygpu.backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
-from polygpu.backends.cuda.words import Card
+from polygpu._backends import cuda, get_backend
+from polygpu._backends.cuda import matmul_tiles
+from polygpu._backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
+from polygpu._backends.cuda.words import Card
+from polygpu._core.plans.basis import basis_of
 from polygpu.errors import OutOfDeviceMemory
-from polygpu.plans.basis import basis_of
 
 METHODS = ("_matmul_digits", "_matmul_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
@@ -478,10 +478,10 @@ def test_many_polynomials_times_one(monkeypatch, n, q):
     a, b = ring.random((5,), seed=1), ring.random(seed=2)
     with simulated():
         compute, used = get_backend("cuda:0"), []
-        plan = ring.product_plan("auto", "cuda:0")
+        plan = product_plan(ring, "auto", "cuda:0")
         assert compute.prefers_matrix(plan, (1 << 22) // n + 1) and not compute.prefers_matrix(plan, 5)
-        assert not compute.prefers_matrix(Ring(256, q).product_plan("auto", "cuda:0"), 1 << 22)
-        assert not compute.prefers_matrix(Ring(16, 257).transform, 1 << 22)
+        assert not compute.prefers_matrix(product_plan(Ring(256, q), "auto", "cuda:0"), 1 << 22)
+        assert not compute.prefers_matrix(Ring(16, 257)._plan.transform, 1 << 22)
         monkeypatch.setattr(cuda.CudaBackend, "prefers_matrix", lambda *_: used.append(1) or True)
         product = a.to("cuda") * b.to("cuda")
         assert used

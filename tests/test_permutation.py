@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import on, over
+from devices import CARDS, Work, backend, on, over, there
 from oracle import check, draw, every_ring, few_rings, few_transforms, fold, in_domain, ring, sign_of
 
 import polygpu as pg
@@ -125,6 +125,84 @@ def test_each_item_by_its_own_number(device: str, name: str) -> None:
             check(other, expected, domain)
             check(same, expected, domain)
         assert a[:0].mul_monomial(3).shape == a[:0].mul_monomial([[1, 2, 3]]).shape == (0, 3)
+
+
+@over(ORDERS_OF_ITEMS, few=("30 bits", "2^64"))
+def test_numbers_of_every_shape(device: str, name: str) -> None:
+    """They repeat over any axes of the batch, and give the result more axes than the value has."""
+    R = ORDERS_OF_ITEMS[name]
+    order = R._plan.quotient.order
+    gs = [g for g in range(-order, order) if math.gcd(g, order) == 1] or [1]
+    rng = np.random.default_rng(R.n)
+    shapes = [(), (1,), (3,), (1, 3), (2, 1), (2, 3), (1, 1), (2, 1, 1), (2, 2, 1), (1, 2, 3)]
+    if device in ("cpu", "cuda"):
+        shapes += [(5, 1, 1, 1), (2, 1, 2, 1), (0, 1, 1)]
+    for batch in ((2, 3), (2, 1), (), (0, 3)):
+        x = draw(R, batch)
+        for shape in shapes:
+            try:
+                full = np.broadcast_shapes(batch, shape)
+            except ValueError:
+                continue
+            items = np.broadcast_to(x, (*full, R.n)).reshape(-1, R.n)
+            for numbers, method, expect in (
+                (rng.choice(gs, shape), Poly.automorphism, substituted),
+                (rng.integers(-(2**40), 2**40, shape), Poly.mul_monomial, times_monomial),
+            ):
+                each = np.broadcast_to(numbers, full).ravel().tolist()
+                rows = [expect(R, row, number) for row, number in zip(items, each, strict=True)]
+                expected = np.array(rows, object).reshape(*full, R.n)
+                for domain in ("coef", "eval") if R.has_eval else ("coef",):
+                    found = method(in_domain(R(x), domain), numbers)
+                    assert found.domain == domain and found.shape == full
+                    assert np.array_equal(found.to_bigints(), expected)
+
+
+@over(ORDERS_OF_ITEMS, few=("30 bits", "2^64"))
+def test_exponents_stay_on_their_device(device: str, name: str) -> None:
+    R = ORDERS_OF_ITEMS[name]
+    a, ks = R(draw(R, (2, 3))), np.array([[-3], [5]])
+    for numbers in (ks, ks[0], np.array(7), ks.T.copy()[0, :1], np.array([1, -1, 2**40])):
+        for domain in ("coef", "eval") if R.has_eval else ("coef",):
+            x = in_domain(a, domain)
+            assert x.mul_monomial(there(numbers)) == x.mul_monomial(numbers)
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number prepares nothing, and one that was seen copies nothing from the host."""
+    work = Work(monkeypatch)
+    R = Ring(16, pg.ntt_primes(16, 30, 2, kind=kind), kind=kind)
+    a = R(draw(R, (2, 3)))
+    gs = [[1, 3, 5], [[7], [3]], [[1, 3, 5], [7, 9, 11]], 3, [3]]
+    for x in (a, a.ntt()):
+        for g in gs:
+            x.automorphism(g)  # type: ignore[arg-type]
+            changed = (np.array(g) * 3).tolist()
+            kernels, prepared, copies = work.of(lambda x=x, g=changed: x.automorphism(g))
+            assert (kernels, prepared) == (["permute"], 0) and copies <= 1
+            assert work.of(lambda x=x, g=changed: x.automorphism(g)) == (["permute"], 0, 0)
+            x.mul_monomial(g)  # type: ignore[arg-type]
+            kernels, prepared, copies = work.of(lambda x=x, k=changed: x.mul_monomial(k))
+            assert kernels.count("mul_monomial") == 1 and prepared == 0 and copies <= 1
+            assert work.of(lambda x=x, k=changed: x.mul_monomial(k)) == (kernels, 0, 0)
+        numbers = there(np.array([1, 3, 5]))
+        assert work.of(lambda x=x, k=numbers: x.mul_monomial(k))[1:] == (0, 0)
+    kernels, *_ = work.of(lambda: a.mul_monomial([1, 2, 3]))
+    assert kernels == ["mul_monomial"]
+
+
+@on(*CARDS)
+def test_numbers_in_recorded_calls(device: str) -> None:
+    R = Ring(16, pg.ntt_primes(16, 60, 2))
+    a, ks = R(draw(R, (2, 3))), there(np.array([1, -3, 40]))
+
+    def f(x: Poly) -> Poly:
+        y = x.automorphism([5, -1, 3]).mul_monomial([[3], [-4]]) + x.mul_monomial(ks)
+        return y.ntt().mul_monomial([1, 2, 3]).automorphism([[1], [3]]).mul_monomial(-1)
+
+    assert pg.capture(f, a)() == f(a) and backend().name == a.device
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64, object, range])

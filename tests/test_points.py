@@ -14,9 +14,9 @@ from oracle import draw, every_ring, ring, value_at
 
 import polygpu as pg
 from polygpu import Ring, ntt_primes
-from polygpu.exact.primes import GOLDILOCKS
-from polygpu.ops import points
-from polygpu.plans.basis import basis_of
+from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._core.plans.basis import basis_of
+from polygpu._ops import points
 from polygpu.testing import polys, rings
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import pickle
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,13 +29,6 @@ def test_a_value_on_its_device(device: str) -> None:
         assert back.device == "cpu" and type(back.data) is np.ndarray
         check(back, x)
     assert f"device={device}" in repr(a) and device in a._repr_html_()
-
-
-@on(*CARDS)
-def test_a_card_is_left_on_demand_alone() -> None:
-    a = RNS(draw(RNS, (2,)))
-    with pytest.raises(TypeError, match=r"poly\.cpu"):
-        np.asarray(a)
 
 
 @on(*CARDS)
@@ -130,30 +126,170 @@ def test_pickle_out_of_band_moves_no_residues() -> None:
 
 
 @everywhere
-def test_copy_module() -> None:
-    a = RNS(draw(RNS, (2,))).ntt()
-    deep = copy.deepcopy(a)
-    assert deep == a and deep.domain == "eval" and not shares_memory(deep.data, a.data)
-    assert copy.copy(a) == a
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, Poly.copy])
+def test_a_copy_owns_its_memory_on_the_same_device(copied: Any) -> None:
+    x = draw(RNS, (2,))
+    for a in (RNS(x), RNS(x).ntt(), RNS(x)[0]):
+        b = copied(a)
+        assert b == a and (b.ring, b.domain, b.device) == (a.ring, a.domain, a.device)
+        assert b.ring is a.ring and not shares_memory(b.data, a.data)
 
 
-@over(FEW, devices=HOST)
-def test_asarray_is_data(name: str) -> None:
-    R = ring(name)
-    a = R(draw(R, (2,)))
-    assert np.asarray(a) is a.data
-    assert np.asarray(a, dtype=R.dtype) is a.data
-    assert np.array(a, copy=False) is a.data
-    assert not np.shares_memory(np.array(a), a.data) and np.array_equal(np.array(a), a.data)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copies_of_divided_values_own_their_memory(copied: Any) -> None:
+    two, R = pg.devices("cpu", "cpu"), ring("50 bits")
+    for x in (two.spread(drawn(R, (3,), 1)), two.spread(drawn(R, (3,), 1), "copies")):
+        y = copied(x)
+        assert y == x and y.axis == x.axis and y.devices == x.devices
+        for part, other in zip(x.parts, y.parts, strict=True):
+            assert not np.shares_memory(part.data, other.data)
+    for order in ("natural", "transposed"):
+        a = two.divide(drawn(R, (), 1), order)
+        b = copied(a)
+        assert b == a and b.order == a.order
+        for run, other_run in zip(a.data, b.data, strict=True):
+            assert not np.shares_memory(run, other_run)
 
 
-def test_array_of_another_dtype() -> None:
+# ---- NumPy's functions ----
+
+SQUARE = Ring(64, 257).random((4, 4), seed=1)
+NUMPY = {
+    f"{module.__name__}.{name}": function
+    for module in (np, np.linalg, np.fft)
+    for name, function in vars(module).items()
+    if hasattr(function, "_implementation")  # those that ask __array_function__
+    and function not in (np.sum, np.shape, np.ndim)
+}
+
+
+def values_of_a_ring() -> dict[str, Any]:
+    """Values of each class that could be given to NumPy."""
+    two = pg.devices("cpu", "cpu")
+    values = {"Poly": SQUARE, "single Poly": SQUARE[0, 0], "Spread": two.spread(SQUARE)}
+    values["Divided"] = two.divide(SQUARE)
+    if find_spec("dask"):
+        import polygpu.dask
+
+        values["BlockedPoly"] = polygpu.dask.from_poly(SQUARE)
+    return values
+
+
+@pytest.mark.parametrize("name", ["Poly", "single Poly", "Spread", "Divided", "BlockedPoly"])
+def test_functions_of_numpy_refuse_values_of_a_ring(name: str) -> None:
+    if name not in (values := values_of_a_ring()):
+        pytest.skip("needs Dask")
+    x = values[name]
+    assert len(NUMPY) > 200
+    for function in NUMPY.values():
+        for arguments in ((x,), (x, x), ([x, x],)):
+            with pytest.raises((TypeError, ValueError, AttributeError)):
+                function(*arguments)
+    exits = {"Poly": "to_bigints", "single Poly": "data", "BlockedPoly": "compute"}.get(name, "gather")
+    one, numbers = x, np.ones((4, 4, 1, 64))
+    calls: list[Any] = [
+        *(lambda f=f: f(x) for f in (np.mean, np.prod, np.copy, np.sort, np.std, np.linalg.norm, np.fft.fft)),
+        *(lambda f=f: f(x, x) for f in (np.inner, np.dot, np.array_equal, np.allclose, np.convolve)),
+        *(lambda f=f: f([x, x]) for f in (np.stack, np.concatenate, np.vstack, np.array, np.asarray)),
+        *(lambda f=f: f(x) for f in (np.asarray, np.array, np.ascontiguousarray, np.asanyarray, np.float64)),
+        lambda: np.einsum("ij,jk->ik", x, x),
+        lambda: np.array([[x], [x]], dtype=object),
+        lambda: np.asarray(x, dtype=np.int64),
+        lambda: np.array(x, copy=False),
+        lambda: numbers.dot(one),
+        lambda: numbers.__setitem__(slice(None), x),
+        lambda: np.arange(9)[x],
+        lambda: np.testing.assert_array_equal(x, x),
+        lambda: np.random.default_rng(1).permutation(x),
+    ]
+    for call in calls:
+        with pytest.raises(pg.CoefficientError, match=exits):
+            call()
+    for ufunc in (np.add, np.matmul, np.equal, np.multiply):
+        with pytest.raises(TypeError):
+            ufunc(x, x)
+
+
+@on(*CARDS)
+def test_functions_of_numpy_refuse_values_on_a_card() -> None:
     a = RNS(draw(RNS, (2,)))
-    for dtype in (np.int64, np.float64, object, ">u8"):
-        got = np.asarray(a, dtype=dtype)
-        assert got.dtype == dtype and got.tolist() == a.data.tolist()
-        with pytest.raises(ValueError, match="copy"):
-            np.array(a, dtype=dtype, copy=False)
+    for function in (np.asarray, np.mean, np.array_equal, np.copy):
+        with pytest.raises(pg.CoefficientError, match=r"poly\.cpu"):
+            function(*(a, a) if function is np.array_equal else (a,))
+
+
+def test_functions_of_numpy_that_are_forwarded() -> None:
+    for x in values_of_a_ring().values():
+        assert np.shape(x) == x.shape
+        if hasattr(x, "ndim"):
+            assert np.ndim(x) == x.ndim
+    assert np.sum(SQUARE, axis=1) == SQUARE.sum(1)
+    with pytest.raises(TypeError):
+        np.sum(SQUARE, keepdims=True)
+    with pytest.raises(TypeError):
+        np.sum(np.ones(3), out=SQUARE)
+
+
+def test_a_ring_is_an_object_for_numpy() -> None:
+    rings = np.array([R17, RNS])
+    assert rings.dtype == object and rings.tolist() == [R17, RNS]
+    assert np.array_equal(rings, rings) and np.asarray(R17).shape == ()
+
+
+LISTS: dict[str, Any] = {
+    "list": [1, 2, 3],
+    "equal list": [1, 2, 0, 0],
+    "nested list": [[1, 2], [3, 4]],
+    "empty list": [],
+    "tuple": (1, 2),
+    "tuple of lists": ([1], [2]),
+    "range": range(3),
+    "array.array": array.array("i", [1, 2]),
+    "deque": deque([1, 2]),
+    "array": np.array([1, 2]),
+    "array without axes": np.array(1),
+    "list of Polys": [SQUARE],
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_value_compared_with_a_list_or_array(name: str) -> None:
+    x, two = LISTS[name], pg.devices("cpu", "cpu")
+    for a in (R17([1, 2]), R17([[1], [2]]), two.spread(R17([[1], [2]])), two.divide(SQUARE)):
+        for call in (lambda a=a: a == x, lambda a=a: a != x, lambda a=a: x == a, lambda a=a: x != a):
+            with pytest.raises(pg.CoefficientError, match=r"ring\(values\)"):
+                call()
+    for call in (lambda: R17([1]) + x, lambda: x * R17([1]), lambda: R17([1]) - x):
+        with pytest.raises(pg.CoefficientError, match=r"ring\(values\)"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "x", [None, "1", b"1", 1.0, True, {1}, {1: 2}, object(), np.float64(1), R17, Ellipsis]
+)
+def test_a_value_is_not_equal_to_other_objects(x: Any) -> None:
+    two = pg.devices("cpu", "cpu")
+    for a in (R17(1), two.spread(R17([[1], [1]])), two.divide(Ring(64, 257)(1))):
+        assert a != x and x != a and (a == x) is False
+        assert a == 1 and a == np.int64(1) and np.int64(1) == a and a != np.uint8(2)
+
+
+# ---- lists of ints ----
+
+
+@over(FEW)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1), (0,), (2, 0)])
+def test_tolist(name: str, shape: tuple[int, ...]) -> None:
+    R = ring(name)
+    x = draw(R, shape)
+    for a in (R(x), R(x).ntt()) if R.has_eval else (R(x),):
+        values = a.tolist()
+        assert values == np.broadcast_to(np.asarray(x, object) % R.modulus, (*shape, R.n)).tolist()
+        flat = values
+        for _ in range(len(shape)):
+            flat = [v for inner in flat for v in inner]
+        assert {type(v) for v in flat} <= {int} and type(values) is list
+        assert R(values) == R(x) or not flat
 
 
 @over(FEW, devices=HOST)
@@ -221,7 +357,7 @@ def test_reprs_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     def expensive(*_: Any, **__: Any) -> Any:
         raise AssertionError("a repr computed something")
 
-    for name in ("to_bigints", "intt", "ntt", "_in_domain", "__array__"):
+    for name in ("to_bigints", "intt", "ntt", "__array__"):
         monkeypatch.setattr(Poly, name, expensive)
     assert "eval" in repr(a)
     html = a._repr_html_()

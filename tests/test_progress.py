@@ -16,12 +16,13 @@ from devices import needs_compiler, simulated
 from test_cpu import run_python
 
 import polygpu as pg
-from polygpu import _cpu, linalg, reporting
-from polygpu.exact import primes, roots
-from polygpu.ops import batch, gadget
-from polygpu.ops import inverse as inverses
-from polygpu.plans import cache
-from polygpu.reporting import Work
+from polygpu import _cpu, linalg
+from polygpu._core import reporting
+from polygpu._core.exact import primes, roots
+from polygpu._core.plans import cache
+from polygpu._core.reporting import Work
+from polygpu._ops import batch, gadget
+from polygpu._ops import inverse as inverses
 
 MANY, LIMBS = 1024, pg.ntt_primes(2048, 50, 2)  # 2^22 residues of 2048 coefficients
 
@@ -398,8 +399,8 @@ def test_a_fork_goes_on():
     done = run_python(
         """
         import os, time, polygpu as pg
-        from polygpu import reporting
-        from polygpu.reporting import Work
+        from polygpu._core import reporting
+        from polygpu._core.reporting import Work
         reporting._SHOWN = reporting._TICK = reporting._LINE = 1e-4
         codes = set()
         with pg.progress(), Work(100, "parent") as work:
@@ -422,7 +423,7 @@ TERMINAL = """
 import sys, time
 {before}
 import polygpu as pg
-from polygpu.reporting import Work
+from polygpu._core.reporting import Work
 with pg.progress():
     with Work(4, "some [bold]work[/bold]") as work:
         for _ in range(4):
@@ -582,11 +583,11 @@ print(stopped, most)
 
 LONG_CALLS = {
     "tables": """
-        from polygpu.plans import cache
+        from polygpu._core.plans import cache
         def call():
             cache.forget()
             ring = pg.Ring(1 << 20, pg.ntt_primes(1 << 20, 50, 4), root="generator")
-            for table in ring.transform.tables:
+            for table in ring._plan.transform.tables:
                 table.forward
             return ring([1, 2, 3]).ntt().data.sum()
         same = lambda x, y: x == y

@@ -100,7 +100,7 @@ def value(R: Ring, batch=(), seed=0, dropped: int = 1, t: int = 1) -> Poly:
     data = np.empty((*batch, len(R.moduli), R.n), R.dtype)
     for i, q in enumerate(R.moduli):
         data[..., i, :] = values % q
-    return R.from_residues(pg.backends.backend().from_host(data))
+    return R.from_residues(pg._backends.backend().from_host(data))
 
 
 RINGS = {

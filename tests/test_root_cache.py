@@ -26,7 +26,8 @@ import pytest
 import sympy
 
 from polygpu import Ring, ntt_primes
-from polygpu.exact import root_cache, roots
+from polygpu._core.exact import root_cache, roots
+from polygpu._core.plans import cache as plan_cache
 
 Q = 12289  # 11 is its least primitive root, 2 and 3 are the prime factors of Q - 1
 
@@ -38,6 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def forget() -> None:
         roots._primitive_root.cache_clear()
         roots.root_of_unity.cache_clear()
+        plan_cache.forget_rings()
         monkeypatch.setattr(root_cache, "_paused_until", 0.0)
 
     folder = tmp_path / "cache"
@@ -110,7 +112,7 @@ def test_primitive_roots_are_kept(cache: Any) -> None:
 
 def test_a_kept_root_saves_the_import_of_sympy(cache: Any) -> None:
     assert resolved() == RIGHT
-    code = f"import sys, polygpu; polygpu.Ring(512, {Q}).transform; print('sympy' in sys.modules)"
+    code = f"import sys, polygpu; polygpu.Ring(512, {Q})._plan.transform; print('sympy' in sys.modules)"
     assert output(python(code)) == ("False\n", "", 0)
 
 
@@ -175,7 +177,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(cache: Any) -> None:
 def test_processes_that_make_the_file_at_the_same_time_lose_nothing(cache: Any, tmp_path: Path) -> None:
     code = """if True:
         import os, sys
-        from polygpu.exact import root_cache
+        from polygpu._core.exact import root_cache
         for number in range(40):
             os.environ["POLYGPU_CACHE_DIR"] = os.path.join(sys.argv[1], str(number))
             read, write = os.pipe()
@@ -207,7 +209,7 @@ def test_a_fork_finds_no_lock_held(cache: Any) -> None:
     """One thread is in the cache all the time, while another one forks."""
     code = """if True:
         import os, signal, threading, polygpu
-        from polygpu.exact import root_cache
+        from polygpu._core.exact import root_cache
         root_cache.store(41, 6, [2, 5])
         stop, found = threading.Event(), []
         def use():
@@ -563,7 +565,7 @@ def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
     before = {path: (path.lstat().st_mode, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")}
     code = """if True:
         import os, sys
-        from polygpu.exact import root_cache
+        from polygpu._core.exact import root_cache
         for number in range(int(sys.argv[2])):
             os.environ["POLYGPU_CACHE_DIR"] = os.path.join(sys.argv[1], str(number))
             print(number, flush=True)
@@ -600,7 +602,7 @@ def test_a_process_killed_in_a_transaction_leaves_a_cache_that_works(cache: Any)
     before = rows(cache())
     code = """if True:
         import os, signal
-        from polygpu.exact import root_cache
+        from polygpu._core.exact import root_cache
         def work(db):
             db.execute("PRAGMA cache_size=1")
             db.execute("BEGIN IMMEDIATE")
@@ -623,7 +625,7 @@ def test_a_process_killed_in_a_transaction_leaves_a_cache_that_works(cache: Any)
 def test_processes_killed_at_any_time_leave_a_cache_that_works(cache: Any) -> None:
     code = """if True:
         import itertools
-        from polygpu.exact import root_cache
+        from polygpu._core.exact import root_cache
         print("ready", flush=True)
         for q in itertools.count(10**9):
             root_cache.store(q, 5, [2, 3])"""

@@ -16,8 +16,8 @@ from oracle import everywhere
 
 import polygpu as pg
 from polygpu import _cpu
-from polygpu.backends.cipher import Keystream
-from polygpu.plans import sampling as plans
+from polygpu._backends.cipher import Keystream
+from polygpu._core.plans import sampling as plans
 
 
 def chacha20_block(key, counter, nonce):
@@ -63,8 +63,10 @@ def test_values_follow_the_definition(moduli, seed, tagged):
     values = poly.to_residue_ints()
     for limb, q in enumerate(moduli):
         for i in range(3):
-            row = values[i] if ring.basis.wide else values[i, limb]
-            expected = [expected_residue(tagged, q, ring.basis.words, n, limb, 2 + i, j) for j in range(n)]
+            row = values[i] if ring._plan.basis.wide else values[i, limb]
+            expected = [
+                expected_residue(tagged, q, ring._plan.basis.words, n, limb, 2 + i, j) for j in range(n)
+            ]
             assert row.tolist() == expected
 
 
@@ -115,13 +117,13 @@ def test_batch_split_start_and_device_change_nothing(ring):
 
 @pytest.mark.parametrize("ring", [pg.Ring(1000, r.moduli) for r in UNIFORM_RINGS], ids=repr)
 def test_every_instruction_set_gives_the_same(ring, each_isa):
-    key, n, words = hashlib.sha256(b"polygpu uniform 1int:0x4").digest(), ring.n, ring.basis.words
+    key, n, words = hashlib.sha256(b"polygpu uniform 1int:0x4").digest(), ring.n, ring._plan.basis.words
     values = ring.random(2, seed=4, start=1).to_residue_ints()
     for limb, q in enumerate(ring.moduli):
         text = keystream(key, limb, 8 * (words + 1) * n, 16 * (words + 1) * n)
         size = 8 * (words + 1)
         numbers = [int.from_bytes(text[i : i + size], "little") % q for i in range(0, len(text), size)]
-        row = values if ring.basis.wide else values[:, limb]
+        row = values if ring._plan.basis.wide else values[:, limb]
         assert row.ravel().tolist() == numbers
 
 
@@ -137,7 +139,7 @@ def test_reduction_of_every_edge(q, each_isa):
     words = np.array([[x % 2**64, x >> 64] for x in numbers], np.uint64).ravel()
     ring = pg.Ring(len(numbers), q)
     out = np.empty((1, 1, ring.n), ring.dtype)
-    pg.backends.get_backend("cpu")._native_basis(ring.basis).reduce_words(words, 0, 0, out)
+    pg._backends.get_backend("cpu")._native_basis(ring._plan.basis).reduce_words(words, 0, 0, out)
     assert out.ravel().tolist() == [x % q for x in numbers]
 
 
@@ -145,7 +147,7 @@ def test_long_batches_are_cut_without_a_seam(monkeypatch):
     ring = pg.Ring(100, [2**61 - 1, 97])
     draws = [lambda: ring.random(50, seed=9), *(lambda d=d: d(ring, 50, seed=9) for d in DRAWS.values())]
     whole = [draw() for draw in draws]
-    monkeypatch.setattr("polygpu.backends.cpu._PIECE", 1000)
+    monkeypatch.setattr("polygpu._backends.cpu._PIECE", 1000)
     assert [draw() for draw in draws] == whole
 
 
@@ -297,7 +299,7 @@ def test_limbs_hold_one_integer_on_every_device(name):
         assert found.device == backend().name and found.domain == "coef" and found.shape == (3, 2)
         values = found.to_residue_ints()
         for limb, q in enumerate(ring.moduli):
-            row = values if ring.basis.wide else values[:, :, limb]
+            row = values if ring._plan.basis.wide else values[:, :, limb]
             assert np.array_equal(row, integers % q)
         assert DRAWS[name](ring, (0,), seed=8).shape == (0,)
 
@@ -362,9 +364,9 @@ def test_no_two_draws_share_a_stream():
 
 def test_kinds_have_keys_of_their_own(monkeypatch):
     labels = []
-    original = pg.ops.sampling.key_of
+    original = pg._ops.sampling.key_of
     monkeypatch.setattr(
-        "polygpu.ops.sampling.key_of", lambda seed, *label: labels.append(label) or original(seed, *label)
+        "polygpu._ops.sampling.key_of", lambda seed, *label: labels.append(label) or original(seed, *label)
     )
     for n in (4, 8):
         for draw in (pg.Ring.random, *DRAWS.values()):
@@ -415,7 +417,7 @@ def test_equal_keys_go_to_the_first_places(words, weight):
     ring = pg.Ring(len(words), [97, 3])
     chosen = sorted(range(len(words)), key=lambda j: (words[j] // 2, j))[:weight]
     expected = [0 if j not in chosen else -1 if w % 2 else 1 for j, w in enumerate(words)]
-    native = pg.backends.get_backend("cpu")._native_basis(ring.basis)
+    native = pg._backends.get_backend("cpu")._native_basis(ring._plan.basis)
     none = np.zeros(0, np.int64), np.zeros(0, np.uint64)
     out = np.empty((1, 2, ring.n), ring.dtype)
     _cpu.Sampler(1, 8, weight, 1, *none).draw(native, np.array(words, np.uint64), 0, ring.n, out)
@@ -425,11 +427,11 @@ def test_equal_keys_go_to_the_first_places(words, weight):
 @on("simulated", "cuda")
 @pytest.mark.parametrize(("words", "weight"), TIES)
 def test_equal_keys_go_to_the_first_places_on_a_card(words, weight):
-    from polygpu.backends.cuda import launch, sampling
+    from polygpu._backends.cuda import launch, sampling
 
     ring, compute = pg.Ring(len(words), [97, 3]), backend()
     out, keys = there(np.zeros((1, 2, ring.n), ring.dtype)), there(np.array([7, 7, *words], np.uint64))
-    moduli = compute._moduli_of(ring.basis)
+    moduli = compute._moduli_of(ring._plan.basis)
     recipe = launch.Recipe(2, moduli)
     values = {
         "x": 0,
@@ -439,7 +441,7 @@ def test_equal_keys_go_to_the_first_places_on_a_card(words, weight):
         "skip": 2,
         "weight": weight,
     }
-    recipe.launch(sampling.sparse_launch(ring.basis, 1, **values), 0, 1)
+    recipe.launch(sampling.sparse_launch(ring._plan.basis, 1, **values), 0, 1)
     compute.run_once(recipe, compute.address(keys), compute.address(out))
     chosen = sorted(range(len(words)), key=lambda j: (words[j] // 2, j))[:weight]
     expected = [0 if j not in chosen else -1 if w % 2 else 1 for j, w in enumerate(words)]

@@ -16,8 +16,8 @@ from oracle import RINGS, RNS, draw, ring
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
-from polygpu.backends.cpu import CpuBackend
-from polygpu.ops import show
+from polygpu._backends.cpu import CpuBackend
+from polygpu._ops import show
 
 
 class Page(HTMLParser):
@@ -130,7 +130,7 @@ def test_values_of_a_card() -> None:
 def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2^22 residues, and of a batch of 10^12 polynomials that repeats one of them."""
     sizes = []
-    for name in ("big_integers", "residue_ints"):
+    for name in ("to_bigints", "to_residue_ints"):
         real = getattr(show, name)
 
         def noted(basis: Any, data: Any, *more: Any, real: Any = real) -> Any:
@@ -145,7 +145,7 @@ def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> 
     long = Ring(1 << 20, ntt_primes(1 << 20, 50, 4)).zeros()
     small = Ring(4, [17, 97])
     many = np.broadcast_to(np.ones((2, 4), np.uint32), (10**6, 10**6, 2, 4))
-    values = [long, Poly._wrap(long.ring, long.data, "eval"), Poly._wrap(small, many, "coef")]
+    values = [long, Poly._make(long.ring, long.data, "eval"), Poly._make(small, many, "coef")]
     monkeypatch.setattr(CpuBackend, "ntt", forbidden)
     monkeypatch.setattr(CpuBackend, "intt", forbidden)
     for value in values:

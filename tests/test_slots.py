@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from devices import CARDS, backend, host, on, there
+from devices import CARDS, Work, backend, host, on, there
 
 import polygpu as pg
 from polygpu import fft
@@ -130,6 +130,22 @@ def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
         back = R.from_slots(given)
         assert back.domain == "eval" and back == a
     assert R.from_slots(np.zeros((0, n), int)).shape == R.zeros(0).to_slots().shape[:1] == (0,)
+
+
+@on(*CARDS)
+@pytest.mark.parametrize("n", [4, 1024])
+def test_an_order_is_one_launch(device: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index stays on the card, and the call can be recorded."""
+    work = Work(monkeypatch)
+    R, Q = pg.Ring(n, pg.ntt_primes(n, 50)[0]), pg.Ring(n, pg.ntt_primes(n // 4, 30)[0])
+    a, b = R.random((2, 3), seed=1).ntt(), Q.random(2, seed=1).ntt()
+    values = a.to_slots()
+    calls = (a.to_slots, a.natural_order, b.natural_order, lambda: R.from_slots(values))
+    for call in calls:
+        call()
+        kernels, prepared, copies = work.of(call)
+        assert kernels.count("take") == 1 and (prepared, copies) == (0, 0)
+    assert pg.capture(lambda x: R.from_slots(x.automorphism(5).to_slots()), a)() == a.automorphism(5)
 
 
 def test_rings_without_slots() -> None:

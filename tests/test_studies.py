@@ -36,11 +36,12 @@ from benchmarks.studies import (
 )
 from benchmarks.studies.fourstep import Transforms
 from benchmarks.studies.runner import POISON, Entry, Group
-from polygpu import backends, timing
-from polygpu.backends.cuda.matmul_tiles import coprimes
-from polygpu.backends.cuda.tiles import Pass, flow_lag, split_passes
-from polygpu.backends.cuda.words import Card as PassCard
-from polygpu.backends.reference import evaluate, reverse_bits
+from polygpu import _backends as backends
+from polygpu._backends.cuda.matmul_tiles import coprimes
+from polygpu._backends.cuda.tiles import Pass, flow_lag, split_passes
+from polygpu._backends.cuda.words import Card as PassCard
+from polygpu._backends.reference import evaluate, reverse_bits
+from polygpu._bench import timing
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"

@@ -30,7 +30,7 @@ from oracle import (
 
 import polygpu as pg
 from polygpu import Poly, Ring, ntt_primes
-from polygpu.backends.cuda.words import groups_of
+from polygpu._backends.cuda.words import groups_of
 
 
 @every_transform
@@ -192,7 +192,9 @@ def test_limbs_of_several_words(
     if doubles == "slow":  # small limbs take 32-bit integers in 64-bit memory
         monkeypatch.setattr(compute, "card", replace(compute.card, capability=(8, 9)))
     R = chain(n, bits, KINDS[device == "cuda:1" and log_n > 4])
-    assert len(groups_of(R.basis, compute.card)) > (doubles == "fast")  # slow: 50 and 60 bits share a word
+    assert len(groups_of(R._plan.basis, compute.card)) > (
+        doubles == "fast"
+    )  # slow: 50 and 60 bits share a word
     batch = (5,) if n < 1 << 13 else (2,)
     for part in (R, R[::-1], R[1:], R[1:].join(R[:1])) if device == "cuda:0" else (R,):
         a, b = drawn(part, batch, 1), drawn(part, batch, 2)

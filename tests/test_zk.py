@@ -57,7 +57,7 @@ def check_values(found: Poly, x: Any, shift: int) -> None:
     for limb, q in enumerate(R.moduli):
         at = coset_points(R, limb, shift)
         for i in np.ndindex(x.shape[:-1]):
-            row = residues[i] if R.basis.wide else residues[i][limb]
+            row = residues[i] if R._plan.basis.wide else residues[i][limb]
             assert row.tolist() == [value_at(x[i], p, q) for p in at]
 
 
@@ -136,7 +136,7 @@ def test_powers_modulo_each_limb(name: str) -> None:
         for count in (0, 1, 2, 5, 8):
             found = host(zk.powers(R, x, count))
             assert found.shape == (R.rows, count) and found.dtype == R.dtype
-            if R.basis.wide:
+            if R._plan.basis.wide:
                 got = [[sum(int(w) << 64 * i for i, w in enumerate(column)) for column in found.T]]
             else:
                 got = found.tolist()

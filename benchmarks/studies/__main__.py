@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from polygpu.backends.cuda import absence
+from polygpu._backends.cuda import absence
 
 from ..harness import RESULTS
 from . import STUDIES, ncu, runner

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu import fft
-from polygpu.backends import get_backend
+from polygpu._backends import get_backend
 
 from ..harness import Row
 from ..tables import Table, power

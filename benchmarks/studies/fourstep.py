@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import get_backend
-from polygpu.backends.cuda.tiles import Pass, flow_lag, split_passes
-from polygpu.backends.cuda.words import Card
-from polygpu.backends.reference import reverse_bits
+from polygpu._backends import get_backend
+from polygpu._backends.cuda.tiles import Pass, flow_lag, split_passes
+from polygpu._backends.cuda.words import Card
+from polygpu._backends.reference import reverse_bits
 
 from .. import plots
 from ..harness import Row

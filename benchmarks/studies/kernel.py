@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polygpu.backends import cuda_sources
+from polygpu._backends import cuda_sources
 
 from ..harness import ROOT
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends.cuda.tiles import Pass
+from polygpu._backends.cuda.tiles import Pass
 
 from ..harness import Row
 from ..plots import Bar, bars

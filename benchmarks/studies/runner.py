@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polygpu.backends import get_backend
+from polygpu._backends import get_backend
 
 from ..harness import Case, CudaEvents, Row, Timer, measure, record, release
 from . import kernel, ncu

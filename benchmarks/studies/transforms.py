@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu.backends import get_backend
-from polygpu.backends.cuda.launch import Recipe
-from polygpu.backends.cuda.tiles import Pass, split_passes, table_offsets
-from polygpu.backends.cuda.transform import passes_over, transform_recipe
-from polygpu.backends.cuda.words import Card, groups_of, word_bytes_of
-from polygpu.backends.reference import reverse_bits
+from polygpu._backends import get_backend
+from polygpu._backends.cuda.launch import Recipe
+from polygpu._backends.cuda.tiles import Pass, split_passes, table_offsets
+from polygpu._backends.cuda.transform import passes_over, transform_recipe
+from polygpu._backends.cuda.words import Card, groups_of, word_bytes_of
+from polygpu._backends.reference import reverse_bits
 
 from . import kernel
 from .kernel import Ready
@@ -108,7 +108,7 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
 def moduli() -> Any:
     """The constants of q (Modulus in cuda/modulus.cuh)."""
     backend: Any = get_backend(DEVICE)
-    return backend._moduli(ring(1).basis)
+    return backend._moduli(ring(1)._plan.basis)
 
 
 def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
 def round_twiddles(degree: int, one: Pass) -> int:
     """The address of polygpu's own twiddles for a transform of one pass, in the order of its rounds."""
     backend: Any = get_backend(DEVICE)
-    plan: Any = ring(degree).transform
+    plan: Any = ring(degree)._plan.transform
     (group,) = groups_of(plan.basis, backend.card)
     packed: bytes = backend._group_tables(plan, group, (one,)).on(backend._stream())
     return int.from_bytes(packed[:8], "little")
@@ -152,7 +152,7 @@ def in_passes(
         import cupy
 
         backend: Any = get_backend(DEVICE)
-        plan: Any = ring(degree).transform
+        plan: Any = ring(degree)._plan.transform
         (group,) = groups_of(plan.basis, backend.card)
 
         def recipe(rows_count: int) -> Recipe:

@@ -45,12 +45,48 @@ inline void make_launches(Launches *self, const nanobind::dict &functions, const
 
 // Releases the GIL, because the driver waits where its queue is full, perhaps for work that needs the GIL.
 inline void launch(const Launches &self, u64 stream, const nanobind::args &operands) {
-    u64 addresses[16];
     const size_t count = operands.size();
-    if (count > 16) throw nanobind::value_error("launch: at most 16 operands");
+    u64 few[16];
+    std::vector<u64> many(count > 16 ? count : 0);
+    u64 *const addresses = count > 16 ? many.data() : few;
     for (size_t i = 0; i < count; ++i) addresses[i] = nanobind::cast<u64>(operands[i]);
     GilReleased released;
     self.launch(stream, addresses, count);
+}
+
+// Names of attributes, made while the module is imported.
+inline PyObject *data_name = nullptr, *ptr_name = nullptr;
+inline void make_names() {
+    data_name = PyUnicode_InternFromString("data");
+    ptr_name = PyUnicode_InternFromString("ptr");
+    if (!data_name || !ptr_name) throw nanobind::python_error();
+}
+
+// x.data.ptr of CuPy's array x.
+inline u64 address_of(nanobind::handle x) {
+    const nanobind::object memory = nanobind::steal(PyObject_GetAttr(x.ptr(), data_name));
+    if (!memory.is_valid()) throw nanobind::python_error();
+    const nanobind::object address = nanobind::steal(PyObject_GetAttr(memory.ptr(), ptr_name));
+    if (!address.is_valid()) throw nanobind::python_error();
+    return nanobind::cast<u64>(address);
+}
+
+// Launches the kernels of a record on arrays, their result, address 0 and room for temporaries (cuda/records.py).
+// Where an array does not begin at a multiple of 16 nothing is launched, and the answer is false.
+inline bool launch_on(const Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result,
+                      u64 room) {
+    const size_t arrays = operands.size(), count = arrays + 3;
+    u64 few[16], bits = 0;
+    std::vector<u64> many(count > 16 ? count : 0);
+    u64 *const addresses = count > 16 ? many.data() : few;
+    for (size_t i = 0; i < arrays; ++i) bits |= addresses[i] = address_of(operands[i]);
+    bits |= addresses[arrays] = address_of(result);
+    if (bits % 16) return false;
+    addresses[arrays + 1] = 0;
+    addresses[arrays + 2] = room;
+    GilReleased released;
+    self.launch(stream, addresses, count);
+    return true;
 }
 
 }  // namespace pg

@@ -1,4 +1,4 @@
-// The Python module polygpu._cpu: arrays in, arrays out; every argument was checked by backends/cpu.py.
+// The Python module polygpu._cpu: arrays in, arrays out; every argument was checked by _backends/cpu.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -15,8 +15,11 @@
 #include "gil.hpp"
 #include "lattice.hpp"
 #include "launches.hpp"
+#include "lists.hpp"
 #include "multiply.hpp"
 #include "pool.hpp"
+#include "quotient.hpp"
+#include "replay.hpp"
 #include "results.hpp"
 #include "rns.hpp"
 #include "sampling.hpp"
@@ -55,21 +58,25 @@ NB_MODULE(_cpu, module) {
     set_caller(python);
     module.attr("RESULTS") = make_results_handler();
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
+    nb::enum_<Quotient> quotients(module, "Quotient");
+    for (const auto &each : QUOTIENTS) quotients.value(each.name, each.quotient);
     nb::class_<Basis>(module, "Basis")
         .def(nb::init<const Numbers &, int>(), nb::arg("moduli"), nb::arg("storage_bits"))
         .def("pointwise", &Basis::pointwise, nb::arg("op"), nb::arg("a"), nb::arg("b").none(), nb::arg("c").none(),
              nb::arg("out"))
         .def("permute", &Basis::permute, nb::arg("x"), nb::arg("index"), nb::arg("out"))
-        .def("turn", &Basis::turn, nb::arg("x"), nb::arg("exponents"), nb::arg("negacyclic"), nb::arg("out"))
+        .def("mul_monomial", &Basis::mul_monomial, nb::arg("x"), nb::arg("exponents"), nb::arg("quotient"),
+             nb::arg("out"))
         .def("scale_by_powers", &Basis::scale_by_powers, nb::arg("x"), nb::arg("first"), nb::arg("step"),
              nb::arg("out"))
         .def("reduce_integers", &Basis::reduce_integers, nb::arg("x"), nb::arg("out"))
+        .def("reduce_large_integers", &Basis::reduce_large_integers, nb::arg("x"), nb::arg("out"))
         .def("reduce_words", &reduce_words, nb::arg("words"), nb::arg("limb"), nb::arg("first"), nb::arg("out"))
         .def("matmul", &Basis::matmul, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("matmul_points", &Basis::matmul_points, nb::keep_alive<0, 1>(), nb::arg("a"), nb::arg("b"), nb::arg("out"))
-        .def("invert", &Basis::invert, nb::arg("x"), nb::arg("negacyclic"), nb::arg("out"), nb::arg("degrees"))
+        .def("invert", &Basis::invert, nb::arg("x"), nb::arg("quotient"), nb::arg("out"), nb::arg("degrees"))
         .def("find_wrong_product", &Basis::find_wrong_product, nb::arg("a"), nb::arg("b"), nb::arg("c"),
-             nb::arg("points"), nb::arg("negacyclic"));
+             nb::arg("points"), nb::arg("quotient"));
     nb::class_<PointsProduct>(module, "PointsProduct")
         .def("run", nb::overload_cast<const Array &, const Array &, const Out &>(&PointsProduct::run, nb::const_),
              nb::arg("a"), nb::arg("b"), nb::arg("out"));
@@ -96,10 +103,10 @@ NB_MODULE(_cpu, module) {
                       const Numbers &>(),
              nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("words"), nb::arg("inverse"), nb::arg("terms"),
              nb::arg("modulus"), nb::arg("prefix_inverse"), nb::arg("bounds"))
-        .def("words", &Composition::words, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
-        .def("integers", &Composition::integers, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
-        .def("doubles", &Composition::doubles, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
-        .def("norms", &Composition::norms, nb::arg("x"), nb::arg("p"), nb::arg("out"));
+        .def("to_words", &Composition::to_words, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("to_int64", &Composition::to_int64, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("to_float64", &Composition::to_float64, nb::arg("x"), nb::arg("centered"), nb::arg("out"))
+        .def("norm", &Composition::norm, nb::arg("x"), nb::arg("p"), nb::arg("out"));
     nb::class_<PrimeTables>(module, "PrimeTables")
         .def(nb::init<u64, const Lasting<Array> &, const Lasting<Array> &>(), nb::arg("modulus"), nb::arg("forward"),
              nb::arg("inverse"));
@@ -107,15 +114,15 @@ NB_MODULE(_cpu, module) {
     nb::class_<Transform>(module, "Transform")
         .def(
             "__init__",
-            [](Transform *self, const Basis &basis, size_t degree, size_t leaf_size, size_t block, bool negacyclic,
+            [](Transform *self, const Basis &basis, size_t degree, size_t leaf_size, size_t block, Quotient quotient,
                const nb::tuple &tables) {
-                new (self) Transform(basis, degree, leaf_size, block, negacyclic,
+                new (self) Transform(basis, degree, leaf_size, block, quotient,
                                      nb::cast<std::vector<const PrimeTables *>>(tables));
             },
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 7>(), nb::arg("basis"), nb::arg("degree"), nb::arg("leaf_size"),
-            nb::arg("block"), nb::arg("negacyclic"), nb::arg("tables"))
-        .def("forward", &Transform::forward, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
-        .def("inverse", &Transform::inverse, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
+            nb::arg("block"), nb::arg("quotient"), nb::arg("tables"))
+        .def("ntt", &Transform::ntt, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
+        .def("intt", &Transform::intt, nb::arg("x"), nb::arg("out"), nb::arg("first") = 0)
         .def("multiply", &Transform::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("multiply_eval", &Transform::multiply_eval, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<DigitProduct>(module, "DigitProduct")
@@ -134,28 +141,38 @@ NB_MODULE(_cpu, module) {
         .def("multiply", &GadgetProduct::multiply, nb::arg("ggsw"), nb::arg("c"), nb::arg("out"))
         .def("rotate", &GadgetProduct::rotate, nb::arg("ggsws"), nb::arg("c"), nb::arg("exponents"), nb::arg("out"));
     nb::class_<Auxiliary>(module, "Auxiliary")
-        .def(nb::init<const Basis &, const Transform &, size_t, bool>(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+        .def(nb::init<const Basis &, const Transform &, size_t, Quotient>(), nb::keep_alive<1, 2>(),
+             nb::keep_alive<1, 3>(),
              nb::call_guard<GilReleased>(),  // takes long for many moduli
-             nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("negacyclic"))
+             nb::arg("basis"), nb::arg("transform"), nb::arg("degree"), nb::arg("quotient"))
         .def("multiply", &Auxiliary::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::class_<FftProduct>(module, "FftProduct")
-        .def(nb::init<const Basis &, size_t, size_t, bool, unsigned, unsigned, unsigned, const Lasting<Numbers> &,
+        .def(nb::init<const Basis &, size_t, size_t, Quotient, unsigned, unsigned, unsigned, const Lasting<Numbers> &,
                       unsigned, unsigned>(),
-             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("negacyclic"),
+             nb::keep_alive<1, 2>(), nb::arg("basis"), nb::arg("degree"), nb::arg("length"), nb::arg("quotient"),
              nb::arg("digits"), nb::arg("width"), nb::arg("sums"), nb::arg("table"), nb::arg("terms") = 0,
              nb::arg("bits") = 0)
         .def("multiply", &FftProduct::multiply, nb::arg("a"), nb::arg("b"), nb::arg("out"));
     nb::exception<DriverError> driver_error(module, "DriverError", PyExc_RuntimeError);
     nb::exception<NoContext>(module, "NoContext", driver_error.ptr());
+    make_names();
     nb::class_<Launches>(module, "Launches")
         .def("__init__", &make_launches, nb::arg("driver"), nb::arg("launches"))
-        .def("__call__", &launch, nb::arg("stream"), nb::arg("operands"));
+        .def("__call__", &launch, nb::arg("stream"), nb::arg("operands"))
+        .def("on", &launch_on, nb::arg("stream"), nb::arg("operands"), nb::arg("result"), nb::arg("room"));
+    nb::class_<Replay>(module, "Replay")
+        .def(nb::init<const nb::tuple &, nb::object, const nb::list &, const nb::list &, const nb::list &,
+                      const nb::list &, size_t, size_t>(),
+             nb::arg("shape"), nb::arg("dtype"), nb::arg("made"), nb::arg("fixed"), nb::arg("views"), nb::arg("steps"),
+             nb::arg("operands"), nb::arg("limit"))
+        .def("__call__", &Replay::operator(), nb::arg("operands"), nb::arg("out").none());
     module.def("fill_twiddles", &fill_twiddle_tables, nb::call_guard<GilReleased>(), nb::arg("q"), nb::arg("root"),
-               nb::arg("negacyclic"), nb::arg("forward"), nb::arg("inverse"));
+               nb::arg("quotient"), nb::arg("forward"), nb::arg("inverse"));
     module.def("smallest_generator", &smallest_generator, nb::arg("q"), nb::arg("root"), nb::arg("order"),
                nb::call_guard<GilReleased>());
     module.def("fft", &fft, nb::arg("x"), nb::arg("out"), nb::arg("inverse"));
     module.def("convolve64", &convolve64, nb::arg("a"), nb::arg("b"), nb::arg("out"));
+    module.def("integers_of_list", &integers_of_list, nb::arg("x"));
     module.def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("zero"), nb::arg("limit"));
     module.def("set_memory_handler", &set_memory_handler, nb::arg("handler"));
     module.def("pool_kept", &pool_kept);

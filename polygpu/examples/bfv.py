@@ -16,7 +16,6 @@ import hashlib
 import math
 import secrets
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import lattice
+from polygpu._core.locks import cached_property
 
 Array = NDArray[Any]
 
@@ -104,13 +104,12 @@ class BFV:
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
         """The slots, shape (*batch, N), int64 in (-t/2, t/2)."""
         message = pg.rns.scale(self._phase(secret, ciphertext), self.t, self.plain)  # round(t/Q phase)
-        slots = message.cpu().to_slots()
-        return np.asarray((slots.astype(np.int64) + self.t // 2) % self.t - self.t // 2)
+        return np.asarray(self.plain(message.to_slots()).cpu().to_int64())  # to_int64 centres them
 
     def noise_budget(self, secret: pg.Poly, ciphertext: pg.Poly) -> float:
         """Bits between the noise and Q/2 in the worst of the batch; near 0 decryption fails."""
         noise = (self._phase(secret, ciphertext) * self.t).norm(math.inf)
-        return math.log2(self.q) - 1 - math.log2(max(1, np.max(noise)))
+        return math.log2(self.q) - 1 - math.log2(np.max(noise, initial=1))
 
     def multiply(self, x: pg.Poly, y: pg.Poly) -> pg.Poly:
         """The product of ciphertexts of two components, which has three: round(t/Q x y)."""
@@ -171,7 +170,7 @@ def run(seed: bytes | None = None) -> Result:
 
     # Seven fractional bits: sums up to 2^8 and products up to 2^14 stay below t/2.
     angle = np.arange(scheme.n)
-    x, y = (np.rint(128 * f(angle)).astype(np.int64) for f in (np.cos, np.sin))
+    x, y = (np.array([round(128 * v) for v in f(angle)]) for f in (np.cos, np.sin))
     cx, cy = (scheme.encrypt(keys.public, v, derive(seed, label)) for v, label in ((x, "x"), (y, "y")))
     product = scheme.relinearise(keys.relin, scheme.multiply(cx, cy))
     return Result(

@@ -12,10 +12,12 @@ shown to others without additional noise (Li & Micciancio 2020/1533).
 from __future__ import annotations
 
 import math
+import operator
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from fractions import Fraction
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import fft, lattice
+from polygpu._core.locks import cached_property
 from polygpu.examples.bfv import MAX_LOG_Q, derive, switch_key, zeros
 
 Array = NDArray[Any]
@@ -36,7 +39,10 @@ class Ciphertext(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """secret: s. public: (2,), encrypts 0. relin: from s^2 to s. rotations[k]: from s(X^(5^k)) to s."""
+    """secret: s. public: (2,), encrypts 0. relin: from s^2 to s.
+
+    rotations[k], 0 < k < N/2: from s(X^(5^k)) to s.
+    """
 
     secret: pg.Poly
     public: pg.Poly
@@ -85,21 +91,25 @@ class CKKS:
     # ---- keys ----
 
     def keygen(self, seed: bytes, rotations: Iterable[int] = ()) -> Keys:
-        """A fresh key set, with keys of rotations.
+        """A fresh key set, with keys of rotations, which count modulo N/2.
 
         As every seed here, this one must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
         keys = {
             k: self._switch_key(s, s.automorphism(self._power(k)), derive(seed, f"rotation {k}"))
-            for k in rotations
+            for k in sorted(set(map(self._turn, rotations)) - {0})
         }
         public = zeros(s.restrict(self.ring), derive(seed, "public"))
         return Keys(s, public, self._switch_key(s, s * s, derive(seed, "relin")), keys)
 
+    def _turn(self, k: int) -> int:
+        """Return the rotation k modulo N/2."""
+        return operator.index(k) % (self.n // 2)
+
     def _power(self, k: int) -> int:
         """The g for which X -> X^g turns slots left by k."""
-        return pow(5, k % (self.n // 2), 2 * self.n)
+        return pow(5, k, 2 * self.n)
 
     def _switch_key(self, s: pg.Poly, other: pg.Poly, seed: bytes) -> pg.Poly:
         """The key from another secret to s."""
@@ -107,10 +117,42 @@ class CKKS:
 
     # ---- values ----
 
-    def encode(self, z: Any, ring: pg.Ring, scale: float) -> pg.Poly:
-        """Vectors (*batch, N/2) as an evaluated plaintext of the ring; a number fills all slots."""
-        slots = np.broadcast_to(np.asarray(z, np.complex128), (*np.shape(z)[:-1], self.n // 2))
-        return ring(np.rint(fft.from_slots(np.ascontiguousarray(slots)) * scale).astype(np.int64)).ntt()
+    def encode(self, z: Any, ring: pg.Ring, scale: float | Fraction) -> pg.Poly:
+        """Encode vectors (*batch, N/2) as an evaluated plaintext of the ring; a number fills all slots.
+
+        Raises:
+            ParameterError: z has another length, or scale times a coefficient is too large for the ring.
+            CoefficientError: z is not finite.
+        """
+        given, slots = np.asarray(z, np.complex128), self.n // 2
+        if given.shape[-1:] not in ((), (1,), (slots,)):
+            raise pg.ParameterError(
+                f"z: shape {given.shape} does not end in N/2 = {slots}. Fill shorter vectors with zeros."
+            )
+        parts, exponent = _near_one(np.broadcast_to(given, (*given.shape[:-1], slots)))
+        coefficients = fft.from_slots(parts)
+        factor = Fraction(scale.item() if isinstance(scale, np.generic) else scale) * Fraction(2) ** exponent
+        m = ring.from_floats(coefficients, scale=factor)
+        largest = abs(Fraction(np.max(abs(coefficients), initial=0)) * factor)
+        # The noise of a fresh ciphertext, u e + e_0 + e_1 s, has coefficients of at most 21 (2 N + 1).
+        if 2 * (largest + 21 * (2 * self.n + 1) + 1) >= ring.modulus:
+            raise pg.ParameterError(
+                f"z: a coefficient times the scale has {int(largest).bit_length()} bits, and the modulus, of "
+                f"{ring.modulus.bit_length()} bits, does not hold it. Take a smaller scale or more limbs."
+            )
+        return m.ntt()
+
+    def decode(self, m: pg.Poly, scale: float) -> Array:
+        """Return the slots (*batch, N/2) of a plaintext."""
+        coefficients = m.cpu().to_float64()
+        if np.isfinite(coefficients).all():
+            parts, exponent = _near_one(coefficients / scale)
+        else:  # larger than doubles: a quotient of Python ints is rounded once, however large they are
+            top, bottom = scale.as_integer_ratio()
+            exact: Array = m.cpu().to_bigints(centered=True)
+            quotients = [int(x) * bottom / top for x in exact.flat]
+            parts, exponent = _near_one(np.array(quotients).reshape(exact.shape))
+        return _times_power(fft.to_slots(parts), exponent)
 
     def encrypt(self, public: pg.Poly, z: Any, seed: bytes) -> Ciphertext:
         """Encrypt vectors (*batch, N/2) of complex numbers, with scale 2^bits."""
@@ -123,16 +165,18 @@ class CKKS:
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:
         """The slots, (*batch, N/2)."""
         phase = c.value[0] + c.value[1] * secret.restrict(c.value.ring)
-        return np.asarray(fft.to_slots(phase.cpu().to_float64()) / c.scale)
+        return self.decode(phase, c.scale)
 
     # ---- arithmetic ----
 
     def add(self, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """The sum. The operand with more limbs loses the surplus; scales must agree to 2^-20."""
         if not math.isclose(x.scale, y.scale, rel_tol=2.0**-20):
-            raise ValueError(f"scales {x.scale} and {y.scale}: rescale both, or encode with the other's")
+            raise pg.ParameterError(
+                f"scales {x.scale} and {y.scale} differ. Rescale both, or encode with the other's."
+            )
         a, b = self._level(x, y)
-        return Ciphertext(a + b, x.scale)
+        return Ciphertext(pg.stack([a[0] + b[0], a[1] + b[1]]), x.scale)  # batches may broadcast
 
     def multiply(self, keys: Keys, x: Ciphertext, y: Ciphertext) -> Ciphertext:
         """The product, relinearised and rescaled."""
@@ -145,7 +189,8 @@ class CKKS:
     def multiply_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
         """The product with plain vectors or a number, rescaled; the scale stays that of x."""
         ring = x.value.ring
-        product = x.value * self.encode(z, ring, ring.moduli[-1])
+        m = self.encode(z, ring, ring.moduli[-1])
+        product = pg.stack([x.value[0] * m, x.value[1] * m])  # batches may broadcast
         return self.rescale(Ciphertext(product, x.scale * ring.moduli[-1]))
 
     def rescale(self, x: Ciphertext) -> Ciphertext:
@@ -153,34 +198,51 @@ class CKKS:
         return Ciphertext(x.value.rescale(), x.scale / x.value.ring.moduli[-1])
 
     def rotate(self, keys: Keys, x: Ciphertext, amounts: Sequence[int]) -> list[Ciphertext]:
-        """Slots turned left by each amount; keys has a key for each. Digits are made once (hoisting)."""
-        c = pg.stack([x.value[0], x.value[1]], axis=-1)
-        gs, chosen = [self._power(k) for k in amounts], [keys.rotations[k] for k in amounts]
-        turned = lattice.rotate_many(c, gs, chosen, self.size, self.extra)
-        return [Ciphertext(pg.stack([t[..., 0], t[..., 1]]), x.scale) for t in turned]
+        """Slots turned left by each amount; keys has a key for each. Digits are made once (hoisting).
+
+        Amounts count modulo N/2. An amount of 0 takes no key and gives x itself.
+        """
+        turns = [self._turn(k) for k in amounts]
+        needed = sorted(set(turns) - {0})
+        if missing := [k for k in needed if k not in keys.rotations]:
+            raise pg.ParameterError(
+                f"amounts: there is no key of rotations by {missing}. Pass them to keygen."
+            )
+        found = {0: x}
+        if needed:
+            c = pg.stack([x.value[0], x.value[1]], axis=-1)
+            gs, chosen = [self._power(k) for k in needed], [keys.rotations[k] for k in needed]
+            for k, t in zip(needed, lattice.rotate_many(c, gs, chosen, self.size, self.extra), strict=True):
+                found[k] = Ciphertext(pg.stack([t[..., 0], t[..., 1]]), x.scale)
+        return [found[k] for k in turns]
 
     def matrix_vector(self, keys: Keys, matrix: Array, x: Ciphertext) -> Ciphertext:
         """The product of a small matrix (d, d) with x, whose slots repeat d numbers; takes keys 1 ... d - 1.
 
-        The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106).
+        The sum over k of diagonal k times x turned by k (Halevi & Shoup 2014/106). d divides N/2.
         """
-        d = len(matrix)
-        terms = [x, *self.rotate(keys, x, range(1, d))]
+        matrix, slots = np.asarray(matrix), self.n // 2
+        d = max(1, len(matrix)) if matrix.ndim else 1
+        if matrix.shape != (d, d) or slots % d:
+            raise pg.ParameterError(
+                f"matrix: shape {matrix.shape} is not (d, d) with d a divisor of N/2 = {slots}. Fill it with "
+                "zeros to a power of two."
+            )
         rows = np.arange(d)
-        total = None
-        for k, term in enumerate(terms):
-            diagonal = np.resize(matrix[rows, (rows + k) % d], self.n // 2)
-            product = self.multiply_plain(term, diagonal)
-            total = product if total is None else self.add(total, product)
-        assert total is not None
-        return total
+        diagonals = [np.resize(matrix[rows, (rows + k) % d], slots) for k in range(d)]
+        turned = self.rotate(keys, x, range(d))
+        return reduce(self.add, map(self.multiply_plain, turned, diagonals))
 
     def polynomial(self, keys: Keys, coefficients: Sequence[float], x: Ciphertext) -> Ciphertext:
         """c_0 + c_1 x + ... by Horner's rule: a product and a plain sum for each coefficient but the last.
 
-        It takes at least two coefficients, and uses up a limb for each but c_0.
+        It uses up a limb for each coefficient but c_0.
         """
+        if not len(coefficients):
+            raise pg.ParameterError("coefficients: there are none. Pass [0] for the polynomial 0.")
         *lower, top = coefficients
+        if not lower:
+            return self.add_plain(Ciphertext(0 * x.value, x.scale), top)
         total = self.add_plain(self.multiply_plain(x, top), lower[-1])
         for c in reversed(lower[:-1]):
             total = self.add_plain(self.multiply(keys, total, x), c)
@@ -188,9 +250,8 @@ class CKKS:
 
     def add_plain(self, x: Ciphertext, z: Any) -> Ciphertext:
         """The sum with plain vectors or a number."""
-        value = x.value.copy()
-        value[0] = value[0] + self.encode(z, value.ring, x.scale)
-        return Ciphertext(value, x.scale)
+        m = self.encode(z, x.value.ring, x.scale)
+        return Ciphertext(pg.stack([x.value[0] + m, x.value[1] + 0 * m]), x.scale)  # batches may broadcast
 
     def _level(self, x: Ciphertext, y: Ciphertext) -> tuple[pg.Poly, pg.Poly]:
         """Both values modulo the limbs of the one that has fewer."""
@@ -206,6 +267,23 @@ class CKKS:
         """
         sigma2 = 10.5
         return math.sqrt(self.n * (sigma2 * (4 * self.n / 3 + 1) + 1 / 12)) / 2.0**self.bits
+
+
+def _near_one(x: Array) -> tuple[Array, int]:
+    """Return x divided by the power 2^e that makes its largest part less than 1, and e.
+
+    No sum in a transform of such numbers overflows.
+    """
+    largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
+    if not np.isfinite(largest):
+        raise pg.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
+    exponent = int(np.frexp(largest)[1])
+    return _times_power(x, -exponent), exponent
+
+
+def _times_power(x: Array, exponent: int) -> Array:
+    """Return x times 2^exponent, a factor that may be too large for a double."""
+    return np.ldexp(np.ascontiguousarray(x).view(np.float64), exponent).view(x.dtype)
 
 
 class Result(NamedTuple):

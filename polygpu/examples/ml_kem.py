@@ -159,6 +159,12 @@ def _j(data: bytes) -> bytes:
 
 def byte_encode(values: Array, d: int) -> list[bytes]:
     """ByteEncode_d (algorithm 5), d <= 16, of the values of each entry of the first axis."""
+    if values.dtype.kind not in "iu":
+        raise pg.CoefficientError(f"values: dtype {values.dtype} must be an integer dtype. Round them first.")
+    if np.min(values, initial=0) < 0 or np.max(values, initial=0) >> d:
+        raise pg.ParameterError(
+            f"values: one is not in 0 ... {2**d - 1}, which {d} bits hold. Reduce it first."
+        )
     octets = values.astype("<u2")[..., np.newaxis].view(np.uint8)
     bits = np.unpackbits(octets, axis=-1, count=d, bitorder="little")
     return [np.packbits(row, bitorder="little").tobytes() for row in bits]
@@ -194,10 +200,10 @@ def join(*fields: Batch) -> list[bytes]:
 
 
 def check_lengths(rows: Batch, length: int) -> None:
-    """Raise ValueError unless every row has this many bytes (the type checks of 7.2 and 7.3)."""
+    """Raise ParameterError unless every row has this many bytes (the type checks of 7.2 and 7.3)."""
     for i, row in enumerate(rows):
         if len(row) != length:
-            raise ValueError(f"entry {i}: {len(row)} bytes, must be {length}")
+            raise pg.ParameterError(f"entry {i}: {len(row)} bytes, must be {length}")
 
 
 def as_array(rows: Batch, *shape: int) -> Array:
@@ -208,7 +214,7 @@ def as_array(rows: Batch, *shape: int) -> Array:
 
 def evaluations(ring: pg.Ring, values: Array) -> pg.Poly:
     """A Poly in the evaluation domain of a ring with a single limb, from residues (*batch, N)."""
-    return ring.from_residues(values.astype(ring.dtype)[..., np.newaxis, :], domain="eval").to()
+    return ring.from_residues(values[..., np.newaxis, :], domain="eval").to()
 
 
 def residues(a: pg.Poly) -> Array:

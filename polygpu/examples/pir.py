@@ -22,13 +22,18 @@ SCHEME = BFV(n=4096, t=65537, bits=39, limbs=2)
 
 
 def encode(scheme: BFV, records: Array) -> pg.Poly:
-    """Records (rows, columns, N) of uint16 as plaintexts, ready to be multiplied by ciphertexts."""
-    centred = scheme.plain.from_slots(records).convert(scheme.ring)  # small factors add little noise
-    return centred.ntt()
+    """Encode records (rows, columns, N) of words below 2^16 and t, to be multiplied by ciphertexts."""
+    slots = scheme.plain.from_slots(records)
+    limit = min(1 << 16, scheme.t)
+    if np.min(records, initial=0) < 0 or np.max(records, initial=0) >= limit:
+        raise pg.ParameterError(f"records: a word is not in 0 ... {limit - 1}. Split it into shorter words.")
+    return slots.convert(scheme.ring).ntt()  # centred: small factors add little noise
 
 
 def query(scheme: BFV, public: pg.Poly, rows: int, row: int, seed: bytes) -> pg.Poly:
     """The encrypted unit vector of a row, shape (2, rows)."""
+    if not 0 <= row < rows:
+        raise pg.ParameterError(f"row: {row} is not in 0 ... {rows - 1}. Choose one of the {rows} rows.")
     unit = np.zeros((rows, scheme.n), np.int64)
     unit[row] = 1
     return scheme.encrypt(public, unit, seed).ntt()
@@ -41,7 +46,8 @@ def answer(database: pg.Poly, selection: pg.Poly) -> pg.Poly:
 
 def decode(scheme: BFV, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
     """The records, uint16, of ciphertexts (2, *batch)."""
-    return (scheme.decrypt(secret, ciphertext) % scheme.t).astype(np.uint16)
+    words = scheme.plain(scheme.decrypt(secret, ciphertext)).cpu().data[..., 0, :]
+    return np.asarray(words.astype(np.uint16))
 
 
 class Result(NamedTuple):

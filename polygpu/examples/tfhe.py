@@ -15,10 +15,11 @@ constant time, and nobody has reviewed it.
 from __future__ import annotations
 
 import math
+import operator
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 from polygpu import lattice, linalg
-from polygpu.backends import backend_of, current_device, get_backend
+from polygpu._backends import backend_of, current_device, get_backend
+from polygpu._core.locks import cached_property
 from polygpu.examples.bfv import derive
 
 Array = NDArray[Any]
@@ -95,7 +97,7 @@ class TFHE:
         bits, levels = self.switch_digits
         weights = np.array(lattice.gadget(self.ring, bits, levels), np.uint64)
         switch = self._lwe_zeros(small, (self.N, levels), derive(seed, "switch"))
-        switch[..., 0] = (switch[..., 0] + large[:, None] * weights) % np.uint64(self.q)
+        switch[..., 0] = self._sum(switch[..., 0], large[:, None] * weights)
         rows = switch.reshape(self.N * levels, self.n + 1).astype(self.ring.dtype)
         return Keys(small, (zeros + self.ring.from_residues(hidden)).ntt(), rows)
 
@@ -119,9 +121,17 @@ class TFHE:
     @pg.device("cpu")
     def encrypt(self, keys: Keys, messages: Array, seed: bytes) -> Array:
         """Encrypt integers in 0 ... p - 1, of shape (*batch,), as vectors (*batch, n + 1)."""
-        vectors = self._lwe_zeros(keys.small, np.shape(messages), seed)
-        shifts = np.asarray(messages, np.uint64) * np.uint64(self.step)
-        vectors[..., 0] = (vectors[..., 0] + shifts) % np.uint64(self.q)
+        given = np.asarray(messages)
+        if given.size and given.dtype.kind not in "iu":
+            raise pg.CoefficientError(
+                f"messages: dtype {given.dtype} must be an integer dtype. Round them first."
+            )
+        if np.min(given, initial=0) < 0 or np.max(given, initial=0) >= self.p:
+            raise pg.ParameterError(
+                f"messages: one is not in 0 ... {self.p - 1}. Reduce them modulo {self.p}."
+            )
+        vectors = self._lwe_zeros(keys.small, given.shape, seed)
+        vectors[..., 0] = self._sum(vectors[..., 0], given.astype(np.uint64) * np.uint64(self.step))
         return vectors
 
     def decrypt(self, keys: Keys, vectors: Array) -> Array:
@@ -137,8 +147,12 @@ class TFHE:
 
     def add(self, *terms: Array) -> Array:
         """The sum of the messages, which must stay below p."""
-        total: Array = sum(terms[1:], start=terms[0]) % np.uint64(self.q)
-        return total
+        return reduce(self._sum, terms)
+
+    def _sum(self, x: Array, y: Array) -> Array:
+        """Return the sum modulo q of residues. It is right even if the sum of the words exceeds 2^64."""
+        rest = np.uint64(self.q) - y
+        return backend_of(x).xp.where(x >= rest, x - rest, x + y)  # type: ignore[no-any-return]
 
     # ---- bootstrapping ----
 
@@ -159,7 +173,14 @@ class TFHE:
 
     def _table(self, f: Callable[[int], int]) -> list[int]:
         """Coefficients that are f(m) around m N / p. Those just below 0 come last, with the other sign."""
-        half, values = self.N // (2 * self.p), [f(m) * self.step for m in range(self.p)]
+        if 2 * self.p > self.N:
+            raise pg.ParameterError(f"N = {self.N} is less than 2 p = {2 * self.p}. Take a larger N.")
+        results = [operator.index(f(m)) for m in range(self.p)]
+        if wrong := [x for x in results if not 0 <= x < self.p]:
+            raise pg.ParameterError(
+                f"tables: {wrong[0]} is not in 0 ... {self.p - 1}. Reduce it modulo {self.p}."
+            )
+        half, values = self.N // (2 * self.p), [x * self.step for x in results]
         around = [values[(j + half) * self.p // self.N] for j in range(self.N - half)]
         return around + [-values[0]] * half
 
@@ -169,7 +190,7 @@ class TFHE:
         digits = lattice.decompose_integers(vectors[..., 1:], self.q, bits, levels)
         digits = digits.reshape(*vectors.shape[:-1], self.N * levels)
         switched: Array = linalg.matmul(digits, keys.switch, self.q).astype(np.uint64)
-        switched[..., 0] = (switched[..., 0] + vectors[..., 0]) % np.uint64(self.q)
+        switched[..., 0] = self._sum(switched[..., 0], vectors[..., 0])
         return switched
 
     def deviation(self) -> float:
@@ -203,7 +224,8 @@ FOUR_BITS = TFHE(p=16, n=742, N=2048, bits=50, noise=34, ring_noise=5, digits=(1
 
 def add_numbers(scheme: TFHE, keys: Keys, x: Array, y: Array) -> Array:
     """The sum of two encrypted numbers of `count` bits, (count, n + 1), lowest first: count + 1 bits."""
-    carry, bits = np.zeros_like(x[0]), []
+    with backend_of(x).device_scope():
+        carry, bits = backend_of(x).xp.zeros(x.shape[1:], x.dtype), []
     for a, b in zip(x, y, strict=True):
         bit, carry = scheme.bootstrap(keys, scheme.add(a, b, carry), lambda m: m % 2, lambda m: m // 2)
         bits.append(bit)

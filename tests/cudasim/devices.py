@@ -12,8 +12,9 @@ _state = threading.local()
 
 
 def set_cards(cards: list[Card]) -> list[Card]:
-    """Replace the machine's cards; returns the former ones."""
+    """Replace the machine's cards, none of which reaches another's memory; returns the former ones."""
     former, _cards[:] = list(_cards), cards
+    _state.__dict__.pop("peers", None)
     return former
 
 

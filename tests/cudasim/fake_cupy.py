@@ -325,6 +325,11 @@ _FFT = ["fft", "ifft", "rfft", "irfft", "fftshift"]
 # ---- the module ----
 
 
+def allocated(size: int) -> arrays.MemoryPointer:
+    """Stands for `cupy.cuda.alloc`: memory of the current pool, which may keep it."""
+    return arrays.MemoryPointer(memory.Allocation(size, devices.current()), 0)
+
+
 class MemoryPool:
     """Stands for `cupy.cuda.MemoryPool`.
 
@@ -336,12 +341,14 @@ class MemoryPool:
         self.kept: list[memory.Allocation] = []
 
     def malloc(self, size: int) -> arrays.MemoryPointer:
-        return arrays.MemoryPointer(memory.Allocation(size, devices.current()), 0)
+        with memory.kept_in(None):  # what is asked of a pool by name is free again when it is dropped
+            return allocated(size)
 
     def used_bytes(self) -> int:
         return memory.live_bytes(devices.current())
 
-    total_bytes = used_bytes
+    def total_bytes(self) -> int:
+        return sum(x.size for x in self.kept) if self.kept else self.used_bytes()
 
     def free_all_blocks(self, stream: Any = None) -> None:
         pass
@@ -438,7 +445,7 @@ def _build() -> ModuleType:
         MemoryPointer=arrays.MemoryPointer,
         get_current_stream=streams.current_stream,
         get_elapsed_time=streams.get_elapsed_time,
-        alloc=pool.malloc,
+        alloc=allocated,
         using_allocator=lambda allocator=pool.malloc: memory.kept_in(
             None if allocator == pool.malloc else allocator.__self__.kept
         ),

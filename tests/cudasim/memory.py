@@ -19,6 +19,7 @@ _GUARD_BYTE = 0xC3
 
 # Whoever works on device memory holds this lock: most of that memory is hidden while a dependent kernel runs.
 # A launch holds it too, since the launches of all threads share the runtime's one set of fibers.
+# No memory is freed meanwhile: a launch writes hidden values back.
 one_at_a_time = threading.RLock()
 
 _live: weakref.WeakValueDictionary[int, Allocation] = weakref.WeakValueDictionary()
@@ -68,7 +69,8 @@ class Allocation:
 
 
 def _forget(runtime: ctypes.CDLL, ptr: int, zone: np.ndarray) -> None:
-    runtime.sim_forget_memory(ctypes.c_size_t(ptr))
+    with one_at_a_time:
+        runtime.sim_forget_memory(ctypes.c_size_t(ptr))
     del zone
 
 

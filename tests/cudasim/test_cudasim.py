@@ -6,14 +6,14 @@ import random
 import re
 import struct
 import sys
+import threading
 
 import numpy as np
 import pytest
 
-from . import check, compiler, examples
+from . import check, compiler, examples, memory
 from .fake_cupy import simulated_cuda as simulated
 from .launch import CUDADriverError, KernelError
-from .memory import GuardError
 from .translate import translate
 
 ORDERS = [
@@ -66,6 +66,19 @@ def test_a_copy_between_cards_waits_for_a_wait():
 @pytest.mark.parametrize("example", examples.RIGHT, ids=lambda f: f.__name__)
 def test_example(simulated_cuda, example):
     assert example(simulated_cuda)
+
+
+def test_no_memory_is_freed_while_another_thread_launches(simulated_cuda):
+    """A launch that hid the memory writes its values back."""
+    memory.attach_runtime(compiler.runtime())
+    arrays = [simulated_cuda.zeros(4)]
+    frees = threading.Thread(target=arrays.clear)
+    with memory.one_at_a_time:
+        frees.start()
+        frees.join(0.2)
+        waits = frees.is_alive()
+    frees.join()
+    assert waits
 
 
 @in_every_order
@@ -491,7 +504,7 @@ def test_waiting_for_nothing_is_a_deadlock(simulated_cuda):
 def test_write_outside_of_an_array(simulated_cuda, offset, where):
     if compiler.sanitizer() == "address":
         pytest.skip("AddressSanitizer reports it where it happens")
-    with pytest.raises(GuardError, match=f"an allocation of 256 bytes: at byte offsets {where}"):
+    with pytest.raises(memory.GuardError, match=f"an allocation of 256 bytes: at byte offsets {where}"):
         examples.fault(simulated_cuda, "overrun_global", 1, 64, np.int32(offset))
 
 

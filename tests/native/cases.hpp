@@ -84,8 +84,8 @@ template <class T> struct TransformCase {
     TransformCase(u64 q, size_t degree, size_t leaf_size, size_t block)
         : m(make_modulus(q)), points(degree / leaf_size), forward(2 * points), inverse(2 * points) {
         T *const f = forward.data(), *const i = inverse.data();
-        fill_twiddles<T>(q, negacyclic_root(q, points), true, points, f, f + points, i, i + points);
-        row = {&m, {f, f + points}, {i, i + points}, degree, leaf_size, block, &stop};
+        fill_twiddles<T>(q, negacyclic_root(q, points), Quotient::negacyclic, points, f, f + points, i, i + points);
+        row = {&m, {f, f + points}, {i, i + points}, degree, leaf_size, block, &stop, Quotient::negacyclic};
         if constexpr (sizeof(T) == 8)
             if (m.bits <= 50) {  // for the kernels on doubles
                 numbers.resize(4 * points);

@@ -1,0 +1,265 @@
+"""The host's time of one repeated call of every verb, while a GPU's stream is busy.
+
+    python -m benchmarks.gpu --only verbs
+
+A verb computes values or arrays of the device from others. Each call makes a new result, on operands that
+stay the same. Of the three calls before the timing, the first does the work in the ordinary way, and later
+ones repeat what it did: all three have the CPU's result, of integers bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import polygpu as pg
+from polygpu import fft, lattice, linalg, rns, zk
+from polygpu._backends import get_backend
+
+from .calls import HOST
+from .harness import Case, Row
+from .tables import Table, figure, power
+
+DEGREE, BITS, LIMBS, SPECIAL = 2**12, 49, 6, 2
+ROTATED = 2**10, 30  # degree and bits of the ring of bootstraps
+SQUARE, SQUARE_MODULUS = 64, 2**61 - 1  # matrices of integers
+DIGIT, LEVELS = 9, 3  # bits of a digit of a ciphertext, and how many digits there are
+TOLERANCE = 2.0**-46  # of doubles, relative to the largest
+MUST_US, MUST_US_A_LAUNCH = 12, 1.5  # a call takes at most the larger one of the first and all its launches
+
+Call = Callable[[], Any]
+
+
+# ---- what is called ----
+
+
+def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
+    """Calls by the name of the verb, or by that and what is special.
+
+    Values are evaluated where a verb takes both. They are the same on every device, among them one polynomial
+    `a`, a ciphertext `c` and a vector `v`.
+    """
+    primes = pg.ntt_primes(2 * n, BITS, LIMBS + SPECIAL)  # of a transform of twice the length too
+    Q, P = pg.Ring(n, primes[:LIMBS]), pg.Ring(n, primes[LIMBS:])
+    T, fewer, q = Q.join(P), Q[: LIMBS - 2], Q[:1]
+    degree, bits = ROTATED
+    B = pg.Ring(min(n, degree), pg.ntt_primes(degree, bits)[0])
+    seeds = iter(range(100))
+
+    def coefs(ring: pg.Ring, *batch: int) -> pg.Poly:
+        with pg.device("cpu"):
+            return ring.random(batch, seed=next(seeds)).to(device)
+
+    def evals(ring: pg.Ring, *batch: int) -> pg.Poly:
+        return ring.from_residues(coefs(ring, *batch).data, "eval")
+
+    def integers(*shape: int) -> Any:
+        rng = np.random.default_rng(next(seeds))
+        return get_backend(device).from_host(rng.integers(0, 2**61 - 1, shape, np.uint64))
+
+    def floats(*shape: int) -> Any:
+        return get_backend(device).from_host(np.random.default_rng(next(seeds)).standard_normal(shape))
+
+    def complexes(*shape: int) -> Any:
+        return floats(*shape, 2).view(np.complex128)[..., 0]
+
+    a, b, c, v, w, m = (evals(Q, *batch) for batch in ((), (), (2,), (3,), (3,), (3, 3)))
+    a_coefs, b_coefs = coefs(Q), coefs(Q)
+    joined, special, key, other_key = evals(T), evals(P), evals(T, 3, 2), evals(T, 3, 2)
+    more, written = evals(Q, 2), evals(Q, 2)
+    d, e, ggsw, ggsw_coefs = evals(q, 2), evals(q, 2), evals(q, 2, LEVELS, 2), coefs(q, 2, LEVELS, 2)
+    slots = evals(q)
+    acc, bsk, exponents = coefs(B, 8, 2), evals(B, 4, 2, LEVELS, 2), integers(8, 5).astype(np.int64)
+    x, y, lwe = integers(SQUARE, SQUARE), integers(SQUARE, SQUARE), integers(n)
+    row, rows64, filter64 = complexes(4, 256), complexes(4, 64), complexes(64)
+    reals, points = floats(n), complexes(n // 2)
+
+    def assign() -> pg.Poly:
+        written[0] = a
+        return written
+
+    return {
+        "Poly.add": lambda: a.add(b),
+        "Poly.sub": lambda: a.sub(b),
+        "Poly.mul": lambda: a.mul(b),
+        "Poly.mul, coefficients": lambda: a_coefs.mul(b_coefs),
+        "Poly.neg": lambda: a.neg(),
+        "Poly.ntt": lambda: a_coefs.ntt(),
+        "Poly.intt": lambda: a.intt(),
+        "Poly.scale_by": lambda: v.scale_by([1, 2, 3]),
+        "Poly.sum": lambda: v.sum(),
+        "Poly.natural_order": lambda: a.natural_order(),
+        "Poly.to_slots": lambda: slots.to_slots(),
+        "Poly.to_float64": lambda: a.to_float64(),
+        "Poly.automorphism": lambda: a.automorphism(5),
+        "Poly.automorphism, a list": lambda: v.automorphism([5, 25, -1]),
+        "Poly.mul_monomial": lambda: a.mul_monomial(3),
+        "Poly.mul_monomial, a list": lambda: v.mul_monomial([1, 2, 3]),
+        "Poly.mul_monomial, coefficients": lambda: a_coefs.mul_monomial(3),
+        "Poly.copy": lambda: a.copy(),
+        "Poly.__copy__": lambda: copy.copy(a),
+        "Poly.__deepcopy__": lambda: copy.deepcopy(a),
+        "Poly.reshape": lambda: v.reshape(3, 1),
+        "Poly.__iter__": lambda: list(v),
+        "Poly.__getitem__": lambda: c[0],
+        "Poly.__setitem__": assign,
+        "Poly.__add__": lambda: a + b,
+        "Poly.__radd__": lambda: 5 + a,
+        "Poly.__sub__": lambda: a - b,
+        "Poly.__rsub__": lambda: 5 - a,
+        "Poly.__mul__": lambda: a * b,
+        "Poly.__rmul__": lambda: 5 * a,
+        "Poly.__neg__": lambda: -a,
+        "Poly.__pos__": lambda: +a,
+        "Poly.__pow__": lambda: a**3,
+        "Poly.__matmul__": lambda: m @ v,
+        "Poly.__rmatmul__": lambda: v.__rmatmul__(m),
+        "Poly.__array_function__": lambda: np.sum(v),
+        "Poly.restrict": lambda: a.restrict(fewer),
+        "Poly.convert": lambda: a.convert(P),
+        "Poly.mod_up": lambda: a.mod_up(T),
+        "Poly.mod_down": lambda: joined.mod_down(Q),
+        "Poly.rescale": lambda: a.rescale(),
+        "Poly.digits": lambda: a.digits(T, 2),
+        "pg.fma": lambda: pg.fma(a, b, a),
+        "pg.fma, ints": lambda: pg.fma(a, 3, 5),
+        "pg.dot": lambda: pg.dot(v, w),
+        "pg.einsum": lambda: pg.einsum("ij,j->i", m, v),
+        "pg.matmul": lambda: pg.matmul(m, v),
+        "pg.stack": lambda: pg.stack([a, b]),
+        "pg.concatenate": lambda: pg.concatenate([v, w]),
+        "rns.join": lambda: rns.join(a, special),
+        "rns.scale": lambda: rns.scale(a, 3, fewer),
+        "lattice.decompose": lambda: lattice.decompose(d, DIGIT, LEVELS),
+        "lattice.decompose_integers": lambda: lattice.decompose_integers(lwe, 2**32, DIGIT, LEVELS),
+        "lattice.extract": lambda: lattice.extract(d, 3),
+        "lattice.prepare": lambda: lattice.prepare(ggsw_coefs, DIGIT),
+        "lattice.external_product": lambda: lattice.external_product(ggsw, d, DIGIT),
+        "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, DIGIT),
+        "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, DIGIT),
+        "lattice.key_switch": lambda: lattice.key_switch(a, key, 2, P),
+        "lattice.key_switch, added and rescaled": lambda: lattice.key_switch(
+            a, key, 2, P, add=more, rescale=1
+        ),
+        "lattice.rotate_many": lambda: lattice.rotate_many(c, [5], [key], 2, P),
+        "lattice.rotate_many, two": lambda: lattice.rotate_many(c, [5, 25], [key, other_key], 2, P),
+        "linalg.matmul": lambda: linalg.matmul(x, y, SQUARE_MODULUS),
+        "fft.fft": lambda: fft.fft(row),
+        "fft.fft64": lambda: fft.fft64(rows64),
+        "fft.convolve64": lambda: fft.convolve64(rows64, filter64),
+        "fft.to_slots": lambda: fft.to_slots(reals),
+        "fft.from_slots": lambda: fft.from_slots(points),
+        "zk.powers": lambda: zk.powers(Q, 3, 64),
+        "zk.hadamard": lambda: zk.hadamard(a, b),
+        "zk.pad": lambda: zk.pad(a, 2 * n),
+        "zk.coset_ntt": lambda: zk.coset_ntt(a, 3),
+        "zk.coset_intt": lambda: zk.coset_intt(a, 3),
+        "zk.low_degree_extension": lambda: zk.low_degree_extension(a, 2, shift=3),
+    }
+
+
+def cases(device: str, n: int = DEGREE) -> Iterator[Case]:
+    """A case for each call. While it is measured its device is the current one: some verbs compute there."""
+    with pg.device("cpu"):
+        results = {name: call() for name, call in calls("cpu", n).items()}
+    with pg.device(device):
+        any_value = pg.Ring(4, 17).ones()
+        for name, run in calls(device, n).items():
+            params: dict[str, int | str] = {"verb": name, **shape_of(results[name]), "launch": HOST}
+            launches = launches_of(run, any_value)
+            if launches is not None:
+                params["launches"] = launches
+
+            right = seen(results[name])
+
+            def verify(values: NDArray[Any], run: Call = run, right: NDArray[Any] = right) -> bool:
+                return all(agree(found, right) for found in (values, seen(run()), seen(run())))
+
+            yield Case("verb", "polygpu", params, run, verify, right.size, seen)
+
+
+def launches_of(run: Call, any_value: pg.Poly) -> int | None:
+    """How many kernels a call launches; None if it cannot be captured."""
+    try:
+        return pg.capture(lambda _: run(), any_value).launches
+    except pg.PolyGPUError:
+        return None
+
+
+def seen(result: Any) -> NDArray[Any]:
+    """A result as an array in host memory."""
+    if isinstance(result, list):
+        return np.stack([seen(x) for x in result])
+    data = result.data if isinstance(result, pg.Poly) else result
+    return data.copy() if isinstance(data, np.ndarray) else data.get()
+
+
+def agree(found: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Whether a result is the CPU's."""
+    if (found.dtype, found.shape) != (right.dtype, right.shape):
+        return False
+    if right.dtype.kind in "iu":
+        return np.array_equal(found, right)
+    return bool(np.abs(found - right).max() <= TOLERANCE * np.abs(right).max())
+
+
+def shape_of(result: Any) -> dict[str, int | str]:
+    """The params that say what a call returns: polynomials, or rows of an array."""
+    many = len(result) if isinstance(result, list) else 1
+    x = result[0] if isinstance(result, list) else result
+    data = x.data if isinstance(x, pg.Poly) else x
+    limbs, bits, word = 1, 8 * data.dtype.itemsize, data.dtype.name
+    if isinstance(x, pg.Poly):
+        limbs, bits = x.ring.rows, x.ring.moduli[0].bit_length()
+        word = "u32" if data.dtype == np.uint32 else "f64"
+    n = data.shape[-1]
+    shape = {"n": n, "limbs": limbs, "batch": many * data.size // (limbs * n)}
+    return {"word": word, "bits": bits, "word_bytes": data.dtype.itemsize, **shape}
+
+
+# ---- the table ----
+
+
+@dataclass(frozen=True)
+class VerbKind:
+    """One table: a line for each call."""
+
+    title: str
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of `rows` that the table shows; of two the newer row."""
+        shown = {
+            (row.machine["name"], row.params["verb"]): row
+            for row in rows
+            if (row.op, row.machine["kind"], row.library) == ("verb", "gpu", "polygpu")
+        }
+        return list(shown.values())
+
+    def tables(self, rows: Iterable[Row]) -> Iterator[Table]:
+        """The table of the rows of one machine."""
+        body = tuple(map(self.line, sorted(self.rows(rows), key=lambda row: str(row.params["verb"]))))
+        if body:
+            heads = ("call", "result", "launches", "host", "must", "holds")
+            yield Table(self.title, heads, body)
+
+    def line(self, row: Row) -> tuple[str, ...]:
+        p = row.params
+        n, us = int(p["n"]), row.median / 1e3
+        length = power(n) if n & (n - 1) == 0 else str(n)
+        must = max(MUST_US, MUST_US_A_LAUNCH * int(p.get("launches", 0)))
+        return (
+            str(p["verb"]),
+            f"{p['batch']} x {p['limbs']} x {length}",
+            str(p.get("launches", "")),
+            figure(us),
+            f"{must:g}",
+            "yes" if us <= must else "no",
+        )
+
+
+KINDS = {"gpu-verbs": VerbKind("Host time of a repeated call of each verb, us")}

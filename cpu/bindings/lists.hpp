@@ -1,0 +1,65 @@
+// Nested lists of Python ints as NumPy arrays, in one pass that also checks the types of the entries.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "results.hpp"
+
+namespace pg {
+
+// An exact list or tuple; its entries are borrowed. nullptr stands for any other object.
+class Entries {
+  public:
+    explicit Entries(PyObject *x) : x_(x), list_(PyList_CheckExact(x)), size_(-1) {
+        if (list_) size_ = PyList_Size(x);
+        else if (PyTuple_CheckExact(x)) size_ = PyTuple_Size(x);
+    }
+    explicit operator bool() const { return size_ >= 0; }
+    Py_ssize_t size() const { return size_; }
+    PyObject *operator[](Py_ssize_t i) const { return list_ ? PyList_GetItem(x_, i) : PyTuple_GetItem(x_, i); }
+
+  private:
+    PyObject *x_;
+    bool list_;
+    Py_ssize_t size_;
+};
+
+// Writes the ints of a nested list, whose lengths must be those of `shape` from this axis on. False for another shape,
+// for an entry that is not an exact int (bool is a subclass of int), and for an int that does not fit.
+inline bool write_integers(PyObject *x, const std::vector<npy_intp> &shape, size_t axis, int64_t *&to) {
+    const Entries entries(x);
+    if (!entries || entries.size() != shape[axis]) return false;
+    for (Py_ssize_t i = 0; i < entries.size(); ++i) {
+        PyObject *const entry = entries[i];
+        if (axis + 1 < shape.size()) {
+            if (!write_integers(entry, shape, axis + 1, to)) return false;
+            continue;
+        }
+        int overflow = 0;
+        if (!PyLong_CheckExact(entry)) return false;
+        *to++ = PyLong_AsLongLongAndOverflow(entry, &overflow);
+        if (overflow) return false;
+    }
+    return true;
+}
+
+// The int64 array of nested lists and tuples of ints; None for all else, which Python looks at more closely. No code of
+// Python runs between the entries, so that no list changes meanwhile.
+inline nanobind::object integers_of_list(nanobind::handle x) {
+    std::vector<npy_intp> shape;
+    PyObject *first = x.ptr();
+    for (Entries entries(first); entries; entries = Entries(first)) {
+        if (shape.size() == NPY_MAXDIMS) return nanobind::none();
+        shape.push_back(entries.size());
+        if (entries.size() == 0) break;
+        first = entries[0];
+    }
+    if (shape.empty()) return nanobind::none();
+    const nanobind::object array = nanobind::steal(PyArray_SimpleNew((int)shape.size(), shape.data(), NPY_INT64));
+    if (!array) throw nanobind::python_error();
+    auto *to = static_cast<int64_t *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(array.ptr())));
+    return write_integers(x.ptr(), shape, 0, to) ? array : nanobind::none();
+}
+
+}  // namespace pg

@@ -1,0 +1,46 @@
+// Values that are made when first needed, once for all threads.
+#pragma once
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace pg {
+
+// Another number in a child of fork() than in its parent, at least 1.
+inline std::atomic<unsigned> fork_generation{1};
+inline const int fork_generation_counts = pthread_atfork(nullptr, nullptr, [] { ++fork_generation; });
+
+// The first thread that needs the value makes it, and others wait. A value is whole once it is seen. In a child of
+// fork() no thread waits for one of the parent's: the child makes the value anew.
+template <class T> class Lazy {
+  public:
+    Lazy() = default;
+    Lazy(const Lazy &) = delete;
+    ~Lazy() { delete value_.load(); }
+
+    template <class Make> const T &get(const Make &make) {
+        for (;;) {
+            if (const T *found = value_.load(std::memory_order_acquire)) return *found;
+            const unsigned here = fork_generation;
+            unsigned maker = maker_;
+            if (maker == here) std::this_thread::sleep_for(std::chrono::microseconds(50));
+            else if (maker_.compare_exchange_strong(maker, here)) break;
+        }
+        try {
+            const T *const made = new T(make());
+            value_.store(made, std::memory_order_release);
+            return *made;
+        } catch (...) {
+            maker_ = 0;
+            throw;
+        }
+    }
+
+  private:
+    std::atomic<const T *> value_{nullptr};
+    std::atomic<unsigned> maker_{0};  // fork_generation where a thread makes the value or has made it, or 0
+};
+
+}  // namespace pg

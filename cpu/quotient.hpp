@@ -1,0 +1,95 @@
+// The polynomial by which a ring is reduced: X^n + 1 or X^n - 1, n the degree. Whatever depends on which one it is asks
+// these functions. The same in Python: polygpu/_core/quotient.py; on GPUs: cuda/quotient.cuh.
+#pragma once
+#include <cstring>
+
+#include "kernels.hpp"
+
+namespace pg {
+
+enum class Quotient : u32 { cyclic, negacyclic };  // X^n - 1, X^n + 1
+
+// All of them, with their names in Python
+constexpr struct {
+    const char *name;
+    Quotient quotient;
+} QUOTIENTS[] = {{"cyclic", Quotient::cyclic}, {"negacyclic", Quotient::negacyclic}};
+
+// The number that X^n is: -1 or 1
+constexpr int wrap(Quotient quotient) { return quotient == Quotient::negacyclic ? -1 : 1; }
+
+// The same as a residue
+inline u64 wrap_mod(Quotient quotient, const Modulus &m) { return wrap(quotient) == -1 ? m.last : reduce(m, 1); }
+
+// The order of X, the least e > 0 with X^e = 1
+constexpr u64 order_of_x(Quotient quotient, u64 n) { return wrap(quotient) == 1 ? n : 2 * n; }
+
+// Calls f(exponent, negative) for each term of the polynomial. Its coefficients are 1 and -1.
+template <class F> void for_each_term(Quotient quotient, size_t n, const F &f) {
+    f(n, false);
+    f((size_t)0, wrap(quotient) == 1);
+}
+
+// Calls f(k, negative) for each k >= n whose coefficient of a linear product, of 2n - 1 coefficients, is added to
+// coefficient j of the reduced one.
+template <class F> void for_each_folded(Quotient quotient, size_t n, size_t j, const F &f) {
+    if (j + 1 < n) f(j + n, wrap(quotient) == -1);
+}
+
+// The tree of factors (docs/math.md) of `points` leaves, w[i] the twiddle of node i. Level d has `level` = 2^d nodes,
+// from node 2^d on.
+
+// Calls f(first, count, source, exponent) for the parts of a level: w[first + i] is w[source + i] times the root of
+// unity to that exponent, for i < count. Sources are nodes of earlier parts, or 0; w[0] is 1.
+template <class F> void for_each_part(Quotient quotient, size_t points, size_t level, const F &f) {
+    const size_t exponent = points / (2 * level);
+    if (wrap(quotient) == -1) return f(level, level, (size_t)0, exponent);
+    if (level == 1) return f((size_t)1, (size_t)1, (size_t)0, (size_t)0);
+    f(level, level / 2, level / 2, (size_t)0);
+    f(level + level / 2, level / 2, level / 2, exponent);
+}
+
+// How many twiddles of a level > 1 do not occur in the level above: the last ones. Their inverses are their negatives
+// in reverse order.
+constexpr size_t new_twiddles(Quotient quotient, size_t level) { return wrap(quotient) == -1 ? level : level / 2; }
+
+// The twiddle of node 1 in the inverse, without the factor 1/points; w: its twiddle
+inline u64 inverse_root_twiddle(Quotient quotient, const Modulus &m, u64 w) {
+    return wrap(quotient) == -1 ? neg_mod(m, w) : w;  // w^2 is X^n
+}
+
+// The constants c of `count` nodes, from node `first` on, whose polynomials are X^k - c
+template <class T>
+void node_constants(Quotient quotient, const Modulus &m, const T *w, size_t first, size_t count, T *c) {
+    if (first == 1) c[0] = (T)wrap_mod(quotient, m);
+    else
+        for (size_t i = 0; i < count; ++i) {  // below the twiddle w they are w and -w
+            const T x = w[(first + i) / 2];
+            c[i] = (T)((first + i) % 2 ? neg_mod(m, x) : x);
+        }
+}
+
+// Rows of n residues modulo m, by kernels that take any length.
+
+// y = x reduced, for a linear product x of 2n - 1 coefficients
+template <class T>
+void fold_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, const Modulus &m) {
+    kernels.pointwise(wrap(quotient) == -1 ? Op::sub : Op::add, x, x + n, false, x, y, n - 1, m);
+    y[n - 1] = x[n - 1];
+}
+
+// y = X^e x, for e below the order of X; y is not x
+template <class T>
+void mul_monomial_row(Quotient quotient, const RowKernels<T> &kernels, const T *x, T *y, size_t n, u64 e,
+                      const Modulus &m) {
+    const bool negative = e >= n;  // no e is so large if X^n = 1
+    const size_t shift = negative ? e - n : e;
+    const auto part = [&](const T *from, T *to, size_t count, bool negate) {
+        if (!negate) std::memcpy(to, from, count * sizeof(T));
+        else kernels.pointwise(Op::neg, from, nullptr, false, nullptr, to, count, m);
+    };
+    part(x, y + shift, n - shift, negative);
+    part(x + n - shift, y, shift, negative != (wrap(quotient) == -1));
+}
+
+}  // namespace pg

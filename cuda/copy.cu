@@ -1,0 +1,51 @@
+// Copies of entries between arrays of any strides, broadcast or converted to another type of integers on the way. A
+// block takes 2^log_width entries of the last axis, of 256 / 2^log_width rows at a time; a row is one index of the
+// other axes. A thread copies an entry: up to 16 bytes that are neighbours in both arrays, or a number that it
+// converts. grid: blocks of the last axis in x; blocks of rows in y, at most 65535, which take further rows. block: 256
+// threads.
+#include "ptx.cuh"
+#include "rows.cuh"
+
+struct CopyParameters {
+    const void *x;
+    void *y;
+    u64 n, rows, x_step, y_step;                                // of the last axis; steps count entries, modulo 2^64
+    u64 shape[MAX_AXES], x_steps[MAX_AXES], y_steps[MAX_AXES];  // of the other axes, the innermost last
+    u32 log_width;
+};
+template <class S, class T> __global__ void __launch_bounds__(256) copy_entries(const CopyParameters p) {
+    start_next(starts_early());
+    const u64 j = ((u64)blockIdx.x << p.log_width) + (threadIdx.x & ((1u << p.log_width) - 1));
+    if (j >= p.n) return;
+    const u32 together = 256u >> p.log_width;
+    await_previous();
+    for (u64 row = (u64)blockIdx.y * together + (threadIdx.x >> p.log_width); row < p.rows;
+         row += (u64)gridDim.y * together) {
+        u64 from = j * p.x_step, to = j * p.y_step, outer = row;
+        for (int axis = MAX_AXES - 1; axis >= 0 && outer; --axis) {
+            const u64 next = quotient(outer, p.shape[axis]), i = outer - next * p.shape[axis];
+            from += i * p.x_steps[axis], to += i * p.y_steps[axis];
+            outer = next;
+        }
+        ((T *)p.y)[to] = (T)((const S *)p.x)[from];
+    }
+}
+
+// Items by an index: item i of y is item index[i] of x; with SCATTER item index[i] of y is item i of x. An item has n
+// entries. grid: blocks of an item in x; items in y, at most 65535, which take further ones. block: 256 threads.
+struct ItemsParameters {
+    const void *x;
+    const u64 *index;
+    void *y;
+    u64 n, items;
+};
+template <class T, bool SCATTER> __global__ void __launch_bounds__(256) copy_items(const ItemsParameters p) {
+    start_next(starts_early());
+    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x;
+    if (j >= p.n) return;
+    await_previous();
+    for (u64 i = blockIdx.y; i < p.items; i += gridDim.y) {
+        const u64 from = SCATTER ? i : p.index[i], to = SCATTER ? p.index[i] : i;
+        ((T *)p.y)[to * p.n + j] = ((const T *)p.x)[from * p.n + j];
+    }
+}

@@ -1,0 +1,548 @@
+"""The CPU backend: the native core, its threads and its instruction set."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _cpu
+from .._core.exact.crt import ints_to_words, reduce_ints, signed_words
+from .._core.exact.primes import GOLDILOCKS
+from .._core.memory import new_array
+from .._core.plans.basis import Basis
+from .._core.plans.cache import keep
+from .._core.plans.crt import composition_of, words_of
+from .._core.plans.gadget import Gadget
+from .._core.plans.ntt import NttPlan, PrimeTables, TransformSize
+from .._core.plans.permutation import automorphism_index, monomial_index
+from .._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
+from .._core.plans.rns import Conversion, Residues
+from .._core.plans.sampling import Sampler, Shape
+from .._core.plans.switch import DigitProduct
+from .._core.processors import available_processors
+from .._core.quotient import Quotient
+from .._core.reporting import Work, counted
+from ..errors import DeviceError, OutOfHostMemory, ParameterError
+from . import Array, Op
+from .cipher import Keystream
+from .host_records import Constant, Step, note_foreign, note_made, noted, observe
+from .records import Record
+from .reference import HostMemory
+
+_PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
+_SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
+_OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+
+_LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
+_ORDERS = 256  # of digits of one plan, whose indices are kept
+_DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
+
+
+class _Costs(NamedTuple):
+    """Nanoseconds on one core; tuples of five have an entry for each kind of modulus (_kind_of)."""
+
+    fft: float  # for a real number of an FFT
+    layer: tuple[float, float, float, float, float]  # for a coefficient in one layer of a transform
+    leaf: tuple[float, float, float, float, float]  # for a product in a leaf; leaf_size of them a coefficient
+
+
+_LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
+_CALL = 15  # nanoseconds of a kernel's call on _LEAVES leaves
+_AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
+_PORTABLE = _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2))
+_COSTS = {
+    "avx512": _AVX512,
+    "avx512dq": _AVX512,
+    "avx2": _Costs(1.7, (0.12, 0.4, 0.27, 0.76, 0.71), (0.55, 1.7, 1.2, 2.9, 1.2)),
+    "neon": _PORTABLE,  # not measured
+    "portable": _PORTABLE,
+}
+
+
+def _kind_of(q: int, narrow: bool) -> int:
+    """Index in _Costs: 0 for moduli up to 50 bits, 1 up to 62, 2 and 3 strict of 32 and 64, 4 Goldilocks."""
+    bits = q.bit_length()
+    if q == GOLDILOCKS:
+        return 4
+    return (0 if bits <= 31 else 2) if narrow else 0 if bits <= 50 else 1 if bits <= 62 else 3
+
+
+def configure() -> None:
+    """Set instruction set and threads from POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS; empty means not set."""
+    isa = os.environ.get("POLYGPU_CPU_ISA")
+    if isa:
+        supported = _cpu.supported_isas()
+        if isa not in supported:
+            raise DeviceError(f"POLYGPU_CPU_ISA: this CPU has no {isa!r}; it has {', '.join(supported)}")
+        _cpu.set_isa(isa)
+    threads = os.environ.get("POLYGPU_NUM_THREADS")
+    if not threads:
+        _cpu.set_num_threads(available_processors())
+    elif threads.isdecimal() and 1 <= int(threads) <= 4096:
+        _cpu.set_num_threads(int(threads))
+    else:
+        raise ParameterError(f"POLYGPU_NUM_THREADS: {threads!r} must be an integer from 1 to 4096")
+
+
+def _words(moduli: Iterable[int]) -> list[int]:
+    """Moduli as the core takes them: 0 stands for 2^64."""
+    return [q % (1 << 64) for q in moduli]
+
+
+def _coefficients(out: Array) -> int:
+    """The number of coefficients of all polynomials of a result."""
+    return int(prod(out.shape[:-2]) * out.shape[-1])
+
+
+def _pieces(
+    key: bytes, limb: int, start: int, count: int, size: int, unit: int = 1
+) -> Iterator[tuple[int, int, Array]]:
+    """The stream of coefficients from number `start` on, in pieces that stay in the cache.
+
+    A piece is the number of its first coefficient, counted from `start`, the number of its coefficients, a
+    multiple of `unit`, and words of their bytes, valid until the next piece.
+    """
+    if not count:
+        return
+    step = min(count, max(1, _PIECE // (size * unit)) * unit)
+    words = np.empty(-(-step * size // 8), np.uint64)
+    stream, zeros = Keystream(key, limb, start * size), np.zeros(step * size, np.uint8)
+    for first in range(0, count, step):
+        some = min(step, count - first)
+        stream.fill(words.view(np.uint8)[: some * size], zeros)
+        yield first, some, words
+
+
+class _Scope:
+    """Inside, NumPy's new arrays use the memory of results, and its MemoryError becomes OutOfHostMemory."""
+
+    __slots__ = ("_before", "_views")
+
+    def __init__(self, views: bool) -> None:
+        self._views = views
+
+    def __enter__(self) -> None:
+        self._before = _cpu.set_memory_handler(_cpu.RESULTS)
+        if not self._views:
+            note_foreign()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _cpu.set_memory_handler(self._before)
+        if isinstance(error, MemoryError) and not isinstance(error, OutOfHostMemory):
+            raise OutOfHostMemory(f"{error}; take smaller batches") from None
+
+
+class CpuBackend(HostMemory):
+    """The native core behind the protocol."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        configure()
+
+    def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
+        """See Backend."""
+        return _Scope(views)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """See Backend: memory of results."""
+        array = new_array(shape, dtype)
+        note_made(array)
+        return array
+
+    def _native_basis(self, basis: Basis) -> _cpu.Basis:
+        native: _cpu.Basis | None = basis.handles.get("cpu")
+        if native is None:
+            # 2^(64 words) does not fit the words: as for 2^64, 0 stands for it.
+            moduli = np.array(basis.moduli, dtype=object) % (1 << 64 * basis.words)
+            words = np.ascontiguousarray(ints_to_words(moduli, basis.words).T)
+            native = _cpu.Basis(words, 8 * basis.dtype.itemsize)
+            basis.handles["cpu"] = native
+        return native
+
+    def _native_tables(self, tables: PrimeTables) -> _cpu.PrimeTables:
+        native: _cpu.PrimeTables | None = tables.handles.get("cpu")
+        if native is None:
+            native = _cpu.PrimeTables(tables.modulus, tables.forward, tables.inverse)
+            tables.handles["cpu"] = native
+        return native
+
+    def _native(self, plan: Plan | FftSumPlan) -> Any:
+        """The core's object of a plan: Transform, Auxiliary or FftProduct."""
+        native = plan.handles.get("cpu")
+        if native is None:
+            native = plan.handles["cpu"] = self._make_native(plan)
+        return native
+
+    def _make_native(self, plan: Plan | FftSumPlan) -> _cpu.Transform | _cpu.Auxiliary | _cpu.FftProduct:
+        basis, degree, quotient = self._native_basis(plan.basis), plan.degree, plan.quotient.native
+        if isinstance(plan, NttPlan):
+            missing = [table for table in plan.tables if "cpu" not in table.handles]
+            count, log2 = len(missing), plan.points.bit_length() - 1
+            primes, is_long = counted(count, "prime"), count * plan.points >= _LONG_TABLES
+            with Work(count, "tables of 2^{} points modulo {}", log2, primes, when=is_long) as work:
+                for table in missing:
+                    self._native_tables(table)
+                    work.step()
+            tables = tuple(self._native_tables(table) for table in plan.tables)
+            return _cpu.Transform(basis, degree, plan.leaf_size, plan.block, quotient, tables)
+        if isinstance(plan, AuxiliaryPlan):
+            return _cpu.Auxiliary(basis, self._native(plan.transform), degree, quotient)
+        small = (plan.terms, plan.bits) if isinstance(plan, FftSumPlan) else ()
+        sizes = plan.digits, plan.width, plan.sums
+        return _cpu.FftProduct(basis, degree, plan.length, quotient, *sizes, plan.twiddles, *small)
+
+    # ---- records ----
+
+    @staticmethod
+    def _do(function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the core: a step of the call that is being recorded, if one is."""
+        returned = function(*arguments)
+        notes = noted.get()
+        if notes is not None:
+            notes.append(Step(function, arguments))
+        return returned
+
+    def to_host(self, x: Array) -> Array:
+        """See Backend. What is done with the values there is not noted."""
+        note_foreign()
+        return x
+
+    def from_host(self, x: Array) -> Array:
+        """See Backend."""
+        note_foreign()
+        return x
+
+    def constant(self, x: Array) -> Array:
+        """See Backend: the array itself."""
+        notes = noted.get()
+        if notes is not None:
+            notes.append(Constant(x))
+        return x
+
+    def copy(self, x: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(np.copyto, out, x, "unsafe")
+
+    def gather(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(super().gather, x, index, out)
+
+    def scatter(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(super().scatter, x, index, out)
+
+    def take(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(super().take, x, index, out)
+
+    def observe(
+        self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
+    ) -> tuple[Array, Record | None]:
+        """See Backend: the steps are calls of the core."""
+        return observe(work, operands, out, self)
+
+    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+        """See Backend."""
+        native, code = self._native_basis(basis), _OPS[op]
+        self._do(native.pointwise, code, a, b, c, out)
+
+    def automorphism(
+        self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
+    ) -> None:
+        """See Backend."""
+        index_of = partial(automorphism_index, quotient, evaluated=evaluated)
+        self._do(self._permute, basis, x, multipliers, index_of, out)
+
+    def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        if basis.words > 1:
+            self._do(self._permute, basis, x, exponents, partial(monomial_index, quotient), out)
+        else:  # the core moves runs of coefficients, which is faster than an index
+            self._do(self._mul_monomial, basis, x, exponents, quotient.native, out)
+
+    def _mul_monomial(self, basis: Basis, x: Array, exponents: Array, quotient: Any, out: Array) -> None:
+        each = np.full(x.shape[:-2], exponents, np.int64)
+        self._native_basis(basis).mul_monomial(x, each, quotient, out)
+
+    def _permute(
+        self, basis: Basis, x: Array, numbers: Array, index_of: Callable[[int], Array], out: Array
+    ) -> None:
+        """Write each item in the order of the index of its number, by one call for each different number."""
+        native = self._native_basis(basis)
+        if numbers.size == 1:
+            native.permute(x, index_of(numbers.item()), out)
+            return
+        distinct = set(numbers.ravel().tolist())
+        each = np.broadcast_to(numbers, x.shape[:-2])
+        for number in distinct:
+            items = x[each == number]
+            moved = np.empty_like(items)
+            native.permute(items, index_of(number), moved)
+            out[each == number] = moved
+
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """See Backend."""
+        return False
+
+    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+        """See Backend."""
+        dense = out if out.flags.c_contiguous and out.shape == x.shape else self.empty(x.shape, x.dtype)
+        given = x
+        if not x.flags.c_contiguous:
+            given = self.empty(x.shape, x.dtype)
+            self.copy(x, given)
+        self._do(self._native_basis(basis).scale_by_powers, given, first, step, dense)
+        if dense is not out:
+            self.copy(dense.reshape(out.shape), out)
+
+    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
+        """See Backend."""
+        native = self._native_basis(basis)
+        if x.dtype != object:
+            self._do(native.reduce_integers, x, out)
+            return
+        words = signed_words(x.ravel().tolist())
+        if words is not None:
+            self._do(native.reduce_large_integers, words.reshape(*x.shape, words.shape[-1]), out)
+        else:
+            self._do(reduce_ints, basis.moduli, x, out)
+
+    def _composition(self, basis: Basis) -> _cpu.Composition:
+        native: _cpu.Composition | None = basis.handles.get("cpu composition")
+        if native is None:
+            plan = composition_of(basis)
+            tables = plan.tables(_DIGIT_BITS)
+            native = _cpu.Composition(self._native_basis(basis), words_of(plan.modulus), *tables)
+            basis.handles["cpu composition"] = native
+        return native
+
+    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._do(self._composition(basis).to_words, x, centered, out)
+
+    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+        """See Backend."""
+        first: int = self._do(self._composition(basis).to_int64, x, centered, out)
+        return first
+
+    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._do(self._composition(basis).to_float64, x, centered, out)
+
+    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
+        """See Backend."""
+        self._do(self._composition(basis).norm, x, 0 if p == math.inf else int(p), out)
+
+    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
+        """See Backend."""
+        native, n, size = self._native_basis(basis), out.shape[-1], 8 * (basis.words + 1)
+        for limb in range(len(basis.moduli)):
+            for first, some, words in _pieces(key, limb, start * n, _coefficients(out), size):
+                self._do(native.reduce_words, words[: some * size // 8], limb, first, out)
+
+    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+        """See Backend."""
+        native, n = self._native_basis(basis), out.shape[-1]
+        drawn = self._native_sampler(sampler)
+        unit = n if sampler.shape == "sparse" else 1
+        for first, some, words in _pieces(key, 0, start * n, _coefficients(out), sampler.size, unit):
+            self._do(drawn.draw, native, words, first, some, out)
+
+    def _native_sampler(self, sampler: Sampler) -> _cpu.Sampler:
+        native: _cpu.Sampler | None = sampler.handles.get("cpu")
+        if native is None:
+            weights = np.array(sampler.weights, np.int64)
+            thresholds = np.array(sampler.thresholds, np.uint64)
+            shape = _SHAPES.index(sampler.shape)
+            native = _cpu.Sampler(shape, sampler.size, sampler.parameter, sampler.bound, weights, thresholds)
+            sampler.handles["cpu"] = native
+        return native
+
+    def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
+        """See HostBackend."""
+        degrees = np.zeros(prod(out.shape[:-2]), np.int64)
+        self._do(self._native_basis(basis).invert, x, quotient.native, out, degrees)
+        return degrees
+
+    def find_wrong_product(
+        self, basis: Basis, a: Array, b: Array, c: Array, points: Array, quotient: Quotient
+    ) -> int:
+        """See HostBackend."""
+        return self._native_basis(basis).find_wrong_product(a, b, c, points, quotient.native)
+
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+        """See Backend."""
+        self._do(self._native(plan).ntt, x, out, first)
+
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+        """See Backend."""
+        self._do(self._native(plan).intt, x, out, first)
+
+    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+        """See Backend."""
+        for conversion in conversions:
+            self.convert(conversion, x, None, out)
+
+    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
+        """See Backend."""
+        native = conversion.handles.get("cpu")
+        if native is None:
+            native = conversion.handles["cpu"] = self._native_conversion(conversion)
+        self._do(native.run, x, own, out)
+
+    def _native_conversion(self, conversion: Conversion) -> _cpu.Conversion:
+        moduli = conversion.source.moduli
+
+        def rows(of: Residues | None) -> _cpu.Residues:
+            return _cpu.Residues(_words(of.moduli), list(of.at), of.total) if of else _cpu.Residues([], [], 0)
+
+        native = _cpu.Conversion(
+            rows(conversion.source),
+            list(conversion.inverses),
+            _cpu.Quotients(conversion.estimate, _words(moduli), conversion.numbers),
+            rows(conversion.target),
+            conversion.accumulate,
+            None if conversion.transform is None else self._native(conversion.transform),
+            rows(conversion.own),
+            conversion.table,
+        )
+        if conversion.scales:
+            divisors = _words(moduli[i] for i in conversion.divisors)
+            fractions = _cpu.Quotients(conversion.fraction, divisors, conversion.fraction_numbers)
+            native.scale(list(conversion.divisors), list(conversion.remainders), fractions)
+        return native
+
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
+        """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
+        fft, layer, leaf = _COSTS[_cpu.isa()]
+        if isinstance(way, FftProductPlan):
+            return len(basis.moduli) * fft * way.work(way.digits)
+        if isinstance(way, AuxiliarySize):
+            return len(basis.moduli) * (30 + 20 * layer[0]) * way.points * way.primes
+        kinds = [_kind_of(q, basis.dtype == np.uint32) for q in basis.moduli]
+        transforms = 3 * (way.points.bit_length() - 1) * sum(layer[kind] for kind in kinds)
+        leaves, calls = 0.3 * len(kinds), 0
+        if way.leaf_size > 1:
+            leaves = sum(1.6 + leaf[kind] * way.leaf_size for kind in kinds)
+            calls = len(kinds) * way.leaf_size**2 * -(-way.points // _LEAVES)
+        return way.points * way.leaf_size * (transforms + leaves) + _CALL * calls
+
+    def prefers_matrix(self, plan: Plan, count: int) -> bool:
+        """See Backend; by measurement (docs/performance.md)."""
+        return (
+            plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
+        )
+
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native(plan).multiply, a, b, out)
+
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native(plan).multiply_eval, a, b, out)
+
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native_basis(basis).matmul, a, b, out)
+
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        done = self._native_basis(basis).matmul_points(a, b, out)
+        notes = noted.get()
+        if notes is not None:
+            notes.append(Step(done.run, (a, b, out), by_address=True))
+
+    def digit_product(
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
+        multiplier: Array | None = None,
+    ) -> None:
+        """See Backend."""
+        own = None
+        if value is not None:
+            x, own = value
+            *batch, count, limbs, n = digits.shape
+            self.convert_all(plan.conversions, x, digits.reshape(*batch, count * limbs, n))
+        self._do(self._run_digits, plan, digits, own, key, out, multiplier)
+        if more is not None:
+            self.convert(plan.adding, None, more, out)
+        if plan.inverse:
+            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
+
+    def _run_digits(
+        self,
+        plan: DigitProduct,
+        digits: Array,
+        own: Array | None,
+        key: Array,
+        out: Array,
+        multiplier: Array | None,
+    ) -> None:
+        native = self._native_digits(plan, None if multiplier is None else int(multiplier))
+        native.run(digits, own, key, out)
+
+    def _native_digits(self, plan: DigitProduct, multiplier: int | None) -> _cpu.DigitProduct:
+        known: dict[int | None, _cpu.DigitProduct] = plan.handles.setdefault("cpu", {})
+        native = known.get(multiplier)
+        if native is None:
+            transform, limbs, none = plan.transform, range(len(plan.key_rows)), (plan.digits, 0)
+            native = _cpu.DigitProduct(
+                self._native(transform),
+                plan.digits,
+                [plan.own.get(i, none)[0] for i in limbs],
+                [plan.own.get(i, none)[1] for i in limbs],
+                plan.own_total,
+                list(plan.key_rows),
+                plan.key_total,
+                not plan.conversions,
+                None if multiplier is None else automorphism_index(transform.quotient, multiplier, True),
+            )
+            native = keep(known, multiplier, native, _ORDERS)
+        return native
+
+    def _native_gadget(self, gadget: Gadget) -> _cpu.GadgetProduct:
+        native: _cpu.GadgetProduct | None = gadget.handles.get("cpu")
+        if native is None:
+            plans = gadget.transform, gadget.product
+            transform, product = (None if plan is None else self._native(plan) for plan in plans)
+            basis = self._native_basis(gadget.basis)
+            native = _cpu.GadgetProduct(basis, transform, product, gadget.bits, gadget.levels)
+            gadget.handles["cpu"] = native
+        return native
+
+    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native_gadget(gadget).decompose, x, out)
+
+    def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native_gadget(gadget).prepare, matrices, out)
+
+    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native_gadget(gadget).multiply, ggsw, c, out)
+
+    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(self._native_gadget(gadget).rotate, ggsws, c, exponents, out)
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """See Backend."""
+        self._do(_cpu.fft, x, out, inverse)
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        self._do(_cpu.convolve64, a, b, out)

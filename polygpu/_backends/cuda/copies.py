@@ -1,0 +1,195 @@
+"""Copies between arrays of any strides: copies to full shapes, constants, operands made dense."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Handles
+from .. import Array
+from .launch import (
+    ALIGNMENT,
+    INTEGER_TYPES,
+    MAX_AXES,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Recipe,
+    Struct,
+    cbool,
+)
+
+_FILE = "copy.cu"
+_MAX_BLOCKS = 65535  # along the second axis of a grid
+# The types of entries that are moved as they are, by their bytes.
+UNITS = {1: "unsigned char", 2: "unsigned short", 4: "u32", 8: "u64", 16: "ulonglong2"}
+
+COPY = Struct(
+    _FILE,
+    "CopyParameters",
+    ("x y", POINTER),
+    ("n rows x_step y_step", U64),
+    ("shape x_steps y_steps", (U64, MAX_AXES)),
+    ("log_width", U32),
+)
+
+ITEMS = Struct(_FILE, "ItemsParameters", ("x index y", POINTER), ("n items", U64))
+
+Axis = tuple[int, int, int]  # length, and the steps from one index to the next in x and in out
+
+
+def shared_axes(axes: list[Axis]) -> list[Axis]:
+    """The axes of a copy, as few as possible: those along which both arrays are dense are one axis.
+
+    The order is that of steps in `out`, so that neighbouring threads write neighbours.
+    """
+    merged: list[Axis] = []
+    for n, x_step, y_step in sorted((a for a in axes if a[0] != 1), key=lambda a: -abs(a[2])):
+        if merged and merged[-1][1:] == (n * x_step, n * y_step):
+            merged[-1] = (merged[-1][0] * n, x_step, y_step)
+        else:
+            merged.append((n, x_step, y_step))
+    return merged
+
+
+def axes_of(x: Array, out: Array, places: int) -> tuple[list[Axis], str, str]:
+    """The axes of a copy, the innermost last, with steps in entries, and the types of entries of x and out.
+
+    places: the addresses of both arrays, with bits of either set.
+    """
+    lead = out.ndim - x.ndim
+    axes = [
+        (n, x.strides[i - lead] if i >= lead and x.shape[i - lead] > 1 else 0, out.strides[i])
+        for i, n in enumerate(out.shape)
+    ]
+    source, target, size = x.dtype, out.dtype, out.dtype.itemsize
+    if source != target and (source.itemsize != size or {source.kind, target.kind} - {"i", "u"}):
+        types = INTEGER_TYPES[source.str[1:]], INTEGER_TYPES[target.str[1:]]
+        sizes = source.itemsize, size
+    else:
+        # An entry becomes an axis of bytes. Where arrays are dense it is longer than that, and so moved in
+        # larger units, or alignment lets only smaller ones move.
+        axes = shared_axes([*axes, (size, 1, 1)])
+        if not axes or axes[-1][1:] != (1, 1):  # bytes that lie apart
+            axes.append((1, 1, 1))
+        *outer, (run, _, _) = axes
+        unit = gcd(ALIGNMENT, places, run, *(step for axis in outer for step in axis[1:]))
+        axes = [*outer, (run // unit, unit, unit)]
+        types, sizes = (UNITS[unit],) * 2, (unit, unit)
+    merged = shared_axes(axes) or [(1, 0, 0)]
+    return [(n, x_step // sizes[0], y_step // sizes[1]) for n, x_step, y_step in merged], *types
+
+
+def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> Launch:
+    """The launch that copies entries of one type to entries of another, along at most MAX_AXES + 1 axes."""
+    *outer, (n, x_step, y_step) = axes
+    log_width = min(n - 1, THREADS - 1).bit_length()
+    rows = prod(length for length, _, _ in outer)
+    blocks = -(-n >> log_width), min(_MAX_BLOCKS, -(-rows * (1 << log_width) // THREADS))
+    table = np.ones((3, MAX_AXES), np.int64)
+    for column, axis in enumerate(outer, MAX_AXES - len(outer)):
+        table[:, column] = axis
+    steps = dict(zip(("shape", "x_steps", "y_steps"), (row.tobytes() for row in table), strict=True))
+    ends = {"x_step": x_step % (1 << 64), "y_step": y_step % (1 << 64)}
+    parameters = COPY(n=n, rows=rows, log_width=log_width, **ends, **steps, **values)
+    return Launch(_FILE, f"copy_entries<{source}, {target}>", blocks, THREADS, parameters, early=True)
+
+
+def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
+    """The launch that moves so many items of `size` bytes by an index, in units of so many bytes."""
+    n = size // unit
+    blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
+    parameters = ITEMS(n=n, items=items, **values)
+    return Launch(
+        _FILE, f"copy_items<{UNITS[unit]}, {cbool(scatters)}>", blocks, THREADS, parameters, early=True
+    )
+
+
+class Copies(Launcher):
+    """The kernel of copy.cu."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._of_copies: Handles = {}
+
+    def copy(self, x: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        places = (self.address(x) | self.address(out)) % ALIGNMENT
+        if out.ndim > MAX_AXES and len(axes_of(x, out, places)[0]) > MAX_AXES + 1:
+            self._copy_in_parts(x, out)
+            return
+
+        def recipe() -> Recipe:
+            made = Recipe(2)
+            made.launch(copy_launch(*axes_of(x, out, places), x=0, y=0), 0, 1)
+            return made
+
+        key = places, x.dtype, x.shape, x.strides, out.dtype, out.shape, out.strides
+        self.run(self._of_copies, key, recipe, x, out)
+
+    def gather(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._move_items(x, index, out, False)
+
+    def scatter(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        self._move_items(x, index, out, True)
+
+    def _move_items(self, x: Array, index: Array, out: Array, scatters: bool) -> None:
+        size, items = prod(x.shape[1:]) * x.dtype.itemsize, len(index)
+        if not size or not items:
+            return
+        unit = gcd(ALIGNMENT, size, self.address(x), self.address(out))
+
+        def recipe() -> Recipe:
+            made = Recipe(3)
+            made.launch(items_launch(size, items, unit, scatters, x=0, index=0, y=0), 0, 1, 2)
+            return made
+
+        self.run(self._of_copies, ("items", scatters, size, items, unit), recipe, x, index, out)
+
+    def _copy_in_parts(self, x: Array, out: Array) -> None:
+        """A copy along more axes than the kernel takes: one for each index of the shortest axis."""
+        length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
+        before: tuple[Any, ...] = (slice(None),) * axis
+        own = axis - out.ndim + x.ndim  # the axis of x
+        for i in range(length):
+            part = x if own < 0 else x[(*before[:own], i if x.shape[own] > 1 else 0)]
+            self.copy(part, out[(*before, i)])
+
+    def _filled(self, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
+        """A new array with this value everywhere."""
+        array = self.empty(shape, dtype)
+        self.copy(self.constant(np.array(value, dtype)), array)
+        return array
+
+    def _copied(self, x: Array, shape: tuple[int, ...] | None = None) -> Array:
+        """A copy in C order, in a shape to which x broadcasts."""
+        array = self.empty(x.shape if shape is None else shape, x.dtype)
+        self.copy(x, array)
+        return array
+
+    def _dense(self, x: Array) -> Array:
+        """The array in C order: x itself or a copy."""
+        return x if x.flags.c_contiguous else self._copied(x)
+
+    def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
+        """Operands of a result (*batch, rows, n), copied to its shape where it has too many axes."""
+        if len(shape) - 2 <= MAX_AXES:
+            return operands
+        return tuple(self._broadcast(x, shape) for x in operands)
+
+    def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """A copy in the full shape; the operand itself where it has that shape."""
+        return x if x.shape == shape else self._copied(x, shape)
+
+    def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """An operand for kernels that repeat it over leading axes: other ways to broadcast need a copy."""
+        return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)

@@ -1,0 +1,93 @@
+"""Complex transforms of rows, and their convolutions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Handles
+from ..._core.plans.fft import unit_roots
+from .. import Array
+from .copies import Copies
+from .device import Shared
+from .launch import POINTER, U64, Launch, Recipe, Struct, cbool
+
+FFT = Struct("fft.cu", "FftParameters<double>", ("x y twiddles", POINTER), ("rows", U64))
+CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POINTER), ("rows rows_b", U64))
+
+
+def fft_launch(n: int, dtype: np.dtype[Any], rows: int, inverse: bool, **values: int) -> Launch:
+    """The launch that transforms rows."""
+    return _launch(f"fft<{{}}, {cbool(inverse)}>", n, dtype, rows, FFT(rows=rows, **values))
+
+
+def convolve_launch(n: int, dtype: np.dtype[Any], rows: int, **values: int) -> Launch:
+    """The launch that convolves rows."""
+    return _launch("fft_convolve<{}>", n, dtype, rows, CONVOLVE(rows=rows, **values))
+
+
+def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: bytes) -> Launch:
+    """The launch of a kernel on rows; its name lacks the type and log2 of the length."""
+    lanes = max(1, n // 8)
+    threads = max(128, lanes)
+    rows_of_block = threads // lanes
+    kernel = kernel.format(f"{'float' if dtype == np.complex64 else 'double'}, {n.bit_length() - 1}")
+    shared = rows_of_block * n * dtype.itemsize
+    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared, early=True)
+
+
+class Fft(Copies):
+    """Kernels of fft.cu."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._of_fft: Handles = {}  # twiddles and calls
+
+    def fft(self, x: Array, out: Array, inverse: bool) -> None:
+        """See Backend."""
+        rows, n = x.shape
+        if n == 1:
+            self.copy(x, out)
+            return
+
+        def recipe() -> Recipe:
+            twiddles = self._twiddles(n, x.dtype)
+            made = Recipe(2, twiddles)
+            where = {"x": 0, "y": 0, "twiddles": self.address(twiddles.value)}
+            made.launch(fft_launch(n, x.dtype, rows, inverse, **where), 0, 1)
+            return made
+
+        self.run(self._of_fft, (x.shape, x.dtype, inverse), recipe, x, out)
+
+    def convolve(self, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        rows, n = a.shape
+
+        def recipe() -> Recipe:
+            twiddles = self._twiddles(n, a.dtype)
+            made = Recipe(3, twiddles)
+            where = {"a": 0, "b": 0, "y": 0, "twiddles": self.address(twiddles.value), "rows_b": len(b)}
+            made.launch(convolve_launch(n, a.dtype, rows, **where), 0, 1, 2)
+            return made
+
+        self.run(self._of_fft, (a.shape, b.shape, a.dtype), recipe, a, b, out)
+
+    def _twiddles(self, n: int, dtype: np.dtype[Any]) -> Shared:
+        return self._kept(
+            self._of_fft, f"twiddles {n} {dtype}", lambda: (self.from_host(_fft_twiddles(n, dtype)), ())
+        )
+
+
+@lru_cache(maxsize=64)
+def _fft_twiddles(n: int, dtype: np.dtype[Any]) -> Array:
+    """Twiddles of cuda/fft.cu: exp(-2 pi i r i / (P R)) at r P + i, for the round after those of P."""
+    table = np.ones(n, dtype)
+    log_p, log_r = 0, (n.bit_length() - 2) % 3 + 1
+    while 1 << log_p + log_r < n:
+        log_p, log_r = log_p + log_r, 3
+        r, i = np.divmod(np.arange(1 << log_p, 1 << log_p + log_r), 1 << log_p)
+        table[1 << log_p : 1 << log_p + log_r] = unit_roots(-r * i, 1 << log_p + log_r)
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,182 @@
+"""Integers to residues and back: kernels of integers.cu."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Basis
+from ..._core.plans.crt import composition_of, digits_of
+from .. import Array
+from .copies import Copies
+from .device import Shared
+from .launch import (
+    INTEGER_TYPES,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    ctype,
+    entrywise,
+)
+
+_FILE = "integers.cu"
+_WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # lengths that kernels are compiled for, then powers of 2
+_NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
+_OUT = {"words": 0, "int64": 1, "float64": 2}
+_NORMS = {math.inf: 0, 1: 1, 2: 2}
+
+INTEGERS = Struct(
+    _FILE,
+    "IntegersParameters<u64>",
+    ("x y moduli", POINTER),
+    ("count n entries", U64),
+    ("limbs", U32),
+)
+TABLES = Struct(
+    _FILE,
+    "Tables",
+    ("moduli inverse terms bounds", POINTER),
+    ("n", U64),
+    ("limbs centered", U32),
+    ("unsure", np.dtype(np.float64)),
+)
+OUT = Struct(
+    _FILE,
+    "OutParameters<u64>",
+    ("x y wrong", POINTER),
+    ("tables", TABLES),
+    ("entries", U64),
+    ("words", U32),
+)
+NORM = Struct(_FILE, "NormParameters<u64>", ("x y", POINTER), ("tables", TABLES), ("parts", U32))
+JOIN = Struct(_FILE, "JoinParameters", ("x y", POINTER), ("parts words", U32))
+
+
+def kernel_words(modulus: int) -> int:
+    """Words of the numbers that a kernel works on: bits(Q) + 3 bits, rounded up as in _WORDS."""
+    needed = -(-(modulus.bit_length() + 3) // 64)
+    return next((w for w in _WORDS if w >= needed), 1 << (needed - 1).bit_length())
+
+
+def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values: int) -> Launch:
+    """The launch that reduces machine integers of a dtype."""
+    parameters = INTEGERS(entries=entries, limbs=basis.rows, **values)
+    kernel = f"reduce_integers<{ctype(basis)}, {INTEGER_TYPES[source.str[1:]]}>"
+    return entrywise(_FILE, kernel, entries, parameters)
+
+
+def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
+    """The launch that composes integers from residues; size: words of an integer."""
+    kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[to]}>"
+    return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
+
+
+def norm_launches(
+    basis: Basis, words: int, p: float, shape: tuple[int, int], tables: bytes, of_norm: int
+) -> tuple[Launch, Launch, int]:
+    """Norms of (items, n) composed integers: launches for parts of rows, and for rows.
+
+    Third, the bytes of the parts' norms.
+    """
+    items, n = shape
+    code = _NORMS[p]
+    length = (words, words + 1, 2 * words + 1)[code]
+    threads = _NORM_THREADS
+    while threads > 1 and threads * length * 8 > _NORM_SHARED:
+        threads //= 2
+    parts = max(1, min(_NORM_PARTS, -(-n // (2 * threads))))
+    kernel = f"norm_parts<{ctype(basis)}, {words}, {code}>"
+    parameters = NORM(x=0, y=0, tables=tables, parts=parts)
+    first = Launch(_FILE, kernel, (parts * items, 1), threads, parameters, threads * length * 8, early=True)
+    threads = min(32, threads)
+    joined = JOIN(x=0, y=0, parts=parts, words=of_norm)
+    kernel = f"norm_rows<{length}, {code}>"
+    second = Launch(_FILE, kernel, (items, 1), threads, joined, threads * length * 8, early=True)
+    return first, second, items * parts * length * 8
+
+
+class Integers(Copies):
+    """Kernels of integers.cu."""
+
+    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
+        """See Backend."""
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
+            sizes = {"count": x.shape[-1], "n": out.shape[-1]}
+            made = Recipe(2, moduli)
+            made.launch(integers_launch(basis, x.dtype, out.size, **where, **sizes), 0, 1)
+            return made
+
+        self.run(basis.handles, ("integers", x.shape, out.shape, x.dtype), recipe, x, out)
+
+    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._compose(basis, x, centered, "words", out)
+
+    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+        """See Backend."""
+        self._compose(basis, x, centered, "float64", out)
+
+    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+        """See Backend."""
+        wrong = self._filled((1,), U64, 0)
+        self._compose(basis, x, centered, "int64", out, wrong)
+        found = int(self.to_host(wrong)[0])
+        return (1 << 64) - 1 - found if found else -1
+
+    def _compose(self, basis: Basis, x: Array, centered: bool, to: str, out: Array, *more: Array) -> None:
+        def recipe() -> Recipe:
+            words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
+            used, tables = self._tables(basis, words, n, centered)
+            values = {"x": 0, "y": 0, "wrong": 0, "tables": tables, "words": out.shape[-1]}
+            made = Recipe(2 + len(more), *used)
+            launch = out_launch(basis, words, to, x.size // basis.rows, **values)
+            made.launch(launch, *range(2 + len(more)))
+            return made
+
+        self.run(basis.handles, (to, centered, x.shape), recipe, x, out, *more)
+
+    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
+        """See Backend."""
+
+        def recipe() -> Recipe:
+            words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
+            used, tables = self._tables(basis, words, n, True)
+            shape = x.size // (basis.rows * n), n
+            first, second, size = norm_launches(basis, words, p, shape, tables, out.shape[-1])
+            made = Recipe(2, *used)
+            parts = made.temporary(size)
+            made.launch(first, 0, parts)
+            made.launch(second, parts, 1)
+            return made
+
+        if x.size:
+            self.run(basis.handles, ("norm", p, x.shape), recipe, x, out)
+
+    def _tables(self, basis: Basis, words: int, n: int, centered: bool) -> tuple[tuple[Shared, ...], bytes]:
+        """The constants for composing integers, and the struct with their addresses."""
+        moduli, limbs = self._moduli_of(basis), basis.rows
+
+        def make() -> tuple[Array, tuple[()]]:
+            plan = composition_of(basis)
+            modulus = plan.modulus
+            bounds = (modulus, 0, modulus), (modulus, modulus // 2, modulus - modulus // 2)
+            table = [plan.inverse, plan.terms(64, words).T.ravel()]
+            table += [digits_of(x, 64, words) for row in bounds for x in row]
+            return self.from_host(np.concatenate(table)), ()
+
+        table = self._kept(basis.handles, "composition", make)
+        at = self.address(table.value)
+        terms = at + 8 * limbs
+        bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
+        # A bound on the error: each term and each partial sum is rounded (docs/math.md, "Integers").
+        unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
+        where = {"moduli": self.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
+        return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)

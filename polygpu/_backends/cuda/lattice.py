@@ -1,0 +1,359 @@
+"""Key switching and gadgets: digits, their transforms and their products with keys."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Basis, basis_of
+from ..._core.plans.gadget import Gadget
+from ..._core.plans.rns import runs_of
+from ..._core.plans.switch import DigitProduct
+from .. import Array
+from .device import Shared
+from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
+from .matmul import Matmul
+from .matmul_tiles import sum_of
+from .multiply import Multiply
+from .rns import Listed, Rns, listed
+from .tiles import Pass, table_offsets
+from .transform import MAX_GRID_Y, transform_recipe
+from .words import Card, transform_groups, word_bytes_of
+
+_FILE = "gadget.cu"
+_WORD = (1 << 64) - 1
+_MOST_COMPONENTS = 3  # of a ciphertext in one block of threads, which holds a sum for each
+
+DIGIT = Struct(
+    "keyswitch.cu",
+    "DigitParameters<u64>",
+    ("digits key multiplier y moduli key_rows", POINTER),
+    ("n order entries", U64),
+    ("limbs count key_total", U32),
+)
+DIGIT_ROWS = Struct(
+    "keyswitch.cu",
+    "DigitRowsParameters",
+    ("digits own key more y moduli rows tables", POINTER),
+    ("offset inverse_offset n", U64),
+    ("limbs count own_rows key_total starts_next", U32),
+)
+LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("key_row digit own_row factor inverse", U64))
+DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
+DECOMPOSE = Struct(
+    _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
+)
+GADGET = Struct(
+    _FILE,
+    "GadgetParameters<u64>",
+    ("x matrices y exponents modulus table", POINTER),
+    ("forward inverse", U64),
+    ("digits", DIGITS),
+    ("count order", U32),
+)
+
+
+def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
+    """The launch that sums over digits, both components at each of `entries` points of limbs."""
+    parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
+    return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
+
+
+def digit_rows_launch(
+    made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
+) -> Launch:
+    """The launch that ends the transforms of digits, which start_rows began, and sums their products."""
+    grid = items * n >> made.rows.log_block_values, limbs
+    inverse = table_offsets(made.tables, made.word)[3]
+    launch = made.pass_launch(
+        made.rows,
+        "digit_rows",
+        DIGIT_ROWS,
+        grid,
+        card,
+        cbool(adds),
+        inverse_offset=inverse,
+        n=n,
+        limbs=limbs,
+        **values,
+    )
+    copied = 3 << made.rows.log_block_values  # values of a digit and of both components of the key
+    return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
+
+
+def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[Any]]:
+    """The C struct LimbRow of each limb."""
+    own = [plan.own.get(limb, (plan.digits, 0)) for limb in range(len(plan.key_rows))]
+    inverse = [limb in plan.inverse for limb in range(len(plan.key_rows))]
+    rows = [(at, *o, f, i) for at, o, f, i in zip(plan.key_rows, own, plan.factors, inverse, strict=True)]
+    return np.array(rows, LIMB_ROW.dtype).view(np.uint64)
+
+
+def packed_digits(gadget: Gadget) -> bytes:
+    """The C struct Digits."""
+    q, power = gadget.basis.moduli[0], 1 << gadget.bits * gadget.levels
+    scale = (power << 8 * gadget.basis.dtype.itemsize) // q
+    if power == q:
+        power = scale = 0
+    return DIGITS(
+        q=q & _WORD,
+        power=power,
+        scale=scale,
+        offset=gadget.offset & _WORD,
+        bits=gadget.bits,
+        levels=gadget.levels,
+    )
+
+
+def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Launch:
+    """The launch that computes the digits of so many entries."""
+    parameters = DECOMPOSE(n=n, entries=entries, digits=packed_digits(gadget), **values)
+    return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
+
+
+def gadget_tile(points: int, components: int, items: int, word: str, card: Card) -> Pass | None:
+    """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
+
+    A thread holds values, digits and a sum for each component, of eight coefficients. It takes four where
+    there are so few ciphertexts that multiprocessors are idle, and for 64-bit integers, which need more
+    registers.
+    """
+    log_points = points.bit_length() - 1
+    if log_points < 8 or components > _MOST_COMPONENTS:
+        return None
+    few = items < card.multiprocessors and log_points <= 11
+    integers = word_bytes_of(word) == 8 and word != "Float64"
+    tile = Pass(0, log_points, 0, 0, 2 if few or integers else 3)
+    held = (tile.shared_values + components * points) * word_bytes_of(word)
+    return tile if tile.threads <= 512 and held <= card.shared_bytes else None
+
+
+def gadget_launch(
+    gadget: Gadget, word: str, tile: Pass, components: int, rotates: bool, items: int, **values: int
+) -> Launch:
+    """Products of so many ciphertexts with one matrix, or rotations by several matrices in turn."""
+    size, n = word_bytes_of(word), 1 << tile.log_length
+    forward, inverse, _ = table_offsets((tile,), word)
+    assert gadget.transform is not None
+    order = gadget.quotient.order
+    sizes = {"forward": forward, "inverse": inverse, "order": order}
+    parameters = GADGET(digits=packed_digits(gadget), **sizes, **values)
+    kernel = f"gadget_product<{word}, {tile.shape}, {components}, {cbool(rotates)}>"
+    shared = (tile.shared_values + components * n) * size
+    return Launch(_FILE, kernel, (items, 1), tile.threads, parameters, shared)
+
+
+class Lattice(Multiply, Rns, Matmul):
+    """Kernels of gadget.cu and keyswitch.cu, and launches of other operations."""
+
+    def digit_product(
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array] | None,
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None = None,
+        multiplier: Array | None = None,
+    ) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        if value is not None:
+            if self._in_two_passes(plan, value, digits, key, out, more):
+                return
+            self._make_digits(plan, value, digits)
+        if multiplier is not None:
+            self._permuted_product(plan, digits, key, multiplier, out)
+            return
+        n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
+        made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
+        done = 0
+        for first, count in runs_of(plan.key_rows):
+            limb = slice(done, done + count)
+            basis = basis_of(plan.transform.basis.moduli[limb], out.dtype.itemsize == 8)
+            rows = key[None, : plan.digits, :, first : first + count]
+            self.matmul_points(basis, made[None, :, :, limb], rows, sums[..., limb, :])
+            done += count
+        if more is not None:
+            self.convert(plan.adding, None, more, out)
+        if plan.inverse:
+            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
+
+    def _in_two_passes(
+        self,
+        plan: DigitProduct,
+        value: tuple[Array, Array],
+        digits: Array,
+        key: Array,
+        out: Array,
+        more: Array | None,
+    ) -> bool:
+        """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
+        (x, own), (*batch, _, limbs, n) = value, out.shape
+        items, rows = prod(batch), plan.digits * limbs
+        made = listed(plan.transform, n, items * limbs, self.card)
+        given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
+        if made is None or len(plan.made_rows) > MAX_GRID_Y or not self._aligned(x, *given):
+            return False
+        self.convert_all(plan.conversions, x, digits.reshape(*batch, rows, n))
+
+        def recipe() -> Recipe:
+            both, tables = Recipe(len(given)), plan.transform.tables
+            moduli = self._moduli_of(plan.transform.basis)
+
+            def make() -> tuple[tuple[Array, Array], list[Shared]]:
+                first = plan.inverse[0] if plan.inverse else limbs
+                pointers, shared = self._table_pointers(tables[:first], made, tables[first:])
+                return (self.from_host(limb_rows(plan)), pointers), shared
+
+            listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
+            both.used += [moduli, listing]
+            where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
+            where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total}
+            where |= {"count": plan.digits, "own_rows": plan.own_total}
+            where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
+            # Sorted by limb, in the order in which the second pass reads rows.
+            places = sorted(plan.made_rows, key=lambda at: at % limbs)
+            primes = [tables[at % limbs] for at in places]
+            self._start_listed(both, plan.handles, made, primes, places, (items, rows, n), 0)
+            launch = digit_rows_launch(made, items, limbs, n, more is not None, self.card, **where)
+            both.launch(launch, 0, 1, 2, 3, len(given) - 1)
+            if plan.inverse:
+                self._end_inverse(both, plan, made, items, len(given) - 1)
+            return both
+
+        self.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
+        return True
+
+    def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
+        """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
+        limbs, part = len(plan.key_rows), plan.inverse_transform
+        for group in transform_groups(part, self.card, len(plan.inverse) < limbs):
+            between = limbs - len(plan.inverse)
+            rows = self._rows(part, group, 2 * items, made.tables, recipe, between, plan.inverse[0])
+            offsets = table_offsets(made.tables, group.word)[2:4]
+            passes = made.columns, made.rows
+            recipe.add(transform_recipe(rows, passes, offsets, "inverse", self.card, 1), number, number)
+
+    def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
+        """Write all rows of evaluated digits; own rows are copied from the value."""
+        x, own = value
+        *batch, count, limbs, n = digits.shape
+        rows = digits.reshape(*batch, count * limbs, n)
+        self.convert_all(plan.conversions, x, rows)
+        self.convert(plan.own_copy, None, own, rows)
+        for first, transform in plan.runs:
+            self.ntt(transform, rows, rows, first)
+
+    def _permuted_product(
+        self, plan: DigitProduct, given: Array, key: Array, multiplier: Array, out: Array
+    ) -> None:
+        """The product of evaluated digits, which are read in the order of an automorphism."""
+        basis, quotient = plan.transform.basis, plan.transform.quotient
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            rows = self._kept(
+                plan.handles, "key rows", lambda: (self.from_host(np.array(plan.key_rows, np.uint64)), ())
+            )
+            where = {"moduli": self.address(moduli.value), "key_rows": self.address(rows.value)}
+            where |= dict.fromkeys(("digits", "key", "multiplier", "y"), 0)
+            sizes = {"n": quotient.degree, "order": quotient.order}
+            sizes |= {"count": plan.digits, "key_total": key.shape[-2]}
+            made = Recipe(4, moduli, rows)
+            made.launch(digit_launch(basis, out.size // 2, **where, **sizes), 0, 1, 2, 3)
+            return made
+
+        self.run(plan.handles, ("permuted", out.size, key.shape), recipe, given, key, multiplier, out)
+
+    # ---- gadgets ----
+
+    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+
+        def recipe() -> Recipe:
+            made = Recipe(2)
+            made.launch(decompose_launch(gadget, x.shape[-1], x.size, x=0, y=0), 0, 1)
+            return made
+
+        self.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
+
+    def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
+        """See Backend."""
+        assert gadget.product is not None
+        self.prepare_by_fft(gadget.product, matrices, out)
+
+    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        if gadget.transform is not None and self._by_one_kernel(gadget, ggsw, c, None, out):
+            return
+        (k, n), items = (c.shape[-3], c.shape[-1]), prod(c.shape[:-3])
+        digits = self.empty((items, k * gadget.levels, 1, n), c.dtype)
+        self.decompose(gadget, c, digits)
+        if gadget.product is not None:
+            self.sum_by_fft(gadget.product, digits, ggsw, out.reshape(items, k, 1, n))
+            return
+        plan = gadget.transform
+        assert plan is not None
+        self.ntt(plan, digits, digits)
+        sums, matrix = out.reshape(1, items, k, 1, n), ggsw.reshape(1, k * gadget.levels, k, 1, n)
+        self.matmul_points(gadget.basis, digits[None], matrix, sums)
+        self.intt(plan, out, out)
+
+    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        if gadget.transform is not None and self._by_one_kernel(gadget, ggsws, c, exponents, out):
+            return
+        powers = self._here(exponents.reshape(-1, exponents.shape[-1]))
+        moved = self.empty(out.shape, out.dtype)
+        # As items of k rows
+        rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]
+        self.mul_monomial(gadget.basis, gadget.quotient, rows[0], powers[:, 0], rows[1])
+        for i, ggsw in enumerate(ggsws, 1):
+            self.mul_monomial(gadget.basis, gadget.quotient, rows[1], powers[:, i], rows[2], less=True)
+            self.gadget_product(gadget, ggsw, moved, moved)
+            self.pointwise(gadget.basis, "add", out, moved, None, out)
+
+    def _here(self, x: Array) -> Array:
+        """An array of the host or of this device, on this device."""
+        return self.from_host(x) if isinstance(x, np.ndarray) else x
+
+    def _by_one_kernel(
+        self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
+    ) -> bool:
+        """Launch a product, or a rotation by exponents, as one kernel; False where no kernel serves."""
+        plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
+        assert plan is not None
+        items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
+        key = f"{self.name} tile {n} {k} {items < self.card.multiprocessors}"
+        if key not in gadget.handles:
+            (group,) = transform_groups(plan, self.card)
+            gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, self.card)
+        word, tile = gadget.handles[key]
+        if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:
+            return False
+        operands = [c, ggsws, out]
+        if exponents is not None:
+            operands.append(self._here(exponents))
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(gadget.basis)
+            (table,) = self._prime_tables(plan.tables, word, (tile,))
+            where = {"modulus": self.address(moduli.value), "table": self.address(table.value)}
+            where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
+            made = Recipe(len(operands), moduli, table)
+            launch = gadget_launch(gadget, word, tile, k, exponents is not None, items, **where)
+            made.launch(launch, *range(len(operands)))
+            return made
+
+        self.run(gadget.handles, ("one kernel", exponents is None, items, k, count), recipe, *operands)
+        return True

@@ -1,0 +1,419 @@
+"""Launches as data, calls that are prepared once, and the one place that launches kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ... import _cpu
+from ..._core.locks import new_lock
+from ..._core.plans.basis import Basis, Handles
+from ..._core.plans.cache import Calls
+from ..._core.reporting import Work, counted
+from ...errors import DeviceError
+from .. import Array, cuda_sources
+from . import graph
+from .device import INSTALL, Device, Shared, recording
+
+THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
+ALIGNMENT = graph.ALIGNMENT
+MAX_AXES = 6  # rows.cuh
+MODULUS_BYTES = 128  # modulus.cuh
+
+_STREAMS = 64  # that a prepared call remembers
+_STEP_BYTES = 512  # that a launch of a record is taken to keep, beside its parameters
+# Files whose kernels of one thread an entry may start early.
+_EARLY = (
+    "copy.cu",
+    "pointwise.cu",
+    "integers.cu",
+    "auxiliary.cu",
+    "fft_product.cu",
+    "gadget.cu",
+    "keyswitch.cu",
+    "rns.cu",
+)
+_CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
+_EARLY_BLOCKS = 1 << 13  # the most blocks with which it may (cuda/ptx.cuh)
+
+_log = logging.getLogger("polygpu")
+
+
+# ---- what kernels read ----
+
+
+_CODES = {"<u4": "I", "<u8": "Q", "<i8": "q"}  # of Python's module struct, by dtype
+# Types of machine integers in kernels, by the dtype's kind and bytes.
+INTEGER_TYPES = {
+    "i1": "signed char",
+    "u1": "unsigned char",
+    "i2": "short",
+    "u2": "unsigned short",
+    "i4": "i32",
+    "u4": "u32",
+    "i8": "i64",
+    "u8": "u64",
+}
+
+
+class Struct:
+    """The parameters of kernels: a NumPy dtype that mirrors a C struct of cuda/, field by field.
+
+    Fields are given in order, as names and their type: a NumPy dtype or another Struct. Pointers are
+    addresses, uint64.
+    """
+
+    dtype: np.dtype[Any]
+    made: ClassVar[list[Struct]] = []
+
+    def __init__(self, file: str, name: str, *fields: tuple[str, Any]) -> None:
+        self.file, self.name = file, name
+        pairs = [(field, of) for names, of in fields for field in names.split()]
+        self._fields = tuple(field for field, _ in pairs)
+        self.dtype = np.dtype(
+            [(field, of.dtype if isinstance(of, Struct) else of) for field, of in pairs], align=True
+        )
+        layout, end = "<", 0
+        for field in self._fields:
+            part, offset = self.dtype.fields[field][:2]  # type: ignore[index]
+            layout += "x" * (offset - end)
+            layout += _CODES.get(part.str) or f"{part.itemsize}s"
+            end = offset + part.itemsize
+        self._packer = struct.Struct(layout + "x" * (self.dtype.itemsize - end))
+        self.made.append(self)
+
+    def __call__(self, **values: Any) -> bytes:
+        """The struct with these values; bytes for a field that is a Struct or an array."""
+        if len(values) != len(self._fields):
+            raise TypeError(f"{self.name}: fields {self._fields}, values of {tuple(values)}")
+        return self._packer.pack(*[values[field] for field in self._fields])
+
+
+POINTER = U64 = np.dtype(np.uint64)
+I64, U32 = np.dtype(np.int64), np.dtype(np.uint32)
+LAYOUT = Struct("rows.cuh", "Layout", ("shape", (U64, MAX_AXES)), ("step", (U64, (3, MAX_AXES))))
+DENSE = bytes(LAYOUT.dtype.itemsize)  # no kernel reads a dense layout
+
+
+class Launch(NamedTuple):
+    """A kernel, and all that its launch depends on except the addresses of operands."""
+
+    file: str  # of cuda/
+    kernel: str  # an instance of a template there
+    grid: tuple[int, int]
+    threads: int
+    parameters: bytes  # of a Struct
+    shared: int = 0  # bytes of dynamic shared memory
+    counters: int = 0  # words of an additional last operand, set to 0 before the kernel begins
+    early: bool = False  # the kernel may start before earlier work has ended (cuda/ptx.cuh)
+
+
+class Step(NamedTuple):
+    """A launch in a call; its parameters begin with the addresses of some of the call's operands."""
+
+    launch: Launch
+    operands: tuple[int, ...]
+    offsets: tuple[int, ...]  # bytes, added to the address of each operand
+
+
+class Recipe:
+    """The launches of a call, in their order.
+
+    Operands have numbers: first the operands that the call is given, from 0, then the temporary ones.
+    """
+
+    def __init__(self, operands: int, *used: Shared) -> None:
+        self.given = operands
+        self.steps: list[Step] = []
+        self.used = list(used)  # arrays that are read beside the operands
+        self.temporaries: list[int] = []  # bytes of each temporary operand
+        # Numbers of the temporary operands that serve one launch or one added recipe at a time.
+        self._lent: list[int] = []
+
+    def temporary(self, size: int) -> int:
+        """The number of a new operand of `size` bytes, which each call allocates for itself."""
+        self.temporaries.append(size)
+        return self.given + len(self.temporaries) - 1
+
+    def _lend(self, number: int, size: int) -> int:
+        """An operand of at least `size` bytes, free again at the next launch or added recipe.
+
+        Launches run one after the other, so they can share it.
+        """
+        if number == len(self._lent):
+            self._lent.append(self.temporary(size))
+        at = self._lent[number] - self.given
+        self.temporaries[at] = max(self.temporaries[at], size)
+        return self._lent[number]
+
+    def launch(self, launch: Launch, *operands: int, offsets: int | tuple[int, ...] = 0) -> None:
+        """Append a launch on operands, from an offset in bytes on, one for all operands or one for each."""
+        if isinstance(offsets, int):
+            offsets = (offsets,) * len(operands)
+        if launch.counters:
+            operands, offsets = (*operands, self._lend(0, 4 * launch.counters)), (*offsets, 0)
+        self.steps.append(Step(launch, operands, offsets))
+
+    def add(self, recipe: Recipe, *operands: int) -> None:
+        """Append the launches of another recipe, on operands of this one."""
+        numbers = (*operands, *(self._lend(i, size) for i, size in enumerate(recipe.temporaries)))
+        self.steps += [s._replace(operands=tuple(numbers[i] for i in s.operands)) for s in recipe.steps]
+        self.used += recipe.used
+
+
+class Prepared:
+    """A recipe whose kernels are loaded: it is launched with a stream and the operands' addresses."""
+
+    __slots__ = ("held", "launch", "steps", "streams", "temporaries", "used")
+
+    def __init__(
+        self, launch: _cpu.Launches, steps: Sequence[Any], used: Sequence[Any], temporaries: list[int]
+    ) -> None:
+        self.launch, self.temporaries = launch, temporaries
+        self.used = [x for x in used if isinstance(x, Shared)]
+        self.held = used  # arrays that launches read, to stay alive
+        self.steps = steps  # as `launch` has them
+        self.streams: set[int] = set()  # streams that need not wait for the arrays in `used`
+
+
+def bytes_of(steps: Sequence[Any]) -> int:
+    """About how many bytes prepared launches take."""
+    return sum(_STEP_BYTES + len(step[-1]) for step in steps)
+
+
+def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
+    """A launch with one thread for each entry of each row; entries: of a row."""
+    return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters, early=file in _EARLY)
+
+
+def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, Any]:
+    """The fields `layout` and `dense` for operands that broadcast to a result's shape (*batch, rows, n)."""
+    if all(len(x) == len(shape) and x[:-1] == shape[:-1] for x in operands):
+        return {"layout": DENSE, "dense": True}
+    limbs, batch = shape[-2], shape[:-2]
+    table = np.zeros((4, MAX_AXES), np.uint64)
+    table[0] = 1
+    table[0, MAX_AXES - len(batch) :] = batch
+    for i, operand in enumerate(operands):
+        step = limbs
+        for axis, size in enumerate(reversed(operand[:-2])):
+            if size != 1:
+                table[i + 1, MAX_AXES - 1 - axis] = step
+            step *= size
+    return {"layout": table.tobytes(), "dense": False}
+
+
+@cache
+def _digest() -> str:
+    """A digest of all CUDA sources: CuPy's cache of compiled kernels does not notice edited headers."""
+    digest = hashlib.sha256()
+    folder = cuda_sources()
+    for name in sorted(os.listdir(folder)):
+        if name.endswith((".cu", ".cuh")):
+            with open(os.path.join(folder, name), "rb") as file:
+                digest.update(name.encode() + b"\0" + file.read() + b"\0")
+    return digest.hexdigest()
+
+
+def modulus_constants(moduli: Sequence[int]) -> Array:
+    """struct Modulus of cuda/modulus.cuh, one a row."""
+    table = np.zeros((len(moduli), MODULUS_BYTES // 8), np.uint64)
+    for row, q in zip(table, moduli, strict=True):
+        bits, shift = q.bit_length(), 64 - q.bit_length()
+        row[0], row[1] = q % (1 << 64), q - 1
+        if bits <= 64:
+            row[2] = q << shift
+            row[3] = ((1 << 128) - 1) // (q << shift) - (1 << 64)
+        row[4] = (1 << (bits + 62)) // q if bits <= 62 else 0
+        row[5] = (1 << 64) // q if q > 1 else 0
+        row[6:7].view(np.float64)[0] = 1.0 / q
+        row[7] = bits | max(shift, 0) << 32
+        row[8:10].view(np.uint32)[:] = [x % (1 << 32) for x in (q, -q, 2 * q, -2 * q)]
+        row[10:14] = [x % (1 << 64) for x in (2 * q, 3 * q, 6 * q, -q)]
+        power = (1 << 64) % q
+        row[14:] = power, (power << 64) // q
+    return table
+
+
+def ctype(basis: Basis) -> str:
+    """The type of residues in memory, a template argument."""
+    return "u32" if basis.dtype == np.uint32 else "u64"
+
+
+def cbool(value: bool) -> str:
+    """A flag, as a template argument."""
+    return "true" if value else "false"
+
+
+# ---- launching ----
+
+
+class Launcher(Device):
+    """Launches kernels for the operations that inherit from it."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._kernels: dict[str, Any] = {}
+        self._one_at_a_time = new_lock()  # for changes of how much shared memory a kernel may take
+        self._make_context = partial(self.xp.cuda.runtime.free, 0)
+
+    def run(
+        self, handles: Handles, key: tuple[Any, ...], recipe: Callable[[], Recipe], *operands: Array
+    ) -> None:
+        """Launch the recipe of a key on the current stream; `recipe` is called once for each key.
+
+        The key holds all that the recipe depends on beside the owner of the handles and the card.
+        """
+        records = handles.get(self._records_key)
+        prepared = None if records is None else records.get(key)
+        if prepared is None:
+            prepared = self._keep(handles, key, recipe())
+        if self._current_device() == self._index:
+            self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+        else:
+            with self._scope:
+                self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+
+    def run_once(self, recipe: Recipe, *operands: int) -> None:
+        """Launch a recipe that is not kept, on operands at these addresses."""
+        self._refuse()
+        with self._scope:
+            self._launch(self._prepare(recipe), list(operands))
+
+    def launch(self, launch: Launch, *operands: int) -> None:
+        """Make one launch that is not kept."""
+        recipe = Recipe(len(operands))
+        recipe.launch(launch, *range(len(operands)))
+        self.run_once(recipe, *operands)
+
+    def _filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
+        """A part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
+
+        def fill() -> None:
+            for launch in launches:
+                self.launch(launch)
+
+        return Shared(kept, self._device, self._stream(), (), fill, launches)
+
+    def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
+        stream = self._stream()
+        at = stream.ptr
+        recorded = recording.get()
+        if recorded is not None:
+            recorded.check(self.name)
+        if at not in prepared.streams or recorded is not None:
+            for shared in prepared.used:
+                shared.on(stream)
+            if all(shared.follows(stream) for shared in prepared.used):
+                if len(prepared.streams) == _STREAMS:
+                    prepared.streams.clear()
+                prepared.streams.add(at)
+        if prepared.temporaries:  # freed once all is launched: later users come after on the stream
+            temporaries = [self._allocate(size) for size in prepared.temporaries]
+            addresses += [x.ptr for x in temporaries]
+        if recorded is not None:
+            recorded += [x for x in prepared.held if not isinstance(x, Shared)]
+            recorded.append(graph.Launched(prepared.steps, tuple(addresses)))
+        try:
+            try:
+                prepared.launch(at, *addresses)
+            except _cpu.NoContext:  # this thread has not used the GPU before
+                self._make_context()
+                prepared.launch(at, *addresses)
+        except _cpu.DriverError as error:
+            raise DeviceError(f"{self.name}: {error}") from error
+
+    def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
+        """Prepare a recipe and store it under its key; the oldest go where they take too many bytes."""
+        records: Calls = handles.setdefault(self._records_key, Calls())
+        with self._scope:
+            prepared = self._prepare(recipe)
+        records.store(key, prepared, bytes_of(prepared.steps))
+        return prepared
+
+    def _prepare(self, recipe: Recipe) -> Prepared:
+        pending = [launch for shared in recipe.used for launch in shared.pending()]
+        self._compile([*(step.launch for step in recipe.steps), *pending])
+        ready = []
+        for launch, operands, offsets in recipe.steps:
+            if launch.grid[0] == 0:
+                continue  # CUDA refuses a grid without blocks
+            function = self._kernel(launch)
+            sizes = launch.grid, launch.threads, launch.shared, launch.counters
+            few = launch.grid[0] * launch.grid[1] <= _EARLY_BLOCKS
+            early = launch.early and few and self.card.capability >= _CAN_START_EARLY
+            ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
+        call = _cpu.Launches(self.driver, ready)
+        return Prepared(call, ready, recipe.used, recipe.temporaries)
+
+    def _compile(self, launches: Sequence[Launch]) -> None:
+        """Compile the missing kernels in parallel; NVRTC takes one core for each."""
+        missing = {x.kernel: x for x in launches if x.kernel not in self._kernels and x.grid[0]}
+        if not missing:
+            return
+
+        def one(launch: Launch) -> None:
+            with self._scope:  # the current device is set for each thread
+                self._kernel(launch)
+
+        count = len(missing)
+        with Work(count, "compiling {} for {}", counted(count, "kernel"), self.name) as work:
+            if count == 1:
+                one(*missing.values())
+                return
+            with ThreadPoolExecutor(count) as workers:
+                for made in as_completed([workers.submit(one, launch) for launch in missing.values()]):
+                    made.result()
+                    work.step()
+
+    def _kernel(self, launch: Launch) -> int:
+        """The driver's handle of a kernel, which is allowed the shared memory of the launch."""
+        kernel = self._kernels.get(launch.kernel)
+        if kernel is None:
+            began = time.perf_counter()
+            with open(os.path.join(cuda_sources(), launch.file)) as source:
+                code = source.read()
+            try:
+                module = self.xp.RawModule(
+                    code=f"{code}\n// sources {_digest()}\n",
+                    options=("-std=c++17", f"-I{cuda_sources()}"),
+                    name_expressions=(launch.kernel,),
+                )
+                # Threads that compile it at the same time all take the same: records hold its handle alone.
+                kernel = self._kernels.setdefault(launch.kernel, module.get_function(launch.kernel))
+            except Exception as error:  # from the compiler, the loader or the driver
+                raise DeviceError(
+                    f"{self.name}: {launch.kernel} does not compile or load: {error}; "
+                    f"CuPy {self.xp.__version__} needs NVRTC and a driver of its CUDA version: {INSTALL}"
+                ) from error
+            _log.info("%s: %s in %.2f s", self.name, launch.kernel, time.perf_counter() - began)
+        if launch.shared > 48 << 10:
+            with self._one_at_a_time:
+                if launch.shared > kernel.max_dynamic_shared_size_bytes:
+                    kernel.max_dynamic_shared_size_bytes = launch.shared
+        return int(kernel.kernel.ptr)
+
+    # ---- operands ----
+
+    def _moduli_of(self, basis: Basis) -> Shared:
+        """A basis's moduli on the device."""
+        return self._kept(
+            basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
+        )
+
+    def _moduli(self, basis: Basis) -> int:
+        """The address of a basis's moduli, for a launch on the current stream."""
+        return self.address(self._moduli_of(basis).on(self._stream()))
+
+    def _aligned(self, *arrays: Array) -> bool:
+        """Whether kernels may move these arrays in chunks of ALIGNMENT bytes."""
+        return all(self.address(x) % ALIGNMENT == 0 for x in arrays)

@@ -1,0 +1,402 @@
+"""Products of matrices: of integers modulo q in one of three ways, and of polynomials point by point."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..._core.plans.basis import Basis
+from ...errors import OutOfDeviceMemory
+from .. import Array
+from .integers import Integers
+from .launch import (
+    ALIGNMENT,
+    I64,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+)
+from .matmul_tiles import (
+    DIGITS_EDGE,
+    LOG_POINTS_THREADS,
+    LONE_PRODUCT,
+    MAX_INTEGER,
+    MOST_NARROW,
+    RESIDUE_DEPTH,
+    PointsTile,
+    StagedTile,
+    coprimes,
+    digits_rows,
+    digits_shared,
+    digits_stages,
+    has_digits,
+    integer_tile,
+    matmul_method,
+    narrow_lanes,
+    part_of_sums,
+    points_tile,
+    residue_table,
+    staged_tile,
+    sum_of,
+    weight_table,
+)
+from .words import Card
+
+_SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
+_CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
+
+_STEPS = "a_batch a_row a_column b_batch b_row b_column out_batch out_row out_column"
+POINTS = Struct(
+    "matmul_scalar.cu",
+    "PointsParameters<u64>",
+    ("a b out moduli", POINTER),
+    (_STEPS, I64),
+    ("batch rows columns total length points entries", U64),
+    ("log_lanes log_columns log_rows", U32),
+)
+STAGED = Struct(
+    "matmul_scalar.cu",
+    "StagedParameters<u64>",
+    ("a b out moduli", POINTER),
+    (_STEPS, I64),
+    ("batch rows columns points entries", U64),
+    ("length", U32),
+)
+INTEGER = Struct(
+    "matmul_scalar.cu",
+    "IntegerParameters<u64>",
+    ("a b out moduli", POINTER),
+    ("a_batch a_row b_batch rows columns total length", U64),
+)
+NARROW = Struct(
+    "matmul_scalar.cu",
+    "NarrowParameters<u64>",
+    ("a b out moduli", POINTER),
+    ("a_batch b_batch pitch rows columns total length", U64),
+    ("log_lanes", U32),
+)
+DIGITS = Struct(
+    "matmul_tensor.cu",
+    "DigitsParameters<u64>",
+    ("left right out moduli", POINTER),
+    ("left_stride left_step right_step", U64),
+    ("m n k add", U32),
+)
+SPLIT = Struct(
+    "matmul_tensor.cu",
+    "SplitParameters<u64>",
+    ("x out moduli residues", POINTER),
+    ("matrices", U64),
+    ("count width rows k depth", U32),
+)
+COMPOSE = Struct(
+    "matmul_tensor.cu",
+    "ComposeParameters<u64>",
+    ("sums out moduli residues weights", POINTER),
+    ("rows", U64),
+    ("count n pitch add", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def narrow_launch(
+    basis: Basis, batch: int, rows: int, columns: int, part: int, width: int, card: Card, **values: int
+) -> Launch:
+    """Matrices with few columns, the second one transposed."""
+    log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
+    parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
+    kernel = f"matmul_narrow<{sum_of(basis)}, {1 << (columns - 1).bit_length()}, {width}>"
+    return Launch("matmul_scalar.cu", kernel, (grid, 1), THREADS, parameters)
+
+
+def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card, **values: int) -> Launch:
+    """Matrices on CUDA cores."""
+    tile = integer_tile(sum_of(basis), batch, rows, columns, card)
+    parameters = INTEGER(rows=rows, columns=columns, **values)
+    kernel = f"matmul_integer<{sum_of(basis)}, {tile.side}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), THREADS, parameters)
+
+
+def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int) -> Launch:
+    """Matrices at each point, or few rows times a matrix of integers, whose columns are the points."""
+    sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
+    parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
+    shape = f"{tile.rows}, {tile.columns}, {tile.width}"
+    kernel = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+
+
+def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
+    """Matrices at each point, through shared memory."""
+    parameters = STAGED(entries=basis.rows * values["points"], **values)
+    kernel = f"matmul_points_staged<{sum_of(basis)}, {tile.side}, {tile.width}>"
+    return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
+
+
+def digits_launch(
+    basis: Basis, batch: int, m: int, n: int, aligned: int, card: Card, **values: int
+) -> Launch:
+    """Matrices by bytes on tensor cores; aligned: bytes of the left matrix that a copy may move at once."""
+    size = basis.dtype.itemsize
+    stages, rows = digits_stages(size, card), digits_rows(m)
+    kernel = f"gemm_digits<{ctype(basis)}, {rows}, {DIGITS_EDGE}, 64, {stages}, {aligned}>"
+    grid = batch * -(-m // rows) * -(-n * size // DIGITS_EDGE)
+    return Launch(
+        "matmul_tensor.cu",
+        kernel,
+        (grid, 1),
+        rows,
+        DIGITS(m=m, n=n, **values),
+        digits_shared(size, rows, card),
+    )
+
+
+def split_launch(
+    basis: Basis, matrices: int, rows: int, depth: int, transposed: bool, **values: int
+) -> Launch:
+    """Residues of a matrix modulo small numbers."""
+    groups = -(-rows // 8) * 8 if transposed else rows
+    parameters = SPLIT(matrices=matrices, rows=rows, depth=depth, **values)
+    kernel = f"gemm_split<{ctype(basis)}, {cbool(transposed)}>"
+    return entrywise("matmul_tensor.cu", kernel, matrices * groups * depth // 8, parameters)
+
+
+def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> Launch:
+    """Words of the sums modulo small numbers."""
+    parameters = COMPOSE(rows=rows, pitch=pitch, **values)
+    return entrywise("matmul_tensor.cu", f"gemm_compose<{ctype(basis)}>", rows * pitch // 4, parameters)
+
+
+# ---- on a device ----
+
+
+class Matmul(Integers):
+    """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
+
+    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """See Backend. CuPy cannot record cuBLAS in a graph: there products take another way."""
+        (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
+        if not out.size or not k:
+            self.copy(self.constant(np.zeros((), out.dtype)), out)
+            return
+        if q > MAX_INTEGER:
+            self._matmul_words(basis, a, b, out)
+            return
+        method = matmul_method(q, size, batch, m, k, n, self.card)
+        if method == "residues" and not self.is_recording():
+            try:
+                self._matmul_residues(basis, a, b, out)
+                return
+            except OutOfDeviceMemory:  # the other ways need no temporary memory
+                pass
+        if method == "integer" or not has_digits(q, size):
+            self._matmul_integer(basis, a, b, out)
+        else:
+            self._matmul_digits(basis, a, b, out)
+
+    # ---- on CUDA cores ----
+
+    def _matmul_words(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """For any q: canonical copies, multiplied as matrices of polynomials with one point."""
+        batch, copies = len(out), []
+        for x in (a, b):
+            words = self.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
+            self.reduce_integers(basis, x, words)
+            with self._scope:
+                copies.append(self.xp.broadcast_to(words.reshape(x.shape), (batch, *x.shape[1:])))
+        left, right, sums = (x[..., None, None] for x in (*copies, out))
+        self.matmul_points(basis, left, right, sums)
+
+    def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
+        (batch, rows, columns), length = out.shape, a.shape[2]
+        part = part_of_sums(sum_of(basis), batch, rows, columns, length, self.card)
+        if part == length:
+            self._matmul_parts(basis, a, b, out, part)
+            return
+        parts = -(-length // part)
+        sums = self.empty((parts, rows, columns), out.dtype)
+        ones = self._filled((1, 1, parts), out.dtype, 1)
+        self._matmul_parts(basis, a, b, sums, part)
+        self._matmul_integer(basis, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
+
+    def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
+        """The products; where a part is shorter than the sums, the partial sums of one product."""
+        if out.size == 0:
+            return
+        turned = 1 < out.shape[2] <= MOST_NARROW
+        if turned:
+            b = self._copied(b.swapaxes(1, 2))
+        aligned = [self._aligned(x) for x in (a, b, out)]
+        self.run(
+            basis.handles,
+            ("integers", part, a.shape, b.shape, out.shape, *aligned),
+            lambda: self._parts_recipe(basis, a, b, out, part, aligned),
+            *(a, b, out),
+        )
+
+    def _parts_recipe(
+        self, basis: Basis, a: Array, b: Array, out: Array, part: int, aligned: list[bool]
+    ) -> Recipe:
+        batch, rows, columns = out.shape
+        length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
+        if part < length:
+            total, a_batch, b_batch = length, part, part * columns
+        else:
+            total = batch * length
+            a_batch, b_batch = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+        sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
+        recipe, values = self._of_three(basis)
+        if columns <= MOST_NARROW:
+            if part < length:
+                sizes["b_batch"] = part
+            if length % width or part % width or not (aligned[0] and aligned[1]):
+                width = 1
+            sizes |= {"pitch": length}
+            launch = narrow_launch(basis, batch, rows, columns, part, width, self.card, **sizes, **values)
+        elif rows <= MOST_NARROW:
+            chunks = columns % width == 0 and aligned[1] and aligned[2]
+            tile = points_tile(basis, batch, rows, 1, columns, chunks, self.card)
+            steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
+            sizes = {"batch": batch, "rows": rows, "columns": 1, "total": total, "length": part}
+            values |= dict(zip(_STEPS.split(), steps, strict=True))
+            launch = points_launch(basis, tile, True, points=columns, **sizes, **values)
+        else:
+            sizes |= {"a_row": length, "length": part}
+            launch = integer_launch(basis, batch, rows, columns, self.card, **sizes, **values)
+        recipe.launch(launch, 0, 1, 2)
+        return recipe
+
+    def _of_three(self, basis: Basis) -> tuple[Recipe, dict[str, int]]:
+        """A recipe for a, b and out, and the fields that every kernel of this file has."""
+        moduli = self._moduli_of(basis)
+        return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
+
+    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        if out.size == 0:
+            return
+        arrays = [x for x in (a, b, out) if x.size]
+        aligned = self._aligned(*arrays)
+        self.run(
+            basis.handles,
+            ("points", aligned, out.shape, a.shape[2], a.strides, b.strides, out.strides),
+            lambda: self._points_recipe(basis, a, b, out, aligned),
+            *(a, b, out),
+        )
+
+    def _points_recipe(self, basis: Basis, a: Array, b: Array, out: Array, aligned: bool) -> Recipe:
+        batch, rows, columns, _, points = out.shape
+        item, length = out.dtype.itemsize, a.shape[2]
+        strides = [x.strides[i] for x in (a, b, out) if x.size for i in range(3) if x.shape[i] > 1]
+        chunks = aligned and not any(size % ALIGNMENT for size in (points * item, *strides))
+        recipe, values = self._of_three(basis)
+        steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
+        values |= dict(zip(_STEPS.split(), steps, strict=True))
+        values |= {"batch": batch, "rows": rows, "columns": columns, "points": points, "length": length}
+        staged = chunks and staged_tile(basis, batch, rows, columns, length, points, self.card)
+        if staged:
+            launch = staged_launch(basis, staged, **values)
+        else:
+            tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
+            launch = points_launch(basis, tile, False, total=batch * length, **values)
+        recipe.launch(launch, 0, 1, 2)
+        return recipe
+
+    # ---- on tensor cores ----
+
+    def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """By bytes of the words, where has_digits() holds."""
+        (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
+        aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
+
+        def recipe() -> Recipe:
+            left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+            moduli = self._moduli_of(basis)
+            values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
+            values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": self.address(moduli.value)}
+            made, longest = Recipe(3, moduli), (1 << 15) // size
+            for first in range(0, k, longest):
+                values |= {"k": min(longest, k - first), "add": first > 0}
+                launch = digits_launch(basis, batch, m, n, aligned, self.card, **values)
+                made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
+            return made
+
+        self.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+
+    def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
+        """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
+        longest = RESIDUE_DEPTH
+        for first in range(0, a.shape[2], longest):
+            parts = a[:, :, first : first + longest], b[:, first : first + longest]
+            left, right = map(self._dense, parts)
+            self._add_residues(basis, left, right, out, first > 0)
+
+    def _add_residues(self, basis: Basis, a: Array, b: Array, out: Array, add: bool) -> None:
+        (batch, m, n), k, (q,) = out.shape, a.shape[2], basis.moduli
+        primes = coprimes(q, k)
+        count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
+        moduli, weights = self._moduli(basis), self.constant(weight_table(q, primes))
+        tables = [self.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
+        # Numbers of matrices, or of rows of one matrix, whose sums are held at a time.
+        most = max(128, _SUM_BYTES // (4 * count * pitch))
+        parts = -(-m // most)
+        tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
+        for r in range(0, m, tall):
+            height = min(tall, m - r)
+            for s in range(0, batch, matrices):
+                size = min(matrices, batch - s)
+                if s == 0 or len(a) > 1:
+                    left = self._residues(
+                        basis, a[s : s + size, r : r + height], tables[0], height, depth, False
+                    )
+                if s == r == 0 or len(b) > 1:
+                    right = self._residues(basis, b[s : s + size], tables[1], pitch, depth, True)
+                sums = self.empty((count, size, height, pitch), np.dtype(np.int32))
+                self._multiply_bytes(left, right, sums)
+                result = out[s : s + size, r : r + height]
+                where = {"sums": self.address(sums), "out": self.address(result), "moduli": moduli}
+                where |= {"residues": self.address(tables[0]), "weights": self.address(weights)}
+                sizes = {"count": count, "n": n, "add": add}
+                self.launch(gemm_compose_launch(basis, size * height, pitch, **sizes, **where))
+
+    def _residues(
+        self, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
+    ) -> Array:
+        """Residues of (size, rows, k) or (size, k, rows) by each of a table: (count, size, rows, depth)."""
+        count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
+        residues = self.empty((count, size, rows, depth), np.dtype(np.int8))
+        where = {"x": self.address(x), "out": self.address(residues), "residues": self.address(table)}
+        where |= {"moduli": self._moduli(basis), "count": count, "k": k}
+        where["width"] = x.shape[2] if transposed else rows
+        self.launch(split_launch(basis, size, rows, depth, transposed, **where))
+        return residues
+
+    def _multiply_bytes(self, left: Array, right: Array, sums: Array) -> None:
+        """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is repeated."""
+        cublas = self.xp.cuda.cublas
+        (_, size, m, n), k = sums.shape, left.shape[3]
+        left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
+        one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
+        together = left_step and right_step and m * n * k < LONE_PRODUCT
+        with self._scope:
+            handle = self.xp.cuda.device.get_cublas_handle()
+            for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
+                # cuBLAS is column-major: the transpose of sums is right times the transpose of left.
+                cublas.gemmStridedBatchedEx(
+                    *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, n, m, k),
+                    *(one.ctypes.data, self.address(y), _CUDA_R_8I, k, right_step),
+                    *(self.address(x), _CUDA_R_8I, k, left_step),
+                    *(zero.ctypes.data, self.address(z), _CUDA_R_32I, n, m * n),
+                    *(z.size // (m * n), cublas.CUBLAS_COMPUTE_32I, cublas.CUBLAS_GEMM_DEFAULT),
+                )

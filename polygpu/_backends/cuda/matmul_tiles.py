@@ -1,0 +1,298 @@
+"""How products of matrices are computed on a card: tiles, small moduli, choice of the way; pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from ..._core.plans.basis import Basis
+from .. import Array
+from .words import Card
+
+# ---- on CUDA cores: cuda/matmul_scalar.cu ----
+
+MAX_INTEGER = 1 << 62  # modulus; larger ones take the products at points
+LOG_POINTS_THREADS = 7  # of a block
+MOST_NARROW = 8  # columns or rows of a narrow matrix
+_LEAST_PART = 128  # terms of a sum that is taken in parts
+
+
+def sum_of(basis: Basis) -> str:
+    """The sum of cuda/sum.cuh that serves all moduli."""
+    largest = max(basis.moduli)
+    if basis.dtype == np.uint64:
+        return "Sum62" if largest <= 1 << 62 else "Sum64"
+    return "Sum31" if largest < 1 << 31 else "Sum32"
+
+
+@dataclass(frozen=True)
+class PointsTile:
+    """How products of matrices of polynomials are divided among threads (cuda/matmul_scalar.cu)."""
+
+    rows: int  # of a thread's tile of sums
+    columns: int
+    width: int  # neighbouring points of a thread
+    log_lanes: int  # threads of a block along the points
+    log_columns: int  # tiles of a block
+    log_rows: int
+    grid: int  # blocks
+
+
+def points_tile(
+    basis: Basis, batch: int, rows: int, columns: int, points: int, chunks: bool, card: Card
+) -> PointsTile:
+    """The tile of products (batch, rows, columns) at so many points of each limb.
+
+    chunks: whether a thread may move 16 bytes at once. Large tiles read less; where they would leave
+    multiprocessors idle they are smaller.
+    """
+    most = 8 if sum_of(basis) == "Sum31" else 4
+    entries = basis.rows * points
+    while True:
+        tile_rows, tile_columns = _side(rows, most), _side(columns, most)
+        width = 16 // basis.dtype.itemsize if chunks else 1
+        width = max(1, min(width, 16 // (tile_rows * tile_columns)))
+        row_tiles, column_tiles, lanes = (
+            -(-rows // tile_rows),
+            -(-columns // tile_columns),
+            -(-entries // width),
+        )
+        if most == 1 or batch * row_tiles * column_tiles * lanes >= card.multiprocessors << 8:
+            break
+        most //= 2
+    # A warp lies along the points; next come threads along the matrix, which share operands; then points.
+    logs = [(size - 1).bit_length() for size in (lanes, column_tiles, row_tiles)]
+    log_lanes = min(5, logs[0])
+    spare = LOG_POINTS_THREADS - log_lanes
+    log_rows = min(logs[2], max(spare // 2, spare - logs[1]))
+    log_columns = min(logs[1], spare - log_rows)
+    log_lanes = min(logs[0], LOG_POINTS_THREADS - log_rows - log_columns)
+    log_batch = LOG_POINTS_THREADS - log_lanes - log_rows - log_columns
+    grid = 1
+    for size, log in (
+        (lanes, log_lanes),
+        (column_tiles, log_columns),
+        (row_tiles, log_rows),
+        (batch, log_batch),
+    ):
+        grid *= -(-size >> log)
+    return PointsTile(tile_rows, tile_columns, width, log_lanes, log_columns, log_rows, grid)
+
+
+@dataclass(frozen=True)
+class StagedTile:
+    """The same for large matrices, whose operands a block copies ahead to shared memory."""
+
+    side: int  # of a thread's tile of sums, along either axis; a block has two
+    width: int  # neighbouring points of a thread
+    grid: int  # blocks
+
+
+def staged_tile(
+    basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
+) -> StagedTile | None:
+    """The tile of products (batch, rows, columns) of whole chunks; None where others serve better."""
+    sides = {"Sum31": ((8, 1), (4, 2)), "Sum32": ((4, 2),), "Sum62": ((4, 1),)}
+    tiles, entries = [], basis.rows * points
+    for side, width in sides.get(sum_of(basis), ()):
+        tiles_of_axes = -(-rows // side), -(-columns // side)
+        blocks = prod(-(-tiles // 2) for tiles in tiles_of_axes)
+        tile = StagedTile(side, width, batch * blocks * -(-entries // (32 * width)))
+        filled = tile.grid >= 2 * card.multiprocessors and entries >= 32 * width
+        if filled and min(tiles_of_axes) > 1 and 1 < length < 1 << 31:
+            tiles.append((prod(tiles_of_axes) * (side + 2) ** 2, tile))
+    return min(tiles, key=lambda cost: cost[0])[1] if tiles else None
+
+
+def _side(size: int, most: int) -> int:
+    """The side of a tile, a power of two, with which so many rows or columns read and compute least."""
+    sides = [1 << i for i in range(min(size, most).bit_length())]
+    return min(reversed(sides), key=lambda side: -(-size // side) * (side + 2))
+
+
+@dataclass(frozen=True)
+class IntegerTile:
+    """How a product of matrices of integers is divided among blocks (cuda/matmul_scalar.cu)."""
+
+    side: int  # sums of a thread along each axis
+    grid: int  # blocks
+    cost: int  # relative time: a multiprocessor's products and, with less weight, its reads of shared memory
+
+
+@lru_cache(maxsize=256)
+def integer_tile(word: str, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
+    """The tile of products (batch, rows, columns) that takes least time."""
+    tiles = []
+    for side in (8, 4, 2, 1) if word == "Sum31" else (4, 2, 1):
+        grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
+        rounds = -(-grid // max(1, card.multiprocessors))
+        tiles.append(IntegerTile(side, grid, rounds * side * (side + 1)))
+    return min(tiles, key=lambda tile: tile.cost)
+
+
+@lru_cache(maxsize=256)
+def part_of_sums(word: str, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
+    """How many terms of a sum of a product of integers a block takes: all, or a part to fill the card."""
+    most = length // _LEAST_PART
+    if batch != 1 or most < 2:
+        return length
+    if columns <= MOST_NARROW:
+        parts = 2 * card.multiprocessors // max(1, -(-rows // 8))
+    elif rows <= MOST_NARROW:
+        parts = 2 * card.multiprocessors // -(-columns // 2048)
+    else:
+
+        def cost(parts: int) -> float:
+            """The products, and the sum of the parts."""
+            products = integer_tile(word, parts, rows, columns, card).cost / parts
+            return products * (1 if parts == 1 else 1 + 16 * parts / length)
+
+        parts = min((1 << i for i in range(min(most, 256).bit_length())), key=cost)
+    parts = min(parts, most)
+    return length if parts < 2 else -(-length // (parts * 16)) * 16
+
+
+def narrow_lanes(batch: int, rows: int, columns: int, steps: int, card: Card) -> tuple[int, int]:
+    """For products with few columns: log2 of the threads that share sums of so many steps, and the blocks."""
+    rows_of_thread = 2 if columns > 4 else 4
+    groups = batch * -(-rows // rows_of_thread)
+    log_lanes = min(8, max(0, steps - 1).bit_length())
+    while log_lanes > 3 and groups << (log_lanes - 1) >= card.multiprocessors << 10:
+        log_lanes -= 1
+    return log_lanes, batch * -(-rows // (rows_of_thread << (8 - log_lanes)))
+
+
+# ---- on tensor cores: cuda/matmul_tensor.cu ----
+
+# Pairwise coprime numbers, each the largest below the one before that is coprime to all before it.
+COPRIMES = (
+    *(256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193, 191, 181, 179),
+    *(173, 167, 163, 157),
+)
+
+# The most products of signed bytes, at most 2^14 each, whose sum stays 2^20 below 2^31.
+RESIDUE_DEPTH = (1 << 17) - 64
+
+# Multiplications of a product of matrices from which on cuBLAS is faster with one than with a batch.
+LONE_PRODUCT = 1 << 34
+
+# For gemm_digits: the columns of a block in bytes, which is also the largest number of its rows. By the bytes
+# of a word: the depth of a stage in bytes, and the number of stages.
+DIGITS_EDGE = 128
+DIGITS_DEPTH = {4: 64, 8: 128}
+DIGITS_STAGES = {4: 4, 8: 3}
+
+
+def coprimes(q: int, k: int) -> tuple[int, ...]:
+    """The fewest small moduli that determine sums of k products of centred residues.
+
+    Their product is P with |X| < P/2 (1 - 2^-11) for |X| <= k (q // 2)^2, as gemm_compose wants it.
+    """
+    needed, count = 2 * max(k, 1) * (q // 2) ** 2, 1
+    while prod(COPRIMES[:count]) * ((1 << 11) - 1) >> 11 <= needed:
+        count += 1
+    return COPRIMES[:count]
+
+
+@lru_cache(maxsize=64)
+def residue_table(primes: tuple[int, ...], word_bytes: int, left: bool) -> Array:
+    """struct Residue of cuda/matmul_tensor.cu, one a row; of the left operand, residues times 1/(P/p)."""
+    table = np.zeros((len(primes), 8), np.uint32)
+    product, width = prod(primes), 16 if word_bytes == 4 else 21
+    for row, p in zip(table, primes, strict=True):
+        factor = pow(product // p, -1, p) if left else 1
+        row[0], row[1] = p, (1 << 32) // p
+        row[2:5] = [(factor << width * i) % p for i in range(3)]
+        row[5] = 128 + -(-(255 << 20) // p) * p
+        row[6] = (1 << 31) // p * p
+    table.setflags(write=False)
+    return table
+
+
+@lru_cache(maxsize=64)
+def weight_table(q: int, primes: tuple[int, ...]) -> Array:
+    """struct Weight of cuda/matmul_tensor.cu, one a row, and that of -P."""
+    table, product = np.zeros((len(primes) + 1, 2), np.uint64), prod(primes)
+    for row, p in zip(table, primes, strict=False):
+        row[0], row[1] = product // p % q, round((1 << 26) / p)
+    table[-1, 0] = -product % q
+    table.setflags(write=False)
+    return table
+
+
+def digits_stages(word_bytes: int, card: Card) -> int:
+    """How many stages of the left operand gemm_digits holds in shared memory, beside two of the right one."""
+    stage_bytes = DIGITS_EDGE * DIGITS_DEPTH[word_bytes]
+    return min(DIGITS_STAGES[word_bytes], card.shared_bytes // stage_bytes - 2)
+
+
+def digits_shared(word_bytes: int, rows: int, card: Card) -> int:
+    """Bytes of shared memory that a block of gemm_digits of so many rows takes."""
+    return (digits_stages(word_bytes, card) * rows + 2 * DIGITS_EDGE) * DIGITS_DEPTH[word_bytes]
+
+
+def digits_rows(m: int) -> int:
+    """Rows of a block of gemm_digits, and its number of threads."""
+    return DIGITS_EDGE // 2 if m <= DIGITS_EDGE // 2 else DIGITS_EDGE
+
+
+def has_digits(q: int, word_bytes: int) -> bool:
+    """Whether gemm_digits works for q: 2^8 x, reduced below 2 q or modulo q = 2^32, must fit a word."""
+    return q <= 1 << (31 if word_bytes == 4 else 62) or (word_bytes == 4 and q == 1 << 32)
+
+
+# ---- which way ----
+
+Method = Literal["integer", "digits", "residues"]
+
+
+def matmul_method(q: int, word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> Method:
+    """The way that takes least time, by estimates in microseconds fitted to measurements on an H100."""
+    share = 132 / card.multiprocessors
+    costs: dict[Method, float] = {
+        "integer": 16 + share * _integer_work(word_bytes, batch, m, k, n),
+        "residues": max(150, 40 + share * _residue_work(q, word_bytes, batch, m, k, n)),
+    }
+    if has_digits(q, word_bytes):
+        costs["digits"] = 16 + _digits_work(word_bytes, batch, m, k, n, card)
+    return min(costs, key=lambda method: costs[method])
+
+
+def _digits_work(word_bytes: int, batch: int, m: int, k: int, n: int, card: Card) -> float:
+    rows, depth = digits_rows(m), DIGITS_DEPTH[word_bytes]
+    most, alone, together = _STAGES_OF_BLOCKS[word_bytes, rows]
+    held = min(most, card.shared_bytes // digits_shared(word_bytes, rows, card))
+    tiles = batch * -(-m // rows) * -(-n * word_bytes // DIGITS_EDGE)
+    rounds = -(-tiles // (held * card.multiprocessors))
+    return rounds * (4 + -(-k * word_bytes // depth) * (alone if tiles <= card.multiprocessors else together))
+
+
+# By the bytes of a word and the rows of a block of gemm_digits: the blocks that a multiprocessor's registers
+# or an H100's shared memory hold; then microseconds of a stage of one block alone, and of all together.
+_STAGES_OF_BLOCKS = {
+    (4, 64): (4, 0.77, 1.1),
+    (4, 128): (2, 0.68, 0.9),
+    (8, 64): (3, 2.0, 2.4),
+    (8, 128): (2, 1.4, 2.05),
+}
+
+
+def _residue_work(q: int, word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
+    count, depth = len(coprimes(q, k)), -(-k // 64) * 64
+    results, words = batch * m * n, batch * (m + n) * k
+    products = count * results * depth / 6e8
+    return products + count * 8 * results / 2.6e6 + words * word_bytes / 2e6 + count * words / 1.1e6
+
+
+def _integer_work(word_bytes: int, batch: int, m: int, k: int, n: int) -> float:
+    words = batch * (m * k + k * n) * word_bytes / 2e6
+    if min(m, n) <= MOST_NARROW:  # the large matrix is read once
+        return words + batch * m * n * k / (1.6e6 if word_bytes == 4 else 5e5)
+    step = 32 if batch > 1 else 64  # of the tiles that fill the card
+    rows, columns = (16 if side <= 16 else -(-side // step) * step for side in (m, n))
+    parts = 40 if batch == 1 and k >= 256 and m * n <= 1 << 16 else 0  # sums in parts take a second launch
+    return words + parts + batch * rows * columns * k / (4.6e6 if word_bytes == 4 else 1.45e6)

@@ -1,0 +1,517 @@
+"""Products of polynomials: by the ring's own transform, by FFT, through auxiliary primes."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Basis
+from ..._core.plans.ntt import NttPlan, TransformSize
+from ..._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, FftProductPlan, FftSumPlan, Plan
+from ...errors import ParameterError
+from .. import Array
+from .device import Shared
+from .launch import (
+    ALIGNMENT,
+    LAYOUT,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+    layout_of,
+)
+from .pointwise import Pointwise
+from .tiles import Pass, Rows, fft_tile, kernel_digits, split_passes, table_offsets
+from .transform import (
+    PASS,
+    TABLES,
+    Transform,
+    blocks_ahead,
+    leaves_room,
+    order_of,
+    packed_pass,
+    packed_tables,
+    passes_over,
+    tiles_and_grid,
+    transform_recipe,
+)
+from .words import Card, transform_groups, word_bytes_of, word_of
+
+_CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes, or of spectra, held at a time
+_MAX_PRIMES = 6  # auxiliary.cu
+
+Shape = tuple[int, ...]
+
+LEAVES = Struct(
+    "pointwise.cu",
+    "LeavesParameters<u64>",
+    ("a b y constants moduli", POINTER),
+    ("n entries", U64),
+    ("limbs leaf_size dense", U32),
+    ("layout", LAYOUT),
+)
+PRODUCT = Struct(
+    "ntt.cu",
+    "ProductParameters<u64>",
+    ("a b y", POINTER),
+    ("pass", PASS),
+    ("inverse_offset", U64),
+    ("rows_a rows_b ahead", U32),
+    ("tables", TABLES),
+)
+FFT_PRODUCT = Struct(
+    "fft_product.cu",
+    "FftProductParameters<u64>",
+    ("a b y moduli twiddles", POINTER),
+    ("units rows_a rows_b", U64),
+    ("limbs degree width sums quotient", U32),
+)
+FFT_SPLIT = Struct(
+    "fft_product.cu",
+    "SplitParameters<u64>",
+    ("x y moduli", POINTER),
+    ("degree points units first_unit", U64),
+    ("limbs count width dense", U32),
+    ("layout", LAYOUT),
+)
+FFT_MULTIPLY = Struct(
+    "fft_product.cu",
+    "FftMultiplyParameters",
+    ("a b y", POINTER),
+    ("points units", U64),
+    ("count sums", U32),
+)
+FFT_MATRIX = Struct(
+    "fft_product.cu",
+    "FftMatrixParameters",
+    ("x matrix y", POINTER),
+    ("points entries", U64),
+    ("terms columns", U32),
+)
+FFT_COMPOSE = Struct(
+    "fft_product.cu",
+    "FftComposeParameters<u64>",
+    ("x y moduli", POINTER),
+    ("degree points units first_unit", U64),
+    ("limbs width sums quotient", U32),
+)
+ARRANGE = Struct(
+    "tables.cu",
+    "ArrangeParameters",
+    ("table nodes", POINTER),
+    ("offset", U64),
+    ("log_blocks log_length log_values", U32),
+)
+SPREAD = Struct(
+    "auxiliary.cu",
+    "SpreadParameters<u64>",
+    ("x y moduli primes", POINTER),
+    ("n length units first_unit", U64),
+    ("limbs count dense", U32),
+    ("layout", LAYOUT),
+)
+COMPOSE = Struct(
+    "auxiliary.cu",
+    "ComposeParameters<u64>",
+    ("x y moduli primes constants", POINTER),
+    ("n length units first_unit", U64),
+    ("limbs count quotient", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def leaves_launch(plan: NttPlan, entries: int, **values: Any) -> Launch:
+    """Products modulo the leaves of an incomplete transform."""
+    parameters = LEAVES(
+        n=plan.degree, entries=entries, limbs=plan.basis.rows, leaf_size=plan.leaf_size, **values
+    )
+    return entrywise("pointwise.cu", f"multiply_eval<{ctype(plan.basis)}>", entries, parameters)
+
+
+def product_passes(
+    points: int, leaf_size: int, word_bytes: int, card: Card, rows: int | None = None
+) -> tuple[Pass, ...]:
+    """The one pass of a product in one kernel; () where both operands do not fit one block of threads."""
+    passes = passes_over(None, points, leaf_size, word_bytes, card) if points > 1 else ()
+    if leaf_size > 1 or len(passes) != 1:
+        return ()
+    fits = 2 * passes[0].shared_values * word_bytes <= card.shared_bytes
+    if not fits or word_bytes << passes[0].log_values > 128:
+        return ()
+    of_few = passes_over(rows, points, leaf_size, word_bytes, card)
+    return of_few if len(of_few) == 1 else passes  # one kernel is faster than three transforms in two passes
+
+
+def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Card, **values: int) -> Launch:
+    """A product in one kernel; offsets: of the forward and the inverse pass in the primes' tables."""
+    tiles, grid = tiles_and_grid(rows, passed, card)
+    room = leaves_room(grid, passed.threads, card)
+    own = {"pass": packed_pass(rows, passed, offsets[0], tiles, room), "inverse_offset": offsets[1]}
+    own["tables"] = rows.tables
+    parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
+    shared = 2 * passed.shared_values * word_bytes_of(rows.word)
+    kernel = f"ntt_product<{rows.word}, {passed.shape}>"
+    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared, early=True)
+
+
+def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
+    """A product by FFT in one kernel."""
+    digits = kernel_digits(plan)
+    width, sums = plan.split(digits)
+    fold = plan.length != plan.degree or plan.quotient.wrap == 1
+    sizes = {"limbs": plan.basis.rows, "degree": plan.degree, "width": width, "sums": sums}
+    parameters = FFT_PRODUCT(units=units, quotient=plan.quotient.number, **sizes, **values)
+    kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
+    shared = tile.shared_values * word_bytes_of("Complex128")
+    grid = -(-units * 2 * digits >> tile.log_rows), 1
+    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared, early=True)
+
+
+def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:
+    """The launch that splits an operand into so many digits."""
+    sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
+    parameters = FFT_SPLIT(count=digits, width=plan.width, **sizes, **values)
+    return entrywise("fft_product.cu", f"fft_split<{ctype(plan.basis)}>", units * plan.points, parameters)
+
+
+def fft_multiply_launch(plan: FftProductPlan, units: int, **values: int) -> Launch:
+    """The sums of products of transformed digits."""
+    sizes = {"points": plan.points, "units": units, "count": plan.digits, "sums": plan.sums}
+    return entrywise("fft_product.cu", "fft_multiply", units * plan.points, FFT_MULTIPLY(**sizes, **values))
+
+
+def fft_matrix_launch(plan: FftSumPlan, items: int, components: int, **values: int) -> Launch:
+    """Products of rows of spectra with a matrix."""
+    columns = components * plan.sums
+    entries = items * columns * plan.points
+    sizes = {"points": plan.points, "entries": entries, "terms": plan.terms, "columns": columns}
+    return entrywise("fft_product.cu", "fft_matrix", entries, FFT_MATRIX(**sizes, **values))
+
+
+def fft_compose_launch(plan: FftProductPlan | FftSumPlan, units: int, **values: int) -> Launch:
+    """The launch that gives the residues of the sums."""
+    sizes = {"degree": plan.degree, "points": plan.points, "units": units, "limbs": plan.basis.rows}
+    sizes |= {"width": plan.width, "sums": plan.sums, "quotient": plan.quotient.number}
+    kernel = f"fft_compose<{ctype(plan.basis)}>"
+    return entrywise("fft_product.cu", kernel, units * plan.degree, FFT_COMPOSE(**sizes, **values))
+
+
+def arrange_launch(passed: Pass, **values: int) -> Launch:
+    """The launch that arranges complex twiddles in the order of a pass."""
+    parameters = ARRANGE(**order_of(passed), **values)
+    return entrywise("tables.cu", "arrange_twiddles<Complex128>", passed.entries, parameters)
+
+
+def _sizes(plan: AuxiliaryPlan, units: int) -> dict[str, int]:
+    length, count = plan.transform.degree, len(plan.transform.basis.moduli)
+    return {"n": plan.degree, "length": length, "units": units, "limbs": plan.basis.rows, "count": count}
+
+
+def spread_launch(plan: AuxiliaryPlan, units: int, **values: Any) -> Launch:
+    """Residues modulo the auxiliary primes."""
+    parameters = SPREAD(**_sizes(plan, units), **values)
+    return entrywise(
+        "auxiliary.cu", f"auxiliary_spread<{ctype(plan.basis)}>", units * plan.transform.degree, parameters
+    )
+
+
+def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
+    """Residues of the integers that are given by residues modulo the auxiliary primes."""
+    parameters = COMPOSE(**_sizes(plan, units), quotient=plan.quotient.number, **values)
+    return entrywise(
+        "auxiliary.cu", f"auxiliary_compose<{ctype(plan.basis)}>", units * plan.degree, parameters
+    )
+
+
+# ---- on a device ----
+
+
+class Multiply(Pointwise, Transform):
+    """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and auxiliary.cu."""
+
+    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
+        """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
+        if isinstance(way, FftProductPlan):
+            one_kernel = fft_tile(way, self.card) is not None
+            ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
+        elif isinstance(way, AuxiliarySize):
+            ps = 35.0 * way.points * way.primes
+        elif way.leaf_size > 1:
+            ps = 35.0 * way.points * way.leaf_size
+        else:
+            words = [word_of(q, basis.dtype.itemsize, self.card) for q in basis.moduli]
+            ps_of = {"Lazy32": 10.0, "Strict64": 48.0 if way.points >= 256 else 20.0}
+            return sum(ps_of.get(word, 20.0) for word in words) * way.points / 1000
+        return len(basis.moduli) * ps / 1000
+
+    def prefers_matrix(self, plan: Plan, count: int) -> bool:
+        """See Backend; by measurement (docs/studies/gemm.md)."""
+        complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
+        return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
+
+    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        if isinstance(plan, NttPlan) and plan.points == 1:
+            self.multiply_eval(plan, a, b, out)
+            return
+        shape = out.shape
+        x, y = self._product_operands(plan, a, b, shape)
+        if (self.address(x) | self.address(y) | self.address(out)) % ALIGNMENT:
+            x, result = self._copied(x), self.empty(shape, out.dtype)
+            y = x if b is a else self._copied(y)
+            self.multiply(plan, x, y, result)
+            self.copy(result, out)
+            return
+        same, shapes = x is y, (x.shape, y.shape, shape)
+        self.run(
+            plan.handles,
+            ("product", same, *shapes),
+            lambda: self._product_recipe(plan, *shapes, same),
+            *(x, y, out),
+        )
+
+    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+        """See Backend."""
+        if plan.leaf_size == 1:
+            self.pointwise(plan.basis, "mul", a, b, None, out)
+            return
+        # Each coefficient of a leaf needs that whole leaf of both operands: out must not overlap them.
+        with self._scope:
+            a, b = (self._copied(x) if self.xp.may_share_memory(x, out) else x for x in (a, b))
+        shape = out.shape
+        a, b = self._spread(shape, a, b)
+        shapes = a.shape, b.shape, shape
+        self.run(plan.handles, ("leaves", *shapes), lambda: self._eval_recipe(plan, *shapes), *(a, b, out))
+
+    def _eval_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """Products of evaluated values, whose axes are no more than kernels broadcast."""
+        if plan.leaf_size == 1:
+            recipe = Recipe(3)
+            recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b), 0, 1, 2)
+            return recipe
+        leaves, moduli = self._leaves(plan), self._moduli_of(plan.basis)
+        where = layout_of(out, a, b) | dict.fromkeys("aby", 0)
+        where |= {"constants": self.address(leaves.value[0]), "moduli": self.address(moduli.value)}
+        recipe = Recipe(3, leaves, moduli)
+        recipe.launch(leaves_launch(plan, prod(out), **where), 0, 1, 2)
+        return recipe
+
+    def _product_operands(self, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
+        """Operands in a shape that the kernels of a product can repeat over leading axes."""
+        if a.shape == b.shape == shape:
+            return a, b
+        if self._in_one_kernel(plan):
+            return tuple(self._repeated(x, shape) for x in (a, b))
+        return self._spread(shape, a, b)
+
+    def _in_one_kernel(self, plan: Plan) -> bool:
+        if isinstance(plan, FftProductPlan):
+            return fft_tile(plan, self.card) is not None
+        if isinstance(plan, AuxiliaryPlan):
+            return False
+        return bool(product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card))
+
+    def _product_recipe(self, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
+        """A product of operands 0 and 1 into operand 2; same: both are the same value."""
+        if isinstance(plan, AuxiliaryPlan):
+            return self._auxiliary_recipe(plan, a, b, out)
+        if isinstance(plan, FftProductPlan):
+            tile = fft_tile(plan, self.card)
+            return (
+                self._fft_recipe(plan, tile, a, b, out)
+                if tile
+                else self._digits_recipe(plan, a, b, out, same)
+            )
+        if plan.points == 1:
+            return self._eval_recipe(plan, a, b, out)
+        if self._in_one_kernel(plan):
+            return self._fused_recipe(plan, a, b, out)
+        return self._transforms_recipe(plan, a, b, out, same)
+
+    # ---- by the ring's own transform ----
+
+    def _fused_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """One kernel for each group of limbs."""
+        count, size = prod(out[:-2]), plan.basis.dtype.itemsize
+        rows_of_all = count * len(plan.basis.moduli)
+        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows_of_all)
+        sizes = {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])} | dict.fromkeys("aby", 0)
+        recipe = Recipe(3)
+        for group in transform_groups(plan, self.card):
+            rows = self._rows(plan, group, count, passes, recipe)
+            offsets = table_offsets(passes, group.word)
+            launch = product_launch(rows, passes[0], offsets, self.card, **sizes)
+            recipe.launch(launch, 0, 1, 2, offsets=rows.first)
+        return recipe
+
+    def _transforms_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+        """Both operands transformed, multiplied point by point, and transformed back."""
+        recipe, size = Recipe(3), plan.basis.dtype.itemsize
+        evaluated: list[int] = []
+        for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
+            evaluated.append(recipe.temporary(size * prod(shape)))
+            recipe.add(self._transform_recipe(plan, "forward", shape), operand, evaluated[-1])
+        recipe.add(self._eval_recipe(plan, a, b, out), evaluated[0], evaluated[-1], 2)
+        recipe.add(self._transform_recipe(plan, "inverse", out), 2, 2)
+        return recipe
+
+    # ---- by FFT ----
+
+    def _fft_recipe(self, plan: FftProductPlan, tile: Pass, a: Shape, b: Shape, out: Shape) -> Recipe:
+        moduli, twiddles = self._moduli_of(plan.basis), self._fft_tables(plan, (tile,))
+        where = dict.fromkeys("aby", 0) | {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])}
+        where |= {"moduli": self.address(moduli.value), "twiddles": self.address(twiddles.value)}
+        recipe = Recipe(3, moduli, twiddles)
+        recipe.launch(fft_product_launch(plan, tile, prod(out[:-1]), **where), 0, 1, 2)
+        return recipe
+
+    def _digits_recipe(self, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+        """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
+        recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
+        step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
+        spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
+        sums = recipe.temporary(16 * step * plan.sums * points)
+        for first in range(0, units, max(1, step)):
+            size = min(step, units - first)
+            for operand, (shape, spectrum) in enumerate(zip((a, b), spectra, strict=False)):
+                where = layout_of(out, shape) | {"first_unit": first}
+                self._split_digits(recipe, plan, plan.digits, size, operand, spectrum, **where)
+            launch = fft_multiply_launch(plan, size, **dict.fromkeys("aby", 0))
+            recipe.launch(launch, spectra[0], spectra[-1], sums)
+            self._compose_sums(recipe, plan, size, sums, 2, first_unit=first)
+        return recipe
+
+    def prepare_by_fft(self, plan: FftSumPlan, matrices: Array, out: Array) -> None:
+        """The spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
+        units = prod(matrices.shape[:-2])
+
+        def recipe() -> Recipe:
+            made = Recipe(2)
+            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+            self._split_digits(made, plan, plan.digits, units, 0, 1, **where)
+            return made
+
+        self.run(plan.handles, ("prepare", units), recipe, matrices, out)
+
+    def sum_by_fft(self, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
+        """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+
+        Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
+        """
+        points, k = plan.points, out.shape[1]
+        step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
+
+        def recipe(items: int) -> Recipe:
+            made, units = Recipe(3), items * plan.terms
+            spectra = made.temporary(16 * units * points)
+            sums = made.temporary(16 * items * k * plan.sums * points)
+            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+            self._split_digits(made, plan, 1, units, 0, spectra, **where)
+            launch = fft_matrix_launch(plan, items, k, **dict.fromkeys(("x", "matrix", "y"), 0))
+            made.launch(launch, spectra, 1, sums)
+            self._compose_sums(made, plan, items * k, sums, 2, first_unit=0)
+            return made
+
+        for first in range(0, len(out), step):
+            some, y = (a[first : first + step] for a in (x, out))
+            self.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
+
+    # Methods that add launches to a recipe; x and y are numbers of its operands.
+
+    def _split_digits(
+        self, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
+    ) -> None:
+        """Write to y the transforms of so many digits of units of x."""
+        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
+        recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
+        self._add_fft(recipe, plan, units * digits, y, "forward")
+
+    def _compose_sums(
+        self, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
+    ) -> None:
+        """Write to y the residues of units of sums x; x is overwritten."""
+        self._add_fft(recipe, plan, units * plan.sums, x, "inverse")
+        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
+        recipe.launch(fft_compose_launch(plan, units, **where), x, y)
+
+    def _add_fft(self, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
+        """Transform the rows of complex numbers in x, in place."""
+        passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), self.card)
+        twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
+        recipe.used.append(twiddles)
+        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
+        of_all = Rows(rows, 1, 0, plan.points.bit_length() - 1, "Complex128", moduli, tables)
+        recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
+
+    def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:
+        """The address of the moduli, which are added to what the recipe uses."""
+        moduli = self._moduli_of(plan.basis)
+        recipe.used.append(moduli)
+        return self.address(moduli.value)
+
+    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
+        """The twiddles of each pass, in the pass's own order, at table_offsets."""
+
+        def make() -> tuple[Array, tuple[Shared, ...]]:
+            nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")
+            table: Array = self.xp.empty(offsets[len(passes)], np.uint8)
+            where = {"table": self.address(table), "nodes": self.address(nodes)}
+            pairs = zip(passes, offsets, strict=False)
+            launches = [arrange_launch(passed, offset=offset, **where) for passed, offset in pairs]
+            return table, (self._filling(launches, table, nodes),)
+
+        return self._kept(plan.handles, f"tables {passes}", make)
+
+    # ---- through auxiliary primes ----
+
+    def _auxiliary_recipe(self, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+        """Residues modulo the primes, their products, residues of these; a chunk of rows at a time."""
+        basis, transform, n = plan.basis, plan.transform, plan.degree
+        count, length = len(transform.basis.moduli), transform.degree
+        if count > _MAX_PRIMES:
+            raise ParameterError(
+                f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
+                "multiply on the host with poly.cpu()"
+            )
+        radix = self._kept(
+            plan.handles, "digits", lambda: (self.from_host(_mixed_radix(transform.basis.moduli)), ())
+        )
+        moduli, primes = self._moduli_of(basis), self._moduli_of(transform.basis)
+        common = {"moduli": self.address(moduli.value), "primes": self.address(primes.value), "x": 0, "y": 0}
+        recipe, units = Recipe(3, radix, moduli, primes), prod(out[:-1])
+        step = min(units, max(1, _CHUNK_BYTES // (8 * count * length)))
+        residues = [recipe.temporary(8 * step * count * length) for _ in (a, b)]
+        for first in range(0, units, max(1, step)):
+            size = min(step, units - first)
+            common["first_unit"] = first
+            for operand, (shape, target) in enumerate(zip((a, b), residues, strict=True)):
+                launch = spread_launch(plan, size, **layout_of(out, shape), **common)
+                recipe.launch(launch, operand, target)
+            inner = (size, count, length)
+            recipe.add(self._product_recipe(transform, inner, inner, inner), *residues, residues[0])
+            launch = compose_launch(plan, size, constants=self.address(radix.value), **common)
+            recipe.launch(launch, residues[0], 2)
+        return recipe
+
+
+def _mixed_radix(primes: tuple[int, ...]) -> Array:
+    """1/p_j mod p_i, row by row, then the mixed-radix digits of (P - 1) / 2 (auxiliary.cu)."""
+    count = len(primes)
+    table = np.zeros(count * count + count, np.uint64)
+    for i, p in enumerate(primes):
+        for j in range(i):
+            table[i * count + j] = pow(primes[j], -1, p)
+    rest = (prod(primes) - 1) // 2
+    for i, p in enumerate(primes):
+        rest, table[count * count + i] = divmod(rest, p)
+    return table

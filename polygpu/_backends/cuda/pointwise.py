@@ -1,0 +1,229 @@
+"""Residues one by one: sums and products, permutations."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..._core.exact.primes import GOLDILOCKS
+from ..._core.plans.basis import Basis, Handles
+from ..._core.quotient import Quotient
+from .. import Array, Op
+from .copies import Copies
+from .launch import (
+    ALIGNMENT,
+    LAYOUT,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+    layout_of,
+)
+
+_FILE = "pointwise.cu"
+_CHUNKS = 4  # of 16 bytes, that a thread takes of a long row
+_LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8) (cuda/pointwise.cu)
+_OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+
+POINTWISE = Struct(
+    _FILE,
+    "PointwiseParameters<u64>",
+    ("a b c y moduli", POINTER),
+    ("n b_length entries", U64),
+    ("limbs dense", U32),
+    ("layout", LAYOUT),
+)
+FILL_POWERS = Struct(
+    _FILE,
+    "FillPowersParameters<u64>",
+    ("first step powers moduli", POINTER),
+    ("entries row", U64),
+    ("log_near limbs", U32),
+)
+SCALE = Struct(
+    _FILE,
+    "ScaleParameters<u64>",
+    ("x powers y moduli", POINTER),
+    ("n entries rows row x_pitch y_pitch run_step", U64),
+    ("limbs log_near log_run", U32),
+)
+REORDER = Struct(
+    _FILE,
+    "ReorderParameters<u64>",
+    ("x numbers y moduli", POINTER),
+    ("n order entries count step", U64),
+    ("rows limbs", U32),
+)
+TAKE = Struct(_FILE, "TakeParameters<u64>", ("x index y", POINTER), ("n entries", U64))
+
+
+def pointwise_launch(basis: Basis, op: Op, width: int, entries: int, **values: Any) -> Launch:
+    """An operation on entries; width: neighbouring entries a thread."""
+    parameters = POINTWISE(entries=entries, limbs=basis.rows, **values)
+    return entrywise(_FILE, f"pointwise<{ctype(basis)}, {_OPS[op]}, {width}>", entries // width, parameters)
+
+
+def fill_powers_launch(basis: Basis, entries: int, **values: int) -> Launch:
+    """The powers whose products are the factors of each row."""
+    parameters = FILL_POWERS(entries=entries, limbs=basis.rows, **values)
+    return entrywise(_FILE, f"fill_powers<{ctype(basis)}>", entries, parameters)
+
+
+def scale_launch(basis: Basis, width: int, entries: int, *, n: int, **values: int) -> Launch:
+    """Products with these powers; width: neighbours of a chunk; long rows: several chunks a thread."""
+    chunks = _CHUNKS if n % (256 * width * _CHUNKS) == 0 else 1
+    moduli = "ANY"
+    if max(basis.moduli).bit_length() <= 62:
+        moduli = "SHORT"
+    elif set(basis.moduli) == {GOLDILOCKS}:
+        moduli = "ONLY_GOLDILOCKS"
+    parameters = SCALE(entries=entries, limbs=basis.rows, n=n, **values)
+    kernel = f"scale_by_powers<{ctype(basis)}, {width}, {chunks}, {moduli}>"
+    return entrywise(_FILE, kernel, entries // (width * chunks), parameters)
+
+
+def reorder_launch(basis: Basis, kernel: str, flag: bool, width: int, entries: int, **values: int) -> Launch:
+    """Another order of each row; width: neighbours of the result a thread.
+
+    flag: of `permute`, whether rows are evaluated; of `mul_monomial`, whether the row itself is subtracted.
+    """
+    parameters = REORDER(entries=entries, limbs=basis.rows, **values)
+    name = f"{kernel}<{ctype(basis)}, {cbool(flag)}, {width}>"
+    return entrywise(_FILE, name, entries // width, parameters)
+
+
+def take_launch(itemsize: int, entries: int, **values: int) -> Launch:
+    """Entries of rows by an index; itemsize: bytes of an entry."""
+    return entrywise(_FILE, f"take<u{8 * itemsize}>", entries, TAKE(entries=entries, **values))
+
+
+def _width(basis: Basis, n: int, aligned: bool) -> int:
+    """Neighbouring entries of a row of n that a thread moves at once."""
+    width = ALIGNMENT // basis.dtype.itemsize
+    return width if aligned and n % width == 0 else 1
+
+
+class Pointwise(Copies):
+    """Kernels of pointwise.cu."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._of_take: Handles = {}
+
+    def take(self, x: Array, index: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+
+        def recipe() -> Recipe:
+            made = Recipe(3)
+            made.launch(take_launch(x.dtype.itemsize, out.size, n=len(index), x=0, index=0, y=0), 0, 1, 2)
+            return made
+
+        self.run(self._of_take, (x.dtype.itemsize, out.size, len(index)), recipe, x, index, out)
+
+    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
+        """See Backend."""
+        shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
+        spread = self._spread(shape, *operands)
+        shapes, bits = tuple(x.shape for x in spread), self.address(out)
+        for x, own in zip(spread, shapes, strict=True):
+            if own[-1] > 1:  # a scalar is read by itself and needs no alignment
+                bits |= self.address(x)
+        aligned = bits % ALIGNMENT == 0
+        self.run(
+            basis.handles,
+            (op, aligned, shape, *shapes),
+            lambda: self._pointwise_recipe(basis, op, aligned, shape, *shapes),
+            *(*spread, out),
+        )
+
+    def _pointwise_recipe(
+        self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
+    ) -> Recipe:
+        """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
+        count, n = len(operands), shape[-1]
+        numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
+        moduli = self._moduli_of(basis)
+        where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
+        where["moduli"] = self.address(moduli.value)
+        width = _width(basis, n, aligned)
+        length = operands[numbers[1]][-1]
+        launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=length, **where)
+        recipe = Recipe(count + 1, moduli)
+        recipe.launch(launch, *numbers, count)
+        return recipe
+
+    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+        """See Backend."""
+        if not out.size:
+            return
+        n, size = x.shape[-1], x.dtype.itemsize
+        # Arrays that are not dense have one row for each item.
+        pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
+        runs = out.ndim > x.ndim
+        run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
+        places = self.address(x) | self.address(out) | x_pitch | y_pitch | run_step
+        width = _width(basis, run, places % ALIGNMENT == 0)
+        # Where n is small, about as many powers of step as of step^(2^log_near).
+        log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
+        row = (1 << log_near) + -(-n >> log_near)
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            where = {"powers": 0, "moduli": self.address(moduli.value), "row": row, "log_near": log_near}
+            made = Recipe(4, moduli)
+            powers = made.temporary(first.size * row * size)
+            fill = fill_powers_launch(basis, first.size * row, first=0, step=0, **where)
+            made.launch(fill, 1, 2, powers)
+            log_run = run.bit_length() - 1 if runs else 63
+            steps = {"x_pitch": x_pitch // size, "y_pitch": y_pitch // size, "run_step": run_step // size}
+            steps |= {"log_run": log_run}
+            scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **steps, **where)
+            made.launch(scale, 0, powers, 3)
+            return made
+
+        key = "powers", width, x.shape, first.shape, *pitches, run, run_step
+        self.run(basis.handles, key, recipe, x, first, step, out)
+
+    def automorphism(
+        self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
+    ) -> None:
+        """See Backend."""
+        self._reorder("permute", evaluated, basis, quotient, x, multipliers, out)
+
+    def mul_monomial(
+        self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
+    ) -> None:
+        """See Backend; less: X^e x - x. Exponents may be (items,) with any stride.
+
+        Items modulo one limb may have any number of rows.
+        """
+        self._reorder("mul_monomial", less, basis, quotient, x, exponents, out)
+
+    def _reorder(
+        self, kernel: str, flag: bool, basis: Basis, quotient: Quotient, x: Array, numbers: Array, out: Array
+    ) -> None:
+        if not out.size:
+            return
+        width = _width(basis, x.shape[-1], self.address(out) % ALIGNMENT == 0)
+        count, step = numbers.size, numbers.strides[-1] // numbers.itemsize if numbers.size > 1 else 1
+
+        def recipe() -> Recipe:
+            moduli = self._moduli_of(basis)
+            sizes = {"n": x.shape[-1], "rows": x.shape[-2], "order": quotient.order}
+            where = {"x": 0, "numbers": 0, "y": 0, "moduli": self.address(moduli.value)}
+            made = Recipe(3, moduli)
+            launch = reorder_launch(
+                basis, kernel, flag, width, x.size, count=count, step=step, **sizes, **where
+            )
+            made.launch(launch, 0, 1, 2)
+            return made
+
+        key = kernel, flag, width, quotient.order, x.shape, count, step
+        self.run(basis.handles, key, recipe, x, numbers, out)

@@ -1,0 +1,487 @@
+"""Conversions between bases of moduli, and the transforms of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..._core.plans.basis import Handles
+from ..._core.plans.ntt import NttPlan, PrimeTables, part_of
+from ..._core.plans.rns import Conversion, Estimate, runs_of
+from .. import Array
+from .device import Shared
+from .launch import (
+    ALIGNMENT,
+    MODULUS_BYTES,
+    POINTER,
+    THREADS,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    entrywise,
+    modulus_constants,
+)
+from .tiles import Pass, table_offsets
+from .transform import Transform, leaves_room
+from .words import Card, word_bytes_of, word_of
+
+_FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
+_WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
+_WORD = (1 << 64) - 1
+_HALVES = 25, 30  # bits of SumHalves
+_SUMS_32 = "Sum30", "Sum31", "Sum32"  # of 32-bit residues
+_OWN_ROWS = 4  # rows of the target that a thread computes, where nothing is converted
+_MOST_ROWS = 12  # rows of the source, at most, with which a thread takes two coefficients
+_FEW_BYTES = 96  # of the source's residues in a thread, at most, for four blocks a multiprocessor
+_ROWS_BYTES = 12 << 10  # of shared memory, at most, for a block of convert
+_SHARE_BEGINS = 4  # start-up time of a thread, in rows of the target that it could compute meanwhile
+_LOG_FEW = 11  # log2 of the values for each multiprocessor below which a thread takes four, not eight
+_LOG_POINTS = range(10, 18)  # log2 of the points of transforms of listed rows
+
+Types = tuple[str, str, str]
+
+CONVERT = Struct(
+    _FILE,
+    "ConvertParameters",
+    ("x own out source target table", POINTER),
+    ("n entries", U64),
+    ("rows targets x_rows own_rows out_rows words fraction_words share shares part_words", U32),
+)
+START = Struct(
+    _ROWS_FILE,
+    "StartParameters",
+    ("x moduli places tables", POINTER),
+    ("offset n", U64),
+    ("x_rows starts_next", U32),
+)
+FINISH = Struct(
+    _ROWS_FILE,
+    "FinishParameters",
+    ("own x moduli places own_places own_factors tables", POINTER),
+    ("offset n", U64),
+    ("own_rows x_rows starts_next", U32),
+)
+
+
+def rows_held(rows: int) -> int:
+    """Rows of the source for which a kernel is compiled: `rows`, rounded up to one of few numbers."""
+    step = next((s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if rows <= s), 0)
+    return step or 1 << (rows - 1).bit_length()
+
+
+def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
+    """The sum of cuda/sum.cuh for the target's moduli; types: of x, own and out."""
+    largest = max(conversion.target.moduli)
+    both = max((largest, *conversion.source.moduli))
+    if types == ("u32",) * 3:
+        return "Sum30" if both < 1 << 30 else "Sum31" if both < 1 << 31 else "Sum32"
+    if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 16:
+        return "SumFloat64"
+    for half in _HALVES:
+        if both <= 1 << 2 * half:
+            return f"SumHalves<{half}>"
+    return "Sum62" if largest <= 1 << 62 else "Sum64"
+
+
+def row_words(conversion: Conversion, sums: str) -> int:
+    """Words of the table for a row of the target."""
+    terms = rows_held(len(conversion.source.moduli)) + (conversion.estimate != "none")
+    terms += 2 * conversion.scales + conversion.accumulate + (conversion.own is not None)
+    return 2 + (sums == "SumFloat64") + terms
+
+
+def convert_blocks(conversion: Conversion, width: int, sums: str) -> int:
+    """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS in cuda/rns.cu, or about two."""
+    rows = rows_held(len(conversion.source.moduli))
+    held = width * rows * (4 if sums in _SUMS_32 else 8)
+    return 4 if not conversion.scales and rows <= 12 and held <= _FEW_BYTES else 2
+
+
+def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:
+    """Rows of the target that a thread computes, at most `most`.
+
+    blocks: their number with one thread for each coefficient. held: blocks a multiprocessor holds at once.
+    Every thread computes the quotients anew, so fewer rows a thread cost more work, but more blocks fill the
+    card. The share is the one with the least estimated time, blocks in turns.
+    """
+    targets = len(conversion.target.moduli)
+    if not conversion.source.moduli:
+        return min(_OWN_ROWS, targets)
+    slots = held * card.multiprocessors
+
+    def turns(shares: int) -> int:
+        return -(-blocks * shares // slots) * (-(-targets // shares) + _SHARE_BEGINS)
+
+    return -(-targets // min(range(-(-targets // most), targets + 1), key=turns))
+
+
+def width_of(conversion: Conversion, n: int, aligned: bool) -> int:
+    """Neighbouring coefficients of a thread: two share factors; with many rows, registers hold only one."""
+    return 2 if aligned and n % 2 == 0 and len(conversion.source.moduli) <= _MOST_ROWS else 1
+
+
+def convert_launch(
+    conversion: Conversion,
+    types: Types,
+    items: int,
+    n: int,
+    aligned: bool,
+    card: Card,
+    parts: int = 1,
+    **values: int,
+) -> Launch:
+    """The conversion of `items` polynomials; types: of x, own and out; parts: conversions at once."""
+    rows, targets = len(conversion.source.moduli), len(conversion.target.moduli)
+    width, sums = width_of(conversion, n, aligned), sum_of(conversion, types, card)
+    threads = items * n // width
+    row_bytes = MODULUS_BYTES + 8 * row_words(conversion, sums)
+    blocks, held = parts * -(-threads // THREADS), convert_blocks(conversion, width, sums)
+    share = share_of(conversion, blocks, held, max(1, _ROWS_BYTES // row_bytes), card)
+    shares = -(-targets // share)
+    way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
+    flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
+    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}, {width}>"
+    sizes = {
+        "n": n,
+        "entries": items * n,
+        "rows": rows,
+        "targets": targets,
+        "x_rows": conversion.source.total,
+        "own_rows": conversion.own.total if conversion.own else 0,
+        "out_rows": conversion.target.total,
+        "words": conversion.numbers.shape[1],
+        "fraction_words": conversion.fraction_numbers.shape[1],
+        "share": share,
+        "shares": shares,
+        "part_words": len(packed_table(conversion, sums)) if parts > 1 else 0,
+    }
+    launch = entrywise(_FILE, kernel, threads, CONVERT(**sizes, **values), parts * shares)
+    return launch._replace(shared=share * row_bytes)
+
+
+class Listed(NamedTuple):
+    """How listed rows are transformed (cuda/ntt_rows.cu): one word for all, two passes."""
+
+    word: str
+    columns: Pass
+    rows: Pass
+
+    @property
+    def tables(self) -> tuple[Pass, Pass]:
+        """The passes that name the tables of twiddles: without the transforms a block of threads has."""
+        columns, rows = (
+            replace(p, log_columns=0, log_rows=0, log_width=0) for p in (self.columns, self.rows)
+        )
+        return columns, rows
+
+    def pass_launch(
+        self,
+        passed: Pass,
+        kernel: str,
+        struct: Struct,
+        grid: tuple[int, int],
+        card: Card,
+        /,
+        *flags: str,
+        **values: Any,
+    ) -> Launch:
+        """The launch of one pass by the given kernel; grid: blocks of threads for a row, and rows."""
+        offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
+        starts = leaves_room(grid, passed.threads, card)
+        parameters = struct(offset=offset, starts_next=starts, **values)
+        name = f"{kernel}<{', '.join((self.word, passed.shape, *flags))}>"
+        shared = passed.shared_values * word_bytes_of(self.word)
+        return Launch(struct.file, name, grid, passed.threads, parameters, shared, early=True)
+
+
+def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
+    """The passes for `count` rows modulo limbs of a plan; None where other kernels must transform them."""
+    if plan.points < n:
+        return None
+    return _listed(plan.basis.moduli, plan.basis.dtype.itemsize, plan.points, count, card)
+
+
+@lru_cache(maxsize=256)
+def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> Listed | None:
+    words, log_points = {word_of(q, size, card) for q in moduli}, points.bit_length() - 1
+    word = words.pop()
+    if words or word == "Goldilocks" or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
+        return None
+    length = min(8, log_points // 2)
+    # Columns of 2^7 and 2^8 take 16 values a thread, for two rounds. Tiles are 64 bytes wide.
+    log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
+    columns = Pass(0, length, 3 + log_width, 0, log_values, log_width)
+    below = log_points - length
+    # Where there are fewer warps than the card runs at once, more threads share a row.
+    small = count << log_points < card.multiprocessors << _LOG_FEW
+    log_values = 2 if small else 3
+    blocks, log_lanes = count << log_points >> below, below - log_values
+    log_rows = next((r for r in range(7 - log_lanes, 0, -1) if blocks >> r >= 2 * card.multiprocessors), 0)
+    return Listed(word, columns, Pass(length, below, 0, max(log_rows, 5 - log_lanes), log_values))
+
+
+def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
+    """A key that is equal for conversions without own rows that can share a launch."""
+    sums = sum_of(conversion, types, card)
+    sizes = len(conversion.source.moduli), len(conversion.target.moduli), conversion.numbers.shape
+    plain = not conversion.scales and not conversion.accumulate
+    return sums, sizes, conversion.estimate, conversion.source.total, plain or id(conversion)
+
+
+def packed_factor(factor: int, q: int, sums: str) -> int:
+    """A factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
+    if sums == "SumFloat64":
+        return _bits(factor - q if 2 * factor > q else factor)
+    for half in _HALVES:
+        if sums == f"SumHalves<{half}>":
+            return factor >> half << 32 | factor & ((1 << half) - 1)
+    return factor
+
+
+def _bits(number: float) -> int:
+    """The bits of a double, as a word."""
+    return int(np.float64(number).view(np.uint64))
+
+
+def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The words that the kernel reads, in the order of cuda/rns.cu."""
+    source, target = conversion.source, conversion.target
+    rows = len(source.moduli)
+    spare = [0] * (rows_held(rows) - rows)
+    own = conversion.own.at if conversion.own else (0,) * len(target.at)
+
+    def ratios(wanted: Sequence[bool]) -> list[int]:
+        return [_bits(1 / q) if use else 0 for q, use in zip(source.moduli, wanted, strict=True)] + spare
+
+    inverses = list(conversion.inverses)
+    if sums in ("Sum30", "Sum31"):  # with the quotients of Shoup's products
+        inverses = [
+            y | (y << 32) // q << 32 if y > 1 else y for y, q in zip(inverses, source.moduli, strict=True)
+        ]
+    words = [*inverses, *spare, *ratios([True] * rows), *source.at, *spare]
+    for q, place, own_place, factors in zip(
+        target.moduli, target.at, own, conversion.table.tolist(), strict=True
+    ):
+        words += [place, own_place]
+        if sums == "SumFloat64":  # words are multiplied less 2^49; the sum starts from what this takes away
+            words.append(packed_factor((sum(factors) << 49) % q, q, sums))
+        packed = [packed_factor(factor, q, sums) for factor in factors]
+        words += [*packed[:rows], *spare, *packed[rows:]]
+    words += conversion.numbers.ravel().tolist()
+    if conversion.scales:
+        # A row that is not scaled has the remainder 0: neither whole parts nor fractions.
+        remainders = dict(zip(conversion.divisors, conversion.remainders, strict=True))
+        spread = np.zeros((1 + rows, conversion.fraction_numbers.shape[1]), np.uint64)
+        spread[[0, *(1 + i for i in conversion.divisors)]] = conversion.fraction_numbers
+        words += [remainders.get(i, 0) for i in range(rows)] + spare
+        words += ratios([i in remainders for i in range(rows)]) + spread.ravel().tolist()
+    return np.array([word & _WORD for word in words], np.uint64)
+
+
+class Rns(Transform):
+    """Kernels of rns.cu and ntt_rows.cu."""
+
+    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
+        """See Backend."""
+        shape = out.shape
+        if 0 in shape:
+            return
+        if conversion.transform is not None and self.address(out) % ALIGNMENT:
+            copy = self._copied(out)
+            self.convert(conversion, x, own, copy)
+            self.copy(copy, out)
+            return
+        operands = [a if a is None else self._broadcast(a, (*shape[:-2], *a.shape[-2:])) for a in (x, own)]
+        given = [a for a in operands if a is not None]
+        types = tuple(
+            "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
+        )
+        aligned = all(self.address(a) % ALIGNMENT == 0 for a in (*given, out))
+        # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
+        x_number = 0 if operands[0] is not None else len(given)
+        own_number = len(given) - 1 if operands[1] is not None else len(given)
+        numbers = x_number, own_number, len(given)
+        self.run(
+            conversion.handles,
+            (shape, aligned, *types, *numbers),
+            lambda: self._convert_recipe((conversion,), types, shape, numbers, aligned),  # type: ignore[arg-type]
+            *(*given, out),
+        )
+
+    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+        """See Backend."""
+        types = tuple("u32" if a.dtype == np.uint32 else "u64" for a in (x, out, out))
+        of_x = self._broadcast(x, (*out.shape[:-2], *x.shape[-2:]))
+        aligned = (self.address(of_x) | self.address(out)) % ALIGNMENT == 0
+        for _, group in groupby(conversions, lambda c: alike(c, types, self.card)):  # type: ignore[arg-type]
+            parts = tuple(group)
+            if len(parts) == 1 or not aligned or not out.size:
+                for part in parts:
+                    self.convert(part, x, None, out)
+                continue
+
+            def recipe(parts: tuple[Conversion, ...] = parts) -> Recipe:
+                return self._convert_recipe(parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
+
+            key = "all", len(parts), out.shape, *types
+            self.run(parts[0].handles, key, recipe, of_x, out)
+
+    def _convert_recipe(
+        self,
+        parts: tuple[Conversion, ...],
+        types: Types,
+        shape: tuple[int, ...],
+        numbers: tuple[int, int, int],
+        aligned: bool,
+    ) -> Recipe:
+        """Conversions, their transforms, and the sum with own rows; numbers: of the operands x, own and out.
+
+        If there are several conversions, they are alike() and have no own rows.
+        """
+        recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
+        befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
+        self._add_launch(recipe, befores, types, shape, numbers, aligned)
+        if self._add_listed(recipe, parts, types[1:], shape, numbers[1:], aligned):
+            return recipe
+        for conversion in parts:
+            plan = conversion.transform
+            if plan is not None and plan.points > 1:
+                done = 0
+                for first, count in runs_of(conversion.target.at):
+                    part = part_of(plan, tuple(range(done, done + count)))
+                    recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
+                    done += count
+        if after is not None:
+            self._add_launch(recipe, (after,), types, shape, numbers, aligned)
+        return recipe
+
+    def _add_launch(
+        self,
+        recipe: Recipe,
+        parts: tuple[Conversion, ...],
+        types: Types,
+        shape: tuple[int, ...],
+        numbers: tuple[int, int, int],
+        aligned: bool,
+    ) -> None:
+        """Add a launch for conversions that are alike(); the first one keeps their tables."""
+        conversion, sums = parts[0], sum_of(parts[0], types, self.card)
+
+        def make() -> tuple[Array, ...]:
+            source = modulus_constants([q for c in parts for q in c.source.moduli])
+            target = modulus_constants([q for c in parts for q in c.target.moduli])
+            table = np.concatenate([packed_table(c, sums) for c in parts])
+            return tuple(self.from_host(a) for a in (source, target, table))
+
+        shared = self._kept(conversion.handles, f"tables {sums} {len(parts)}", lambda: (make(), ()))
+        names = ("source", "target", "table")
+        where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
+        pointers = {"x": 0, "own": 0, "out": 0, **where}
+        launch = convert_launch(
+            conversion, types, prod(shape[:-2]), shape[-1], aligned, self.card, len(parts), **pointers
+        )
+        recipe.used.append(shared)
+        recipe.launch(launch, *numbers)
+
+    # ---- transforms of listed rows ----
+
+    def _table_pointers(
+        self, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
+    ) -> tuple[Array, list[Shared]]:
+        """The addresses of the tables of primes, an array on the device; and the tables.
+
+        both: further primes, whose tables include the inverse transform.
+        """
+        tables = self._prime_tables(primes, made.word, made.tables, 1)
+        tables += self._prime_tables(both, made.word, made.tables)
+        return self.from_host(np.array([self.address(table.value) for table in tables], np.uint64)), tables
+
+    def _start_listed(
+        self,
+        recipe: Recipe,
+        handles: Handles,
+        made: Listed,
+        primes: Sequence[PrimeTables],
+        places: Sequence[int],
+        shape: tuple[int, ...],
+        number: int,
+    ) -> dict[str, int]:
+        """Add the first pass over the rows at these places of an operand; the list's addresses, by field.
+
+        `handles` keep the list under the first of the places and their number.
+        """
+        *batch, total, n = shape
+
+        def make() -> tuple[tuple[Array, ...], list[Shared]]:
+            pointers, tables = self._table_pointers(primes, made)
+            lists = modulus_constants([p.modulus for p in primes]), np.array(places, np.uint64)
+            return (*map(self.from_host, lists), pointers), tables
+
+        key = f"listed {made.word} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
+        shared = self._kept(handles, key, make)
+        names = ("moduli", "places", "tables")
+        where = dict(zip(names, map(self.address, shared.value), strict=True))
+        blocks = prod(batch) * n >> made.columns.log_block_values
+        launch = made.pass_launch(
+            made.columns,
+            "start_rows",
+            START,
+            (blocks, len(places)),
+            self.card,
+            x=0,
+            n=n,
+            x_rows=total,
+            **where,
+        )
+        recipe.used.append(shared)
+        recipe.launch(launch, number)
+        return where
+
+    def _add_listed(
+        self,
+        recipe: Recipe,
+        parts: tuple[Conversion, ...],
+        types: tuple[str, str],
+        shape: tuple[int, ...],
+        numbers: tuple[int, int],
+        aligned: bool,
+    ) -> bool:
+        """Add transforms of listed rows, and the sum with own rows; False where they do not serve."""
+        first, (*batch, total, n) = parts[0], shape
+        plans = [c.transform for c in parts if c.transform is not None]
+        if len(plans) < len(parts) or not aligned or types[0] != types[1]:
+            return False
+        places = [at for c in parts for at in c.target.at]
+        count = prod(batch) * len(places)
+        made, *others = {listed(plan, n, count, self.card) for plan in plans}
+        if made is None or others or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
+            return False  # listed rows are faster only while the first pass's result stays in the cache
+        primes = [prime for plan in plans for prime in plan.tables]
+        where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
+        where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
+        where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
+        if first.own is not None:
+            numbers_of = first.own.at, first.own_factors
+
+            def make() -> tuple[Array, ...]:
+                return tuple(self.from_host(np.array(x, np.uint64)) for x in numbers_of)
+
+            own = self._kept(first.handles, "own rows", lambda: (make(), ()))
+            recipe.used.append(own)
+            where |= dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
+            where["own_rows"] = first.own.total
+        blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
+        launch = made.pass_launch(
+            made.rows, "finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where
+        )
+        recipe.launch(launch, *numbers)
+        return True

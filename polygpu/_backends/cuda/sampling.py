@@ -1,0 +1,137 @@
+"""Random residues: streams of bytes and the residues drawn from them, made on the device."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..._core.plans.basis import Basis
+from ..._core.plans.sampling import Sampler, Shape
+from .. import Array
+from .launch import (
+    ALIGNMENT,
+    I64,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Launcher,
+    Recipe,
+    Struct,
+    cbool,
+    ctype,
+    entrywise,
+)
+
+_FILE = "sampling.cu"
+_BLOCK = 64  # bytes of a ChaCha20 block
+_MAX_LIMBS = 65535  # blocks along the second axis of a grid
+_SPARSE_THREADS = 1024
+_SHAPES: dict[Shape, str] = {
+    "ternary": "TERNARY",
+    "binomial": "BINOMIAL",
+    "gaussian": "GAUSSIAN",
+    "tuniform": "TUNIFORM",
+}
+
+STREAM = Struct(_FILE, "Stream", ("key", (U32, 8)), ("block", U64))
+UNIFORM = Struct(
+    _FILE,
+    "UniformParameters<u64>",
+    ("y moduli", POINTER),
+    ("stream", STREAM),
+    ("n skip entries blocks", U64),
+    ("limbs", U32),
+)
+SMALL = Struct(
+    _FILE,
+    "SmallParameters<u64>",
+    ("y moduli thresholds", POINTER),
+    ("stream", STREAM),
+    ("n skip entries blocks bound", U64),
+    ("weights", (I64, 4)),
+    ("limbs parameter count", U32),
+)
+KEYS = Struct(_FILE, "KeysParameters", ("y", POINTER), ("stream", STREAM), ("blocks", U64))
+SPARSE = Struct(
+    _FILE, "SparseParameters<u64>", ("x y moduli", POINTER), ("n skip weight", U64), ("limbs", U32)
+)
+
+
+def stream_of(key: bytes, first: int, count: int, size: int) -> dict[str, Any]:
+    """The fields of coefficients first to first + count of `size` bytes each in a key's stream."""
+    block, rest = divmod(first * size, _BLOCK)
+    blocks = -(-(rest + count * size) // _BLOCK)
+    return {"stream": STREAM(key=key, block=block), "skip": rest // size, "entries": count, "blocks": blocks}
+
+
+def uniform_launch(basis: Basis, whole: bool, blocks: int, **values: Any) -> Launch:
+    """The launch for uniform residues; whole: the four residues of a block lie in one row, aligned."""
+    parameters = UNIFORM(blocks=blocks, limbs=basis.rows, **values)
+    kernel = f"uniform<{ctype(basis)}, {cbool(whole)}>"
+    return entrywise(_FILE, kernel, blocks, parameters, min(basis.rows, _MAX_LIMBS))
+
+
+def small_launch(basis: Basis, sampler: Sampler, blocks: int, **values: Any) -> Launch:
+    """The launch for integers of a sampler that is not sparse."""
+    weights = np.zeros(4, np.int64)
+    weights[: len(sampler.weights)] = sampler.weights
+    parameters = SMALL(
+        blocks=blocks,
+        bound=sampler.bound,
+        weights=weights.tobytes(),
+        limbs=basis.rows,
+        parameter=sampler.parameter,
+        count=len(sampler.thresholds),
+        **values,
+    )
+    kernel = f"small<{ctype(basis)}, {_SHAPES[sampler.shape]}, {sampler.size}>"
+    return entrywise(_FILE, kernel, blocks, parameters)
+
+
+def keystream_launch(blocks: int, **values: Any) -> Launch:
+    """The launch for the bytes of a stream."""
+    return entrywise(_FILE, "keystream", blocks, KEYS(blocks=blocks, **values))
+
+
+def sparse_launch(basis: Basis, items: int, **values: Any) -> Launch:
+    """The launch for sparse polynomials from words of a stream."""
+    parameters = SPARSE(limbs=basis.rows, **values)
+    return Launch(_FILE, f"sparse<{ctype(basis)}>", (items, 1), _SPARSE_THREADS, parameters)
+
+
+class Sampling(Launcher):
+    """Kernels of sampling.cu. Each call has parameters of its own: none is kept prepared."""
+
+    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
+        """See Backend."""
+        n = out.shape[-1]
+        fields = stream_of(key, start * n, prod(out.shape[:-2]) * n, 16)
+        moduli = self._moduli_of(basis)
+        where = {"y": 0, "moduli": self.address(moduli.value)}
+        whole = n % 4 == 0 and self.address(out) % ALIGNMENT == 0
+        recipe = Recipe(1, moduli)
+        recipe.launch(uniform_launch(basis, whole, n=n, **where, **fields), 0)
+        self.run_once(recipe, self.address(out))
+
+    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+        """See Backend."""
+        n, items = out.shape[-1], prod(out.shape[:-2])
+        fields = stream_of(key, start * n, items * n, sampler.size)
+        moduli = self._moduli_of(basis)
+        where = {"y": 0, "moduli": self.address(moduli.value)}
+        if sampler.shape == "sparse":
+            recipe = Recipe(1, moduli)
+            words = recipe.temporary(_BLOCK * fields["blocks"])
+            recipe.launch(keystream_launch(fields["blocks"], y=0, stream=fields["stream"]), words)
+            values = where | {"x": 0, "n": n, "skip": fields["skip"], "weight": sampler.parameter}
+            recipe.launch(sparse_launch(basis, items, **values), words, 0)
+        else:
+            made = np.array(sampler.thresholds or (0,), np.uint64)
+            table = self._kept(sampler.handles, "thresholds", lambda: (self.from_host(made), ()))
+            recipe = Recipe(1, moduli, table)
+            where["thresholds"] = self.address(table.value)
+            recipe.launch(small_launch(basis, sampler, n=n, **where, **fields), 0)
+        self.run_once(recipe, self.address(out))

@@ -1,0 +1,394 @@
+"""Transforms: the tables of primes, made on the device, and passes over the rows of a group of limbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from ..._core.plans.ntt import NttPlan, PrimeTables
+from .. import Array
+from .copies import Copies
+from .device import Shared
+from .launch import (
+    ALIGNMENT,
+    MODULUS_BYTES,
+    POINTER,
+    U32,
+    U64,
+    Launch,
+    Recipe,
+    Struct,
+    cbool,
+    entrywise,
+    modulus_constants,
+)
+from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
+from .words import (
+    MAX_LIMBS,
+    Card,
+    Group,
+    arithmetic_of,
+    transform_groups,
+    twiddle_bytes_of,
+    word_bytes_of,
+)
+
+MAX_GRID_Y = 65535
+
+TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)))
+PASS = Struct(
+    "ntt.cu",
+    "Pass",
+    ("moduli", POINTER),
+    ("offset tiles", U64),
+    ("limbs gap log_degree log_blocks starts_next", U32),
+)
+ONE_PASS = Struct(
+    "ntt.cu",
+    "PassParameters<u64>",
+    ("x y", POINTER),
+    ("pass", PASS),
+    ("rows", U64),
+    ("ahead", U32),
+    ("tables", TABLES),
+    ("pitch", U64),
+)
+FLOW = Struct(
+    "ntt.cu",
+    "FlowParameters<u64>",
+    ("x y progress", POINTER),
+    ("pass", PASS),
+    ("rows_offset", U64),
+    ("lag", U32),
+    ("tables", TABLES),
+)
+FILL = Struct(
+    "tables.cu",
+    "FillParameters",
+    ("tables moduli factors first", POINTER),
+    ("offset root", U64),
+    ("log_blocks log_length log_values bits inverse quotient", U32),
+)
+
+
+# ---- launches, pure functions of sizes, addresses and the card ----
+
+
+def passes_over(
+    rows: int | None, points: int, leaf_size: int, word_bytes: int, card: Card
+) -> tuple[Pass, ...]:
+    """The passes over so many rows; None: over many rows."""
+    few = rows is not None and rows * points * leaf_size < card.multiprocessors << 12
+    return split_passes(points, leaf_size, word_bytes, card, few)
+
+
+def packed_tables(addresses: Iterable[int]) -> bytes:
+    """The C struct Tables, with the address of each limb's table."""
+    return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # padded with zeros
+
+
+def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
+    """The C struct Pass."""
+    return PASS(
+        moduli=rows.moduli,
+        offset=offset,
+        tiles=tiles,
+        limbs=rows.limbs,
+        gap=rows.gap,
+        log_degree=rows.log_degree,
+        log_blocks=passed.log_blocks,
+        starts_next=starts_next,
+    )
+
+
+def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
+    """Whether a launch leaves so much room that the next kernel, started early, spreads over the card.
+
+    At most a sixteenth of the threads that multiprocessors hold, by measurement (docs/performance.md): after
+    larger launches the next kernel's blocks gather on few multiprocessors.
+    """
+    return grid[0] * grid[1] * threads <= card.multiprocessors << 7
+
+
+def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int, int]]:
+    """The number of tiles of a pass over all rows, and its grid of blocks of threads."""
+    tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
+    log_parts = rows.log_degree - passed.log_block_values
+    # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
+    large = 8 * rows.limbs * passed.entries * twiddle_bytes_of(rows.word) > card.l2_bytes
+    if large and log_parts >= 0 and rows.limbs << log_parts <= MAX_GRID_Y:
+        return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
+    return tiles, (-(-tiles >> passed.log_rows), 1)
+
+
+def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
+    """How many blocks of threads ahead values are prefetched; 0 where a block's values are not contiguous."""
+    if rows.gap and passed.log_rows:
+        return 0
+    return prefetch_distance(passed, word_bytes_of(rows.word), card)
+
+
+class Progress(NamedTuple):
+    """How the last two passes share a launch (cuda/flow.cuh)."""
+
+    units: int
+    lag: int  # in units; 0: there are two launches
+
+
+def progress_of(rows: Rows, passes: tuple[Pass, ...], card: Card) -> Progress:
+    """Whether and how the last two of the passes flow."""
+    if len(passes) < 2:
+        return Progress(0, 0)
+    units = rows.count << passes[-2].log_blocks
+    columns, last = passes[-2:]
+    return Progress(units, flow_lag(columns, last, rows.log_degree, units, rows.word, card))
+
+
+class Ends(NamedTuple):
+    """How a part of a transform begins and ends; below, is_open: see NttPlan.
+
+    pitch: from row to row of y in the last launch of an open forward transform; 0 if rows follow each other.
+    """
+
+    below: bool = False
+    is_open: bool = False
+    pitch: int = 0
+
+
+WHOLE = Ends()
+
+
+def transform_recipe(
+    rows: Rows,
+    passes: tuple[Pass, ...],
+    offsets: Sequence[int],
+    direction: str,
+    card: Card,
+    done: int = 0,
+    ends: Ends = WHOLE,
+) -> Recipe:
+    """Return a transform of x into y: the first launch reads x, the others y; all write y.
+
+    offsets: of each pass in the primes' tables. done: passes that were already applied to y.
+    """
+    below, is_open, pitch = ends
+    recipe = Recipe(2)
+    if rows.count == 0:
+        return recipe
+    word, forward = rows.word, direction == "forward"
+    steps: list[tuple[int, ...]] = [(i,) for i in range(len(passes))]
+    units, lag = progress_of(rows, passes, card)
+    if lag and not done and not is_open:  # a flow ends, or an inverse one begins, with canonical values
+        steps[-2:] = [tuple(range(len(passes)))[-2:]]
+    for i, step in enumerate(steps if forward else steps[::-1]):
+        if i < done:
+            continue
+        counters = 0
+        parts, own = [passes[k] for k in step], [offsets[k] for k in step]
+        first, last = i == 0, i + 1 == len(steps)
+        lazy_in = not first or (below if forward else is_open)
+        lazy_out = not last or (is_open if forward else below)  # inverse: without the root's stage
+        if len(step) == 1:
+            name, flags = f"ntt_{direction}", [lazy_in, lazy_out if forward else not lazy_out]
+            tiles, grid = tiles_and_grid(rows, parts[0], card)
+            room = leaves_room(grid, parts[0].threads, card)
+            packed = packed_pass(rows, parts[0], own[0], tiles, room)
+            ahead = blocks_ahead(rows, parts[0], card)
+            apart = pitch if last else 0
+            flags += [True] * bool(apart)
+            more = {"rows": rows.spanned, "ahead": ahead, "tables": rows.tables, "pitch": apart}
+            parameters = ONE_PASS(**{"x": 0, "y": 0, "pass": packed}, **more)
+        else:
+            name, flags = f"ntt_{direction}_flow", [lazy_in if forward else not lazy_out]
+            packed = packed_pass(rows, parts[0], own[0], units)
+            log_unit = rows.log_degree - parts[0].log_blocks
+            grid = (units + lag) * sum(1 << (log_unit - p.log_block_values) for p in parts), 1
+            counters = 1 + units
+            flow = {"rows_offset": own[1], "progress": 0, "lag": lag, "tables": rows.tables}
+            parameters = FLOW(**{"x": 0, "y": 0, "pass": packed}, **flow)
+        arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
+        shared = max(p.shared_values for p in parts) * word_bytes_of(word)
+        kernel, threads = f"{name}<{arguments}>", parts[0].threads
+        launch = Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters, True)
+        recipe.launch(launch, 1 if i else 0, 1, offsets=rows.first)
+    return recipe
+
+
+def order_of(passed: Pass) -> dict[str, int]:
+    """The fields of a kernel on which the order of a pass's twiddles depends."""
+    return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
+
+
+def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
+    """A launch that writes the twiddles of a pass into the tables of so many primes."""
+    kernel = f"fill_twiddles<{arithmetic_of(word)}>"
+    return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
+
+
+def _tables_key(word: str, passes: tuple[Pass, ...]) -> str:
+    """The name of the tables that such passes read."""
+    return f"tables {arithmetic_of(word)} {[p.shape for p in passes]}"
+
+
+# ---- on a device ----
+
+
+class Transform(Copies):
+    """Kernels of ntt.cu and tables.cu."""
+
+    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+        """See Backend."""
+        self._transform(plan, x, out, "forward", first)
+
+    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+        """See Backend."""
+        self._transform(plan, x, out, "inverse", first)
+
+    def prefers_tables(self, residues: int, itemsize: int) -> bool:
+        """See Backend: where tables take at most an eighth of the memory; a twiddle takes up to two words."""
+        return 4 * itemsize * residues <= self.card.memory_bytes >> 3
+
+    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> None:
+        rows = slice(first, first + len(plan.tables))
+        if plan.points == 1:
+            self.copy(x[..., rows, :], out[..., rows, :])
+            return
+        pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
+        unaligned = (self.address(x) | self.address(out) | pitch * out.itemsize) % ALIGNMENT
+        if unaligned or (pitch and plan.leaf_size == 1):
+            aligned = self._copied(x[..., rows, :])
+            self._transform(plan, aligned, aligned, direction, 0)
+            if pitch:
+                self.copy(aligned.reshape(out.shape), out)
+            else:
+                self.copy(aligned, out[..., rows, :])
+            return
+        shape = x.shape
+        key = direction, first, shape, pitch
+        self.run(
+            plan.handles, key, lambda: self._transform_recipe(plan, direction, shape, first, pitch), x, out
+        )
+
+    def _transform_recipe(
+        self,
+        plan: NttPlan,
+        direction: str,
+        shape: tuple[int, ...],
+        first: int = 0,
+        pitch: int = 0,
+    ) -> Recipe:
+        """The transforms of all polynomials in arrays of a shape, group of limbs by group."""
+        size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
+        passes = passes_over(
+            count * len(plan.basis.moduli) << plan.done,
+            plan.points >> plan.done,
+            plan.leaf_size,
+            size,
+            self.card,
+        )
+        passes = tuple(replace(p, log_blocks=p.log_blocks + plan.done) for p in passes)
+        recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
+        for group in transform_groups(plan, self.card, between > 0):
+            rows = self._rows(plan, group, count, passes, recipe, between, first)
+            offsets = table_offsets(passes, group.word)
+            own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
+            ends = Ends(plan.below, plan.is_open, pitch)
+            recipe.add(transform_recipe(rows, passes, own, direction, self.card, ends=ends), 0, 1)
+        return recipe
+
+    def _rows(
+        self,
+        plan: NttPlan,
+        group: Group,
+        count: int,
+        passes: tuple[Pass, ...],
+        recipe: Recipe,
+        between: int = 0,
+        first: int = 0,
+    ) -> Rows:
+        """The rows of a group in `count` polynomials; its moduli and tables are added to what a recipe uses.
+
+        between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
+        """
+        basis, log_degree = plan.basis, plan.degree.bit_length() - 1
+        shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
+        recipe.used += [shared, tables]
+        moduli = self.address(shared.value) + group.first * MODULUS_BYTES
+        gap = len(basis.moduli) - group.limbs + between
+        start = (first + group.first) * plan.degree * basis.dtype.itemsize
+        return Rows(
+            count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.value, start
+        )
+
+    def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
+        """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
+        key = _tables_key(group.word, passes)
+        primes = plan.tables[group.first : group.first + group.limbs]
+
+        def make() -> tuple[bytes, list[Shared]]:
+            shared = self._prime_tables(primes, group.word, passes)
+            return packed_tables(self.address(table.value) for table in shared), shared
+
+        return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
+
+    def _prime_tables(
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2
+    ) -> list[Shared]:
+        """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
+        names = [f"{self.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
+        missing = [p for p in primes if not any(name in p.handles for name in names)]
+        if missing:
+            tables, filling = self._make_tables(missing, word, passes, directions)
+            for prime, table in zip(missing, tables, strict=True):
+                made = self._share(table, (filling,))
+                prime.handles.setdefault(names[-1], made)  # if another thread was faster, its tables stay
+        return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
+
+    def _make_tables(
+        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
+    ) -> tuple[list[Array], Shared]:
+        """Memory for the tables of primes, and the part that fills it at its first use."""
+        tree, node = primes[0].quotient, primes[0].node
+        bits, exponent = tree.node_bits, tree.exponent_of_node(node)
+        offsets = table_offsets(passes, word)
+        moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
+        size = offsets[directions * len(passes)]
+        tables: list[Array] = [self.xp.empty(size, np.uint8) for _ in primes]
+        pointers = self.from_host(np.array([self.address(x) for x in tables], np.uint64))
+        launches, kept = list[Launch](), [moduli, pointers, *tables]
+        for direction, sign in enumerate((1, -1)[:directions]):
+            factors = np.ones((len(primes), max(bits, 1)), np.uint64)
+            first = np.ones((len(primes), 2), np.uint64)
+            for i, prime in enumerate(primes):
+                q = prime.modulus
+                x = pow(prime.root, sign, q)
+                first[i, 1] = pow(x, exponent, q)
+                for d in reversed(range(bits)):
+                    factors[i, d], x = x, x * x % q
+                if sign < 0 and node == 1:
+                    w, scale = pow(prime.root, exponent, q), pow(prime.divisor, -1, q)
+                    first[i] = scale, tree.inverse_root_twiddle(w, q) * scale % q
+            constants = [self.from_host(x) for x in (factors, first)]
+            kept += constants
+            values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
+            values |= {"factors": self.address(constants[0]), "first": self.address(constants[1])}
+            values |= {"quotient": tree.number, "inverse": sign < 0, "root": node}
+            for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
+                launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
+        return tables, self._filling(launches, *kept)
+
+    def _leaves(self, plan: NttPlan) -> Shared:
+        """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
+
+        def constants(prime: PrimeTables) -> Array:
+            return prime.quotient.leaf_constants(prime.forward[0].astype(np.uint64), prime.modulus)
+
+        def make() -> tuple[Array, ...]:
+            leaves = [self.from_host(constants(prime)) for prime in plan.tables]
+            return self.from_host(np.array([self.address(x) for x in leaves], np.uint64)), *leaves
+
+        return self._kept(plan.handles, "leaves", lambda: (make(), ()))

@@ -1,0 +1,246 @@
+"""Records of calls in host memory: which functions of the core a call called, and on which arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _cpu
+from .._core.checks import unusual
+from .._core.memory import SMALL_ARRAY
+from .._core.reporting import reporting
+from . import chosen_device, host_of
+from .records import MOST_STEPS, NEVER, Array, Blocks, Record, Replay
+
+_STEP_BYTES = 256  # that a step of a record is taken to keep
+_MOST_ARGUMENTS = 16  # of a step (cpu/bindings/replay.hpp)
+
+
+class Made(NamedTuple):
+    """Memory that a call took for its result or for a temporary."""
+
+    array: Array
+
+
+class Constant(NamedTuple):
+    """An array that is the same in every call with the key of the record."""
+
+    array: Array
+
+
+class Step(NamedTuple):
+    """A function of the core, and what it was called with.
+
+    by_address: of arrays the function takes only where they begin; it knows their layout.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    by_address: bool = False
+
+
+class Foreign(NamedTuple):
+    """Work of NumPy's, of which a record knows nothing."""
+
+
+Note = Made | Constant | Step | Foreign
+
+# What the call that is being recorded in this thread has done, in order; None where none is.
+noted: ContextVar[list[Note] | None] = ContextVar("polygpu_noted", default=None)
+
+
+def note_made(array: Array, zero: bool = False) -> None:
+    """Note that a call took this memory; zero: filled with zeros."""
+    notes = noted.get()
+    if notes is not None:
+        notes.append(Made(array))
+        if zero:
+            notes.append(Step(np.ndarray.fill, (array, 0)))
+
+
+def note_foreign() -> None:
+    """Note work that is not noted itself: the call has no record."""
+    notes = noted.get()
+    if notes is not None:
+        notes.append(Foreign())
+
+
+def address(x: Array) -> int:
+    """Where the array's first entry lies."""
+    return int(x.__array_interface__["data"][0])
+
+
+def observe(
+    work: Callable[[], Array], operands: Sequence[Array], out: Array | None, home: Any
+) -> tuple[Array, Record | None]:
+    """Do the work of a call; return its result, and the record where the call can be repeated.
+
+    home: the backend that does the work.
+    """
+    if noted.get() is not None or reporting() is not None or not all(x.size for x in operands):
+        return work(), None
+    notes: list[Note] = []
+    tokens = noted.set(notes), unusual.set(True)
+    try:
+        made = work()
+    finally:
+        noted.reset(tokens[0])
+        unusual.reset(tokens[1])
+    return made, _record(notes, operands, out, made, home)
+
+
+class _NotRepeatable(Exception):
+    """The call works on memory of which the record cannot say what it will be in another call."""
+
+
+class _View(NamedTuple):
+    """A part of an array of a record, or the array in another shape."""
+
+    of: int  # the number of the array
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    strides: tuple[int, ...]
+
+
+class _Arguments:
+    """What the steps of a record take, by number: operands, then the result, and what is entered later."""
+
+    def __init__(self, operands: Sequence[Array], result: Array, own: Made | None) -> None:
+        self._blocks, self._own = Blocks(), own
+        self._arrays: dict[int, Array] = {}  # as they are in the call that is being recorded
+        self._known: dict[Any, int] = {}
+        self.later: list[_View | Made | Any] = []  # what has the numbers behind the result's
+        self._first = len(operands) + 1
+        self._arrays[len(operands)] = result
+        for number, x in enumerate(operands if own else (*operands, result)):
+            self._enter(x, number)
+
+    def _enter(self, x: Array, number: int) -> None:
+        self._blocks.add(address(x), x.nbytes, number)
+        self._arrays[number] = x
+
+    def _append(self, entry: Any) -> int:
+        self.later.append(entry)
+        return self._first + len(self.later) - 1
+
+    def add(self, note: Made | Constant) -> None:
+        """Enter an array that the call made, or one that never changes, if its memory is not known yet."""
+        if note is self._own:
+            self._blocks.add(address(note.array), note.array.nbytes, self._first - 1)
+        elif isinstance(note, Made):
+            self._enter(note.array, self._append(note))
+        elif self._blocks.find(address(note.array)) is None:
+            self._enter(note.array, self._append(note.array))
+
+    def number(self, x: Any, by_address: bool) -> int:
+        """Return the number of an argument of a step."""
+        if not isinstance(x, np.ndarray):
+            key: Any = type(x), id(x)
+            return self._known.get(key) or self._known.setdefault(key, self._append(x))
+        found = self._blocks.find(address(x))
+        if x.dtype.hasobject or found is None:  # nobody has said that it is the same in every call
+            raise _NotRepeatable
+        of, offset = found
+        base = self._arrays[of]
+        if offset == 0 and (
+            by_address or (x.shape, x.dtype, x.strides) == (base.shape, base.dtype, base.strides)
+        ):
+            return of
+        if not base.flags.c_contiguous:
+            raise _NotRepeatable
+        view = _View(of, x.shape, x.dtype, offset, x.strides)
+        return self._known.get(view) or self._known.setdefault(view, self._append(view))
+
+
+def _record(
+    notes: Sequence[Note],
+    operands: Sequence[Array],
+    out: Array | None,
+    result: Array,
+    home: Any,
+) -> Record | None:
+    """Make the record of a call; None if only these arrays do not allow it, such as those that overlap."""
+    taken = [x for x in operands if x is not result]
+    if not result.size or (out is not None and result is not out):
+        return None
+    pairs = ((x, y) for i, x in enumerate((*taken, result)) for y in (*taken, result)[:i] if x is not y)
+    if any(np.may_share_memory(x, y) for x, y in pairs):
+        return NEVER if out is None and any(np.may_share_memory(x, result) for x in operands) else None
+    own = None
+    if not any(x is result for x in (*operands, out)):
+        at = address(result), result.nbytes
+        made = (
+            x for x in reversed(notes) if isinstance(x, Made) and (address(x.array), x.array.nbytes) == at
+        )
+        own = next(made, None)
+        if own is None:  # the result is a part of what was made
+            return NEVER
+    arguments, steps = _Arguments(operands, result, own), []
+    try:
+        if len(notes) > MOST_STEPS:
+            raise _NotRepeatable
+        for note in notes:
+            if isinstance(note, Step):
+                numbers = tuple(arguments.number(x, note.by_address) for x in note.arguments)
+                steps.append((note.function, numbers))
+                if len(numbers) > _MOST_ARGUMENTS:
+                    raise _NotRepeatable
+            elif isinstance(note, Foreign):
+                raise _NotRepeatable
+            else:
+                arguments.add(note)
+    except _NotRepeatable:
+        return NEVER
+    temporaries = [x.array for x in arguments.later if isinstance(x, Made)]
+    if not steps or result.nbytes + sum(x.nbytes for x in temporaries) > SMALL_ARRAY:
+        return NEVER
+    replay = _replay(arguments.later, steps, len(operands), result, home)
+    return Record(replay, _STEP_BYTES * len(steps))
+
+
+def _replay(
+    later: Sequence[Any],
+    steps: Sequence[tuple[Callable[..., Any], tuple[int, ...]]],
+    operands: int,
+    result: Array,
+    home: Any,
+) -> Replay:
+    """Return a function that makes the calls of the steps; it leaves unusual arrays to the ordinary way."""
+    shape, dtype = result.shape, result.dtype
+    made = [i for i, x in enumerate(later) if isinstance(x, Made)]
+    views = [i for i, x in enumerate(later) if isinstance(x, _View)]
+    fixed = [i for i in range(len(later)) if i not in {*made, *views}]
+    first = operands + 1
+    numbers = {first + i: first + place for place, i in enumerate((*made, *fixed, *views))}
+    call = _cpu.Replay(
+        shape,
+        dtype,
+        [(later[i].array.shape, later[i].array.dtype) for i in made],
+        [later[i] for i in fixed],
+        [(numbers.get(later[i].of, later[i].of), *later[i][1:]) for i in views],
+        [(function, tuple(numbers.get(i, i) for i in taken)) for function, taken in steps],
+        operands,
+        SMALL_ARRAY,
+    )
+    overlap, is_unusual, by_default = np.may_share_memory, unusual.get, host_of(None) is home
+
+    def replay(operands: tuple[Array, ...], out: Array | None) -> Array | None:
+        if (is_unusual() or not by_default) and not _serves(home):
+            return None
+        if out is not None:
+            if type(out) is not np.ndarray or out.shape != shape or out.dtype != dtype:
+                return None
+            if not out.flags.carray or any(x is not out and overlap(x, out) for x in operands):
+                return None  # carray: in C order, aligned and writeable
+        return call(operands, out)
+
+    return replay
+
+
+def _serves(home: Any) -> bool:
+    """Whether records of a backend serve calls of this context now."""
+    return host_of(chosen_device()) is home and noted.get() is None and reporting() is None

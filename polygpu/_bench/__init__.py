@@ -1,0 +1,1 @@
+"""The command `polygpu bench`: its cases, timing, and plots."""

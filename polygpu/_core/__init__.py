@@ -1,0 +1,1 @@
+"""What the other floors stand on: integers, rings as plain data, plans, checks."""

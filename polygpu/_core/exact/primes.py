@@ -1,0 +1,204 @@
+"""Primality, and primes modulo which a ring has a complete transform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import lru_cache
+from itertools import islice, zip_longest
+from typing import Any
+
+from ...errors import ParameterError
+from ..checks import MAX_DEGREE, checked_degree, integer, sequence, shown
+from ..quotient import Kind, Quotient, check_kind
+from ..reporting import Work, counted
+
+# Miller-Rabin with the first 13 primes as bases is a proof below this bound. Source: Sorenson & Webster 2015.
+_WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
+_WITNESSES_DECIDE = 3_317_044_064_679_887_385_961_981
+
+_LONG = 1 << 19  # count bits^2 from which on a search for primes is long work: some 10 ms
+
+GOLDILOCKS = 2**64 - 2**32 + 1
+MAX_BITS = 1 << 16  # of a prime of ntt_primes; a search takes minutes at 2^13 bits, weeks at 2^16
+
+
+def is_prime(n: int) -> bool:
+    """Whether n is prime.
+
+    The answer is proven for n below 3.3e24. Above, no composite number is known that passes the test.
+
+    Args:
+        n: any int.
+
+    Raises:
+        NotAnInteger: n is no int.
+
+    Cost: of a prime at most 13 powers modulo n (0.2 ms at 61 bits), above 3.3e24 SymPy's test too; composite
+    numbers take one division or one power nearly always. Answers for 16384 numbers are kept.
+    Source: Miller 1976 and Rabin 1980, bases of Sorenson & Webster 2015; above, Baillie & Wagstaff 1980.
+
+    >>> is_prime(2**61 - 1), is_prime(2**62 - 1)
+    (True, False)
+    """
+    return _is_prime(integer(n, "n"))
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_prime(n: int) -> bool:
+    if n < 2:
+        return False
+    for p in _WITNESSES:
+        if n % p == 0:
+            return n == p
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in _WITNESSES:
+        x = pow(base, odd, n)
+        if x in (1, n - 1):
+            continue
+        for _ in range(twos - 1):
+            x = x * x % n
+            if x == n - 1:
+                break
+        else:
+            return False
+    if n < _WITNESSES_DECIDE:
+        return True
+    import sympy
+
+    return bool(sympy.isprime(n))
+
+
+def prime_power(q: int) -> tuple[int, int] | None:
+    """The prime p and the exponent k >= 1 of q = p^k; None where q is not a power of a prime.
+
+    Args:
+        q: an int of at least 2.
+
+    Cost: a root and a power for each k <= log3 q, and is_prime of the roots that are exact.
+
+    >>> prime_power(3**5), prime_power(12)
+    ((3, 5), None)
+    """
+    if q % 2 == 0:
+        return (2, q.bit_length() - 1) if q & (q - 1) == 0 else None
+    k = 1
+    while 3**k <= q:
+        p = _root(q, k)
+        if p**k == q and _is_prime(p):
+            return p, k
+        k += 1
+    return None
+
+
+def _root(q: int, k: int) -> int:
+    """floor(q^(1/k)), by Newton's method from above."""
+    x = 1 << -(-q.bit_length() // k)
+    while (y := ((k - 1) * x + q // x ** (k - 1)) // k) < x:
+        x = y
+    return x
+
+
+def ntt_primes(
+    n: int,
+    bits: int,
+    count: int = 1,
+    kind: Kind = "negacyclic",
+    *,
+    exclude: Any = (),
+    near: bool | int = False,
+) -> list[int]:
+    """The `count` largest primes below 2**bits with a complete transform of degree n, descending.
+
+    Such a prime is 1 mod 2n (negacyclic) or 1 mod n (cyclic).
+
+    Args:
+        n: degree of the ring, a power of two.
+        bits: size of the primes, from 2 to 65536: each is in [2**(bits - 1), 2**bits).
+        count: how many primes, 1 by default.
+        kind: "negacyclic" or "cyclic".
+        exclude: moduli that are skipped: an int, a ring (all its moduli), or several of both.
+        near: a number m in [2**(bits - 1), 2**bits], or True for 2**bits. The result is then the primes next
+            to m, from both sides in turn: the least p >= m, the largest p < m, the second least above, the
+            second largest below. The product of the first k primes stays close to m**k: limbs of CKKS are
+            chosen so, with m the scale. All primes are above m/2 and below 2m; a prime above 2**bits has
+            bits + 1 bits.
+
+    Raises:
+        ParameterError: n is no power of two, bits, count or near is outside its range, or there are fewer
+            such primes; kind is another word.
+
+    Cost: one is_prime for each number that is 1 mod 2n (1 mod n), until enough primes are found. About one in
+    0.35 bits of these numbers is prime, such as one in 18 of 50 bits.
+
+    >>> ntt_primes(4096, bits=30, count=2)
+    [1073692673, 1073668097]
+    >>> ntt_primes(4096, bits=30, count=2, exclude=1073692673)
+    [1073668097, 1073651713]
+    >>> [p - 2**30 for p in ntt_primes(4096, bits=30, count=4, near=True)]
+    [8193, -49151, 73729, -73727]
+    """
+    n, bits, count = checked_degree(n), integer(bits, "bits"), integer(count, "count")
+    if n & (n - 1):
+        raise ParameterError(f"n: {n} is no power of two; a full transform needs one")
+    if not 2 <= bits <= MAX_BITS or count < 0:
+        raise ParameterError(
+            f"bits: {shown(bits)} must be at least 2 and at most {MAX_BITS}, "
+            f"and count: {shown(count)} at least 0"
+        )
+    check_kind(kind)
+    skipped, order = _moduli(exclude), Quotient(kind, n).order
+    if near is False:
+        found = _primes((1 << bits) - 1, order, -1, (1 << (bits - 1)) - 1, skipped)
+        where = f"primes of {bits} bits"
+    else:
+        middle = 1 << bits if near is True else integer(near, "near")
+        if not 1 << (bits - 1) <= middle <= 1 << bits:
+            raise ParameterError(
+                f"near: {shown(middle)} must be in [2**{bits - 1}, 2**{bits}] for bits={bits}; "
+                f"bits={max(2, (middle - 1).bit_length())} is the size that fits"
+            )
+        above = _primes(middle, order, 1, 2 * middle, skipped)
+        below = _primes(middle - 1, order, -1, middle // 2, skipped)
+        # The list ends where one side has no more primes: it takes them from both in turn.
+        found = _alternating(above, below)
+        where = f"primes in turns above and below {shown(middle)}"
+    primes: list[int] = []
+    most = min(count, MAX_DEGREE)  # islice counts in machine words
+    with Work(most, "{} of {} bits", counted(most, "prime"), bits, when=most * bits**2 >= _LONG) as work:
+        for p in islice(found, most):
+            primes.append(p)
+            work.step()
+    if len(primes) < count:
+        kept = f", without the {len(skipped)} excluded" if skipped else ""
+        raise ParameterError(
+            f"bits={bits}: only {len(primes)} {where} are 1 mod {order}{kept}, {shown(count)} were "
+            f"asked for; use more bits or a smaller n than {n}"
+        )
+    return primes
+
+
+def _primes(start: int, order: int, step: int, end: int, skipped: Set[int]) -> Iterator[int]:
+    """Primes that are 1 mod order, from start up (step 1) or down (step -1), end excluded."""
+    candidate = start - (start - 1) % order if step < 0 else start + (1 - start) % order
+    while (end - candidate) * step > 0:
+        if candidate not in skipped and _is_prime(candidate):
+            yield candidate
+        candidate += step * order
+
+
+def _alternating(first: Iterator[int], second: Iterator[int]) -> Iterator[int]:
+    for pair in zip_longest(first, second):
+        for x in pair:
+            if x is None:
+                return
+            yield x
+
+
+def _moduli(exclude: Any) -> set[int]:
+    """The moduli that `exclude` names: an int, a ring (all its moduli), or several of both."""
+    found: set[int] = set()
+    for x in (exclude,) if hasattr(exclude, "moduli") else sequence(exclude):
+        found.update(x.moduli if hasattr(x, "moduli") else [integer(x, "exclude")])
+    return found

@@ -1,0 +1,102 @@
+"""How much host memory there is, and errors for what does not fit."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+from ..errors import OutOfHostMemory, TablesTooLarge
+
+SMALL_ARRAY = 1 << 26  # bytes; up to this size the system is not asked whether memory is available
+
+
+def check_memory(needed: int, n: int, moduli: tuple[int, ...]) -> None:
+    """Raise TablesTooLarge where tables of so many bytes do not fit in the available memory."""
+    if not _fits(needed):
+        raise TablesTooLarge(
+            f"tables for n = {n} and {len(moduli)} moduli take {_gib(needed)}, "
+            f"{_gib(_available_memory())} are available; use a smaller n or fewer moduli at a time"
+        )
+
+
+def new_array(
+    shape: tuple[int, ...], dtype: np.dtype[Any], zero: bool = False
+) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return a new array that begins at a multiple of 64 bytes, of zeros if `zero`.
+
+    Raises:
+        OutOfHostMemory: it does not fit.
+    """
+    array = _cpu.empty(shape, dtype, zero, SMALL_ARRAY)
+    if array is None:
+        size = prod(shape) * dtype.itemsize
+        check_array(size)
+        array = _cpu.empty(shape, dtype, zero, size) if size >> 63 == 0 else None
+        if array is None:  # also for an empty array with an axis that is too long
+            raise no_memory(size)
+    return array
+
+
+def check_array(size: int) -> None:
+    """Raise OutOfHostMemory where an array of so many bytes does not fit in the available memory."""
+    if size > SMALL_ARRAY and not _fits(size):
+        raise no_memory(size)
+
+
+def no_memory(size: int) -> OutOfHostMemory:
+    """The error to raise for an array of so many bytes."""
+    return OutOfHostMemory(
+        f"an array of {_gib(size)} is needed, {_gib(_available_memory())} are available; take smaller batches"
+    )
+
+
+def _fits(size: int) -> bool:
+    """Whether so many bytes are available. Before the answer is no, memory kept for results is released."""
+    if size <= _available_memory():
+        return True
+    _cpu.pool_release()
+    return size <= _available_memory()
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >> 1000 == 0 else f"2^{size.bit_length() - 31} GiB"
+
+
+def _available_memory() -> int:
+    """Bytes that the machine has left, or fewer where a container or this process has a lower limit."""
+    import resource  # here, so that importing polygpu stays fast
+
+    page = os.sysconf("SC_PAGE_SIZE")
+    limits = [os.sysconf("SC_PHYS_PAGES") * page]
+    for path, key in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
+        if words := _line(path, key):
+            if key:
+                limits.append(int(words[1]) * 1024)
+            elif words[0].isdecimal():
+                limits.append(max(0, int(words[0]) - _held_by_container()))
+    addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if addresses != resource.RLIM_INFINITY and (words := _line("/proc/self/statm")):
+        limits.append(max(0, addresses - int(words[0]) * page))
+    return min(limits)
+
+
+def _held_by_container() -> int:
+    """Bytes that this container holds, without inactive pages of files: the system can take those back."""
+    held, files = (
+        _line("/sys/fs/cgroup/memory.current"),
+        _line("/sys/fs/cgroup/memory.stat", "inactive_file "),
+    )
+    return max(0, int(held[0]) - int(files[1])) if held and files else 0
+
+
+def _line(path: str, key: str = "") -> list[str]:
+    """The words of the file's first line that begins with key; [] where there is no such file or line."""
+    try:
+        with open(path) as lines:
+            return next(line for line in lines if line.startswith(key)).split()
+    except (OSError, StopIteration):
+        return []

@@ -1,0 +1,58 @@
+"""The moduli of a ring and how residues are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..locks import cached_property
+from .cache import Calls
+
+# What a backend keeps with a plan, by device: a native object or a copy of the tables. Dies with the plan.
+Handles = dict[str, Any]
+
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The moduli of a ring and how residues are stored: arrays (*batch, rows, degree) of dtype."""
+
+    moduli: tuple[int, ...]
+    dtype: np.dtype[Any]
+    words: int  # words of one residue; more than 1 only for a single modulus above 2^64
+    handles: Handles = field(default_factory=dict, repr=False)
+    calls: Calls = field(default_factory=Calls, repr=False)
+    constants: Calls = field(default_factory=lambda: Calls(1 << 20), repr=False)  # residues of recent ints
+
+    @cached_property
+    def rows(self) -> int:
+        """Length of the limb axis."""
+        return self.words if self.words > 1 else len(self.moduli)
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether one modulus is held in several words."""
+        return self.words > 1
+
+    def residues(self, x: int | Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
+        """Residues of one integer, or of one for each modulus, as they are stored, (rows, 1)."""
+        values = [x] * len(self.moduli) if isinstance(x, int) else x
+        pairs = zip(values, self.moduli, strict=True)
+        words = [[v % q >> 64 * word & _WORD] for v, q in pairs for word in range(self.words)]
+        return np.array(words, dtype=self.dtype)
+
+
+@lru_cache(maxsize=256)
+def basis_of(moduli: tuple[int, ...], wider: bool = False) -> Basis:
+    """The basis of the given moduli: uint32 where every q <= 2^32 and not `wider`, else uint64.
+
+    wider: the moduli are some of those of a ring that stores uint64.
+    """
+    narrow = not wider and all(q <= 1 << 32 for q in moduli)
+    words = -(-(moduli[0] - 1).bit_length() // 64) if len(moduli) == 1 else 1
+    return Basis(moduli, np.dtype(np.uint32 if narrow else np.uint64), max(1, words))

@@ -1,0 +1,205 @@
+"""Transforms modulo primes: whether one exists, and its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ... import _cpu
+from ..checks import shown
+from ..exact.primes import is_prime
+from ..locks import cached_property
+from ..memory import check_memory
+from ..quotient import Quotient
+from ..reporting import Work
+from .basis import Basis, Handles, basis_of
+from .cache import cached
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# A block of this many bytes is transformed while it stays in a core's L1 cache.
+CACHE_BLOCK_BYTES = 1 << 15
+
+_LONG_WIDE = 1 << 13  # points from which on a table of Python ints takes some 10 ms, and shows its progress
+MAX_SKIPPED_LAYERS = 3  # leaves of an incomplete transform have at most 2^3 coefficients
+
+
+def least_leaf_size(quotient: Quotient, moduli: tuple[int, ...]) -> int | None:
+    """Coefficients of a leaf of the most complete transform: 1, 2, 4 or 8; None where there is none."""
+    n = quotient.degree
+    if n & (n - 1):
+        return None
+    for layers in range(min(MAX_SKIPPED_LAYERS, n.bit_length() - 1) + 1):
+        if all(map(quotient.with_degree(n >> layers).has_points, moduli)):
+            return 1 << layers if all(is_prime(q) for q in moduli) else None
+    return None
+
+
+class TransformSize(NamedTuple):
+    """A transform that has no tables yet."""
+
+    points: int
+    leaf_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class PrimeTables:
+    """The tables of one prime: made once, and shared by the transforms of all rings that have the prime.
+
+    Node 1 is the quotient; its twiddle splits it in two, and the twiddles of nodes 2i and 2i + 1 split the
+    halves of node i (docs/math.md, "The tree of factors"). A table is two rows, twiddles by node and their
+    Shoup quotients. The table of the inverse contains 1/divisor. For a modulus above 2^64 there is one row of
+    Python ints.
+
+    The tree may be the part below a node of a larger tree, or the upper part of a larger tree, whose number
+    of points is the divisor. Tables of a part are made on GPUs alone.
+    """
+
+    modulus: int
+    root: int  # of unity, of the whole tree
+    quotient: Quotient  # of the whole tree, whose leaves are its points
+    dtype: np.dtype[Any]  # of residues in memory; object above 2^64
+    divisor: int
+    node: int = 1  # of the larger tree
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def points(self) -> int:
+        """Leaves of this tree, which may be the part below a node."""
+        return self.quotient.degree >> (self.node.bit_length() - 1)
+
+    @property
+    def forward(self) -> NDArray[Any]:
+        """The table of the forward transform, (2, points), in host memory; made when first asked for."""
+        return self._both[0]
+
+    @property
+    def inverse(self) -> NDArray[Any]:
+        """The table of the inverse transform, likewise."""
+        return self._both[1]
+
+    @cached_property
+    def _both(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        assert self.node == 1 and self.divisor == self.points
+        if self.dtype == object:
+            is_long = self.points >= _LONG_WIDE
+            with Work(1, "tables of {} points modulo {}", self.points, shown(self.modulus), when=is_long):
+                forward, inverse = _wide_tables(self.modulus, self.root, self.quotient)
+        else:
+            forward, inverse = (np.zeros((2, self.points), self.dtype) for _ in range(2))
+            if self.points > 1:
+                _cpu.fill_twiddles(self.modulus, self.root, self.quotient.native, forward, inverse)
+        forward.setflags(write=False)
+        inverse.setflags(write=False)
+        return forward, inverse
+
+
+@dataclass(frozen=True, eq=False)
+class NttPlan:
+    """A transform modulo each limb, complete (leaf_size 1) or stopped at leaves of more coefficients.
+
+    A plan may be a part of a complete transform: the first levels of a tree, or the levels below some of its
+    nodes. Between two parts values are in the word's lazy form, or canonical.
+    """
+
+    basis: Basis
+    quotient: Quotient
+    leaf_size: int
+    tables: tuple[PrimeTables, ...]  # of each limb
+    done: int = 0  # levels of the tables' tree that were done before this part
+    is_open: bool = False  # whether another part follows below the leaves
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def degree(self) -> int:
+        """Coefficients of a row."""
+        return self.quotient.degree
+
+    @property
+    def below(self) -> bool:
+        """Whether this is a part with levels of the tree above it."""
+        return self.done > 0 or self.tables[0].node > 1
+
+    @property
+    def points(self) -> int:
+        """Leaves of the tree."""
+        return self.degree // self.leaf_size
+
+    @property
+    def leaves(self) -> Quotient:
+        """The polynomial in X^leaf_size: its roots are the constants of the leaves."""
+        return self.quotient.with_degree(self.points)
+
+    @property
+    def block(self) -> int:
+        """Coefficients that a core transforms together; it walks longer rows depth first."""
+        return CACHE_BLOCK_BYTES // self.basis.dtype.itemsize
+
+
+def plan_ntt(quotient: Quotient, moduli: tuple[int, ...], leaf_size: int, roots: tuple[int, ...]) -> NttPlan:
+    """The plan of a transform with the given roots, one a modulus, whose order is that of X^leaf_size."""
+
+    def build() -> NttPlan:
+        n = quotient.degree
+        check_memory(table_bytes(n, moduli, leaf_size), n, moduli)
+        basis = basis_of(moduli)
+        dtype = np.dtype(object) if basis.wide else basis.dtype
+        leaves = quotient.with_degree(n // leaf_size)
+        tables = tuple(prime_tables(q, root, leaves, dtype) for q, root in zip(moduli, roots, strict=True))
+        return NttPlan(basis, quotient, leaf_size, tables)
+
+    return cached(("ntt", quotient, moduli, leaf_size, roots), build)
+
+
+def part_of(plan: NttPlan, limbs: tuple[int, ...]) -> NttPlan:
+    """The transform of some limbs, in any order and number, of residues stored as the plan's."""
+    if limbs == tuple(range(len(plan.tables))):
+        return plan
+    chosen = tuple(plan.tables[i] for i in limbs)
+
+    def build() -> NttPlan:
+        basis = basis_of(tuple(t.modulus for t in chosen), plan.basis.dtype == np.uint64)
+        return NttPlan(basis, plan.quotient, plan.leaf_size, chosen)
+
+    tables = ((t.modulus, t.root, t.dtype) for t in chosen)
+    return cached(("ntt", plan.quotient, plan.leaf_size, *tables), build)
+
+
+def prime_tables(
+    q: int,
+    root: int,
+    quotient: Quotient,
+    dtype: np.dtype[Any],
+    divisor: int | None = None,
+    node: int = 1,
+) -> PrimeTables:
+    """The tables of a prime, shared by all rings that have it."""
+    of = q, root, quotient, dtype, quotient.degree if divisor is None else divisor, node
+    return cached(("prime", *of), lambda: PrimeTables(*of), recent=False)
+
+
+def _wide_tables(q: int, root: int, quotient: Quotient) -> tuple[NDArray[Any], NDArray[Any]]:
+    points = quotient.degree
+
+    def table(x: int, scale: int) -> NDArray[Any]:
+        powers = [1]
+        for level in reversed(range(quotient.node_bits)):
+            factor = pow(x, 1 << level, q)
+            powers += [p * factor % q for p in powers]
+        nodes = [powers[quotient.power_of_node(node)] for node in range(1, points)]
+        row = np.array([1, *nodes], dtype=object)
+        row[:2] = row[:2] * scale % q
+        return row.reshape(1, points)
+
+    return table(root, 1), table(pow(root, -1, q), pow(points, -1, q))
+
+
+def table_bytes(n: int, moduli: tuple[int, ...], leaf_size: int) -> int:
+    """Bytes of the twiddle tables of plan_ntt."""
+    basis = basis_of(moduli)
+    if basis.wide:  # Python ints: a pointer and an object of about 28 bytes and the digits
+        return 2 * (n // leaf_size) * (36 + 9 * basis.words)
+    return 4 * len(moduli) * (n // leaf_size) * basis.dtype.itemsize

@@ -1,0 +1,77 @@
+"""Key switching: which rows of digits, values and keys belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..locks import cached_property
+from .basis import Handles
+from .ntt import NttPlan, part_of
+from .rns import Conversion, Residues, runs_of
+
+
+@dataclass(frozen=True, eq=False)
+class DigitProduct:
+    """out_c = sum over the digits of digit_j key[j, c] modulo each limb of a transform, evaluated.
+
+    A multiple of another value, (*batch, 2, own_total, n), evaluated, may be added to the sums: where a
+    limb's entry of `factors` is not 0, that factor times the limb's own row.
+
+    Digits follow from a value's coefficients by `conversions`, one for each digit, into rows (*batch, digits
+    * limbs, n). Modulo a limb of its own group a digit is the value itself: that "own" row is read from the
+    evaluated value, (*batch, own_total, n). Without conversions all rows of digits are given evaluated.
+    Modulo the limbs of `inverse`, which are neighbours, the sums are left in coefficients.
+    """
+
+    transform: NttPlan  # of the limbs of digits and result, complete
+    digits: int
+    key_rows: tuple[int, ...]  # of each limb: its row in a key, (digits or more, 2, key_total, n)
+    key_total: int
+    conversions: tuple[Conversion, ...] = ()
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)  # by limb: the digit, its row of the value
+    own_total: int = 0  # rows of the value
+    factors: tuple[int, ...] = ()  # of each limb, of the value added to the sums; 0 where nothing is added
+    inverse: tuple[int, ...] = ()
+    handles: Handles = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def made_rows(self) -> list[int]:
+        """The rows of digits and limbs that are not own rows: conversions make them."""
+        limbs = len(self.key_rows)
+        own = {j * limbs + limb for limb, (j, _) in self.own.items()}
+        return [i for i in range(self.digits * limbs) if i not in own]
+
+    @cached_property
+    def inverse_transform(self) -> NttPlan:
+        """The transform of the limbs whose sums are left in coefficients."""
+        return part_of(self.transform, self.inverse)
+
+    @cached_property
+    def runs(self) -> list[tuple[int, NttPlan]]:
+        """Runs of neighbours among made_rows: the first row, and the transform of the run."""
+        limbs = len(self.key_rows)
+        return [
+            (first, part_of(self.transform, tuple(i % limbs for i in range(first, first + count))))
+            for first, count in runs_of(self.made_rows)
+        ]
+
+    @cached_property
+    def adding(self) -> Conversion:
+        """The conversion that adds the multiple of another value to the sums."""
+        limbs, moduli = tuple(i for i, f in enumerate(self.factors) if f), self.transform.basis.moduli
+        chosen, factors = tuple(moduli[i] for i in limbs), tuple(self.factors[i] for i in limbs)
+        target = Residues(chosen, limbs, len(moduli))
+        own = Residues(chosen, tuple(self.own[i][1] for i in limbs), self.own_total)
+        nothing, zeros = Residues((), (), 0), (0,) * len(limbs)
+        return Conversion(nothing, target, zeros, accumulate=True, own=own, own_factors=factors)
+
+    @cached_property
+    def own_copy(self) -> Conversion:
+        """The conversion that copies rows of the evaluated value to their places among digits and limbs."""
+        limbs, moduli = len(self.key_rows), self.transform.basis.moduli
+        places = sorted((j * limbs + limb, limb, row) for limb, (j, row) in self.own.items())
+        own = tuple(moduli[limb] for _, limb, _ in places)
+        target = Residues(own, tuple(place for place, _, _ in places), self.digits * limbs)
+        value = Residues(own, tuple(row for _, _, row in places), self.own_total)
+        ones, nothing = (1,) * len(own), Residues((), (), 0)
+        return Conversion(nothing, target, ones, own=value, own_factors=ones)

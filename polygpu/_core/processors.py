@@ -1,0 +1,72 @@
+"""How many processors this process may use: its affinity mask, and the quotas of its control groups."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+
+
+def available_processors() -> int:
+    """Return the number of processors in the affinity mask, or the quota, rounded up, if that is less."""
+    allowed, quota = len(os.sched_getaffinity(0)), processor_quota()
+    return allowed if quota is None else min(allowed, math.ceil(quota))
+
+
+def processor_quota(root: str = "") -> float | None:
+    """Return how many processors' time the control groups of this process grant, or None without a limit.
+
+    A group's quota holds for all groups inside it, so the least one on the way to the process counts. Files
+    that cannot be read, or do not say what they should, set no limit.
+
+    root: the folder that has proc and sys.
+    """
+    quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _groups(root: str) -> Iterator[str]:
+    """Yield the folders of this process's groups for processors and of the groups around them."""
+    paths = {}
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]  # 0::/a/b or 3:cpu,cpuacct:/a/b
+        if not controllers:
+            paths["cgroup2"] = path
+        elif "cpu" in controllers.split(","):
+            paths["cgroup"] = path
+    for line in _lines(f"{root}/proc/self/mountinfo"):
+        place, _, system = line.partition(" - ")  # 31 23 0:28 / /sys/fs/cgroup rw - cgroup cgroup rw,cpu
+        try:
+            _, _, _, top, mount, *_ = place.split()
+            kind, _, options = system.split()
+        except ValueError:
+            continue
+        if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
+            continue
+        # A container may see its own group as the top, and be told a path to which no folder leads.
+        path, top = paths[kind], top.rstrip("/")
+        inside = path[len(top) :].split("/") if f"{path}/".startswith(f"{top}/") else []
+        folder = root + mount
+        for name in ["", *inside] if ".." not in inside else [""]:
+            folder = os.path.join(folder, name)
+            yield folder
+
+
+def _quota(folder: str) -> float | None:
+    """Return the quota of one group, in processors; None if it has none."""
+    words = " ".join(_lines(f"{folder}/cpu.max")).split()  # version 2
+    if not words:
+        words = [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
+    try:
+        quota, period = map(int, words)  # no limit is "max" in version 2, and -1 before
+        return quota / period if quota > 0 and period > 0 else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []

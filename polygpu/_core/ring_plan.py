@@ -1,0 +1,330 @@
+"""The plan of a ring: what operations need to know of it, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import BadRoot, NotNTTFriendly, ParameterError, RingMismatch
+from .checks import Product, check_product, checked_degree, checked_moduli, integer, sequence, shown
+from .exact.primes import is_prime, ntt_primes
+from .exact.roots import has_order, root_of_unity, same_root
+from .locks import cached_property
+from .memory import check_memory
+from .plans.basis import Basis, basis_of
+from .plans.cache import Calls, keep, keep_ring, known_ring
+from .plans.ntt import NttPlan, least_leaf_size, plan_ntt, table_bytes
+from .plans.product import Plan
+from .quotient import Kind, Quotient, check_kind
+
+RootRule = Literal["minimal", "generator"]
+
+_KEPT = 128  # how many rings of some of its limbs a ring keeps, and how many joined rings
+
+
+class RingPlan:
+    """The parameters of a ring as they were given, and all that follows from them.
+
+    Equal arguments give the same plan while it is in use (see `ring_plan`). So what a plan keeps, such as
+    tables and calls that are repeated, serves every Ring that is made from these arguments.
+    """
+
+    quotient: Quotient
+    moduli: tuple[int, ...]
+    root: RootRule | tuple[int, ...]  # the rule, or the given root of each limb
+    product: Product
+
+    def __init__(
+        self,
+        quotient: Quotient,
+        moduli: tuple[int, ...],
+        root: RootRule | tuple[int, ...],
+        product: Product,
+    ) -> None:
+        self.__dict__.update(quotient=quotient, moduli=moduli, root=root, product=product)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a plan is frozen, since rings share it")
+
+    # ---- parameters ----
+
+    @cached_property
+    def n(self) -> int:
+        """The degree."""
+        return self.quotient.degree
+
+    @cached_property
+    def modulus(self) -> int:
+        """The product of the moduli."""
+        return prod(self.moduli)
+
+    @cached_property
+    def basis(self) -> Basis:
+        """The moduli and how residues are stored, as backends take them."""
+        return basis_of(self.moduli)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of residues."""
+        return self.basis.dtype
+
+    @cached_property
+    def rows(self) -> int:
+        """The length of the limb axis."""
+        return self.basis.rows
+
+    @cached_property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the plan was made from, the key of everything that depends on the rule for roots."""
+        return self.n, self.moduli, self.quotient.kind, self.root, self.product
+
+    # ---- the evaluation domain ----
+
+    @cached_property
+    def leaf_size(self) -> int | None:
+        """The number of coefficients at which the transform stops, or None if there is no transform."""
+        return least_leaf_size(self.quotient, self.moduli)
+
+    @property
+    def has_eval(self) -> bool:
+        """Whether there is an evaluation domain."""
+        return self.leaf_size is not None
+
+    @property
+    def root_order(self) -> int:
+        """The order of the roots of unity; the ring has a transform."""
+        assert self.leaf_size is not None
+        return self.quotient.with_degree(self.n // self.leaf_size).order
+
+    @cached_property
+    def roots(self) -> tuple[int, ...] | None:
+        """The root of unity of each limb, or None if there is no transform.
+
+        Raises:
+            TablesTooLarge: the tables of the transform do not fit in memory, so no root is searched for.
+        """
+        if self.leaf_size is None:
+            return None
+        if isinstance(self.root, tuple):
+            return self.root
+        if self.root == "minimal":  # the search takes as many steps as tables have entries
+            check_memory(table_bytes(self.n, self.moduli, self.leaf_size), self.n, self.moduli)
+        return tuple(root_of_unity(q, self.root_order, self.root) for q in self.moduli)
+
+    @cached_property
+    def transform(self) -> NttPlan:
+        """The plan of the transform; its tables are those of the limbs' primes.
+
+        Raises:
+            NotNTTFriendly: the ring has no transform.
+            TablesTooLarge: its tables do not fit in memory.
+        """
+        self.check_eval()
+        assert self.leaf_size is not None and self.roots is not None
+        return plan_ntt(self.quotient, self.moduli, self.leaf_size, self.roots)
+
+    def check_eval(self) -> None:
+        """Raise NotNTTFriendly if the ring has no evaluation domain."""
+        if self.leaf_size is None:
+            raise NotNTTFriendly(self.why_no_transform())
+
+    def why_no_transform(self) -> str:
+        """Say which condition of a complete transform fails, and what would meet it."""
+        n, order = self.n, self.quotient.order
+        if n & (n - 1):
+            return f"n = {n} is no power of two, so there is no evaluation domain; products work without"
+        for q in self.moduli:
+            if not is_prime(q):
+                return f"{shown(q)} is not prime, so there is no evaluation domain; products work without"
+            if (q - 1) % order:
+                return (
+                    f"q = {shown(q)}: q mod {order} is {q % order}, must be 1; "
+                    f"ntt_primes({n}, bits={self._friendly_bits()}, kind={self.quotient.kind!r}) lists "
+                    "moduli that do; products work without"
+                )
+        raise AssertionError("the ring has a transform")
+
+    def _friendly_bits(self) -> int:
+        """Return the least size in bits, at least the smallest modulus's or 62, that has fitting primes."""
+        bits = max(self.quotient.order.bit_length() + 1, min(62, *(q.bit_length() for q in self.moduli)))
+        while True:
+            try:
+                ntt_primes(self.n, bits, kind=self.quotient.kind)
+                return bits
+            except ParameterError:
+                bits += 1
+
+    # ---- what is kept for later calls ----
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What repeats calls on values of this ring (_ops/calls.py)."""
+        return Calls()
+
+    @cached_property
+    def products(self) -> dict[tuple[Product, str], Plan]:
+        """The plans of products that were chosen, by the rule asked for and the device."""
+        return {}
+
+    @cached_property
+    def plans(self) -> dict[tuple[Any, ...], Any]:
+        """Plans that values of this ring have used: conversions, key switches, four steps."""
+        return {}
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, ...], RingPlan]:
+        return {}
+
+    @cached_property
+    def _joined(self) -> dict[tuple[Any, ...], RingPlan]:
+        return {}
+
+    # ---- other rings ----
+
+    def part(self, limbs: tuple[int, ...]) -> RingPlan:
+        """Return the ring of some of the limbs.
+
+        Raises:
+            BadRoot: the roots of this ring were given, and the transform modulo these limbs needs others.
+        """
+        part = self._parts.get(limbs)
+        if part is None:
+            if limbs == tuple(range(len(self.moduli))):
+                return self
+            moduli = tuple(self.moduli[i] for i in limbs)
+            given = self.root if isinstance(self.root, str) else tuple(self.root[i] for i in limbs)
+            part = keep(self._parts, limbs, self._derived(moduli, given, self.product), _KEPT)
+        return part
+
+    def join(self, other: RingPlan) -> RingPlan:
+        """Return the ring of this ring's limbs, then the other's; see Ring.join."""
+        joined = self._joined.get(other.arguments)  # not by `other`: an equal ring may have another rule
+        return keep(self._joined, other.arguments, self._join(other), _KEPT) if joined is None else joined
+
+    def _join(self, other: RingPlan) -> RingPlan:
+        if self.quotient != other.quotient:
+            raise RingMismatch(f"join: {self!r} and {other!r} differ in degree or kind")
+        if "auto" not in (self.product, other.product) and self.product != other.product:
+            raise ParameterError(
+                f"join: product={self.product!r} and product={other.product!r}; make one of them 'auto'"
+            )
+        moduli = checked_moduli(self.moduli + other.moduli)
+        product = other.product if self.product == "auto" else self.product
+        if isinstance(self.root, str) and self.root == other.root:
+            return self._derived(moduli, self.root, product)
+        if least_leaf_size(self.quotient, moduli) is None:
+            return self._derived(moduli, "minimal", product)  # without a transform there are no roots
+        if self.leaf_size != other.leaf_size:
+            raise BadRoot(
+                f"join: transforms of {self!r} and {other!r} end at leaves of {self.leaf_size} and "
+                f"{other.leaf_size} coefficients; roots given for one do not serve the other"
+            )
+        assert self.roots is not None and other.roots is not None
+        return self._derived(moduli, self.roots + other.roots, product)
+
+    def _derived(
+        self, moduli: tuple[int, ...], root: RootRule | tuple[int, ...], product: Product
+    ) -> RingPlan:
+        """Return the ring of checked moduli, of this ring's degree and kind.
+
+        Raises:
+            BadRoot: the roots were given, and the transform modulo these moduli needs others.
+        """
+        ring = RingPlan(self.quotient, moduli, root, product)
+        known: RingPlan | None = known_ring(ring.arguments)
+        if known is not None:
+            return known
+        if not isinstance(root, str) and ring.leaf_size != self.leaf_size:
+            raise BadRoot(
+                f"root: given for leaves of {self.leaf_size} coefficients, but the transform modulo "
+                f"{shown(list(moduli))} ends at {ring.leaf_size}; Ring(n, moduli, root=...) takes others"
+            )
+        return keep_ring(ring.arguments, ring)
+
+    # ---- identity ----
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether values of the two rings are the same: see Ring.__eq__."""
+        if self is other:
+            return True
+        if not isinstance(other, RingPlan):
+            return NotImplemented
+        if (self.quotient, self.moduli, self.product) != (other.quotient, other.moduli, other.product):
+            return False
+        if self.root == other.root or self.leaf_size is None:
+            return True
+        pairs = zip(self.moduli, self._rules(), other._rules(), strict=True)
+        return all(same_root(q, self.root_order, a, b) for q, a, b in pairs)
+
+    def _rules(self) -> Iterable[RootRule | int]:
+        """Yield the rule or the given root of each limb."""
+        return repeat(self.root, len(self.moduli)) if isinstance(self.root, str) else self.root
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.quotient, self.moduli))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        moduli = shown(self.moduli[0]) if len(self.moduli) == 1 else str(list(self.moduli[:3]))
+        if len(self.moduli) > 3:
+            moduli = f"{moduli[:-1]}, ... {len(self.moduli)} moduli]"
+        kind = "" if self.quotient.kind == "negacyclic" else f", kind={self.quotient.kind!r}"
+        root = "" if self.root == "minimal" else f", root={shown(self.root)}"
+        product = "" if self.product == "auto" else f", product={self.product!r}"
+        return f"Ring({self.n}, {moduli}{kind}{root}{product})"
+
+
+def ring_plan(
+    n: int,
+    moduli: int | Iterable[int],
+    kind: Kind = "negacyclic",
+    root: RootRule | int | Sequence[int] = "minimal",
+    product: Product = "auto",
+) -> RingPlan:
+    """Return the plan of a ring, which is kept by these arguments; see Ring for their rules and errors."""
+    # The types are compared, because True == 1 and 8.0 == 8 would find a ring of the ints they equal.
+    if type(n) is int and type(kind) is str and type(root) is str and type(product) is str:
+        given: Any = (moduli,) if type(moduli) is int else moduli
+        if type(given) in (tuple, list) and set(map(type, given)) == {int}:
+            known: RingPlan | None = known_ring((n, tuple(given), kind, root, product))
+            if known is not None:
+                return known
+    check_kind(kind)
+    check_product(product)
+    quotient, checked = Quotient(str(kind), checked_degree(n)), checked_moduli(moduli)  # type: ignore[arg-type]
+    if product == "fft" and basis_of(checked).wide:
+        raise ParameterError(
+            f"product: 'fft' takes moduli up to 2**64, and q = {shown(checked[0])}; leave it out"
+        )
+    rule: Any = str(root) if isinstance(root, str) and root in ("minimal", "generator") else None
+    plan = RingPlan(quotient, checked, rule or "minimal", str(product))  # type: ignore[arg-type]
+    if rule is None:
+        plan = RingPlan(quotient, checked, _checked_roots(plan, root), plan.product)
+    return keep_ring(plan.arguments, plan, plan.n * plan.rows)
+
+
+def _checked_roots(ring: RingPlan, root: Any) -> tuple[int, ...]:
+    """Return the given roots, one for each limb of a ring."""
+    if isinstance(root, str):
+        raise BadRoot(f"root: {root!r} must be 'minimal', 'generator', an int or one int a modulus")
+    given = tuple(integer(x, "root") for x in sequence(root))
+    if len(given) != len(ring.moduli):
+        raise BadRoot(f"root: {len(given)} roots for {len(ring.moduli)} moduli; give one a modulus")
+    if ring.leaf_size is None:
+        raise BadRoot(f"root: {shown(root)} means nothing here: {ring.why_no_transform()}")
+    for x, q in zip(given, ring.moduli, strict=True):
+        if not 0 < x < q:
+            raise BadRoot(f"root: {shown(x)} must be in [1, q) for q = {shown(q)}; reduce it mod q")
+        if not has_order(x, ring.root_order, q):
+            raise BadRoot(
+                f"root: {shown(x)} has not the order {ring.root_order} mod {shown(q)}; "
+                "root='minimal' finds one that does"
+            )
+    return given

@@ -1,0 +1,124 @@
+"""How products in a ring are computed: the one place that chooses, for every verb.
+
+The ways:
+  transform  by the ring's own transform, complete or not: point by point, or leaf by leaf
+  auxiliary  by transforms modulo auxiliary primes, exactly over the integers, then reduced
+  fft        by transforms in doubles, exact by a proven bound
+  matrix     many short polynomials times one, by a product of matrices
+  separate   of sums of products: each product in the way of a single one, then the sum
+
+`multiply` takes way_of_product, and way_of_many for coefficients; powers, matmul, dot and einsum take
+way_of_sums; products with gadget ciphertexts take way_of_gadget.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from ..errors import PrecisionError, TablesTooLarge
+from .checks import Product
+from .memory import check_memory
+from .plans.ntt import TransformSize
+from .plans.product import (
+    FftSumPlan,
+    Plan,
+    auxiliary_size,
+    coarsest_fft,
+    plan_auxiliary,
+    plan_fft,
+    plan_fft_sums,
+)
+from .ring_plan import RingPlan
+
+Way = Literal["transform", "auxiliary", "fft", "matrix", "separate"]
+
+_NAMES = {"transform": "transform", "auxiliary": "auxiliary primes"}
+_CLEARLY = 0.8  # estimates are rough: FFT replaces a complete transform only below this share of its time
+_MATRIX_MODULUS = 1 << 62  # products of matrices modulo larger ones do not use vectors
+
+
+def way_of_product(ring: RingPlan, product: Product, compute: Any) -> tuple[Way, str]:
+    """Choose how two polynomials in coefficients are multiplied by a backend; make no tables.
+
+    product: the rule that a call asks for, "auto" for the ring's. Returns the way, and why it was chosen.
+    """
+    n, moduli, leaf_size, wide = ring.n, ring.moduli, ring.leaf_size, ring.basis.wide
+    exact: Way = "auxiliary" if leaf_size is None or wide else "transform"
+    asked = ring.product if product == "auto" else product
+    if asked != "auto":
+        return ("fft" if asked == "fft" else exact, "as asked for")
+    if wide:
+        return (exact, "the one way above 2**64")
+    try:
+        by_fft = coarsest_fft(ring.quotient, moduli)
+        check_memory(by_fft.bytes, n, moduli)
+    except (PrecisionError, TablesTooLarge):
+        return (exact, "no FFT is proven to be exact and fits in memory")
+    estimate = partial(compute.product_ns, ring.basis)
+    cost = estimate(by_fft)
+    if leaf_size is None:
+        other = least = estimate(auxiliary_size(ring.quotient, moduli))
+    else:
+        other = estimate(TransformSize(n // leaf_size, leaf_size))
+        least = _CLEARLY * other if leaf_size == 1 else other
+    reason = f"estimates on {compute.name}: FFT {_time(cost)}, {_NAMES[exact]} {_time(other)}"
+    return ("fft" if cost < least else exact, reason)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1000:.2g} us"
+
+
+def plan_of_product(ring: RingPlan, product: Product, compute: Any) -> Plan:
+    """Return the plan of products of coefficients on a backend's device, which the ring keeps.
+
+    Raises:
+        PrecisionError, ParameterError: "fft", and no FFT is proven to be exact.
+        TablesTooLarge: its tables do not fit in memory.
+    """
+    key = product, compute.name
+    plan = ring.products.get(key)
+    if plan is None:
+        way, _ = way_of_product(ring, product, compute)
+        plan = ring.products[key] = _plan_of_way(ring, way)
+    return plan
+
+
+def _plan_of_way(ring: RingPlan, way: Way) -> Plan:
+    if way == "transform":
+        return ring.transform
+    return (plan_fft if way == "fft" else plan_auxiliary)(ring.quotient, ring.moduli)
+
+
+def way_of_many(
+    ring: RingPlan, product: Product, plan: Plan, counts: tuple[int, int], compute: Any
+) -> Literal["matrix"] | None:
+    """Choose "matrix" if many polynomials times one are faster so than by the plan of single products.
+
+    counts: of the polynomials of both operands.
+    """
+    possible = product == ring.product == "auto" and min(counts) == 1 < max(counts) and ring.rows == 1
+    if not possible or not ring.quotient.is_binomial or ring.moduli[0] > _MATRIX_MODULUS:
+        return None
+    return "matrix" if compute.prefers_matrix(plan, max(counts)) else None
+
+
+def way_of_sums(ring: RingPlan) -> Way:
+    """Choose how products that are added up, and powers, are computed: "transform" or "separate".
+
+    By the transform they stay evaluated until the end.
+    """
+    by_transform = not ring.basis.wide and ring.has_eval and ring.product != "fft"
+    return "transform" if by_transform else "separate"
+
+
+def way_of_gadget(ring: RingPlan, terms: int, bits: int) -> tuple[Way, FftSumPlan | None]:
+    """Choose how sums of `terms` products of digits of so many bits are computed; with the plan of an FFT.
+
+    The ring has one modulus of at most 2^64.
+    """
+    if ring.leaf_size == 1:
+        return "transform", None
+    sums = None if ring.product == "ntt" else plan_fft_sums(ring.quotient, ring.moduli[0], terms, bits)
+    return ("separate", None) if sums is None else ("fft", sums)

@@ -1,0 +1,378 @@
+"""Arrays as operands and results: their integers and memory layout, new arrays, and checks of `out`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from math import prod
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from .. import _cpu
+from .._backends import Array, Memory, backend_of, checked_device, get_backend, is_device_array
+from .._backends.host_records import note_made
+from .._core.checks import shown
+from .._core.memory import new_array
+from ..errors import CoefficientError, DeviceError, PolyGPUError
+
+# ---- results ----
+
+
+def empty(compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], *, zero: bool = False) -> Array:
+    """A new array on a device, of zeros if `zero`. In host memory it begins at a multiple of 64 bytes.
+
+    Raises:
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+    """
+    if compute.xp is np or prod(shape) * dtype.itemsize >> 62:  # no card is asked for more
+        array = new_array(shape, dtype, zero)
+        note_made(array, zero)
+        return array
+    array = compute.empty(shape, dtype)
+    if zero:
+        fill(compute, array, 0)
+    return array
+
+
+def fill(compute: Memory, x: Array, value: int) -> None:
+    """Write a number into all entries of an array."""
+    compute.copy(compute.constant(np.array(value, x.dtype)), x)
+
+
+def overlap(compute: Memory, a: Array, b: Array) -> bool:
+    """Whether two arrays may share memory."""
+    if isinstance(a, np.ndarray):
+        return np.may_share_memory(a, b)
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        first, second = compute.address(a), compute.address(b)
+        return first < second + b.nbytes and second < first + a.nbytes
+    with compute.device_scope(views=True):
+        return bool(compute.xp.may_share_memory(a, b))
+
+
+# ---- operands ----
+
+
+def copied(x: Array, dtype: np.dtype[Any] | None = None) -> Array:
+    """A copy in C order, aligned, in another dtype of integers if one is given."""
+    compute = backend_of(x)
+    y = empty(compute, x.shape, x.dtype if dtype is None else dtype)
+    compute.copy(x, y)
+    return y
+
+
+def contiguous(x: Any) -> Array:
+    """The array in C order and aligned for its dtype: x itself where it is so, else a copy."""
+    if isinstance(x, np.ndarray):
+        x = np.asarray(x)  # of a subclass, an array of its own
+        usable = x.flags.c_contiguous and x.flags.aligned
+    else:
+        usable = x.flags.c_contiguous and backend_of(x).address(x) % x.dtype.itemsize == 0
+    return x if usable else copied(x)
+
+
+def in_dtype(x: Array, dtype: np.dtype[Any]) -> Array:
+    """The array in another dtype of integers, which holds its values; x itself where it has that dtype."""
+    return x if x.dtype == dtype else copied(x, dtype)
+
+
+def joined(arrays: Sequence[Array], axis: int) -> Array:
+    """A new array of these arrays, one behind the other along an axis, which is counted from the left."""
+    first, start = arrays[0], 0
+    before = (slice(None),) * axis
+    compute = backend_of(first)
+    length = sum(x.shape[axis] for x in arrays)
+    data = empty(compute, (*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype)
+    for x in arrays:
+        compute.copy(x, data[(*before, slice(start, start + x.shape[axis]))])
+        start += x.shape[axis]
+    return data
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of the first shape broadcasts to the second, by NumPy's rules."""
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """The array broadcast to a shape, as a copy in C order; x itself where it has that shape."""
+    if x.shape == shape:
+        return x
+    compute = backend_of(x)
+    y = empty(compute, shape, x.dtype)
+    compute.copy(x, y)
+    return y
+
+
+# ---- values that are not arrays ----
+
+
+class NotAnArray:
+    """Base of values whose residues NumPy must not compute with: ufuncs, functions and conversions raise.
+
+    `array * value` comes to the value's own operator. A subclass says in `_exits` what a user takes instead.
+    The functions in `_forwarded` read an attribute of the value or call its method, and so are right.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None
+    _forwarded: ClassVar[tuple[Any, ...]] = (np.shape, np.ndim)
+
+    def _exits(self) -> str:
+        """Return a sentence that names the methods and functions to use in place of NumPy's."""
+        raise NotImplementedError
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if function in self._forwarded:
+            return function._implementation(*args, **options)
+        name = f"{function.__module__}.{function.__name__}"
+        raise CoefficientError(
+            f"{name}: NumPy does not compute with a {type(self).__name__}. {self._exits()}"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        """Raise CoefficientError: neither residues nor coefficients are taken without being asked for."""
+        raise CoefficientError(
+            f"numpy.asarray: a {type(self).__name__} does not become an array by itself. {self._exits()}"
+        )
+
+
+def refuse_array(other: object) -> None:
+    """Raise CoefficientError if an operand is an array or a sequence of numbers; texts and bytes are not."""
+    if isinstance(other, (NotAnArray, np.generic, str, bytes, bytearray)):
+        return
+    kinds = ("__array__", "__dlpack__", "__cuda_array_interface__")
+    if isinstance(other, Sequence) or any(hasattr(type(other), kind) for kind in kinds):
+        raise CoefficientError(
+            f"operand: a {type(other).__name__} is not a constant. Use ring(values) to make a polynomial of "
+            "it, or ring(array[..., None]) for a batch of constants"
+        )
+
+
+# ---- arrays of other libraries ----
+
+# DLPack's numbers for types of devices. Source: dlpack.h, DLDeviceType
+_HOST_KINDS = (1, 3, 11)  # pageable memory; pinned by CUDA, by ROCm
+_GPU_KINDS = (2, 13)  # CUDA; CUDA's managed memory
+_OTHER_KINDS = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
+
+
+def shared(x: Any, name: str, error: type[PolyGPUError] = CoefficientError) -> Any:
+    """The array of another library as one of NumPy or CuPy that shares its memory; all else unchanged.
+
+    It takes arrays with `__dlpack__`, such as those of PyTorch and JAX. Where `__dlpack__` refuses an array
+    in host memory, for instance because DLPack lacks its dtype, the array's `__array__` makes a copy.
+
+    Raises:
+        DeviceError: the array is on a device that polygpu does not compute on.
+        BackendUnavailable: it is on a GPU that does not answer.
+        error: the library does not share the array.
+    """
+    if isinstance(x, np.ndarray) or not hasattr(type(x), "__dlpack__") or is_device_array(x) or holds_poly(x):
+        return x
+    described = f"{name}: {type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+    ways: list[Callable[[Any], Any]]
+    try:
+        kind, index = (int(number) for number in x.__dlpack_device__())
+    except Exception as reason:
+        raise DeviceError(
+            f"{described} says no device ({_first_line(reason)}); give an array whose values lie in memory"
+        ) from reason
+    ways = [np.from_dlpack, np.asarray] if hasattr(type(x), "__array__") else [np.from_dlpack]
+    if kind in _GPU_KINDS:
+        compute = get_backend(checked_device(f"cuda:{index}", name))
+        ways = [compute.xp.from_dlpack]
+    elif kind in _HOST_KINDS:
+        compute = get_backend("cpu")
+    else:
+        raise DeviceError(
+            f"{described} on a device of {_OTHER_KINDS.get(kind, f'DLPack kind {kind}')}; values are "
+            "computed on the host and on NVIDIA GPUs: copy it there first"
+        )
+    refusals: list[Exception] = []
+    for way in ways:
+        try:
+            with compute.device_scope():
+                return way(x)
+        except Exception as reason:
+            refusals.append(reason)
+    raise error(
+        f"{described} of {getattr(x, 'dtype', 'no dtype')} gives no array ({_first_line(refusals[-1])}); "
+        "convert it to an array of plain numbers that lie in memory"
+    ) from refusals[-1]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def check_uncut(x: Any, dtype: np.dtype[Any], name: str) -> None:
+    """Raise CoefficientError for an array of JAX that should hold 64-bit residues and was cut to 32 bits."""
+    jax: Any = sys.modules.get("jax")
+    kind: Any = getattr(jax, "Array", None)
+    if kind is None or not isinstance(x, kind) or jax.config.jax_enable_x64:
+        return
+    if x.dtype.itemsize < dtype.itemsize:
+        raise CoefficientError(
+            f"{name}: an array of JAX of {x.dtype}, residues are {dtype}, and jax_enable_x64 is off, so that "
+            "JAX cuts integers to 32 bits; jax.config.update('jax_enable_x64', True) before it is made, or "
+            "numpy.asarray(x) if none was cut"
+        )
+
+
+def holds_poly(x: object) -> bool:
+    """Return whether x is a Poly or another value of a ring, or nested lists that hold one."""
+    if isinstance(x, (list, tuple)):
+        return set(map(type, x)) != {int} and any(map(holds_poly, x))
+    return isinstance(x, NotAnArray)
+
+
+def _value_in(x: Any) -> NotAnArray:
+    """Return the first value of a ring in nested lists that hold one."""
+    return x if isinstance(x, NotAnArray) else _value_in(next(filter(holds_poly, x)))
+
+
+_EXACT = "Nothing is rounded or guessed:"
+
+
+def array_from(x: Any, name: str) -> str:
+    """Return an expression that makes an array with the method astype of x, an array of any library."""
+    if hasattr(x, "astype"):
+        return name
+    module = "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
+    return f"{module}.{'asarray' if hasattr(x, '__array__') else 'from_dlpack'}({name})"
+
+
+def _wrong_dtype(name: str, x: Any, dtype: np.dtype[Any]) -> CoefficientError:
+    """Return the error for an array x of another dtype than integers; its advice fits the array's library."""
+    array, module = array_from(x, name), "cupy" if hasattr(x, "__cuda_array_interface__") else "np"
+    way = f"use {array}.astype({module}.int64)"
+    if dtype.kind in "fc":
+        real = array if dtype.kind == "f" else f"{array}.real"
+        if dtype.itemsize > (8 if dtype.kind == "f" else 16):
+            real = f"{real}.astype({module}.float64)"
+        way = f"round {real} to integers"
+        if name == "x":
+            way = f"use ring.from_floats({real}), which rounds exactly"
+        if dtype.kind == "c":
+            way += ", if the imaginary parts do not count"
+    elif dtype.kind == "V":
+        way = f"use the field {array}[{dtype.names[0]!r}]" if dtype.names else f"use {array}.view(np.uint8)"
+    return CoefficientError(f"{name}: dtype {dtype} is given, and values must be ints. {_EXACT} {way}")
+
+
+def _no_integer(name: str, x: Any, value: Any) -> CoefficientError:
+    """Return the error for an entry of x, or for x itself; its advice fits the types of both."""
+    conversion = _conversion(value)
+    if value is not x:
+        flat = isinstance(x, Sequence) and not any(isinstance(v, (list, tuple, np.ndarray)) for v in x)
+        way = f"[{conversion} for v in {name}]" if flat else f"{conversion} for each entry v"
+        way = f"use {way}" if conversion else _way_around(value, "v")
+        if name == "x" and isinstance(value, float) and conversion:
+            way += ", or ring.from_floats(x) for the elements with the nearest integers"
+    elif isinstance(x, (bytes, bytearray, memoryview)):
+        way = f"use list({name}) for one integer a byte, or int.from_bytes({name}, 'little') for a single one"
+    else:
+        way = f"use {conversion.replace('v', name, 1)}" if conversion else _way_around(value, name)
+    kind, text = type(value).__name__, shown(value)
+    what = text if len(text) <= 100 and "\n" not in text else "a value"
+    return CoefficientError(f"{name}: {what} is of type {kind}, and values must be ints. {_EXACT} {way}")
+
+
+def _conversion(value: Any) -> str:
+    """Return an expression that makes an int of a value v; empty if there is none."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "int.from_bytes(v, 'little')"
+    if isinstance(value, (bool, np.bool_, str)) or hasattr(type(value), "__index__"):
+        return "int(v)"
+    if isinstance(value, (complex, np.complexfloating)):
+        return "round(v.real)"
+    if isinstance(value, (float, np.floating)) and not math.isfinite(value):
+        return ""
+    return "round(v)" if hasattr(type(value), "__round__") else ""
+
+
+def _way_around(value: Any, name: str) -> str:
+    """Return what to do with a value of which no int can be made."""
+    if value is None:
+        return "replace None with an int, such as 0"
+    if isinstance(value, (float, np.floating)):
+        return "replace it, as NaN and infinity have no nearest integer"
+    if isinstance(value, NotAnArray):
+        return value._exits()
+    if isinstance(value, Mapping):
+        return f"use a list of coefficients, such as [{name}.get(i, 0) for i in range(n)]"
+    if isinstance(value, Set):
+        return f"use a list, such as sorted({name}), as a set has no order"
+    if isinstance(value, Iterable):
+        return f"use list({name})"
+    return "give an int, a list of ints, or an array of an integer dtype"
+
+
+def check_unmasked(x: object, name: str) -> None:
+    """Raise CoefficientError for an array of NumPy's that declares some entries invalid."""
+    masked = sys.modules.get("numpy.ma")  # before this module is imported there are no masked arrays
+    if masked and isinstance(x, masked.MaskedArray):
+        raise CoefficientError(
+            f"{name}: a masked array, and there are no masked entries here; {name}.filled(0) or {name}.data "
+            "is an array"
+        )
+
+
+def as_integers(x: object, name: str = "x") -> Array:
+    """x as an array of machine integers, in C order and of its own dtype, or as one of Python ints.
+
+    Python ints become int64 where all of them fit. All else raises CoefficientError.
+    """
+    if type(x) is list or type(x) is tuple:
+        small = _cpu.integers_of_list(x)
+        if small is not None:
+            return small
+    if holds_poly(x):
+        value = _value_in(x)
+        raise CoefficientError(f"{name}: a {type(value).__name__} is not an integer. {value._exits()}")
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        raise _no_integer(name, x, x)
+    check_unmasked(x, name)
+    given, x = x, shared(x, name)
+    if is_device_array(x):
+        device_array: Any = x
+        if device_array.dtype.kind not in "iu":
+            raise _wrong_dtype(name, given, device_array.dtype)
+        return contiguous(device_array)
+    if hasattr(x, "__cuda_array_interface__"):
+        raise DeviceError(
+            f"{name}: a GPU array of {type(x).__module__}; cupy.asarray(x) makes it one of CuPy"
+        )
+    if not isinstance(x, np.ndarray) and not isinstance(x, np.generic) and hasattr(x, "__array__"):
+        x = np.asarray(x)
+    if isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+    else:
+        # Through Python objects: np.array would turn [True, 2] into ints and [2**63, -1] into floats.
+        try:
+            array = np.array(x, dtype=object)
+        except ValueError:
+            raise CoefficientError(
+                f"{name}: ragged nested lists; pad them with zeros to one length"
+            ) from None
+    if array.dtype.kind in "iu":
+        return np.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+    if array.dtype.kind != "O":
+        raise _no_integer(name, x, x) if isinstance(x, np.generic) else _wrong_dtype(name, given, array.dtype)
+    if set(map(type, array.flat)) != {int}:
+        for value in array.flat:
+            if isinstance(value, (list, tuple, np.ndarray)):
+                raise CoefficientError(f"{name}: ragged nested lists; pad them with zeros to one length")
+            if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+                raise _no_integer(name, given, value)
+        array = np.array([int(value) for value in array.flat], dtype=object).reshape(array.shape)
+    try:
+        return array.astype(np.int64, order="C")
+    except OverflowError:
+        return array

@@ -1,0 +1,202 @@
+"""Batch axes of arrays (*batch, rows, n): pieces of long work, indexing and joining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd, lcm, prod
+from typing import Any
+
+import numpy as np
+
+from .. import _cpu
+from .._backends import Array, backend_of, is_device_array
+from .._core.checks import integer, shown
+from .._core.reporting import Work, counted
+from ..errors import OutputError, ParameterError
+from .arrays import broadcasts, contiguous, copied, empty, joined, overlap, spread
+from .calls import repeated
+from .results import batch_shapes
+
+ROWS = 32  # least rows of a thread in a piece of a long call: at a piece's end threads wait for each other
+_OF_VIEWS = {int, slice, type(None), type(Ellipsis)}  # types of indices that copy nothing
+
+
+# ---- long work ----
+
+
+def in_pieces(what: str, limbs: int, run: Callable[..., Any], out: Array, *operands: Array) -> None:
+    """Call run(*operands, out) on the host, as Work: in pieces of the batch where progress is reported.
+
+    what: the text of the Work, with {} for the number of polynomials. limbs: of the ring. Batch axes of the
+    operands broadcast to those of `out`, as in run(). All arrays are C-contiguous.
+    """
+    items = prod(out.shape[:-2])
+    whole = [x.shape == out.shape or prod(x.shape[:-2]) == 1 for x in operands]
+    step = 1 if all(whole) else items // len(out)  # polynomials for each index of the first axis
+    if all(whole):
+        out, *operands = (x.reshape(-1, *x.shape[-2:]) for x in (out, *operands))  # type: ignore[assignment]
+    threads = _cpu.num_threads()
+    unit = lcm(step, threads // gcd(threads, limbs))
+    least = 1 if threads == 1 else -(-ROWS * threads // limbs)
+    with Work(items, what, counted(items, "polynomial")) as work:
+        for piece in work.pieces(unit, least):
+            at = slice(piece.start // step, -(-piece.stop // step))
+            run(*(x[at] if x.ndim == out.ndim and len(x) > 1 else x for x in operands), out[at])
+
+
+# ---- axes ----
+
+
+def checked_axis(axis: object, ndim: int) -> int:
+    """The batch axis, counted from the left."""
+    a = integer(axis, "axis")
+    if not -ndim <= a < ndim:
+        raise ParameterError(f"axis: {shown(a)} is outside the {ndim} batch axes")
+    return a % ndim
+
+
+def _batch_keys(key: Any) -> tuple[Any, ...]:
+    """A key of the batch axes, which an Ellipsis fills up."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis)
+
+
+def _axes_of(key: Any) -> int:
+    """Return how many axes an entry of a key takes up."""
+    if key is None or key is Ellipsis:
+        return 0
+    if isinstance(key, (bool, list)) or hasattr(key, "dtype"):
+        array = np.asarray(key) if isinstance(key, (bool, list)) else key
+        return int(array.ndim) if array.dtype == np.bool_ else 1
+    return 1
+
+
+def _gives_view(keys: tuple[Any, ...]) -> bool:
+    """Return whether the entries at these keys are a view."""
+    return all(type(key) in _OF_VIEWS or isinstance(key, np.integer) for key in keys)
+
+
+def _on_device(keys: tuple[Any, ...]) -> bool:
+    """Return whether some of the keys are arrays of a GPU."""
+    return any(is_device_array(key) for key in keys)
+
+
+def _items(x: Array) -> Array:
+    """Return a view with one batch axis."""
+    return x.reshape(prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _item_numbers(x: Array, keys: tuple[Any, ...]) -> Array:
+    """Return the numbers of the items at keys of the host, counted over all batch axes."""
+    batch = x.shape[:-2]
+    numbers: Array = np.arange(prod(batch)).reshape(batch)[keys]
+    return numbers
+
+
+def _no_such_entry(error: IndexError, keys: tuple[Any, ...], x: Array) -> IndexError:
+    """Return the error for a key of the batch axes; NumPy's own counts the axes of limbs and coefficients."""
+    batch, used = x.shape[:-2], sum(map(_axes_of, keys))
+    reason = str(error)
+    if used > len(batch):
+        reason = f"{used} {'index is' if used == 1 else 'indices are'} given, for {len(batch)} axes"
+    return IndexError(
+        f"a[...] indexes batch axes only, and the batch shape is {batch}: {reason}. Coefficients are in "
+        "poly.data[..., limb, i] as residues, in poly.tolist() and poly.to_bigints() as ints"
+    )
+
+
+def index(x: Array, key: Any) -> Array:
+    """The entries at a key of the batch axes, by NumPy's rules: a view if it is C-contiguous, else a copy."""
+    keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
+    try:
+        if _gives_view(keys):
+            data = x[(*keys, slice(None), slice(None))]
+            return data if data.flags.c_contiguous else copied(data)
+        if _on_device(keys):
+            with compute.device_scope():
+                return copied(x[(*keys, slice(None), slice(None))])
+        numbers = _item_numbers(x, keys)
+    except IndexError as error:
+        raise _no_such_entry(error, keys, x) from None
+    data = empty(compute, (*numbers.shape, *rest), x.dtype)
+    compute.gather(_items(x), compute.constant(numbers.ravel()), _items(data))
+    return data
+
+
+def assign(x: Array, key: Any, value: Array) -> None:
+    """Write values at a key of the batch axes, by NumPy's rules. The values may share memory with x.
+
+    Where an item is named twice, the last value stays.
+    """
+    keys, compute, rest = _batch_keys(key), backend_of(x), x.shape[-2:]
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        raise OutputError("value: is read-only and takes no assignment; value.copy() can be written")
+    at = (*keys, slice(None), slice(None))
+    if overlap(compute, x, value):
+        value = copied(value)
+    view = _gives_view(keys)
+    try:
+        if view:
+            place = x[at].shape[:-2]
+        elif _on_device(keys):
+            with compute.device_scope():
+                place = compute.xp.broadcast_to(x[..., 0, 0], x.shape[:-2])[keys].shape
+        else:
+            numbers = _item_numbers(x, keys)
+            place = numbers.shape
+    except IndexError as error:
+        raise _no_such_entry(error, keys, x) from None
+    if not broadcasts(value.shape[:-2], place):
+        raise ParameterError(
+            f"value: batch shape {value.shape[:-2]} does not broadcast to {place}, that of the place; "
+            "reshape or index its batch axes"
+        )
+    if view:
+        compute.copy(value, x[at])
+    elif _on_device(keys):
+        with compute.device_scope():
+            x[at] = value
+    else:
+        values = _items(contiguous(spread(value, (*place, *rest))))
+        numbers = numbers.ravel()
+        different, last = np.unique(numbers[::-1], return_index=True)
+        if len(different) < len(numbers):
+            chosen = empty(compute, (len(different), *rest), x.dtype)
+            compute.gather(values, compute.constant(len(numbers) - 1 - last), chosen)
+            numbers, values = different, chosen
+        compute.scatter(values, compute.constant(numbers), _items(x))
+
+
+def reshape(x: Array, sizes: Any) -> Array:
+    """A view in another batch shape; one size may be -1."""
+    batch = x.shape[:-2]
+    try:
+        new = np.empty(batch, np.bool_).reshape(sizes).shape
+    except (ValueError, TypeError, OverflowError):
+        raise ParameterError(f"shape: the batch shape {batch} does not reshape to {shown(sizes)}") from None
+    return x.reshape(*new, *x.shape[-2:])
+
+
+def stack(arrays: Sequence[Array], axis: object) -> Array:
+    """Arrays of one batch shape along a new batch axis."""
+    at = checked_axis(axis, arrays[0].ndim - 1)
+    if any(x.shape != arrays[0].shape for x in arrays):
+        raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal to be stacked")
+    return _joined(at, *(x[(slice(None),) * at + (None,)] for x in arrays))
+
+
+def concatenate(arrays: Sequence[Array], axis: object) -> Array:
+    """Arrays along a batch axis that they have."""
+    first = arrays[0]
+    at = checked_axis(axis, first.ndim - 2)
+    if any(
+        x.ndim != first.ndim or np.delete(x.shape, at).tolist() != np.delete(first.shape, at).tolist()
+        for x in arrays
+    ):
+        raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal but for axis {at}")
+    return _joined(at, *arrays)
+
+
+@repeated
+def _joined(axis: int, *arrays: Array, out: None = None) -> Array:
+    return joined(arrays, axis)

@@ -1,0 +1,340 @@
+"""Sums of products over batch axes: matmul, dot and einsum of elements.
+
+Evaluated elements multiply point by point. So such a sum is a product of small matrices for each point of
+each limb. Rings without a complete transform multiply polynomials and add the products up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+from .._backends import Array, Backend, Memory, backend_of
+from .._core.checks import Domain, verifying
+from .._core.ring_plan import RingPlan
+from .._core.value import V, Value
+from .._core.ways import way_of_sums
+from ..errors import ParameterError
+from .arrays import contiguous, empty, fill, overlap
+from .batch import checked_axis
+from .calls import repeated
+from .multiply import multiply
+from .pointwise import pointwise, sum_over
+from .results import result_array, result_shape
+from .transform import intt, to_domain
+from .verify import check_matrices_of_points
+
+# The label of a batch axis: a letter, or, for axes that broadcast, the place from the right: -1, -2, ...
+Label = str | int
+
+_CHUNK_BYTES = 1 << 26  # of products of polynomials that are held at a time, until they are added up
+
+
+# An axis that neither the result nor another operand has is summed before the operand is transformed.
+
+
+@repeated
+def matmul(a: V, b: V, *, out: Array | None = None) -> V:
+    """Return the product of two matrices of elements, by NumPy's rules; evaluated if an operand is."""
+    return _contract((a, b), *matmul_labels(a._batch, b._batch), out)
+
+
+def matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[list[Label]], list[Label]]:
+    """Return the labels of both operands' axes, and the result's, for a product of these batch shapes."""
+    for name, batch in (("a", a), ("b", b)):
+        if not batch:
+            raise ParameterError(f"{name}: a single polynomial is no matrix; use a * b")
+    k = b[-2] if len(b) > 1 else b[-1]
+    if a[-1] != k:
+        raise ParameterError(
+            f"a, b: batch shapes {a} and {b}; the last axis of a, {a[-1]}, must be as long "
+            f"as the {'second last' if len(b) > 1 else 'only'} one of b, {k}"
+        )
+    batches: list[list[Label]] = [list(range(2 - len(batch), 0)) for batch in (a, b)]
+    rows: list[Label] = ["m"] if len(a) > 1 else []
+    columns: list[Label] = ["n"] if len(b) > 1 else []
+    output = max(batches, key=len) + rows + columns
+    return [[*batches[0], *rows, "k"], [*batches[1], "k", *columns]], output
+
+
+@repeated
+def dot(a: V, b: V, axis: object, *, out: Array | None = None) -> V:
+    """Return the sum of a[i] * b[i] over an axis of the broadcast batch shape; domains as in matmul."""
+    ndim = len(result_shape(a._data, b._data)) - 2
+    if not ndim:
+        raise ParameterError("dot: single polynomials have no batch axis to sum over; use a * b")
+    summed = checked_axis(axis, ndim) - ndim
+    output: list[Label] = [label for label in range(-ndim, 0) if label != summed]
+    labels: list[list[Label]] = [list(range(-len(x._batch), 0)) for x in (a, b)]
+    return _contract((a, b), labels, output, out)
+
+
+def einsum(subscripts: object, values: Sequence[V], out: Array | None = None) -> V:
+    """Return sums of products over labelled batch axes, by NumPy's rules; domains as in matmul."""
+    return _einsum(*values, subscripts, out=out)  # type: ignore[no-any-return]
+
+
+@repeated
+def _einsum(*values_and_subscripts: Any, out: Array | None = None) -> Any:
+    *values, subscripts = values_and_subscripts
+    return _contract(values, *parsed_subscripts(subscripts, [len(x._batch) for x in values]), out)
+
+
+# ---- subscripts ----
+
+
+def parsed_subscripts(subscripts: object, ndims: Sequence[int]) -> tuple[list[list[Label]], list[Label]]:
+    """The labels of each operand's axes, and the result's."""
+    if not isinstance(subscripts, str):
+        raise ParameterError(f"subscripts: {subscripts!r} must be a text such as 'ij,jk->ik'")
+    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    for term in [*terms, result]:
+        if not re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", term):
+            raise ParameterError(
+                f"subscripts: {term!r} in {subscripts!r} must be letters, with '...' at most once; "
+                "write 'ij,jk->ik'"
+            )
+    if len(terms) != len(ndims):
+        raise ParameterError(
+            f"subscripts: {subscripts!r} has terms for {len(terms)} operands, there are {len(ndims)}; "
+            "give one term an operand, between commas"
+        )
+    labels = [_labels(term, ndim, i) for i, (term, ndim) in enumerate(zip(terms, ndims, strict=True))]
+    widest = max((-x for names in labels for x in names if isinstance(x, int)), default=0)
+    letters = sorted(re.sub(r"[^A-Za-z]", "", inputs))
+    if not arrow:
+        once: list[Label] = [x for x in letters if letters.count(x) == 1]
+        return labels, [*range(-widest, 0), *once]
+    for x in result.replace("...", ""):
+        if x not in letters:
+            raise ParameterError(f"subscripts: label {x!r} of the result in {subscripts!r} is of no operand")
+        if result.count(x) > 1:
+            raise ParameterError(
+                f"subscripts: label {x!r} occurs twice in the result {result!r}; name it once"
+            )
+    if widest and "..." not in result:
+        raise ParameterError(
+            f"subscripts: the result {result!r} must have '...' too; label the axes that shall be summed over"
+        )
+    return labels, _split(result, widest)
+
+
+def _labels(term: str, ndim: int, operand: int) -> list[Label]:
+    """The labels of an operand's axes."""
+    letters = len(term.replace("...", ""))
+    if letters > ndim or (letters < ndim and "..." not in term):
+        raise ParameterError(
+            f"subscripts: {term!r} has {letters} labels, operand {operand} has {ndim} batch axes; "
+            "give one label an axis; coefficients and limbs are no axes"
+        )
+    return _split(term, ndim - letters)
+
+
+def _split(term: str, axes: int) -> list[Label]:
+    """The labels of a term: its letters, and numbers for the `axes` axes of '...'."""
+    before, dots, after = term.partition("...")
+    return [*before, *range(-axes if dots else 0, 0), *after]
+
+
+# ---- sums of products ----
+
+
+class _Term:
+    """An operand or a result: batch axes with their labels, then rows and points."""
+
+    __slots__ = ("data", "labels")
+
+    def __init__(self, data: Array, labels: list[Label]) -> None:
+        self.data, self.labels = data, labels
+
+    @property
+    def sizes(self) -> dict[Label, int]:
+        """The length of each batch axis."""
+        return dict(zip(self.labels, self.data.shape, strict=False))
+
+    def axes(self, order: Sequence[Label]) -> Array:
+        """A view with the batch axes in this order; axes that the term lacks have length 1."""
+        kept = [self.labels.index(x) for x in order if x in self.labels]
+        data = self.data.transpose(*kept, self.data.ndim - 2, self.data.ndim - 1)
+        return data[tuple(slice(None) if x in self.labels else None for x in order)]
+
+
+def _contract(
+    values: Sequence[V],
+    labels: list[list[Label]],
+    output: list[Label],
+    out: Array | None,
+) -> V:
+    """Return the sum of the products over all labels that the result lacks."""
+    ring, arrays = values[0]._plan, [x._data for x in values]
+    sizes = label_sizes([x._batch for x in values], labels)
+    compute = backend_of(arrays[0])
+    shape = (*(sizes[x] for x in output), ring.rows, ring.n)
+    data = result_array(compute, shape, out, *arrays)
+    evaluated, way = any(x._domain == "eval" for x in values), way_of_sums(ring)
+    domain: Domain = "eval" if evaluated or (len(values) > 1 and way == "transform") else "coef"
+    terms = [_squeezed(compute, x, names) for x, names in zip(arrays, labels, strict=True)]
+    for i, x in enumerate(values):
+        needed = {*output, *(name for term in terms[:i] + terms[i + 1 :] for name in term.labels)}
+        _prepare(ring, terms[i], needed, x._domain, domain)
+    taken = out is not None and any(overlap(compute, term.data, data) for term in terms)
+    target = empty(compute, data.shape, data.dtype) if taken else data
+    # No term has axes of length 1.
+    kept = [x for x in output if any(x in term.labels for term in terms)]
+    final = _Term(target.reshape(*(sizes[x] for x in kept), *data.shape[-2:]), kept)
+    total = terms[0]
+    for i, term in enumerate(terms[1:], 1):
+        later = {x for other in terms[i + 1 :] for x in other.labels}
+        result = final if i == len(terms) - 1 else _between(compute, total, term, {*output, *later})
+        if domain == "eval" and ring.leaf_size == 1 and not ring.basis.wide:  # else there is no matmul_points
+            _multiply_points(ring, compute, total, term, result)
+        else:
+            _add_products(ring, domain, total, term, result)
+        total = result
+    if total is not final:
+        compute.copy(total.axes(kept), final.data)
+    if domain == "eval" and not evaluated:
+        return intt(values[0]._with(target, "eval"), data)
+    if taken:
+        compute.copy(target, data)
+    return values[0]._with(data, domain)
+
+
+def label_sizes(batches: Sequence[tuple[int, ...]], labels: list[list[Label]]) -> dict[Label, int]:
+    """Return the length of each label for operands of these batch shapes; axes of length 1 broadcast."""
+    sizes: dict[Label, int] = {}
+    for i, (batch, names) in enumerate(zip(batches, labels, strict=True)):
+        for label, size in zip(names, batch, strict=True):
+            diagonal = [x for name, x in zip(names, batch, strict=True) if name == label]
+            if min(diagonal) != max(diagonal):
+                raise ParameterError(
+                    f"subscripts: label {label!r} occurs twice in an operand of batch shape {batch}; "
+                    f"a diagonal needs axes of one length, not {diagonal[0]} and {diagonal[1]}"
+                )
+            known = sizes.setdefault(label, size)
+            if known == 1:
+                sizes[label] = size
+            elif size not in (1, known):
+                name = (
+                    f"axis {label!r}" if isinstance(label, str) else f"axis {label} of those that broadcast"
+                )
+                raise ParameterError(
+                    f"operand {i}: {name}, of batch shape {batch}, has length {size}, and {known} in an "
+                    "operand before; lengths must be equal, or 1: index or reshape one"
+                )
+    return sizes
+
+
+def _squeezed(compute: Memory, data: Array, labels: list[Label]) -> _Term:
+    """The operand with the diagonal of labels that repeat, without axes of length 1; a view."""
+    names, xp = list(labels), compute.xp
+    for label in labels:
+        while names.count(label) > 1:
+            i = names.index(label)
+            j = names.index(label, i + 1)
+            with compute.device_scope(views=True):
+                data = xp.moveaxis(xp.diagonal(data, 0, i, j), -1, i)
+            del names[j]
+    long = [size != 1 for size in data.shape[: len(names)]]
+    data = data[tuple(slice(None) if x else 0 for x in long)]
+    return _Term(data, [name for name, x in zip(names, long, strict=True) if x])
+
+
+def _prepare(ring: RingPlan, term: _Term, needed: set[Label], source: Domain, target: Domain) -> None:
+    """Sum over the axes whose labels are not needed, then bring the sum into the domain."""
+    own = tuple(i for i, x in enumerate(term.labels) if x not in needed)
+    if own:
+        term.data = sum_over(ring.basis, term.data, own)
+        term.labels = [x for x in term.labels if x in needed]
+    if source != target:
+        term.data = to_domain(Value(ring, contiguous(term.data), source), target)._data
+
+
+def _between(compute: Memory, left: _Term, right: _Term, needed: set[Label]) -> _Term:
+    """Memory for the product of two terms, with the axes that the result or later terms need."""
+    sizes = left.sizes | right.sizes
+    labels = [x for x in sizes if x in needed]
+    shape = (*(sizes[x] for x in labels), *left.data.shape[-2:])
+    return _Term(empty(compute, shape, left.data.dtype), labels)
+
+
+Groups = tuple[list[Label], list[Label], list[Label]]
+
+
+def _multiply_points(ring: RingPlan, compute: Backend, left: _Term, right: _Term, out: _Term) -> None:
+    """One batch of matrix products for each point.
+
+    Axes that only one operand has are rows or columns. Several such axes are merged into one. Where memory
+    does not allow that, all but the last join the batch, and the other operand is repeated along them by
+    strides of 0. Where that does not help either, arrays that do not fit are copied.
+    """
+    sizes = left.sizes | right.sizes
+    summed = [x for x in left.labels if x not in out.labels]
+    choices = []
+    for repeat_right, repeat_left in product((False, True), repeat=2):
+        rows = [x for x in out.labels if x not in right.labels][-1 if repeat_right else 0 :]
+        columns = [x for x in out.labels if x not in left.labels][-1 if repeat_left else 0 :]
+        batch = [x for x in out.labels if x not in rows and x not in columns]
+        groups: tuple[Groups, ...] = (batch, rows, summed), (batch, summed, columns), (batch, rows, columns)
+        views = [_view(compute, *x, sizes) for x in zip((left, right, out), groups, strict=True)]
+        fits = [_merges(*x) for x in zip(views, groups, strict=True)]
+        choices.append((views, groups, fits))
+        if all(fits):
+            break
+    else:
+        views, groups, fits = choices[0]
+    shapes = [(*(prod(sizes[x] for x in group) for group in three), *out.data.shape[-2:]) for three in groups]
+    a, b = (_reshaped(x, fit, shape) for x, fit, shape in zip(views[:2], fits, shapes, strict=False))
+    c = views[2].reshape(shapes[2]) if fits[2] else empty(compute, shapes[2], ring.dtype)
+    compute.matmul_points(ring.basis, a, b, c)
+    if verifying() and c.size:
+        check_matrices_of_points(compute, ring.basis, a, b, c)
+    if not fits[2]:
+        compute.copy(c.reshape(views[2].shape), views[2])
+
+
+def _view(compute: Memory, term: _Term, groups: Groups, sizes: dict[Label, int]) -> Array:
+    """The term's axes in the groups' order, repeated along axes that the term lacks."""
+    order = [x for group in groups for x in group]
+    view = term.axes(order)
+    shape = (*(sizes[x] for x in order), *view.shape[-2:])
+    return view if view.shape == shape else compute.xp.broadcast_to(view, shape)
+
+
+def _merges(view: Array, groups: Groups) -> bool:
+    """Whether the axes of each group can become one axis without a copy."""
+    at = 0
+    for group in groups:
+        for i in range(at, at + len(group) - 1):
+            if view.strides[i] != view.shape[i + 1] * view.strides[i + 1]:
+                return False
+        at += len(group)
+    return True
+
+
+def _reshaped(view: Array, fits: bool, shape: tuple[int, ...]) -> Array:
+    """A view with the axes of groups merged; of a copy where memory does not allow that."""
+    return (view if fits else contiguous(view)).reshape(shape)
+
+
+def _add_products(ring: RingPlan, domain: Domain, left: _Term, right: _Term, out: _Term) -> None:
+    """Sum products of polynomials into the result, some at a time."""
+    summed = [x for x in left.labels if x not in out.labels]
+    count = prod(left.sizes[x] for x in summed)
+    compute = backend_of(out.data)
+    a, b = (x.axes([*summed, *out.labels]) for x in (left, right))
+    a, b = (_reshaped(x, _merges(x, (summed, [], [])), (count, *x.shape[len(summed) :])) for x in (a, b))
+    if not count:
+        fill(compute, out.data, 0)
+    step = max(1, _CHUNK_BYTES // max(1, out.data.nbytes))
+    for i in range(0, count, step):
+        x, y = (Value(ring, contiguous(x[i : i + step]), domain) for x in (a, b))
+        part = sum_over(ring.basis, multiply(x, y)._data, 0)
+        if i:
+            pointwise(ring.basis, "add", out.data, part, out.data)
+        else:
+            compute.copy(part, out.data)

@@ -1,0 +1,124 @@
+"""The steps of a transform that several memories share (_core/plans/four_step.py), each on a part of values.
+
+A part is an array (*batch, limbs, height, count) of neighbouring columns, where count is a power of two, or
+an array (*batch, limbs, count, width) of neighbouring rows. Its last two axes are dense. A step writes into
+`out`, an array of the same shape, by default the part itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .._backends import Array, Backend, backend_of
+from .._core.plans.four_step import FourStepPlan
+from .._core.plans.ntt import NttPlan
+from .pointwise import pointwise
+
+Transform = Callable[[NttPlan, Array, Array], Any]
+
+
+def forward_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
+    """Transform columns, from number `first` on, and multiply by twiddles: forward_rows takes the result."""
+    target = x if out is None else out
+    transform_columns(plan, x, target, backend_of(x).ntt)
+    compute = backend_of(x)
+    twist(plan, target, 0, twiddles(plan, compute, first), twiddles(plan, compute, 1), target)
+
+
+def inverse_columns(plan: FourStepPlan, x: Array, first: int, out: Array | None = None) -> None:
+    """The inverse of forward_columns: from what inverse_rows gives to coefficients."""
+    target = x if out is None else out
+    compute = backend_of(x)
+    twist(plan, x, 0, twiddles(plan, compute, -first), twiddles(plan, compute, -1), target)
+    transform_columns(plan, target, target, backend_of(x).intt)
+
+
+def forward_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
+    """Transform rows, after forward_columns, to the evaluation domain in the order of the ring."""
+    transform_rows(plan, x, x if out is None else out, backend_of(x).ntt)
+
+
+def inverse_rows(plan: FourStepPlan, x: Array, out: Array | None = None) -> None:
+    """Transform evaluated rows back: inverse_columns takes the result."""
+    transform_rows(plan, x, x if out is None else out, backend_of(x).intt)
+
+
+def transform_columns(
+    plan: FourStepPlan, x: Array, out: Array, transform: Transform, is_open: bool = False
+) -> None:
+    """Transform each column alone by a backend's ntt or intt, without twiddles.
+
+    is_open: the first levels of the whole transform; transform_below does the others.
+    """
+    count = x.shape[-1]
+    for limb, part, target in _limbs(x, out):
+        transform(plan.columns(limb, count, is_open), part.reshape(1, -1), target.reshape(1, -1))
+
+
+def transform_rows(plan: FourStepPlan, x: Array, out: Array, transform: Transform) -> None:
+    """Transform each row alone by a backend's ntt or intt, without twiddles."""
+    for limb, part, target in _limbs(x, out):
+        transform(plan.rows(limb), part.reshape(-1, 1, plan.width), target.reshape(-1, 1, plan.width))
+
+
+def transform_columns_apart(
+    plan: FourStepPlan, x: Array, buffer: Array, out: list[Array], transform: Transform
+) -> None:
+    """Transform open columns of x. The rows of the result go to the arrays of `out`, as many to each.
+
+    An array of `out` is a part of the buffer, or lies elsewhere and may have rows that lie apart. The buffer
+    has x's shape and may be x. Needs a backend that prefers_tables, and 2^levels_above >= len(out).
+    """
+    count, rows = x.shape[-1], x.shape[-2] // len(out)
+    for limb, part, target in _limbs(x, buffer):
+        transform(plan.columns_above(limb, count), part.reshape(1, -1), target.reshape(1, -1))
+    for k, ends in enumerate(out):
+        for limb, part, target in _limbs(buffer[..., k * rows : (k + 1) * rows, :], ends):
+            below = plan.columns_below(limb, k * rows, rows, count)
+            if target.flags.c_contiguous:
+                target = target.reshape(1, -1)
+            transform(below, part.reshape(1, -1), target)
+
+
+def transform_below(plan: FourStepPlan, x: Array, first: int, out: Array, transform: Transform) -> None:
+    """Transform rows, from number `first` on, between open columns and the evaluation domain; no twiddles.
+
+    x: (*batch, limbs, count, width), count a power of two that divides `first`. Needs a backend that
+    prefers_tables.
+    """
+    for limb, part, target in _limbs(x, out):
+        transform(plan.rows_below(limb, first, part.shape[0]), part.reshape(1, -1), target.reshape(1, -1))
+
+
+def twiddles(plan: FourStepPlan, compute: Backend, power: int) -> list[Array]:
+    """The twiddles of all rows to a power: for each limb an array (height, 1, 1)."""
+    found = []
+    for limb in range(len(plan.basis.moduli)):
+        high, low = map(compute.constant, plan.row_twiddles(limb, power))
+        product = pointwise(plan.limb(limb), "mul", low.reshape(1, 1, -1), high.reshape(-1, 1, 1))
+        found.append(product.reshape(plan.height, 1, 1))
+    return found
+
+
+def twist(
+    plan: FourStepPlan, x: Array, row: int, starts: list[Array], steps: list[Array], out: Array
+) -> None:
+    """Multiply entry (r, j) by start step^j, where start and step are those of row `row` + r.
+
+    x: (*batch, limbs, rows, count), any part of the matrix; entries of the last axis are neighbours. out: of
+    x's shape, perhaps x itself; or with the columns in runs, (*batch, limbs, rows, runs, count / runs).
+    """
+    compute, rows = backend_of(x), slice(row, row + x.shape[-2])
+    for limb, part, target in _limbs(x, out):
+        first, step = starts[limb][rows], steps[limb][rows]
+        compute.scale_by_powers(plan.limb(limb), part[:, None], first, step, target[:, None])
+
+
+def _limbs(x: Array, out: Array) -> Iterator[tuple[int, Array, Array]]:
+    """For each limb of each polynomial: the limb's number, its entries in x and in out."""
+    if x.size:
+        for at in np.ndindex(x.shape[:-2]):
+            yield at[-1], x[at], out[at]

@@ -1,0 +1,264 @@
+"""Gadgets: digits of a value to a base, and products with ciphertexts that hide multiples of weights."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from .. import _cpu
+from .._backends import Array, Backend, backend_of
+from .._core.checks import Domain, integer, shown
+from .._core.plans.basis import Basis, basis_of
+from .._core.plans.cache import cached
+from .._core.plans.gadget import Gadget
+from .._core.plans.ntt import NttPlan
+from .._core.plans.product import FftSumPlan
+from .._core.reporting import LONG, Work, counted, reporting
+from .._core.ring_plan import RingPlan
+from .._core.value import V, Value
+from .._core.ways import way_of_gadget
+from ..errors import ParameterError
+from .arrays import as_integers, broadcasts, contiguous, empty, in_dtype, spread
+from .batch import ROWS
+from .calls import repeated
+from .einsum import matmul
+from .integers import from_integers
+from .permutation import exponents_of, mul_monomial
+from .pointwise import neg, pointwise
+from .results import check_apart, result_array, result_shape
+from .transform import intt, ntt, to_domain
+
+
+class Matrices(NamedTuple):
+    """GGSW ciphertexts of batch shape (k, levels, k), or (count, k, levels, k); prepared: see prepare()."""
+
+    data: Array
+    domain: Domain | Literal["prepared"]
+    shape: tuple[int, ...]
+
+
+def gadget_of(ring: RingPlan, bits: object, levels: object, components: int = 0) -> Gadget:
+    """Return the plan of digits modulo a ring's one modulus; with components > 0, of products too."""
+    if len(ring.moduli) != 1 or ring.basis.wide:
+        raise ParameterError(
+            f"{ring!r}: digits to a base need one modulus of at most 2**64; ring[:1] is the ring of one limb"
+        )
+    b, count = _checked_digits(ring.basis.moduli[0], bits, levels)
+    if not components:
+        return _plan(ring.basis, None, b, count)
+    way, sums = way_of_gadget(ring, components * count, b)
+    return _plan(ring.basis, ring.transform if way == "transform" else None, b, count, sums)
+
+
+def _checked_digits(q: int, bits: object, levels: object) -> tuple[int, int]:
+    b, count = integer(bits, "bits"), integer(levels, "levels")
+    if b < 1 or count < 1 or 1 << min(b, 65) * min(count, 65) > q:
+        raise ParameterError(
+            f"bits, levels: {shown(b)} and {shown(count)} must be at least 1, and 2**(bits * levels) at most "
+            f"q = {q}"
+        )
+    return b, count
+
+
+def _plan(
+    basis: Basis, transform: NttPlan | None, bits: int, levels: int, product: FftSumPlan | None = None
+) -> Gadget:
+    key = "gadget", basis, transform, bits, levels, product
+    return cached(key, lambda: Gadget(basis, transform, bits, levels, product))
+
+
+def gadget(ring: RingPlan, bits: object, levels: object) -> tuple[int, ...]:
+    """Return g_i, the integer nearest to q / B^i, halves up."""
+    plan, q = gadget_of(ring, bits, levels), ring.moduli[0]
+    powers = [1 << plan.bits * (i + 1) for i in range(plan.levels)]
+    return tuple((2 * q + p) // (2 * p) for p in powers)
+
+
+@repeated
+def decompose(x: V, bits: object, levels: object, *, out: Array | None = None) -> V:
+    """Return the digits, (*batch, levels), in coefficients."""
+    plan, x = gadget_of(x._plan, bits, levels), intt(x)
+    compute, (rows, n) = backend_of(x._data), x._data.shape[-2:]
+    data = result_array(compute, (*x._batch, plan.levels, rows, n), out, x._data)
+    compute.decompose(plan, x._data, data)
+    return x._with(data)
+
+
+def _checked_product(matrices: Matrices, c: Value, bits: object, count: int) -> Gadget:
+    """Return the plan of products of ciphertexts with matrices; count: 1 for a batch of matrices, else 0."""
+    k = c._batch[-1] if c._batch else 0
+    shape, name = matrices.shape[count:], "bsk" if count else "ggsw"
+    if len(shape) != 3 or shape[0] != shape[2] or shape[2] != k or k < 1:
+        axes = "(count, k, levels, k)" if count else "(k, levels, k)"
+        raise ParameterError(
+            f"{name}: batch shape {matrices.shape}, of ciphertexts {c._batch}; the first must be "
+            f"{axes}, and the last axis of the second k, the components, at least one"
+        )
+    plan = gadget_of(c._plan, bits, shape[1], components=k)
+    if plan.transform is not None and matrices.domain != "eval":
+        raise ParameterError(f"{name}: in coefficients; keep it evaluated, as {name}.ntt()")
+    return plan
+
+
+def prepare(matrices: Value, bits: object) -> Array | None:
+    """Return matrices (..., k, levels, k) as products by FFT take them, or None for other products."""
+    batch = matrices._batch
+    if len(batch) not in (3, 4) or not batch[-3] == batch[-1] > 0:
+        raise ParameterError(f"ggsw: batch shape {batch}, must be (k, levels, k) or (count, k, levels, k)")
+    plan = gadget_of(matrices._plan, bits, batch[-2], components=batch[-3])
+    return None if plan.product is None else _prepared(plan, matrices)
+
+
+def _prepared(plan: Gadget, matrices: Value) -> Array:
+    assert plan.product is not None
+    compute = backend_of(matrices._data)
+    shape = (*matrices._batch, plan.product.digits, plan.product.points)
+    out = empty(compute, shape, np.dtype(np.complex128))
+    if prod(shape):
+        compute.prepare(plan, intt(matrices)._data, out)
+    return out
+
+
+def _factors(ring: RingPlan, plan: Gadget, matrices: Matrices) -> Array:
+    """Return matrices as the backend's products take them."""
+    if matrices.domain == "prepared" or plan.product is None:
+        return matrices.data
+    return _prepared(plan, Value(ring, matrices.data, matrices.domain))
+
+
+@repeated
+def external_product(ggsw: Matrices, c: V, bits: object, *, out: Array | None = None) -> V:
+    """Return the sum over components and levels of digit_l(c_i) ggsw[i, l], in c's domain."""
+    plan = _checked_product(ggsw, c, bits, 0)
+    compute = backend_of(c._data)
+    check_apart(out, ggsw.data)
+    if plan.by_polynomials:
+        if out is not None:
+            result_array(compute, c._data.shape, out, c._data)  # refused before anything is computed
+        return _matrix_product(ggsw, c, plan, out)
+    data = result_array(compute, c._data.shape, out, c._data)
+    compute.gadget_product(plan, _factors(c._plan, plan, ggsw), intt(c)._data, data)
+    made = c._with(data, "coef")
+    return made if c._domain == "coef" else ntt(made, data)
+
+
+def _matrix_product(ggsw: Matrices, c: V, plan: Gadget, out: Array | None = None) -> V:
+    """Return the external product by products of polynomials: digits times rows."""
+    ring, k = c._plan, c._batch[-1]
+    digits = decompose(c, plan.bits, plan.levels)
+    rows = digits._data.reshape(*c._batch[:-1], 1, k * plan.levels, ring.rows, ring.n)
+    matrix = ggsw.data.reshape(k * plan.levels, k, ring.rows, ring.n)
+    assert ggsw.domain != "prepared"
+    found = matmul(digits._with(rows), c._with(matrix, ggsw.domain))
+    return to_domain(found._with(found._data.reshape(c._data.shape)), c._domain, out)
+
+
+@repeated
+def cmux(ggsw: Matrices, c0: V, c1: V, bits: object, *, out: None = None) -> V:
+    """Return c0 + ggsw x (c1 - c0), of operands in one domain."""
+    basis = c0._plan.basis
+    result_shape(c0._data, c1._data)
+    difference = c0._with(pointwise(basis, "sub", c1._data, c0._data))
+    product = external_product(ggsw, difference, bits, out=difference._data)
+    return product._with(pointwise(basis, "add", product._data, c0._data, product._data))
+
+
+def blind_rotate(c: V, ggsws: Matrices, exponents: object, bits: object, out: Array | None = None) -> V:
+    """Return c X^(e_0 + sum e_i s_i), by one cmux for each i, in coefficients."""
+    _checked_product(ggsws, c, bits, 1)
+    compute = backend_of(c._data)
+    powers = _checked_exponents(c._plan, exponents, c._batch[:-1], ggsws.shape[0], compute)
+    if isinstance(powers, np.ndarray):
+        powers = compute.constant(powers)
+    return _rotated(c, ggsws, powers, bits, out=out)
+
+
+@repeated
+def _rotated(c: V, ggsws: Matrices, powers: Array, bits: object, *, out: Array | None = None) -> V:
+    """Return c X^(e_0 + sum e_i s_i); powers: the e_i, (*batch, 1 + count), on the device."""
+    ring, plan, compute = c._plan, _checked_product(ggsws, c, bits, 1), backend_of(c._data)
+    check_apart(out, c._data, ggsws.data)
+    data = result_array(compute, c._data.shape, out, c._data)
+    x = intt(c)
+    if plan.by_polynomials:
+        if isinstance(powers, np.ndarray):
+            powers = compute.constant(powers)
+        total = mul_monomial(x, powers[..., :1], data)
+        for i, matrix in enumerate(ggsws.data, 1):
+            ggsw = Matrices(matrix, ggsws.domain, ggsws.shape[1:])
+            moved = mul_monomial(total, powers[..., i : i + 1])
+            pointwise(ring.basis, "sub", moved._data, total._data, moved._data)
+            product = _matrix_product(ggsw, moved, plan)
+            pointwise(ring.basis, "add", total._data, product._data, total._data)
+        return total
+    rotated, factors, items = x._with(data), _factors(ring, plan, ggsws), prod(c._batch[:-1])
+    if compute.xp is not np or powers.shape[-1] * c._data.size < LONG or reporting() is None:
+        compute.gadget_rotation(plan, factors, x._data, powers, data)
+        return rotated
+    batch = len(c._batch) - 1
+    given, powers, rows = (y.reshape(items, *y.shape[batch:]) for y in (x._data, powers, data))
+    with Work(items, "blind rotation of {}", counted(items, "ciphertext")) as work:
+        for piece in work.pieces(least=ROWS * _cpu.num_threads()):
+            compute.gadget_rotation(plan, factors, given[piece], powers[piece], rows[piece])
+    return rotated
+
+
+def _checked_exponents(
+    ring: RingPlan, exponents: object, batch: tuple[int, ...], count: int, near: Backend
+) -> Array:
+    """Return the exponents as exponents_of gives them, broadcast to (*batch, 1 + count)."""
+    powers = exponents_of(ring, exponents, "exponents", near)
+    if powers.shape[-1:] != (count + 1,):
+        raise ParameterError(
+            f"exponents: shape {powers.shape}; the last axis must be 1 + {count}: e_0, then one a matrix"
+        )
+    if not broadcasts(powers.shape[:-1], batch):
+        raise ParameterError(
+            f"exponents: batch shape {powers.shape[:-1]} does not broadcast to the ciphertexts' {batch}"
+        )
+    return contiguous(spread(powers, (*batch, count + 1)))
+
+
+@repeated
+def extract(c: Value, index: object, *, out: None = None) -> Array:
+    """Return the LWE vectors of one coefficient of the phase: (*batch, 1 + (k - 1) n), the body first.
+
+    Coefficient i of a s is the sum over j of a_(i - j) s_j. For j > i that is a_(n + i - j) X^n, X^n = ±1.
+    """
+    ring, i = c._plan, integer(index, "i")
+    if not 0 <= i < ring.n:
+        raise ParameterError(f"i: {shown(i)} must be in [0, {ring.n}), the number of a coefficient")
+    if len(ring.moduli) != 1 or ring.basis.wide:
+        raise ParameterError(f"{ring!r}: LWE vectors are of one modulus of at most 2**64")
+    if not c._batch or c._batch[-1] < 2:
+        raise ParameterError(f"c: batch shape {c._batch}; the last axis must be that of a ciphertext")
+    x, compute = intt(c)._data, backend_of(c._data)
+    batch, k, n = c._batch[:-1], c._batch[-1] - 1, ring.n
+    wrapped = x if ring.quotient.wrap == 1 else neg(ring.basis, x)
+    vectors = empty(compute, (*batch, 1 + k * n), x.dtype)
+    of_masks = vectors[..., 1:].reshape(*batch, k, n)
+    compute.copy(x[..., 0, 0, i : i + 1], vectors[..., :1])
+    compute.copy(x[..., 1:, 0, : i + 1][..., ::-1], of_masks[..., : i + 1])
+    compute.copy(wrapped[..., 1:, 0, i + 1 :][..., ::-1], of_masks[..., i + 1 :])
+    return vectors
+
+
+def decompose_integers(x: object, q: object, bits: object, levels: object) -> Array:
+    """The digits of integers modulo q as int64, along a new last axis."""
+    modulus = integer(q, "q")
+    if not 2 <= modulus <= 1 << 64:
+        raise ParameterError(f"q: {shown(modulus)} must be from 2 to 2**64")
+    basis = basis_of((modulus,))
+    gadget = _plan(basis, None, *_checked_digits(modulus, bits, levels))
+    integers = as_integers(x, "x")
+    compute, shape = backend_of(integers), integers.shape
+    words = from_integers(basis, integers.size, integers.reshape(-1), compute)
+    digits = empty(compute, (gadget.levels, 1, integers.size), basis.dtype)
+    compute.decompose(gadget, words, digits)
+    with compute.device_scope():
+        xp = compute.xp
+        values = in_dtype(digits.reshape(gadget.levels, integers.size), np.dtype(np.uint64))
+        signed = xp.where(values >= (modulus + 1) // 2, values - np.uint64(modulus % 2**64), values)
+        return contiguous(signed.view(np.int64).T).reshape(*shape, gadget.levels)

@@ -1,0 +1,535 @@
+"""Integers to residues and back: elements from ints and from residues, norms."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._backends import Array, Memory, backend_for, backend_of, host, is_device_array
+from .._core.checks import debugging, exact_number, integer, sequence, shown
+from .._core.exact.crt import signed_ints, words_to_ints
+from .._core.memory import check_array
+from .._core.plans.basis import Basis
+from .._core.plans.crt import composition_of, norm_words, words_of
+from .._core.reporting import Work, reporting
+from ..errors import CoefficientError, NotCanonical, ParameterError
+from .arrays import (
+    as_integers,
+    broadcasts,
+    check_uncut,
+    check_unmasked,
+    contiguous,
+    copied,
+    empty,
+    holds_poly,
+    shared,
+)
+from .calls import repeated
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_WORD = np.dtype(np.uint64)
+_LONG = 1 << 18  # residues from which on making Python ints of them is long work: some 10 ms
+_LONG_IN = 1 << 16  # residues; to make this number of Python ints is long work, at least about 5 ms
+_PIECE = 1 << 14  # Python ints that are made at a time, at least
+
+# ---- in ----
+
+
+def from_integers(basis: Basis, n: int, x: Any, compute: Memory) -> Array:
+    """Residues (*batch, rows, n) of integers (*batch, at most n), on a device; a GPU's array stays there."""
+    integers = as_integers(x)
+    if integers.ndim == 0:
+        integers = integers.reshape(1)
+    if integers.shape[-1] > n:
+        raise ParameterError(
+            f"x: {integers.shape[-1]} coefficients, at most n = {n} fit; "
+            "reduce it mod X^n ± 1 first, or reshape it to (*batch, n)"
+        )
+    shape = (*integers.shape[:-1], basis.rows, n)
+    if integers.dtype == object:
+        data = empty(host(), shape, basis.dtype)
+        residues_of_ints(basis, integers, data)
+        return compute.from_host(data)
+    if not is_device_array(integers):
+        if compute.xp is np or basis.wide:
+            data = empty(host(), shape, basis.dtype)
+            backend_for(basis, data).reduce_integers(basis, integers, data)
+            return compute.from_host(data)
+        integers = compute.from_host(integers)  # the GPU reduces them; residues of several limbs are larger
+    data = empty(backend_of(integers), shape, basis.dtype)
+    backend_for(basis, data).reduce_integers(basis, integers, data)
+    return data
+
+
+def residues_of_ints(basis: Basis, x: Array, out: Array) -> None:
+    """Reduce an object array of Python ints (*batch, count) into `out` (*batch, rows, n) in host memory.
+
+    Both arrays are C-contiguous. The entries of `out` beyond `count` become zero.
+    """
+    count, compute = x.shape[-1], backend_for(basis, out)
+    if x.size * len(basis.moduli) < _LONG_IN:
+        compute.reduce_integers(basis, x, out)
+        return
+    # A piece is several polynomials, or a part of the coefficients if there is only one.
+    items = x.size // count
+    x, target = x.reshape(items, count), out.reshape(items, *out.shape[-2:])
+    unit = count if items > 1 else 1
+    with Work(x.size, "residues of {} Python ints modulo {} moduli", x.size, len(basis.moduli)) as work:
+        for piece in work.pieces(unit):
+            at = slice(piece.start // unit, piece.stop // unit)
+            if items > 1:
+                compute.reduce_integers(basis, x[at], target[at])
+                continue
+            part = np.empty((1, basis.rows, at.stop - at.start), basis.dtype)
+            compute.reduce_integers(basis, np.ascontiguousarray(x[:, at]), part)
+            target[..., at] = part
+    if items == 1:
+        target[..., count:] = 0
+
+
+# ---- real numbers in ----
+
+_DOUBLE = np.dtype(np.float64)
+_BITS = 53  # of a double's mantissa
+_BLOCK = 1 << 12  # doubles whose products stay in a cache
+_STEP = 10  # a mantissa times 2^0 ... 2^9 is an int64, so a table holds only powers of 2^10
+
+
+def from_floats(basis: Basis, n: int, x: Any, scale: Any, compute: Memory) -> Array:
+    """Return residues (*batch, rows, n) of the integers nearest to x times scale, halves to even.
+
+    Products are exact before they are rounded. The result of a GPU's array lies on that GPU.
+    """
+    factor = exact_number(scale)
+    if factor is None:
+        raise ParameterError(
+            f"scale: {shown(scale)} of type {type(scale).__name__} is not an int, a finite float or a "
+            "Fraction. Convert it to one of these."
+        )
+    numbers = _real_numbers(x)
+    if numbers.ndim == 0:
+        numbers = numbers.reshape(1)
+    if is_device_array(numbers):
+        compute = backend_of(numbers)
+    if factor == 1 and numbers.dtype.kind in "iu":
+        return from_integers(basis, n, numbers, compute)
+    odd, exponent = _dyadic(factor) if numbers.dtype == _DOUBLE else (0, 0)
+    sign = 1 if factor > 0 else -1
+    if odd == 1:
+        integers = _nearest_by_power(numbers, sign, exponent)
+        if integers is not None:
+            return from_integers(basis, n, integers, compute)
+    numbers = backend_of(numbers).to_host(numbers)
+    _check_finite(numbers)
+    if odd == 1 and numbers.shape[-1] <= n:
+        return compute.from_host(_times_power(basis, n, sign * numbers, exponent))
+    largest = exact_number(float(np.max(abs(numbers), initial=0))) if odd else None
+    if largest is not None and odd < 1 << 64 and largest * abs(factor) < 1 << 61:
+        integers, flat = np.empty(numbers.size, np.int64), numbers.ravel()
+        for i in range(0, numbers.size, _BLOCK):
+            integers[i : i + _BLOCK] = _nearest_by_words(sign * flat[i : i + _BLOCK], odd, exponent)
+    else:
+        exact = _nearest(numbers.ravel().tolist(), factor)
+        try:
+            integers = np.array(exact, np.int64)
+        except OverflowError:
+            integers = np.array(exact, object)
+    return from_integers(basis, n, integers.reshape(numbers.shape), compute)
+
+
+def _dyadic(factor: Fraction) -> tuple[int, int]:
+    """Return p and e with |factor| = p 2^e and p odd, or (0, 0) if there are none."""
+    top, bottom = abs(factor.numerator), factor.denominator
+    if not top or bottom & (bottom - 1):
+        return 0, 0
+    zeros = (top & -top).bit_length() - 1
+    return top >> zeros, zeros - bottom.bit_length() + 1
+
+
+def _real_numbers(x: Any) -> Array:
+    """Return x as an array of doubles, of machine integers, or of Python ints and floats."""
+    if holds_poly(x):
+        raise CoefficientError(
+            "x: a Poly holds integers already. Use it as it is, or convert its to_float64()."
+        )
+    check_unmasked(x, "x")
+    x = shared(x, "x")
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        raise _not_real(type(x).__name__)
+    if not is_device_array(x):
+        if hasattr(x, "__cuda_array_interface__"):
+            return as_integers(x)  # raises: CuPy's arrays are the only ones on a GPU
+        try:  # lists through Python objects: np.asarray would round large ints beside a float
+            x = np.asarray(x) if hasattr(x, "__array__") else np.array(x, dtype=object)
+        except ValueError:
+            raise _ragged() from None
+    if x.dtype.kind in "iu":
+        return as_integers(x)
+    if x.dtype.kind == "f" and x.dtype.itemsize <= 8:
+        with backend_of(x).device_scope():
+            return backend_of(x).xp.ascontiguousarray(x, dtype=_DOUBLE).reshape(x.shape)  # type: ignore[no-any-return]
+    if x.dtype.kind != "O":
+        raise _not_real(f"dtype {x.dtype}")
+    objects: Array = x
+    kinds = set(map(type, objects.flat))
+    wrong = {kind for kind in kinds if not _is_float(kind) and not _is_int(kind)}
+    for value in objects.flat if wrong else ():
+        if isinstance(value, (list, tuple)):
+            raise _ragged()
+        if type(value) in wrong:
+            raise _not_real(f"{shown(value)} of type {type(value).__name__}")
+    if all(map(_is_float, kinds)):
+        return objects.astype(_DOUBLE, order="C")
+    if all(map(_is_int, kinds)):
+        return as_integers(objects)
+    mixed = np.empty(objects.size, object)
+    mixed[:] = [float(v) if _is_float(type(v)) else operator.index(v) for v in objects.flat]
+    return mixed.reshape(objects.shape)
+
+
+def _is_float(kind: type) -> bool:
+    if issubclass(kind, np.floating):
+        return np.dtype(kind).itemsize <= 8
+    return issubclass(kind, float)
+
+
+def _is_int(kind: type) -> bool:
+    return issubclass(kind, (int, np.integer)) and not issubclass(kind, bool)
+
+
+def _ragged() -> CoefficientError:
+    return CoefficientError("x: ragged nested lists; pad them with zeros to one length")
+
+
+def _not_real(what: str) -> CoefficientError:
+    return CoefficientError(
+        f"x: {what} is not a float of at most 64 bits or an int. Convert it first; from_slots of polygpu.fft "
+        "makes real coefficients of complex slots."
+    )
+
+
+def _check_finite(numbers: Array) -> None:
+    """Raise CoefficientError for the first number that is infinite or NaN."""
+    with np.errstate(invalid="ignore"):
+        finite = numbers - numbers == 0  # of Python ints too, which isfinite does not take
+    if not finite.all():
+        at = tuple(int(i) for i in np.argwhere(~finite.astype(bool))[0])
+        raise CoefficientError(
+            f"x: {float(numbers[at])} at {at} is not finite and has no nearest integer. Look for an overflow "
+            "or a division by zero where x was computed."
+        )
+
+
+def _nearest_by_power(x: Array, sign: int, exponent: int) -> Array | None:
+    """Return the int64 nearest to doubles times 2^e or -2^e, or None unless all are finite and fit."""
+    compute = backend_of(x)
+    with compute.device_scope(), np.errstate(over="ignore"):
+        if not x.size:
+            return x.astype(np.int64)
+        if not -1074 <= exponent <= 1023:
+            return None
+        # The product is exact, or so small that it rounds to zero all the same, or too large.
+        product = x * (sign * 2.0**exponent)
+        if not float(abs(product).max()) < 2.0**63:
+            return None
+        return compute.xp.rint(product).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _times_power(basis: Basis, n: int, x: Array, exponent: int) -> Array:
+    """Return residues of the integers nearest to doubles (*batch, at most n) times a power of two."""
+    fractions, exponents = np.frexp(x)
+    exponents = exponents.astype(np.int64) + exponent
+    # A product below 2^53 is rounded. From there on it is a mantissa of 53 bits times a power of two.
+    mantissas = np.rint(np.ldexp(fractions, np.clip(exponents, -_BITS, _BITS).astype(np.intc))).astype(
+        np.int64
+    )
+    steps, rest = np.divmod(np.maximum(exponents - _BITS, 0), _STEP)
+    data = empty(host(), (*x.shape[:-1], basis.rows, n), basis.dtype)
+    compute = backend_for(basis, data)
+    compute.reduce_integers(basis, mantissas << rest, data)
+    first = int(steps.min())
+    used = np.flatnonzero(np.bincount((steps - first).ravel()))
+    powers = np.array([1 << _STEP * (first + step) for step in used.tolist()], object)
+    table = empty(host(), (basis.rows, len(used)), basis.dtype)
+    residues_of_ints(basis, powers, table)
+    column = np.zeros((*x.shape[:-1], n), np.intp)
+    column[..., : x.shape[-1]] = np.searchsorted(used, steps - first)
+    factors = np.ascontiguousarray(np.moveaxis(np.take(table, column, axis=1), 0, -2))
+    compute.pointwise(basis, "mul", data, factors, None, data)
+    return data
+
+
+def _nearest_by_words(x: Array, odd: int, exponent: int) -> Array:
+    """Return the int64 nearest to doubles times odd 2^exponent, odd < 2^64, of products below 2^61."""
+    fractions, exponents = np.frexp(abs(x))
+    a, low = np.ldexp(fractions, _BITS).astype(np.uint64), np.uint64(0xFFFFFFFF)
+    # The words of a * odd, by the words of 32 bits of both.
+    first, second = np.uint64(odd & 0xFFFFFFFF), np.uint64(odd >> 32)
+    middle = (a >> 32) * first + ((a & low) * first >> 32)
+    high = (a >> 32) * second + (middle >> 32) + (((a & low) * second + (middle & low)) >> 32)
+    words = high, a * np.uint64(odd)
+    # Divided by 2^(shift + 2), with two bits more: the first bit lost, and whether any other is.
+    shift = np.clip(_BITS - 2 - exponent - exponents.astype(np.int64), -62, 128)
+    right, left = shift.astype(np.uint64), (-shift).astype(np.uint64)
+    # Shifts by 64 and more, and so those by negative numbers as uint64, give zero.
+    kept = words[1] >> right | words[1] << left | words[0] << (left + 64) | words[0] >> (right - 64)
+    lost = words[1] & _ones(shift) | words[0] & _ones(shift - 64)
+    kept |= lost != 0
+    integers: Array = (kept + 1 + (kept >> 2 & 1) >> 2).astype(np.int64)
+    return np.where(x < 0, -integers, integers)
+
+
+def _ones(count: Array) -> Array:
+    """Return words with as many ones at the end, at least 0 and at most 64."""
+    return (np.uint64(1) << np.clip(count, 0, 64).astype(np.uint64)) - np.uint64(1)
+
+
+def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
+    """Return the integers nearest to the products, halves to even."""
+    top, bottom, found = factor.numerator, factor.denominator, []
+    for value in values:
+        numerator, denominator = value.as_integer_ratio()
+        denominator *= bottom
+        nearest, rest = divmod(2 * numerator * top + denominator, 2 * denominator)  # halves upwards
+        found.append(nearest if rest else nearest & ~1)
+    return found
+
+
+def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
+    """Return residues (rows, n) of an int at every step-th entry: n in coefficients, else the leaf size."""
+    return _constant(basis, residues_on(compute, basis, x), n, step, ())
+
+
+@repeated
+def _constant(
+    basis: Basis, residues: Array, n: int, step: int, batch: tuple[int, ...], *, out: None = None
+) -> Array:
+    """Return residues (rows, 1) at every step-th entry of each item of a batch."""
+    compute = backend_of(residues)
+    data = empty(compute, (*batch, basis.rows, n), basis.dtype, zero=True)
+    compute.copy(residues, data[..., ::step])
+    return data
+
+
+def monomial(basis: Basis, n: int, x: int, terms: Iterable[tuple[int, int]], compute: Memory) -> Array:
+    """Return residues (rows, n) of x times a sum of terms: the exponent, below n, and the sign of each."""
+    data = empty(compute, (basis.rows, n), basis.dtype, zero=True)
+    for exponent, sign in terms:
+        compute.copy(compute.constant(basis.residues(sign * x)), data[:, exponent : exponent + 1])
+    return data
+
+
+def factors(basis: Basis, x: Any, batch: tuple[int, ...], compute: Memory) -> Array:
+    """Residues (*shape of x, rows, 1) of integers, one for each batch element: x broadcasts to the batch."""
+    integers = as_integers(x, "ints")
+    if not broadcasts(integers.shape, batch):
+        raise ParameterError(
+            f"ints: shape {integers.shape} does not broadcast to the batch shape {batch}; give one integer "
+            "for each batch element, or index the batch with None first"
+        )
+    return constants(basis, integers, compute)
+
+
+def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
+    """Return residues (*shape, rows, 1) of integers, for operands on a device.
+
+    Those of a few integers of the host are kept on the device, by value.
+    """
+    if compute.xp is np or not isinstance(integers, np.ndarray):
+        return from_integers(basis, 1, integers[..., None], compute)
+    return compute.constant(from_integers(basis, 1, integers[..., None], host()))
+
+
+def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
+    """Residues (rows, 1) of one integer for each limb."""
+    values = [integer(v, "limbs") for v in sequence(x)]
+    if len(values) != len(basis.moduli):
+        raise ParameterError(f"limbs: {len(values)} factors for {len(basis.moduli)} moduli; give one a limb")
+    return compute.constant(basis.residues(values))
+
+
+def residues_on(compute: Memory, basis: Basis, x: int) -> Array:
+    """Return the residues of an int, (rows, 1), on a device; those of recent ints are kept."""
+    key = "residues", x
+    found: Array | None = basis.constants.get(key)
+    if found is None:
+        found = basis.residues(x)
+        found.setflags(write=False)
+        basis.constants.store(key, found, found.nbytes)
+    return compute.constant(found)
+
+
+def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
+    """A batch of the ring's one, as residues of coefficients."""
+    return _constant(basis, residues_on(compute, basis, 1), n, n, batch)
+
+
+def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:
+    """Residues as an element holds them: the array given where it can; see Ring.from_residues."""
+    check_unmasked(data, "data")
+    check_uncut(data, basis.dtype, "data")
+    data = shared(data, "data")
+    is_array = isinstance(data, np.ndarray) or is_device_array(data)
+    array = as_integers(data, "data") if not is_array or data.dtype == object else data
+    if array.ndim < 2 or array.shape[-2:] != (basis.rows, n):
+        raise ParameterError(
+            f"data: shape {array.shape} must end in (rows, n) = ({basis.rows}, {n}); "
+            "ring(x) takes integers (*batch, n)"
+        )
+    if array.dtype.kind not in "iuO":
+        raise CoefficientError(f"data: dtype {array.dtype} must be an integer dtype, best {basis.dtype}")
+    flaw = _flaw(basis, data) if is_array else f"{type(data).__name__}, no array"
+    if flaw and copy is False:
+        raise ParameterError(
+            f"data: {flaw}; with copy=False, as in Poly(ring, data, domain), it must be a C-contiguous, "
+            f"aligned array of {basis.dtype}: ring.from_residues(data, domain) copies where it must"
+        )
+    if check or array.dtype != basis.dtype or debugging():
+        _check_canonical(basis, array)
+    if flaw or copy:
+        array = copied(array, basis.dtype)
+    return array
+
+
+def _flaw(basis: Basis, array: Array) -> str | None:
+    """Why an element cannot hold the array as it is; None where it can."""
+    if isinstance(array, np.ndarray) and type(array) is not np.ndarray:
+        return f"{type(array).__name__}, a subclass of ndarray"
+    if array.dtype != basis.dtype:
+        return f"dtype {array.dtype}" + ("" if array.dtype.isnative else " in the other byte order")
+    if not array.flags.c_contiguous:
+        return f"not C-contiguous (strides {array.strides})"
+    return "not aligned" if backend_of(array).address(array) % basis.dtype.itemsize else None
+
+
+def _check_canonical(basis: Basis, array: Array) -> None:
+    """Raise NotCanonical for the first residue outside [0, q); words of a wide modulus make one residue."""
+    values = backend_of(array).to_host(array)
+    if basis.wide:
+        words = values.astype(object)
+        values = np.zeros_like(words[..., :1, :])
+        for w in range(basis.rows):
+            values += words[..., w : w + 1, :] << 64 * w
+        values[..., 0, :][((words < 0) | (words >= 1 << 64)).any(axis=-2)] = -1
+    limits = np.array(basis.moduli, dtype=object)[:, None]
+    if values.dtype.kind in "iu":  # machine words compare faster than Python ints
+        wrong = (values.astype(np.uint64) > (limits - 1).astype(np.uint64)) | (values < 0)
+    else:
+        wrong = (values.astype(object) < 0) | (values.astype(object) >= limits)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise NotCanonical(
+            f"data: {values[at]} at {at} is not a residue mod {shown(basis.moduli[at[-2]])}; "
+            "ring(x) takes any integers"
+        )
+
+
+# ---- out ----
+
+
+def to_residue_ints(basis: Basis, data: Array) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Residues as Python ints (*batch, limbs, n); of one modulus above 2^64 (*batch, n), not their words."""
+    residues = backend_of(data).to_host(data)
+    return words_to_ints(residues) if basis.wide else residues.astype(object)
+
+
+def to_bigints(basis: Basis, data: Array, centered: bool) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Coefficients as Python ints (*batch, n)."""
+    if data.size < _LONG or reporting() is None:
+        return _to_bigints(basis, data, centered)
+    # A piece is some polynomials of several, or some coefficients of a single one.
+    items, n = prod(data.shape[:-2]), data.shape[-1]
+    check_array(8 * items * n)
+    x, out = data.reshape(items, *data.shape[-2:]), np.empty((items, n), object)
+    unit = n if items > 1 else 1
+    with Work(items * n, "to_bigints of {} x {}", items * n, len(basis.moduli)) as work:
+        for piece in work.pieces(unit, _PIECE):
+            at = slice(piece.start // unit, piece.stop // unit)
+            if items > 1:
+                _to_bigints(basis, x[at], centered, out[at])
+                continue
+            _to_bigints(basis, contiguous(x[..., at]), centered, out[:, at])
+    return out.reshape(*data.shape[:-2], n)
+
+
+def _to_bigints(
+    basis: Basis, data: Array, centered: bool, out: np.ndarray[Any, np.dtype[np.object_]] | None = None
+) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """As to_bigints, without reports of progress; out is C-contiguous."""
+    shape = (*data.shape[:-2], data.shape[-1], words_of(composition_of(basis).modulus))
+    if len(basis.moduli) == 1 and not centered:
+        values = to_residue_ints(basis, data).reshape(shape[:-1])
+        if out is None:
+            return values
+        out[...] = values
+        return out
+    compute = backend_for(basis, data)
+    words = empty(compute, shape, _WORD)
+    compute.to_words(basis, data, centered, words)
+    return signed_ints(compute.to_host(words), out)
+
+
+def tolist(basis: Basis, data: Array) -> list[Any]:
+    """Coefficients as nested lists (*batch, n) of Python ints in [0, Q)."""
+    if len(basis.moduli) > 1 or basis.wide:
+        values = to_bigints(basis, data, centered=False)
+    else:
+        values = backend_of(data).to_host(data).reshape(*data.shape[:-2], data.shape[-1])
+    return values.tolist()  # type: ignore[no-any-return]
+
+
+def to_int64(basis: Basis, data: Array, centered: bool) -> Array:
+    """Coefficients as int64 (*batch, n), where the data lie."""
+    compute = backend_for(basis, data)
+    values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.int64))
+    flat = compute.to_int64(basis, data, centered, values)
+    if flat >= 0:
+        at = tuple(int(i) for i in np.unravel_index(flat, values.shape))
+        column: Any = (*at[:-1], slice(None), slice(at[-1], at[-1] + 1))
+        value = to_bigints(basis, contiguous(data[column]), centered).item()
+        raise ParameterError(
+            f"to_int64: {shown(value)} at {at} is outside [-2**63, 2**63); to_bigints() gives ints of any "
+            "size, to_float64() rounded ones"
+        )
+    return values
+
+
+def to_float64(basis: Basis, data: Array, centered: bool) -> Array:
+    """Coefficients as the nearest doubles (*batch, n), where the data lie."""
+    compute = backend_for(basis, data)
+    values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.float64))
+    compute.to_float64(basis, data, centered, values)
+    return values
+
+
+def norm(basis: Basis, data: Array, p: float) -> Any:
+    """Norms of centred coefficients of each batch element: exact ints for p = 1 and inf, floats for p = 2."""
+    if p not in (1, 2, math.inf):
+        raise ParameterError(f"p: {shown(p)} must be 1, 2 or inf")
+    batch, compute = data.shape[:-2], backend_for(basis, data)
+    words = empty(compute, (*batch, norm_words(composition_of(basis).modulus, data.shape[-1], p)), _WORD)
+    compute.norm(basis, data, p, words)
+    # The words are unsigned. With a zero word more they are in two's complement too.
+    host_words = compute.to_host(words)
+    padded = np.concatenate([host_words, np.zeros((*batch, 1), _WORD)], axis=-1)
+    value = signed_ints(padded)
+    if p == 2:
+        value = np.array([_square_root(int(x)) for x in value.flat], np.float64).reshape(batch)
+    return value if batch else value.item()
+
+
+def _square_root(x: int) -> float:
+    """The double nearest to the root of an int of any size, halves to even."""
+    shift = max(0, 112 - x.bit_length() + 1) & ~1  # the root has 56 bits or more
+    root = math.isqrt(x << shift)
+    try:  # the last bit says whether anything lies below the root, so that float() rounds once and right
+        return math.ldexp(float(2 * root + (root * root != x << shift)), -shift // 2 - 1)
+    except OverflowError:
+        raise ParameterError("norm: larger than any float; p = 1 and p = inf give exact ints") from None

@@ -1,0 +1,157 @@
+"""Products of polynomials, and powers."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+import numpy as np
+from numpy import ndarray
+
+from .._backends import Array, backend_for, backend_of
+from .._core.checks import Product, unverified, verifying
+from .._core.plans.product import AuxiliaryPlan, FftProductPlan, Plan
+from .._core.reporting import LONG, reporting
+from .._core.value import V, Value
+from .._core.ways import plan_of_product, way_of_many, way_of_sums
+from ..errors import DomainError
+from .arrays import contiguous, copied, empty, joined, overlap, spread
+from .batch import in_pieces
+from .calls import device_of, record
+from .integers import ones
+from .pointwise import multiply_add, pointwise
+from .results import result_array, result_shape
+from .transform import intt, ntt, to_domain
+from .verify import check_again, check_product
+
+_LEAST = LONG >> 6  # residues of a result; a product of fewer is never computed with LONG residues
+
+
+def multiply(a: V, b: V, product: Product = "auto", out: Array | None = None) -> V:
+    """Return a b of values in one domain, in that domain; batch axes broadcast.
+
+    Raises:
+        DomainError: evaluated operands, and product="fft".
+        PrecisionError, ParameterError, TablesTooLarge: as `plan_of_product`.
+    """
+    if verifying():
+        return _verified(a, b, product, out)
+    ring, domain, x, y = a._plan, a._domain, a._data, b._data
+    key = (
+        product,
+        domain,
+        None if type(x) is ndarray else device_of(x),
+        x is y,
+        x is out,
+        y is out,
+        x.shape,
+        y.shape,
+    )
+    if (replay := ring.calls.get(key)) and (data := replay((x, y), out)) is not None:
+        return a._with(data)
+    compute = backend_for(ring.basis, x)
+    return a._with(record(ring.calls, key, compute, lambda: _product(a, b, product, out), (x, y), out))
+
+
+def _product(a: V, b: V, product: Product, out: Array | None) -> Array:
+    """Return the residues of a product that no record repeats."""
+    ring, domain, x, y = a._plan, a._domain, a._data, b._data
+    compute = backend_for(ring.basis, x)
+    if domain == "eval" and product == "fft":
+        raise DomainError("product: 'fft' multiplies coefficients; use intt() first, or leave it out")
+    data = result_array(compute, result_shape(x, y), out, x, y)
+    if domain == "eval":
+        compute.multiply_eval(ring.transform, x, y, data)
+        return data
+    plan = plan_of_product(ring, product, compute)
+    if x.size != y.size:
+        counts = prod(x.shape[:-2]), prod(y.shape[:-2])
+        if way_of_many(ring, product, plan, counts, compute) == "matrix":
+            many, one = (a, b) if counts[1] == 1 else (b, a)
+            if overlap(compute, many._data, data):  # a product of matrices would read what it has overwritten
+                compute.multiply(plan, x, y, data)
+            else:
+                _multiply_by_matrix(many, one, data)
+            return data
+    long = data.size >= _LEAST and compute.xp is np and _size_of_work(plan, data) >= LONG
+    if long and reporting() is not None:
+        run = partial(compute.multiply, plan)
+        in_pieces("product of {}", len(ring.moduli), run, data, x, y)
+    else:
+        compute.multiply(plan, x, y, data)
+    return data
+
+
+def _size_of_work(plan: Plan, data: Array) -> int:
+    """Return the number of residues that a product is computed with."""
+    rows: int = prod(data.shape[:-2]) * len(plan.basis.moduli)
+    if isinstance(plan, AuxiliaryPlan):
+        return rows * plan.transform.degree * len(plan.transform.tables)
+    if isinstance(plan, FftProductPlan):
+        return rows * plan.work(plan.digits) // 3
+    return rows * plan.degree
+
+
+def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
+    """Return the product, after its check."""
+    compute = backend_of(a._data)
+    with unverified():
+        if out is not None:  # the operands are read again
+            a, b = (x._with(copied(x._data)) if overlap(compute, x._data, out) else x for x in (a, b))
+        c = multiply(a, b, product, out)
+        if not c._data.size:
+            return c
+        if c._domain == "eval":
+            check_again(intt(a), intt(b), intt(c), multiply, by_fft=False)
+        else:
+            check_product(a, b, c, plan_of_product(a._plan, product, compute), multiply)
+    return c
+
+
+def fma(a: V, b: V, c: V, out: Array | None = None) -> V:
+    """Return a b + c of values in one domain; in one pass if products are entry by entry."""
+    ring, arrays = a._plan, (a._data, b._data, c._data)
+    compute, shape = backend_for(ring.basis, a._data), result_shape(*arrays)
+    if a._domain == "eval" and ring.leaf_size == 1 and not verifying():
+        return a._with(multiply_add(ring.basis, *arrays, out))
+    if out is not None:
+        result_array(compute, shape, out, *arrays)  # refused before anything is computed
+    return a._with(pointwise(ring.basis, "add", multiply(a, b)._data, c._data, out))
+
+
+def power(x: V, exponent: int) -> V:
+    """Return x^exponent in x's domain, exponent >= 0, by squaring.
+
+    The powers in between are evaluated if sums of products are (`way_of_sums`).
+    """
+    compute = backend_of(x._data)
+    if exponent == 0:
+        one = x._with(ones(x._plan.basis, x._plan.n, x._batch, compute), "coef")
+        return to_domain(one, x._domain)
+    if exponent == 1:
+        return x._with(copied(x._data))
+    if x._domain == "coef" and way_of_sums(x._plan) == "transform":
+        return intt(power(ntt(x), exponent))
+    result = x
+    for bit in bin(exponent)[3:]:
+        result = multiply(result, result)
+        if bit == "1":
+            result = multiply(result, x)
+    return result
+
+
+# ---- many short polynomials times one: a product of matrices ----
+
+
+def _multiply_by_matrix(many: Value, one: Value, out: Array) -> None:
+    """Multiply rows of coefficients by the Toeplitz matrix whose row k is X^k times one."""
+    ring, x, y = many._plan, many._data, one._data
+    compute, n, below = backend_of(x), ring.n, y
+    if ring.quotient.wrap == -1:
+        below = empty(compute, y.shape, y.dtype)
+        compute.pointwise(ring.basis, "neg", y, None, None, below)
+    # Coefficient j of X^k b is entry n + j - k of the row (X^n b, b). Where the row is repeated, entry
+    # n + j + k (2n - 1) is the same.
+    repeated = spread(joined([below.reshape(n), y.reshape(n)], 0), (n, 2 * n)).reshape(-1)
+    matrix = contiguous(repeated[n:].reshape(n, 2 * n - 1)[:, :n])
+    compute.matmul(ring.basis, x.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))

@@ -1,0 +1,219 @@
+"""Automorphisms and products with powers of X: coefficients or evaluated residues in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from .._backends import Array, Memory, backend_for, backend_of, is_device_array
+from .._core.checks import integer, shown
+from .._core.plans.permutation import multiplier_of, order_of_slots, slot_order
+from .._core.quotient import Quotient
+from .._core.ring_plan import RingPlan
+from .._core.value import V, Value
+from ..errors import NotNTTFriendly, ParameterError
+from .arrays import as_integers, empty, overlap
+from .calls import repeated
+from .integers import from_integers, ones
+from .multiply import multiply
+from .points import padded
+from .pointwise import folded
+from .results import result_array
+from .transform import intt, ntt
+
+
+def automorphism(x: V, g: object, out: Array | None = None) -> V:
+    """Return a(X^g) in a's domain, for g coprime to the order of X: one g, or an array of them."""
+    ring, evaluated = x._plan, x._domain == "eval"
+    gs = checked_automorphism(ring, g) if _is_one(g) else _automorphisms(x, g)
+    if evaluated and ring.transform.leaf_size > 1:  # leaves also change inside
+        if out is not None:  # refused now
+            shape = *_result_batch(x._data, np.shape(gs), "g"), *x._data.shape[-2:]
+            result_array(backend_of(x._data), shape, out, x._data)
+        return ntt(automorphism(intt(x), gs), out)
+    quotient = _acting(x)
+    if isinstance(gs, int):
+        one = _number(multiplier_of(quotient, gs, evaluated))
+        return _reordered(x, backend_of(x._data).constant(one), None, True, out=out)
+    each = [multiplier_of(quotient, number, evaluated) for number in gs.ravel().tolist()]
+    moves = np.array(each, np.int64).reshape(gs.shape)
+    batch = _result_batch(x._data, moves.shape, "g")
+    return _reordered(x, _in_turn(x, moves, batch), batch, True, out=out)
+
+
+@lru_cache(maxsize=1024)
+def _number(x: int) -> Array:
+    """Return the number as an array of one, which serves all items."""
+    array = np.array([x], np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def _automorphisms(x: Value, g: object) -> Array:
+    """Return numbers g modulo the order of X, checked."""
+    given = _numbers(g, "g")
+    _result_batch(x._data, given.shape, "g")
+    checked = {number: checked_automorphism(x._plan, number) for number in set(given.ravel().tolist())}
+    return np.array([checked[number] for number in given.ravel().tolist()], np.int64).reshape(given.shape)
+
+
+def checked_automorphism(ring: RingPlan, g: object) -> int:
+    """Return g modulo the order of X; raise ParameterError if it is not coprime to it."""
+    order, number = ring.quotient.order, _integer(g, "g")
+    if gcd(number, order) != 1:
+        raise ParameterError(
+            f"g: {shown(number)} has a common factor with {order}; X -> X^g is an automorphism for g coprime "
+            "to it"
+        )
+    return number % order
+
+
+def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
+    """Return X^k a in a's domain: one k, or an array of them."""
+    ring, home = x._plan, backend_of(x._data)
+    if x._domain == "eval":
+        one = x._with(ones(ring.basis, ring.n, (), home), "coef")
+        monomials = mul_monomial(one, k)
+        if monomials._batch:
+            _result_batch(x._data, monomials._batch, "k")
+        return multiply(x, ntt(monomials, monomials._data), out=out)
+
+    if _is_one(k):
+        exponent = _number(_integer(k, "k") % ring.quotient.order)
+        return _reordered(x, home.constant(exponent), None, False, out=out)
+    numbers = exponents_of(ring, k, "k", home)
+    batch = _result_batch(x._data, numbers.shape, "k")
+    return _reordered(x, _in_turn(x, numbers, batch), batch, False, out=out)
+
+
+def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
+    """Return exponents of X as int64, modulo the order of X: on the host, or where they are given, `near`."""
+    given = as_integers(numbers, name)
+    if backend_of(given) is not near:
+        given = backend_of(given).to_host(given)
+    with backend_of(given).device_scope():
+        if given.dtype != object:  # a dtype of few bits may not hold the order
+            given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
+        reduced: Array = (given % ring.quotient.order).astype(np.int64)
+    return reduced
+
+
+# ---- slots ----
+
+
+@repeated
+def to_slots(x: Value, *, out: None = None) -> Array:
+    """Return residues (*batch, n): values at the powers psi^(5^j), then at psi^(-5^j)."""
+    _check_slots(x._plan)
+    data, compute, n = ntt(x)._data, backend_of(x._data), x._plan.n
+    slots = empty(compute, (*x._batch, n), data.dtype)
+    compute.take(data.reshape(slots.shape), compute.constant(slot_order(n)), slots)
+    return slots
+
+
+def from_slots(ring: RingPlan, values: object, compute: Memory) -> Value:
+    """Return the evaluated element with these slots."""
+    _check_slots(ring)
+    given = as_integers(values, "values")
+    if given.shape[-1:] != (ring.n,):
+        raise ParameterError(f"values: shape {given.shape}; the last axis must be n = {ring.n}, the slots")
+    slots = from_integers(ring.basis, ring.n, given, compute)
+    home = backend_of(slots)
+    evaluated = empty(home, slots.shape, slots.dtype)
+    home.take(slots, home.constant(order_of_slots(ring.n)), evaluated)
+    return Value(ring, evaluated, "eval")
+
+
+def _check_slots(ring: RingPlan) -> None:
+    """Raise NotNTTFriendly for a ring without slots."""
+    one = len(ring.moduli) == 1 and not ring.basis.wide and ring.n > 1 and ring.quotient.kind == "negacyclic"
+    if not one or ring.leaf_size != 1:
+        raise NotNTTFriendly(
+            f"{ring!r}: slots are values at the roots of X^n + 1, n > 1, modulo one prime q = 1 mod 2n below "
+            "2**64; ntt_primes gives such primes"
+        )
+
+
+# ---- numbers for items ----
+
+
+def _is_one(x: object) -> bool:
+    """Whether x is treated as a single number: it is no sequence, no array with axes, and none of a GPU."""
+    several = isinstance(x, Sequence) and not isinstance(x, (str, bytes, bytearray))
+    return not several and not getattr(x, "shape", ()) and not is_device_array(x)
+
+
+def _integer(x: Any, name: str) -> int:
+    """The number as an int; it may be an array without axes."""
+    return integer(x.item() if isinstance(x, np.ndarray) else x, name)
+
+
+def _numbers(x: object, name: str) -> Array:
+    """Integers on the host."""
+    given = as_integers(x, name)
+    return backend_of(given).to_host(given)
+
+
+def _result_batch(x: Array, numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Return the batch shape of the result of numbers of this shape for the items of x."""
+    batch: tuple[int, ...] = x.shape[:-2]
+    if not numbers:
+        return batch
+    try:
+        return np.broadcast_shapes(batch, numbers)
+    except ValueError:
+        raise ParameterError(
+            f"{name}: shape {numbers} does not broadcast with {batch}, that of the batch"
+        ) from None
+
+
+def _in_turn(x: Value, numbers: Array, batch: tuple[int, ...]) -> Array:
+    """Return numbers for the items of x, on its device; their axes are the last ones of the batch."""
+    while numbers.ndim and len(numbers) == 1:
+        numbers = numbers.reshape(numbers.shape[1:])
+    last = batch[len(batch) - numbers.ndim :]
+    if numbers.shape != last:
+        home = backend_of(numbers)
+        with home.device_scope():
+            numbers = home.xp.ascontiguousarray(home.xp.broadcast_to(numbers, last))
+    if not numbers.ndim:
+        numbers = numbers.reshape(1)  # which serves all items
+    return backend_of(x._data).constant(numbers) if isinstance(numbers, np.ndarray) else numbers
+
+
+def _items(compute: Memory, x: Array, batch: tuple[int, ...], out: Array | None) -> Array:
+    """x broadcast to a batch shape, in memory that it does not share with `out`."""
+    if x.shape[:-2] == batch and (out is None or not overlap(compute, x, out)):
+        return x
+    items = empty(compute, (*batch, *x.shape[-2:]), x.dtype)
+    compute.copy(x, items)
+    return items
+
+
+def _acting(x: Value) -> Quotient:
+    """Return the quotient that orders the entries of x: of coefficients a binomial, whose X moves them."""
+    return x._plan.quotient if x._domain == "eval" else x._plan.quotient.cover
+
+
+@repeated
+def _reordered(
+    x: V, numbers: Array, batch: tuple[int, ...] | None, by_automorphisms: bool, *, out: Array | None
+) -> V:
+    """Return the items, moved by automorphisms or multiplied by monomials, in a batch shape, else in x's."""
+    basis, quotient = x._plan.basis, _acting(x)
+    if numbers.shape == (1,):
+        numbers = numbers.reshape(())
+    given, batch = padded(x._data, quotient.degree), x._batch if batch is None else batch
+    compute = backend_for(basis, given)
+    into = out if given is x._data else None
+    data = result_array(compute, (*batch, *given.shape[-2:]), into, given)
+    items = _items(compute, given, batch, into)
+    if by_automorphisms:
+        compute.automorphism(basis, quotient, items, numbers, x._domain == "eval", data)
+    else:
+        compute.mul_monomial(basis, quotient, items, numbers, data)
+    return x._with(folded(basis, data, x._plan.n, x._plan.quotient.folding(quotient.degree), out))

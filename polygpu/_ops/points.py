@@ -1,0 +1,151 @@
+"""Values of polynomials at points, and powers of numbers, by few calls of a backend for any degree."""
+
+from __future__ import annotations
+
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from .._backends import Array, backend_for, backend_of, is_device_array
+from .._core.checks import integer
+from .._core.plans.basis import Basis, basis_of
+from ..errors import ParameterError
+from .arrays import as_integers, contiguous, copied, empty, fill, holds_poly, in_dtype, joined
+from .calls import repeated
+from .integers import from_integers, residues_on, to_bigints
+from .pointwise import multiply_add, pointwise
+
+_CHUNK = 1 << 22  # numbers that are held at a time; it limits how many points are taken together
+
+
+def checked_points(x: Any) -> Array:
+    """Integers of any size in host memory, an array of any shape."""
+    if holds_poly(x):
+        raise ParameterError("x: a Poly; values are taken at integers")
+    if is_device_array(x):
+        x = backend_of(x).to_host(x)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+        return as_integers(x)
+    points = np.array(x, dtype=object)
+    return np.array([integer(v, "x") for v in points.flat], dtype=object).reshape(points.shape)
+
+
+@repeated
+def powers(basis: Basis, x: Array, count: int, *, out: None = None) -> Array:
+    """x^0 ... x^(count - 1) of numbers (*batch, rows, 1), on the last axis. Cost: 2 count products."""
+    compute = backend_for(basis, x)
+    found, step = empty(compute, x.shape, x.dtype, zero=True), x
+    fill(compute, found[..., :: basis.words, :], 1)  # lowest words; moduli are at least 2
+    while found.shape[-1] < count:
+        found = joined([found, pointwise(basis, "mul", found, step)], found.ndim - 1)
+        step = pointwise(basis, "mul", step, step)
+    return found if found.shape[-1] == count else copied(found[..., :count])
+
+
+def scale_by_powers(basis: Basis, x: Array, factor: int) -> Array:
+    """Coefficients of a(factor X), of (*batch, rows, n). Cost: two products a coefficient."""
+    compute = backend_of(x)
+    step = residues_on(backend_for(basis, x), basis, factor)
+    if basis.wide:
+        return pointwise(basis, "mul", x, powers(basis, step, x.shape[-1]))
+    return _scaled(basis, x, residues_on(compute, basis, 1), step)
+
+
+@repeated
+def _scaled(basis: Basis, x: Array, first: Array, step: Array, *, out: None = None) -> Array:
+    """Entry j of each row times first step^j."""
+    compute = backend_of(x)
+    data = empty(compute, x.shape, x.dtype)
+    compute.scale_by_powers(basis, x, first, step, data)
+    return data
+
+
+def padded(x: Array, n: int) -> Array:
+    """Coefficients (*batch, rows, n): those of x, then zeros. It is x itself if no zeros are needed."""
+    return x if n == x.shape[-1] else _padded(x, n)
+
+
+@repeated
+def _padded(x: Array, n: int, *, out: None = None) -> Array:
+    compute = backend_of(x)
+    data = empty(compute, (*x.shape[:-1], n), x.dtype, zero=True)
+    compute.copy(x, data[..., : x.shape[-1]])
+    return data
+
+
+def truncated(x: Array, n: int) -> tuple[Array, tuple[int, ...] | None]:
+    """The first n coefficients; the first item with others that are not 0, or None. Waits for the GPU."""
+    compute = backend_of(x)
+    with compute.device_scope():
+        rest: Any = x[..., n:].any(axis=(-2, -1))
+        rest = np.asarray(compute.to_host(rest))
+        found = tuple(int(i) for i in np.argwhere(rest)[0]) if rest.any() else None
+        return contiguous(x[..., :n]), found
+
+
+def evaluate(basis: Basis, data: Array, x: Any) -> Any:
+    """Values of coefficients (*batch, rows, n) at integers x: ints (*batch, *x.shape), or one int."""
+    points, compute = checked_points(x), backend_of(data)
+    batch, (rows, n) = data.shape[:-2], data.shape[-2:]
+    items, total = prod(batch), points.size
+    if not items or not total:
+        return np.zeros((*batch, *points.shape), object)
+    values = np.zeros((items, rows, total), basis.dtype)
+    at = points.reshape(-1, 1)
+    for limb, part in _parts(basis):
+        matrix = not part.wide
+        x_limb = contiguous(in_dtype(data.reshape(items, rows, n)[:, limb], part.dtype))
+        size = max(1, _CHUNK // ((items + 2) * (isqrt(n) + 1) if matrix else items * n))
+        for first in range(0, total, size):
+            some = from_integers(part, 1, at[first : first + size], compute)
+            found = (_by_matrices if matrix else _by_halves)(part, x_limb, some)
+            values[:, limb, first : first + size] = compute.to_host(found)
+    composed = to_bigints(basis, values, False).reshape((*batch, *points.shape))
+    return composed if composed.ndim else composed.item()
+
+
+def _parts(basis: Basis) -> list[tuple[slice, Basis]]:
+    """Each modulus alone, and its rows."""
+    if len(basis.moduli) == 1:
+        return [(slice(0, basis.rows), basis)]
+    return [(slice(i, i + 1), basis_of((q,))) for i, q in enumerate(basis.moduli)]
+
+
+def _by_matrices(basis: Basis, x: Array, points: Array) -> Array:
+    """Values (items, 1, points): x as rows of about sqrt(n) coefficients, times powers of each point.
+
+    a(r) = sum over i, j of r^(i m) a_(i m + j) r^j: giant steps by a product of matrices, then baby steps.
+    Source: Paterson & Stockmeyer 1973, for scalars.
+    """
+    compute, items, n, count = backend_of(x), len(x), x.shape[-1], len(points)
+    width = 1 << (n.bit_length() // 2)  # m
+    height = -(-n // width)
+    x = padded(x, height * width)
+    baby = powers(basis, points, width)
+    last = contiguous(baby[..., -1:])
+    giant = powers(basis, pointwise(basis, "mul", last, points), height)
+    partial = empty(compute, (items, count, width), basis.dtype)
+    compute.matmul(basis, giant.reshape(1, count, height), x.reshape(items, height, width), partial)
+    by_point = contiguous(partial.transpose(1, 0, 2))
+    values = empty(compute, (count, items, 1), basis.dtype)
+    compute.matmul(basis, by_point, baby.reshape(count, width, 1), values)
+    return values.transpose(1, 2, 0)
+
+
+def _by_halves(basis: Basis, x: Array, points: Array) -> Array:
+    """Values (items, rows, points) for any modulus: lower half plus r^(n/2) times the upper, and so on."""
+    compute, (items, rows, n) = backend_of(x), x.shape
+    steps = [points]
+    while 1 << len(steps) < n:
+        steps.append(pointwise(basis, "mul", steps[-1], steps[-1]))
+    length = 1 << (n - 1).bit_length()
+    with compute.device_scope():
+        value = padded(x, length).reshape(items, 1, rows, length)
+        while length > 1:
+            length //= 2
+            low, high = contiguous(value[..., :length]), contiguous(value[..., length:])
+            value = multiply_add(basis, high, steps[length.bit_length() - 1], low)
+        value = compute.xp.broadcast_to(value, (items, len(points), rows, 1))
+        values: Array = value[..., 0].transpose(0, 2, 1)
+        return values

@@ -1,0 +1,80 @@
+"""Memory for results: new arrays, and all checks of an `out` that is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._backends import Array, Memory, backend_of, is_device_array, same_device
+from ..errors import DeviceError, OutputError, ParameterError
+from .arrays import check_unmasked, empty, overlap
+
+
+def result_shape(first: Array, *others: Array) -> tuple[int, ...]:
+    """Return the shape of a result: the batch shapes of the operands together, rows and coefficients."""
+    shape: tuple[int, ...] = first.shape
+    for x in others:
+        if x.shape != shape:
+            break
+    else:  # np.broadcast_shapes takes as long as a short product
+        return shape
+    try:
+        return np.broadcast_shapes(shape, *(x.shape for x in others))
+    except ValueError:
+        raise ParameterError(
+            f"batch shapes {batch_shapes([first, *others])} do not broadcast; reshape or index the batch axes"
+        ) from None
+
+
+def batch_shapes(arrays: Any) -> str:
+    """Return the batch shapes of arrays, for a message."""
+    return ", ".join(str(x.shape[:-2]) for x in arrays)
+
+
+def result_array(compute: Memory, shape: tuple[int, ...], out: Array | None, *operands: Array) -> Array:
+    """Return the array to write residues of this shape into: a new one, or `out`, which may be an operand."""
+    if out is None:
+        return empty(compute, shape, operands[0].dtype)
+    if out.shape != shape:
+        raise OutputError(f"out: batch shape {out.shape[:-2]}, the result has {shape[:-2]}")
+    if not same_device(out, operands[0]):
+        raise OutputError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+    _check_writable(compute, out, *operands)
+    return out
+
+
+def result(
+    compute: Memory, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any, *operands: Array
+) -> Array:
+    """Return the array for a result that is no value: a new one, or `out`, which may be an operand."""
+    if out is None:
+        return empty(compute, shape, dtype)
+    if not isinstance(out, np.ndarray) and not is_device_array(out):
+        raise OutputError(f"out: {type(out).__name__}, must be an array of {dtype}")
+    check_unmasked(out, "out")
+    if backend_of(out).name != compute.name:
+        raise DeviceError(f"out: on {backend_of(out).name}, the operands are on {compute.name}")
+    if out.shape != shape or out.dtype != dtype:
+        raise OutputError(f"out: {out.dtype} {out.shape}, the result is {dtype} {shape}")
+    if not out.flags.c_contiguous or compute.address(out) % out.dtype.itemsize:
+        raise OutputError("out: must be C-contiguous and aligned; leave it out and copy the result")
+    _check_writable(compute, out, *operands)
+    return out  # type: ignore[no-any-return]
+
+
+def _check_writable(compute: Memory, out: Array, *operands: Array) -> None:
+    """Raise OutputError if `out` is read-only, or overlaps an operand without being that operand."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise OutputError("out: is read-only; give one that can be written")
+    for x in operands:
+        if x is out or not overlap(compute, x, out):
+            continue
+        if compute.address(x) != compute.address(out) or x.shape != out.shape:
+            raise OutputError("out: overlaps an operand in part; give the operand itself or other memory")
+
+
+def check_apart(out: Array | None, *operands: Array) -> None:
+    """Raise OutputError if an `out` shares memory with what is read while it is written."""
+    if out is not None and any(overlap(backend_of(out), x, out) for x in operands):
+        raise OutputError("out: is in the memory of an operand that is read until the end; give other memory")

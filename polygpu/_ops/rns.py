@@ -1,0 +1,450 @@
+"""Between bases of moduli: chosen and joined limbs, conversions, rounded divisions, digits.
+
+A function that takes a value to a ring S is called a verb. Its caller has checked S by check_target().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from math import gcd, prod
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+
+from .._backends import Array, Backend, backend_of
+from .._core.checks import Domain, integer, shown
+from .._core.plans.cache import keep
+from .._core.plans.ntt import NttPlan, part_of
+from .._core.plans.rns import Conversion, Residues, runs_of
+from .._core.ring_plan import RingPlan
+from .._core.value import V, Value
+from ..errors import BadRoot, ParameterError, RingMismatch
+from .arrays import empty, overlap
+from .calls import repeated
+from .integers import from_integers, to_bigints
+from .results import result_array, result_shape
+from .transform import intt, ntt, to_domain
+
+Precision = Literal["exact", "fast"]
+Rounding = Literal["nearest", "floor"]
+Kept = TypeVar("Kept")
+
+_KEPT = 256  # plans that a ring keeps
+
+
+# ---- checks ----
+
+
+def check_target(ring: RingPlan, target: RingPlan, name: str) -> None:
+    """Raise unless the target has the same degree and kind, and the same roots of moduli that both have."""
+    if target.quotient is not ring.quotient and target.quotient != ring.quotient:
+        raise RingMismatch(
+            f"{name}: {target!r} differs from {ring!r} in degree or kind; "
+            f"Ring({ring.n}, moduli, kind={ring.quotient.kind!r}) fits"
+        )
+    if _same_leaves(ring, target) and (ring.root != target.root or not isinstance(ring.root, str)):
+        roots = dict(zip(ring.moduli, ring.roots or (), strict=True))
+        for q, root in zip(target.moduli, target.roots or (), strict=True):
+            if roots.get(q, root) != root:
+                raise BadRoot(
+                    f"{name}: root {shown(root)} mod {shown(q)}, {ring!r} has {shown(roots[q])}; evaluated "
+                    "values would change their order: ring[...] and ring.join make rings with the same roots"
+                )
+
+
+def check_words(ring: RingPlan, verb: str) -> None:
+    """Raise ParameterError for a modulus above 2^64, which only `convert` takes."""
+    if ring.basis.wide:
+        raise ParameterError(
+            f"{verb}: q = {shown(ring.moduli[0])} is above 2**64; only convert() takes such a modulus"
+        )
+
+
+def checked_option(value: object, name: str, options: Any) -> Any:
+    """The value, if it is one of the words of a Literal."""
+    if not isinstance(value, str) or value not in get_args(options):
+        raise ParameterError(
+            f"{name}: {shown(value)} must be one of {', '.join(map(repr, get_args(options)))}"
+        )
+    return value
+
+
+def _same_leaves(ring: RingPlan, other: RingPlan) -> bool:
+    """Whether evaluated residues of a limb that both rings have are the same in both."""
+    return ring.leaf_size is not None and ring.leaf_size == other.leaf_size
+
+
+def _places(ring: RingPlan, moduli: Iterable[int], verb: str, way_out: str) -> tuple[int, ...]:
+    """The numbers of the ring's limbs with these moduli."""
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    places = tuple(at.get(q, -1) for q in moduli)
+    if -1 in places:
+        missing = list(moduli)[places.index(-1)]
+        raise RingMismatch(f"{verb}: {shown(missing)} is no modulus of {ring!r}; {way_out}")
+    return places
+
+
+# ---- rows ----
+
+
+def copy_rows(x: Array, from_rows: Iterable[int], out: Array, to_rows: Iterable[int]) -> None:
+    """Copy rows of x into rows of out. Their dtypes may differ, if both hold the residues."""
+    pairs = list(zip(from_rows, to_rows, strict=True))
+    compute = backend_of(out)
+    for _, run in groupby(enumerate(pairs), key=lambda p: (p[1][0] - p[0], p[1][1] - p[0])):
+        members = [pair for _, pair in run]
+        (source, target), count = members[0], len(members)
+        compute.copy(x[..., source : source + count, :], out[..., target : target + count, :])
+
+
+def _evaluate_rows(ring: RingPlan, data: Array, limbs: tuple[int, ...], places: Iterable[int]) -> None:
+    """Transform rows at rising places in place; the i-th of them is modulo the ring's limb limbs[i]."""
+    compute, done = backend_of(data), 0
+    for first, count in runs_of(places):
+        compute.ntt(part_of(ring.transform, limbs[done : done + count]), data, data, first)
+        done += count
+
+
+def coefficients_of(
+    x: Value, limbs: tuple[int, ...] | None = None, scratch: bool = False
+) -> tuple[Array, Residues]:
+    """Return some limbs, all by default, in coefficients, and where they lie: in x, or in a transformed copy.
+
+    scratch: x may be overwritten; limbs that are neighbours are then transformed in place.
+    """
+    ring, data = x._plan, x._data
+    if limbs is None:
+        limbs = tuple(range(ring.rows))
+    moduli = tuple(ring.moduli[i] for i in limbs)
+    if x._domain == "coef":
+        return data, Residues(moduli, limbs, ring.rows)
+    compute, plan = backend_of(data), part_of(ring.transform, limbs)
+    if scratch and len(runs_of(limbs)) == 1:
+        compute.intt(plan, data, data, limbs[0])
+        return data, Residues(moduli, limbs, ring.rows)
+    made = empty(compute, (*x._batch, len(limbs), ring.n), ring.dtype)
+    (first, count), *others = runs_of(limbs)
+    if not others and (count == ring.rows or prod(x._batch) == 1):  # neighbours in memory
+        compute.intt(plan, data[..., first : first + count, :], made)
+    else:
+        copy_rows(data, limbs, made, range(len(limbs)))
+        compute.intt(plan, made, made)
+    return made, Residues(moduli, tuple(range(len(limbs))), len(limbs))
+
+
+def _transform(ring: RingPlan, limbs: tuple[int, ...], domain: Domain) -> NttPlan | None:
+    """The transform of some limbs if their values are wanted evaluated, else None."""
+    return part_of(ring.transform, limbs) if domain == "eval" else None
+
+
+def kept_plan(ring: RingPlan, key: tuple[Any, ...], build: Callable[[], Kept]) -> Kept:
+    """Return the plan, such as a conversion, that the ring keeps under this key; build it on first use."""
+    plan: Kept | None = ring.plans.get(key)
+    return keep(ring.plans, key, build(), _KEPT) if plan is None else plan
+
+
+class _Result:
+    """The array of a result modulo S: `out`, or new memory if there is none or it overlaps x."""
+
+    def __init__(self, S: RingPlan, x: Value, out: Array | None, *axes: int) -> None:
+        self.compute: Backend = backend_of(x._data)
+        self.plan = S
+        shape = (*x._batch, *axes, S.rows, S.n)
+        checked = None if out is None else result_array(self.compute, shape, out, x._data)
+        overlaps = checked is not None and overlap(self.compute, checked, x._data)
+        self.data = empty(self.compute, shape, S.dtype) if checked is None or overlaps else checked
+        self.out = checked
+
+    def finish(self, domain: Domain) -> Value:
+        """Return the value in the array, or in `out`."""
+        if self.out is not None and self.out is not self.data:
+            self.compute.copy(self.data, self.out)
+        return Value(self.plan, self.data if self.out is None else self.out, domain)
+
+
+def _in_domain(x: V, domain: Domain) -> V:
+    """Return coefficients in the domain if their ring has it, transformed in place, else as they are."""
+    return ntt(x, x._data) if domain == "eval" and x._plan.has_eval else x
+
+
+def _through_coefficients(
+    verb: Callable[..., Value], x: Value, S: RingPlan, *options: Any, out: Array | None
+) -> Value:
+    """Return what a verb gives for a value whose evaluated residues are of no use in S."""
+    return _in_domain(verb(intt(x), S, *options, out=out), "eval")
+
+
+# ---- verbs ----
+
+
+@repeated
+def restrict(x: Value, S: RingPlan, *, out: Array | None = None) -> Value:
+    """Return the value modulo the moduli of S, which are among the ring's."""
+    ring = x._plan
+    places = _places(ring, S.moduli, "restrict", "convert() gives the value modulo other moduli")
+    if x._domain == "eval" and not _same_leaves(ring, S):
+        return _through_coefficients(restrict, x, S, out=out)
+    result = _Result(S, x, out)
+    if S.basis.wide:
+        places = tuple(range(S.rows))
+    copy_rows(x._data, places, result.data, range(len(places)))
+    return result.finish(x._domain)
+
+
+@repeated
+def join(a: Value, b: Value, *, out: None = None) -> Value:
+    """Return the value whose residues both operands hold."""
+    for x in (a, b):
+        check_words(x._plan, "join")
+    joined = a._plan.join(b._plan)
+    domain: Domain = "eval" if "eval" in (a._domain, b._domain) and joined.has_eval else "coef"
+    batch = result_shape(a._data[..., :1, :], b._data[..., :1, :])[:-2]
+    data = empty(backend_of(a._data), (*batch, joined.rows, joined.n), joined.dtype)
+    first = 0
+    for x in (a, b):
+        rows = x._plan.rows
+        wanted: Domain = domain if _same_leaves(x._plan, joined) else "coef"
+        places = range(first, first + rows)
+        copy_rows(to_domain(x, wanted)._data, range(rows), data, places)
+        if wanted != domain:
+            _evaluate_rows(joined, data, tuple(places), places)
+        first += rows
+    return Value(joined, data, domain)
+
+
+@repeated
+def convert(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array | None = None) -> Value:
+    """Return the centred value modulo the moduli of S."""
+    ring, domain = x._plan, x._domain
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    if ring.basis.wide or S.basis.wide:
+        return _convert_wide(x, S, out)
+    if domain == "eval" and not _same_leaves(ring, S):
+        return _through_coefficients(convert, x, S, conversion, out=out)
+    result = _Result(S, x, out)
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    own = [(at[q], j) for j, q in enumerate(S.moduli) if q in at]
+    rest = tuple(j for j, q in enumerate(S.moduli) if q not in at)
+    copy_rows(x._data, (i for i, _ in own), result.data, (j for _, j in own))
+    if not rest:
+        return result.finish(domain)
+    data, rows = coefficients_of(x)
+
+    def build() -> Conversion:
+        target = Residues(tuple(S.moduli[j] for j in rest), rest, S.rows)
+        return Conversion(rows, target, (1,) * len(rest), exact=exact, transform=_transform(S, rest, domain))
+
+    plan = kept_plan(ring, ("convert", S, exact, domain), build)
+    result.compute.convert(plan, data, None, result.data)
+    return result.finish(domain)
+
+
+def _convert_wide(x: Value, S: RingPlan, out: Array | None) -> Value:
+    """Convert by Python ints, as a modulus of one ring is above 2^64; always exact."""
+    compute = backend_of(x._data)
+    values = to_bigints(x._plan.basis, intt(x)._data, True)
+    result = _Result(S, x, out)
+    compute.copy(from_integers(S.basis, S.n, values, compute), result.data)
+    return _in_domain(result.finish("coef"), x._domain)
+
+
+def mod_up(x: Value, S: RingPlan, conversion: Precision = "exact", *, out: Array | None = None) -> Value:
+    """Return the centred value modulo S, which has all of the ring's moduli."""
+    for r in (x._plan, S):
+        check_words(r, "mod_up")
+    _places(S, x._plan.moduli, "mod_up", "convert() needs no modulus in common")
+    return convert(x, S, conversion, out=out)
+
+
+@repeated
+def mod_down(
+    x: Value,
+    S: RingPlan,
+    rounding: Rounding = "nearest",
+    conversion: Precision = "exact",
+    plaintext: int | None = None,
+    *,
+    out: Array | None = None,
+) -> Value:
+    """Return the value divided by the product P of the moduli that S lacks, rounded."""
+    return divided(x, S, rounding, conversion, plaintext, out=out)
+
+
+def divided(
+    x: Value,
+    S: RingPlan,
+    rounding: Rounding = "nearest",
+    conversion: Precision = "exact",
+    plaintext: int | None = None,
+    *,
+    out: Array | None = None,
+    scratch: Domain | None = None,
+) -> Value:
+    """Return mod_down(x, S, ...), as a part of another operation.
+
+    scratch: None if x must stay as it is. Otherwise x may be overwritten, and this is the domain of its rows
+    modulo the moduli of P, which are its last: "coef" even if x is evaluated.
+    """
+    ring, domain = x._plan, x._domain
+    check_words(ring, "mod_down")
+    checked_option(rounding, "rounding", Rounding)
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    kept = _places(ring, S.moduli, "mod_down", "its moduli must be among those of the value")
+    dropped = tuple(i for i in range(ring.rows) if i not in kept)
+    P = prod(ring.moduli[i] for i in dropped)
+    t = None if plaintext is None else _checked_plaintext(plaintext, P)
+    if not dropped:
+        return restrict(x, S, out=out)
+    if domain == "eval" and not _same_leaves(ring, S):
+        assert scratch != "coef"
+        return _through_coefficients(divided, x, S, rounding, conversion, plaintext, out=out)
+    result = _Result(S, x, out)
+    falling = Value(ring, x._data, scratch or domain)
+    data, rows = coefficients_of(falling, dropped, scratch is not None)
+    places = tuple(range(S.rows))
+    target = Residues(S.moduli, places, S.rows)
+
+    def inverses() -> tuple[int, ...]:
+        return tuple(pow(P, -1, s) for s in S.moduli)
+
+    def taken_away(**last: Any) -> Conversion:
+        multipliers = tuple(-i % s for i, s in zip(inverses(), S.moduli, strict=True))
+        return Conversion(rows, target, multipliers, rounding, exact, **last)
+
+    def last() -> dict[str, Any]:
+        """What the last conversion does besides: it transforms its part, then adds x times 1 / P."""
+        own = Residues(S.moduli, kept, ring.rows)
+        return {"transform": _transform(S, places, domain), "own": own, "own_factors": inverses()}
+
+    key, compute = (S, rounding, exact, domain, rows.total), result.compute
+    if t is None:
+        plan = kept_plan(ring, ("mod_down", *key), lambda: taken_away(**last()))
+        compute.convert(plan, data, x._data, result.data)
+        return result.finish(domain)
+    # Let v be a mod P, centred for "nearest", and u = v / P mod t, centred. The result is (a - v) / P + u.
+    # P times the result is a - v + P u, which is a modulo t.
+    # Source: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
+    one = Residues((t,), (0,), 1)
+    u = empty(compute, (*x._batch, 1, ring.n), np.dtype(np.uint64))
+    compute.convert(kept_plan(ring, ("value", *key), taken_away), data, None, result.data)
+    plan = kept_plan(
+        ring, ("modulo t", t, *key), lambda: Conversion(rows, one, (pow(P, -1, t),), rounding, exact)
+    )
+    compute.convert(plan, data, None, u)
+    plan = kept_plan(
+        ring, ("sum", t, *key), lambda: Conversion(one, target, (1,) * S.rows, accumulate=True, **last())
+    )
+    compute.convert(plan, u, x._data, result.data)
+    return result.finish(domain)
+
+
+def _checked_plaintext(plaintext: object, P: int) -> int:
+    t = integer(plaintext, "plaintext")
+    if not 2 <= t <= 1 << 64 or gcd(t, P) != 1:
+        raise ParameterError(
+            f"plaintext: {shown(t)} must be from 2 to 2**64 and coprime to the moduli that fall away"
+        )
+    return t
+
+
+@repeated
+def scale(
+    x: Value, S: RingPlan, t: int, divisor: RingPlan | None = None, *, out: Array | None = None
+) -> Value:
+    """Return floor((2 t v + D) / (2 D)) modulo S, of the centred value v."""
+    ring = x._plan
+    for r in (ring, S):
+        check_words(r, "scale")
+    factor = integer(t, "t")
+    D = ring if divisor is None else divisor
+    check_target(ring, D, "divisor")
+    divisors = tuple(
+        sorted(_places(ring, D.moduli, "scale", "the divisor's moduli must be among the value's"))
+    )
+    result = _Result(S, x, out)
+    data, rows = coefficients_of(x)
+
+    wanted: Domain = x._domain if S.has_eval else "coef"
+    places = tuple(range(S.rows))
+
+    def build() -> Conversion:
+        target, plan = Residues(S.moduli, places, S.rows), _transform(S, places, wanted)
+        return Conversion(rows, target, (1,) * S.rows, factor=factor, divisors=divisors, transform=plan)
+
+    plan = kept_plan(ring, ("scale", factor, divisors, S, wanted), build)
+    result.compute.convert(plan, data, None, result.data)
+    return result.finish(wanted)
+
+
+def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
+    """Return g_j in [0, Q), one for each digit: 1 modulo the limbs of digit j, 0 modulo the others."""
+    check_words(ring, "gadget")
+    numbers = []
+    for part in groups(ring, size):
+        own = prod(ring.moduli[i] for i in part)
+        rest = ring.modulus // own
+        numbers.append(rest * pow(rest, -1, own))
+    return tuple(numbers)
+
+
+def groups(ring: RingPlan, size: int) -> list[tuple[int, ...]]:
+    """Return the limbs of each digit: `size` neighbours, of the last one perhaps fewer."""
+    count = integer(size, "size")
+    if count < 1:
+        raise ParameterError(f"size: {shown(count)} must be at least 1, the limbs of a digit")
+    return [tuple(range(i, min(i + count, ring.rows))) for i in range(0, ring.rows, count)]
+
+
+@repeated
+def digits(
+    x: Value, S: RingPlan, size: int, conversion: Precision = "exact", *, out: Array | None = None
+) -> Value:
+    """Return the centred value of each group of limbs modulo S, along a new last batch axis."""
+    ring, domain = x._plan, x._domain
+    for r in (ring, S):
+        check_words(r, "digits")
+    exact = checked_option(conversion, "conversion", Precision) == "exact"
+    parts = groups(ring, size)
+    if domain == "eval" and not _same_leaves(ring, S):
+        return _through_coefficients(digits, x, S, size, conversion, out=out)
+    result = _Result(S, x, out, len(parts))
+    at = {q: i for i, q in enumerate(ring.moduli)}
+    own = [(at[q], j * S.rows + r) for j, part in enumerate(parts) for r, q in _own(ring, S, part)]
+    flat = result.data.reshape(*x._batch, len(parts) * S.rows, ring.n)
+    copy_rows(x._data, (i for i, _ in own), flat, (place for _, place in own))
+    data, rows = coefficients_of(x)
+    result.compute.convert_all(digit_conversions(ring, rows, S, parts, exact, domain), data, flat)
+    return result.finish(domain)
+
+
+def digit_conversions(
+    ring: RingPlan, rows: Residues, S: RingPlan, parts: Sequence[tuple[int, ...]], exact: bool, domain: Domain
+) -> list[Conversion]:
+    """Return the conversions of a value's coefficients, in these rows, to its digits in a domain.
+
+    A digit is made modulo all limbs of S except those of its own group. Digit j is written to the rows from
+    j S.rows on of an array (*batch, digits * S.rows, n).
+    """
+    count, plans = len(parts) * S.rows, []
+    for j, part in enumerate(parts):
+
+        def build(part: tuple[int, ...] = part, j: int = j) -> Conversion:
+            own = {r for r, _ in _own(ring, S, part)}
+            limbs = tuple(r for r in range(S.rows) if r not in own)
+            source = Residues(tuple(ring.moduli[i] for i in part), part, rows.total)
+            places = tuple(j * S.rows + r for r in limbs)
+            target = Residues(tuple(S.moduli[r] for r in limbs), places, count)
+            evaluated = _transform(S, limbs, domain) if limbs else None
+            return Conversion(source, target, (1,) * len(limbs), exact=exact, transform=evaluated)
+
+        plan = kept_plan(ring, ("digit", j, len(parts[0]), S, exact, domain), build)
+        if plan.target.at:
+            plans.append(plan)
+    return plans
+
+
+def _own(ring: RingPlan, S: RingPlan, part: Iterable[int]) -> list[tuple[int, int]]:
+    """The limbs of S whose moduli are in a group of the ring's limbs: (number, modulus) of each."""
+    moduli = {ring.moduli[i] for i in part}
+    return [(r, q) for r, q in enumerate(S.moduli) if q in moduli]

@@ -1,0 +1,35 @@
+"""Lattice cryptography above the ring: key switching, gadgets, products with gadget ciphertexts.
+
+A ciphertext (RLWE) is a value of batch shape (*batch, k). Its phase is c_0 + c_1 s_1 + ... + c_(k-1) s_(k-1),
+where s_i are the secrets. A ciphertext hides m if its phase is m plus a small noise.
+
+A key that switches from s' to s consists of ciphertexts under s that hide multiples of s'. A GGSW ciphertext
+of m has batch shape (k, levels, k): row (i, l) is a ciphertext that hides 0, with m g_l added to its
+component i, where g_l are the weights of a gadget.
+"""
+
+from .gadget import (
+    Prepared,
+    blind_rotate,
+    cmux,
+    decompose,
+    external_product,
+    gadget,
+    prepare,
+)
+from .lwe import decompose_integers, extract
+from .switch import key_switch, rotate_many
+
+__all__ = [
+    "Prepared",
+    "blind_rotate",
+    "cmux",
+    "decompose",
+    "decompose_integers",
+    "external_product",
+    "extract",
+    "gadget",
+    "key_switch",
+    "prepare",
+    "rotate_many",
+]

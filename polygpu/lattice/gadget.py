@@ -1,0 +1,274 @@
+"""Gadgets: digits of a value to a base, products with GGSW ciphertexts, blind rotation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _cpu
+from .._backends import Array
+from .._core.checks import integer
+from .._ops import gadget as ops
+from .._ops.transform import to_domain
+from ..errors import DeviceError, ParameterError, RingMismatch
+from ..poly import Poly, checked_poly, held, memory_of, plan_of
+from ..ring import Ring
+
+
+def gadget(R: Ring, bits: int, levels: int) -> tuple[int, ...]:
+    """The weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
+
+    Args:
+        R: a ring of one modulus q of at most 2**64.
+        bits: of a digit.
+        levels: how many digits; B**levels is at most q.
+
+    Returns the ints g_1, ..., g_levels; halves are rounded up.
+
+    Raises:
+        ParameterError: R is no Ring or has several moduli, or B**levels is above q.
+
+    Cost: a few operations on Python ints for each level.
+    Source: Chillotti et al. 2018/421, section 3.3; docs/math.md, "Gadget decomposition".
+
+    >>> import polygpu as pg
+    >>> pg.lattice.gadget(pg.Ring(4, 2**32), 8, 3)
+    (16777216, 65536, 256)
+    """
+    return ops.gadget(plan_of(R, "R"), bits, levels)
+
+
+def decompose(a: Poly, bits: int, levels: int, out: Poly | None = None) -> Poly:
+    """The digits of each coefficient to the base B = 2**bits, most significant first.
+
+    A coefficient x in [0, q) is scaled to y = floor((2 x B**levels + q) / (2 q)). Its digits are the unique
+    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. With g = gadget(ring, bits, levels),
+    |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4 modulo q.
+
+    Args:
+        a: a value modulo one q of at most 2**64.
+        bits: of a digit.
+        levels: how many digits; B**levels is at most q.
+        out: a Poly of the ring with batch shape (*batch, levels) to write into.
+
+    Returns a value of a's ring, (*batch, levels), in coefficients.
+
+    Raises:
+        ParameterError: several moduli, or B**levels is above q. OutputError: `out` cannot take the result.
+
+    Cost: one pass; an inverse transform of an evaluated value.
+    Source: Chillotti et al. 2018/421, section 3.3; Joye 2021/1402, section 3; docs/math.md, "Gadget
+    decomposition".
+
+    >>> import polygpu as pg
+    >>> pg.lattice.decompose(pg.Ring(2, 2**16)([0x1234, -1]), 4, 2).to_bigints(centered=True).tolist()
+    [[1, 0], [2, 0]]
+    """
+    x = checked_poly(a, "a")
+    return held(ops.decompose(x, bits, levels, out=memory_of(x._plan, out)), out)
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Prepared:
+    """GGSW ciphertexts as transforms in doubles, the form that products read fastest; prepare() makes it.
+
+    It has `ring`, `shape` (the batch shape of the ciphertexts), `bits` of the digits that it multiplies, and
+    `device`. It is no Poly and cannot be pickled, because its numbers are laid out for one device and, on the
+    CPU, one instruction set.
+
+    >>> import polygpu as pg
+    >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), 7)
+    Prepared(Ring(32, 4294967296), shape=(2, 3, 2), bits=7, device=cpu)
+    """
+
+    ring: Ring
+    shape: tuple[int, ...]  # the batch shape, (k, levels, k) or (count, k, levels, k)
+    bits: int  # of the digits that multiply it
+    device: str
+    _data: Array
+    _isa: str = field(default_factory=_cpu.isa)
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.ring!r}, shape={self.shape}, bits={self.bits}, device={self.device})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "a Prepared cannot be copied or pickled; keep the GGSW ciphertexts, and prepare again"
+        )
+
+    def _for(self, c: Poly, bits: int, name: str) -> ops.Matrices:
+        """The matrices for products with c; raises if prepared for another ring, device or number of bits."""
+        if self.ring != c.ring:
+            raise RingMismatch(f"{name}: of {self.ring!r}, the ciphertexts of {c.ring!r}")
+        if self.device != c.device:
+            raise DeviceError(
+                f"{name}: prepared on {self.device}, the ciphertexts are on {c.device}; prepare it there"
+            )
+        if self.device == "cpu" and self._isa != _cpu.isa():
+            raise DeviceError(f"{name}: prepared for {self._isa}, {_cpu.isa()} is in use; prepare it again")
+        if integer(bits, "bits") != self.bits:
+            raise ParameterError(f"{name}: prepared for digits of {self.bits} bits, bits is {bits}")
+        return ops.Matrices(self._data, "prepared", self.shape)
+
+
+def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
+    """GGSW ciphertexts prepared once for many products, which otherwise prepare them in each call.
+
+    In a ring with a complete transform they are evaluated. In other rings, such as modulo 2**32 and 2**64,
+    they are transformed in doubles. Products with digits are then exact, by a proven bound on the error.
+
+    Args:
+        ggsw: of batch shape (k, levels, k), or (count, k, levels, k) for blind_rotate; in any domain.
+        bits: of the digits that will multiply them.
+
+    Returns:
+        The matrices for external_product, cmux and blind_rotate with these bits, on the device of ggsw: with
+        a complete transform an evaluated Poly, else a Prepared. Without one it is ggsw itself where the ring
+        has product="ntt", or no transform in doubles is proven exact (bits above 30, or moduli of 64 bits and
+        long digits). A Prepared splits each residue in L digits, 16 L bytes for each point; for 7 bits, 6
+        products in a sum and n = 1024, L is 2 modulo 2**32 and 3 modulo 2**64. There are n/2 points, for
+        cyclic rings and other n than powers of two between n and 2n.
+
+    Raises:
+        ParameterError: another shape, several moduli, 2**(bits * levels) above q, or a Prepared.
+        OutOfHostMemory, OutOfDeviceMemory: it does not fit.
+
+    Cost: a transform for each digit of each polynomial. Source: docs/math.md, "Products by FFT".
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(32, 2**32)
+    >>> ggsw, c = R.random((2, 3, 2), seed=1), R.random((5, 2), seed=2)
+    >>> prepared = pg.lattice.prepare(ggsw, 7)
+    >>> pg.lattice.external_product(prepared, c, 7) == pg.lattice.external_product(ggsw, c, 7)
+    True
+    """
+    if isinstance(ggsw, Prepared):
+        raise ParameterError(f"ggsw: is prepared already, for digits of {ggsw.bits} bits")
+    data = ops.prepare(checked_poly(ggsw, "ggsw"), bits)
+    if data is not None:
+        return Prepared(ggsw.ring, ggsw.shape, int(bits), ggsw.device, data)
+    return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
+
+
+def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None = None) -> Poly:
+    """The external product with a GGSW ciphertext of m: the phase is m times that of c, plus noise.
+
+    It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
+
+    Args:
+        ggsw: of batch shape (k, levels, k), for the weights gadget(ring, bits, levels). In a ring with a
+            complete transform it is evaluated. Or the result of prepare().
+        c: ciphertexts, (*batch, k), of the same ring, which has one modulus of at most 2**64.
+        bits: of a digit.
+        out: a Poly of the ring with c's batch shape to write into; may be c.
+
+    Returns a value of c's shape, in c's domain.
+
+    Raises:
+        ParameterError: shapes or a ring that do not fit, matrices in coefficients where they must be
+            evaluated, or prepared for other bits.
+        RingMismatch: other rings. DeviceError: two devices, or prepared on another device or instruction set.
+        OutputError: `out` cannot take the result, or overlaps ggsw.
+
+    Cost: for each ciphertext k levels transforms of digits, k inverse transforms, and k^2 levels products for
+    each point. Without a complete transform, as modulo 2**32, the transforms are in doubles; a ggsw that is
+    not prepared takes k^2 levels transforms more in each call. Where prepare() returns ggsw itself, it is a
+    product of matrices of polynomials, which takes 10 times as long.
+    Source: Chillotti et al. 2018/421, definition 3.12; Joye 2021/1402, section 4.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 12289)
+    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]]).ntt()  # hides 1, no noise
+    >>> c = R([[1000, 20], [-300, 4000]])
+    >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
+    True
+    """
+    c, matrices = _of_one_ring(c, "c", ggsw, bits, "ggsw")
+    return held(ops.external_product(matrices, c, bits, out=memory_of(c._plan, out)), out)
+
+
+def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
+    """A choice by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
+
+    It is c0 + external_product(ggsw, c1 - c0).
+
+    Args:
+        ggsw: as of external_product.
+        c0: ciphertexts, (*batch, k).
+        c1: ciphertexts of the same shape; in the other domain they are transformed.
+        bits: of a digit.
+
+    Returns a value of c0's shape, in c0's domain.
+
+    Raises:
+        ParameterError: c1 is of another shape. All else as external_product.
+
+    Cost: an external product, and two passes over the ciphertexts.
+    Source: Chillotti et al. 2018/421, CMux.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(4, 2**12)
+    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]])  # hides 1, no noise
+    >>> c0, c1 = R([[100], [0]]), R([[200], [0]])
+    >>> pg.lattice.cmux(one, c0, c1, 4).to_bigints().tolist()
+    [[200, 0, 0, 0], [0, 0, 0, 0]]
+    """
+    c0, matrices = _of_one_ring(c0, "c0", ggsw, bits, "ggsw")
+    other = to_domain(c0._operand(checked_poly(c1, "c1")), c0.domain)
+    if other._batch != c0.shape:
+        raise ParameterError(f"c1: batch shape {other._batch}, that of c0 is {c0.shape}")
+    return ops.cmux(matrices, c0, other, bits)
+
+
+def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out: Poly | None = None) -> Poly:
+    """Ciphertexts times X^(e_0 + sum e_i s_i), where the key has a GGSW ciphertext of each bit s_i.
+
+    It starts from X^e_0 acc. For each i from 1 on, acc becomes cmux(bsk[i - 1], acc, X^e_i acc).
+
+    Args:
+        acc: ciphertexts, (*batch, k), of a ring with one modulus of at most 2**64.
+        bsk: the bootstrapping key, (count, k, levels, k): matrices as of external_product. Modulo 2**32 or
+            2**64 prepare() it once; otherwise each call takes about twice as long.
+        exponents: integers (*batch, 1 + count), e_0 first, or a shape that broadcasts to that; taken modulo
+            the order of X. An array on acc's GPU stays there, and a recorded call reads it at each launch;
+            other arrays are copied to acc's device.
+        bits: of a digit.
+        out: a Poly of the ring with acc's batch shape to write into; it must not be an operand.
+
+    Returns a value of acc's shape, in coefficients.
+
+    Raises:
+        ParameterError: exponents of another shape. CoefficientError: exponents that are no integers.
+            All else as external_product.
+
+    Cost: an external product for each exponent from e_1 on that is not 0. On the CPU a ciphertext stays in
+    the cache throughout. On a GPU it stays in the shared memory of a multiprocessor, in one kernel, for k up
+    to 3 and n from 2**8 to 2**12 (2**11 for 64-bit integers). In rings for which prepare() returns its
+    operand each step takes several calls.
+    Source: Chillotti et al. 2018/421, algorithm 3.
+
+    >>> import polygpu as pg
+    >>> R = pg.Ring(8, 2**12)
+    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> def ggsw(bit):  # without noise
+    ...     return R([[[[bit * w], [0]] for w in weights], [[[0], [bit * w]] for w in weights]])
+    >>> bsk = pg.stack([ggsw(1), ggsw(0), ggsw(1)])
+    >>> acc = R([[1000], [0]])
+    >>> pg.lattice.blind_rotate(acc, bsk, [1, 2, 5, -1], 4)[0].to_bigints().tolist()  # X^(1 + 2 - 1)
+    [0, 0, 1000, 0, 0, 0, 0, 0]
+    """
+    acc, matrices = _of_one_ring(acc, "acc", bsk, bits, "bsk")
+    return held(ops.blind_rotate(acc, matrices, exponents, bits, memory_of(acc._plan, out)), out)
+
+
+def _of_one_ring(
+    c: Poly, c_name: str, matrices: Poly | Prepared, bits: int, name: str
+) -> tuple[Poly, ops.Matrices]:
+    """Ciphertexts, and matrices of the same ring and device for products with them."""
+    c = checked_poly(c, c_name)
+    if isinstance(matrices, Prepared):
+        return c, matrices._for(c, bits, name)
+    value = c._operand(checked_poly(matrices, name))
+    return c, ops.Matrices(value.data, value.domain, value.shape)
