@@ -276,6 +276,7 @@ __global__ void __launch_bounds__(256) fft_matrix(const FftMatrixParameters p) {
 }
 
 // x: (units, sums, points), y: (rows, degree), from unit first_unit on. grid: (units * degree) / 256 in x.
+// Five blocks a processor: left to choose, NVRTC fits eight on sm_80 and spills.
 template <class T> struct FftComposeParameters {
     const Complex<double> *x;
     T *y;
@@ -284,7 +285,7 @@ template <class T> struct FftComposeParameters {
     u32 limbs, width, sums;
     Quotient quotient;
 };
-template <class T> __global__ void __launch_bounds__(256) fft_compose(const FftComposeParameters<T> p) {
+template <class T> __global__ void __launch_bounds__(256, 5) fft_compose(const FftComposeParameters<T> p) {
     start_next(starts_early());
     await_previous();
     const u64 e = (u64)blockIdx.x * 256 + threadIdx.x;
