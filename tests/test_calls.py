@@ -300,6 +300,38 @@ def test_streams_and_threads_share_records(device: str) -> None:
 
 
 @on(*CARDS)
+def test_a_call_that_comes_often_takes_the_addresses_of_each(device: str) -> None:
+    """Launches that have become one graph, on some streams; with `out`, without, and in threads."""
+    R, xp, at = Ring(N, [97, 193, 257]), backend().xp, pg._backends.current_device()
+    values = [drawn(R, (2,), seed).to(at).ntt() for seed in range(3)]
+    with pg.device("reference"):
+        expected = [R.from_residues(host(a.data), "eval").rescale() for a in values]
+    kept: list[tuple[Poly, Poly]] = []
+
+    def work() -> None:
+        with xp.cuda.Device(int(at[5:])), xp.cuda.Stream(non_blocking=True) as stream:
+            for i in range(8):
+                found = values[i % 3].rescale()
+                kept.append((found, expected[i % 3]))
+                if i % 2:
+                    kept.append((values[i % 3].rescale(out=found.copy()), expected[i % 3]))
+            stream.synchronize()
+
+    def on_the_default_stream() -> None:
+        kept.extend((a.rescale(), value) for a, value in zip(values, expected, strict=True))
+
+    for _ in range(6):
+        work()
+    in_threads([work] * 3)
+    on_the_default_stream()
+    on_the_default_stream()
+    for _ in range(3):  # threads that have not worked on the card before
+        in_threads([partial(copy_context().run, on_the_default_stream) for _ in range(2)])
+    for found, value in kept:
+        same(found, value)
+
+
+@on(*CARDS)
 def test_operands_of_more_axes_than_kernels_take_are_copied_each_time(device: str) -> None:
     R = ring()
     deep, flat = drawn(R, (2, 1, 1, 1, 1, 1, 2), 1), drawn(R, (2,), 2)

@@ -1158,6 +1158,38 @@ def test_tables_between_streams(gpu, monkeypatch):
 
 
 @needs_compiler
+def test_launches_that_come_again_become_one_graph(gpu, monkeypatch):
+    """Two calls of a record on a stream are launched one by one. Later ones are a graph, on four streams."""
+    launched = []
+
+    def noted(exec_, stream):
+        launched.append(exec_)
+        launch_graph(exec_, stream)
+
+    launch_graph = streams.launch_graph
+    monkeypatch.setattr(streams, "launch_graph", noted)
+    ring, before = pg.Ring(64, primes(64, 30, count=3)), len(streams.graphs)
+    x = ring.random(seed=1).to("cuda").ntt()
+    expected = x.cpu().rescale()
+    same(x.rescale(), expected)
+    counts = []
+    for _ in range(6):
+        with gpu.cuda.Stream(non_blocking=True):
+            for _ in range(5):
+                same(x.rescale(), expected)
+                same(x.copy().rescale(), expected)
+            counts.append(len(launched))
+            launched.clear()
+    graphs, most = counts[:4], 10 - 3  # the first call waits for tables; two more are not graphs yet
+    assert graphs == [most] * 4 and counts[4:] == [0, 0]
+    assert len(streams.graphs) - before == 2 * 4  # each as recorded, and ready for launches
+    plan_cache.forget()
+    del x, ring
+    gc.collect()
+    assert len(streams.graphs) == before
+
+
+@needs_compiler
 def test_streams_end_while_a_ring_lives(gpu, monkeypatch):
     """The library keeps no stream alive. For the work of one that has ended it waits for the whole device."""
     ring = pg.Ring(64, primes(64, 59))

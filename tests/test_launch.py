@@ -1,8 +1,12 @@
-"""A launch as data: the parameters of kernels mirror their C structs."""
+"""A launch as data, whose parameters mirror their C structs, and as the core makes it."""
 
+import ctypes
 import re
 import struct
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,3 +91,121 @@ def test_kernels_and_launches_agree_on_early_starts():
         waits = "await_previous();" in text
         assert waits == ("start_next(" in text), path
         assert waits == (path.name in (*launch._EARLY, "ntt.cu", "ntt_rows.cu", "fft.cu")), path
+
+
+# ---- the core's launches, by a driver of the test's ----
+
+
+class FakeDriver:
+    """Functions of libcuda that note their calls; those named in `statuses` fail."""
+
+    def __init__(self, **statuses: int) -> None:
+        self.calls: list[str] = []
+        self.statuses, self.context = statuses, 1
+        functions = {
+            "cuLaunchKernelEx": 4, "cuMemsetD32Async": 4, "cuGetErrorName": 2, "cuGetErrorString": 2,
+            "cuCtxGetCurrent": 1, "cuCtxSetCurrent": 1, "cuThreadExchangeStreamCaptureMode": 1, "cuGraphCreate": 2,
+            "cuGraphAddKernelNode_v2": 5, "cuGraphAddDependencies_v2": 5, "cuGraphInstantiateWithFlags": 3,
+            "cuGraphExecKernelNodeSetParams_v2": 3, "cuGraphLaunch": 2, "cuGraphExecDestroy": 1, "cuGraphDestroy": 1,
+        }  # fmt: skip
+        made = ("cuCtxGetCurrent", "cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags")
+        self.functions = {}
+        for name, arguments in functions.items():
+
+            def call(*given: int, name: str = name) -> int:
+                self.calls.append(name)
+                status = self.statuses.get(name, 0)
+                if name in made and not status:
+                    handle = self.context if name == "cuCtxGetCurrent" else len(self.calls)
+                    ctypes.cast(given[0], ctypes.POINTER(ctypes.c_void_p))[0] = handle
+                return status
+
+            self.functions[name] = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * arguments)(call)
+        self.addresses = {
+            name: ctypes.cast(function, ctypes.c_void_p).value for name, function in self.functions.items()
+        }
+
+    def noted(self, call: Callable[[], object]) -> list[str]:
+        """What a call makes of launches and graphs."""
+        self.calls.clear()
+        call()
+        return [x.removeprefix("cu") for x in self.calls if "Launch" in x or "Graph" in x]
+
+
+PLAIN, GRAPH, SET = ["LaunchKernelEx"] * 2, ["GraphLaunch"], "GraphExecKernelNodeSetParams_v2"
+MADE = ["GraphCreate", *["GraphAddKernelNode_v2"] * 2, "GraphAddDependencies_v2", "GraphInstantiateWithFlags"]
+
+
+def repeated(
+    driver: FakeDriver, counters: int = 0, kernels: int = 2, graphs: bool = True
+) -> Callable[..., object]:
+    """A call of two kernels, the first on the operand alone, on arrays that begin at an address."""
+    steps = [
+        ("kernel", 1, (1, 1), 32, 0, counters, True, (0,), (0,), bytes(8)),
+        ("kernel", 1, (1, 1), 32, 0, 0, True, (0, 1), (0, 0), bytes(16)),
+    ][:kernels]
+    known = driver.addresses if graphs else dict(list(driver.addresses.items())[:4])
+    launches = _cpu.Launches(known, steps)
+
+    def array(address: int) -> SimpleNamespace:
+        return SimpleNamespace(data=SimpleNamespace(ptr=address))
+
+    def call(at: int = 16, result: int = 32, stream: int = 0) -> list[str]:
+        return driver.noted(lambda: launches.on(stream, (array(at),), array(result), 0))
+
+    return call
+
+
+def test_repeated_launches_become_a_graph_whose_addresses_are_set() -> None:
+    call = repeated(driver := FakeDriver())
+    assert [call(), call()] == [PLAIN, PLAIN]
+    assert call() == [*MADE, *GRAPH]
+    assert [call(), call(result=48), call(result=48)] == [GRAPH, [SET, *GRAPH], GRAPH]
+    assert call(at=64, result=48) == [SET, SET, *GRAPH]
+    assert [call(stream=1), call(stream=1)] == [PLAIN, PLAIN] and call(stream=1)[-1:] == GRAPH
+    for stream in (2, 3):
+        assert [call(stream=stream) for _ in range(3)][-1][-1:] == GRAPH
+    assert [call(stream=4) for _ in range(5)] == [PLAIN] * 5  # on four streams at most
+    driver.calls.clear()
+    del call
+    assert Counter(driver.calls)["cuGraphExecDestroy"] == Counter(driver.calls)["cuGraphDestroy"] == 4
+
+
+def test_what_a_graph_does_not_serve_is_launched_one_by_one() -> None:
+    for one, plain in (
+        (repeated(FakeDriver(), kernels=1), PLAIN[:1]),
+        (repeated(FakeDriver(), counters=1), PLAIN),
+        (repeated(FakeDriver(), graphs=False), PLAIN),
+    ):
+        assert [one() for _ in range(5)] == [plain] * 5
+
+
+@pytest.mark.parametrize("name", ["cuThreadExchangeStreamCaptureMode", *(f"cu{x}" for x in set(MADE))])
+def test_a_graph_that_the_driver_does_not_make_is_tried_once(name: str) -> None:
+    call = repeated(FakeDriver(**{name: 801}))
+    assert [call()[-2:] for _ in range(3)] == [PLAIN] * 3
+    assert [call() for _ in range(5)] == [PLAIN] * 5
+
+
+@pytest.mark.parametrize("name", ["cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"])
+def test_a_graph_that_fails_is_launched_one_by_one_and_made_anew(name: str) -> None:
+    call = repeated(driver := FakeDriver())
+    assert [call(), call()] == [PLAIN, PLAIN] and call()[-1:] == GRAPH
+    driver.statuses[name] = 1
+    assert call(result=48)[-2:] == PLAIN
+    driver.statuses.clear()
+    assert [call(), call()] == [PLAIN, PLAIN] and call()[-1:] == GRAPH
+
+
+def test_a_thread_without_a_context_launches_nothing() -> None:
+    """CUDA's functions for graphs crash there."""
+    call = repeated(driver := FakeDriver())
+    for _ in range(4):
+        call()
+    driver.context = 0
+    for _ in range(5):
+        with pytest.raises(_cpu.NoContext, match="kernel"):
+            call(at=64)
+        assert driver.calls == ["cuCtxGetCurrent", "cuGetErrorName", "cuGetErrorString"]
+    driver.context = 1
+    assert call(at=64) == [SET, SET, *GRAPH]

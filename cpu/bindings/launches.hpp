@@ -14,7 +14,7 @@
 namespace pg {
 
 template <class F> void set_function(F &function, const nanobind::dict &addresses, const char *name) {
-    function = (F)nanobind::cast<uintptr_t>(addresses[name]);
+    function = (F)(addresses.contains(name) ? nanobind::cast<uintptr_t>(addresses[name]) : 0);
 }
 
 // functions: addresses by name. launches: (kernel, function, grid, threads, shared, counters, early, operands, offsets,
@@ -25,6 +25,17 @@ inline void make_launches(Launches *self, const nanobind::dict &functions, const
     set_function(driver.fill, functions, "cuMemsetD32Async");
     set_function(driver.error_name, functions, "cuGetErrorName");
     set_function(driver.error_text, functions, "cuGetErrorString");
+    set_function(driver.get_context, functions, "cuCtxGetCurrent");
+    set_function(driver.set_context, functions, "cuCtxSetCurrent");
+    set_function(driver.capture_mode, functions, "cuThreadExchangeStreamCaptureMode");
+    set_function(driver.create_graph, functions, "cuGraphCreate");
+    set_function(driver.add_kernel, functions, "cuGraphAddKernelNode_v2");
+    set_function(driver.add_edges, functions, "cuGraphAddDependencies_v2");
+    set_function(driver.instantiate, functions, "cuGraphInstantiateWithFlags");
+    set_function(driver.set_kernel, functions, "cuGraphExecKernelNodeSetParams_v2");
+    set_function(driver.launch_graph, functions, "cuGraphLaunch");
+    set_function(driver.destroy_exec, functions, "cuGraphExecDestroy");
+    set_function(driver.destroy_graph, functions, "cuGraphDestroy");
     std::vector<Launch> ready;
     for (nanobind::handle item : launches) {
         const nanobind::tuple fields = nanobind::cast<nanobind::tuple>(item), grid(fields[2]);
@@ -73,7 +84,7 @@ inline u64 address_of(nanobind::handle x) {
 
 // Launches the kernels of a record on arrays, their result, address 0 and room for temporaries (cuda/records.py).
 // Where an array does not begin at a multiple of 16 nothing is launched, and the answer is false.
-inline bool launch_on(const Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result,
+inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result,
                       u64 room) {
     const size_t arrays = operands.size(), count = arrays + 3;
     u64 few[16], bits = 0;
@@ -85,7 +96,7 @@ inline bool launch_on(const Launches &self, u64 stream, const nanobind::tuple &o
     addresses[arrays + 1] = 0;
     addresses[arrays + 2] = room;
     GilReleased released;
-    self.launch(stream, addresses, count);
+    self.repeat(stream, addresses, count);
     return true;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import itertools
@@ -63,6 +64,14 @@ _Nodes = ctypes.CFUNCTYPE(
 _Type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
 _Get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 _Set = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(graphs.KernelParams))
+_Create = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+_Add = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.POINTER(graphs.KernelParams)
+)
+_Edge = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+_Instantiate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+_LaunchGraph = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_Destroy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _Parameter = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
@@ -84,6 +93,12 @@ class _Calls(ctypes.Structure):
         ("get_params", _Get),
         ("set_params", _Set),
         ("parameter", _Parameter),
+        ("create_graph", _Create),
+        ("add_kernel", _Add),
+        ("add_edge", _Edge),
+        ("instantiate", _Instantiate),
+        ("launch_graph", _LaunchGraph),
+        ("destroy", _Destroy),
     )
 
 
@@ -101,6 +116,12 @@ class _Driver:
             _Get(self.get_params),
             _Set(self.set_params),
             _Parameter(self.parameter),
+            _Create(self.create_graph),
+            _Add(self.add_kernel),
+            _Edge(self.add_edge),
+            _Instantiate(self.instantiate),
+            _LaunchGraph(self.launch_graph),
+            _Destroy(self.destroy),
         )
 
     def launch(self, config: Any, function: int, parameters: Any) -> int:
@@ -156,6 +177,38 @@ class _Driver:
                 return 0
         return _INVALID_VALUE
 
+    def create_graph(self, out: Any) -> int:
+        out[0] = streams.new_graph()
+        return 0
+
+    def add_kernel(self, out: Any, graph: int, params: Any) -> int:
+        def add() -> None:
+            node, function = params.contents, functions[params.contents.function]
+            out[0] = graphs.append(streams.graph_of(graph), _work(function, node, node.parameters, False))
+
+        return self._status(add)
+
+    def add_edge(self, graph: int, begin: int, end: int, kind: int) -> int:
+        """The end of a programmatic edge may start before its begin has ended. Work runs in nodes' order."""
+        nodes = graphs.nodes_of(streams.graph_of(graph))
+        places = {node.handle: i for i, node in enumerate(nodes)}
+        if begin not in places or places[begin] + 1 != places.get(end):
+            return _INVALID_VALUE
+        if kind:
+            graphs.start_early(streams.graph_of(graph), places[end])
+        return 0
+
+    def instantiate(self, out: Any, graph: int) -> int:
+        out[0] = streams.instantiate(graph)
+        return 0
+
+    def launch_graph(self, exec_: int, stream: int | None) -> int:
+        return self._status(lambda: streams.launch_graph(exec_, stream or 0))
+
+    def destroy(self, graph: int) -> int:
+        streams.destroy_graph(graph)
+        return 0
+
     def _status(self, call: Any) -> int:
         try:
             call()
@@ -170,19 +223,25 @@ class _Driver:
 
 
 def _launch(config: _Config, function: Function, parameters: Any) -> None:
+    dependent = any(
+        config.attributes[i].id == PROGRAMMATIC_STREAM_SERIALIZATION and config.attributes[i].value[1]
+        for i in range(config.attribute_count)
+    )
+    work = _work(function, config, parameters, dependent)
+    streams.of_pointer(config.stream or 0)._run(work)
+
+
+def _work(
+    function: Function, config: _Config | graphs.KernelParams, parameters: Any, dependent: bool
+) -> graphs.Work:
     device = devices.current()
     if function.device != device:
         raise launch.CUDADriverError(
             400, "CUDA_ERROR_INVALID_HANDLE", f"a kernel of device {function.device} on device {device}"
         )
-    dependent = any(
-        config.attributes[i].id == PROGRAMMATIC_STREAM_SERIALIZATION and config.attributes[i].value[1]
-        for i in range(config.attribute_count)
-    )
     sizes = {"grid": tuple(config.grid), "block": tuple(config.block), "shared_mem": config.shared}
     blocks = [ctypes.string_at(parameters[i], size) for i, (_, size) in enumerate(function.entry.parameters)]
-    work = graphs.Work(function, sizes | {"dependent": dependent}, blocks, active[-1])
-    streams.of_pointer(config.stream or 0)._run(work)
+    return graphs.Work(function, sizes | {"dependent": dependent}, blocks, active[-1])
 
 
 @contextmanager
@@ -209,6 +268,9 @@ def path() -> str:
     driver = _Driver()
     runtime.sim_set_driver(ctypes.byref(driver.calls))
     _kept.append(driver)
+    atexit.register(
+        runtime.sim_set_driver, None
+    )  # the library's records may be destroyed after Python's functions
     return str(runtime._name)
 
 

@@ -119,6 +119,22 @@ def nodes_of(graph: streams.Graph) -> list[Node]:
     return graph.nodes
 
 
+def append(graph: streams.Graph, work: Work) -> int:
+    """Add a node to a graph that is being made; returns its handle."""
+    made = nodes_of(graph)
+    made.append(Node(len(made), work))
+    graph._actions.append(work)
+    return made[-1].handle
+
+
+def start_early(graph: streams.Graph, index: int) -> None:
+    """Let a node start before the one before it has ended."""
+    node = nodes_of(graph)[index]
+    work = node.action
+    node.action = Work(work.function, work.sizes | {"dependent": True}, work.blocks, work.chosen)
+    graph._actions[index] = node.action
+
+
 def _touched(action: Any) -> list[int]:
     """The addresses of the arrays that a function works on: those in its closure."""
     if getattr(action, "address", None) is not None:

@@ -20,7 +20,7 @@ _addresses = itertools.count(0x5700, 16)
 KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
-_graphs: dict[int, Graph] = {}  # made by functions of cupy.cuda.runtime; by handle
+graphs: dict[int, Graph] = {}  # made by functions of cupy.cuda.runtime; by handle
 
 
 def _current_card() -> int:
@@ -213,29 +213,34 @@ def end_capture(stream: int) -> int:
     return _keep(of_pointer(stream).end_capture())
 
 
+def new_graph() -> int:
+    """cuGraphCreate."""
+    return _keep(Graph())
+
+
 def instantiate(graph: int) -> int:
     """cudaGraphInstantiate: the handle of a copy for launches. Its nodes have the order of the graph's."""
     made = Graph()
-    made._actions = list(_graphs[graph]._actions)
+    made._actions = list(graphs[graph]._actions)
     return _keep(made)
 
 
 def _keep(graph: Graph) -> int:
     handle = next(_addresses)
-    _graphs[handle] = graph
+    graphs[handle] = graph
     return handle
 
 
 def graph_of(handle: int) -> Graph:
-    return _graphs[handle]
+    return graphs[handle]
 
 
 def launch_graph(exec_: int, stream: int) -> None:
-    _graphs[exec_].launch(of_pointer(stream))
+    graphs[exec_].launch(of_pointer(stream))
 
 
 def destroy_graph(handle: int) -> None:
-    del _graphs[handle]
+    del graphs[handle]
 
 
 def of_pointer(ptr: int) -> Stream:

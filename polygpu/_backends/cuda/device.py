@@ -32,6 +32,20 @@ from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
 _DRIVER = ("cuLaunchKernelEx", "cuMemsetD32Async", "cuGetErrorName", "cuGetErrorString")
+# Those that make graphs; drivers for CUDA 12.3 and later have them all.
+_GRAPHS = (
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuGraphCreate",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphAddDependencies_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+)
 _PER_THREAD = 2  # the handle that names a different stream in each thread (cudaStreamPerThread)
 _NO_MEMORY, _CAPTURE = 2, range(900, 909)  # of cudaError: out of memory; calls that a recording forbids
 _LONGEST_STEP = 1 << 31  # bytes from row to row of a copy
@@ -430,8 +444,10 @@ class Device:
     @cached_property
     def driver(self) -> dict[str, int]:
         """The addresses of libcuda's functions for launches, by name; DeviceError as for libcuda."""
+        graphs = _GRAPHS if all(hasattr(self.libcuda, name) for name in _GRAPHS) else ()
         return {
-            name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0 for name in _DRIVER
+            name: ctypes.cast(getattr(self.libcuda, name), ctypes.c_void_p).value or 0
+            for name in (*_DRIVER, *graphs)
         }
 
     @cached_property
