@@ -56,7 +56,7 @@ template <class T> __global__ void __launch_bounds__(256) decompose(const Decomp
 }
 
 // Products of ciphertexts (items, K, n) in coefficients, of one modulus, with evaluated matrices (count, K, levels, K,
-// n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), below the order of X,
+// n), by complete transforms of one tile. ROTATES: with exponents (items, 1 + count), of any size,
 //     y = X^e_0 x, then y += matrix_i (X^e_i y - y) for i = 1 ... count;
 // else count is 1 and y = matrix x. A block of threads keeps one ciphertext in shared memory. dynamic shared memory:
 // Shape::SHARED_VALUES values, then K n residues. grid: items in x.
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(S::THREADS, S::THREADS < 512 ? 512 / S::THREAD
         }
     const T *row = p.matrices;
     for (u32 step = 1; step <= p.count; ++step) {
-        const u32 e = ROTATES ? (u32)exponents[step] : 0;
+        const u32 e = ROTATES ? (u32)exponents[step] & (p.order - 1) : 0;
         if (ROTATES && e == 0) {
             row += K * p.digits.levels * K * N;
             continue;

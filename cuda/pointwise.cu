@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(256) permute(const ReorderParameters<T> p) {
     }
     write<DEFAULT>((Neighbours<T, WIDTH> *)(p.y + e), pack<WIDTH>(values));
 }
-// y = X^e x, or X^e x - x if LESS, for exponents below the order of X.
+// y = X^e x, or X^e x - x if LESS; exponents as reduced_exponent takes them.
 template <class T, bool LESS, int WIDTH>
 __global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p) {
     start_next(starts_early());
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(256) mul_monomial(const ReorderParameters<T> p
     const T *const x = p.x + row * n;
     T values[WIDTH];
     await_previous();
-    const u64 exponent = p.number(row);
+    const u64 exponent = reduced_exponent((i64)p.number(row), p.order);
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
         const u64 moved = mul_monomial_at(m, x, n, p.order, exponent, j + i);

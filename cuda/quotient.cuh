@@ -29,6 +29,9 @@ PG_DEVICE u64 permuted_point(u64 j, u64 n, u64 order, u64 multiplier) {
     return reversed_bits(exponent >> twice, bits);
 }
 
+// An exponent of X, below the order of X. It is given so, or is any number if the order is a power of two.
+PG_DEVICE u64 reduced_exponent(i64 e, u64 order) { return order & (order - 1) ? e : e & (order - 1); }
+
 // Coefficient j of X^e x, for e below the order of X, which is n if X^n = 1 and 2n if X^n = -1.
 template <class T> PG_DEVICE u64 mul_monomial_at(const Modulus &m, const T *x, u64 n, u64 order, u64 e, u64 j) {
     u64 k = j + order - e;  // below 2 * order

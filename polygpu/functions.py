@@ -10,7 +10,7 @@ import numpy as np
 from ._ops import batch
 from ._ops import einsum as sums
 from ._ops import multiply as products
-from ._ops.transform import aligned
+from ._ops.transform import aligned, ntt
 from .errors import ParameterError
 from .poly import Poly, checked_poly, held, memory_of
 from .recording import Recording
@@ -43,12 +43,13 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     [5, 2, 0, 0]
     """
     a = checked_poly(a, "a")
-    x, y, z = a, a._operand(b), a._operand(c)
-    if not x._domain == y._domain == z._domain:
-        x, y, z = aligned(x, y, z)
+    x, y, z = a, a._factor(b), a._factor(c)
+    values = [v for v in (x, y, z) if isinstance(v, Poly)]
+    if any(v._domain != x._domain for v in values):
+        x, y, z = (ntt(v) if isinstance(v, Poly) else v for v in (x, y, z))
     if out is None:
         return products.fma(x, y, z)
-    return held(products.fma(x, y, z, memory_of(x._plan, out)), out)
+    return held(products.fma(x, y, z, out=memory_of(x._plan, out)), out)
 
 
 def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:

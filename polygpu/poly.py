@@ -211,7 +211,8 @@ class Poly(Value, NotAnArray):
         >>> [a(1) for a in Ring(4, 17)([[1, 2], [3, 4]])]
         [3, 7]
         """
-        return (self[i] for i in range(len(self)))
+        len(self)  # refuses a single polynomial
+        return map(self._with, self._data)
 
     def __getitem__(self, key: Any) -> Poly:
         """The polynomials at a key of the batch axes, by NumPy's rules, in this value's domain.
@@ -606,6 +607,12 @@ class Poly(Value, NotAnArray):
         plan, number = self._plan, integer(other, "operand")
         home = backend_of(self._data)
         return self._with(integers.constant(plan.basis, plan.n, number, self._constant_step(), home))
+
+    def _factor(self, other: object) -> Poly | Array:
+        """The other operand as _operand() has it, but an int as its residues (rows, 1)."""
+        if isinstance(other, Poly):
+            return self._operand(other)
+        return integers.residues_on(backend_of(self._data), self._plan.basis, integer(other, "operand"))
 
     def __add__(self, other: Poly | int) -> Poly:
         return self.add(other) if type(other) is Poly else _operator(self.add, other)

@@ -241,3 +241,18 @@ def test_a_refused_permutation_leaves_its_result_alone() -> None:
             call()
         assert all(word in str(caught.value) for word in words)
         assert out == 0
+
+
+@on("cpu", *CARDS)
+def test_exponents_of_any_size_on_their_device(device: str) -> None:
+    """Of every type of ints; where the order of X is a power of two, and where not."""
+    for R in (Ring(8, 17), Ring(8, 17, kind="cyclic"), Ring(12, [97, 193]), Ring(6, 2**32, kind="cyclic")):
+        x = R.random((4,), seed=1)
+        for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64):
+            info = np.iinfo(dtype)
+            numbers = [info.min, info.max, info.max // 3, 5]
+            found = x.mul_monomial(there(np.array(numbers, dtype)))
+            for a, k, moved in zip(x, numbers, found, strict=True):
+                with pg.device("reference"):
+                    expected = R.from_residues(a.cpu().data).mul_monomial(k)
+                np.testing.assert_array_equal(moved.cpu().data, expected.data)

@@ -135,7 +135,8 @@ class Arithmetic(Memory, Protocol):
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
         """X^e times each item of x, in coefficients; out is not x.
 
-        exponents: for each item, at least 0 and below the order of X.
+        exponents: for each item, int64 in [0, order of X); on a card of any size if the order is a power
+            of two.
         """
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
@@ -276,7 +277,7 @@ class Backend(Arithmetic, Protocol):
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
         """c times X^e_0, then for each i from 1 on c + ggsws[i - 1] (X^e_i c - c); out is not c.
 
-        Exponents are int64, (*batch, 1 + count), below the order of X, on the host or where c is.
+        Exponents are as of mul_monomial, (*batch, 1 + count), on the host or where c is.
         """
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:

@@ -180,21 +180,28 @@ def reshape(x: Array, sizes: Any) -> Array:
 def stack(arrays: Sequence[Array], axis: object) -> Array:
     """Arrays of one batch shape along a new batch axis."""
     at = checked_axis(axis, arrays[0].ndim - 1)
-    if any(x.shape != arrays[0].shape for x in arrays):
-        raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal to be stacked")
-    return _joined(at, *(x[(slice(None),) * at + (None,)] for x in arrays))
+    shape = arrays[0].shape
+    for x in arrays:
+        if x.shape != shape:
+            raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal to be stacked")
+    return _stacked(at, *arrays)
 
 
 def concatenate(arrays: Sequence[Array], axis: object) -> Array:
     """Arrays along a batch axis that they have."""
-    first = arrays[0]
-    at = checked_axis(axis, first.ndim - 2)
-    if any(
-        x.ndim != first.ndim or np.delete(x.shape, at).tolist() != np.delete(first.shape, at).tolist()
-        for x in arrays
-    ):
-        raise ParameterError(f"polys: batch shapes {batch_shapes(arrays)} must be equal but for axis {at}")
+    at = checked_axis(axis, arrays[0].ndim - 2)
+    before, after = arrays[0].shape[:at], arrays[0].shape[at + 1 :]
+    for x in arrays:
+        if x.shape[:at] != before or x.shape[at + 1 :] != after:
+            raise ParameterError(
+                f"polys: batch shapes {batch_shapes(arrays)} must be equal but for axis {at}"
+            )
     return _joined(at, *arrays)
+
+
+@repeated
+def _stacked(axis: int, *arrays: Array, out: None = None) -> Array:
+    return joined([x[(slice(None),) * axis + (None,)] for x in arrays], axis)
 
 
 @repeated

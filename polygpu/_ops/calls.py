@@ -29,6 +29,7 @@ _Kind = TypeVar("_Kind")
 _calls = Calls()  # of operations on arrays that belong to no ring
 _PLANS: set[type] = set()  # further types of plans, which are equal only to themselves
 _PLAIN = frozenset((int, str, bool, type(None)))  # types of options that a key holds by value
+_ARRAYS: set[type] = {ndarray}  # types of arrays that were operands
 
 
 class _Entry(NamedTuple):
@@ -163,16 +164,23 @@ def _describe(x: Any, parts: list[Any], operands: list[Array]) -> bool:
     elif isinstance(x, Value):
         parts += (id(x._plan), x._domain, x._data.shape, device_of(x._data))
         operands.append(x._data)
+    elif kind in _ARRAYS:
+        if not x.ndim or x.dtype.hasobject:
+            return False
+        parts += (ndarray, x.dtype, x.shape, x.strides, device_of(x))
+        operands.append(x)
     elif kind is RingPlan or kind is Basis:
         parts += (kind, id(x))
     elif kind in _PLANS:
         parts += (kind, x)
     elif isinstance(x, tuple):
         parts += (kind, len(x))
-        return all(_describe(part, parts, operands) for part in x)
-    elif (kind is ndarray or is_device_array(x)) and x.ndim and not x.dtype.hasobject:
-        parts += (ndarray, x.dtype, x.shape, x.strides, device_of(x))
-        operands.append(x)
+        for part in x:
+            if not _describe(part, parts, operands):
+                return False
+    elif is_device_array(x):
+        _ARRAYS.add(kind)
+        return _describe(x, parts, operands)
     else:
         return False
     return True

@@ -304,11 +304,11 @@ def _nearest(values: Iterable[float], factor: Fraction) -> list[int]:
 
 def constant(basis: Basis, n: int, x: int, step: int, compute: Memory) -> Array:
     """Return residues (rows, n) of an int at every step-th entry: n in coefficients, else the leaf size."""
-    return _constant(basis, residues_on(compute, basis, x), n, step, ())
+    return of_residues(basis, residues_on(compute, basis, x), n, step, ())
 
 
 @repeated
-def _constant(
+def of_residues(
     basis: Basis, residues: Array, n: int, step: int, batch: tuple[int, ...], *, out: None = None
 ) -> Array:
     """Return residues (rows, 1) at every step-th entry of each item of a batch."""
@@ -344,7 +344,14 @@ def constants(basis: Basis, integers: Array, compute: Memory) -> Array:
     """
     if compute.xp is np or not isinstance(integers, np.ndarray):
         return from_integers(basis, 1, integers[..., None], compute)
-    return compute.constant(from_integers(basis, 1, integers[..., None], host()))
+    key = "constants", integers.dtype, integers.shape, integers.tobytes()
+    found: Array | None = None if integers.dtype == object else basis.constants.get(key)
+    if found is None:
+        found = from_integers(basis, 1, integers[..., None], host())
+        if integers.dtype != object:
+            found.setflags(write=False)
+            basis.constants.store(key, found, found.nbytes)
+    return compute.constant(found)
 
 
 def factors_of_limbs(basis: Basis, x: Any, compute: Memory) -> Array:
@@ -368,7 +375,7 @@ def residues_on(compute: Memory, basis: Basis, x: int) -> Array:
 
 def ones(basis: Basis, n: int, batch: tuple[int, ...], compute: Memory) -> Array:
     """A batch of the ring's one, as residues of coefficients."""
-    return _constant(basis, residues_on(compute, basis, 1), n, n, batch)
+    return of_residues(basis, residues_on(compute, basis, 1), n, n, batch)
 
 
 def from_residues(basis: Basis, n: int, data: Any, copy: bool | None, check: bool | None) -> Array:
@@ -501,7 +508,8 @@ def to_int64(basis: Basis, data: Array, centered: bool) -> Array:
     return values
 
 
-def to_float64(basis: Basis, data: Array, centered: bool) -> Array:
+@repeated
+def to_float64(basis: Basis, data: Array, centered: bool, *, out: None = None) -> Array:
     """Coefficients as the nearest doubles (*batch, n), where the data lie."""
     compute = backend_for(basis, data)
     values = empty(compute, (*data.shape[:-2], data.shape[-1]), np.dtype(np.float64))

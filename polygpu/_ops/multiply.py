@@ -17,8 +17,8 @@ from .._core.ways import plan_of_product, way_of_many, way_of_sums
 from ..errors import DomainError
 from .arrays import contiguous, copied, empty, joined, overlap, spread
 from .batch import in_pieces
-from .calls import device_of, record
-from .integers import ones
+from .calls import device_of, record, repeated
+from .integers import of_residues, ones
 from .pointwise import multiply_add, pointwise
 from .results import result_array, result_shape
 from .transform import intt, ntt, to_domain
@@ -108,18 +108,31 @@ def _verified(a: V, b: V, product: Product, out: Array | None) -> V:
     return c
 
 
-def fma(a: V, b: V, c: V, out: Array | None = None) -> V:
-    """Return a b + c of values in one domain; in one pass if products are entry by entry."""
-    ring, arrays = a._plan, (a._data, b._data, c._data)
-    compute, shape = backend_for(ring.basis, a._data), result_shape(*arrays)
-    if a._domain == "eval" and ring.leaf_size == 1 and not verifying():
-        return a._with(multiply_add(ring.basis, *arrays, out))
+@repeated
+def fma(a: V, b: V | Array, c: V | Array, *, out: Array | None = None) -> V:
+    """Return a b + c of values in one domain; in one pass if products are entry by entry.
+
+    b and c may be the residues (rows, 1) of an int.
+    """
+    ring, basis = a._plan, a._plan.basis
+    by_entries = a._domain == "eval" and ring.leaf_size == 1 and not verifying()
+
+    def value(x: V | Array) -> V:
+        if isinstance(x, Value):
+            return x
+        return a._with(of_residues(basis, x, ring.n, ring.n if a._domain == "coef" else ring.leaf_size, ()))
+
+    y, z = b if by_entries else value(b), value(c)
+    arrays = (a._data, y._data if isinstance(y, Value) else y, z._data)
+    if by_entries:
+        return a._with(multiply_add(basis, *arrays, out))
     if out is not None:
-        result_array(compute, shape, out, *arrays)  # refused before anything is computed
-    return a._with(pointwise(ring.basis, "add", multiply(a, b)._data, c._data, out))
+        result_array(backend_for(basis, a._data), result_shape(*arrays), out, *arrays)  # refused before work
+    return a._with(pointwise(basis, "add", multiply(a, value(y))._data, z._data, out))
 
 
-def power(x: V, exponent: int) -> V:
+@repeated
+def power(x: V, exponent: int, *, out: None = None) -> V:
     """Return x^exponent in x's domain, exponent >= 0, by squaring.
 
     The powers in between are evaluated if sums of products are (`way_of_sums`).
@@ -150,8 +163,8 @@ def _multiply_by_matrix(many: Value, one: Value, out: Array) -> None:
     if ring.quotient.wrap == -1:
         below = empty(compute, y.shape, y.dtype)
         compute.pointwise(ring.basis, "neg", y, None, None, below)
-    # Coefficient j of X^k b is entry n + j - k of the row (X^n b, b). Where the row is repeated, entry
+    # Coefficient j of X^k b is entry n + j - k of the row (X^n b, b). Where the row comes again, entry
     # n + j + k (2n - 1) is the same.
-    repeated = spread(joined([below.reshape(n), y.reshape(n)], 0), (n, 2 * n)).reshape(-1)
-    matrix = contiguous(repeated[n:].reshape(n, 2 * n - 1)[:, :n])
+    rows = spread(joined([below.reshape(n), y.reshape(n)], 0), (n, 2 * n)).reshape(-1)
+    matrix = contiguous(rows[n:].reshape(n, 2 * n - 1)[:, :n])
     compute.matmul(ring.basis, x.reshape(1, -1, n), matrix.reshape(1, n, n), out.reshape(1, -1, n))

@@ -16,7 +16,7 @@ from .._core.quotient import Quotient
 from .._core.ring_plan import RingPlan
 from .._core.value import V, Value
 from ..errors import NotNTTFriendly, ParameterError
-from .arrays import as_integers, empty, overlap
+from .arrays import as_integers, copied, empty, overlap
 from .calls import repeated
 from .integers import from_integers, ones
 from .multiply import multiply
@@ -37,12 +37,18 @@ def automorphism(x: V, g: object, out: Array | None = None) -> V:
         return ntt(automorphism(intt(x), gs), out)
     quotient = _acting(x)
     if isinstance(gs, int):
-        one = _number(multiplier_of(quotient, gs, evaluated))
-        return _reordered(x, backend_of(x._data).constant(one), None, True, out=out)
+        moves = backend_of(x._data).constant(_multiplier(quotient, gs, evaluated))
+        return _reordered(x, moves, None, True, out=out)
     each = [multiplier_of(quotient, number, evaluated) for number in gs.ravel().tolist()]
     moves = np.array(each, np.int64).reshape(gs.shape)
     batch = _result_batch(x._data, moves.shape, "g")
     return _reordered(x, _in_turn(x, moves, batch), batch, True, out=out)
+
+
+@lru_cache(maxsize=1024)
+def _multiplier(quotient: Quotient, g: int, evaluated: bool) -> Array:
+    """Return the number by which X -> X^g moves entries, for all items."""
+    return _number(multiplier_of(quotient, g, evaluated))
 
 
 @lru_cache(maxsize=1024)
@@ -75,30 +81,41 @@ def checked_automorphism(ring: RingPlan, g: object) -> int:
 def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
     """Return X^k a in a's domain: one k, or an array of them."""
     ring, home = x._plan, backend_of(x._data)
-    if x._domain == "eval":
-        one = x._with(ones(ring.basis, ring.n, (), home), "coef")
-        monomials = mul_monomial(one, k)
-        if monomials._batch:
-            _result_batch(x._data, monomials._batch, "k")
-        return multiply(x, ntt(monomials, monomials._data), out=out)
-
     if _is_one(k):
-        exponent = _number(_integer(k, "k") % ring.quotient.order)
-        return _reordered(x, home.constant(exponent), None, False, out=out)
+        exponent = home.constant(_number(_integer(k, "k") % ring.quotient.order))
+        if x._domain == "eval":
+            return _times_monomials(x, exponent, (), out=out)
+        return _reordered(x, exponent, None, False, out=out)
     numbers = exponents_of(ring, k, "k", home)
     batch = _result_batch(x._data, numbers.shape, "k")
+    if x._domain == "eval":
+        return _times_monomials(x, home.constant(numbers.ravel()), numbers.shape, out=out)
     return _reordered(x, _in_turn(x, numbers, batch), batch, False, out=out)
 
 
+@repeated
+def _times_monomials(x: V, exponents: Array, batch: tuple[int, ...], *, out: Array | None = None) -> V:
+    """Return evaluated items times X to these exponents, which are in a batch shape."""
+    one = x._with(ones(x._plan.basis, x._plan.n, (), backend_of(x._data)), "coef")
+    monomials = _reordered(one, exponents.reshape(batch or (1,)), batch, False)
+    return multiply(x, ntt(monomials, monomials._data), out=out)
+
+
 def exponents_of(ring: RingPlan, numbers: object, name: str, near: Memory) -> Array:
-    """Return exponents of X as int64, modulo the order of X: on the host, or where they are given, `near`."""
+    """Return exponents of X as int64: modulo the order of X on the host, or where they are given, `near`.
+
+    On a card, where kernels reduce them, they stay as they are if the order is a power of two.
+    """
     given = as_integers(numbers, name)
     if backend_of(given) is not near:
         given = backend_of(given).to_host(given)
+    order = ring.quotient.order
+    if is_device_array(given) and order & (order - 1) == 0:
+        return given.view(np.int64) if given.dtype.itemsize == 8 else copied(given, np.dtype(np.int64))
     with backend_of(given).device_scope():
         if given.dtype != object:  # a dtype of few bits may not hold the order
             given = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64)
-        reduced: Array = (given % ring.quotient.order).astype(np.int64)
+        reduced: Array = (given % order).astype(np.int64)
     return reduced
 
 
