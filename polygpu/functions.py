@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ._backends import Array
 from ._ops import batch
 from ._ops import einsum as sums
 from ._ops import multiply as products
@@ -43,13 +44,17 @@ def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
     [5, 2, 0, 0]
     """
     a = checked_poly(a, "a")
-    x, y, z = a, a._factor(b), a._factor(c)
-    values = [v for v in (x, y, z) if isinstance(v, Poly)]
-    if any(v._domain != x._domain for v in values):
-        x, y, z = (ntt(v) if isinstance(v, Poly) else v for v in (x, y, z))
+    factor, addend = a._factor(b), a._factor(c)
+    if any(isinstance(x, Poly) and x._domain != a._domain for x in (factor, addend)):
+        a, factor, addend = ntt(a), _evaluated(factor), _evaluated(addend)
     if out is None:
-        return products.fma(x, y, z)
-    return held(products.fma(x, y, z, out=memory_of(x._plan, out)), out)
+        return products.fma(a, factor, addend)
+    return held(products.fma(a, factor, addend, out=memory_of(a._plan, out)), out)
+
+
+def _evaluated(x: Poly | Array) -> Poly | Array:
+    """Return a value evaluated; residues of an int stay."""
+    return ntt(x) if isinstance(x, Poly) else x
 
 
 def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:

@@ -120,7 +120,8 @@ def fma(a: V, b: V | Array, c: V | Array, *, out: Array | None = None) -> V:
     def value(x: V | Array) -> V:
         if isinstance(x, Value):
             return x
-        return a._with(of_residues(basis, x, ring.n, ring.n if a._domain == "coef" else ring.leaf_size, ()))
+        step = ring.n if a._domain == "coef" else ring.transform.leaf_size
+        return a._with(of_residues(basis, x, ring.n, step, ()))
 
     y, z = b if by_entries else value(b), value(c)
     arrays = (a._data, y._data if isinstance(y, Value) else y, z._data)
