@@ -198,10 +198,19 @@ class Replay:
         steps: list[tuple[Callable[..., Any], tuple[int, ...]]],
         operands: int,
         limit: int,
+        unusual: Callable[[], bool],
+        serves: Callable[[], bool],
     ) -> None:
-        """Of the result's shape; arrays to make; other arguments; views; functions with what they take."""
+        """Of the result's shape; arrays to make; other arguments; views; functions with what they take.
+
+        Where `unusual` is true, `serves` is asked whether the calls may be made.
+        """
     def __call__(self, operands: tuple[Array, ...], out: Array | None) -> Array | None:
-        """Make the calls, into `out` or new memory; None, with nothing done, where memory is not at hand."""
+        """Make the calls, into `out` or new memory.
+
+        Return None, with nothing done, where they may not be made, memory is not at hand or `out` cannot
+        take the result.
+        """
 
 def fill_twiddles(q: int, root: int, quotient: Quotient, forward: Array, inverse: Array) -> None:
     """Fill tables (2, points) of one limb."""

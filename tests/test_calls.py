@@ -28,13 +28,13 @@ from devices import (
 from oracle import drawn
 
 import polygpu as pg
-from polygpu import Poly, Ring, linalg
+from polygpu import Poly, Ring, lattice, linalg
 from polygpu._backends.cuda import launch, multiply
 from polygpu._core.plans import cache as plan_cache
 from polygpu._core.plans.basis import basis_of
 from polygpu._core.plans.cache import Calls
+from polygpu._ops import calls, pointwise, transform
 from polygpu._ops import multiply as multiplication
-from polygpu._ops import pointwise, transform
 
 N = 16
 
@@ -600,3 +600,30 @@ def test_many_constants_take_as_long_as_few() -> None:
     known.drop(("number", 950))
     known.drop(("number", 1))
     assert len(known) == 99 and known._total == 99 * Calls._LEAST_BYTES
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("shared_first", [True, False])
+def test_operands_that_share_memory_are_repeated(
+    device: str, shared_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as c[1] and c. The record also serves operands that lie apart, and the other way around."""
+    Q, P, observed, way = ring(), Ring(N, [257]), list[Any](), calls._observed
+    monkeypatch.setattr(calls, "_observed", lambda *args: (observed.append(args[0]), way(*args))[1])
+    verbs: list[Callable[[Poly, Poly, Poly], Poly]] = [
+        lambda a, c, key: lattice.key_switch(a, key, 1, P, add=c),
+        lambda a, c, key: pg.dot(c, c[::-1]),
+        lambda a, c, key: pg.stack([a, c[1], c[0]]),
+        lambda a, c, key: pg.fma(c, a, c[:1]),
+    ]
+    given = [drawn(Q, (2,), 2).ntt(), drawn(Q.join(P), (2, 2), 1).ntt()]
+    c, key = (x.to() for x in given)
+    for verb in verbs:
+        with pg.device("reference"):
+            c_host, key_host = (x.ring.from_residues(x.cpu().data, "eval") for x in given)
+            expected = verb(c_host[1], c_host, key_host)
+        observed.clear()
+        for shared in (shared_first, not shared_first, shared_first, not shared_first):
+            found = verb(c[1] if shared else c[1].copy(), c, key)
+            np.testing.assert_array_equal(host(found.data), expected.data)
+        assert len(observed) == len(set(observed))

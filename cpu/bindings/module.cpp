@@ -162,9 +162,9 @@ NB_MODULE(_cpu, module) {
         .def("on", &launch_on, nb::arg("stream"), nb::arg("operands"), nb::arg("result"), nb::arg("room"));
     nb::class_<Replay>(module, "Replay")
         .def(nb::init<const nb::tuple &, nb::object, const nb::list &, const nb::list &, const nb::list &,
-                      const nb::list &, size_t, size_t>(),
+                      const nb::list &, size_t, size_t, nb::object, nb::object>(),
              nb::arg("shape"), nb::arg("dtype"), nb::arg("made"), nb::arg("fixed"), nb::arg("views"), nb::arg("steps"),
-             nb::arg("operands"), nb::arg("limit"))
+             nb::arg("operands"), nb::arg("limit"), nb::arg("unusual"), nb::arg("serves"))
         .def("__call__", &Replay::operator(), nb::arg("operands"), nb::arg("out").none());
     module.def("fill_twiddles", &fill_twiddle_tables, nb::call_guard<GilReleased>(), nb::arg("q"), nb::arg("root"),
                nb::arg("quotient"), nb::arg("forward"), nb::arg("inverse"));

@@ -17,8 +17,9 @@ class Replay {
   public:
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
            const nanobind::list &fixed, const nanobind::list &views, const nanobind::list &steps, size_t operands,
-           size_t limit)
-        : shape_(shape), dtype_(std::move(dtype)), operands_(operands), limit_(limit) {
+           size_t limit, nanobind::object unusual, nanobind::object serves)
+        : shape_(shape), dtype_(std::move(dtype)), operands_(operands), limit_(limit), unusual_(std::move(unusual)),
+          serves_(std::move(serves)) {
         for (nanobind::handle item : made) {
             const nanobind::tuple pair = nanobind::cast<nanobind::tuple>(item);
             made_.push_back({nanobind::cast<nanobind::tuple>(pair[0]), pair[1]});
@@ -41,10 +42,11 @@ class Replay {
         }
     }
 
-    // The result: `out`, or new memory; None, with nothing done, where memory is not at hand, or an array is not as the
-    // recorded one was.
+    // The result: `out`, or new memory; None, with nothing done, where memory is not at hand, an array is not as the
+    // recorded one was, or `unusual` and not `serves`.
     nanobind::object operator()(const nanobind::tuple &operands, nanobind::handle out) const {
-        if (operands.size() != operands_) return nanobind::none();
+        if (operands.size() != operands_ || (asks(unusual_) && !asks(serves_))) return nanobind::none();
+        if (!out.is_none() && !takes(out.ptr(), operands)) return nanobind::none();
         nanobind::object result = out.is_none() ? empty(shape_, dtype_, false, limit_) : nanobind::borrow(out);
         if (result.is_none()) return result;
         PyObject *few[32];
@@ -91,6 +93,41 @@ class Replay {
         std::vector<size_t> numbers;
     };
 
+    // Whether a function without arguments returns true.
+    static bool asks(const nanobind::object &function) {
+        const nanobind::object answer = nanobind::steal(PyObject_CallNoArgs(function.ptr()));
+        if (!answer.is_valid()) throw nanobind::python_error();
+        return answer.is(Py_True);
+    }
+
+    // The bytes from the lowest entry of an array that is not empty to behind the highest one.
+    static std::pair<const char *, const char *> range_of(PyArrayObject *array) {
+        const char *first = PyArray_BYTES(array), *last = first;
+        for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
+            const npy_intp reach = (PyArray_DIM(array, axis) - 1) * PyArray_STRIDE(array, axis);
+            (reach < 0 ? first : last) += reach;
+        }
+        return {first, last + PyArray_ITEMSIZE(array)};
+    }
+
+    // Whether the result may be written to `out` without the checks of the ordinary way.
+    bool takes(PyObject *out, const nanobind::tuple &operands) const {
+        if (!PyArray_CheckExact(out)) return false;
+        auto *const array = reinterpret_cast<PyArrayObject *>(out);
+        if (!PyArray_ISCARRAY(array) || (size_t)PyArray_NDIM(array) != shape_.size()) return false;
+        for (size_t axis = 0; axis < shape_.size(); ++axis)
+            if (PyArray_DIM(array, (int)axis) != nanobind::cast<npy_intp>(shape_[axis])) return false;
+        if (!PyArray_EquivTypes(PyArray_DESCR(array), reinterpret_cast<PyArray_Descr *>(dtype_.ptr()))) return false;
+        const auto [begin, end] = range_of(array);
+        for (nanobind::handle x : operands) {
+            if (x.ptr() == out) continue;
+            if (!PyArray_Check(x.ptr())) return false;
+            const auto [first, behind] = range_of(reinterpret_cast<PyArrayObject *>(x.ptr()));
+            if (first < end && begin < behind) return false;
+        }
+        return true;
+    }
+
     size_t count() const { return operands_ + 1 + made_.size() + fixed_.size() + views_.size(); }
 
     // A view, which lies within its base; None if the base is not dense.
@@ -127,6 +164,7 @@ class Replay {
     nanobind::tuple shape_;
     nanobind::object dtype_;
     size_t operands_, limit_;
+    nanobind::object unusual_, serves_;
     std::vector<Array> made_;
     std::vector<nanobind::object> fixed_;
     std::vector<View> views_;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,35 +211,23 @@ def _replay(
     home: Any,
 ) -> Replay:
     """Return a function that makes the calls of the steps; it leaves unusual arrays to the ordinary way."""
-    shape, dtype = result.shape, result.dtype
     made = [i for i, x in enumerate(later) if isinstance(x, Made)]
     views = [i for i, x in enumerate(later) if isinstance(x, _View)]
     fixed = [i for i in range(len(later)) if i not in {*made, *views}]
     first = operands + 1
     numbers = {first + i: first + place for place, i in enumerate((*made, *fixed, *views))}
-    call = _cpu.Replay(
-        shape,
-        dtype,
+    return _cpu.Replay(
+        result.shape,
+        result.dtype,
         [(later[i].array.shape, later[i].array.dtype) for i in made],
         [later[i] for i in fixed],
         [(numbers.get(later[i].of, later[i].of), *later[i][1:]) for i in views],
         [(function, tuple(numbers.get(i, i) for i in taken)) for function, taken in steps],
         operands,
         SMALL_ARRAY,
+        unusual.get if host_of(None) is home else lambda: True,
+        partial(_serves, home),
     )
-    overlap, is_unusual, by_default = np.may_share_memory, unusual.get, host_of(None) is home
-
-    def replay(operands: tuple[Array, ...], out: Array | None) -> Array | None:
-        if (is_unusual() or not by_default) and not _serves(home):
-            return None
-        if out is not None:
-            if type(out) is not np.ndarray or out.shape != shape or out.dtype != dtype:
-                return None
-            if not out.flags.carray or any(x is not out and overlap(x, out) for x in operands):
-                return None  # carray: in C order, aligned and writeable
-        return call(operands, out)
-
-    return replay
 
 
 def _serves(home: Any) -> bool:

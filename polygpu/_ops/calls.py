@@ -8,6 +8,8 @@ int: another constant is another operand, not another record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import ref
@@ -22,11 +24,13 @@ from .._core.plans.basis import Basis
 from .._core.plans.cache import Calls
 from .._core.ring_plan import RingPlan
 from .._core.value import Value
+from .arrays import copied, overlap
 
 _Operation = TypeVar("_Operation", bound=Callable[..., Any])
 _Kind = TypeVar("_Kind")
 
 _calls = Calls()  # of operations on arrays that belong to no ring
+_is_observed: ContextVar[bool] = ContextVar("polygpu_is_observed", default=False)  # whether a call is
 _PLANS: set[type] = set()  # further types of plans, which are equal only to themselves
 _PLAIN = frozenset((int, str, bool, type(None)))  # types of options that a key holds by value
 _ARRAYS: set[type] = {ndarray}  # types of arrays that were operands
@@ -59,9 +63,10 @@ def record(
 
     The key also tells which operands are one object, and which is `out`.
     """
-    if key in calls:
+    if key in calls or not _apart(compute, operands):
         return work()
-    made, found = compute.observe(work, operands, out)
+    with _observing():
+        made, found = compute.observe(work, operands, out)
     if found is not None:
         calls.store(key, found.replay, found.nbytes)
     return made
@@ -197,10 +202,45 @@ def _plans_in(arguments: tuple[Any, ...]) -> Iterator[Any]:
             yield from _plans_in(x)
 
 
+@contextmanager
+def _observing() -> Iterator[None]:
+    token = _is_observed.set(True)
+    try:
+        yield
+    finally:
+        _is_observed.reset(token)
+
+
+def _apart(compute: Memory, operands: Sequence[Array]) -> bool:
+    """Whether no two operands share memory, but for those that are one object."""
+    pairs = ((x, y) for i, x in enumerate(operands) for y in operands[:i] if x is not y)
+    return not any(x.size and y.size and overlap(compute, x, y) for x, y in pairs)
+
+
+def _moved_apart(x: Any, copies: dict[int, Array]) -> Any:
+    """Return an argument with copies of its arrays, which are the same for the same array."""
+    if isinstance(x, Value):
+        return x._with(_moved_apart(x._data, copies))
+    if isinstance(x, tuple):
+        parts = [_moved_apart(part, copies) for part in x]
+        return x._make(parts) if hasattr(x, "_make") else tuple(parts)
+    if type(x) in _ARRAYS:
+        return copies[id(x)] if id(x) in copies else copies.setdefault(id(x), copied(x))
+    return x
+
+
 def _observed(
     operation: Callable[..., Any], arguments: tuple[Any, ...], out: Array | None, operands: list[Array]
 ) -> tuple[Any, Record | None]:
-    """Return what an operation returns, and the record where the call can be repeated."""
+    """Return what an operation returns, and the record where the call can be repeated.
+
+    Of memory that operands share, a record could not tell whose it is: then the call works on copies, if it
+    is not a part of another one that is observed.
+    """
+    if out is None and not _is_observed.get() and not _apart(backend_of(operands[0]), operands):
+        copies: dict[int, Array] = {}
+        arguments = tuple(_moved_apart(x, copies) for x in arguments)
+        operands = [copies[id(x)] for x in operands]
     results = []
 
     def work() -> Array:
@@ -209,5 +249,6 @@ def _observed(
         data: Array = made._data if isinstance(made, Value) else made
         return data
 
-    _, found = backend_of(operands[0]).observe(work, operands, out)
+    with _observing():
+        _, found = backend_of(operands[0]).observe(work, operands, out)
     return results[0], found

@@ -28,27 +28,38 @@ from .transform import intt, ntt
 
 def automorphism(x: V, g: object, out: Array | None = None) -> V:
     """Return a(X^g) in a's domain, for g coprime to the order of X: one g, or an array of them."""
-    ring, evaluated = x._plan, x._domain == "eval"
-    gs = checked_automorphism(ring, g) if _is_one(g) else _automorphisms(x, g)
+    ring, evaluated, home = x._plan, x._domain == "eval", backend_of(x._data)
+    one = type(g) is int or _is_one(g)
+    if one:
+        shape: tuple[int, ...] = ()
+        moves = multipliers(ring.quotient, (g if type(g) is int else _integer(g, "g"),), evaluated)
+    else:
+        numbers = _numbers(g, "g")
+        shape = numbers.shape
+        batch = _result_batch(x._data, shape, "g")
+        moves = multipliers(ring.quotient, tuple(numbers.ravel().tolist()), evaluated)
     if evaluated and ring.transform.leaf_size > 1:  # leaves also change inside
         if out is not None:  # refused now
-            shape = *_result_batch(x._data, np.shape(gs), "g"), *x._data.shape[-2:]
-            result_array(backend_of(x._data), shape, out, x._data)
-        return ntt(automorphism(intt(x), gs), out)
-    quotient = _acting(x)
-    if isinstance(gs, int):
-        moves = backend_of(x._data).constant(_multiplier(quotient, gs, evaluated))
-        return _reordered(x, moves, None, True, out=out)
-    each = [multiplier_of(quotient, number, evaluated) for number in gs.ravel().tolist()]
-    moves = np.array(each, np.int64).reshape(gs.shape)
-    batch = _result_batch(x._data, moves.shape, "g")
-    return _reordered(x, _in_turn(x, moves, batch), batch, True, out=out)
+            result_array(home, (*_result_batch(x._data, shape, "g"), *x._data.shape[-2:]), out, x._data)
+        return ntt(automorphism(intt(x), g), out)
+    if one:
+        return _reordered(x, home.constant(moves), None, True, out=out)
+    return _reordered(x, _in_turn(x, moves.reshape(shape), batch), batch, True, out=out)
 
 
 @lru_cache(maxsize=1024)
-def _multiplier(quotient: Quotient, g: int, evaluated: bool) -> Array:
-    """Return the number by which X -> X^g moves entries, for all items."""
-    return _number(multiplier_of(quotient, g, evaluated))
+def multipliers(quotient: Quotient, gs: tuple[int, ...], evaluated: bool) -> Array:
+    """Return the number by which X -> X^g moves entries, for each g, which is coprime to the order of X."""
+    acting, order = quotient if evaluated else quotient.cover, quotient.order
+    for g in gs:
+        if gcd(g, order) != 1:
+            raise ParameterError(
+                f"g: {shown(g)} has a common factor with {order}; X -> X^g is an automorphism for g coprime "
+                "to it"
+            )
+    array = np.array([multiplier_of(acting, g, evaluated) for g in gs], np.int64)
+    array.setflags(write=False)
+    return array
 
 
 @lru_cache(maxsize=1024)
@@ -59,30 +70,12 @@ def _number(x: int) -> Array:
     return array
 
 
-def _automorphisms(x: Value, g: object) -> Array:
-    """Return numbers g modulo the order of X, checked."""
-    given = _numbers(g, "g")
-    _result_batch(x._data, given.shape, "g")
-    checked = {number: checked_automorphism(x._plan, number) for number in set(given.ravel().tolist())}
-    return np.array([checked[number] for number in given.ravel().tolist()], np.int64).reshape(given.shape)
-
-
-def checked_automorphism(ring: RingPlan, g: object) -> int:
-    """Return g modulo the order of X; raise ParameterError if it is not coprime to it."""
-    order, number = ring.quotient.order, _integer(g, "g")
-    if gcd(number, order) != 1:
-        raise ParameterError(
-            f"g: {shown(number)} has a common factor with {order}; X -> X^g is an automorphism for g coprime "
-            "to it"
-        )
-    return number % order
-
-
 def mul_monomial(x: V, k: object, out: Array | None = None) -> V:
     """Return X^k a in a's domain: one k, or an array of them."""
     ring, home = x._plan, backend_of(x._data)
-    if _is_one(k):
-        exponent = home.constant(_number(_integer(k, "k") % ring.quotient.order))
+    if type(k) is int or _is_one(k):
+        number = k if type(k) is int else _integer(k, "k")
+        exponent = home.constant(_number(number % ring.quotient.order))
         if x._domain == "eval":
             return _times_monomials(x, exponent, (), out=out)
         return _reordered(x, exponent, None, False, out=out)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd, prod
 
-import numpy as np
-
 from .._backends import Array, backend_of
 from .._core.checks import integer, shown
-from .._core.plans.permutation import multiplier_of
 from .._core.plans.rns import Residues
 from .._core.plans.switch import DigitProduct
 from .._core.ring_plan import RingPlan
@@ -18,7 +15,7 @@ from ..errors import DomainError, NotNTTFriendly, ParameterError, RingMismatch
 from .arrays import empty, in_dtype
 from .batch import assign, index
 from .calls import is_plan, repeated
-from .permutation import checked_automorphism
+from .permutation import multipliers
 from .pointwise import pointwise
 from .results import check_apart, result_array
 from .rns import (
@@ -186,33 +183,32 @@ def rotate_many(c: V, gs: Sequence[int], keys: Sequence[Value], switch: KeySwitc
             f"keys: {len(keys)} for {len(gs)} automorphisms; give one for each of gs, [key] for one"
         )
     ring = c._plan
-    orders = [checked_automorphism(ring, g) for g in gs]
+    numbers = tuple(integer(g, "g") for g in gs)
+    moves = multipliers(ring.quotient, numbers, True)
     for i, key in enumerate(keys):
         switch.checked_key(key, f"keys[{i}]")
-    if not orders:
+    if not numbers:
         return c._with(empty(backend_of(c._data), (0, *c._data.shape), c._data.dtype))
-    moves = [multiplier_of(ring.quotient, g, True) for g in orders]
-    multipliers = backend_of(c._data).constant(np.array(moves, np.int64))
-    return _rotated(c, multipliers, switch, *keys)
+    return _rotated(c, backend_of(c._data).constant(moves), switch, *keys)
 
 
 @repeated
-def _rotated(c: V, multipliers: Array, switch: KeySwitch, *keys: Value, out: None = None) -> V:
-    """Return rotate_many(c, gs, keys, switch); multipliers: the g, on the device."""
+def _rotated(c: V, moves: Array, switch: KeySwitch, *keys: Value, out: None = None) -> V:
+    """Return rotate_many(c, gs, keys, switch); moves: the multipliers of the g, on the device."""
     ring, basis, compute = c._plan, c._plan.basis, backend_of(c._data)
     evaluated, count = ntt(c), len(keys)
     if count == 1:  # nothing is shared: digits need not be kept or permuted
         moved = empty(compute, c._data.shape, ring.dtype)
-        compute.automorphism(basis, ring.quotient, evaluated._data, multipliers[0, ...], True, moved)
+        compute.automorphism(basis, ring.quotient, evaluated._data, moves[0, ...], True, moved)
         bodies, mask = index(moved, (None, ..., 0)), evaluated._with(index(moved, (..., 1)))
         data = key_switch(mask, keys[0], switch)._data[None]
     else:
         body, mask = (evaluated._with(index(evaluated._data, (..., i))) for i in (0, 1))
         bodies = empty(compute, (count, *body._data.shape), ring.dtype)
         for i in range(count):
-            compute.automorphism(basis, ring.quotient, body._data, multipliers[i, ...], True, bodies[i])
+            compute.automorphism(basis, ring.quotient, body._data, moves[i, ...], True, bodies[i])
         factors = [switch.checked_key(key) for key in keys]
-        data = _switched_by_each(switch, mask, multipliers, factors)
+        data = _switched_by_each(switch, mask, moves, factors)
     for i in range(count):
         place = data[i, ..., 0, :, :]
         if place.flags.c_contiguous:
@@ -223,7 +219,7 @@ def _rotated(c: V, multipliers: Array, switch: KeySwitch, *keys: Value, out: Non
     return rotated if c._domain == "eval" else intt(rotated, data)
 
 
-def _switched_by_each(switch: KeySwitch, x: Value, multipliers: Array, keys: Sequence[Array]) -> Array:
+def _switched_by_each(switch: KeySwitch, x: Value, moves: Array, keys: Sequence[Array]) -> Array:
     """Return key_switch of x(X^g) for each g, (len(gs), *batch, 2), evaluated, from digits made once."""
     ring, T, compute = switch.ring, switch.T, backend_of(x._data)
     made = digits(x, T, switch.size, switch.conversion)._data
@@ -236,7 +232,7 @@ def _switched_by_each(switch: KeySwitch, x: Value, multipliers: Array, keys: Seq
     for start in range(0, count, together):
         some = range(start, min(start + together, count))
         for total, i in zip(totals, some, strict=False):
-            compute.digit_product(plan, None, made, keys[i], total, multiplier=multipliers[i, ...])
+            compute.digit_product(plan, None, made, keys[i], total, multiplier=moves[i, ...])
         sums = Value(T, totals[: len(some)], "eval")
         divided(sums, ring, "nearest", switch.conversion, out=data[start : some.stop], scratch="eval")
     return data

@@ -47,7 +47,7 @@ class Calls(dict[tuple[Any, ...], Any]):
     looking up takes no lock.
     """
 
-    _MOST_BYTES = 1 << 24
+    _MOST_BYTES = 1 << 26
     _LEAST_BYTES = 1 << 10  # that an entry is taken to keep
 
     def __init__(self, most_bytes: int | None = None) -> None:
