@@ -53,16 +53,15 @@ class Device:
 
     def __init__(self, device: int | Device | None = None) -> None:
         self.id: int = current() if device is None else int(device)
-        self._outer: list[int] = []
 
     def __enter__(self) -> Device:
         card(self.id)
-        self._outer.append(current())
+        _state.__dict__.setdefault("outer", []).append(current())  # of this thread, as with CuPy
         set_current(self.id)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _state.device = self._outer.pop()
+        _state.device = _state.outer.pop()
 
     def __int__(self) -> int:
         return self.id

@@ -16,7 +16,6 @@ from . import graph
 from .device import Shared, Taken, Tape, recording
 from .launch import ALIGNMENT, Launcher, Prepared, bytes_of
 
-
 _GRAPH_BYTES = 1 << 17  # of a card's memory that a graph of a record's launches takes, about
 
 
@@ -62,8 +61,8 @@ class Records(Launcher):
         parts = {id(part) for x in used if isinstance(x, Shared) for part in x.parts()}
         used = [x for x in used if id(x) not in parts]  # whoever reads the whole waits for its parts
         call = Prepared(_cpu.Launches(self.driver, ready), ready, used, [room] if room else [])
-        graph = _GRAPH_BYTES if len(ready) > 1 else 0
-        return Record(self._replay(call, result.shape, result.dtype), bytes_of(ready) + graph)
+        more = _GRAPH_BYTES if len(ready) > 1 else 0
+        return Record(self._replay(call, result.shape, result.dtype), bytes_of(ready) + more)
 
     def _steps(
         self, tape: Tape, operands: Sequence[Array], result: Array, given: bool
