@@ -2,6 +2,7 @@
 // The algorithms are those of cpu/modulus.hpp; docs/math.md has the proofs. _backends/cuda/launch.py fills Modulus.
 #pragma once
 
+using u16 = unsigned short;
 using u32 = unsigned int;
 using i32 = int;
 using u64 = unsigned long long;

@@ -15,23 +15,24 @@
 constexpr int MAX_LIMBS = 64;  // of a launch
 struct Tables {
     const char *of[MAX_LIMBS];  // by limb: the table of its prime (tables.cu)
+    u16 rows[MAX_LIMBS];        // GROUPED: by limb, its row of a polynomial
 };
 
 struct Pass {
     const Modulus *moduli;  // by limb
     u64 offset;             // bytes before this pass's twiddles in a table: W::Twiddle by block and entry
     u64 tiles;              // transforms (COLUMNS = 1) or groups of COLUMNS of them, over all rows
-    u32 limbs;              // neighbouring limbs that one word serves
-    u32 gap;         // rows of other limbs between the last one of a polynomial and the first of the next; see Grouped
-    u32 log_degree;  // log2 of the values of a row: the points times the size of a leaf
+    u32 limbs;              // that one word serves
+    u32 total;              // GROUPED: rows of a polynomial, with those of other limbs
+    u32 log_degree;         // log2 of the values of a row: the points times the size of a leaf
     u32 log_blocks;
     u32 starts_next;  // whether the next kernel may start while this one computes
 
     // Where in memory value `at` of the rows lies. GROUPED: rows of other limbs lie between these rows.
-    template <bool GROUPED> PG_DEVICE u64 place(u64 at) const {
+    template <bool GROUPED> PG_DEVICE u64 place(const Tables &tables, u64 at) const {
         if constexpr (!GROUPED) return at;
-        const u32 row = (u32)(at >> log_degree);
-        return at + ((u64)(limbs == 1 ? row : row / limbs) * gap << log_degree);
+        const u32 row = (u32)(at >> log_degree), item = limbs == 1 ? row : row / limbs;
+        return at + (((u64)item * total + tables.rows[row - item * limbs] - row) << log_degree);
     }
 };
 
@@ -53,7 +54,7 @@ template <class W, class S> struct Address {
         const u64 block = tile >> log_tiles, across = tile & ((1ull << log_tiles) - 1);
         const u32 row = (u32)(block >> pass.log_blocks);
         limb = pass.limbs == 1 ? 0 : row % pass.limbs;
-        first = pass.place<W::GROUPED>(block << log_block) + (across << S::LOG_COLUMNS) + place.column;
+        first = pass.place<W::GROUPED>(tables, block << log_block) + (across << S::LOG_COLUMNS) + place.column;
         const u64 node = block & ((1ull << pass.log_blocks) - 1);
         twiddles = (const typename W::Twiddle *)(tables.of[limb] + pass.offset) + (node << S::LOG_LENGTH);
     }
@@ -79,14 +80,14 @@ template <class S> PG_DEVICE bool holds(const Pass &pass, u64 first) {
     return S::ROWS == 1 || first < pass.tiles << S::LOG_LENGTH;
 }
 // Where value `at` of the rows lies in memory. For blocks of one row `at` is this place already (Address::start).
-template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, u64 at) {
+template <class W, class S> PG_DEVICE u64 place_of(const Pass &pass, const Tables &tables, u64 at) {
     constexpr bool BETWEEN = W::GROUPED && S::ROWS > 1;
-    return pass.place<BETWEEN>(at);
+    return pass.place<BETWEEN>(tables, at);
 }
 
 template <class W, class S, CacheHint IN>
-PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u64 start, typename W::Storage *values,
-                               void *shared) {
+PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, const Tables &tables, u64 start,
+                               typename W::Storage *values, void *shared) {
     using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
     const u64 first = start + side.first();
@@ -94,12 +95,13 @@ PG_DEVICE void read_neighbours(const typename W::Storage *x, const Pass &pass, u
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            chunks[k] = read<IN>((const typename Side::Chunk *)(x + place_of<W, S>(pass, first + k * Side::STEP)));
+            chunks[k] =
+                read<IN>((const typename Side::Chunk *)(x + place_of<W, S>(pass, tables, first + k * Side::STEP)));
     side.gather(chunks, values);
 }
 template <class W, class S, CacheHint OUT>
-PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 start, const typename W::Storage *values,
-                                void *shared) {
+PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, const Tables &tables, u64 start,
+                                const typename W::Storage *values, void *shared) {
     using Side = Chunks<S, typename W::Storage>;
     const Side side(shared);
     const u64 first = start + side.first();
@@ -108,7 +110,7 @@ PG_DEVICE void write_neighbours(typename W::Storage *y, const Pass &pass, u64 st
 #pragma unroll
     for (int k = 0; k < Side::COUNT; ++k)
         if (holds<S>(pass, first + k * Side::STEP))
-            write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, first + k * Side::STEP)), chunks[k]);
+            write<OUT>((typename Side::Chunk *)(y + place_of<W, S>(pass, tables, first + k * Side::STEP)), chunks[k]);
 }
 
 // Rounds and chunks use the same shared memory. If values and residues differ in size, the part of a warp lies
@@ -161,7 +163,7 @@ PG_DEVICE void forward_tiles(const typename W::Storage *x, typename W::Storage *
     for (int k = 0; k < HELD; ++k) raw[k] = LAZY_OUT ? W::store_lazy(values[k]) : word.canonical(values[k]);
     if constexpr (S::COLUMNS == 1) {
         await_other_warps<W>();
-        write_neighbours<W, S, OUT>(y, pass, at.start(group), raw, shared);
+        write_neighbours<W, S, OUT>(y, pass, tables, at.start(group), raw, shared);
     } else {
         write_round<S::ROUNDS - 1, OUT, APART>(y, at, place, raw, pitch);
     }
@@ -177,7 +179,7 @@ PG_DEVICE void inverse_tiles(const typename W::Storage *x, typename W::Storage *
     const W word(pass.moduli[at.limb]);
     typename W::Storage raw[HELD];
     if constexpr (S::COLUMNS == 1) {
-        read_neighbours<W, S, IN>(x, pass, at.start(group), raw, shared);
+        read_neighbours<W, S, IN>(x, pass, tables, at.start(group), raw, shared);
         await_other_warps<W>();
     } else {
         read_round<S::ROUNDS - 1, IN>(x, at, place, raw);
@@ -207,9 +209,9 @@ template <class S> PG_DEVICE u64 group_of(const Pass &pass, u32 x) {
 // Brings to the L2 cache the values that the block of threads `ahead` of this one will read, if they lie within `rows`
 // rows. They must be neighbours: ahead is 0 if a block has several rows with rows of other limbs between them.
 template <class W, class S>
-PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, u64 rows, u32 ahead) {
+PG_DEVICE void prefetch(const typename W::Storage *x, const Pass &pass, const Tables &tables, u64 rows, u32 ahead) {
     if (S::COLUMNS > 1 || threadIdx.x || ahead == 0 || blockIdx.x + ahead >= gridDim.x || (u64)x % 16) return;
-    const u64 first = pass.place<W::GROUPED>(group_of<S>(pass, blockIdx.x + ahead) << S::LOG_BLOCK_VALUES);
+    const u64 first = pass.place<W::GROUPED>(tables, group_of<S>(pass, blockIdx.x + ahead) << S::LOG_BLOCK_VALUES);
     if (first + (1ull << S::LOG_BLOCK_VALUES) <= rows << pass.log_degree)
         prefetch_l2(x + first, sizeof(*x) << S::LOG_BLOCK_VALUES);
 }
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_forward(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
     await_previous();
-    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    prefetch<W, S>(p.x, p.pass, p.tables, p.rows, p.ahead);
     forward_tiles<W, S, LAZY_IN, LAZY_OUT, TILES<W, S>, TILES<W, S>, APART>(
         p.x, p.y, p.pass, p.tables, group_of<S>(p.pass, blockIdx.x), shared, p.pitch);
 }
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(S::THREADS, (BLOCKS<W, S>))
     ntt_inverse(const __grid_constant__ PassParameters<typename W::Storage> p) {
     SHARED_VALUES;
     await_previous();
-    prefetch<W, S>(p.x, p.pass, p.rows, p.ahead);
+    prefetch<W, S>(p.x, p.pass, p.tables, p.rows, p.ahead);
     inverse_tiles<W, S, LAZY_IN, ROOT, TILES<W, S>, TILES<W, S>>(p.x, p.y, p.pass, p.tables,
                                                                  group_of<S>(p.pass, blockIdx.x), shared);
 }
@@ -345,8 +347,8 @@ __global__ void __launch_bounds__(S::THREADS, S::SMALL ? W::PRODUCT_BLOCKS : 0)
     using Both = Shape<S::LOG_LENGTH, 1, S::LOG_ROWS, S::LOG_VALUES, 1>;
     SHARED_VALUES;
     await_previous();
-    prefetch<W, S>(p.a, p.pass, p.rows_a, p.ahead);
-    prefetch<W, S>(p.b, p.pass, p.rows_b, p.ahead);
+    prefetch<W, S>(p.a, p.pass, p.tables, p.rows_a, p.ahead);
+    prefetch<W, S>(p.b, p.pass, p.tables, p.rows_b, p.ahead);
     const Place<S> place;
     const Address<W, S> at(p.pass, p.tables, place, group_of<S>(p.pass, blockIdx.x));
     const W word(p.pass.moduli[at.limb]);

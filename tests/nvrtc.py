@@ -222,19 +222,20 @@ def listed_launches(card: Card) -> Iterator[Launch]:
     """Transforms of listed rows, sums with others and over digits: of each word, of few rows and of many."""
     for modulus, log_n, count in product(MODULI, (10, 13, 16, 17), (1, 99)):
         plan = NttPlan(basis_of((modulus,)), Quotient("negacyclic", 1 << log_n), 1, ())
-        made = rns.listed(plan, 1 << log_n, count, card)
-        if made is None:
+        groups = rns.listed((plan,), 1 << log_n, count, card)
+        if not groups:
             continue
+        ((made, _),) = groups
         start, finish = (blank(x, "offset starts_next") for x in (rns.START, rns.FINISH))
         yield made.pass_launch(made.columns, "start_rows", rns.START, (1, 1), card, **start)
         for own in ("false", "true"):
             yield made.pass_launch(made.rows, "finish_rows", rns.FINISH, (1, 1), card, own, **finish)
-        values = blank(lattice.DIGIT_ROWS, "offset inverse_offset starts_next n limbs")
+        values = blank(lattice.DIGIT_ROWS, "offset inverse_offset starts_next n")
         for adds in (False, True):
             yield lattice.digit_rows_launch(made, 1, 1, 1 << log_n, adds, card, **values)
         # The sums' way to coefficients, among rows of other limbs.
         word = f"Grouped<{made.word}, u{8 * plan.basis.dtype.itemsize}>"
-        among = Rows(count, 1, 1, log_n, word, 0, NO_TABLES)
+        among = Rows(count, (0,), 2, log_n, word, 0, NO_TABLES)
         columns = transform.transform_recipe(among, (made.columns, made.rows), (0, 0), "inverse", card, 1)
         yield from (step.launch for step in columns.steps)
 
@@ -276,7 +277,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
         word_bytes = words[word]
         for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
             passes = transform.passes_over(count, 1 << size, base, word_bytes, card)
-            rows = Rows(count, 1, 0, size + base.bit_length() - 1, word, 0, NO_TABLES)
+            rows = Rows(count, (0,), 1, size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction in ("forward", "inverse"):
                 recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
                 yield from (step.launch for step in recipe.steps)
@@ -290,7 +291,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
         for size, base in ((5, 64), (9, 64), (12, 1)):  # parts of a transform
             passes = transform.passes_over(None, 1 << size, base, words[word], card)
             passes = tuple(replace(p, log_blocks=9 + p.log_blocks) for p in passes)
-            rows = Rows(1, 1, 0, 9 + size + base.bit_length() - 1, word, 0, NO_TABLES)
+            rows = Rows(1, (0,), 1, 9 + size + base.bit_length() - 1, word, 0, NO_TABLES)
             for direction, is_open in product(("forward", "inverse"), {base > 1, False}):
                 pitch = base if is_open and direction == "forward" else 0
                 ends = transform.Ends(True, is_open, pitch)
@@ -312,7 +313,7 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
                 values = blank(multiply.ARRANGE, "log_blocks log_length log_values")
                 yield multiply.arrange_launch(passed, **values)
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
-                rows = Rows(count, 1, 0, size, "Complex128", 0, NO_TABLES)
+                rows = Rows(count, (0,), 1, size, "Complex128", 0, NO_TABLES)
                 recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
                 yield from (step.launch for step in recipe.steps)
             sizes = "degree points units limbs count width sums quotient"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -40,7 +41,7 @@ DIGIT_ROWS = Struct(
     ("offset inverse_offset n", U64),
     ("limbs count own_rows key_total starts_next", U32),
 )
-LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("key_row digit own_row factor inverse", U64))
+LIMB_ROW = Struct("keyswitch.cu", "LimbRow", ("limb key_row digit own_row factor inverse", U64))
 DIGITS = Struct(_FILE, "Digits", ("q power scale offset", U64), ("bits levels", U32))
 DECOMPOSE = Struct(
     _FILE, "DecomposeParameters<u64>", ("x y", POINTER), ("n entries", U64), ("digits", DIGITS)
@@ -64,7 +65,10 @@ def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
 def digit_rows_launch(
     made: Listed, items: int, limbs: int, n: int, adds: bool, card: Card, /, **values: int
 ) -> Launch:
-    """The launch that ends the transforms of digits, which start_rows began, and sums their products."""
+    """The launch that ends transforms of digits, which start_rows began, and sums their products.
+
+    limbs: that the launch is for; `values` have the number of all.
+    """
     grid = items * n >> made.rows.log_block_values, limbs
     inverse = table_offsets(made.tables, made.word)[3]
     launch = made.pass_launch(
@@ -76,19 +80,20 @@ def digit_rows_launch(
         cbool(adds),
         inverse_offset=inverse,
         n=n,
-        limbs=limbs,
         **values,
     )
     copied = 3 << made.rows.log_block_values  # values of a digit and of both components of the key
     return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
 
 
-def limb_rows(plan: DigitProduct) -> np.ndarray[Any, np.dtype[Any]]:
-    """The C struct LimbRow of each limb."""
-    own = [plan.own.get(limb, (plan.digits, 0)) for limb in range(len(plan.key_rows))]
-    inverse = [limb in plan.inverse for limb in range(len(plan.key_rows))]
-    rows = [(at, *o, f, i) for at, o, f, i in zip(plan.key_rows, own, plan.factors, inverse, strict=True)]
-    return np.array(rows, LIMB_ROW.dtype).view(np.uint64)
+def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
+    """The C struct LimbRow of each of these limbs."""
+
+    def row(limb: int) -> tuple[int, ...]:
+        own = plan.own.get(limb, (plan.digits, 0))
+        return limb, plan.key_rows[limb], *own, plan.factors[limb], limb in plan.inverse
+
+    return np.array([row(limb) for limb in limbs], LIMB_ROW.dtype).view(np.uint64)
 
 
 def packed_digits(gadget: Gadget) -> bytes:
@@ -194,39 +199,55 @@ class Lattice(Multiply, Rns, Matmul):
         """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
         (x, own), (*batch, _, limbs, n) = value, out.shape
         items, rows = prod(batch), plan.digits * limbs
-        made = listed(plan.transform, n, items * limbs, self.card)
+        groups = listed((plan.transform,), n, items * limbs, self.card)
         given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
-        if made is None or len(plan.made_rows) > MAX_GRID_Y or not self._aligned(x, *given):
+        if not groups or len(plan.made_rows) > MAX_GRID_Y or not self._aligned(x, *given):
             return False
         self.convert_all(plan.conversions, x, digits.reshape(*batch, rows, n))
 
         def recipe() -> Recipe:
-            both, tables = Recipe(len(given)), plan.transform.tables
-            moduli = self._moduli_of(plan.transform.basis)
-
-            def make() -> tuple[tuple[Array, Array], list[Shared]]:
-                first = plan.inverse[0] if plan.inverse else limbs
-                pointers, shared = self._table_pointers(tables[:first], made, tables[first:])
-                return (self.from_host(limb_rows(plan)), pointers), shared
-
-            listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
-            both.used += [moduli, listing]
-            where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
-            where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total}
-            where |= {"count": plan.digits, "own_rows": plan.own_total}
-            where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
-            # Sorted by limb, in the order in which the second pass reads rows.
-            places = sorted(plan.made_rows, key=lambda at: at % limbs)
-            primes = [tables[at % limbs] for at in places]
-            self._start_listed(both, plan.handles, made, primes, places, (items, rows, n), 0)
-            launch = digit_rows_launch(made, items, limbs, n, more is not None, self.card, **where)
-            both.launch(launch, 0, 1, 2, 3, len(given) - 1)
+            both = Recipe(len(given))
+            for made, chosen in groups:
+                self._multiply_listed(both, plan, made, chosen, out.shape, more is not None)
             if plan.inverse:
-                self._end_inverse(both, plan, made, items, len(given) - 1)
+                self._end_inverse(both, plan, groups[0][0], items, len(given) - 1)
             return both
 
         self.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
         return True
+
+    def _multiply_listed(
+        self,
+        recipe: Recipe,
+        plan: DigitProduct,
+        made: Listed,
+        chosen: Sequence[int],
+        shape: tuple[int, ...],
+        adds: bool,
+    ) -> None:
+        """Add both passes over the digits modulo the chosen limbs, which one word serves."""
+        (*batch, _, limbs, n), tables = shape, plan.transform.tables
+        items, moduli = prod(batch), self._moduli_of(plan.transform.basis)
+
+        def make() -> tuple[tuple[Array, Array], list[Shared]]:
+            both = [i for i in chosen if i in plan.inverse]  # the last ones
+            forward = [tables[i] for i in chosen[: len(chosen) - len(both)]]
+            pointers, shared = self._table_pointers(forward, made, [tables[i] for i in both])
+            return (self.from_host(limb_rows(plan, chosen)), pointers), shared
+
+        listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
+        recipe.used += [moduli, listing]
+        where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
+        where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total, "limbs": limbs}
+        where |= {"count": plan.digits, "own_rows": plan.own_total}
+        where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
+        # Sorted by limb, in the order in which the second pass reads rows.
+        places = sorted((at for at in plan.made_rows if at % limbs in chosen), key=lambda at: at % limbs)
+        primes, rows = [tables[at % limbs] for at in places], plan.digits * limbs
+        if places:
+            self._start_listed(recipe, plan.handles, made, primes, places, (items, rows, n), 0)
+        launch = digit_rows_launch(made, items, len(chosen), n, adds, self.card, **where)
+        recipe.launch(launch, 0, 1, 2, 3, 4 if adds else 3)
 
     def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
         """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""

@@ -450,7 +450,7 @@ class Multiply(Pointwise, Transform):
         twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
         recipe.used.append(twiddles)
         tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
-        of_all = Rows(rows, 1, 0, plan.points.bit_length() - 1, "Complex128", moduli, tables)
+        of_all = Rows(rows, (0,), 1, plan.points.bit_length() - 1, "Complex128", moduli, tables)
         recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
 
     def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:

@@ -169,7 +169,7 @@ def convert_launch(
 
 
 class Listed(NamedTuple):
-    """How listed rows are transformed (cuda/ntt_rows.cu): one word for all, two passes."""
+    """How listed rows that one word serves are transformed (cuda/ntt_rows.cu): in two passes."""
 
     word: str
     columns: Pass
@@ -203,19 +203,30 @@ class Listed(NamedTuple):
         return Launch(struct.file, name, grid, passed.threads, parameters, shared, early=True)
 
 
-def listed(plan: NttPlan, n: int, count: int, card: Card) -> Listed | None:
-    """The passes for `count` rows modulo limbs of a plan; None where other kernels must transform them."""
-    if plan.points < n:
-        return None
-    return _listed(plan.basis.moduli, plan.basis.dtype.itemsize, plan.points, count, card)
+ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]
+
+
+def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGroups:
+    """The passes for `count` rows modulo limbs of plans, word by word, with the numbers of the limbs.
+
+    Limbs count on from plan to plan. Nothing where other kernels must transform the rows.
+    """
+    sizes = {plan.basis.dtype.itemsize for plan in plans}
+    if len(sizes) > 1 or any(plan.points < n for plan in plans):
+        return ()
+    return _listed(tuple(q for plan in plans for q in plan.basis.moduli), sizes.pop(), n, count, card)
 
 
 @lru_cache(maxsize=256)
-def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> Listed | None:
-    words, log_points = {word_of(q, size, card) for q in moduli}, points.bit_length() - 1
-    word = words.pop()
-    if words or word == "Goldilocks" or word_bytes_of(word) != size or log_points not in _LOG_POINTS:
-        return None
+def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> ListedGroups:
+    limbs_of: dict[str, list[int]] = {}
+    for i, q in enumerate(moduli):
+        limbs_of.setdefault(word_of(q, size, card), []).append(i)
+    log_points = points.bit_length() - 1
+    if any(word == "Goldilocks" or word_bytes_of(word) != size for word in limbs_of):
+        return ()
+    if log_points not in _LOG_POINTS:
+        return ()
     length = min(8, log_points // 2)
     # Columns of 2^7 and 2^8 take 16 values a thread, for two rounds. Tiles are 64 bytes wide.
     log_values, log_width = 4 if length in (7, 8) else 3, int(size == 4)
@@ -226,7 +237,8 @@ def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: C
     log_values = 2 if small else 3
     blocks, log_lanes = count << log_points >> below, below - log_values
     log_rows = next((r for r in range(7 - log_lanes, 0, -1) if blocks >> r >= 2 * card.multiprocessors), 0)
-    return Listed(word, columns, Pass(length, below, 0, max(log_rows, 5 - log_lanes), log_values))
+    rows = Pass(length, below, 0, max(log_rows, 5 - log_lanes), log_values)
+    return tuple((Listed(word, columns, rows), tuple(limbs)) for word, limbs in limbs_of.items())
 
 
 def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...]:
@@ -462,26 +474,41 @@ class Rns(Transform):
             return False
         places = [at for c in parts for at in c.target.at]
         count = prod(batch) * len(places)
-        made, *others = {listed(plan, n, count, self.card) for plan in plans}
-        if made is None or others or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
+        groups = listed(plans, n, count, self.card)
+        if not groups or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
             return False  # listed rows are faster only while the first pass's result stays in the cache
         primes = [prime for plan in plans for prime in plan.tables]
-        where = self._start_listed(recipe, first.handles, made, primes, places, shape, numbers[1])
-        where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
-        where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
-        if first.own is not None:
-            numbers_of = first.own.at, first.own_factors
-
-            def make() -> tuple[Array, ...]:
-                return tuple(self.from_host(np.array(x, np.uint64)) for x in numbers_of)
-
-            own = self._kept(first.handles, "own rows", lambda: (make(), ()))
-            recipe.used.append(own)
-            where |= dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
-            where["own_rows"] = first.own.total
-        blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
-        launch = made.pass_launch(
-            made.rows, "finish_rows", FINISH, (blocks, len(places)), self.card, flag, **where
-        )
-        recipe.launch(launch, *numbers)
+        for made, chosen in groups:
+            where = self._start_listed(
+                recipe,
+                first.handles,
+                made,
+                [primes[i] for i in chosen],
+                [places[i] for i in chosen],
+                shape,
+                numbers[1],
+            )
+            where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
+            where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
+            if first.own is not None:
+                where |= self._own_rows(recipe, first, made.word, chosen)
+            blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
+            grid = blocks, len(chosen)
+            launch = made.pass_launch(made.rows, "finish_rows", FINISH, grid, self.card, flag, **where)
+            recipe.launch(launch, *numbers)
         return True
+
+    def _own_rows(
+        self, recipe: Recipe, conversion: Conversion, word: str, chosen: Sequence[int]
+    ) -> dict[str, int]:
+        """The fields of FINISH for the own rows of the chosen rows of a conversion's target."""
+        assert conversion.own is not None
+        lists = conversion.own.at, conversion.own_factors
+
+        def make() -> tuple[Array, ...]:
+            return tuple(self.from_host(np.array([x[i] for i in chosen], np.uint64)) for x in lists)
+
+        own = self._kept(conversion.handles, f"own rows {word}", lambda: (make(), ()))
+        recipe.used.append(own)
+        where = dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
+        return where | {"own_rows": conversion.own.total}

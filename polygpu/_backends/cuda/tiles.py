@@ -56,18 +56,23 @@ class Rows:
     """The rows that the passes of a transform work on: the limbs of a group, in a batch of polynomials."""
 
     count: int
-    limbs: int
-    gap: int  # rows of other limbs between the last one of a polynomial and the first of the next
+    at: tuple[int, ...]  # the rows of a polynomial: one for each limb of the group
+    total: int  # rows of a polynomial, with those of other limbs
     log_degree: int  # log2 of the values of a row
     word: str
     moduli: int  # address of the group's moduli
     tables: bytes  # the C struct Tables
-    first: int = 0  # bytes before the first row
+    first: int = 0  # bytes before the first polynomial
+
+    @property
+    def limbs(self) -> int:
+        """Number of limbs."""
+        return len(self.at)
 
     @property
     def spanned(self) -> int:
-        """Number of rows from the first to the last one, with those of other limbs between."""
-        return self.count + (self.count // self.limbs - 1) * self.gap
+        """Number of rows up to the last one, with those of other limbs."""
+        return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
 def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:

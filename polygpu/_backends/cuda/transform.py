@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._core.plans.basis import basis_of
 from ..._core.plans.ntt import NttPlan, PrimeTables
 from .. import Array
 from .copies import Copies
 from .device import Shared
 from .launch import (
     ALIGNMENT,
-    MODULUS_BYTES,
     POINTER,
     U32,
     U64,
@@ -39,13 +39,13 @@ from .words import (
 
 MAX_GRID_Y = 65535
 
-TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)))
+TABLES = Struct("ntt.cu", "Tables", ("of", (POINTER, MAX_LIMBS)), ("rows", (np.dtype(np.uint16), MAX_LIMBS)))
 PASS = Struct(
     "ntt.cu",
     "Pass",
     ("moduli", POINTER),
     ("offset tiles", U64),
-    ("limbs gap log_degree log_blocks starts_next", U32),
+    ("limbs total log_degree log_blocks starts_next", U32),
 )
 ONE_PASS = Struct(
     "ntt.cu",
@@ -86,9 +86,10 @@ def passes_over(
     return split_passes(points, leaf_size, word_bytes, card, few)
 
 
-def packed_tables(addresses: Iterable[int]) -> bytes:
-    """The C struct Tables, with the address of each limb's table."""
-    return TABLES(of=np.array(list(addresses), np.uint64).tobytes())  # padded with zeros
+def packed_tables(addresses: Iterable[int], at: Sequence[int] = (0,)) -> bytes:
+    """The C struct Tables, with the address of each limb's table, and its row of a polynomial."""
+    of, rows = np.array(list(addresses), np.uint64), np.array(at, np.uint16)
+    return TABLES(of=of.tobytes(), rows=rows.tobytes())  # padded with zeros
 
 
 def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: bool = False) -> bytes:
@@ -98,7 +99,7 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
         offset=offset,
         tiles=tiles,
         limbs=rows.limbs,
-        gap=rows.gap,
+        total=rows.total,
         log_degree=rows.log_degree,
         log_blocks=passed.log_blocks,
         starts_next=starts_next,
@@ -127,7 +128,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
 
 def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
     """How many blocks of threads ahead values are prefetched; 0 where a block's values are not contiguous."""
-    if rows.gap and passed.log_rows:
+    if rows.total > rows.limbs and passed.log_rows:
         return 0
     return prefetch_distance(passed, word_bytes_of(rows.word), card)
 
@@ -314,26 +315,24 @@ class Transform(Copies):
 
         between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
         """
-        basis, log_degree = plan.basis, plan.degree.bit_length() - 1
-        shared, tables = self._moduli_of(basis), self._group_tables(plan, group, passes)
-        recipe.used += [shared, tables]
-        moduli = self.address(shared.value) + group.first * MODULUS_BYTES
-        gap = len(basis.moduli) - group.limbs + between
-        start = (first + group.first) * plan.degree * basis.dtype.itemsize
-        return Rows(
-            count * group.limbs, group.limbs, gap, log_degree, group.word, moduli, tables.value, start
-        )
+        basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
+        moduli = self._moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
+        tables = self._group_tables(plan, group, passes)
+        recipe.used += [moduli, tables]
+        where, total = self.address(moduli.value), len(basis.moduli) + between
+        start = first * plan.degree * basis.dtype.itemsize
+        return Rows(count * len(limbs), limbs, total, log_degree, group.word, where, tables.value, start)
 
     def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
         """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
         key = _tables_key(group.word, passes)
-        primes = plan.tables[group.first : group.first + group.limbs]
+        primes = [plan.tables[i] for i in group.limbs]
 
         def make() -> tuple[bytes, list[Shared]]:
             shared = self._prime_tables(primes, group.word, passes)
-            return packed_tables(self.address(table.value) for table in shared), shared
+            return packed_tables([self.address(table.value) for table in shared], group.limbs), shared
 
-        return self._kept(plan.handles, f"{key} {group.first} {group.limbs}", make)
+        return self._kept(plan.handles, f"{key} {group.limbs}", make)
 
     def _prime_tables(
         self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 from ..._core.exact.primes import GOLDILOCKS
@@ -30,10 +29,9 @@ class Card:
 
 
 class Group(NamedTuple):
-    """Neighbouring limbs that one word serves, at most MAX_LIMBS."""
+    """Limbs that one word serves, at most MAX_LIMBS: their numbers, which ascend."""
 
-    first: int
-    limbs: int
+    limbs: tuple[int, ...]
     word: str
 
 
@@ -51,13 +49,19 @@ def word_of(q: int, storage_bytes: int, card: Card) -> str:
 
 
 def groups_of(basis: Basis, card: Card, apart: bool = False) -> tuple[Group, ...]:
-    """The groups of a ring's limbs, in their order; apart: rows of other limbs lie between their rows."""
+    """The groups of a ring's limbs, in the order of their first ones.
+
+    apart: rows of other limbs lie between their rows, in any case.
+    """
     size = basis.dtype.itemsize
-    groups = []
-    for word, limbs in groupby(range(len(basis.moduli)), lambda i: word_of(basis.moduli[i], size, card)):
-        chosen = list(limbs)
-        for i in range(0, len(chosen), MAX_LIMBS):
-            groups.append(Group(chosen[i], len(chosen[i : i + MAX_LIMBS]), word))
+    limbs_of: dict[str, list[int]] = {}
+    for i, q in enumerate(basis.moduli):
+        limbs_of.setdefault(word_of(q, size, card), []).append(i)
+    groups = [
+        Group(tuple(limbs[i : i + MAX_LIMBS]), word)
+        for word, limbs in limbs_of.items()
+        for i in range(0, len(limbs), MAX_LIMBS)
+    ]
     if len(groups) > 1 or apart:
         groups = [g._replace(word=f"Grouped<{g.word}, u{8 * size}>") for g in groups]
     return tuple(groups)
@@ -69,7 +73,7 @@ def transform_groups(plan: NttPlan, card: Card, apart: bool = False) -> tuple[Gr
     for group in groups_of(plan.basis, card, apart):
         word = group.word
         if "Goldilocks" in word:
-            tables = plan.tables[group.first]
+            tables = plan.tables[group.limbs[0]]
             shifts = tables.quotient.order & (tables.quotient.order - 1) == 0  # a power of two
             word = word.replace("Goldilocks", goldilocks_word(tables) if shifts else "Strict64")
         groups.append(group._replace(word=word))
