@@ -31,8 +31,14 @@ class Parameters {
 u64 address_of(const Launch &one, size_t i, const u64 *operands) { return operands[one.operands[i]] + one.offsets[i]; }
 
 Driver::KernelNode node_of(const Launch &one, Parameters &parameters) {
-    return {one.function, {one.grid[0], one.grid[1], 1}, {one.threads, 1, 1}, one.shared, parameters.pointers(), nullptr,
-            nullptr,      nullptr};
+    return {one.function,
+            {one.grid[0], one.grid[1], 1},
+            {one.threads, 1, 1},
+            one.shared,
+            parameters.pointers(),
+            nullptr,
+            nullptr,
+            nullptr};
 }
 
 }  // namespace
@@ -67,31 +73,37 @@ void Launches::launch(const Launch &one, Driver::Handle stream, const u64 *opera
     check(driver_.launch(&config, one.function, parameters.pointers(), nullptr), one);
 }
 
-void Launches::repeat(u64 stream, const u64 *operands, size_t count) {
+void Launches::repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const {
     require(count >= operands_, "Launches: as many addresses as operands");
-    OfStream *const own = graphs_ ? of_stream(stream) : nullptr;
-    if (own) {
-        Driver::Handle context = nullptr;  // the driver's functions for graphs crash without one
-        driver_.get_context(&context);
-        check(context ? 0 : INVALID_CONTEXT, launches_.front());
-        const std::lock_guard lock(own->one_at_a_time);
-        if (own->calls <= FIRST_CALLS && own->calls++ == FIRST_CALLS)
-            own->graph = std::make_unique<LaunchGraph>(driver_, launches_, operands);
-        if (own->graph && own->graph->ready()) {
-            if (own->graph->launch((Driver::Handle)stream, operands) == 0) return;
-            own->graph.reset();  // below the driver says what is wrong, with the kernel's name
-            own->calls = 0;
-        }
+    if (own && !own->in_use.test_and_set(std::memory_order_acquire)) {
+        struct Release {
+            std::atomic_flag &flag;
+            ~Release() { flag.clear(std::memory_order_release); }
+        } release{own->in_use};
+        if (launch_graph(*own, (Driver::Handle)stream, operands)) return;
     }
-    launch(stream, operands, count);
+    launch(stream, operands, count);  // what is wrong, it says with the kernel's name
+}
+
+bool Launches::launch_graph(OfStream &own, Driver::Handle stream, const u64 *operands) const {
+    Driver::Handle context = nullptr;  // the driver's functions for graphs crash without one
+    driver_.get_context(&context);
+    check(context ? 0 : INVALID_CONTEXT, launches_.front());
+    if (own.calls <= FIRST_CALLS && own.calls++ == FIRST_CALLS)
+        own.graph = std::make_unique<LaunchGraph>(driver_, launches_, operands);
+    if (!own.graph || !own.graph->ready()) return false;
+    if (own.graph->launch(stream, operands) == 0) return true;
+    own.graph.reset();
+    own.calls = 0;
+    return false;
 }
 
 Launches::OfStream *Launches::of_stream(u64 stream) {
-    const std::lock_guard lock(changes_);
+    if (!graphs_) return nullptr;
     for (OfStream &one : streams_)
         if (one.stream == stream) return &one;
     if (streams_.size() == MOST_STREAMS) return nullptr;
-    streams_.emplace_back();  // where it is, others stay
+    streams_.emplace_back();  // where they are, others stay
     streams_.back().stream = stream;
     return &streams_.back();
 }

@@ -1,9 +1,9 @@
 // Launches of GPU kernels, prepared except for the addresses of their operands. The caller passes the addresses of the
 // driver's functions, so that nothing of CUDA is included or linked.
 #pragma once
+#include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -53,12 +53,12 @@ struct Driver {
     Status (*add_kernel)(Handle *node, Handle graph, const Handle *earlier, size_t count,
                          const KernelNode *);  // cuGraphAddKernelNode_v2
     Status (*add_edges)(Handle graph, const Handle *from, const Handle *to, const Edge *,
-                        size_t count);                                    // cuGraphAddDependencies_v2
-    Status (*instantiate)(Handle *exec, Handle graph, u64 flags);         // cuGraphInstantiateWithFlags
-    Status (*set_kernel)(Handle exec, Handle node, const KernelNode *);   // cuGraphExecKernelNodeSetParams_v2
-    Status (*launch_graph)(Handle exec, Handle stream);                   // cuGraphLaunch
-    Status (*destroy_exec)(Handle exec);                                  // cuGraphExecDestroy
-    Status (*destroy_graph)(Handle graph);                                // cuGraphDestroy
+                        size_t count);                                   // cuGraphAddDependencies_v2
+    Status (*instantiate)(Handle *exec, Handle graph, u64 flags);        // cuGraphInstantiateWithFlags
+    Status (*set_kernel)(Handle exec, Handle node, const KernelNode *);  // cuGraphExecKernelNodeSetParams_v2
+    Status (*launch_graph)(Handle exec, Handle stream);                  // cuGraphLaunch
+    Status (*destroy_exec)(Handle exec);                                 // cuGraphExecDestroy
+    Status (*destroy_graph)(Handle graph);                               // cuGraphDestroy
 };
 
 // One kernel with its parameters, which begin with the addresses of operands.
@@ -114,21 +114,23 @@ class Launches {
     Launches(const Driver &driver, std::vector<Launch> launches);
     Launches(const Launches &) = delete;
 
-    // Launches all kernels in order. Throws NoContext or DriverError where the driver refuses one.
-    void launch(u64 stream, const u64 *operands, size_t count) const;
-    // Does the same for a call that comes often: after some calls on a stream as a graph.
-    void repeat(u64 stream, const u64 *operands, size_t count);
-
-  private:
     // The driver runs the launches of one graph one after the other, so each stream has its own.
     struct OfStream {
         u64 stream;
         unsigned calls = 0;
-        std::mutex one_at_a_time;
+        std::atomic_flag in_use = ATOMIC_FLAG_INIT;  // by a thread; others launch without the graph meanwhile
         std::unique_ptr<LaunchGraph> graph;
     };
 
+    // Launches all kernels in order. Throws NoContext or DriverError where the driver refuses one.
+    void launch(u64 stream, const u64 *operands, size_t count) const;
+    // Does the same for a call that comes often: after some calls on a stream as a graph. own: of_stream(stream).
+    void repeat(u64 stream, OfStream *own, const u64 *operands, size_t count) const;
+    // What is kept of a stream; null where nothing is. One thread at a time.
     OfStream *of_stream(u64 stream);
+
+  private:
+    bool launch_graph(OfStream &own, Driver::Handle stream, const u64 *operands) const;
     void launch(const Launch &launch, Driver::Handle stream, const u64 *operands) const;
     void check(Driver::Status status, const Launch &launch) const;
 
@@ -136,7 +138,6 @@ class Launches {
     std::vector<Launch> launches_;
     size_t operands_ = 0;  // how many a call must pass
     bool graphs_ = false;  // whether a graph serves
-    std::mutex changes_;   // of streams_
     std::deque<OfStream> streams_;
 };
 

@@ -43,23 +43,23 @@ template <class S> __global__ void __launch_bounds__(256) digit_product(const Di
 // (ntt_rows.cu). digits: (items, count, limbs, n). key: (count or more, 2, key_total, n). y: (items, 2, limbs, n). A
 // digit modulo one of its own limbs is the evaluated value itself, and is read from own (items, own_rows, n) instead.
 // With ADDS the sums begin with multiples of `more` (items, 2, own_rows, n). Sums that are wanted in coefficients go
-// through the rows of the inverse transform, and are left lazy. grid: blocks of a row, by item, in x; limbs of `rows` in y, the
-// last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory: R::SHARED_VALUES
-// values, then a digit and two rows of the key, each as long as the block's part of a row.
+// through the rows of the inverse transform, and are left lazy. grid: blocks of a row, by item, in x; limbs of `rows`
+// in y, the last limb first, because start_rows has written it last. block: R::THREADS. dynamic shared memory:
+// R::SHARED_VALUES values, then a digit and two rows of the key, each as long as the block's part of a row.
 //
 // While a block works on a digit, each thread copies its chunks of the next digit, and of the key's rows for that
 // digit, to shared memory.
 struct LimbRow {
     u64 limb, key_row, digit, own_row;  // digit: the one to which the limb belongs, or `count`
-    u64 factor;                   // of row own_row of `more`; 0: there is none
-    u64 inverse;                  // whether the sums are wanted in coefficients
+    u64 factor;                         // of row own_row of `more`; 0: there is none
+    u64 inverse;                        // whether the sums are wanted in coefficients
 };
 struct DigitRowsParameters {
     const void *digits, *own, *key, *more;
     void *y;
-    const Modulus *moduli;      // by limb
-    const LimbRow *rows;        // of the limbs that one word serves
-    const char *const *tables;  // of the same limbs
+    const Modulus *moduli;          // by limb
+    const LimbRow *rows;            // of the limbs that one word serves
+    const char *const *tables;      // of the same limbs
     u64 offset, inverse_offset, n;  // offsets: bytes before the twiddles of the rows in a table
     u32 limbs, count, own_rows, key_total, starts_next;
 };

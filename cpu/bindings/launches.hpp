@@ -84,8 +84,7 @@ inline u64 address_of(nanobind::handle x) {
 
 // Launches the kernels of a record on arrays, their result, address 0 and room for temporaries (cuda/records.py).
 // Where an array does not begin at a multiple of 16 nothing is launched, and the answer is false.
-inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result,
-                      u64 room) {
+inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operands, nanobind::handle result, u64 room) {
     const size_t arrays = operands.size(), count = arrays + 3;
     u64 few[16], bits = 0;
     std::vector<u64> many(count > 16 ? count : 0);
@@ -95,8 +94,9 @@ inline bool launch_on(Launches &self, u64 stream, const nanobind::tuple &operand
     if (bits % 16) return false;
     addresses[arrays + 1] = 0;
     addresses[arrays + 2] = room;
+    Launches::OfStream *const own = self.of_stream(stream);  // while this thread has the GIL
     GilReleased released;
-    self.repeat(stream, addresses, count);
+    self.repeat(stream, own, addresses, count);
     return true;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gil.hpp"
 #include "results.hpp"
 
 namespace pg {
@@ -18,7 +19,11 @@ class Replay {
     Replay(const nanobind::tuple &shape, nanobind::object dtype, const nanobind::list &made,
            const nanobind::list &fixed, const nanobind::list &views, const nanobind::list &steps, size_t operands,
            size_t limit, nanobind::object unusual, nanobind::object serves)
-        : shape_(shape), dtype_(std::move(dtype)), operands_(operands), limit_(limit), unusual_(std::move(unusual)),
+        : shape_(shape),
+          dtype_(std::move(dtype)),
+          operands_(operands),
+          limit_(limit),
+          unusual_(std::move(unusual)),
           serves_(std::move(serves)) {
         for (nanobind::handle item : made) {
             const nanobind::tuple pair = nanobind::cast<nanobind::tuple>(item);
@@ -95,7 +100,7 @@ class Replay {
 
     // Whether a function without arguments returns true.
     static bool asks(const nanobind::object &function) {
-        const nanobind::object answer = nanobind::steal(PyObject_CallNoArgs(function.ptr()));
+        const nanobind::object answer = nanobind::steal(take_gil([&] { return PyObject_CallNoArgs(function.ptr()); }));
         if (!answer.is_valid()) throw nanobind::python_error();
         return answer.is(Py_True);
     }
@@ -156,7 +161,8 @@ class Replay {
     }
 
     static void call(PyObject *function, PyObject *const *arguments, size_t count) {
-        PyObject *const returned = PyObject_Vectorcall(function, arguments, count, nullptr);
+        // NumPy's functions, and Python's, may release the GIL and take it back.
+        PyObject *const returned = take_gil([&] { return PyObject_Vectorcall(function, arguments, count, nullptr); });
         if (returned == nullptr) throw nanobind::python_error();
         Py_DECREF(returned);
     }
