@@ -231,7 +231,7 @@ class Workload:
         if self.ring.dtype == np.uint32:
             return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
         groups = groups_of(self.ring._plan.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
-        return "f64" if {group.word for group in groups} == {"Float64"} else "u64"
+        return "f64" if {group.word.name for group in groups} == {"Float64"} else "u64"
 
     # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
     # which was not written is no residue.

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from polygpu._backends.cuda.words import Card as Words
-from polygpu._backends.cuda.words import twiddle_bytes_of, word_of
+from polygpu._backends.cuda.words import word_of
 from polygpu._bench.svg import COLOURS, LogAxes, document, text
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._distributed.divided import _BUFFERS, _SLICES, Layout, Order, layout_of
@@ -194,7 +194,7 @@ class Plan:
         if self.devices > 1:
             entries = self.layout.height + (self.part if self.has_tables else self.layout.width)
         q = GOLDILOCKS if self.bits == 64 else (1 << self.bits) - 1
-        return 2 * entries * twiddle_bytes_of(word_of(q, self.word_bytes, Words((9, 0), 0)))
+        return 2 * entries * word_of(q, self.word_bytes, Words((9, 0), 0)).twiddle_bytes
 
     @property
     def memory(self) -> float:

@@ -47,7 +47,7 @@ from polygpu._backends.cuda import (
 from polygpu._backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu._backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu._backends.cuda.tiles import Rows, fft_tile, split_passes
-from polygpu._backends.cuda.words import Card, word_bytes_of, word_of
+from polygpu._backends.cuda.words import BY_SHIFTS, COMPLEX, Card, Word, word_of
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._core.plans.basis import Basis, basis_of
 from polygpu._core.plans.gadget import Gadget
@@ -188,7 +188,7 @@ def gadget_launches(card: Card) -> Iterator[Launch]:
         yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
-    words["Goldilocks<5, NEGACYCLIC>"] = GOLDILOCKS
+    words[_shifts("NEGACYCLIC")] = GOLDILOCKS
     for (word, q), (log_n, components) in product(
         words.items(), ((8, 1), (10, 2), (11, 2), (12, 2), (11, 3))
     ):
@@ -234,7 +234,7 @@ def listed_launches(card: Card) -> Iterator[Launch]:
         for adds in (False, True):
             yield lattice.digit_rows_launch(made, 1, 1, 1 << log_n, adds, card, **values)
         # The sums' way to coefficients, among rows of other limbs.
-        word = f"Grouped<{made.word}, u{8 * plan.basis.dtype.itemsize}>"
+        word = made.word.grouped(plan.basis.dtype.itemsize)
         among = Rows(count, (0,), 2, log_n, word, 0, NO_TABLES)
         columns = transform.transform_recipe(among, (made.columns, made.rows), (0, 0), "inverse", card, 1)
         yield from (step.launch for step in columns.steps)
@@ -265,14 +265,19 @@ def sampling_launches() -> Iterator[Launch]:
         yield sampling.sparse_launch(basis, 1, **blank(sampling.SPARSE, "limbs"))
 
 
+def _shifts(quotient: str) -> Word:
+    """The word of a root of unity modulo the Goldilocks prime."""
+    return replace(BY_SHIFTS, name=f"{BY_SHIFTS.name}<5, {quotient}>")
+
+
 def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> Iterator[Launch]:
     """Of each word that a card uses: few rows, as many as fill it, so many that two passes flow."""
     words = {word_of(q, size, card): size for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
-    words |= {f"Grouped<{word}, u64>": 8 for word in words if word != "Strict32"}
-    words |= {"Goldilocks<5, NEGACYCLIC>": 8, "Goldilocks<5, CYCLIC>": 8}
-    few = ("Grouped", "Goldilocks<5, CYCLIC>")
+    words |= {word.grouped(8): 8 for word in words if word.name != "Strict32"}
+    few = {word for word in words if word.among} | {_shifts("CYCLIC")}
+    words |= {_shifts("NEGACYCLIC"): 8, _shifts("CYCLIC"): 8}
     # A grouped word differs in addresses alone, X^n - 1 only at node 1: a third of the transforms is enough.
-    pairs = [(word, pair) for word in words for pair in transforms[:: 3 if word.startswith(few) else 1]]
+    pairs = [(word, pair) for word in words for pair in transforms[:: 3 if word in few else 1]]
     for word, (size, base) in pairs:
         word_bytes = words[word]
         for count in (1, (card.multiprocessors << 12 >> size) + 1, 1 << 20):
@@ -287,7 +292,7 @@ def transform_launches(card: Card, transforms: tuple[tuple[int, int], ...]) -> I
             for passed in multiply.product_passes(1 << size, base, word_bytes, card, count):
                 values = blank(multiply.PRODUCT, "pass inverse_offset ahead tables")
                 yield multiply.product_launch(rows, passed, (0, 0), card, **values)
-    for word in (word for word in words if not word.startswith("Grouped")):
+    for word in (word for word in words if not word.among):
         for size, base in ((5, 64), (9, 64), (12, 1)):  # parts of a transform
             passes = transform.passes_over(None, 1 << size, base, words[word], card)
             passes = tuple(replace(p, log_blocks=9 + p.log_blocks) for p in passes)
@@ -308,12 +313,12 @@ def fft_product_launches(card: Card, transforms: tuple[tuple[int, int], ...]) ->
             quotient = Quotient("negacyclic", degree)
             plan = FftProductPlan(basis_of((modulus,)), quotient, 2 << size, digits, 0)
             tile = fft_tile(plan, card)
-            passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), card)
+            passes = split_passes(plan.points, 1, COMPLEX.bytes, card)
             for passed in passes if tile is None else (tile, *passes):
                 values = blank(multiply.ARRANGE, "log_blocks log_length log_values")
                 yield multiply.arrange_launch(passed, **values)
             for count, direction in product((1, 1 << 16), ("forward", "inverse")):
-                rows = Rows(count, (0,), 1, size, "Complex128", 0, NO_TABLES)
+                rows = Rows(count, (0,), 1, size, COMPLEX, 0, NO_TABLES)
                 recipe = transform.transform_recipe(rows, passes, (0,) * 9, direction, card)
                 yield from (step.launch for step in recipe.steps)
             sizes = "degree points units limbs count width sums quotient"

@@ -46,7 +46,14 @@ from polygpu._backends.cuda.transform import (
     passes_over,
     transform_recipe,
 )
-from polygpu._backends.cuda.words import Card, goldilocks_word, groups_of, transform_groups, word_of
+from polygpu._backends.cuda.words import (
+    COMPLEX,
+    Card,
+    goldilocks_word,
+    groups_of,
+    transform_groups,
+    word_of,
+)
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._core.plans import cache as plan_cache
 from polygpu._core.plans.basis import basis_of
@@ -91,7 +98,7 @@ def test_any_order_of_threads(bits, order):
         for kind in KINDS:
             ring = pg.Ring(64, primes(64, bits, kind), kind=kind)
             (group,) = groups_of(ring._plan.basis, backends.get_backend("cuda:0").card)
-            assert group == ((0,), WORDS[bits])
+            assert (group.limbs, group.word.argument) == ((0,), WORDS[bits])
             check_ring(ring)
         check_ring(pg.Ring(256, 3329), (2, 3))
 
@@ -470,11 +477,11 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     passes = split_passes(points, 1, 16, compute.card)
     tables = compute._fft_tables(planned, passes).on(gpu.cuda.Stream.null)
     moduli = compute._moduli(planned.basis)
-    offsets = table_offsets(passes, "Complex128")
+    offsets = table_offsets(passes, COMPLEX)
     x = test_fft.values((5, points), np.complex128)
     there = gpu.asarray(x)
     packed = packed_tables([compute.address(tables)])
-    rows, at = Rows(5, (0,), 1, log_points, "Complex128", moduli, packed), compute.address(there)
+    rows, at = Rows(5, (0,), 1, log_points, COMPLEX, moduli, packed), compute.address(there)
 
     def transform(direction):
         compute.run_once(transform_recipe(rows, passes, offsets, direction, compute.card), at, at)
@@ -751,7 +758,7 @@ def test_the_word_of_a_root_of_goldilocks(kind):
     """The tree's root of unity of order 64, or of the largest order below, is 2^(3K)."""
     for n, root in product((2, 8, 32, 64, 2**12), ("minimal", "generator")):
         (tables,) = pg.Ring(n, GOLDILOCKS, kind=kind, root=root)._plan.transform.tables
-        k, quotient = re.fullmatch(r"Goldilocks<(\d+), (\w+)>", goldilocks_word(tables)).groups()
+        k, quotient = re.fullmatch(r"Goldilocks<(\d+), (\w+)>", goldilocks_word(tables).name).groups()
         order = tables.points * (2 if kind == "negacyclic" else 1)
         least = min(order, 64)
         assert quotient == kind.upper() and int(k) % 2
@@ -764,7 +771,7 @@ def test_goldilocks_has_shifts_where_orders_are_powers_of_two():
         root = pow(7, (GOLDILOCKS - 1) // quotient.order, GOLDILOCKS)  # 7 is a primitive root
         plan = NttPlan(basis, quotient, 1, (prime_tables(GOLDILOCKS, root, quotient, basis.dtype),))
         (group,) = transform_groups(plan, Card((9, 0), 1 << 16))
-        assert group.word.startswith(word)
+        assert group.word.name.startswith(word)
 
 
 def growing(q, log_length, stage, rng):
@@ -1334,24 +1341,26 @@ def test_passes_are_few():
 
 
 H100 = nvrtc.CARDS[90]
+BY_WORD = 2**30 - 35, 2**50 - 27, 2**60 - 93, 2**64 - 59  # Lazy32, Float64, Lazy60, Strict64
 
 
 def lag(size, word, batch, card=H100):
-    word_bytes = 4 if word.endswith("32") else 8
-    passes = split_passes(1 << size, 1, word_bytes, card)
+    passes = split_passes(1 << size, 1, word.bytes, card)
     return flow_lag(*passes[-2:], size, batch << passes[-2].log_blocks, word, card)
 
 
 def test_flows():
     """The lag fills an eighth of the cache; 0 for few rows, rows too long for the cache, or too much code."""
-    assert lag(16, "Lazy32", 2048) == 25 and lag(16, "Float64", 1024) == 12 and lag(15, "Float64", 4096) == 25
-    assert lag(16, "Lazy32", 99) == 0 and lag(16, "Lazy32", 100) == 25
-    assert lag(20, "Float64", 64) == 1 and lag(21, "Float64", 64) == 0
-    assert lag(24, "Lazy32", 8) == 25  # its blocks of 2^16
-    assert lag(16, "Lazy60", 2048) == 12 and lag(20, "Lazy60", 64) == lag(20, "Strict64", 64) == 0
-    for word in ("Goldilocks<5, NEGACYCLIC>", "Grouped<Goldilocks<5, NEGACYCLIC>, u64>"):
+    lazy32, doubles, lazy60, strict64 = (word_of(q, 4 if q < 2**32 else 8, H100) for q in BY_WORD)
+    assert lag(16, lazy32, 2048) == 25 and lag(16, doubles, 1024) == 12 and lag(15, doubles, 4096) == 25
+    assert lag(16, lazy32, 99) == 0 and lag(16, lazy32, 100) == 25
+    assert lag(20, doubles, 64) == 1 and lag(21, doubles, 64) == 0
+    assert lag(24, lazy32, 8) == 25  # its blocks of 2^16
+    assert lag(16, lazy60, 2048) == 12 and lag(20, lazy60, 64) == lag(20, strict64, 64) == 0
+    goldilocks = word_of(GOLDILOCKS, 8, H100)
+    for word in (goldilocks, goldilocks.grouped(8)):
         assert lag(16, word, 2048) == 12 and lag(20, word, 64) == 0
-    assert lag(16, "Lazy32", 2048, Card((9, 0), 227 << 10)) == 0
+    assert lag(16, lazy32, 2048, Card((9, 0), 227 << 10)) == 0
 
 
 def test_prefetch():
@@ -1390,11 +1399,11 @@ def test_prefetch():
 def test_words(q, capability, word):
     """The least word that serves a modulus, and whether the card is fast in doubles."""
     card = Card(capability, 64 << 10)
-    assert word_of(q, 4 if q <= 1 << 32 else 8, card) == word
+    assert word_of(q, 4 if q <= 1 << 32 else 8, card).name == word
     if q < 1 << 31 and not card.fast_doubles:
-        assert word_of(q, 8, card) == word
+        assert word_of(q, 8, card).name == word
     elif q <= 1 << 32:
-        assert word_of(q, 8, card) == "Float64"
+        assert word_of(q, 8, card).name == "Float64"
 
 
 @pytest.mark.parametrize(
@@ -1418,7 +1427,8 @@ def test_groups(capability, bits, groups):
     moduli = [primes(64, b, count=9)[i] for i, b in enumerate(bits)]
     if len(groups) > 1:
         groups = [(limbs, f"Grouped<{word}>") for limbs, word in groups]
-    assert list(groups_of(basis_of(tuple(moduli)), Card(capability, 64 << 10))) == groups
+    found = groups_of(basis_of(tuple(moduli)), Card(capability, 64 << 10))
+    assert [(group.limbs, group.word.argument) for group in found] == groups
 
 
 NOTED = r"""

@@ -15,8 +15,8 @@ from devices import CARDS, backend, needs_compiler, on, product_plan, simulated,
 from polygpu import Poly, Ring
 from polygpu._backends import cuda, get_backend
 from polygpu._backends.cuda import matmul_tiles
-from polygpu._backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile, sum_of
-from polygpu._backends.cuda.words import Card
+from polygpu._backends.cuda.matmul_tiles import integer_tile, part_of_sums, points_tile, staged_tile
+from polygpu._backends.cuda.words import SUM_31, SUM_62, Card, sum_of_products
 from polygpu._core.plans.basis import basis_of
 from polygpu.errors import OutOfDeviceMemory
 
@@ -103,7 +103,7 @@ def test_every_tile_of_products_of_integers(card_with, q, side):
     """Sizes just below, at and just above the edge and the depth of the tile."""
     backend, edge = card_with(1), 16 * side
     for m, k, n in ((edge - 1, 15, edge), (edge, 16, edge + 1), (edge + 1, 17, edge - 1)):
-        tile = integer_tile(sum_of(basis_of((q,))), 2, edge, edge, backend.card)
+        tile = integer_tile(sum_of_products(basis_of((q,))), 2, edge, edge, backend.card)
         assert (tile.side, tile.grid) == (side, 2)
         check_integers(backend, q, (2, m, k), (2, k, n), "words")
     check_integers(backend, q, (2, edge, 16), (2, 16, edge))
@@ -129,7 +129,7 @@ def test_narrow_products_of_integers(card_with, q, multiprocessors):
 def test_long_sums_in_parts(card_with, q, m, n):
     backend = card_with(5)
     for k in (1037, 1040):
-        assert part_of_sums(sum_of(basis_of((q,))), 1, m, n, k, backend.card) < k
+        assert part_of_sums(sum_of_products(basis_of((q,))), 1, m, n, k, backend.card) < k
         check_integers(backend, q, (1, m, k), (1, k, n), "words")
         check_integers(backend, q, (1, m, k), (1, k, n))
 
@@ -209,16 +209,16 @@ def test_tiles_of_products_of_integers():
     """Large for large matrices; small for batches of small ones; few long sums in parts."""
     card = Card((9, 0), 227 << 10, 50 << 20, 132)
     assert (
-        integer_tile("Sum31", 1, 4096, 4096, card).side == 8
-        and integer_tile("Sum62", 1, 4096, 4096, card).side == 4
+        integer_tile(SUM_31, 1, 4096, 4096, card).side == 8
+        and integer_tile(SUM_62, 1, 4096, 4096, card).side == 4
     )
-    assert integer_tile("Sum31", 10**5, 16, 16, card).side == 1
+    assert integer_tile(SUM_31, 10**5, 16, 16, card).side == 1
     for shape in ((4096, 4096, 4096), (8192, 8192, 64), (4096, 1, 256), (1, 8192, 200)):
-        assert part_of_sums("Sum31", 1, *shape, card) == shape[2]
+        assert part_of_sums(SUM_31, 1, *shape, card) == shape[2]
     for rows, columns in ((1, 1), (64, 64), (100, 1), (1, 5000), (512, 512)):
-        part = part_of_sums("Sum31", 1, rows, columns, 10**5, card)
+        part = part_of_sums(SUM_31, 1, rows, columns, 10**5, card)
         assert 128 <= part <= 10**5 // 4 and part % 16 == 0
-        assert part_of_sums("Sum31", 2, rows, columns, 10**5, card) == 10**5
+        assert part_of_sums(SUM_31, 2, rows, columns, 10**5, card) == 10**5
 
 
 def test_tiles_of_products_at_points():

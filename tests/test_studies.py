@@ -39,6 +39,7 @@ from benchmarks.studies.runner import POISON, Entry, Group
 from polygpu import _backends as backends
 from polygpu._backends.cuda.matmul_tiles import coprimes
 from polygpu._backends.cuda.tiles import Pass, flow_lag, split_passes
+from polygpu._backends.cuda.words import LAZY60
 from polygpu._backends.cuda.words import Card as PassCard
 from polygpu._backends.reference import evaluate, reverse_bits
 from polygpu._bench import timing
@@ -484,7 +485,7 @@ def test_what_polygpu_takes():
     """Two passes of 8 stages for one transform of 2^16, and a flow for the batch that is measured."""
     card = nvrtc.CARDS[90]
     assert [one.log_length for one in split_passes(2**16, 1, 8, card, True)] == [8, 8]
-    assert flow_lag(*split_passes(2**16, 1, 8, card), 16, 256, transforms.WORD, card) > 0
+    assert flow_lag(*split_passes(2**16, 1, 8, card), 16, 256, LAZY60, card) > 0
     for few, shape in ((False, (4, 256)), (True, (3, 64))):
         assert (transforms.taken(256, few).log_values, transforms.taken(256, few).threads) == shape
         assert split_passes(256, 1, 8, PassCard((7, 5), 64 << 10), few) == (transforms.taken(256, few),)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from polygpu._backends import get_backend
 from polygpu._backends.cuda.tiles import Pass, flow_lag, split_passes
-from polygpu._backends.cuda.words import Card
+from polygpu._backends.cuda.words import LAZY60, Card
 from polygpu._backends.reference import reverse_bits
 
 from .. import plots
@@ -210,7 +210,9 @@ def launches_of(passes: Sequence[Pass], degree: int, batch: int) -> int:
     """The number of launches of several passes: the last two may share one."""
     backend: Any = get_backend(DEVICE)
     units = batch << passes[-2].log_blocks
-    return len(passes) - bool(flow_lag(passes[-2], passes[-1], int(log2(degree)), units, WORD, backend.card))
+    return len(passes) - bool(
+        flow_lag(passes[-2], passes[-1], int(log2(degree)), units, LAZY60, backend.card)
+    )
 
 
 def groups_of(t: Transforms) -> Iterator[Group]:

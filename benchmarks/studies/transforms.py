@@ -15,7 +15,7 @@ from polygpu._backends import get_backend
 from polygpu._backends.cuda.launch import Recipe
 from polygpu._backends.cuda.tiles import Pass, split_passes, table_offsets
 from polygpu._backends.cuda.transform import passes_over, transform_recipe
-from polygpu._backends.cuda.words import Card, groups_of, word_bytes_of
+from polygpu._backends.cuda.words import LAZY60, Card, groups_of
 from polygpu._backends.reference import reverse_bits
 
 from . import kernel
@@ -23,8 +23,7 @@ from .kernel import Ready
 from .runner import DEVICE
 
 BITS = 60
-WORD = "Lazy60"  # of primes of that size (cuda/word.cuh)
-WORD_BYTES = 8
+WORD, WORD_BYTES = LAZY60.name, LAZY60.bytes  # of primes of that size
 ADICITY = 2**25  # divides q - 1: the prime has negacyclic transforms of all sizes here
 
 
@@ -172,7 +171,7 @@ def in_passes(
         (one,) = done
         name = f"ntt_forward<{WORD}, {one.shape},"
         function = next(f for kernel, f in backend._kernels.items() if name in kernel)
-        blocks, shared = -(-count * degree >> one.log_block_values), one.shared_values * word_bytes_of(WORD)
+        blocks, shared = -(-count * degree >> one.log_block_values), one.shared_values * WORD_BYTES
         return Ready(run, kernel.facts_of(function, blocks, one.threads, shared), "ntt_forward")
 
     return work

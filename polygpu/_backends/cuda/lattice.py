@@ -16,12 +16,11 @@ from .. import Array
 from .device import Shared
 from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
 from .matmul import Matmul
-from .matmul_tiles import sum_of
 from .multiply import Multiply
 from .rns import Listed, Rns, listed
 from .tiles import Pass, table_offsets
 from .transform import MAX_GRID_Y, transform_recipe
-from .words import Card, transform_groups, word_bytes_of
+from .words import FLOAT64, Card, Word, sum_of_products, transform_groups
 
 _FILE = "gadget.cu"
 _WORD = (1 << 64) - 1
@@ -59,7 +58,7 @@ GADGET = Struct(
 def digit_launch(basis: Basis, entries: int, **values: int) -> Launch:
     """The launch that sums over digits, both components at each of `entries` points of limbs."""
     parameters = DIGIT(entries=entries, limbs=basis.rows, **values)
-    return entrywise("keyswitch.cu", f"digit_product<{sum_of(basis)}>", entries, parameters)
+    return entrywise("keyswitch.cu", f"digit_product<{sum_of_products(basis).name}>", entries, parameters)
 
 
 def digit_rows_launch(
@@ -83,7 +82,7 @@ def digit_rows_launch(
         **values,
     )
     copied = 3 << made.rows.log_block_values  # values of a digit and of both components of the key
-    return launch._replace(shared=launch.shared + copied * word_bytes_of(made.word))
+    return launch._replace(shared=launch.shared + copied * made.word.bytes)
 
 
 def limb_rows(plan: DigitProduct, limbs: Sequence[int]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -118,7 +117,7 @@ def decompose_launch(gadget: Gadget, n: int, entries: int, **values: int) -> Lau
     return entrywise(_FILE, f"decompose<{ctype(gadget.basis)}>", entries, parameters)
 
 
-def gadget_tile(points: int, components: int, items: int, word: str, card: Card) -> Pass | None:
+def gadget_tile(points: int, components: int, items: int, word: Word, card: Card) -> Pass | None:
     """The tile of a product in one kernel; None if it is too large, or too small for a kernel.
 
     A thread holds values, digits and a sum for each component, of eight coefficients. It takes four where
@@ -129,23 +128,23 @@ def gadget_tile(points: int, components: int, items: int, word: str, card: Card)
     if log_points < 8 or components > _MOST_COMPONENTS:
         return None
     few = items < card.multiprocessors and log_points <= 11
-    integers = word_bytes_of(word) == 8 and word != "Float64"
+    integers = word.bytes == 8 and word != FLOAT64
     tile = Pass(0, log_points, 0, 0, 2 if few or integers else 3)
-    held = (tile.shared_values + components * points) * word_bytes_of(word)
+    held = (tile.shared_values + components * points) * word.bytes
     return tile if tile.threads <= 512 and held <= card.shared_bytes else None
 
 
 def gadget_launch(
-    gadget: Gadget, word: str, tile: Pass, components: int, rotates: bool, items: int, **values: int
+    gadget: Gadget, word: Word, tile: Pass, components: int, rotates: bool, items: int, **values: int
 ) -> Launch:
     """Products of so many ciphertexts with one matrix, or rotations by several matrices in turn."""
-    size, n = word_bytes_of(word), 1 << tile.log_length
+    size, n = word.bytes, 1 << tile.log_length
     forward, inverse, _ = table_offsets((tile,), word)
     assert gadget.transform is not None
     order = gadget.quotient.order
     sizes = {"forward": forward, "inverse": inverse, "order": order}
     parameters = GADGET(digits=packed_digits(gadget), **sizes, **values)
-    kernel = f"gadget_product<{word}, {tile.shape}, {components}, {cbool(rotates)}>"
+    kernel = f"gadget_product<{word.argument}, {tile.shape}, {components}, {cbool(rotates)}>"
     shared = (tile.shared_values + components * n) * size
     return Launch(_FILE, kernel, (items, 1), tile.threads, parameters, shared)
 
@@ -235,7 +234,7 @@ class Lattice(Multiply, Rns, Matmul):
             pointers, shared = self._table_pointers(forward, made, [tables[i] for i in both])
             return (self.from_host(limb_rows(plan, chosen)), pointers), shared
 
-        listing = self._kept(plan.handles, f"limbs {made.word} {made.rows.shape}", make)
+        listing = self._kept(plan.handles, f"limbs {made.word.name} {made.rows.shape}", make)
         recipe.used += [moduli, listing]
         where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
         where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total, "limbs": limbs}

@@ -45,10 +45,9 @@ from .matmul_tiles import (
     points_tile,
     residue_table,
     staged_tile,
-    sum_of,
     weight_table,
 )
-from .words import Card
+from .words import Card, sum_of_products
 
 _SUM_BYTES = 1 << 30  # of 32-bit sums modulo small numbers held at a time
 _CUDA_R_8I, _CUDA_R_32I = 3, 10  # cudaDataType
@@ -115,15 +114,15 @@ def narrow_launch(
     """Matrices with few columns, the second one transposed."""
     log_lanes, grid = narrow_lanes(batch, rows, columns, -(-part // width), card)
     parameters = NARROW(rows=rows, columns=columns, length=part, log_lanes=log_lanes, **values)
-    kernel = f"matmul_narrow<{sum_of(basis)}, {1 << (columns - 1).bit_length()}, {width}>"
+    kernel = f"matmul_narrow<{sum_of_products(basis).name}, {1 << (columns - 1).bit_length()}, {width}>"
     return Launch("matmul_scalar.cu", kernel, (grid, 1), THREADS, parameters)
 
 
 def integer_launch(basis: Basis, batch: int, rows: int, columns: int, card: Card, **values: int) -> Launch:
     """Matrices on CUDA cores."""
-    tile = integer_tile(sum_of(basis), batch, rows, columns, card)
+    tile = integer_tile(sum_of_products(basis), batch, rows, columns, card)
     parameters = INTEGER(rows=rows, columns=columns, **values)
-    kernel = f"matmul_integer<{sum_of(basis)}, {tile.side}>"
+    kernel = f"matmul_integer<{sum_of_products(basis).name}, {tile.side}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), THREADS, parameters)
 
 
@@ -132,14 +131,14 @@ def points_launch(basis: Basis, tile: PointsTile, integers: bool, **values: int)
     sizes = {"log_lanes": tile.log_lanes, "log_columns": tile.log_columns, "log_rows": tile.log_rows}
     parameters = POINTS(entries=basis.rows * values["points"], **sizes, **values)
     shape = f"{tile.rows}, {tile.columns}, {tile.width}"
-    kernel = f"matmul_points<{sum_of(basis)}, {shape}, {cbool(integers)}>"
+    kernel = f"matmul_points<{sum_of_products(basis).name}, {shape}, {cbool(integers)}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
 
 
 def staged_launch(basis: Basis, tile: StagedTile, **values: int) -> Launch:
     """Matrices at each point, through shared memory."""
     parameters = STAGED(entries=basis.rows * values["points"], **values)
-    kernel = f"matmul_points_staged<{sum_of(basis)}, {tile.side}, {tile.width}>"
+    kernel = f"matmul_points_staged<{sum_of_products(basis).name}, {tile.side}, {tile.width}>"
     return Launch("matmul_scalar.cu", kernel, (tile.grid, 1), 1 << LOG_POINTS_THREADS, parameters)
 
 
@@ -220,7 +219,7 @@ class Matmul(Integers):
     def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
         """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
         (batch, rows, columns), length = out.shape, a.shape[2]
-        part = part_of_sums(sum_of(basis), batch, rows, columns, length, self.card)
+        part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, self.card)
         if part == length:
             self._matmul_parts(basis, a, b, out, part)
             return

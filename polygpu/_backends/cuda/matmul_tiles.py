@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._core.plans.basis import Basis
 from .. import Array
-from .words import Card
+from .words import Card, Sum, sum_of_products
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
@@ -19,14 +19,6 @@ MAX_INTEGER = 1 << 62  # modulus; larger ones take the products at points
 LOG_POINTS_THREADS = 7  # of a block
 MOST_NARROW = 8  # columns or rows of a narrow matrix
 _LEAST_PART = 128  # terms of a sum that is taken in parts
-
-
-def sum_of(basis: Basis) -> str:
-    """The sum of cuda/sum.cuh that serves all moduli."""
-    largest = max(basis.moduli)
-    if basis.dtype == np.uint64:
-        return "Sum62" if largest <= 1 << 62 else "Sum64"
-    return "Sum31" if largest < 1 << 31 else "Sum32"
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ def points_tile(
     chunks: whether a thread may move 16 bytes at once. Large tiles read less; where they would leave
     multiprocessors idle they are smaller.
     """
-    most = 8 if sum_of(basis) == "Sum31" else 4
+    most = sum_of_products(basis).most_side
     entries = basis.rows * points
     while True:
         tile_rows, tile_columns = _side(rows, most), _side(columns, most)
@@ -96,9 +88,8 @@ def staged_tile(
     basis: Basis, batch: int, rows: int, columns: int, length: int, points: int, card: Card
 ) -> StagedTile | None:
     """The tile of products (batch, rows, columns) of whole chunks; None where others serve better."""
-    sides = {"Sum31": ((8, 1), (4, 2)), "Sum32": ((4, 2),), "Sum62": ((4, 1),)}
     tiles, entries = [], basis.rows * points
-    for side, width in sides.get(sum_of(basis), ()):
+    for side, width in sum_of_products(basis).tiles:
         tiles_of_axes = -(-rows // side), -(-columns // side)
         blocks = prod(-(-tiles // 2) for tiles in tiles_of_axes)
         tile = StagedTile(side, width, batch * blocks * -(-entries // (32 * width)))
@@ -124,10 +115,10 @@ class IntegerTile:
 
 
 @lru_cache(maxsize=256)
-def integer_tile(word: str, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
+def integer_tile(sums: Sum, batch: int, rows: int, columns: int, card: Card) -> IntegerTile:
     """The tile of products (batch, rows, columns) that takes least time."""
     tiles = []
-    for side in (8, 4, 2, 1) if word == "Sum31" else (4, 2, 1):
+    for side in (side for side in (8, 4, 2, 1) if side <= sums.most_side):
         grid = batch * -(-rows // (16 * side)) * -(-columns // (16 * side))
         rounds = -(-grid // max(1, card.multiprocessors))
         tiles.append(IntegerTile(side, grid, rounds * side * (side + 1)))
@@ -135,7 +126,7 @@ def integer_tile(word: str, batch: int, rows: int, columns: int, card: Card) -> 
 
 
 @lru_cache(maxsize=256)
-def part_of_sums(word: str, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
+def part_of_sums(sums: Sum, batch: int, rows: int, columns: int, length: int, card: Card) -> int:
     """How many terms of a sum of a product of integers a block takes: all, or a part to fill the card."""
     most = length // _LEAST_PART
     if batch != 1 or most < 2:
@@ -148,7 +139,7 @@ def part_of_sums(word: str, batch: int, rows: int, columns: int, length: int, ca
 
         def cost(parts: int) -> float:
             """The products, and the sum of the parts."""
-            products = integer_tile(word, parts, rows, columns, card).cost / parts
+            products = integer_tile(sums, parts, rows, columns, card).cost / parts
             return products * (1 if parts == 1 else 1 + 16 * parts / length)
 
         parts = min((1 << i for i in range(min(most, 256).bit_length())), key=cost)

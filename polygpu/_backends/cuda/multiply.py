@@ -43,7 +43,7 @@ from .transform import (
     tiles_and_grid,
     transform_recipe,
 )
-from .words import Card, transform_groups, word_bytes_of, word_of
+from .words import COMPLEX, Card, transform_groups, word_of
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes, or of spectra, held at a time
 _MAX_PRIMES = 6  # auxiliary.cu
@@ -159,8 +159,8 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
     own = {"pass": packed_pass(rows, passed, offsets[0], tiles, room), "inverse_offset": offsets[1]}
     own["tables"] = rows.tables
     parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
-    shared = 2 * passed.shared_values * word_bytes_of(rows.word)
-    kernel = f"ntt_product<{rows.word}, {passed.shape}>"
+    shared = 2 * passed.shared_values * rows.word.bytes
+    kernel = f"ntt_product<{rows.word.argument}, {passed.shape}>"
     return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared, early=True)
 
 
@@ -172,7 +172,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
     sizes = {"limbs": plan.basis.rows, "degree": plan.degree, "width": width, "sums": sums}
     parameters = FFT_PRODUCT(units=units, quotient=plan.quotient.number, **sizes, **values)
     kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
-    shared = tile.shared_values * word_bytes_of("Complex128")
+    shared = tile.shared_values * COMPLEX.bytes
     grid = -(-units * 2 * digits >> tile.log_rows), 1
     return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared, early=True)
 
@@ -250,8 +250,8 @@ class Multiply(Pointwise, Transform):
             ps = 35.0 * way.points * way.leaf_size
         else:
             words = [word_of(q, basis.dtype.itemsize, self.card) for q in basis.moduli]
-            ps_of = {"Lazy32": 10.0, "Strict64": 48.0 if way.points >= 256 else 20.0}
-            return sum(ps_of.get(word, 20.0) for word in words) * way.points / 1000
+            long = way.points >= 256
+            return sum(x.product_ps_long if long else x.product_ps for x in words) * way.points / 1000
         return len(basis.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
@@ -446,11 +446,11 @@ class Multiply(Pointwise, Transform):
 
     def _add_fft(self, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
         """Transform the rows of complex numbers in x, in place."""
-        passes = split_passes(plan.points, 1, word_bytes_of("Complex128"), self.card)
+        passes = split_passes(plan.points, 1, COMPLEX.bytes, self.card)
         twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
         recipe.used.append(twiddles)
-        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, "Complex128")
-        of_all = Rows(rows, (0,), 1, plan.points.bit_length() - 1, "Complex128", moduli, tables)
+        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, COMPLEX)
+        of_all = Rows(rows, (0,), 1, plan.points.bit_length() - 1, COMPLEX, moduli, tables)
         recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
 
     def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:
@@ -463,7 +463,7 @@ class Multiply(Pointwise, Transform):
         """The twiddles of each pass, in the pass's own order, at table_offsets."""
 
         def make() -> tuple[Array, tuple[Shared, ...]]:
-            nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, "Complex128")
+            nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, COMPLEX)
             table: Array = self.xp.empty(offsets[len(passes)], np.uint8)
             where = {"table": self.address(table), "nodes": self.address(nodes)}
             pairs = zip(passes, offsets, strict=False)

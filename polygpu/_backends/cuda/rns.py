@@ -32,13 +32,11 @@ from .launch import (
 )
 from .tiles import Pass, table_offsets
 from .transform import Transform, leaves_room
-from .words import Card, word_bytes_of, word_of
+from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion
 
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
 _WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
 _WORD = (1 << 64) - 1
-_HALVES = 25, 30  # bits of SumHalves
-_SUMS_32 = "Sum30", "Sum31", "Sum32"  # of 32-bit residues
 _OWN_ROWS = 4  # rows of the target that a thread computes, where nothing is converted
 _MOST_ROWS = 12  # rows of the source, at most, with which a thread takes two coefficients
 _FEW_BYTES = 96  # of the source's residues in a thread, at most, for four blocks a multiprocessor
@@ -78,31 +76,23 @@ def rows_held(rows: int) -> int:
     return step or 1 << (rows - 1).bit_length()
 
 
-def sum_of(conversion: Conversion, types: Types, card: Card) -> str:
-    """The sum of cuda/sum.cuh for the target's moduli; types: of x, own and out."""
-    largest = max(conversion.target.moduli)
-    both = max((largest, *conversion.source.moduli))
-    if types == ("u32",) * 3:
-        return "Sum30" if both < 1 << 30 else "Sum31" if both < 1 << 31 else "Sum32"
-    if card.fast_doubles and both < 1 << 50 and min(conversion.target.moduli) >= 16:
-        return "SumFloat64"
-    for half in _HALVES:
-        if both <= 1 << 2 * half:
-            return f"SumHalves<{half}>"
-    return "Sum62" if largest <= 1 << 62 else "Sum64"
+def sum_of(conversion: Conversion, types: Types, card: Card) -> Sum:
+    """The sum of a conversion; types: of x, own and out."""
+    moduli = conversion.source.moduli, conversion.target.moduli
+    return sum_of_conversion(*moduli, types == ("u32",) * 3, card)
 
 
-def row_words(conversion: Conversion, sums: str) -> int:
+def row_words(conversion: Conversion, sums: Sum) -> int:
     """Words of the table for a row of the target."""
     terms = rows_held(len(conversion.source.moduli)) + (conversion.estimate != "none")
     terms += 2 * conversion.scales + conversion.accumulate + (conversion.own is not None)
-    return 2 + (sums == "SumFloat64") + terms
+    return 2 + sums.doubles + terms
 
 
-def convert_blocks(conversion: Conversion, width: int, sums: str) -> int:
+def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
     """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS in cuda/rns.cu, or about two."""
     rows = rows_held(len(conversion.source.moduli))
-    held = width * rows * (4 if sums in _SUMS_32 else 8)
+    held = width * rows * sums.bytes
     return 4 if not conversion.scales and rows <= 12 and held <= _FEW_BYTES else 2
 
 
@@ -149,7 +139,7 @@ def convert_launch(
     shares = -(-targets // share)
     way, scale = _WAYS[conversion.estimate], _WAYS[conversion.fraction]
     flags = ", ".join(map(cbool, (conversion.accumulate, conversion.own is not None)))
-    kernel = f"convert<{sums}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}, {width}>"
+    kernel = f"convert<{sums.name}, {', '.join(types)}, {rows_held(rows)}, {way}, {scale}, {flags}, {width}>"
     sizes = {
         "n": n,
         "entries": items * n,
@@ -171,7 +161,7 @@ def convert_launch(
 class Listed(NamedTuple):
     """How listed rows that one word serves are transformed (cuda/ntt_rows.cu): in two passes."""
 
-    word: str
+    word: Word
     columns: Pass
     rows: Pass
 
@@ -198,8 +188,8 @@ class Listed(NamedTuple):
         offset = table_offsets(self.tables, self.word)[1 if passed.log_blocks else 0]
         starts = leaves_room(grid, passed.threads, card)
         parameters = struct(offset=offset, starts_next=starts, **values)
-        name = f"{kernel}<{', '.join((self.word, passed.shape, *flags))}>"
-        shared = passed.shared_values * word_bytes_of(self.word)
+        name = f"{kernel}<{', '.join((self.word.argument, passed.shape, *flags))}>"
+        shared = passed.shared_values * self.word.bytes
         return Launch(struct.file, name, grid, passed.threads, parameters, shared, early=True)
 
 
@@ -219,11 +209,9 @@ def listed(plans: Sequence[NttPlan], n: int, count: int, card: Card) -> ListedGr
 
 @lru_cache(maxsize=256)
 def _listed(moduli: tuple[int, ...], size: int, points: int, count: int, card: Card) -> ListedGroups:
-    limbs_of: dict[str, list[int]] = {}
-    for i, q in enumerate(moduli):
-        limbs_of.setdefault(word_of(q, size, card), []).append(i)
+    limbs_of = limbs_by_word(moduli, size, card)
     log_points = points.bit_length() - 1
-    if any(word == "Goldilocks" or word_bytes_of(word) != size for word in limbs_of):
+    if any(word == BY_SHIFTS or word.bytes != size for word in limbs_of):
         return ()
     if log_points not in _LOG_POINTS:
         return ()
@@ -249,13 +237,12 @@ def alike(conversion: Conversion, types: Types, card: Card) -> tuple[object, ...
     return sums, sizes, conversion.estimate, conversion.source.total, plain or id(conversion)
 
 
-def packed_factor(factor: int, q: int, sums: str) -> int:
+def packed_factor(factor: int, q: int, sums: Sum) -> int:
     """A factor of a row modulo q, in the form that a sum of cuda/sum.cuh takes."""
-    if sums == "SumFloat64":
+    if sums.doubles:
         return _bits(factor - q if 2 * factor > q else factor)
-    for half in _HALVES:
-        if sums == f"SumHalves<{half}>":
-            return factor >> half << 32 | factor & ((1 << half) - 1)
+    if sums.half:
+        return factor >> sums.half << 32 | factor & ((1 << sums.half) - 1)
     return factor
 
 
@@ -264,7 +251,7 @@ def _bits(number: float) -> int:
     return int(np.float64(number).view(np.uint64))
 
 
-def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The words that the kernel reads, in the order of cuda/rns.cu."""
     source, target = conversion.source, conversion.target
     rows = len(source.moduli)
@@ -275,7 +262,7 @@ def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[
         return [_bits(1 / q) if use else 0 for q, use in zip(source.moduli, wanted, strict=True)] + spare
 
     inverses = list(conversion.inverses)
-    if sums in ("Sum30", "Sum31"):  # with the quotients of Shoup's products
+    if sums.quotients:
         inverses = [
             y | (y << 32) // q << 32 if y > 1 else y for y, q in zip(inverses, source.moduli, strict=True)
         ]
@@ -284,7 +271,7 @@ def packed_table(conversion: Conversion, sums: str) -> np.ndarray[Any, np.dtype[
         target.moduli, target.at, own, conversion.table.tolist(), strict=True
     ):
         words += [place, own_place]
-        if sums == "SumFloat64":  # words are multiplied less 2^49; the sum starts from what this takes away
+        if sums.doubles:  # words are multiplied less 2^49; the sum starts from what this takes away
             words.append(packed_factor((sum(factors) << 49) % q, q, sums))
         packed = [packed_factor(factor, q, sums) for factor in factors]
         words += [*packed[:rows], *spare, *packed[rows:]]
@@ -394,7 +381,7 @@ class Rns(Transform):
             table = np.concatenate([packed_table(c, sums) for c in parts])
             return tuple(self.from_host(a) for a in (source, target, table))
 
-        shared = self._kept(conversion.handles, f"tables {sums} {len(parts)}", lambda: (make(), ()))
+        shared = self._kept(conversion.handles, f"tables {sums.name} {len(parts)}", lambda: (make(), ()))
         names = ("source", "target", "table")
         where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
         pointers = {"x": 0, "own": 0, "out": 0, **where}
@@ -438,7 +425,7 @@ class Rns(Transform):
             lists = modulus_constants([p.modulus for p in primes]), np.array(places, np.uint64)
             return (*map(self.from_host, lists), pointers), tables
 
-        key = f"listed {made.word} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
+        key = f"listed {made.word.name} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
         shared = self._kept(handles, key, make)
         names = ("moduli", "places", "tables")
         where = dict(zip(names, map(self.address, shared.value), strict=True))
@@ -499,7 +486,7 @@ class Rns(Transform):
         return True
 
     def _own_rows(
-        self, recipe: Recipe, conversion: Conversion, word: str, chosen: Sequence[int]
+        self, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
     ) -> dict[str, int]:
         """The fields of FINISH for the own rows of the chosen rows of a conversion's target."""
         assert conversion.own is not None
@@ -508,7 +495,7 @@ class Rns(Transform):
         def make() -> tuple[Array, ...]:
             return tuple(self.from_host(np.array([x[i] for i in chosen], np.uint64)) for x in lists)
 
-        own = self._kept(conversion.handles, f"own rows {word}", lambda: (make(), ()))
+        own = self._kept(conversion.handles, f"own rows {word.name}", lambda: (make(), ()))
         recipe.used.append(own)
         where = dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
         return where | {"own_rows": conversion.own.total}

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
-from .words import Card, arithmetic_of, twiddle_bytes_of, word_bytes_of
+from .words import COMPLEX, Card, Word
 
 _MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
 
@@ -59,7 +59,7 @@ class Rows:
     at: tuple[int, ...]  # the rows of a polynomial: one for each limb of the group
     total: int  # rows of a polynomial, with those of other limbs
     log_degree: int  # log2 of the values of a row
-    word: str
+    word: Word
     moduli: int  # address of the group's moduli
     tables: bytes  # the C struct Tables
     first: int = 0  # bytes before the first polynomial
@@ -75,12 +75,12 @@ class Rows:
         return (self.count // self.limbs - 1) * self.total + self.at[-1] + 1
 
 
-def table_offsets(passes: tuple[Pass, ...], word: str) -> tuple[int, ...]:
+def table_offsets(passes: tuple[Pass, ...], word: Word) -> tuple[int, ...]:
     """Where the twiddles of each pass begin in a prime's table, in bytes; then the table's size.
 
     First all passes of the forward transform, then all of the inverse one.
     """
-    sizes = [p.entries * twiddle_bytes_of(word) for p in passes] * 2
+    sizes = [p.entries * word.twiddle_bytes for p in passes] * 2
     return tuple(accumulate(sizes, initial=0))
 
 
@@ -161,7 +161,7 @@ def split_passes(
     return (*columns(lengths), last)
 
 
-def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, card: Card) -> int:
+def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: Word, card: Card) -> int:
     """How many units the second of two passes runs behind the first in one launch; 0: two launches.
 
     Units are blocks of the tree (cuda/flow.cuh). The lag is about an eighth of the cache, and at least one
@@ -170,12 +170,9 @@ def flow_lag(columns: Pass, rows: Pass, log_degree: int, units: int, word: str, 
     passes outgrows the instruction cache.
     """
     log_unit = log_degree - columns.log_blocks
-    unit_bytes = word_bytes_of(word) << log_unit
+    unit_bytes = word.bytes << log_unit
     lag = max(1, round(card.l2_bytes / 8 / unit_bytes))
-    if (
-        arithmetic_of(word).startswith(("Lazy60", "Lazy64", "Strict64", "Goldilocks"))
-        and columns.log_length > 5
-    ):
+    if word.many_instructions and columns.log_length > 5:
         return 0
     to_leaves = rows.log_blocks + rows.log_length + rows.log_columns == log_degree
     fits = (
@@ -200,7 +197,7 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
     log_values = 4
     log_rows = max(log_parts, 7 - (log_points - log_values))
     tile = Pass(0, log_points, 0, log_rows, log_values)
-    fits = tile.threads <= 512 and tile.shared_values * word_bytes_of("Complex128") <= card.shared_bytes
+    fits = tile.threads <= 512 and tile.shared_values * COMPLEX.bytes <= card.shared_bytes
     return tile if fits else None
 
 

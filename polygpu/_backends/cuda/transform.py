@@ -31,10 +31,8 @@ from .words import (
     MAX_LIMBS,
     Card,
     Group,
-    arithmetic_of,
+    Word,
     transform_groups,
-    twiddle_bytes_of,
-    word_bytes_of,
 )
 
 MAX_GRID_Y = 65535
@@ -120,7 +118,7 @@ def tiles_and_grid(rows: Rows, passed: Pass, card: Card) -> tuple[int, tuple[int
     tiles = rows.count << rows.log_degree >> (passed.log_length + passed.log_columns)
     log_parts = rows.log_degree - passed.log_block_values
     # Where twiddles are more than an eighth of the cache, rows that share them run side by side.
-    large = 8 * rows.limbs * passed.entries * twiddle_bytes_of(rows.word) > card.l2_bytes
+    large = 8 * rows.limbs * passed.entries * rows.word.twiddle_bytes > card.l2_bytes
     if large and log_parts >= 0 and rows.limbs << log_parts <= MAX_GRID_Y:
         return tiles, (rows.count // rows.limbs, rows.limbs << log_parts)
     return tiles, (-(-tiles >> passed.log_rows), 1)
@@ -130,7 +128,7 @@ def blocks_ahead(rows: Rows, passed: Pass, card: Card) -> int:
     """How many blocks of threads ahead values are prefetched; 0 where a block's values are not contiguous."""
     if rows.total > rows.limbs and passed.log_rows:
         return 0
-    return prefetch_distance(passed, word_bytes_of(rows.word), card)
+    return prefetch_distance(passed, rows.word.bytes, card)
 
 
 class Progress(NamedTuple):
@@ -211,8 +209,8 @@ def transform_recipe(
             counters = 1 + units
             flow = {"rows_offset": own[1], "progress": 0, "lag": lag, "tables": rows.tables}
             parameters = FLOW(**{"x": 0, "y": 0, "pass": packed}, **flow)
-        arguments = ", ".join([word, *(p.shape for p in parts), *map(cbool, flags)])
-        shared = max(p.shared_values for p in parts) * word_bytes_of(word)
+        arguments = ", ".join([word.argument, *(p.shape for p in parts), *map(cbool, flags)])
+        shared = max(p.shared_values for p in parts) * word.bytes
         kernel, threads = f"{name}<{arguments}>", parts[0].threads
         launch = Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters, True)
         recipe.launch(launch, 1 if i else 0, 1, offsets=rows.first)
@@ -224,15 +222,15 @@ def order_of(passed: Pass) -> dict[str, int]:
     return {name: getattr(passed, name) for name in ("log_blocks", "log_length", "log_values")}
 
 
-def fill_launch(word: str, passed: Pass, primes: int, **values: int) -> Launch:
+def fill_launch(word: Word, passed: Pass, primes: int, **values: int) -> Launch:
     """A launch that writes the twiddles of a pass into the tables of so many primes."""
-    kernel = f"fill_twiddles<{arithmetic_of(word)}>"
+    kernel = f"fill_twiddles<{word.name}>"
     return entrywise("tables.cu", kernel, passed.entries, FILL(**values, **order_of(passed)), primes)
 
 
-def _tables_key(word: str, passes: tuple[Pass, ...]) -> str:
+def _tables_key(word: Word, passes: tuple[Pass, ...]) -> str:
     """The name of the tables that such passes read."""
-    return f"tables {arithmetic_of(word)} {[p.shape for p in passes]}"
+    return f"tables {word.name} {[p.shape for p in passes]}"
 
 
 # ---- on a device ----
@@ -335,7 +333,7 @@ class Transform(Copies):
         return self._kept(plan.handles, f"{key} {group.limbs}", make)
 
     def _prime_tables(
-        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int = 2
+        self, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
     ) -> list[Shared]:
         """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
         names = [f"{self.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
@@ -348,7 +346,7 @@ class Transform(Copies):
         return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
 
     def _make_tables(
-        self, primes: Sequence[PrimeTables], word: str, passes: tuple[Pass, ...], directions: int
+        self, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int
     ) -> tuple[list[Array], Shared]:
         """Memory for the tables of primes, and the part that fills it at its first use."""
         tree, node = primes[0].quotient, primes[0].node
