@@ -148,11 +148,10 @@ class CpuBackend(HostMemory):
         configure()
 
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        """See Backend."""
         return _Scope(views)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """See Backend: memory of results."""
+        """Take memory of results (_core/memory.py)."""
         array = new_array(shape, dtype)
         note_made(array)
         return array
@@ -211,58 +210,49 @@ class CpuBackend(HostMemory):
         return returned
 
     def to_host(self, x: Array) -> Array:
-        """See Backend. What is done with the values there is not noted."""
-        note_foreign()
+        note_foreign()  # what is done with the values there is not noted
         return x
 
     def from_host(self, x: Array) -> Array:
-        """See Backend."""
         note_foreign()
         return x
 
     def constant(self, x: Array) -> Array:
-        """See Backend: the array itself."""
+        """Return the array itself."""
         notes = noted.get()
         if notes is not None:
             notes.append(Constant(x))
         return x
 
     def copy(self, x: Array, out: Array) -> None:
-        """See Backend."""
         self._do(np.copyto, out, x, "unsafe")
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         self._do(super().gather, x, index, out)
 
     def scatter(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         self._do(super().scatter, x, index, out)
 
     def take(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         self._do(super().take, x, index, out)
 
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """See Backend: the steps are calls of the core."""
+        """Note calls of the core as steps."""
         return observe(work, operands, out, self)
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """See Backend."""
         native, code = self._native_basis(basis), _OPS[op]
         self._do(native.pointwise, code, a, b, c, out)
 
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """See Backend."""
         index_of = partial(automorphism_index, quotient, evaluated=evaluated)
         self._do(self._permute, basis, x, multipliers, index_of, out)
 
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
-        """See Backend."""
         if basis.words > 1:
             self._do(self._permute, basis, x, exponents, partial(monomial_index, quotient), out)
         else:  # the core moves runs of coefficients, which is faster than an index
@@ -289,11 +279,9 @@ class CpuBackend(HostMemory):
             out[each == number] = moved
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """See Backend."""
         return False
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
-        """See Backend."""
         dense = out if out.flags.c_contiguous and out.shape == x.shape else self.empty(x.shape, x.dtype)
         given = x
         if not x.flags.c_contiguous:
@@ -304,7 +292,6 @@ class CpuBackend(HostMemory):
             self.copy(dense.reshape(out.shape), out)
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """See Backend."""
         native = self._native_basis(basis)
         if x.dtype != object:
             self._do(native.reduce_integers, x, out)
@@ -325,31 +312,25 @@ class CpuBackend(HostMemory):
         return native
 
     def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Backend."""
         self._do(self._composition(basis).to_words, x, centered, out)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """See Backend."""
         first: int = self._do(self._composition(basis).to_int64, x, centered, out)
         return first
 
     def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Backend."""
         self._do(self._composition(basis).to_float64, x, centered, out)
 
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """See Backend."""
         self._do(self._composition(basis).norm, x, 0 if p == math.inf else int(p), out)
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        """See Backend."""
         native, n, size = self._native_basis(basis), out.shape[-1], 8 * (basis.words + 1)
         for limb in range(len(basis.moduli)):
             for first, some, words in _pieces(key, limb, start * n, _coefficients(out), size):
                 self._do(native.reduce_words, words[: some * size // 8], limb, first, out)
 
     def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        """See Backend."""
         native, n = self._native_basis(basis), out.shape[-1]
         drawn = self._native_sampler(sampler)
         unit = n if sampler.shape == "sparse" else 1
@@ -379,20 +360,16 @@ class CpuBackend(HostMemory):
         return self._native_basis(basis).find_wrong_product(a, b, c, points, quotient.native)
 
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Backend."""
         self._do(self._native(plan).ntt, x, out, first)
 
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Backend."""
         self._do(self._native(plan).intt, x, out, first)
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """See Backend."""
         for conversion in conversions:
             self.convert(conversion, x, None, out)
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        """See Backend."""
         native = conversion.handles.get("cpu")
         if native is None:
             native = conversion.handles["cpu"] = self._native_conversion(conversion)
@@ -421,7 +398,7 @@ class CpuBackend(HostMemory):
         return native
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """See Backend; fitted to measurements (docs/performance.md, "How a ring multiplies")."""
+        """Estimate by measurements (docs/performance.md, "How a ring multiplies")."""
         fft, layer, leaf = _COSTS[_cpu.isa()]
         if isinstance(way, FftProductPlan):
             return len(basis.moduli) * fft * way.work(way.digits)
@@ -436,25 +413,21 @@ class CpuBackend(HostMemory):
         return way.points * way.leaf_size * (transforms + leaves) + _CALL * calls
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """See Backend; by measurement (docs/performance.md)."""
+        """Decide by measurements (docs/performance.md)."""
         return (
             plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
         )
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native(plan).multiply, a, b, out)
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native(plan).multiply_eval, a, b, out)
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native_basis(basis).matmul, a, b, out)
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         done = self._native_basis(basis).matmul_points(a, b, out)
         notes = noted.get()
         if notes is not None:
@@ -470,7 +443,6 @@ class CpuBackend(HostMemory):
         more: Array | None = None,
         multiplier: Array | None = None,
     ) -> None:
-        """See Backend."""
         own = None
         if value is not None:
             x, own = value
@@ -524,25 +496,19 @@ class CpuBackend(HostMemory):
         return native
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native_gadget(gadget).decompose, x, out)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native_gadget(gadget).prepare, matrices, out)
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native_gadget(gadget).multiply, ggsw, c, out)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """See Backend."""
         self._do(self._native_gadget(gadget).rotate, ggsws, c, exponents, out)
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """See Backend."""
         self._do(_cpu.fft, x, out, inverse)
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         self._do(_cpu.convolve64, a, b, out)

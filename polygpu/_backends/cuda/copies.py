@@ -118,7 +118,6 @@ class Copies(Launcher):
         self._of_copies: Handles = {}
 
     def copy(self, x: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
         places = (self.address(x) | self.address(out)) % ALIGNMENT
@@ -135,11 +134,9 @@ class Copies(Launcher):
         self.run(self._of_copies, key, recipe, x, out)
 
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         self._move_items(x, index, out, False)
 
     def scatter(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         self._move_items(x, index, out, True)
 
     def _move_items(self, x: Array, index: Array, out: Array, scatters: bool) -> None:

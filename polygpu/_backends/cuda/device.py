@@ -472,7 +472,7 @@ class Device:
     # ---- beside other cards ----
 
     def mark(self) -> Mark:
-        """See Backend: an event; DeviceError in a recording."""
+        """Record an event; raise DeviceError in a recording."""
         if self.is_recording():
             raise DeviceError(f"{self.name}: copies between devices are not recorded; make them outside")
         self._refuse()
@@ -480,16 +480,15 @@ class Device:
             return self._stream().record()
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        """See Backend."""
         with self._scope:  # each card's default stream has the same handle: enter this card
             stream = self._stream()
             for mark in marks:
                 stream.wait_event(mark)
 
     def send(self, x: Array, target: Array, after: Iterable[Mark]) -> Mark:
-        """See Backend: from card to card by the copy engines, straight where the cards are linked.
+        """Copy from card to card by the copy engines, straight where the cards are linked.
 
-        On one card by a kernel, at the speed of memory whatever the rows.
+        On one card a kernel copies, at the speed of memory whatever the rows.
         """
         runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
@@ -531,7 +530,7 @@ class Device:
     # ---- arrays ----
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """See Backend; OutOfDeviceMemory where it does not fit."""
+        """Take memory from CuPy's pool; raise OutOfDeviceMemory where it does not fit."""
         if self._current_device() != self._index:
             with self._scope:
                 return self.empty(shape, dtype)
@@ -556,12 +555,12 @@ class Device:
         return memory
 
     def to_host(self, x: Array) -> Array:
-        """See Backend; waits for the stream."""
+        """Copy to host memory, which waits for the stream."""
         self._refuse()
         return self.xp.asnumpy(x)  # type: ignore[no-any-return]
 
     def from_host(self, x: Array) -> Array:
-        """See Backend; DeviceError in a recording."""
+        """Copy to the card; raise DeviceError in a recording."""
         self._refuse()
         return self._uploaded(x)
 
@@ -577,7 +576,7 @@ class Device:
             noting.refuse()
 
     def constant(self, x: Array) -> Array:
-        """See Backend: small arrays are known by value, large read-only ones by identity."""
+        """Copy once: small arrays are known by value, large read-only ones by identity."""
         if x.nbytes <= _SMALL_BYTES:
             known: Calls = self._constants
             key: tuple[Any, ...] = x.dtype.str, x.shape, x.tobytes()
@@ -603,11 +602,9 @@ class Device:
         return self.xp.cuda.get_current_stream(self._index)
 
     def address(self, x: Array) -> int:
-        """See Backend."""
         return int(x.data.ptr)  # type: ignore[attr-defined]
 
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        """See Backend."""
         return self._scope if views else self._foreign_scope
 
     def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
@@ -625,7 +622,6 @@ class Device:
         return Shared(value, self._device, self._stream(), parts)
 
     def is_recording(self) -> bool:
-        """See Backend."""
         noting = recording.get()
         return (noting is not None and type(noting) is not Tape) or self._stream().is_capturing()
 
@@ -641,7 +637,7 @@ class Device:
             pool.malloc(taken + (taken >> 3) + _RESERVE)
 
     def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
-        """See Backend: a CUDA graph, with a memory pool of its own that no other call can reuse."""
+        """Record a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
         if self.is_recording():
             raise DeviceError(

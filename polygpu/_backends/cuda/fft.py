@@ -46,7 +46,6 @@ class Fft(Copies):
         self._of_fft: Handles = {}  # twiddles and calls
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        """See Backend."""
         rows, n = x.shape
         if n == 1:
             self.copy(x, out)
@@ -62,7 +61,6 @@ class Fft(Copies):
         self.run(self._of_fft, (x.shape, x.dtype, inverse), recipe, x, out)
 
     def convolve(self, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         rows, n = a.shape
 
         def recipe() -> Recipe:

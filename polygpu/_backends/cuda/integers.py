@@ -104,7 +104,6 @@ class Integers(Copies):
     """Kernels of integers.cu."""
 
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """See Backend."""
 
         def recipe() -> Recipe:
             moduli = self._moduli_of(basis)
@@ -117,15 +116,12 @@ class Integers(Copies):
         self.run(basis.handles, ("integers", x.shape, out.shape, x.dtype), recipe, x, out)
 
     def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Backend."""
         self._compose(basis, x, centered, "words", out)
 
     def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Backend."""
         self._compose(basis, x, centered, "float64", out)
 
     def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """See Backend."""
         wrong = self._filled((1,), U64, 0)
         self._compose(basis, x, centered, "int64", out, wrong)
         found = int(self.to_host(wrong)[0])
@@ -144,7 +140,6 @@ class Integers(Copies):
         self.run(basis.handles, (to, centered, x.shape), recipe, x, out, *more)
 
     def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """See Backend."""
 
         def recipe() -> Recipe:
             words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]

@@ -162,7 +162,6 @@ class Lattice(Multiply, Rns, Matmul):
         more: Array | None = None,
         multiplier: Array | None = None,
     ) -> None:
-        """See Backend."""
         if not out.size:
             return
         if value is not None:
@@ -292,7 +291,6 @@ class Lattice(Multiply, Rns, Matmul):
     # ---- gadgets ----
 
     def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
 
@@ -304,12 +302,10 @@ class Lattice(Multiply, Rns, Matmul):
         self.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
 
     def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        """See Backend."""
         assert gadget.product is not None
         self.prepare_by_fft(gadget.product, matrices, out)
 
     def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
         if gadget.transform is not None and self._by_one_kernel(gadget, ggsw, c, None, out):
@@ -328,7 +324,6 @@ class Lattice(Multiply, Rns, Matmul):
         self.intt(plan, out, out)
 
     def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
         if gadget.transform is not None and self._by_one_kernel(gadget, ggsws, c, exponents, out):

@@ -183,7 +183,7 @@ class Matmul(Integers):
     """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
 
     def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """See Backend. CuPy cannot record cuBLAS in a graph: there products take another way."""
+        """Multiply by the fastest way. CuPy cannot record cuBLAS in a graph: there products take another."""
         (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
         if not out.size or not k:
             self.copy(self.constant(np.zeros((), out.dtype)), out)
@@ -282,7 +282,6 @@ class Matmul(Integers):
         return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
 
     def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         if out.size == 0:
             return
         arrays = [x for x in (a, b, out) if x.size]

@@ -240,7 +240,7 @@ class Multiply(Pointwise, Transform):
     """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and auxiliary.cu."""
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """See Backend; fitted to measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
+        """Estimate by measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
         if isinstance(way, FftProductPlan):
             one_kernel = fft_tile(way, self.card) is not None
             ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
@@ -255,12 +255,11 @@ class Multiply(Pointwise, Transform):
         return len(basis.moduli) * ps / 1000
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """See Backend; by measurement (docs/studies/gemm.md)."""
+        """Decide by measurements (docs/studies/gemm.md)."""
         complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
         return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         if isinstance(plan, NttPlan) and plan.points == 1:
             self.multiply_eval(plan, a, b, out)
             return
@@ -281,7 +280,6 @@ class Multiply(Pointwise, Transform):
         )
 
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """See Backend."""
         if plan.leaf_size == 1:
             self.pointwise(plan.basis, "mul", a, b, None, out)
             return

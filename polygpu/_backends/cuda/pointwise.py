@@ -116,7 +116,6 @@ class Pointwise(Copies):
         self._of_take: Handles = {}
 
     def take(self, x: Array, index: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
 
@@ -128,7 +127,6 @@ class Pointwise(Copies):
         self.run(self._of_take, (x.dtype.itemsize, out.size, len(index)), recipe, x, index, out)
 
     def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """See Backend."""
         shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
         spread = self._spread(shape, *operands)
         shapes, bits = tuple(x.shape for x in spread), self.address(out)
@@ -160,7 +158,6 @@ class Pointwise(Copies):
         return recipe
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
-        """See Backend."""
         if not out.size:
             return
         n, size = x.shape[-1], x.dtype.itemsize
@@ -194,13 +191,12 @@ class Pointwise(Copies):
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        """See Backend."""
         self._reorder("permute", evaluated, basis, quotient, x, multipliers, out)
 
     def mul_monomial(
         self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
     ) -> None:
-        """See Backend; less: X^e x - x. Exponents may be (items,) with any stride.
+        """Compute X^e x, or X^e x - x if `less`, for exponents of any stride.
 
         Items modulo one limb may have any number of rows.
         """

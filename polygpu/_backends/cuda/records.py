@@ -25,7 +25,7 @@ class Records(Launcher):
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
     ) -> tuple[Array, Record | None]:
-        """See Backend: the steps are launches. Operands and `out` begin at multiples of ALIGNMENT."""
+        """Note launches as steps, on operands and `out` that begin at multiples of ALIGNMENT."""
         given = operands if out is None else (*operands, out)
         if recording.get() is not None or any(not x.size or not self._is_here(x) for x in given):
             return work(), None

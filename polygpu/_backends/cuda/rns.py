@@ -290,7 +290,6 @@ class Rns(Transform):
     """Kernels of rns.cu and ntt_rows.cu."""
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        """See Backend."""
         shape = out.shape
         if 0 in shape:
             return
@@ -317,7 +316,6 @@ class Rns(Transform):
         )
 
     def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        """See Backend."""
         types = tuple("u32" if a.dtype == np.uint32 else "u64" for a in (x, out, out))
         of_x = self._broadcast(x, (*out.shape[:-2], *x.shape[-2:]))
         aligned = (self.address(of_x) | self.address(out)) % ALIGNMENT == 0

@@ -106,7 +106,6 @@ class Sampling(Launcher):
     """Kernels of sampling.cu. Each call has parameters of its own: none is kept prepared."""
 
     def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        """See Backend."""
         n = out.shape[-1]
         fields = stream_of(key, start * n, prod(out.shape[:-2]) * n, 16)
         moduli = self._moduli_of(basis)
@@ -117,7 +116,6 @@ class Sampling(Launcher):
         self.run_once(recipe, self.address(out))
 
     def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        """See Backend."""
         n, items = out.shape[-1], prod(out.shape[:-2])
         fields = stream_of(key, start * n, items * n, sampler.size)
         moduli = self._moduli_of(basis)

@@ -240,15 +240,13 @@ class Transform(Copies):
     """Kernels of ntt.cu and tables.cu."""
 
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Backend."""
         self._transform(plan, x, out, "forward", first)
 
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Backend."""
         self._transform(plan, x, out, "inverse", first)
 
     def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """See Backend: where tables take at most an eighth of the memory; a twiddle takes up to two words."""
+        """Decide for tables that take at most an eighth of the memory; a twiddle takes up to two words."""
         return 4 * itemsize * residues <= self.card.memory_bytes >> 3
 
     def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> None:
