@@ -88,9 +88,10 @@ def test_kernels_and_launches_agree_on_early_starts():
     assert eval(blocks) == launch._EARLY_BLOCKS
     for path in FOLDER.glob("*.cu"):
         text = path.read_text()
-        waits = "await_previous();" in text
-        assert waits == ("start_next(" in text), path
-        assert waits == (path.name in (*launch._EARLY, "ntt.cu", "ntt_rows.cu", "fft.cu")), path
+        kernels = text.split("__global__")[1:]
+        assert launch.waits(path.name) == ("start_next(" in text), path
+        for kernel in kernels:  # all or none
+            assert ("await_previous();" in kernel.split("__global__")[0]) == launch.waits(path.name), kernel
 
 
 # ---- the core's launches, by a driver of the test's ----

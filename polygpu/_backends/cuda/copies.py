@@ -97,7 +97,7 @@ def copy_launch(axes: list[Axis], source: str, target: str, **values: int) -> La
     steps = dict(zip(("shape", "x_steps", "y_steps"), (row.tobytes() for row in table), strict=True))
     ends = {"x_step": x_step % (1 << 64), "y_step": y_step % (1 << 64)}
     parameters = COPY(n=n, rows=rows, log_width=log_width, **ends, **steps, **values)
-    return Launch(_FILE, f"copy_entries<{source}, {target}>", blocks, THREADS, parameters, early=True)
+    return Launch(_FILE, f"copy_entries<{source}, {target}>", blocks, THREADS, parameters)
 
 
 def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int) -> Launch:
@@ -105,9 +105,7 @@ def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int
     n = size // unit
     blocks = -(-n // THREADS), min(_MAX_BLOCKS, items)
     parameters = ITEMS(n=n, items=items, **values)
-    return Launch(
-        _FILE, f"copy_items<{UNITS[unit]}, {cbool(scatters)}>", blocks, THREADS, parameters, early=True
-    )
+    return Launch(_FILE, f"copy_items<{UNITS[unit]}, {cbool(scatters)}>", blocks, THREADS, parameters)
 
 
 class Copies(Launcher):

@@ -35,7 +35,7 @@ def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: by
     rows_of_block = threads // lanes
     kernel = kernel.format(f"{'float' if dtype == np.complex64 else 'double'}, {n.bit_length() - 1}")
     shared = rows_of_block * n * dtype.itemsize
-    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared, early=True)
+    return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared)
 
 
 class Fft(Copies):

@@ -92,11 +92,11 @@ def norm_launches(
     parts = max(1, min(_NORM_PARTS, -(-n // (2 * threads))))
     kernel = f"norm_parts<{ctype(basis)}, {words}, {code}>"
     parameters = NORM(x=0, y=0, tables=tables, parts=parts)
-    first = Launch(_FILE, kernel, (parts * items, 1), threads, parameters, threads * length * 8, early=True)
+    first = Launch(_FILE, kernel, (parts * items, 1), threads, parameters, threads * length * 8)
     threads = min(32, threads)
     joined = JOIN(x=0, y=0, parts=parts, words=of_norm)
     kernel = f"norm_rows<{length}, {code}>"
-    second = Launch(_FILE, kernel, (items, 1), threads, joined, threads * length * 8, early=True)
+    second = Launch(_FILE, kernel, (items, 1), threads, joined, threads * length * 8)
     return first, second, items * parts * length * 8
 
 

@@ -31,17 +31,6 @@ MODULUS_BYTES = 128  # modulus.cuh
 
 _STREAMS = 64  # that a prepared call remembers
 _STEP_BYTES = 512  # that a launch of a record is taken to keep, beside its parameters
-# Files whose kernels of one thread an entry may start early.
-_EARLY = (
-    "copy.cu",
-    "pointwise.cu",
-    "integers.cu",
-    "auxiliary.cu",
-    "fft_product.cu",
-    "gadget.cu",
-    "keyswitch.cu",
-    "rns.cu",
-)
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
 _EARLY_BLOCKS = 1 << 13  # the most blocks with which it may (cuda/ptx.cuh)
 
@@ -114,7 +103,6 @@ class Launch(NamedTuple):
     parameters: bytes  # of a Struct
     shared: int = 0  # bytes of dynamic shared memory
     counters: int = 0  # words of an additional last operand, set to 0 before the kernel begins
-    early: bool = False  # the kernel may start before earlier work has ended (cuda/ptx.cuh)
 
 
 class Step(NamedTuple):
@@ -192,7 +180,7 @@ def bytes_of(steps: Sequence[Any]) -> int:
 
 def entrywise(file: str, kernel: str, entries: int, parameters: bytes, rows: int = 1) -> Launch:
     """A launch with one thread for each entry of each row; entries: of a row."""
-    return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters, early=file in _EARLY)
+    return Launch(file, kernel, (-(-entries // THREADS), rows), THREADS, parameters)
 
 
 def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, Any]:
@@ -210,6 +198,13 @@ def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, A
                 table[i + 1, MAX_AXES - 1 - axis] = step
             step *= size
     return {"layout": table.tobytes(), "dense": False}
+
+
+@cache
+def waits(file: str) -> bool:
+    """Whether kernels of a file of cuda/ wait for earlier work themselves, and so may start early."""
+    with open(os.path.join(cuda_sources(), file)) as source:
+        return "await_previous();" in source.read()
 
 
 @cache
@@ -350,7 +345,7 @@ class Launcher(Device):
             function = self._kernel(launch)
             sizes = launch.grid, launch.threads, launch.shared, launch.counters
             few = launch.grid[0] * launch.grid[1] <= _EARLY_BLOCKS
-            early = launch.early and few and self.card.capability >= _CAN_START_EARLY
+            early = few and self.card.capability >= _CAN_START_EARLY and waits(launch.file)
             ready.append((launch.kernel, function, *sizes, early, operands, offsets, launch.parameters))
         call = _cpu.Launches(self.driver, ready)
         return Prepared(call, ready, recipe.used, recipe.temporaries)

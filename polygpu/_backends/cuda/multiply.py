@@ -161,7 +161,7 @@ def product_launch(rows: Rows, passed: Pass, offsets: tuple[int, ...], card: Car
     parameters = PRODUCT(**values, **own, ahead=blocks_ahead(rows, passed, card))
     shared = 2 * passed.shared_values * rows.word.bytes
     kernel = f"ntt_product<{rows.word.argument}, {passed.shape}>"
-    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared, early=True)
+    return Launch("ntt.cu", kernel, grid, passed.threads, parameters, shared)
 
 
 def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: int) -> Launch:
@@ -174,7 +174,7 @@ def fft_product_launch(plan: FftProductPlan, tile: Pass, units: int, **values: i
     kernel = f"fft_product<{ctype(plan.basis)}, {tile.shape}, {digits}, {cbool(fold)}>"
     shared = tile.shared_values * COMPLEX.bytes
     grid = -(-units * 2 * digits >> tile.log_rows), 1
-    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared, early=True)
+    return Launch("fft_product.cu", kernel, grid, tile.threads, parameters, shared)
 
 
 def fft_split_launch(plan: FftPlan, units: int, digits: int, **values: Any) -> Launch:

@@ -190,7 +190,7 @@ class Listed(NamedTuple):
         parameters = struct(offset=offset, starts_next=starts, **values)
         name = f"{kernel}<{', '.join((self.word.argument, passed.shape, *flags))}>"
         shared = passed.shared_values * self.word.bytes
-        return Launch(struct.file, name, grid, passed.threads, parameters, shared, early=True)
+        return Launch(struct.file, name, grid, passed.threads, parameters, shared)
 
 
 ListedGroups = tuple[tuple[Listed, tuple[int, ...]], ...]

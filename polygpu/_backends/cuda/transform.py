@@ -212,7 +212,7 @@ def transform_recipe(
         arguments = ", ".join([word.argument, *(p.shape for p in parts), *map(cbool, flags)])
         shared = max(p.shared_values for p in parts) * word.bytes
         kernel, threads = f"{name}<{arguments}>", parts[0].threads
-        launch = Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters, True)
+        launch = Launch("ntt.cu", kernel, grid, threads, parameters, shared, counters)
         recipe.launch(launch, 1 if i else 0, 1, offsets=rows.first)
     return recipe
 
