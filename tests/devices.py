@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cudasim import simulated_cuda
+from toy import ToyBackend
 
 import polygpu as pg
 from polygpu import Poly, _cpu
@@ -36,8 +37,9 @@ needs_card = pytest.mark.skipif(ABSENT is not None, reason=f"no GPU answers: {AB
 
 # Their names in polygpu.device. The simulated card is the second one of two. So tables that rings keep for it
 # are never taken for those of a real card, and code that falls back to the first card is noticed.
-DEVICES = {"reference": "reference", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
-HOST = ("reference", "cpu")
+DEVICES = {"reference": "reference", "toy": "toy", "cpu": "cpu", "simulated": "cuda:1", "cuda": "cuda:0"}
+HOST = ("reference", "toy", "cpu")
+backends.MAKERS["toy"] = ToyBackend
 CARDS = ("simulated", "cuda")
 MARKS = {"simulated": [needs_compiler], "cuda": [pytest.mark.gpu, needs_card]}
 
@@ -54,7 +56,7 @@ def on(*devices: str) -> Any:
 
 def over(names: Iterable[str], few: Iterable[str] = (), devices: Iterable[str] = DEVICES) -> Any:
     """Runs a test for each name on each device; on slow ones only for names in `few`, if there are any."""
-    slow, few = ("reference", "simulated"), set(few)
+    slow, few = ("reference", "toy", "simulated"), set(few)
     cases = [(d, name) for d in devices for name in names if d not in slow or not few or name in few]
     return _cases(("device", "name"), cases)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._core.locks import no_fork
-from . import Array
+from .records import Array
 
 BLOCK = 64  # bytes of a ChaCha20 block
 _COUNTED = 1 << 32  # blocks that the package can count

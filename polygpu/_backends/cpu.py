@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from .._core.plans.cache import keep
 from .._core.plans.crt import composition_of, words_of
 from .._core.plans.gadget import Gadget
 from .._core.plans.ntt import NttPlan, PrimeTables, TransformSize
-from .._core.plans.permutation import automorphism_index, monomial_index
+from .._core.plans.permutation import automorphism_index
 from .._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
 from .._core.plans.rns import Conversion, Residues
 from .._core.plans.sampling import Sampler, Shape
@@ -30,11 +29,10 @@ from .._core.processors import available_processors
 from .._core.quotient import Quotient
 from .._core.reporting import Work, counted
 from ..errors import DeviceError, OutOfHostMemory, ParameterError
-from . import Array, Op
+from .base import HostBackend, Op
 from .cipher import Keystream
 from .host_records import Constant, Step, note_foreign, note_made, noted, observe
-from .records import Record
-from .reference import HostMemory
+from .records import Array, Record
 
 _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
 _SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
@@ -139,7 +137,7 @@ class _Scope:
             raise OutOfHostMemory(f"{error}; take smaller batches") from None
 
 
-class CpuBackend(HostMemory):
+class CpuBackend(HostBackend):
     """The native core behind the protocol."""
 
     name = "cpu"
@@ -202,11 +200,16 @@ class CpuBackend(HostMemory):
 
     @staticmethod
     def _do(function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the core: a step of the call that is being recorded, if one is."""
-        returned = function(*arguments)
+        """Call a function: a step of the call that is being recorded, if one is."""
         notes = noted.get()
-        if notes is not None:
-            notes.append(Step(function, arguments))
+        if notes is None:
+            return function(*arguments)
+        token = noted.set(None)  # what the function calls is part of this step
+        try:
+            returned = function(*arguments)
+        finally:
+            noted.reset(token)
+        notes.append(Step(function, arguments))
         return returned
 
     def to_host(self, x: Array) -> Array:
@@ -227,14 +230,16 @@ class CpuBackend(HostMemory):
     def copy(self, x: Array, out: Array) -> None:
         self._do(np.copyto, out, x, "unsafe")
 
+    # NumPy writes to `out` without a copy in the mode "clip" alone.
+
+    def take(self, x: Array, index: Array, out: Array) -> None:
+        self._do(np.take, x, index, -1, out, "clip")
+
     def gather(self, x: Array, index: Array, out: Array) -> None:
-        self._do(super().gather, x, index, out)
+        self._do(np.take, x, index, 0, out, "clip")
 
     def scatter(self, x: Array, index: Array, out: Array) -> None:
         self._do(super().scatter, x, index, out)
-
-    def take(self, x: Array, index: Array, out: Array) -> None:
-        self._do(super().take, x, index, out)
 
     def observe(
         self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
@@ -249,12 +254,11 @@ class CpuBackend(HostMemory):
     def automorphism(
         self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
     ) -> None:
-        index_of = partial(automorphism_index, quotient, evaluated=evaluated)
-        self._do(self._permute, basis, x, multipliers, index_of, out)
+        self._do(super().automorphism, basis, quotient, x, multipliers, evaluated, out)
 
     def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
         if basis.words > 1:
-            self._do(self._permute, basis, x, exponents, partial(monomial_index, quotient), out)
+            self._do(super().mul_monomial, basis, quotient, x, exponents, out)
         else:  # the core moves runs of coefficients, which is faster than an index
             self._do(self._mul_monomial, basis, x, exponents, quotient.native, out)
 
@@ -265,21 +269,16 @@ class CpuBackend(HostMemory):
     def _permute(
         self, basis: Basis, x: Array, numbers: Array, index_of: Callable[[int], Array], out: Array
     ) -> None:
-        """Write each item in the order of the index of its number, by one call for each different number."""
         native = self._native_basis(basis)
         if numbers.size == 1:
             native.permute(x, index_of(numbers.item()), out)
             return
-        distinct = set(numbers.ravel().tolist())
         each = np.broadcast_to(numbers, x.shape[:-2])
-        for number in distinct:
+        for number in set(numbers.ravel().tolist()):
             items = x[each == number]
             moved = np.empty_like(items)
             native.permute(items, index_of(number), moved)
             out[each == number] = moved
-
-    def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        return False
 
     def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
         dense = out if out.flags.c_contiguous and out.shape == x.shape else self.empty(x.shape, x.dtype)
@@ -348,7 +347,6 @@ class CpuBackend(HostMemory):
         return native
 
     def invert(self, basis: Basis, x: Array, quotient: Quotient, out: Array) -> Array:
-        """See HostBackend."""
         degrees = np.zeros(prod(out.shape[:-2]), np.int64)
         self._do(self._native_basis(basis).invert, x, quotient.native, out, degrees)
         return degrees
@@ -356,7 +354,6 @@ class CpuBackend(HostMemory):
     def find_wrong_product(
         self, basis: Basis, a: Array, b: Array, c: Array, points: Array, quotient: Quotient
     ) -> int:
-        """See HostBackend."""
         return self._native_basis(basis).find_wrong_product(a, b, c, points, quotient.native)
 
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
@@ -364,10 +361,6 @@ class CpuBackend(HostMemory):
 
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
         self._do(self._native(plan).intt, x, out, first)
-
-    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        for conversion in conversions:
-            self.convert(conversion, x, None, out)
 
     def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
         native = conversion.handles.get("cpu")

@@ -1,8 +1,8 @@
 """The definitions, in Python integers: the oracle of the tests, and the device "reference".
 
-Nothing of polygpu is imported: one mistake cannot hide in both. Plans are read for their parameters
-only (degree, kind, leaf_size, roots, basis.moduli, rows and factors, permutations), never for their
-twiddles.
+Of polygpu only base.py is imported, which composes primitives: one mistake cannot hide in both. Plans are
+read for their parameters only (degree, kind, leaf_size, roots, basis.moduli, rows and factors), never for
+their twiddles.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import cmath
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
+
+from .base import HostBackend
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -196,109 +196,8 @@ def chacha20(key: bytes, limb: int, first: int, count: int) -> bytes:
     return (x + start).T.astype("<u4").tobytes()
 
 
-def numbers_of(key: bytes, limb: int, first: int, count: int, size: int) -> list[int]:
-    """`count` little-endian numbers from number `first` on, of `size` bytes each, of a limb's stream."""
-    block, skip = divmod(first * size, 64)
-    text = chacha20(key, limb, block, -(-(skip + count * size) // 64))[skip:]
-    return [int.from_bytes(text[i * size : (i + 1) * size], "little") for i in range(count)]
-
-
-@cache
-def gaussian_thresholds(variance: Any) -> list[int]:
-    """round(2^63 P(|z| <= j)) while below 2^63, P(z) in proportion to exp(-z^2 / (2 variance))."""
-    import decimal  # here, so that importing polygpu stays fast
-
-    with decimal.localcontext(decimal.Context(prec=90, Emin=-(10**9), Emax=10**9)):
-        half = decimal.Decimal(variance.denominator) / decimal.Decimal(2 * variance.numerator)
-        sums, density, j = [decimal.Decimal(1)], decimal.Decimal(1), 0
-        while density > decimal.Decimal("1e-50"):
-            j += 1
-            density = (-j * j * half).exp()
-            sums.append(sums[-1] + 2 * density)
-        rounded = [math.floor(2**63 * x / sums[-1] + decimal.Decimal("0.5")) for x in sums]
-    return [x for x in rounded if x < 2**63]
-
-
-def small_integers(sampler: Any, numbers: list[int]) -> list[int]:
-    """The coefficients of one polynomial from its numbers of the stream (_core/plans/sampling.py)."""
-    p = sampler.parameter
-    if sampler.shape == "ternary":
-        return [3 * w // 2**64 - 1 for w in numbers]
-    if sampler.shape == "sparse":
-        chosen = set(sorted(range(len(numbers)), key=lambda j: (numbers[j] // 2, j))[:p])
-        return [1 - 2 * (w % 2) if j in chosen else 0 for j, w in enumerate(numbers)]
-    if sampler.shape == "binomial":
-        return [(w % 2**p).bit_count() - (w // 2**p % 2**p).bit_count() for w in numbers]
-    if sampler.shape == "tuniform":
-        return [(w % 2 ** (p + 2) + 1) // 2 - 2**p for w in numbers]
-    thresholds, values = gaussian_thresholds(sampler.variance), []
-    for w in numbers:
-        total = 0
-        for weight in sampler.weights:
-            w, word = divmod(w, 2**64)
-            size = sum(word // 2 >= t for t in thresholds)
-            total += weight * (-size if word % 2 else size)
-        values.append(total)
-    return values
-
-
-class HostMemory:
-    """The methods that backends of NumPy arrays share: nothing is moved, nothing recorded."""
-
-    xp: Any = np
-
-    def to_host(self, x: Array) -> Array:
-        return x
-
-    def from_host(self, x: Array) -> Array:
-        return x
-
-    constant = from_host
-
-    def capture(self, f: Callable[[], Any], arrays: Any = None) -> Callable[..., Any]:
-        return f
-
-    def is_recording(self) -> bool:
-        return False
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return np.empty(shape, dtype)
-
-    def observe(
-        self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
-    ) -> tuple[Array, Any]:
-        return work(), None
-
-    def take(self, x: Array, index: Array, out: Array) -> None:
-        np.take(x, index, axis=-1, out=out, mode="clip")  # the mode that writes to out without a copy
-
-    def gather(self, x: Array, index: Array, out: Array) -> None:
-        np.take(x, index, axis=0, out=out, mode="clip")  # the mode that writes to out without a copy
-
-    def scatter(self, x: Array, index: Array, out: Array) -> None:
-        out[index] = x
-
-    def copy(self, x: Array, out: Array) -> None:
-        out[...] = x
-
-    def address(self, x: Array) -> int:
-        return int(x.__array_interface__["data"][0])
-
-    def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def mark(self) -> None:
-        pass  # work here is done when its call returns
-
-    def await_marks(self, marks: Iterable[Any]) -> None:
-        pass
-
-    def send(self, x: Array, target: Array, after: Iterable[Any]) -> None:
-        target[...] = x
-
-
-class ReferenceBackend(HostMemory):
-    """The protocol of _backends/__init__.py, each method its definition."""
+class ReferenceBackend(HostBackend):
+    """The primitives by their definitions, and what base.py would compose of tables or of rounded sums."""
 
     name = "reference"
 
@@ -351,22 +250,6 @@ class ReferenceBackend(HostMemory):
         ]
         write(basis, values, out)
 
-    def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """No: there are no tables."""
-        return False
-
-    def scale_by_powers(self, basis: Any, x: Array, first: Array, step: Array, out: Array) -> None:
-        """x_j first step^j."""
-        pairs = list(zip(to_ints(basis, first), to_ints(basis, step), strict=True))
-        values = [
-            [
-                [v * a[0] * pow(b[0], j, q) % q for j, v in enumerate(row)]
-                for q, row, a, b in zip(basis.moduli, item, *pairs[i % len(pairs)], strict=True)
-            ]
-            for i, item in enumerate(to_ints(basis, x))
-        ]
-        write(basis, values, out)
-
     def reduce_integers(self, basis: Any, x: Array, out: Array) -> None:
         """x mod q."""
         n = out.shape[-1]
@@ -377,76 +260,24 @@ class ReferenceBackend(HostMemory):
             out,
         )
 
-    def uniform(self, basis: Any, key: bytes, start: int, out: Array) -> None:
-        """Numbers of each limb's stream, one word longer than a residue, mod q."""
-        n, size = out.shape[-1], 8 * (basis.words + 1)
-        count = prod(out.shape[:-2]) * n
-        rows = []
-        for limb, q in enumerate(basis.moduli):
-            numbers = numbers_of(key, limb, start * n, count, size)
-            rows.append([[w % q for w in numbers[i : i + n]] for i in range(0, count, n)])
-        write(basis, [list(item) for item in zip(*rows, strict=True)], out)
-
-    def _integers(self, basis: Any, x: Array, centered: bool) -> list[list[int]]:
-        """Coefficients by item, from all residues."""
-        modulus = prod(basis.moduli)
-        factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
-        values = [
-            [
-                sum(f * v for f, v in zip(factors, column, strict=True)) % modulus
-                for column in zip(*item, strict=True)
-            ]
-            for item in to_ints(basis, x)
-        ]
-        if centered:
-            values = [[v - modulus if 2 * v >= modulus else v for v in row] for row in values]
-        return values
-
     def to_words(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
-        """Two's complement."""
-        mask, words = (1 << 64) - 1, out.shape[-1]
-        values = [
-            [[v >> 64 * i & mask for i in range(words)] for v in row]
-            for row in self._integers(basis, x, centered)
-        ]
+        """The sum of residues times (Q / q_i) ((Q / q_i)^-1 mod q_i), mod Q, in two's complement."""
+        modulus, words = prod(basis.moduli), out.shape[-1]
+        factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
+        values = []
+        for item in to_ints(basis, x):
+            for column in zip(*item, strict=True):
+                v = sum(f * r for f, r in zip(factors, column, strict=True)) % modulus
+                if centered and 2 * v >= modulus:
+                    v -= modulus
+                values.append([v >> 64 * i & (1 << 64) - 1 for i in range(words)])
         out[...] = np.array(values, dtype=np.uint64).reshape(out.shape)
 
-    def to_int64(self, basis: Any, x: Array, centered: bool, out: Array) -> int:
-        """The first that does not fit, or -1."""
-        flat = [v for row in self._integers(basis, x, centered) for v in row]
-        for i, v in enumerate(flat):
-            if not -(1 << 63) <= v < 1 << 63:
-                return i
-        out[...] = np.array(flat, dtype=np.int64).reshape(out.shape)
-        return -1
-
-    def to_float64(self, basis: Any, x: Array, centered: bool, out: Array) -> None:
-        """As Python rounds."""
-
-        def rounded(v: int) -> float:
-            try:
-                return float(v)
-            except OverflowError:
-                return math.copysign(math.inf, v)
-
-        values = [rounded(v) for row in self._integers(basis, x, centered) for v in row]
-        out[...] = np.array(values, dtype=np.float64).reshape(out.shape)
-
-    def norm(self, basis: Any, x: Array, p: float, out: Array) -> None:
-        """The largest size, or the sum of sizes or squares."""
-        rows = [[abs(v) for v in row] for row in self._integers(basis, x, True)]
-        norms = [max(row) if p == math.inf else sum(v ** int(p) for v in row) for row in rows]
-        mask = (1 << 64) - 1
-        values = [[v >> 64 * i & mask for i in range(out.shape[-1])] for v in norms]
-        out[...] = np.array(values, dtype=np.uint64).reshape(out.shape)
-
-    def sample(self, basis: Any, sampler: Any, key: bytes, start: int, out: Array) -> None:
-        """As _core/plans/sampling.py defines each distribution."""
-        n = out.shape[-1]
-        count = prod(out.shape[:-2]) * n
-        numbers = numbers_of(key, 0, start * n, count, sampler.size)
-        values = [small_integers(sampler, numbers[i : i + n]) for i in range(0, count, n)]
-        write(basis, [[[v % q for v in item] for q in basis.moduli] for item in values], out)
+    def draw(self, key: bytes, limb: int, first: int, count: int) -> Array:
+        """Whole blocks, without their bytes before the first."""
+        block, skip = divmod(first, 64)
+        text = chacha20(key, limb, block, -(-(skip + count) // 64))
+        return np.frombuffer(text, np.uint8)[skip : skip + count]
 
     def ntt(self, plan: Any, x: Array, out: Array, first: int = 0) -> None:
         """The residue modulo each leaf: coefficient r is the sum over i of a[i leaf_size + r] c^i."""
@@ -485,11 +316,6 @@ class ReferenceBackend(HostMemory):
             values.append(rows)
         write(plan.basis, values, out)
 
-    def convert_all(self, conversions: Any, x: Array, out: Array) -> None:
-        """One after the other."""
-        for conversion in conversions:
-            self.convert(conversion, x, None, out)
-
     def convert(self, conversion: Any, x: Array | None, own: Array | None, out: Array) -> None:
         """The value that the source's rows hold, then each row of the target from it."""
         source, target, n = conversion.source, conversion.target, out.shape[-1]
@@ -516,46 +342,6 @@ class ReferenceBackend(HostMemory):
                     row = [v + factor * w for v, w in zip(item[place].tolist(), others[at], strict=True)]
                     item[place] = np.array([v % s for v in row], out.dtype)
 
-    def digit_product(
-        self,
-        plan: Any,
-        value: tuple[Array, Array] | None,
-        digits: Array,
-        key: Array,
-        out: Array,
-        more: Array | None = None,
-        multiplier: Array | None = None,
-    ) -> None:
-        """Each digit evaluated, or read from the value, and permuted; then the sums."""
-        n, limbs = out.shape[-1], plan.transform.basis.moduli
-        items = out.reshape(-1, 2, len(limbs), n)
-        made = digits.reshape(len(items), plan.digits, len(limbs), n)
-        own = None
-        if value is not None:
-            count = plan.digits * len(limbs)
-            self.convert_all(plan.conversions, value[0], digits.reshape(*out.shape[:-3], count, n))
-            own = value[1].reshape(len(items), plan.own_total, n)
-        index = list(range(n))
-        if multiplier is not None:
-            moved = moved_index(n, int(multiplier), sign_of(plan.transform.quotient), True)
-            index = [k for k, _ in moved]
-        for s, item in enumerate(items):
-            rows = made[s] if own is None else self._evaluated(plan.transform, made[s])
-            for i, q in enumerate(limbs):
-                digit, place = plan.own.get(i, (plan.digits, 0))
-                for c in range(2):
-                    total = [0] * n
-                    for j in range(plan.digits):
-                        row = own[s, place] if j == digit and own is not None else rows[j, i]
-                        factors = key[j, c, plan.key_rows[i]].tolist()
-                        for x, k in enumerate(index):
-                            total[x] += int(row[k]) * factors[x]
-                    item[c, i] = np.array([v % q for v in total], out.dtype)
-        if more is not None:
-            self.convert(plan.adding, None, more, out)
-        if plan.inverse:
-            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
-
     def decompose(self, gadget: Any, x: Array, out: Array) -> None:
         """The digits of y (_core/plans/gadget.py), from the least significant one up."""
         q, bits, levels = gadget.basis.moduli[0], gadget.bits, gadget.levels
@@ -569,64 +355,10 @@ class ReferenceBackend(HostMemory):
                 rest = [(v - d) // base for v, d in zip(rest, digits, strict=True)]
                 result[i] = np.array([d % q for d in digits], out.dtype)
 
-    def prepare(self, gadget: Any, matrices: Array, out: Array) -> None:
-        """The matrices unchanged, in the first words of each row of `out`."""
-        n = matrices.shape[-1]
-        out.view(np.uint64).reshape(*out.shape[:-2], -1)[..., :n] = matrices[..., 0, :]
-
-    def gadget_product(self, gadget: Any, ggsw: Array, c: Array, out: Array) -> None:
-        """Products of polynomials, added up."""
-        k, n = c.shape[-3], c.shape[-1]
-        plan, q = gadget.transform, gadget.basis.moduli[0]
-        digits = np.empty((*c.shape[:-2], gadget.levels, 1, n), c.dtype)
-        self.decompose(gadget, c, digits)
-        if plan is None:
-            made = digits.reshape(-1, k * gadget.levels, n)
-            matrix = ggsw.view(np.uint64).reshape(k * gadget.levels, k, -1)[..., :n]
-            sign = sign_of(gadget.product.quotient)
-            for item, result in zip(made.tolist(), out.reshape(-1, k, n), strict=True):
-                for j in range(k):
-                    pairs = zip(item, matrix[:, j].tolist(), strict=True)
-                    terms = [product(d, f, q, sign) for d, f in pairs]
-                    result[j] = np.array([sum(column) % q for column in zip(*terms, strict=True)], c.dtype)
-            return
-        items = self._evaluated(plan, digits).reshape(-1, k * gadget.levels, n).tolist()
-        factors = ggsw.reshape(k * gadget.levels, k, n).tolist()
-        values = np.empty((len(items), k, 1, n), c.dtype)
-        for item, result in zip(items, values, strict=True):
-            for j in range(k):
-                rows = zip(item, factors, strict=True)
-                terms = [[x * y for x, y in zip(d, f[j], strict=True)] for d, f in rows]
-                result[j, 0] = np.array([sum(column) % q for column in zip(*terms, strict=True)], c.dtype)
-        self.intt(plan, values, out.reshape(values.shape))
-
-    def gadget_rotation(self, gadget: Any, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        """One step after the other."""
-        (k, _, n), q = c.shape[-3:], gadget.basis.moduli[0]
-        plan = gadget.transform or gadget.product
-        sign = sign_of(plan.quotient)
-        items = zip(c.reshape(-1, k, n).tolist(), exponents.reshape(-1, exponents.shape[-1]), strict=True)
-        for place, (rows, powers) in zip(np.ndindex(c.shape[:-3]), items, strict=True):
-            total = [mul_monomial_row(row, int(powers[0]), sign, q) for row in rows]
-            for e, ggsw in zip(powers[1:].tolist(), ggsws, strict=True):
-                pairs = [zip(mul_monomial_row(row, e, sign, q), row, strict=True) for row in total]
-                moved = np.array([[[(x - y) % q for x, y in pair]] for pair in pairs], c.dtype)
-                self.gadget_product(gadget, ggsw, moved, moved)
-                sums = zip(total, moved[:, 0].tolist(), strict=True)
-                total = [[(x + y) % q for x, y in zip(a, b, strict=True)] for a, b in sums]
-            out[place] = np.array(total, c.dtype)[:, None]
-
     def _evaluated(self, plan: Any, x: Array) -> Array:
         out = np.empty_like(x)
         self.ntt(plan, x, out)
         return out
-
-    def product_ns(self, basis: Any, way: Any) -> float:
-        """Every product is computed from its definition, whatever the plan."""
-        return 1.0
-
-    def prefers_matrix(self, plan: Any, count: int) -> bool:
-        return False
 
     def multiply(self, plan: Any, a: Array, b: Array, out: Array) -> None:
         """Schoolbook, mod X^n + 1 or X^n - 1."""
@@ -662,13 +394,6 @@ class ReferenceBackend(HostMemory):
         left, right = (np.broadcast_to(x, shape).tolist() for x, shape in zip((a, b), shapes, strict=True))
         for s, i, j in np.ndindex(out.shape):
             out[s, i, j] = sum(x * row[j] for x, row in zip(left[s][i], right[s], strict=True)) % q
-
-    def matmul_points(self, basis: Any, a: Array, b: Array, out: Array) -> None:
-        """Rows by columns, at each point."""
-        left, right = a.tolist(), b.tolist()
-        for s, i, j, r, x in np.ndindex(out.shape):
-            terms = (u[r][x] * row[j][r][x] for u, row in zip(left[s][i], right[s], strict=True))
-            out[s, i, j, r, x] = sum(terms) % basis.moduli[r]
 
     def fft(self, x: Array, out: Array, inverse: bool) -> None:
         """The sum of x_j w^(jk), of rounded products."""

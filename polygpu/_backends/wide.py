@@ -16,11 +16,10 @@ import numpy as np
 from .._core.exact.crt import ints_to_words, reduce_ints, words_to_ints
 from .._core.plans.basis import Basis
 from .._core.plans.ntt import NttPlan
-from .._core.plans.product import Plan
-from .._core.plans.sampling import Sampler
-from .._core.quotient import Quotient
-from . import Array, Memory, Op, get_backend
+from . import get_backend
+from .base import Arithmetic, Memory
 from .host_records import note_foreign
+from .records import Array
 
 # Methods that work in Python, at least for some plans: a call that calls them has no record.
 _IN_PYTHON = frozenset(("ntt", "intt", "multiply_eval", "reduce_integers"))
@@ -47,94 +46,61 @@ def _on_host(method: Method) -> Method:
     return cast(Method, call)
 
 
-class WideArithmetic:
+def _of_core(name: str) -> Any:
+    """A method of the core's backend, on arrays in host memory."""
+
+    def call(self: WideArithmetic, *args: Any) -> Any:
+        return getattr(self.core, name)(*args)
+
+    call.__name__ = name
+    return _on_host(call)
+
+
+def _of_home(name: str) -> Any:
+    """A method of the device's backend."""
+
+    def call(self: WideArithmetic, *args: Any) -> Any:
+        return getattr(self.home, name)(*args)
+
+    return call
+
+
+class WideArithmetic(Arithmetic):
     """The operations modulo wide moduli, on the arrays of a device."""
 
     def __init__(self, home: Memory) -> None:
+        self.home, self.core = home, get_backend("cpu")
         self.name, self.xp = home.name, home.xp
-        self.to_host, self.from_host, self.constant = home.to_host, home.from_host, home.constant
-        self.address, self.device_scope, self.capture = home.address, home.device_scope, home.capture
-        self.empty, self.copy, self.take = home.empty, home.copy, home.take
-        self.observe, self.gather, self.scatter = home.observe, home.gather, home.scatter
-        self.is_recording = home.is_recording
-        self.mark, self.await_marks, self.send = home.mark, home.await_marks, home.send
-        self._core = get_backend("cpu")
 
-    @_on_host
-    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.pointwise(basis, op, a, b, c, out)
+    to_host, from_host, empty, copy = map(_of_home, ("to_host", "from_host", "empty", "copy"))
+    constant, take, gather, scatter = map(_of_home, ("constant", "take", "gather", "scatter"))
+    address, device_scope, observe = map(_of_home, ("address", "device_scope", "observe"))
+    capture, is_recording = map(_of_home, ("capture", "is_recording"))
+    mark, await_marks, send = map(_of_home, ("mark", "await_marks", "send"))
 
-    @_on_host
-    def automorphism(
-        self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
-    ) -> None:
-        """See Arithmetic."""
-        self._core.automorphism(basis, quotient, x, multipliers, evaluated, out)
-
-    @_on_host
-    def mul_monomial(self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.mul_monomial(basis, quotient, x, exponents, out)
+    pointwise, automorphism, mul_monomial = map(_of_core, ("pointwise", "automorphism", "mul_monomial"))
+    to_words, to_int64, to_float64, norm = map(_of_core, ("to_words", "to_int64", "to_float64", "norm"))
+    uniform, sample, multiply = map(_of_core, ("uniform", "sample", "multiply"))
 
     @_on_host
     def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
-        """See Arithmetic."""
         if x.dtype == object:
             reduce_ints(basis.moduli, x, out)
         else:
-            self._core.reduce_integers(basis, x, out)
-
-    @_on_host
-    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.uniform(basis, key, start, out)
-
-    @_on_host
-    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.sample(basis, sampler, key, start, out)
-
-    @_on_host
-    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.to_words(basis, x, centered, out)
-
-    @_on_host
-    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        """See Arithmetic."""
-        return self._core.to_int64(basis, x, centered, out)
-
-    @_on_host
-    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.to_float64(basis, x, centered, out)
-
-    @_on_host
-    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
-        """See Arithmetic."""
-        self._core.norm(basis, x, p, out)
+            self.core.reduce_integers(basis, x, out)
 
     @_on_host
     def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Arithmetic."""
         out[...] = ints_to_words(_forward(plan, words_to_ints(x)), plan.basis.words)
 
     @_on_host
     def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        """See Arithmetic."""
         out[...] = ints_to_words(_inverse(plan, words_to_ints(x)), plan.basis.words)
 
     @_on_host
-    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
-        """See Arithmetic; through auxiliary primes."""
-        self._core.multiply(plan, a, b, out)
-
-    @_on_host
     def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        """See Arithmetic."""
         if plan.leaf_size == 1:
-            self._core.pointwise(plan.basis, "mul", a, b, None, out)
+            self.core.pointwise(plan.basis, "mul", a, b, None, out)
             return
         product = _multiply_leaves(plan, words_to_ints(a), words_to_ints(b))
         out[...] = ints_to_words(product, plan.basis.words)

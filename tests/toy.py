@@ -1,0 +1,129 @@
+"""A third backend, as small as a backend can be: the primitives in NumPy arrays of Python integers.
+
+The tests over devices run on it, so that they show which primitives suffice, and that the compositions of
+polygpu/_backends/base.py are right.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from polygpu._backends.base import Backend
+
+
+def columns(moduli: Any) -> Any:
+    """Moduli of rows, as Python ints that broadcast over the entries of each row."""
+    return np.array(moduli, object)[:, None]
+
+
+def leaf_powers(plan: Any, limb: int, sign: int) -> Any:
+    """The matrix c_k^(sign i) of the leaves' constants, modulo the limb."""
+    q, table = plan.basis.moduli[limb], plan.tables[limb]
+    constants = [int(c) for c in table.quotient.leaf_constants(table.forward[0], q)]
+    return np.array([[pow(c, sign * i, q) for i in range(len(constants))] for c in constants], object)
+
+
+class ToyBackend(Backend):
+    """Every primitive, and nothing else."""
+
+    name, xp = "toy", np
+
+    def to_host(self, x: Any) -> Any:
+        return x
+
+    def from_host(self, x: Any) -> Any:
+        return x
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return np.empty(shape, dtype)
+
+    def copy(self, x: Any, out: Any) -> None:
+        out[...] = x
+
+    def pointwise(self, basis: Any, op: str, a: Any, b: Any, c: Any, out: Any) -> None:
+        x, y, z = (None if v is None else v.astype(object) for v in (a, b, c))
+        value = {
+            "add": lambda: x + y,
+            "sub": lambda: x - y,
+            "neg": lambda: -x,
+            "mul": lambda: x * y,
+            "mul_add": lambda: x * y + z,
+        }[op]()
+        out[...] = value % columns(basis.moduli)
+
+    def reduce_integers(self, basis: Any, x: Any, out: Any) -> None:
+        out[..., x.shape[-1] :] = 0
+        out[..., : x.shape[-1]] = x.astype(object)[..., None, :] % columns(basis.moduli)
+
+    def to_words(self, basis: Any, x: Any, centered: bool, out: Any) -> None:
+        modulus = prod(basis.moduli)
+        factors = [modulus // q * pow(modulus // q, -1, q) for q in basis.moduli]
+        value = (x.astype(object) * columns(factors)).sum(-2) % modulus
+        if centered:
+            value = np.where(2 * value >= modulus, value - modulus, value)
+        for i in range(out.shape[-1]):
+            out[..., i] = value >> 64 * i & (1 << 64) - 1
+
+    def ntt(self, plan: Any, x: Any, out: Any, first: int = 0) -> None:
+        for limb, q in enumerate(plan.basis.moduli):
+            row = limb if out.shape[-2] == plan.basis.rows else first + limb
+            a = x[..., row, :].astype(object).reshape(*x.shape[:-2], plan.points, plan.leaf_size)
+            out[..., row, :] = (leaf_powers(plan, limb, 1) @ a % q).reshape(*x.shape[:-2], plan.degree)
+
+    def intt(self, plan: Any, x: Any, out: Any, first: int = 0) -> None:
+        for limb, q in enumerate(plan.basis.moduli):
+            row = limb if out.shape[-2] == plan.basis.rows else first + limb
+            a = x[..., row, :].astype(object).reshape(*x.shape[:-2], plan.points, plan.leaf_size)
+            sums = leaf_powers(plan, limb, -1).T @ a * pow(plan.points, -1, q)
+            out[..., row, :] = (sums % q).reshape(*x.shape[:-2], plan.degree)
+
+    def multiply(self, plan: Any, a: Any, b: Any, out: Any) -> None:
+        n, x, y = plan.degree, a.astype(object), b.astype(object)
+        whole = np.zeros((*out.shape[:-1], 2 * n), object)
+        for i in range(n):
+            whole[..., i : i + n] += x[..., i, None] * y
+        wrapped = whole[..., n:] if plan.quotient.kind == "cyclic" else -whole[..., n:]
+        out[...] = (whole[..., :n] + wrapped) % columns(plan.basis.moduli)
+
+    def convert(self, conversion: Any, x: Any, own: Any, out: Any) -> None:
+        source, target = conversion.source, conversion.target
+        modulus, value = prod(source.moduli), 0
+        for q, at in zip(source.moduli, source.at, strict=True):
+            y = x[..., at, :].astype(object) * pow(modulus // q, -1, q) % q
+            if not conversion.exact and conversion.rounding == "nearest":
+                y = np.where(2 * y >= q, y - q, y)
+            value = value + y * (modulus // q)
+        if conversion.exact:
+            value = value % modulus
+            if conversion.rounding == "nearest":
+                value = np.where(2 * value >= modulus, value - modulus, value)
+        if conversion.divisors:
+            divisor = prod(source.moduli[i] for i in conversion.divisors)
+            value = (2 * conversion.factor * value + divisor) // (2 * divisor)
+        for j, (s, at) in enumerate(zip(target.moduli, target.at, strict=True)):
+            before = out[..., at, :].astype(object) if conversion.accumulate else 0
+            out[..., at, :] = (conversion.multipliers[j] * value + before) % s
+        if conversion.transform is not None:
+            rows = np.ascontiguousarray(out[..., list(target.at), :])
+            self.ntt(conversion.transform, rows, rows)
+            out[..., list(target.at), :] = rows
+        if conversion.own is not None:
+            terms = zip(target.at, target.moduli, conversion.own.at, conversion.own_factors, strict=True)
+            for at, s, row, factor in terms:
+                out[..., at, :] = (
+                    out[..., at, :].astype(object) + factor * own[..., row, :].astype(object)
+                ) % s
+
+    def decompose(self, gadget: Any, x: Any, out: Any) -> None:
+        (q,), base = gadget.basis.moduli, 1 << gadget.bits
+        rest = (2 * x.astype(object) * base**gadget.levels + q) // (2 * q)
+        for i in reversed(range(gadget.levels)):
+            digit = (rest + base // 2) % base - base // 2
+            rest = (rest - digit) // base
+            out[..., i, :, :] = digit % q
+
+    def matmul(self, basis: Any, a: Any, b: Any, out: Any) -> None:
+        out[...] = a.astype(object) @ b.astype(object) % basis.moduli[0]
