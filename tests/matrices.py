@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -47,11 +48,11 @@ def check_matmul(
     a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
     values: Values = "random",
-    method: str = "matmul",
+    multiply: Callable[..., None] | None = None,
 ) -> None:
     """One product (batch or 1, m, k) by (batch or 1, k, n): of words, most of them no residues.
 
-    method: a method of the backend: "matmul", or one of those between which it chooses.
+    multiply: one of the functions between which the backend's matmul chooses, instead of it.
     """
     basis = basis_of((q,))
     bound = 1 << 8 * basis.dtype.itemsize
@@ -64,7 +65,7 @@ def check_matmul(
         expected += a[:, :, k, None] * b[:, k, None, :]
     out = backend.xp.full(shape, 1, basis.dtype)
     x, y = (backend.from_host(operand.astype(basis.dtype)) for operand in (a, b))
-    getattr(backend, method)(basis, x, y, out)
+    (multiply or type(backend).matmul)(backend, basis, x, y, out)
     np.testing.assert_array_equal(backend.to_host(out), (expected % q).astype(basis.dtype))
 
 

@@ -309,21 +309,17 @@ def test_tables_are_filled_once_before_any_stream_reads_them(gpu, monkeypatch):
 
 
 @needs_compiler
-def test_rings_share_the_tables_of_primes(gpu):
+def test_rings_share_the_tables_of_primes(gpu, monkeypatch):
     """On the device too: a part of a ring, a joined one and a chain with a wider word make none."""
     ring = chain(64, (50, 50, 60))
     x = ring.random(seed=1)
-    kernels = backends.get_backend("cuda:0")
     same(x.to("cuda").ntt(), x.ntt())
-    made = kernels._make_tables
-    kernels._make_tables = None
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda.transform, "_make_tables", None)
         for part in (ring[:2], ring[[2, 0]], ring[2:].join(ring[:1]), ring[1:]):
             x = part.random((2,), seed=2)
             same(x.to("cuda").ntt(), x.ntt())
             same(x.to("cuda") * x.to("cuda"), x * x)
-    finally:
-        kernels._make_tables = made
     narrow, wide = chain(64, (30, 30)), chain(64, (30, 60))
     for ring in (narrow, wide):
         x = ring.random(seed=3)
@@ -475,8 +471,8 @@ def test_errors_of_complex_passes_are_those_of_the_proof(gpu, log_points):
     points = 1 << log_points
     compute, planned = backends.get_backend("cuda:0"), plan_fft(Quotient("negacyclic", 2 * points), (2**20,))
     passes = split_passes(points, 1, 16, compute.card)
-    tables = compute._fft_tables(planned, passes).on(gpu.cuda.Stream.null)
-    moduli = compute._moduli(planned.basis)
+    tables = cuda.multiply._fft_tables(compute, planned, passes).on(gpu.cuda.Stream.null)
+    moduli = compute.moduli(planned.basis)
     offsets = table_offsets(passes, COMPLEX)
     x = test_fft.values((5, points), np.complex128)
     there = gpu.asarray(x)
@@ -580,6 +576,7 @@ from dataclasses import replace
 from cudasim import simulated_cuda
 from matrices import check_matmul, check_points
 from polygpu import _backends as backends
+from polygpu._backends.cuda.matmul import by_integer
 
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
     backend = backends.get_backend("cuda:0")
@@ -587,8 +584,8 @@ with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
 OF_INTEGERS = """
     for q in (2**31 - 1, 2**32, 2**62):
         for m, n in ((34, 33), (3, 70), (70, 3), (1, 1)):
-            check_matmul(backend, q, (2, m, 35), (2, 35, n), "words", "_matmul_integer")
-            check_matmul(backend, q, (1, m, 400), (1, 400, n), "random", "_matmul_integer")
+            check_matmul(backend, q, (2, m, 35), (2, 35, n), "words", by_integer)
+            check_matmul(backend, q, (1, m, 400), (1, 400, n), "random", by_integer)
 """
 AT_POINTS = """
     for multiprocessors in (0, 132):
@@ -1260,7 +1257,7 @@ def test_the_first_stream_waits_for_what_a_second_one_filled(gpu, monkeypatch):
     backend, stream = backends.get_backend("cuda:0"), gpu.cuda.Stream(non_blocking=True)
     x, home, log = gpu.empty(4, np.uint64), gpu.cuda.Stream.null, []
     filling = Shared(x, gpu.cuda.Device(0), home, (), lambda: log.append(1))
-    shared = backend._share(x, (filling,))
+    shared = backend.share(x, (filling,))
     with stream:
         shared.on(stream)
     assert waits == [stream.ptr, 0, stream.ptr] and log == [1]  # home, before it has the memory back

@@ -12,8 +12,8 @@ from devices import needs_card, needs_compiler, simulated
 
 import polygpu as pg
 from polygpu import Ring
+from polygpu._backends.cuda import CudaBackend
 from polygpu._backends.cuda import device as cuda_device
-from polygpu._backends.cuda.transform import Transform
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._core.plans import four_step as plans_four_step
 from polygpu._distributed import Devices, divided
@@ -104,7 +104,7 @@ def simulated_devices(count: int) -> Iterator[Devices]:
 
 def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on cards whose memory does not hold tables of all rows: twiddles are then computed as powers."""
-    monkeypatch.setattr(Transform, "prefers_tables", lambda *_: False)
+    monkeypatch.setattr(CudaBackend, "prefers_tables", lambda *_: False)
 
 
 @needs_compiler

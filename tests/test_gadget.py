@@ -18,7 +18,7 @@ from oracle import draw, everywhere, fold, product
 import polygpu as pg
 from polygpu import Poly, Ring, _cpu, lattice
 from polygpu._backends import cuda
-from polygpu._backends.cuda.lattice import Lattice
+from polygpu._backends.cuda import lattice as cuda_lattice
 from polygpu._ops import gadget as gadgets
 
 GOLDILOCKS = 2**64 - 2**32 + 1
@@ -254,13 +254,13 @@ def test_a_recorded_rotation(device: str, n: int) -> None:
 def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether one kernel served each product."""
     served = []
-    kernel = Lattice._by_one_kernel
+    kernel = cuda_lattice._by_one_kernel
 
     def noted(*arguments: Any) -> bool:
         served.append(kernel(*arguments))
         return served[-1]
 
-    monkeypatch.setattr(Lattice, "_by_one_kernel", noted)
+    monkeypatch.setattr(cuda_lattice, "_by_one_kernel", noted)
     return served
 
 

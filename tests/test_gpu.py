@@ -54,6 +54,7 @@ from test_multiply import DIGITS
 import polygpu as pg
 from polygpu import Poly, Ring, fft, lattice, ntt_primes
 from polygpu._backends import cuda, get_backend
+from polygpu._backends.cuda import matmul
 from polygpu._backends.cuda.matmul_tiles import has_digits, matmul_method
 from polygpu._backends.cuda.words import Card
 from polygpu._core.plans import cache as plan_cache
@@ -472,10 +473,10 @@ def test_a_large_product_of_integers(q: int) -> None:
 # ---- the ways of a product of matrices ----
 
 
-def ways(q: int) -> list[str]:
-    """The methods of the backend that multiply matrices modulo q."""
-    by_digits = ["_matmul_digits"] if has_digits(q, basis_of((q,)).dtype.itemsize) else []
-    return ["_matmul_integer", *by_digits, "_matmul_residues"]
+def ways(q: int) -> list[Callable[..., None]]:
+    """The functions that multiply matrices modulo q."""
+    by_digits = [matmul.by_digits] if has_digits(q, basis_of((q,)).dtype.itemsize) else []
+    return [matmul.by_integer, *by_digits, matmul.by_residues]
 
 
 def words_of(q: int, *shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
@@ -503,9 +504,9 @@ def test_matrices_beyond_65535_blocks(q: int) -> None:
         a, b = words_of(q, (batch, m, k), (batch, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
         results = []
-        for method in ways(q):
+        for product in ways(q):
             results.append(cupy.empty((batch, m, n), basis.dtype))
-            getattr(backend, method)(basis, x, y, results[-1])
+            product(backend, basis, x, y, results[-1])
         for s, row in ((0, 0), (batch - 1, m - 1), (batch // 2, m // 2)):
             expected = a[s, row].astype(object) @ b[s].astype(object) % q
             np.testing.assert_array_equal(results[0][s, row].get(), expected.astype(basis.dtype))
@@ -539,9 +540,9 @@ def test_large_matrices_by_every_way(q: int) -> None:
         a, b = words_of(q, (left, m, k), (right, k, n))
         x, y = cupy.asarray(a), cupy.asarray(b)
         results = []
-        for method in ("matmul", *ways(q)):
+        for product in (matmul.matmul, *ways(q)):
             results.append(cupy.full((max(left, right), m, n), q - 1, basis.dtype))
-            getattr(backend, method)(basis, x, y, results[-1])
+            product(backend, basis, x, y, results[-1])
         check_rows(q, a, b, results[0], [0, m // 2, m - 1])
         for other in results[1:]:
             cupy.testing.assert_array_equal(other, results[0])
@@ -594,7 +595,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
     x, backend = cupy.asarray(a), get_backend(GPU)
     out = cupy.empty((1, 1024, 1024), x.dtype)
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
-        backend._matmul_residues(basis_of((q,)), x[None], x[None], out)  # type: ignore[attr-defined]
+        matmul.by_residues(backend, basis_of((q,)), x[None], x[None], out)  # type: ignore[arg-type]
     gc.collect()
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
@@ -608,8 +609,8 @@ def test_matrices_on_streams(q: int) -> None:
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         x, y, out = (cupy.zeros((1, 130, 130), basis.dtype) for _ in range(3))
-        for method in ways(q):
-            multiply = partial(getattr(backend, method), basis, x, y, out)
+        for product in ways(q):
+            multiply = partial(product, backend, basis, x, y, out)
             x[...] = y[...] = 1
             multiply()  # makes kernels and tables
             stream.synchronize()
@@ -623,8 +624,8 @@ def test_matrices_on_streams(q: int) -> None:
 def test_sanitizer_of_matrices() -> None:
     """What the checkers of CUDA look at: ragged tiles, copies of every size, several stages."""
     for q in (2**31 - 1, 2**32, 2**62):
-        for method, k in itertools.product(ways(q), (36, 131, 134)):
-            matrices.check_matmul(get_backend(GPU), q, (2, 130, k), (1, k, 37), method=method)
+        for product, k in itertools.product(ways(q), (36, 131, 134)):
+            matrices.check_matmul(get_backend(GPU), q, (2, 130, k), (1, k, 37), multiply=product)
 
 
 # ---- operations on batches ----

@@ -20,7 +20,7 @@ from polygpu._backends.cuda.words import SUM_31, SUM_62, Card, sum_of_products
 from polygpu._core.plans.basis import basis_of
 from polygpu.errors import OutOfDeviceMemory
 
-METHODS = ("_matmul_digits", "_matmul_residues")
+METHODS = ("by_digits", "by_residues")
 MODULI = (2, 3, 255, 256, 2**16, 2**31 - 1, 2**32 + 15, 2**50 - 27, 2**60 - 93, 2**61 - 1, 2**62)
 # (batch of a, of b, m, k, n): ones, odd sizes, around the tiles of 64 and 128 rows, 32 or 16 columns of
 # words and 16 words of depth, copies of 4, 8 and 16 bytes.
@@ -55,7 +55,8 @@ def operands(q, shape, kind, seed=0):
 def multiply(method, q, a, b):
     compute, basis = get_backend("cuda:0"), basis_of((q,))
     out = compute.xp.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), basis.dtype)
-    getattr(compute, method)(basis, compute.from_host(a), compute.from_host(b), out)
+    multiply = getattr(cuda.matmul, method)
+    multiply(compute, basis, compute.from_host(a), compute.from_host(b), out)
     return out.get()
 
 
@@ -74,7 +75,7 @@ def card_with(device, monkeypatch):
     return card_with
 
 
-check_integers = partial(matrices.check_matmul, method="_matmul_integer")
+check_integers = partial(matrices.check_matmul, multiply=cuda.matmul.by_integer)
 
 
 @on(*CARDS)
@@ -378,9 +379,11 @@ def test_products(q):
     compute = backend()
     for method in METHODS[not matmul_tiles.has_digits(q, basis_of((q,)).dtype.itemsize) :]:
         for left, right, m, k, n in SHAPES:
-            matrices.check_matmul(compute, q, (left, m, k), (right, k, n), "random", method)
+            matrices.check_matmul(
+                compute, q, (left, m, k), (right, k, n), "random", getattr(cuda.matmul, method)
+            )
         for values in ("last", "words", "half", "past half"):
-            matrices.check_matmul(compute, q, (1, 9, 67), (2, 67, 13), values, method)
+            matrices.check_matmul(compute, q, (1, 9, 67), (2, 67, 13), values, getattr(cuda.matmul, method))
 
 
 @on(*CARDS)
@@ -389,7 +392,7 @@ def test_long_sums_of_limbs(q):
     """One call sums as many words as fit sums of 32 bits; one word more goes on in another call."""
     longest = (1 << 15) // basis_of((q,)).dtype.itemsize
     for k, values in product((longest, longest + 1), ("words", "half")):
-        matrices.check_matmul(backend(), q, (1, 2, k), (1, k, 1), values, "_matmul_digits")
+        matrices.check_matmul(backend(), q, (1, 2, k), (1, k, 1), values, cuda.matmul.by_digits)
 
 
 @on(*CARDS)
@@ -400,7 +403,7 @@ def test_long_sums_of_residues(q, value):
     compute, basis = backend(), basis_of((q,))
     for k in (matmul_tiles.RESIDUE_DEPTH, matmul_tiles.RESIDUE_DEPTH + 1):
         x, out = compute.xp.full((1, 1, k), value, basis.dtype), compute.xp.empty((1, 1, 1), basis.dtype)
-        compute._matmul_residues(basis, x, x.reshape(1, k, 1), out)
+        cuda.matmul.by_residues(compute, basis, x, x.reshape(1, k, 1), out)
         assert out.item() == k * value**2 % q
 
 
@@ -414,7 +417,7 @@ def test_residues_in_parts(lone, size, monkeypatch):
     monkeypatch.setattr(cuda.matmul, "RESIDUE_DEPTH", 64)
     for left, right, m, k, n in ((5, 5, 20, 70, 9), (1, 4, 130, 130, 6), (3, 1, 140, 20, 7)):
         shapes = (left, m, k), (right, k, n)
-        matrices.check_matmul(backend(), 2**60 - 93, *shapes, method="_matmul_residues")
+        matrices.check_matmul(backend(), 2**60 - 93, *shapes, multiply=cuda.matmul.by_residues)
 
 
 # ---- what is chosen, recorded and refused ----
@@ -426,20 +429,20 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
     """CuPy does not record cuBLAS: products go by digits where these work, else by integers."""
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
     taken = []
-    for name in (*METHODS, "_matmul_integer"):
-        method = getattr(cuda.CudaBackend, name)
+    for name in (*METHODS, "by_integer"):
+        method = getattr(cuda.matmul, name)
         monkeypatch.setattr(
-            cuda.CudaBackend,
+            cuda.matmul,
             name,
             lambda *args, name=name, method=method: (taken.append(name), method(*args)),
         )
     with simulated():
         a, b = operands(q, (1, 1, 20, 70, 11), "words")
         for recorded, expected in (
-            (None, "_matmul_residues"),
+            (None, "by_residues"),
             (
                 cuda.device.Kept("cuda:0"),
-                "_matmul_digits" if matmul_tiles.has_digits(q, a.itemsize) else "_matmul_integer",
+                "by_digits" if matmul_tiles.has_digits(q, a.itemsize) else "by_integer",
             ),
         ):
             taken.clear()
@@ -448,7 +451,7 @@ def test_recorded_products_take_no_cublas(q, monkeypatch):
                 np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
             finally:
                 cuda.device.recording.reset(token)
-            assert taken[0] == expected and "_matmul_residues" not in taken[1:]
+            assert taken[0] == expected and "by_residues" not in taken[1:]
 
 
 @needs_compiler
@@ -499,7 +502,7 @@ def test_residues_that_do_not_fit(monkeypatch, q):
     a, b = operands(q, (1, 1, 20, 30, 40), "words")
     with simulated():
         monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
-        monkeypatch.setattr(cuda.CudaBackend, "_matmul_residues", refuse)
+        monkeypatch.setattr(cuda.matmul, "by_residues", refuse)
         np.testing.assert_array_equal(multiply("matmul", q, a, b), product_of(a, b, q))
 
 

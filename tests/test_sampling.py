@@ -431,7 +431,7 @@ def test_equal_keys_go_to_the_first_places_on_a_card(words, weight):
 
     ring, compute = pg.Ring(len(words), [97, 3]), backend()
     out, keys = there(np.zeros((1, 2, ring.n), ring.dtype)), there(np.array([7, 7, *words], np.uint64))
-    moduli = compute._moduli_of(ring._plan.basis)
+    moduli = compute.moduli_of(ring._plan.basis)
     recipe = launch.Recipe(2, moduli)
     values = {
         "x": 0,

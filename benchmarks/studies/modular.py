@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu import linalg
 from polygpu._backends import get_backend
+from polygpu._backends.cuda import matmul
 from polygpu._backends.cuda.matmul_tiles import coprimes, matmul_method
 from polygpu._backends.reference import big_product
 from polygpu._core.plans.basis import basis_of
@@ -122,7 +123,7 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
     def run(way: str) -> Any:
         if way == TAKEN:
             return linalg.matmul(a, b, q, out=c)
-        getattr(backend, f"_matmul_{way}")(basis, a, b, c)
+        getattr(matmul, f"by_{way}")(backend, basis, a, b, c)
         return c
 
     def values(c: Any) -> NDArray[Any]:
@@ -154,7 +155,7 @@ def products_of_bytes(n: int) -> Iterator[Task]:
     arrays = cupy.asarray(a[None]), cupy.asarray(columns[None]), cupy.zeros((1, 1, n, n), np.int32)
 
     def run() -> Any:
-        get_backend(DEVICE)._multiply_bytes(*arrays)  # type: ignore[attr-defined]
+        matmul.multiply_bytes(get_backend(DEVICE), *arrays)  # type: ignore[arg-type]
         return arrays[2]
 
     def values(c: Any) -> NDArray[Any]:

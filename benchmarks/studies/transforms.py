@@ -14,7 +14,7 @@ import polygpu as pg
 from polygpu._backends import get_backend
 from polygpu._backends.cuda.launch import Recipe
 from polygpu._backends.cuda.tiles import Pass, split_passes, table_offsets
-from polygpu._backends.cuda.transform import passes_over, transform_recipe
+from polygpu._backends.cuda.transform import group_tables, passes_over, rows_of, transform_recipe
 from polygpu._backends.cuda.words import LAZY60, Card, groups_of
 from polygpu._backends.reference import reverse_bits
 
@@ -107,7 +107,7 @@ def node_twiddles(degree: int, kind: str = "negacyclic", psi: int | None = None)
 def moduli() -> Any:
     """The constants of q (Modulus in cuda/modulus.cuh)."""
     backend: Any = get_backend(DEVICE)
-    return backend._moduli(ring(1)._plan.basis)
+    return backend.moduli(ring(1)._plan.basis)
 
 
 def on_card(*tables: NDArray[Any]) -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ def round_twiddles(degree: int, one: Pass) -> int:
     backend: Any = get_backend(DEVICE)
     plan: Any = ring(degree)._plan.transform
     (group,) = groups_of(plan.basis, backend.card)
-    packed: bytes = backend._group_tables(plan, group, (one,)).on(backend._stream())
+    packed: bytes = group_tables(backend, plan, group, (one,)).on(backend.stream())
     return int.from_bytes(packed[:8], "little")
 
 
@@ -156,7 +156,7 @@ def in_passes(
 
         def recipe(rows_count: int) -> Recipe:
             made = Recipe(2)
-            rows = backend._rows(plan, group, rows_count, tuple(passes), made)
+            rows = rows_of(backend, plan, group, rows_count, tuple(passes), made)
             offsets = table_offsets(tuple(passes), group.word)[: len(passes)][chosen]
             made.add(transform_recipe(rows, done, offsets, "forward", backend.card), 0, 1)
             return made

@@ -4,15 +4,47 @@ Nothing here synchronises, and temporaries come from CuPy's pool. Other packages
 """
 
 from ..base import Backend
+from . import copies, fft, integers, lattice, matmul, multiply, pointwise, records, rns, sampling, transform
 from .device import absence, count, describe
-from .fft import Fft
-from .integers import Integers
-from .lattice import Lattice
-from .records import Records
-from .sampling import Sampling
+from .launch import Context
 
 __all__ = ["CudaBackend", "absence", "count", "describe"]
 
 
-class CudaBackend(Lattice, Fft, Integers, Sampling, Records, Backend):
-    """The kernels behind the protocol, on one GPU."""
+class CudaBackend(Context, Backend):
+    """The operations of one GPU, by name."""
+
+    observe = records.observe
+    copy, gather, scatter = copies.copy, copies.gather, copies.scatter
+    uniform, sample = sampling.uniform, sampling.sample
+    ntt, intt, prefers_tables = transform.ntt, transform.intt, transform.prefers_tables
+    convert, convert_all = rns.convert, rns.convert_all
+    fft, convolve = fft.fft, fft.convolve
+    matmul, matmul_points = matmul.matmul, matmul.matmul_points
+    reduce_integers, to_words, to_int64, to_float64, norm = (
+        integers.reduce_integers,
+        integers.to_words,
+        integers.to_int64,
+        integers.to_float64,
+        integers.norm,
+    )
+    take, pointwise, scale_by_powers, automorphism, mul_monomial = (
+        pointwise.take,
+        pointwise.pointwise,
+        pointwise.scale_by_powers,
+        pointwise.automorphism,
+        pointwise.mul_monomial,
+    )
+    multiply, multiply_eval, product_ns, prefers_matrix = (
+        multiply.multiply,
+        multiply.multiply_eval,
+        multiply.product_ns,
+        multiply.prefers_matrix,
+    )
+    digit_product, decompose, prepare, gadget_product, gadget_rotation = (
+        lattice.digit_product,
+        lattice.decompose,
+        lattice.prepare,
+        lattice.gadget_product,
+        lattice.gadget_rotation,
+    )

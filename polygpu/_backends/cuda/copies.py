@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..._core.plans.basis import Handles
 from .. import Array
 from .launch import (
     ALIGNMENT,
@@ -17,8 +16,8 @@ from .launch import (
     THREADS,
     U32,
     U64,
+    Context,
     Launch,
-    Launcher,
     Recipe,
     Struct,
     cbool,
@@ -108,83 +107,86 @@ def items_launch(size: int, items: int, unit: int, scatters: bool, **values: int
     return Launch(_FILE, f"copy_items<{UNITS[unit]}, {cbool(scatters)}>", blocks, THREADS, parameters)
 
 
-class Copies(Launcher):
-    """The kernel of copy.cu."""
+def copy(gpu: Context, x: Array, out: Array) -> None:
+    if not out.size:
+        return
+    places = (gpu.address(x) | gpu.address(out)) % ALIGNMENT
+    if out.ndim > MAX_AXES and len(axes_of(x, out, places)[0]) > MAX_AXES + 1:
+        _copy_in_parts(gpu, x, out)
+        return
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self._of_copies: Handles = {}
+    def recipe() -> Recipe:
+        made = Recipe(2)
+        made.launch(copy_launch(*axes_of(x, out, places), x=0, y=0), 0, 1)
+        return made
 
-    def copy(self, x: Array, out: Array) -> None:
-        if not out.size:
-            return
-        places = (self.address(x) | self.address(out)) % ALIGNMENT
-        if out.ndim > MAX_AXES and len(axes_of(x, out, places)[0]) > MAX_AXES + 1:
-            self._copy_in_parts(x, out)
-            return
+    key = "copy", places, x.dtype, x.shape, x.strides, out.dtype, out.shape, out.strides
+    gpu.run(gpu.handles, key, recipe, x, out)
 
-        def recipe() -> Recipe:
-            made = Recipe(2)
-            made.launch(copy_launch(*axes_of(x, out, places), x=0, y=0), 0, 1)
-            return made
 
-        key = places, x.dtype, x.shape, x.strides, out.dtype, out.shape, out.strides
-        self.run(self._of_copies, key, recipe, x, out)
+def gather(gpu: Context, x: Array, index: Array, out: Array) -> None:
+    _move_items(gpu, x, index, out, False)
 
-    def gather(self, x: Array, index: Array, out: Array) -> None:
-        self._move_items(x, index, out, False)
 
-    def scatter(self, x: Array, index: Array, out: Array) -> None:
-        self._move_items(x, index, out, True)
+def scatter(gpu: Context, x: Array, index: Array, out: Array) -> None:
+    _move_items(gpu, x, index, out, True)
 
-    def _move_items(self, x: Array, index: Array, out: Array, scatters: bool) -> None:
-        size, items = prod(x.shape[1:]) * x.dtype.itemsize, len(index)
-        if not size or not items:
-            return
-        unit = gcd(ALIGNMENT, size, self.address(x), self.address(out))
 
-        def recipe() -> Recipe:
-            made = Recipe(3)
-            made.launch(items_launch(size, items, unit, scatters, x=0, index=0, y=0), 0, 1, 2)
-            return made
+def _move_items(gpu: Context, x: Array, index: Array, out: Array, scatters: bool) -> None:
+    size, items = prod(x.shape[1:]) * x.dtype.itemsize, len(index)
+    if not size or not items:
+        return
+    unit = gcd(ALIGNMENT, size, gpu.address(x), gpu.address(out))
 
-        self.run(self._of_copies, ("items", scatters, size, items, unit), recipe, x, index, out)
+    def recipe() -> Recipe:
+        made = Recipe(3)
+        made.launch(items_launch(size, items, unit, scatters, x=0, index=0, y=0), 0, 1, 2)
+        return made
 
-    def _copy_in_parts(self, x: Array, out: Array) -> None:
-        """A copy along more axes than the kernel takes: one for each index of the shortest axis."""
-        length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
-        before: tuple[Any, ...] = (slice(None),) * axis
-        own = axis - out.ndim + x.ndim  # the axis of x
-        for i in range(length):
-            part = x if own < 0 else x[(*before[:own], i if x.shape[own] > 1 else 0)]
-            self.copy(part, out[(*before, i)])
+    gpu.run(gpu.handles, ("items", scatters, size, items, unit), recipe, x, index, out)
 
-    def _filled(self, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
-        """A new array with this value everywhere."""
-        array = self.empty(shape, dtype)
-        self.copy(self.constant(np.array(value, dtype)), array)
-        return array
 
-    def _copied(self, x: Array, shape: tuple[int, ...] | None = None) -> Array:
-        """A copy in C order, in a shape to which x broadcasts."""
-        array = self.empty(x.shape if shape is None else shape, x.dtype)
-        self.copy(x, array)
-        return array
+def _copy_in_parts(gpu: Context, x: Array, out: Array) -> None:
+    """A copy along more axes than the kernel takes: one for each index of the shortest axis."""
+    length, axis = min((n, i) for i, n in enumerate(out.shape) if n > 1)
+    before: tuple[Any, ...] = (slice(None),) * axis
+    own = axis - out.ndim + x.ndim  # the axis of x
+    for i in range(length):
+        part = x if own < 0 else x[(*before[:own], i if x.shape[own] > 1 else 0)]
+        copy(gpu, part, out[(*before, i)])
 
-    def _dense(self, x: Array) -> Array:
-        """The array in C order: x itself or a copy."""
-        return x if x.flags.c_contiguous else self._copied(x)
 
-    def _spread(self, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
-        """Operands of a result (*batch, rows, n), copied to its shape where it has too many axes."""
-        if len(shape) - 2 <= MAX_AXES:
-            return operands
-        return tuple(self._broadcast(x, shape) for x in operands)
+def filled(gpu: Context, shape: tuple[int, ...], dtype: np.dtype[Any], value: int) -> Array:
+    """A new array with this value everywhere."""
+    array = gpu.empty(shape, dtype)
+    copy(gpu, gpu.constant(np.array(value, dtype)), array)
+    return array
 
-    def _broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """A copy in the full shape; the operand itself where it has that shape."""
-        return x if x.shape == shape else self._copied(x, shape)
 
-    def _repeated(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """An operand for kernels that repeat it over leading axes: other ways to broadcast need a copy."""
-        return x if shape[len(shape) - x.ndim :] == x.shape else self._broadcast(x, shape)
+def copied(gpu: Context, x: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """A copy in C order, in a shape to which x broadcasts."""
+    array = gpu.empty(x.shape if shape is None else shape, x.dtype)
+    copy(gpu, x, array)
+    return array
+
+
+def dense(gpu: Context, x: Array) -> Array:
+    """The array in C order: x itself or a copy."""
+    return x if x.flags.c_contiguous else copied(gpu, x)
+
+
+def fitted(gpu: Context, shape: tuple[int, ...], *operands: Array) -> tuple[Array, ...]:
+    """Operands of a result (*batch, rows, n), copied to its shape where it has too many axes."""
+    if len(shape) - 2 <= MAX_AXES:
+        return operands
+    return tuple(broadcast(gpu, x, shape) for x in operands)
+
+
+def broadcast(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
+    """A copy in the full shape; the operand itself where it has that shape."""
+    return x if x.shape == shape else copied(gpu, x, shape)
+
+
+def repeated(gpu: Context, x: Array, shape: tuple[int, ...]) -> Array:
+    """An operand for kernels that repeat it over leading axes: other ways to broadcast need a copy."""
+    return x if shape[len(shape) - x.ndim :] == x.shape else broadcast(gpu, x, shape)

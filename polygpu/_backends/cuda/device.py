@@ -210,7 +210,7 @@ class _Recordings:
         self._lock = new_lock()
         self._threads: list[int] = []  # one entry for each recording: the thread that records
         self._collected = False  # whether the cycle collector is to be turned on again
-        self._kept: list[tuple[Any, Any]] = []
+        self.kept: list[tuple[Any, Any]] = []
         os.register_at_fork(after_in_child=self._forget_others)
 
     def _forget_others(self) -> None:
@@ -232,15 +232,15 @@ class _Recordings:
             if not self._threads:
                 if self._collected:
                     gc.enable()
-                for device in {device.id: device for _, device in self._kept}.values():
+                for device in {device.id: device for _, device in self.kept}.values():
                     device.synchronize()
-                self._kept.clear()
+                self.kept.clear()
 
     def let_go(self, value: Any, device: Any) -> None:
         """Keep a value until all work on the device that reads it is done."""
         with self._lock:
             if self._threads:
-                self._kept.append((value, device))
+                self.kept.append((value, device))
             else:
                 device.synchronize()
 
@@ -421,12 +421,12 @@ class Device:
     def __init__(self, index: int) -> None:
         cupy = self.xp = _cupy()
         self.name = f"cuda:{index}"
-        self._index = index
+        self.index = index
         self.card = _card(cupy, index)
-        self._current_device = cupy.cuda.runtime.getDevice
-        self._memory_error = cupy.cuda.memory.OutOfMemoryError
+        self.current_device = cupy.cuda.runtime.getDevice
+        self.memory_error = cupy.cuda.memory.OutOfMemoryError
         self._device = cupy.cuda.Device(index)
-        self._scope = _Scope(self.name, cupy, self._device, foreign=False)
+        self.scope = _Scope(self.name, cupy, self._device, foreign=False)
         self._foreign_scope = _Scope(self.name, cupy, self._device, foreign=True)
         self._lanes: dict[int, Any] = {}  # streams of copies, by the card that they go to
         self._constants, self._large_constants = Calls(), Calls(_LARGE_BYTES)
@@ -476,12 +476,12 @@ class Device:
         if self.is_recording():
             raise DeviceError(f"{self.name}: copies between devices are not recorded; make them outside")
         self._refuse()
-        with self._scope:
-            return self._stream().record()
+        with self.scope:
+            return self.stream().record()
 
     def await_marks(self, marks: Iterable[Mark]) -> None:
-        with self._scope:  # each card's default stream has the same handle: enter this card
-            stream = self._stream()
+        with self.scope:  # each card's default stream has the same handle: enter this card
+            stream = self.stream()
             for mark in marks:
                 stream.wait_event(mark)
 
@@ -492,11 +492,11 @@ class Device:
         """
         runtime = self.xp.cuda.runtime
         to: int = target.data.device_id  # type: ignore[attr-defined]
-        with self._scope:
+        with self.scope:
             lane = self._lane_to(to)
             for mark in after:
                 lane.wait_event(mark)
-            if to == self._index:
+            if to == self.index:
                 with lane:
                     target[...] = x
             elif x.size:
@@ -518,7 +518,7 @@ class Device:
         lane = self._lanes.get(index)
         if lane is None:
             runtime = self.xp.cuda.runtime
-            if index != self._index and runtime.deviceCanAccessPeer(self._index, index):
+            if index != self.index and runtime.deviceCanAccessPeer(self.index, index):
                 try:
                     runtime.deviceEnablePeerAccess(index)
                 except runtime.CUDARuntimeError as error:
@@ -531,13 +531,13 @@ class Device:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Take memory from CuPy's pool; raise OutOfDeviceMemory where it does not fit."""
-        if self._current_device() != self._index:
-            with self._scope:
+        if self.current_device() != self.index:
+            with self.scope:
                 return self.empty(shape, dtype)
         try:
             array = self.xp.ndarray(shape, dtype)
-        except self._memory_error as error:
-            raise self._scope.out_of_memory(error) from error
+        except self.memory_error as error:
+            raise self.scope.out_of_memory(error) from error
         noting = recording.get()
         if noting is not None:
             noting.take(array.data, array.nbytes)
@@ -547,8 +547,8 @@ class Device:
         """CuPy's pointer to `size` bytes on the current device, which is this one."""
         try:
             memory = self.xp.cuda.alloc(size)
-        except self._memory_error as error:
-            raise self._scope.out_of_memory(error) from error
+        except self.memory_error as error:
+            raise self.scope.out_of_memory(error) from error
         noting = recording.get()
         if noting is not None:
             noting.take(memory, size)
@@ -565,8 +565,8 @@ class Device:
         return self._uploaded(x)
 
     def _uploaded(self, x: Array) -> Array:
-        with self._scope:
-            _check_not_captured(self._stream(), self.name)
+        with self.scope:
+            _check_not_captured(self.stream(), self.name)
             return self.xp.asarray(x)  # type: ignore[no-any-return]
 
     def _refuse(self) -> None:
@@ -586,9 +586,9 @@ class Device:
             known, key = self._large_constants, (_Identity(x),)
         shared = known.get(key)
         if shared is None:
-            shared = self._share(self._uploaded(x))
+            shared = self.share(self._uploaded(x))
             known.store(key, shared, x.nbytes)
-        copy: Array = shared.on(self._stream())
+        copy: Array = shared.on(self.stream())
         self.note(copy)
         return copy
 
@@ -598,32 +598,32 @@ class Device:
         if noting is not None:
             noting.append(x)
 
-    def _stream(self) -> Any:
-        return self.xp.cuda.get_current_stream(self._index)
+    def stream(self) -> Any:
+        return self.xp.cuda.get_current_stream(self.index)
 
     def address(self, x: Array) -> int:
         return int(x.data.ptr)  # type: ignore[attr-defined]
 
     def device_scope(self, views: bool = False) -> AbstractContextManager[Any]:
-        return self._scope if views else self._foreign_scope
+        return self.scope if views else self._foreign_scope
 
-    def _kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
+    def kept(self, handles: Handles, key: str, make: Callable[[], tuple[Any, Sequence[Shared]]]) -> Shared:
         """The value of a plan's handles for this device; `make` gives it and its parts."""
         key = f"{self.name} {key}"
         shared = handles.get(key)
         if shared is None:
-            _check_not_captured(self._stream(), self.name)
-            with self._scope, aside():
-                made = self._share(*make())
+            _check_not_captured(self.stream(), self.name)
+            with self.scope, aside():
+                made = self.share(*make())
             shared = handles.setdefault(key, made)  # another thread may have been faster
         return shared  # type: ignore[no-any-return]
 
-    def _share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
-        return Shared(value, self._device, self._stream(), parts)
+    def share(self, value: Any, parts: Sequence[Shared] = ()) -> Shared:
+        return Shared(value, self._device, self.stream(), parts)
 
     def is_recording(self) -> bool:
         noting = recording.get()
-        return (noting is not None and type(noting) is not Tape) or self._stream().is_capturing()
+        return (noting is not None and type(noting) is not Tape) or self.stream().is_capturing()
 
     def _reserve(self, pool: Any) -> None:
         """Give a pool one free block as large as all its memory, and an eighth more.
@@ -633,7 +633,7 @@ class Device:
         """
         taken = pool.total_bytes()
         pool.free_all_blocks()
-        with suppress(self._memory_error):  # then the pieces of before may still do
+        with suppress(self.memory_error):  # then the pieces of before may still do
             pool.malloc(taken + (taken >> 3) + _RESERVE)
 
     def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
@@ -643,7 +643,7 @@ class Device:
             raise DeviceError(
                 f"{self.name}: capture inside a recording; call f itself there, or record it before"
             )
-        with self._scope:
+        with self.scope:
             pool, stream, recorded = cuda.MemoryPool(), cuda.Stream(non_blocking=True), Kept(self.name)
             stream.wait_event(cuda.get_current_stream().record())
             token = recording.set(recorded)

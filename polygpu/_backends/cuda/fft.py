@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._core.plans.basis import Handles
 from ..._core.plans.fft import unit_roots
 from .. import Array
-from .copies import Copies
+from .copies import copy
 from .device import Shared
-from .launch import POINTER, U64, Launch, Recipe, Struct, cbool
+from .launch import POINTER, U64, Context, Launch, Recipe, Struct, cbool
 
 FFT = Struct("fft.cu", "FftParameters<double>", ("x y twiddles", POINTER), ("rows", U64))
 CONVOLVE = Struct("fft.cu", "ConvolveParameters<double>", ("a b y twiddles", POINTER), ("rows rows_b", U64))
@@ -38,44 +37,39 @@ def _launch(kernel: str, n: int, dtype: np.dtype[Any], rows: int, parameters: by
     return Launch("fft.cu", kernel, (-(-rows // rows_of_block), 1), threads, parameters, shared)
 
 
-class Fft(Copies):
-    """Kernels of fft.cu."""
+def fft(gpu: Context, x: Array, out: Array, inverse: bool) -> None:
+    rows, n = x.shape
+    if n == 1:
+        copy(gpu, x, out)
+        return
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self._of_fft: Handles = {}  # twiddles and calls
+    def recipe() -> Recipe:
+        twiddles = _twiddles(gpu, n, x.dtype)
+        made = Recipe(2, twiddles)
+        where = {"x": 0, "y": 0, "twiddles": gpu.address(twiddles.value)}
+        made.launch(fft_launch(n, x.dtype, rows, inverse, **where), 0, 1)
+        return made
 
-    def fft(self, x: Array, out: Array, inverse: bool) -> None:
-        rows, n = x.shape
-        if n == 1:
-            self.copy(x, out)
-            return
+    gpu.run(gpu.handles, ("fft", x.shape, x.dtype, inverse), recipe, x, out)
 
-        def recipe() -> Recipe:
-            twiddles = self._twiddles(n, x.dtype)
-            made = Recipe(2, twiddles)
-            where = {"x": 0, "y": 0, "twiddles": self.address(twiddles.value)}
-            made.launch(fft_launch(n, x.dtype, rows, inverse, **where), 0, 1)
-            return made
 
-        self.run(self._of_fft, (x.shape, x.dtype, inverse), recipe, x, out)
+def convolve(gpu: Context, a: Array, b: Array, out: Array) -> None:
+    rows, n = a.shape
 
-    def convolve(self, a: Array, b: Array, out: Array) -> None:
-        rows, n = a.shape
+    def recipe() -> Recipe:
+        twiddles = _twiddles(gpu, n, a.dtype)
+        made = Recipe(3, twiddles)
+        where = {"a": 0, "b": 0, "y": 0, "twiddles": gpu.address(twiddles.value), "rows_b": len(b)}
+        made.launch(convolve_launch(n, a.dtype, rows, **where), 0, 1, 2)
+        return made
 
-        def recipe() -> Recipe:
-            twiddles = self._twiddles(n, a.dtype)
-            made = Recipe(3, twiddles)
-            where = {"a": 0, "b": 0, "y": 0, "twiddles": self.address(twiddles.value), "rows_b": len(b)}
-            made.launch(convolve_launch(n, a.dtype, rows, **where), 0, 1, 2)
-            return made
+    gpu.run(gpu.handles, ("convolve", a.shape, b.shape, a.dtype), recipe, a, b, out)
 
-        self.run(self._of_fft, (a.shape, b.shape, a.dtype), recipe, a, b, out)
 
-    def _twiddles(self, n: int, dtype: np.dtype[Any]) -> Shared:
-        return self._kept(
-            self._of_fft, f"twiddles {n} {dtype}", lambda: (self.from_host(_fft_twiddles(n, dtype)), ())
-        )
+def _twiddles(gpu: Context, n: int, dtype: np.dtype[Any]) -> Shared:
+    return gpu.kept(
+        gpu.handles, f"fft twiddles {n} {dtype}", lambda: (gpu.from_host(_fft_twiddles(n, dtype)), ())
+    )
 
 
 @lru_cache(maxsize=64)

@@ -10,19 +10,9 @@ import numpy as np
 from ..._core.plans.basis import Basis
 from ..._core.plans.crt import composition_of, digits_of
 from .. import Array
-from .copies import Copies
+from .copies import filled
 from .device import Shared
-from .launch import (
-    INTEGER_TYPES,
-    POINTER,
-    U32,
-    U64,
-    Launch,
-    Recipe,
-    Struct,
-    ctype,
-    entrywise,
-)
+from .launch import INTEGER_TYPES, POINTER, U32, U64, Context, Launch, Recipe, Struct, ctype, entrywise
 
 _FILE = "integers.cu"
 _WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # lengths that kernels are compiled for, then powers of 2
@@ -100,78 +90,83 @@ def norm_launches(
     return first, second, items * parts * length * 8
 
 
-class Integers(Copies):
-    """Kernels of integers.cu."""
+def reduce_integers(gpu: Context, basis: Basis, x: Array, out: Array) -> None:
 
-    def reduce_integers(self, basis: Basis, x: Array, out: Array) -> None:
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        where = {"x": 0, "y": 0, "moduli": gpu.address(moduli.value)}
+        sizes = {"count": x.shape[-1], "n": out.shape[-1]}
+        made = Recipe(2, moduli)
+        made.launch(integers_launch(basis, x.dtype, out.size, **where, **sizes), 0, 1)
+        return made
 
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(basis)
-            where = {"x": 0, "y": 0, "moduli": self.address(moduli.value)}
-            sizes = {"count": x.shape[-1], "n": out.shape[-1]}
-            made = Recipe(2, moduli)
-            made.launch(integers_launch(basis, x.dtype, out.size, **where, **sizes), 0, 1)
-            return made
+    gpu.run(basis.handles, ("integers", x.shape, out.shape, x.dtype), recipe, x, out)
 
-        self.run(basis.handles, ("integers", x.shape, out.shape, x.dtype), recipe, x, out)
 
-    def to_words(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        self._compose(basis, x, centered, "words", out)
+def to_words(gpu: Context, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+    _compose(gpu, basis, x, centered, "words", out)
 
-    def to_float64(self, basis: Basis, x: Array, centered: bool, out: Array) -> None:
-        self._compose(basis, x, centered, "float64", out)
 
-    def to_int64(self, basis: Basis, x: Array, centered: bool, out: Array) -> int:
-        wrong = self._filled((1,), U64, 0)
-        self._compose(basis, x, centered, "int64", out, wrong)
-        found = int(self.to_host(wrong)[0])
-        return (1 << 64) - 1 - found if found else -1
+def to_float64(gpu: Context, basis: Basis, x: Array, centered: bool, out: Array) -> None:
+    _compose(gpu, basis, x, centered, "float64", out)
 
-    def _compose(self, basis: Basis, x: Array, centered: bool, to: str, out: Array, *more: Array) -> None:
-        def recipe() -> Recipe:
-            words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
-            used, tables = self._tables(basis, words, n, centered)
-            values = {"x": 0, "y": 0, "wrong": 0, "tables": tables, "words": out.shape[-1]}
-            made = Recipe(2 + len(more), *used)
-            launch = out_launch(basis, words, to, x.size // basis.rows, **values)
-            made.launch(launch, *range(2 + len(more)))
-            return made
 
-        self.run(basis.handles, (to, centered, x.shape), recipe, x, out, *more)
+def to_int64(gpu: Context, basis: Basis, x: Array, centered: bool, out: Array) -> int:
+    wrong = filled(gpu, (1,), U64, 0)
+    _compose(gpu, basis, x, centered, "int64", out, wrong)
+    found = int(gpu.to_host(wrong)[0])
+    return (1 << 64) - 1 - found if found else -1
 
-    def norm(self, basis: Basis, x: Array, p: float, out: Array) -> None:
 
-        def recipe() -> Recipe:
-            words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
-            used, tables = self._tables(basis, words, n, True)
-            shape = x.size // (basis.rows * n), n
-            first, second, size = norm_launches(basis, words, p, shape, tables, out.shape[-1])
-            made = Recipe(2, *used)
-            parts = made.temporary(size)
-            made.launch(first, 0, parts)
-            made.launch(second, parts, 1)
-            return made
+def _compose(gpu: Context, basis: Basis, x: Array, centered: bool, to: str, out: Array, *more: Array) -> None:
+    def recipe() -> Recipe:
+        words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
+        used, tables = _tables(gpu, basis, words, n, centered)
+        values = {"x": 0, "y": 0, "wrong": 0, "tables": tables, "words": out.shape[-1]}
+        made = Recipe(2 + len(more), *used)
+        launch = out_launch(basis, words, to, x.size // basis.rows, **values)
+        made.launch(launch, *range(2 + len(more)))
+        return made
 
-        if x.size:
-            self.run(basis.handles, ("norm", p, x.shape), recipe, x, out)
+    gpu.run(basis.handles, (to, centered, x.shape), recipe, x, out, *more)
 
-    def _tables(self, basis: Basis, words: int, n: int, centered: bool) -> tuple[tuple[Shared, ...], bytes]:
-        """The constants for composing integers, and the struct with their addresses."""
-        moduli, limbs = self._moduli_of(basis), basis.rows
 
-        def make() -> tuple[Array, tuple[()]]:
-            plan = composition_of(basis)
-            modulus = plan.modulus
-            bounds = (modulus, 0, modulus), (modulus, modulus // 2, modulus - modulus // 2)
-            table = [plan.inverse, plan.terms(64, words).T.ravel()]
-            table += [digits_of(x, 64, words) for row in bounds for x in row]
-            return self.from_host(np.concatenate(table)), ()
+def norm(gpu: Context, basis: Basis, x: Array, p: float, out: Array) -> None:
 
-        table = self._kept(basis.handles, "composition", make)
-        at = self.address(table.value)
-        terms = at + 8 * limbs
-        bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
-        # A bound on the error: each term and each partial sum is rounded (docs/math.md, "Integers").
-        unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
-        where = {"moduli": self.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
-        return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)
+    def recipe() -> Recipe:
+        words, n = kernel_words(composition_of(basis).modulus), x.shape[-1]
+        used, tables = _tables(gpu, basis, words, n, True)
+        shape = x.size // (basis.rows * n), n
+        first, second, size = norm_launches(basis, words, p, shape, tables, out.shape[-1])
+        made = Recipe(2, *used)
+        parts = made.temporary(size)
+        made.launch(first, 0, parts)
+        made.launch(second, parts, 1)
+        return made
+
+    if x.size:
+        gpu.run(basis.handles, ("norm", p, x.shape), recipe, x, out)
+
+
+def _tables(
+    gpu: Context, basis: Basis, words: int, n: int, centered: bool
+) -> tuple[tuple[Shared, ...], bytes]:
+    """The constants for composing integers, and the struct with their addresses."""
+    moduli, limbs = gpu.moduli_of(basis), basis.rows
+
+    def make() -> tuple[Array, tuple[()]]:
+        plan = composition_of(basis)
+        modulus = plan.modulus
+        bounds = (modulus, 0, modulus), (modulus, modulus // 2, modulus - modulus // 2)
+        table = [plan.inverse, plan.terms(64, words).T.ravel()]
+        table += [digits_of(x, 64, words) for row in bounds for x in row]
+        return gpu.from_host(np.concatenate(table)), ()
+
+    table = gpu.kept(basis.handles, "composition", make)
+    at = gpu.address(table.value)
+    terms = at + 8 * limbs
+    bounds = terms + 8 * words * (limbs + 1 + 3 * centered)
+    # A bound on the error: each term and each partial sum is rounded (docs/math.md, "Integers").
+    unsure = np.float64((limbs + 2) ** 2 * 2.0**-52).tobytes()
+    where = {"moduli": gpu.address(moduli.value), "inverse": at, "terms": terms, "bounds": bounds}
+    return (moduli, table), TABLES(**where, n=n, limbs=limbs, centered=centered, unsure=unsure)

@@ -14,12 +14,13 @@ from ..._core.plans.rns import runs_of
 from ..._core.plans.switch import DigitProduct
 from .. import Array
 from .device import Shared
-from .launch import ALIGNMENT, POINTER, U32, U64, Launch, Recipe, Struct, cbool, ctype, entrywise
-from .matmul import Matmul
-from .multiply import Multiply
-from .rns import Listed, Rns, listed
+from .launch import ALIGNMENT, POINTER, U32, U64, Context, Launch, Recipe, Struct, cbool, ctype, entrywise
+from .matmul import matmul_points
+from .multiply import prepare_by_fft, sum_by_fft
+from .pointwise import mul_monomial, pointwise
+from .rns import Listed, convert, convert_all, listed, start_listed, table_pointers
 from .tiles import Pass, table_offsets
-from .transform import MAX_GRID_Y, transform_recipe
+from .transform import MAX_GRID_Y, intt, ntt, prime_tables, rows_of, transform_recipe
 from .words import FLOAT64, Card, Word, sum_of_products, transform_groups
 
 _FILE = "gadget.cu"
@@ -149,226 +150,239 @@ def gadget_launch(
     return Launch(_FILE, kernel, (items, 1), tile.threads, parameters, shared)
 
 
-class Lattice(Multiply, Rns, Matmul):
-    """Kernels of gadget.cu and keyswitch.cu, and launches of other operations."""
+def digit_product(
+    gpu: Context,
+    plan: DigitProduct,
+    value: tuple[Array, Array] | None,
+    digits: Array,
+    key: Array,
+    out: Array,
+    more: Array | None = None,
+    multiplier: Array | None = None,
+) -> None:
+    if not out.size:
+        return
+    if value is not None:
+        if _in_two_passes(gpu, plan, value, digits, key, out, more):
+            return
+        _make_digits(gpu, plan, value, digits)
+    if multiplier is not None:
+        _permuted_product(gpu, plan, digits, key, multiplier, out)
+        return
+    n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
+    made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
+    done = 0
+    for first, count in runs_of(plan.key_rows):
+        limb = slice(done, done + count)
+        basis = basis_of(plan.transform.basis.moduli[limb], out.dtype.itemsize == 8)
+        rows = key[None, : plan.digits, :, first : first + count]
+        matmul_points(gpu, basis, made[None, :, :, limb], rows, sums[..., limb, :])
+        done += count
+    if more is not None:
+        convert(gpu, plan.adding, None, more, out)
+    if plan.inverse:
+        intt(gpu, plan.inverse_transform, out, out, plan.inverse[0])
 
-    def digit_product(
-        self,
-        plan: DigitProduct,
-        value: tuple[Array, Array] | None,
-        digits: Array,
-        key: Array,
-        out: Array,
-        more: Array | None = None,
-        multiplier: Array | None = None,
-    ) -> None:
-        if not out.size:
-            return
-        if value is not None:
-            if self._in_two_passes(plan, value, digits, key, out, more):
-                return
-            self._make_digits(plan, value, digits)
-        if multiplier is not None:
-            self._permuted_product(plan, digits, key, multiplier, out)
-            return
-        n, limbs, items = out.shape[-1], len(plan.key_rows), prod(out.shape[:-3])
-        made, sums = digits.reshape(items, plan.digits, limbs, n), out.reshape(1, items, 2, limbs, n)
-        done = 0
-        for first, count in runs_of(plan.key_rows):
-            limb = slice(done, done + count)
-            basis = basis_of(plan.transform.basis.moduli[limb], out.dtype.itemsize == 8)
-            rows = key[None, : plan.digits, :, first : first + count]
-            self.matmul_points(basis, made[None, :, :, limb], rows, sums[..., limb, :])
-            done += count
-        if more is not None:
-            self.convert(plan.adding, None, more, out)
+
+def _in_two_passes(
+    gpu: Context,
+    plan: DigitProduct,
+    value: tuple[Array, Array],
+    digits: Array,
+    key: Array,
+    out: Array,
+    more: Array | None,
+) -> bool:
+    """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
+    (x, own), (*batch, _, limbs, n) = value, out.shape
+    items, rows = prod(batch), plan.digits * limbs
+    groups = listed((plan.transform,), n, items * limbs, gpu.card)
+    given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
+    if not groups or len(plan.made_rows) > MAX_GRID_Y or not gpu.aligned(x, *given):
+        return False
+    convert_all(gpu, plan.conversions, x, digits.reshape(*batch, rows, n))
+
+    def recipe() -> Recipe:
+        both = Recipe(len(given))
+        for made, chosen in groups:
+            _multiply_listed(gpu, both, plan, made, chosen, out.shape, more is not None)
         if plan.inverse:
-            self.intt(plan.inverse_transform, out, out, plan.inverse[0])
+            _end_inverse(gpu, both, plan, groups[0][0], items, len(given) - 1)
+        return both
 
-    def _in_two_passes(
-        self,
-        plan: DigitProduct,
-        value: tuple[Array, Array],
-        digits: Array,
-        key: Array,
-        out: Array,
-        more: Array | None,
-    ) -> bool:
-        """Multiply digits in the pass that evaluates them; False, with nothing done, where it cannot be."""
-        (x, own), (*batch, _, limbs, n) = value, out.shape
-        items, rows = prod(batch), plan.digits * limbs
-        groups = listed((plan.transform,), n, items * limbs, self.card)
-        given = (digits, own, key, out) if more is None else (digits, own, key, more, out)
-        if not groups or len(plan.made_rows) > MAX_GRID_Y or not self._aligned(x, *given):
-            return False
-        self.convert_all(plan.conversions, x, digits.reshape(*batch, rows, n))
+    gpu.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
+    return True
 
-        def recipe() -> Recipe:
-            both = Recipe(len(given))
-            for made, chosen in groups:
-                self._multiply_listed(both, plan, made, chosen, out.shape, more is not None)
-            if plan.inverse:
-                self._end_inverse(both, plan, groups[0][0], items, len(given) - 1)
-            return both
 
-        self.run(plan.handles, ("two passes", out.shape, more is None), recipe, *given)
-        return True
+def _multiply_listed(
+    gpu: Context,
+    recipe: Recipe,
+    plan: DigitProduct,
+    made: Listed,
+    chosen: Sequence[int],
+    shape: tuple[int, ...],
+    adds: bool,
+) -> None:
+    """Add both passes over the digits modulo the chosen limbs, which one word serves."""
+    (*batch, _, limbs, n), tables = shape, plan.transform.tables
+    items, moduli = prod(batch), gpu.moduli_of(plan.transform.basis)
 
-    def _multiply_listed(
-        self,
-        recipe: Recipe,
-        plan: DigitProduct,
-        made: Listed,
-        chosen: Sequence[int],
-        shape: tuple[int, ...],
-        adds: bool,
-    ) -> None:
-        """Add both passes over the digits modulo the chosen limbs, which one word serves."""
-        (*batch, _, limbs, n), tables = shape, plan.transform.tables
-        items, moduli = prod(batch), self._moduli_of(plan.transform.basis)
+    def make() -> tuple[tuple[Array, Array], list[Shared]]:
+        both = [i for i in chosen if i in plan.inverse]  # the last ones
+        forward = [tables[i] for i in chosen[: len(chosen) - len(both)]]
+        pointers, shared = table_pointers(gpu, forward, made, [tables[i] for i in both])
+        return (gpu.from_host(limb_rows(plan, chosen)), pointers), shared
 
-        def make() -> tuple[tuple[Array, Array], list[Shared]]:
-            both = [i for i in chosen if i in plan.inverse]  # the last ones
-            forward = [tables[i] for i in chosen[: len(chosen) - len(both)]]
-            pointers, shared = self._table_pointers(forward, made, [tables[i] for i in both])
-            return (self.from_host(limb_rows(plan, chosen)), pointers), shared
+    listing = gpu.kept(plan.handles, f"limbs {made.word.name} {made.rows.shape}", make)
+    recipe.used += [moduli, listing]
+    where = dict(zip(("rows", "tables"), map(gpu.address, listing.value), strict=True))
+    where |= {"moduli": gpu.address(moduli.value), "key_total": plan.key_total, "limbs": limbs}
+    where |= {"count": plan.digits, "own_rows": plan.own_total}
+    where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
+    # Sorted by limb, in the order in which the second pass reads rows.
+    places = sorted((at for at in plan.made_rows if at % limbs in chosen), key=lambda at: at % limbs)
+    primes, rows = [tables[at % limbs] for at in places], plan.digits * limbs
+    if places:
+        start_listed(gpu, recipe, plan.handles, made, primes, places, (items, rows, n), 0)
+    launch = digit_rows_launch(made, items, len(chosen), n, adds, gpu.card, **where)
+    recipe.launch(launch, 0, 1, 2, 3, 4 if adds else 3)
 
-        listing = self._kept(plan.handles, f"limbs {made.word.name} {made.rows.shape}", make)
-        recipe.used += [moduli, listing]
-        where = dict(zip(("rows", "tables"), map(self.address, listing.value), strict=True))
-        where |= {"moduli": self.address(moduli.value), "key_total": plan.key_total, "limbs": limbs}
-        where |= {"count": plan.digits, "own_rows": plan.own_total}
-        where |= dict.fromkeys(("digits", "own", "key", "more", "y"), 0)
-        # Sorted by limb, in the order in which the second pass reads rows.
-        places = sorted((at for at in plan.made_rows if at % limbs in chosen), key=lambda at: at % limbs)
-        primes, rows = [tables[at % limbs] for at in places], plan.digits * limbs
-        if places:
-            self._start_listed(recipe, plan.handles, made, primes, places, (items, rows, n), 0)
-        launch = digit_rows_launch(made, items, len(chosen), n, adds, self.card, **where)
-        recipe.launch(launch, 0, 1, 2, 3, 4 if adds else 3)
 
-    def _end_inverse(self, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int) -> None:
-        """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
-        limbs, part = len(plan.key_rows), plan.inverse_transform
-        for group in transform_groups(part, self.card, len(plan.inverse) < limbs):
-            between = limbs - len(plan.inverse)
-            rows = self._rows(part, group, 2 * items, made.tables, recipe, between, plan.inverse[0])
-            offsets = table_offsets(made.tables, group.word)[2:4]
-            passes = made.columns, made.rows
-            recipe.add(transform_recipe(rows, passes, offsets, "inverse", self.card, 1), number, number)
+def _end_inverse(
+    gpu: Context, recipe: Recipe, plan: DigitProduct, made: Listed, items: int, number: int
+) -> None:
+    """The last pass, over columns, of the inverse transforms of sums, which digit_rows has begun."""
+    limbs, part = len(plan.key_rows), plan.inverse_transform
+    for group in transform_groups(part, gpu.card, len(plan.inverse) < limbs):
+        between = limbs - len(plan.inverse)
+        rows = rows_of(gpu, part, group, 2 * items, made.tables, recipe, between, plan.inverse[0])
+        offsets = table_offsets(made.tables, group.word)[2:4]
+        passes = made.columns, made.rows
+        recipe.add(transform_recipe(rows, passes, offsets, "inverse", gpu.card, 1), number, number)
 
-    def _make_digits(self, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
-        """Write all rows of evaluated digits; own rows are copied from the value."""
-        x, own = value
-        *batch, count, limbs, n = digits.shape
-        rows = digits.reshape(*batch, count * limbs, n)
-        self.convert_all(plan.conversions, x, rows)
-        self.convert(plan.own_copy, None, own, rows)
-        for first, transform in plan.runs:
-            self.ntt(transform, rows, rows, first)
 
-    def _permuted_product(
-        self, plan: DigitProduct, given: Array, key: Array, multiplier: Array, out: Array
-    ) -> None:
-        """The product of evaluated digits, which are read in the order of an automorphism."""
-        basis, quotient = plan.transform.basis, plan.transform.quotient
+def _make_digits(gpu: Context, plan: DigitProduct, value: tuple[Array, Array], digits: Array) -> None:
+    """Write all rows of evaluated digits; own rows are copied from the value."""
+    x, own = value
+    *batch, count, limbs, n = digits.shape
+    rows = digits.reshape(*batch, count * limbs, n)
+    convert_all(gpu, plan.conversions, x, rows)
+    convert(gpu, plan.own_copy, None, own, rows)
+    for first, transform in plan.runs:
+        ntt(gpu, transform, rows, rows, first)
 
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(basis)
-            rows = self._kept(
-                plan.handles, "key rows", lambda: (self.from_host(np.array(plan.key_rows, np.uint64)), ())
-            )
-            where = {"moduli": self.address(moduli.value), "key_rows": self.address(rows.value)}
-            where |= dict.fromkeys(("digits", "key", "multiplier", "y"), 0)
-            sizes = {"n": quotient.degree, "order": quotient.order}
-            sizes |= {"count": plan.digits, "key_total": key.shape[-2]}
-            made = Recipe(4, moduli, rows)
-            made.launch(digit_launch(basis, out.size // 2, **where, **sizes), 0, 1, 2, 3)
-            return made
 
-        self.run(plan.handles, ("permuted", out.size, key.shape), recipe, given, key, multiplier, out)
+def _permuted_product(
+    gpu: Context, plan: DigitProduct, given: Array, key: Array, multiplier: Array, out: Array
+) -> None:
+    """The product of evaluated digits, which are read in the order of an automorphism."""
+    basis, quotient = plan.transform.basis, plan.transform.quotient
 
-    # ---- gadgets ----
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        rows = gpu.kept(
+            plan.handles, "key rows", lambda: (gpu.from_host(np.array(plan.key_rows, np.uint64)), ())
+        )
+        where = {"moduli": gpu.address(moduli.value), "key_rows": gpu.address(rows.value)}
+        where |= dict.fromkeys(("digits", "key", "multiplier", "y"), 0)
+        sizes = {"n": quotient.degree, "order": quotient.order}
+        sizes |= {"count": plan.digits, "key_total": key.shape[-2]}
+        made = Recipe(4, moduli, rows)
+        made.launch(digit_launch(basis, out.size // 2, **where, **sizes), 0, 1, 2, 3)
+        return made
 
-    def decompose(self, gadget: Gadget, x: Array, out: Array) -> None:
-        if not out.size:
-            return
+    gpu.run(plan.handles, ("permuted", out.size, key.shape), recipe, given, key, multiplier, out)
 
-        def recipe() -> Recipe:
-            made = Recipe(2)
-            made.launch(decompose_launch(gadget, x.shape[-1], x.size, x=0, y=0), 0, 1)
-            return made
 
-        self.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
+# ---- gadgets ----
 
-    def prepare(self, gadget: Gadget, matrices: Array, out: Array) -> None:
-        assert gadget.product is not None
-        self.prepare_by_fft(gadget.product, matrices, out)
 
-    def gadget_product(self, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
-        if not out.size:
-            return
-        if gadget.transform is not None and self._by_one_kernel(gadget, ggsw, c, None, out):
-            return
-        (k, n), items = (c.shape[-3], c.shape[-1]), prod(c.shape[:-3])
-        digits = self.empty((items, k * gadget.levels, 1, n), c.dtype)
-        self.decompose(gadget, c, digits)
-        if gadget.product is not None:
-            self.sum_by_fft(gadget.product, digits, ggsw, out.reshape(items, k, 1, n))
-            return
-        plan = gadget.transform
-        assert plan is not None
-        self.ntt(plan, digits, digits)
-        sums, matrix = out.reshape(1, items, k, 1, n), ggsw.reshape(1, k * gadget.levels, k, 1, n)
-        self.matmul_points(gadget.basis, digits[None], matrix, sums)
-        self.intt(plan, out, out)
+def decompose(gpu: Context, gadget: Gadget, x: Array, out: Array) -> None:
+    if not out.size:
+        return
 
-    def gadget_rotation(self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array) -> None:
-        if not out.size:
-            return
-        if gadget.transform is not None and self._by_one_kernel(gadget, ggsws, c, exponents, out):
-            return
-        powers = self._here(exponents.reshape(-1, exponents.shape[-1]))
-        moved = self.empty(out.shape, out.dtype)
-        # As items of k rows
-        rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]
-        self.mul_monomial(gadget.basis, gadget.quotient, rows[0], powers[:, 0], rows[1])
-        for i, ggsw in enumerate(ggsws, 1):
-            self.mul_monomial(gadget.basis, gadget.quotient, rows[1], powers[:, i], rows[2], less=True)
-            self.gadget_product(gadget, ggsw, moved, moved)
-            self.pointwise(gadget.basis, "add", out, moved, None, out)
+    def recipe() -> Recipe:
+        made = Recipe(2)
+        made.launch(decompose_launch(gadget, x.shape[-1], x.size, x=0, y=0), 0, 1)
+        return made
 
-    def _here(self, x: Array) -> Array:
-        """An array of the host or of this device, on this device."""
-        return self.from_host(x) if isinstance(x, np.ndarray) else x
+    gpu.run(gadget.handles, ("decompose", x.size, x.shape[-1]), recipe, x, out)
 
-    def _by_one_kernel(
-        self, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
-    ) -> bool:
-        """Launch a product, or a rotation by exponents, as one kernel; False where no kernel serves."""
-        plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
-        assert plan is not None
-        items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
-        key = f"{self.name} tile {n} {k} {items < self.card.multiprocessors}"
-        if key not in gadget.handles:
-            (group,) = transform_groups(plan, self.card)
-            gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, self.card)
-        word, tile = gadget.handles[key]
-        if tile is None or (self.address(ggsws) | self.address(c) | self.address(out)) % ALIGNMENT:
-            return False
-        operands = [c, ggsws, out]
-        if exponents is not None:
-            operands.append(self._here(exponents))
 
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(gadget.basis)
-            (table,) = self._prime_tables(plan.tables, word, (tile,))
-            where = {"modulus": self.address(moduli.value), "table": self.address(table.value)}
-            where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
-            made = Recipe(len(operands), moduli, table)
-            launch = gadget_launch(gadget, word, tile, k, exponents is not None, items, **where)
-            made.launch(launch, *range(len(operands)))
-            return made
+def prepare(gpu: Context, gadget: Gadget, matrices: Array, out: Array) -> None:
+    assert gadget.product is not None
+    prepare_by_fft(gpu, gadget.product, matrices, out)
 
-        self.run(gadget.handles, ("one kernel", exponents is None, items, k, count), recipe, *operands)
-        return True
+
+def gadget_product(gpu: Context, gadget: Gadget, ggsw: Array, c: Array, out: Array) -> None:
+    if not out.size:
+        return
+    if gadget.transform is not None and _by_one_kernel(gpu, gadget, ggsw, c, None, out):
+        return
+    (k, n), items = (c.shape[-3], c.shape[-1]), prod(c.shape[:-3])
+    digits = gpu.empty((items, k * gadget.levels, 1, n), c.dtype)
+    decompose(gpu, gadget, c, digits)
+    if gadget.product is not None:
+        sum_by_fft(gpu, gadget.product, digits, ggsw, out.reshape(items, k, 1, n))
+        return
+    plan = gadget.transform
+    assert plan is not None
+    ntt(gpu, plan, digits, digits)
+    sums, matrix = out.reshape(1, items, k, 1, n), ggsw.reshape(1, k * gadget.levels, k, 1, n)
+    matmul_points(gpu, gadget.basis, digits[None], matrix, sums)
+    intt(gpu, plan, out, out)
+
+
+def gadget_rotation(
+    gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array, out: Array
+) -> None:
+    if not out.size:
+        return
+    if gadget.transform is not None and _by_one_kernel(gpu, gadget, ggsws, c, exponents, out):
+        return
+    powers = _here(gpu, exponents.reshape(-1, exponents.shape[-1]))
+    moved = gpu.empty(out.shape, out.dtype)
+    # As items of k rows
+    rows = [x.reshape(-1, *x.shape[-3::2]) for x in (c, out, moved)]
+    mul_monomial(gpu, gadget.basis, gadget.quotient, rows[0], powers[:, 0], rows[1])
+    for i, ggsw in enumerate(ggsws, 1):
+        mul_monomial(gpu, gadget.basis, gadget.quotient, rows[1], powers[:, i], rows[2], less=True)
+        gadget_product(gpu, gadget, ggsw, moved, moved)
+        pointwise(gpu, gadget.basis, "add", out, moved, None, out)
+
+
+def _here(gpu: Context, x: Array) -> Array:
+    """An array of the host or of this device, on this device."""
+    return gpu.from_host(x) if isinstance(x, np.ndarray) else x
+
+
+def _by_one_kernel(
+    gpu: Context, gadget: Gadget, ggsws: Array, c: Array, exponents: Array | None, out: Array
+) -> bool:
+    """Launch a product, or a rotation by exponents, as one kernel; False where no kernel serves."""
+    plan, (k, n) = gadget.transform, (c.shape[-3], c.shape[-1])
+    assert plan is not None
+    items, count = prod(c.shape[:-3]), 1 if exponents is None else exponents.shape[-1] - 1
+    key = f"{gpu.name} tile {n} {k} {items < gpu.card.multiprocessors}"
+    if key not in gadget.handles:
+        (group,) = transform_groups(plan, gpu.card)
+        gadget.handles[key] = group.word, gadget_tile(n, k, items, group.word, gpu.card)
+    word, tile = gadget.handles[key]
+    if tile is None or (gpu.address(ggsws) | gpu.address(c) | gpu.address(out)) % ALIGNMENT:
+        return False
+    operands = [c, ggsws, out]
+    if exponents is not None:
+        operands.append(_here(gpu, exponents))
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(gadget.basis)
+        (table,) = prime_tables(gpu, plan.tables, word, (tile,))
+        where = {"modulus": gpu.address(moduli.value), "table": gpu.address(table.value)}
+        where |= dict.fromkeys(("x", "matrices", "y", "exponents"), 0) | {"count": count}
+        made = Recipe(len(operands), moduli, table)
+        launch = gadget_launch(gadget, word, tile, k, exponents is not None, items, **where)
+        made.launch(launch, *range(len(operands)))
+        return made
+
+    gpu.run(gadget.handles, ("one kernel", exponents is None, items, k, count), recipe, *operands)
+    return True

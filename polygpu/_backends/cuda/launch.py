@@ -252,11 +252,12 @@ def cbool(value: bool) -> str:
 # ---- launching ----
 
 
-class Launcher(Device):
-    """Launches kernels for the operations that inherit from it."""
+class Context(Device):
+    """One GPU as the functions of operations see it: memory, streams and launches."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
+        self.handles: Handles = {}  # of calls that depend on no plan; their keys begin with a name
         self._kernels: dict[str, Any] = {}
         self._one_at_a_time = new_lock()  # for changes of how much shared memory a kernel may take
         self._make_context = partial(self.xp.cuda.runtime.free, 0)
@@ -272,17 +273,17 @@ class Launcher(Device):
         prepared = None if records is None else records.get(key)
         if prepared is None:
             prepared = self._keep(handles, key, recipe())
-        if self._current_device() == self._index:
-            self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+        if self.current_device() == self.index:
+            self.launch_prepared(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
         else:
-            with self._scope:
-                self._launch(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
+            with self.scope:
+                self.launch_prepared(prepared, [x.data.ptr for x in operands])  # type: ignore[attr-defined]
 
     def run_once(self, recipe: Recipe, *operands: int) -> None:
         """Launch a recipe that is not kept, on operands at these addresses."""
         self._refuse()
-        with self._scope:
-            self._launch(self._prepare(recipe), list(operands))
+        with self.scope:
+            self.launch_prepared(self._prepare(recipe), list(operands))
 
     def launch(self, launch: Launch, *operands: int) -> None:
         """Make one launch that is not kept."""
@@ -290,17 +291,17 @@ class Launcher(Device):
         recipe.launch(launch, *range(len(operands)))
         self.run_once(recipe, *operands)
 
-    def _filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
+    def filling(self, launches: Sequence[Launch], *kept: Array) -> Shared:
         """A part for Shared: launches that fill arrays. They read and write the `kept` arrays."""
 
         def fill() -> None:
             for launch in launches:
                 self.launch(launch)
 
-        return Shared(kept, self._device, self._stream(), (), fill, launches)
+        return Shared(kept, self._device, self.stream(), (), fill, launches)
 
-    def _launch(self, prepared: Prepared, addresses: list[int]) -> None:
-        stream = self._stream()
+    def launch_prepared(self, prepared: Prepared, addresses: list[int]) -> None:
+        stream = self.stream()
         at = stream.ptr
         recorded = recording.get()
         if recorded is not None:
@@ -330,7 +331,7 @@ class Launcher(Device):
     def _keep(self, handles: Handles, key: tuple[Any, ...], recipe: Recipe) -> Prepared:
         """Prepare a recipe and store it under its key; the oldest go where they take too many bytes."""
         records: Calls = handles.setdefault(self._records_key, Calls())
-        with self._scope:
+        with self.scope:
             prepared = self._prepare(recipe)
         records.store(key, prepared, bytes_of(prepared.steps))
         return prepared
@@ -357,7 +358,7 @@ class Launcher(Device):
             return
 
         def one(launch: Launch) -> None:
-            with self._scope:  # the current device is set for each thread
+            with self.scope:  # the current device is set for each thread
                 self._kernel(launch)
 
         count = len(missing)
@@ -399,16 +400,16 @@ class Launcher(Device):
 
     # ---- operands ----
 
-    def _moduli_of(self, basis: Basis) -> Shared:
+    def moduli_of(self, basis: Basis) -> Shared:
         """A basis's moduli on the device."""
-        return self._kept(
+        return self.kept(
             basis.handles, "moduli", lambda: (self.from_host(modulus_constants(basis.moduli)), ())
         )
 
-    def _moduli(self, basis: Basis) -> int:
+    def moduli(self, basis: Basis) -> int:
         """The address of a basis's moduli, for a launch on the current stream."""
-        return self.address(self._moduli_of(basis).on(self._stream()))
+        return self.address(self.moduli_of(basis).on(self.stream()))
 
-    def _aligned(self, *arrays: Array) -> bool:
+    def aligned(self, *arrays: Array) -> bool:
         """Whether kernels may move these arrays in chunks of ALIGNMENT bytes."""
         return all(self.address(x) % ALIGNMENT == 0 for x in arrays)

@@ -9,7 +9,8 @@ import numpy as np
 from ..._core.plans.basis import Basis
 from ...errors import OutOfDeviceMemory
 from .. import Array
-from .integers import Integers
+from .copies import copied, copy, dense, filled
+from .integers import reduce_integers
 from .launch import (
     ALIGNMENT,
     I64,
@@ -17,6 +18,7 @@ from .launch import (
     THREADS,
     U32,
     U64,
+    Context,
     Launch,
     Recipe,
     Struct,
@@ -179,222 +181,231 @@ def gemm_compose_launch(basis: Basis, rows: int, pitch: int, **values: int) -> L
 # ---- on a device ----
 
 
-class Matmul(Integers):
-    """Kernels of matmul_scalar.cu and matmul_tensor.cu; cuBLAS."""
-
-    def matmul(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """Multiply by the fastest way. CuPy cannot record cuBLAS in a graph: there products take another."""
-        (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
-        if not out.size or not k:
-            self.copy(self.constant(np.zeros((), out.dtype)), out)
+def matmul(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """Multiply by the fastest way. CuPy cannot record cuBLAS in a graph: there products take another."""
+    (batch, m, n), k, (q,), size = out.shape, a.shape[2], basis.moduli, basis.dtype.itemsize
+    if not out.size or not k:
+        copy(gpu, gpu.constant(np.zeros((), out.dtype)), out)
+        return
+    if q > MAX_INTEGER:
+        by_words(gpu, basis, a, b, out)
+        return
+    method = matmul_method(q, size, batch, m, k, n, gpu.card)
+    if method == "residues" and not gpu.is_recording():
+        try:
+            by_residues(gpu, basis, a, b, out)
             return
-        if q > MAX_INTEGER:
-            self._matmul_words(basis, a, b, out)
-            return
-        method = matmul_method(q, size, batch, m, k, n, self.card)
-        if method == "residues" and not self.is_recording():
-            try:
-                self._matmul_residues(basis, a, b, out)
-                return
-            except OutOfDeviceMemory:  # the other ways need no temporary memory
-                pass
-        if method == "integer" or not has_digits(q, size):
-            self._matmul_integer(basis, a, b, out)
-        else:
-            self._matmul_digits(basis, a, b, out)
+        except OutOfDeviceMemory:  # the other ways need no temporary memory
+            pass
+    if method == "integer" or not has_digits(q, size):
+        by_integer(gpu, basis, a, b, out)
+    else:
+        by_digits(gpu, basis, a, b, out)
 
-    # ---- on CUDA cores ----
 
-    def _matmul_words(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """For any q: canonical copies, multiplied as matrices of polynomials with one point."""
-        batch, copies = len(out), []
-        for x in (a, b):
-            words = self.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
-            self.reduce_integers(basis, x, words)
-            with self._scope:
-                copies.append(self.xp.broadcast_to(words.reshape(x.shape), (batch, *x.shape[1:])))
-        left, right, sums = (x[..., None, None] for x in (*copies, out))
-        self.matmul_points(basis, left, right, sums)
+# ---- on CUDA cores ----
 
-    def _matmul_integer(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
-        (batch, rows, columns), length = out.shape, a.shape[2]
-        part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, self.card)
-        if part == length:
-            self._matmul_parts(basis, a, b, out, part)
-            return
-        parts = -(-length // part)
-        sums = self.empty((parts, rows, columns), out.dtype)
-        ones = self._filled((1, 1, parts), out.dtype, 1)
-        self._matmul_parts(basis, a, b, sums, part)
-        self._matmul_integer(basis, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
 
-    def _matmul_parts(self, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
-        """The products; where a part is shorter than the sums, the partial sums of one product."""
-        if out.size == 0:
-            return
-        turned = 1 < out.shape[2] <= MOST_NARROW
-        if turned:
-            b = self._copied(b.swapaxes(1, 2))
-        aligned = [self._aligned(x) for x in (a, b, out)]
-        self.run(
-            basis.handles,
-            ("integers", part, a.shape, b.shape, out.shape, *aligned),
-            lambda: self._parts_recipe(basis, a, b, out, part, aligned),
-            *(a, b, out),
-        )
+def by_words(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """For any q: canonical copies, multiplied as matrices of polynomials with one point."""
+    batch, copies = len(out), []
+    for x in (a, b):
+        words = gpu.empty((*x.shape[:2], 1, x.shape[2]), x.dtype)
+        reduce_integers(gpu, basis, x, words)
+        with gpu.scope:
+            copies.append(gpu.xp.broadcast_to(words.reshape(x.shape), (batch, *x.shape[1:])))
+    left, right, sums = (x[..., None, None] for x in (*copies, out))
+    matmul_points(gpu, basis, left, right, sums)
 
-    def _parts_recipe(
-        self, basis: Basis, a: Array, b: Array, out: Array, part: int, aligned: list[bool]
-    ) -> Recipe:
-        batch, rows, columns = out.shape
-        length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
+
+def by_integer(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """By the integer arithmetic of CUDA cores. If there are few sums and they are long, in parts."""
+    (batch, rows, columns), length = out.shape, a.shape[2]
+    part = part_of_sums(sum_of_products(basis), batch, rows, columns, length, gpu.card)
+    if part == length:
+        _matmul_parts(gpu, basis, a, b, out, part)
+        return
+    parts = -(-length // part)
+    sums = gpu.empty((parts, rows, columns), out.dtype)
+    ones = filled(gpu, (1, 1, parts), out.dtype, 1)
+    _matmul_parts(gpu, basis, a, b, sums, part)
+    by_integer(gpu, basis, ones, sums.reshape(1, parts, -1), out.reshape(1, 1, -1))
+
+
+def _matmul_parts(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int) -> None:
+    """The products; where a part is shorter than the sums, the partial sums of one product."""
+    if out.size == 0:
+        return
+    turned = 1 < out.shape[2] <= MOST_NARROW
+    if turned:
+        b = copied(gpu, b.swapaxes(1, 2))
+    aligned = [gpu.aligned(x) for x in (a, b, out)]
+    gpu.run(
+        basis.handles,
+        ("integers", part, a.shape, b.shape, out.shape, *aligned),
+        lambda: _parts_recipe(gpu, basis, a, b, out, part, aligned),
+        *(a, b, out),
+    )
+
+
+def _parts_recipe(
+    gpu: Context, basis: Basis, a: Array, b: Array, out: Array, part: int, aligned: list[bool]
+) -> Recipe:
+    batch, rows, columns = out.shape
+    length, width = a.shape[2], ALIGNMENT // out.dtype.itemsize
+    if part < length:
+        total, a_batch, b_batch = length, part, part * columns
+    else:
+        total = batch * length
+        a_batch, b_batch = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+    sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
+    recipe, values = _of_three(gpu, basis)
+    if columns <= MOST_NARROW:
         if part < length:
-            total, a_batch, b_batch = length, part, part * columns
-        else:
-            total = batch * length
-            a_batch, b_batch = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
-        sizes = {"a_batch": a_batch, "b_batch": b_batch, "total": total}
-        recipe, values = self._of_three(basis)
-        if columns <= MOST_NARROW:
-            if part < length:
-                sizes["b_batch"] = part
-            if length % width or part % width or not (aligned[0] and aligned[1]):
-                width = 1
-            sizes |= {"pitch": length}
-            launch = narrow_launch(basis, batch, rows, columns, part, width, self.card, **sizes, **values)
-        elif rows <= MOST_NARROW:
-            chunks = columns % width == 0 and aligned[1] and aligned[2]
-            tile = points_tile(basis, batch, rows, 1, columns, chunks, self.card)
-            steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
-            sizes = {"batch": batch, "rows": rows, "columns": 1, "total": total, "length": part}
-            values |= dict(zip(_STEPS.split(), steps, strict=True))
-            launch = points_launch(basis, tile, True, points=columns, **sizes, **values)
-        else:
-            sizes |= {"a_row": length, "length": part}
-            launch = integer_launch(basis, batch, rows, columns, self.card, **sizes, **values)
-        recipe.launch(launch, 0, 1, 2)
-        return recipe
-
-    def _of_three(self, basis: Basis) -> tuple[Recipe, dict[str, int]]:
-        """A recipe for a, b and out, and the fields that every kernel of this file has."""
-        moduli = self._moduli_of(basis)
-        return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": self.address(moduli.value)}
-
-    def matmul_points(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        if out.size == 0:
-            return
-        arrays = [x for x in (a, b, out) if x.size]
-        aligned = self._aligned(*arrays)
-        self.run(
-            basis.handles,
-            ("points", aligned, out.shape, a.shape[2], a.strides, b.strides, out.strides),
-            lambda: self._points_recipe(basis, a, b, out, aligned),
-            *(a, b, out),
-        )
-
-    def _points_recipe(self, basis: Basis, a: Array, b: Array, out: Array, aligned: bool) -> Recipe:
-        batch, rows, columns, _, points = out.shape
-        item, length = out.dtype.itemsize, a.shape[2]
-        strides = [x.strides[i] for x in (a, b, out) if x.size for i in range(3) if x.shape[i] > 1]
-        chunks = aligned and not any(size % ALIGNMENT for size in (points * item, *strides))
-        recipe, values = self._of_three(basis)
-        steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
+            sizes["b_batch"] = part
+        if length % width or part % width or not (aligned[0] and aligned[1]):
+            width = 1
+        sizes |= {"pitch": length}
+        launch = narrow_launch(basis, batch, rows, columns, part, width, gpu.card, **sizes, **values)
+    elif rows <= MOST_NARROW:
+        chunks = columns % width == 0 and aligned[1] and aligned[2]
+        tile = points_tile(basis, batch, rows, 1, columns, chunks, gpu.card)
+        steps = (a_batch, length, 1, b_batch, columns, 0, rows * columns, columns, 0)
+        sizes = {"batch": batch, "rows": rows, "columns": 1, "total": total, "length": part}
         values |= dict(zip(_STEPS.split(), steps, strict=True))
-        values |= {"batch": batch, "rows": rows, "columns": columns, "points": points, "length": length}
-        staged = chunks and staged_tile(basis, batch, rows, columns, length, points, self.card)
-        if staged:
-            launch = staged_launch(basis, staged, **values)
-        else:
-            tile = points_tile(basis, batch, rows, columns, points, chunks, self.card)
-            launch = points_launch(basis, tile, False, total=batch * length, **values)
-        recipe.launch(launch, 0, 1, 2)
-        return recipe
+        launch = points_launch(basis, tile, True, points=columns, **sizes, **values)
+    else:
+        sizes |= {"a_row": length, "length": part}
+        launch = integer_launch(basis, batch, rows, columns, gpu.card, **sizes, **values)
+    recipe.launch(launch, 0, 1, 2)
+    return recipe
 
-    # ---- on tensor cores ----
 
-    def _matmul_digits(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """By bytes of the words, where has_digits() holds."""
-        (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
-        aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and self.address(a) % x == 0)
+def _of_three(gpu: Context, basis: Basis) -> tuple[Recipe, dict[str, int]]:
+    """A recipe for a, b and out, and the fields that every kernel of this file has."""
+    moduli = gpu.moduli_of(basis)
+    return Recipe(3, moduli), dict.fromkeys(("a", "b", "out"), 0) | {"moduli": gpu.address(moduli.value)}
 
-        def recipe() -> Recipe:
-            left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
-            moduli = self._moduli_of(basis)
-            values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
-            values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": self.address(moduli.value)}
-            made, longest = Recipe(3, moduli), (1 << 15) // size
-            for first in range(0, k, longest):
-                values |= {"k": min(longest, k - first), "add": first > 0}
-                launch = digits_launch(basis, batch, m, n, aligned, self.card, **values)
-                made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
-            return made
 
-        self.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+def matmul_points(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    if out.size == 0:
+        return
+    arrays = [x for x in (a, b, out) if x.size]
+    aligned = gpu.aligned(*arrays)
+    gpu.run(
+        basis.handles,
+        ("points", aligned, out.shape, a.shape[2], a.strides, b.strides, out.strides),
+        lambda: _points_recipe(gpu, basis, a, b, out, aligned),
+        *(a, b, out),
+    )
 
-    def _matmul_residues(self, basis: Basis, a: Array, b: Array, out: Array) -> None:
-        """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
-        longest = RESIDUE_DEPTH
-        for first in range(0, a.shape[2], longest):
-            parts = a[:, :, first : first + longest], b[:, first : first + longest]
-            left, right = map(self._dense, parts)
-            self._add_residues(basis, left, right, out, first > 0)
 
-    def _add_residues(self, basis: Basis, a: Array, b: Array, out: Array, add: bool) -> None:
-        (batch, m, n), k, (q,) = out.shape, a.shape[2], basis.moduli
-        primes = coprimes(q, k)
-        count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
-        moduli, weights = self._moduli(basis), self.constant(weight_table(q, primes))
-        tables = [self.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
-        # Numbers of matrices, or of rows of one matrix, whose sums are held at a time.
-        most = max(128, _SUM_BYTES // (4 * count * pitch))
-        parts = -(-m // most)
-        tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
-        for r in range(0, m, tall):
-            height = min(tall, m - r)
-            for s in range(0, batch, matrices):
-                size = min(matrices, batch - s)
-                if s == 0 or len(a) > 1:
-                    left = self._residues(
-                        basis, a[s : s + size, r : r + height], tables[0], height, depth, False
-                    )
-                if s == r == 0 or len(b) > 1:
-                    right = self._residues(basis, b[s : s + size], tables[1], pitch, depth, True)
-                sums = self.empty((count, size, height, pitch), np.dtype(np.int32))
-                self._multiply_bytes(left, right, sums)
-                result = out[s : s + size, r : r + height]
-                where = {"sums": self.address(sums), "out": self.address(result), "moduli": moduli}
-                where |= {"residues": self.address(tables[0]), "weights": self.address(weights)}
-                sizes = {"count": count, "n": n, "add": add}
-                self.launch(gemm_compose_launch(basis, size * height, pitch, **sizes, **where))
+def _points_recipe(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, aligned: bool) -> Recipe:
+    batch, rows, columns, _, points = out.shape
+    item, length = out.dtype.itemsize, a.shape[2]
+    strides = [x.strides[i] for x in (a, b, out) if x.size for i in range(3) if x.shape[i] > 1]
+    chunks = aligned and not any(size % ALIGNMENT for size in (points * item, *strides))
+    recipe, values = _of_three(gpu, basis)
+    steps = [size // item for x in (a, b, out) for size in x.strides[:3]]
+    values |= dict(zip(_STEPS.split(), steps, strict=True))
+    values |= {"batch": batch, "rows": rows, "columns": columns, "points": points, "length": length}
+    staged = chunks and staged_tile(basis, batch, rows, columns, length, points, gpu.card)
+    if staged:
+        launch = staged_launch(basis, staged, **values)
+    else:
+        tile = points_tile(basis, batch, rows, columns, points, chunks, gpu.card)
+        launch = points_launch(basis, tile, False, total=batch * length, **values)
+    recipe.launch(launch, 0, 1, 2)
+    return recipe
 
-    def _residues(
-        self, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
-    ) -> Array:
-        """Residues of (size, rows, k) or (size, k, rows) by each of a table: (count, size, rows, depth)."""
-        count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
-        residues = self.empty((count, size, rows, depth), np.dtype(np.int8))
-        where = {"x": self.address(x), "out": self.address(residues), "residues": self.address(table)}
-        where |= {"moduli": self._moduli(basis), "count": count, "k": k}
-        where["width"] = x.shape[2] if transposed else rows
-        self.launch(split_launch(basis, size, rows, depth, transposed, **where))
-        return residues
 
-    def _multiply_bytes(self, left: Array, right: Array, sums: Array) -> None:
-        """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is repeated."""
-        cublas = self.xp.cuda.cublas
-        (_, size, m, n), k = sums.shape, left.shape[3]
-        left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
-        one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
-        together = left_step and right_step and m * n * k < LONE_PRODUCT
-        with self._scope:
-            handle = self.xp.cuda.device.get_cublas_handle()
-            for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
-                # cuBLAS is column-major: the transpose of sums is right times the transpose of left.
-                cublas.gemmStridedBatchedEx(
-                    *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, n, m, k),
-                    *(one.ctypes.data, self.address(y), _CUDA_R_8I, k, right_step),
-                    *(self.address(x), _CUDA_R_8I, k, left_step),
-                    *(zero.ctypes.data, self.address(z), _CUDA_R_32I, n, m * n),
-                    *(z.size // (m * n), cublas.CUBLAS_COMPUTE_32I, cublas.CUBLAS_GEMM_DEFAULT),
-                )
+# ---- on tensor cores ----
+
+
+def by_digits(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """By bytes of the words, where has_digits() holds."""
+    (batch, m, n), k, size = out.shape, a.shape[2], basis.dtype.itemsize
+    aligned = next(x for x in (16, 8, 4) if k * size % x == 0 and gpu.address(a) % x == 0)
+
+    def recipe() -> Recipe:
+        left_step, right_step = (x.shape[1] * x.shape[2] if len(x) > 1 else 0 for x in (a, b))
+        moduli = gpu.moduli_of(basis)
+        values = {"left_stride": k, "left_step": left_step, "right_step": right_step}
+        values |= dict.fromkeys(("left", "right", "out"), 0) | {"moduli": gpu.address(moduli.value)}
+        made, longest = Recipe(3, moduli), (1 << 15) // size
+        for first in range(0, k, longest):
+            values |= {"k": min(longest, k - first), "add": first > 0}
+            launch = digits_launch(basis, batch, m, n, aligned, gpu.card, **values)
+            made.launch(launch, 0, 1, 2, offsets=(first * size, first * n * size, 0))
+        return made
+
+    gpu.run(basis.handles, ("digits", aligned, a.shape, b.shape), recipe, a, b, out)
+
+
+def by_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array) -> None:
+    """By residues modulo small numbers, multiplied by cuBLAS: q up to 2^62."""
+    longest = RESIDUE_DEPTH
+    for first in range(0, a.shape[2], longest):
+        parts = a[:, :, first : first + longest], b[:, first : first + longest]
+        left, right = (dense(gpu, x) for x in parts)
+        _add_residues(gpu, basis, left, right, out, first > 0)
+
+
+def _add_residues(gpu: Context, basis: Basis, a: Array, b: Array, out: Array, add: bool) -> None:
+    (batch, m, n), k, (q,) = out.shape, a.shape[2], basis.moduli
+    primes = coprimes(q, k)
+    count, depth, pitch = len(primes), -(-k // 64) * 64, -(-n // 4) * 4
+    moduli, weights = gpu.moduli(basis), gpu.constant(weight_table(q, primes))
+    tables = [gpu.constant(residue_table(primes, basis.dtype.itemsize, left)) for left in (True, False)]
+    # Numbers of matrices, or of rows of one matrix, whose sums are held at a time.
+    most = max(128, _SUM_BYTES // (4 * count * pitch))
+    parts = -(-m // most)
+    tall, matrices = (m, most // m) if parts == 1 else (-(-m // (128 * parts)) * 128, 1)
+    for r in range(0, m, tall):
+        height = min(tall, m - r)
+        for s in range(0, batch, matrices):
+            size = min(matrices, batch - s)
+            if s == 0 or len(a) > 1:
+                left = _residues(gpu, basis, a[s : s + size, r : r + height], tables[0], height, depth, False)
+            if s == r == 0 or len(b) > 1:
+                right = _residues(gpu, basis, b[s : s + size], tables[1], pitch, depth, True)
+            sums = gpu.empty((count, size, height, pitch), np.dtype(np.int32))
+            multiply_bytes(gpu, left, right, sums)
+            result = out[s : s + size, r : r + height]
+            where = {"sums": gpu.address(sums), "out": gpu.address(result), "moduli": moduli}
+            where |= {"residues": gpu.address(tables[0]), "weights": gpu.address(weights)}
+            sizes = {"count": count, "n": n, "add": add}
+            gpu.launch(gemm_compose_launch(basis, size * height, pitch, **sizes, **where))
+
+
+def _residues(
+    gpu: Context, basis: Basis, x: Array, table: Array, rows: int, depth: int, transposed: bool
+) -> Array:
+    """Residues of (size, rows, k) or (size, k, rows) by each of a table: (count, size, rows, depth)."""
+    count, size, k = len(table), len(x), x.shape[1 if transposed else 2]
+    residues = gpu.empty((count, size, rows, depth), np.dtype(np.int8))
+    where = {"x": gpu.address(x), "out": gpu.address(residues), "residues": gpu.address(table)}
+    where |= {"moduli": gpu.moduli(basis), "count": count, "k": k}
+    where["width"] = x.shape[2] if transposed else rows
+    gpu.launch(split_launch(basis, size, rows, depth, transposed, **where))
+    return residues
+
+
+def multiply_bytes(gpu: Context, left: Array, right: Array, sums: Array) -> None:
+    """sums[..., i, j] = left[..., i, :] . right[..., j, :] by cuBLAS; a second axis of 1 is repeated."""
+    cublas = gpu.xp.cuda.cublas
+    (_, size, m, n), k = sums.shape, left.shape[3]
+    left_step, right_step = (prod(x.shape[2:]) * (x.shape[1] == size) for x in (left, right))
+    one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
+    together = left_step and right_step and m * n * k < LONE_PRODUCT
+    with gpu.scope:
+        handle = gpu.xp.cuda.device.get_cublas_handle()
+        for x, y, z in [(left, right, sums)] if together else zip(left, right, sums, strict=True):
+            # cuBLAS is column-major: the transpose of sums is right times the transpose of left.
+            cublas.gemmStridedBatchedEx(
+                *(handle, cublas.CUBLAS_OP_T, cublas.CUBLAS_OP_N, n, m, k),
+                *(one.ctypes.data, gpu.address(y), _CUDA_R_8I, k, right_step),
+                *(gpu.address(x), _CUDA_R_8I, k, left_step),
+                *(zero.ctypes.data, gpu.address(z), _CUDA_R_32I, n, m * n),
+                *(z.size // (m * n), cublas.CUBLAS_COMPUTE_32I, cublas.CUBLAS_GEMM_DEFAULT),
+            )

@@ -13,6 +13,7 @@ from ..._core.plans.ntt import NttPlan, TransformSize
 from ..._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftPlan, FftProductPlan, FftSumPlan, Plan
 from ...errors import ParameterError
 from .. import Array
+from .copies import copied, copy, fitted, repeated
 from .device import Shared
 from .launch import (
     ALIGNMENT,
@@ -20,6 +21,7 @@ from .launch import (
     POINTER,
     U32,
     U64,
+    Context,
     Launch,
     Recipe,
     Struct,
@@ -28,18 +30,20 @@ from .launch import (
     entrywise,
     layout_of,
 )
-from .pointwise import Pointwise
+from .pointwise import pointwise, pointwise_recipe
 from .tiles import Pass, Rows, fft_tile, kernel_digits, split_passes, table_offsets
 from .transform import (
     PASS,
     TABLES,
-    Transform,
     blocks_ahead,
+    leaf_constants,
     leaves_room,
     order_of,
     packed_pass,
     packed_tables,
     passes_over,
+    recipe_of,
+    rows_of,
     tiles_and_grid,
     transform_recipe,
 )
@@ -236,270 +240,286 @@ def compose_launch(plan: AuxiliaryPlan, units: int, **values: int) -> Launch:
 # ---- on a device ----
 
 
-class Multiply(Pointwise, Transform):
-    """Chooses how a plan multiplies; kernels of ntt.cu, fft_product.cu and auxiliary.cu."""
+def product_ns(gpu: Context, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
+    """Estimate by measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
+    if isinstance(way, FftProductPlan):
+        one_kernel = fft_tile(way, gpu.card) is not None
+        ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
+    elif isinstance(way, AuxiliarySize):
+        ps = 35.0 * way.points * way.primes
+    elif way.leaf_size > 1:
+        ps = 35.0 * way.points * way.leaf_size
+    else:
+        words = [word_of(q, basis.dtype.itemsize, gpu.card) for q in basis.moduli]
+        long = way.points >= 256
+        return sum(x.product_ps_long if long else x.product_ps for x in words) * way.points / 1000
+    return len(basis.moduli) * ps / 1000
 
-    def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """Estimate by measurements on an H200 (docs/performance.md, "How a ring multiplies")."""
-        if isinstance(way, FftProductPlan):
-            one_kernel = fft_tile(way, self.card) is not None
-            ps = 3.5 * way.work(kernel_digits(way)) if one_kernel else 9 * way.work(way.digits)
-        elif isinstance(way, AuxiliarySize):
-            ps = 35.0 * way.points * way.primes
-        elif way.leaf_size > 1:
-            ps = 35.0 * way.points * way.leaf_size
-        else:
-            words = [word_of(q, basis.dtype.itemsize, self.card) for q in basis.moduli]
-            long = way.points >= 256
-            return sum(x.product_ps_long if long else x.product_ps for x in words) * way.points / 1000
-        return len(basis.moduli) * ps / 1000
 
-    def prefers_matrix(self, plan: Plan, count: int) -> bool:
-        """Decide by measurements (docs/studies/gemm.md)."""
-        complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
-        return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
+def prefers_matrix(gpu: Context, plan: Plan, count: int) -> bool:
+    """Decide by measurements (docs/studies/gemm.md)."""
+    complete = isinstance(plan, NttPlan) and plan.leaf_size == 1
+    return not complete and plan.degree <= 128 and count * plan.degree >= 1 << 22
 
-    def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
-        if isinstance(plan, NttPlan) and plan.points == 1:
-            self.multiply_eval(plan, a, b, out)
-            return
-        shape = out.shape
-        x, y = self._product_operands(plan, a, b, shape)
-        if (self.address(x) | self.address(y) | self.address(out)) % ALIGNMENT:
-            x, result = self._copied(x), self.empty(shape, out.dtype)
-            y = x if b is a else self._copied(y)
-            self.multiply(plan, x, y, result)
-            self.copy(result, out)
-            return
-        same, shapes = x is y, (x.shape, y.shape, shape)
-        self.run(
-            plan.handles,
-            ("product", same, *shapes),
-            lambda: self._product_recipe(plan, *shapes, same),
-            *(x, y, out),
-        )
 
-    def multiply_eval(self, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
-        if plan.leaf_size == 1:
-            self.pointwise(plan.basis, "mul", a, b, None, out)
-            return
-        # Each coefficient of a leaf needs that whole leaf of both operands: out must not overlap them.
-        with self._scope:
-            a, b = (self._copied(x) if self.xp.may_share_memory(x, out) else x for x in (a, b))
-        shape = out.shape
-        a, b = self._spread(shape, a, b)
-        shapes = a.shape, b.shape, shape
-        self.run(plan.handles, ("leaves", *shapes), lambda: self._eval_recipe(plan, *shapes), *(a, b, out))
+def multiply(gpu: Context, plan: Plan, a: Array, b: Array, out: Array) -> None:
+    if isinstance(plan, NttPlan) and plan.points == 1:
+        multiply_eval(gpu, plan, a, b, out)
+        return
+    shape = out.shape
+    x, y = _product_operands(gpu, plan, a, b, shape)
+    if (gpu.address(x) | gpu.address(y) | gpu.address(out)) % ALIGNMENT:
+        x, result = copied(gpu, x), gpu.empty(shape, out.dtype)
+        y = x if b is a else copied(gpu, y)
+        multiply(gpu, plan, x, y, result)
+        copy(gpu, result, out)
+        return
+    same, shapes = x is y, (x.shape, y.shape, shape)
+    gpu.run(
+        plan.handles,
+        ("product", same, *shapes),
+        lambda: _product_recipe(gpu, plan, *shapes, same),
+        *(x, y, out),
+    )
 
-    def _eval_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-        """Products of evaluated values, whose axes are no more than kernels broadcast."""
-        if plan.leaf_size == 1:
-            recipe = Recipe(3)
-            recipe.add(self._pointwise_recipe(plan.basis, "mul", True, out, a, b), 0, 1, 2)
-            return recipe
-        leaves, moduli = self._leaves(plan), self._moduli_of(plan.basis)
-        where = layout_of(out, a, b) | dict.fromkeys("aby", 0)
-        where |= {"constants": self.address(leaves.value[0]), "moduli": self.address(moduli.value)}
-        recipe = Recipe(3, leaves, moduli)
-        recipe.launch(leaves_launch(plan, prod(out), **where), 0, 1, 2)
-        return recipe
 
-    def _product_operands(self, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
-        """Operands in a shape that the kernels of a product can repeat over leading axes."""
-        if a.shape == b.shape == shape:
-            return a, b
-        if self._in_one_kernel(plan):
-            return tuple(self._repeated(x, shape) for x in (a, b))
-        return self._spread(shape, a, b)
+def multiply_eval(gpu: Context, plan: NttPlan, a: Array, b: Array, out: Array) -> None:
+    if plan.leaf_size == 1:
+        pointwise(gpu, plan.basis, "mul", a, b, None, out)
+        return
+    # Each coefficient of a leaf needs that whole leaf of both operands: out must not overlap them.
+    with gpu.scope:
+        a, b = (copied(gpu, x) if gpu.xp.may_share_memory(x, out) else x for x in (a, b))
+    shape = out.shape
+    a, b = fitted(gpu, shape, a, b)
+    shapes = a.shape, b.shape, shape
+    gpu.run(plan.handles, ("leaves", *shapes), lambda: _eval_recipe(gpu, plan, *shapes), *(a, b, out))
 
-    def _in_one_kernel(self, plan: Plan) -> bool:
-        if isinstance(plan, FftProductPlan):
-            return fft_tile(plan, self.card) is not None
-        if isinstance(plan, AuxiliaryPlan):
-            return False
-        return bool(product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, self.card))
 
-    def _product_recipe(self, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
-        """A product of operands 0 and 1 into operand 2; same: both are the same value."""
-        if isinstance(plan, AuxiliaryPlan):
-            return self._auxiliary_recipe(plan, a, b, out)
-        if isinstance(plan, FftProductPlan):
-            tile = fft_tile(plan, self.card)
-            return (
-                self._fft_recipe(plan, tile, a, b, out)
-                if tile
-                else self._digits_recipe(plan, a, b, out, same)
-            )
-        if plan.points == 1:
-            return self._eval_recipe(plan, a, b, out)
-        if self._in_one_kernel(plan):
-            return self._fused_recipe(plan, a, b, out)
-        return self._transforms_recipe(plan, a, b, out, same)
-
-    # ---- by the ring's own transform ----
-
-    def _fused_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-        """One kernel for each group of limbs."""
-        count, size = prod(out[:-2]), plan.basis.dtype.itemsize
-        rows_of_all = count * len(plan.basis.moduli)
-        passes = product_passes(plan.points, plan.leaf_size, size, self.card, rows_of_all)
-        sizes = {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])} | dict.fromkeys("aby", 0)
+def _eval_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+    """Products of evaluated values, whose axes are no more than kernels broadcast."""
+    if plan.leaf_size == 1:
         recipe = Recipe(3)
-        for group in transform_groups(plan, self.card):
-            rows = self._rows(plan, group, count, passes, recipe)
-            offsets = table_offsets(passes, group.word)
-            launch = product_launch(rows, passes[0], offsets, self.card, **sizes)
-            recipe.launch(launch, 0, 1, 2, offsets=rows.first)
+        recipe.add(pointwise_recipe(gpu, plan.basis, "mul", True, out, a, b), 0, 1, 2)
         return recipe
+    leaves, moduli = leaf_constants(gpu, plan), gpu.moduli_of(plan.basis)
+    where = layout_of(out, a, b) | dict.fromkeys("aby", 0)
+    where |= {"constants": gpu.address(leaves.value[0]), "moduli": gpu.address(moduli.value)}
+    recipe = Recipe(3, leaves, moduli)
+    recipe.launch(leaves_launch(plan, prod(out), **where), 0, 1, 2)
+    return recipe
 
-    def _transforms_recipe(self, plan: NttPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
-        """Both operands transformed, multiplied point by point, and transformed back."""
-        recipe, size = Recipe(3), plan.basis.dtype.itemsize
-        evaluated: list[int] = []
-        for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
-            evaluated.append(recipe.temporary(size * prod(shape)))
-            recipe.add(self._transform_recipe(plan, "forward", shape), operand, evaluated[-1])
-        recipe.add(self._eval_recipe(plan, a, b, out), evaluated[0], evaluated[-1], 2)
-        recipe.add(self._transform_recipe(plan, "inverse", out), 2, 2)
-        return recipe
 
-    # ---- by FFT ----
+def _product_operands(gpu: Context, plan: Plan, a: Array, b: Array, shape: Shape) -> tuple[Array, ...]:
+    """Operands in a shape that the kernels of a product can repeat over leading axes."""
+    if a.shape == b.shape == shape:
+        return a, b
+    if _in_one_kernel(gpu, plan):
+        return tuple(repeated(gpu, x, shape) for x in (a, b))
+    return fitted(gpu, shape, a, b)
 
-    def _fft_recipe(self, plan: FftProductPlan, tile: Pass, a: Shape, b: Shape, out: Shape) -> Recipe:
-        moduli, twiddles = self._moduli_of(plan.basis), self._fft_tables(plan, (tile,))
-        where = dict.fromkeys("aby", 0) | {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])}
-        where |= {"moduli": self.address(moduli.value), "twiddles": self.address(twiddles.value)}
-        recipe = Recipe(3, moduli, twiddles)
-        recipe.launch(fft_product_launch(plan, tile, prod(out[:-1]), **where), 0, 1, 2)
-        return recipe
 
-    def _digits_recipe(self, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
-        """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
-        recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
-        step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
-        spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
-        sums = recipe.temporary(16 * step * plan.sums * points)
-        for first in range(0, units, max(1, step)):
-            size = min(step, units - first)
-            for operand, (shape, spectrum) in enumerate(zip((a, b), spectra, strict=False)):
-                where = layout_of(out, shape) | {"first_unit": first}
-                self._split_digits(recipe, plan, plan.digits, size, operand, spectrum, **where)
-            launch = fft_multiply_launch(plan, size, **dict.fromkeys("aby", 0))
-            recipe.launch(launch, spectra[0], spectra[-1], sums)
-            self._compose_sums(recipe, plan, size, sums, 2, first_unit=first)
-        return recipe
+def _in_one_kernel(gpu: Context, plan: Plan) -> bool:
+    if isinstance(plan, FftProductPlan):
+        return fft_tile(plan, gpu.card) is not None
+    if isinstance(plan, AuxiliaryPlan):
+        return False
+    return bool(product_passes(plan.points, plan.leaf_size, plan.basis.dtype.itemsize, gpu.card))
 
-    def prepare_by_fft(self, plan: FftSumPlan, matrices: Array, out: Array) -> None:
-        """The spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
-        units = prod(matrices.shape[:-2])
 
-        def recipe() -> Recipe:
-            made = Recipe(2)
-            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
-            self._split_digits(made, plan, plan.digits, units, 0, 1, **where)
-            return made
+def _product_recipe(gpu: Context, plan: Plan, a: Shape, b: Shape, out: Shape, same: bool = False) -> Recipe:
+    """A product of operands 0 and 1 into operand 2; same: both are the same value."""
+    if isinstance(plan, AuxiliaryPlan):
+        return _auxiliary_recipe(gpu, plan, a, b, out)
+    if isinstance(plan, FftProductPlan):
+        tile = fft_tile(plan, gpu.card)
+        return _fft_recipe(gpu, plan, tile, a, b, out) if tile else _digits_recipe(gpu, plan, a, b, out, same)
+    if plan.points == 1:
+        return _eval_recipe(gpu, plan, a, b, out)
+    if _in_one_kernel(gpu, plan):
+        return _fused_recipe(gpu, plan, a, b, out)
+    return _transforms_recipe(gpu, plan, a, b, out, same)
 
-        self.run(plan.handles, ("prepare", units), recipe, matrices, out)
 
-    def sum_by_fft(self, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
-        """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+# ---- by the ring's own transform ----
 
-        Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
-        """
-        points, k = plan.points, out.shape[1]
-        step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
 
-        def recipe(items: int) -> Recipe:
-            made, units = Recipe(3), items * plan.terms
-            spectra = made.temporary(16 * units * points)
-            sums = made.temporary(16 * items * k * plan.sums * points)
-            where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
-            self._split_digits(made, plan, 1, units, 0, spectra, **where)
-            launch = fft_matrix_launch(plan, items, k, **dict.fromkeys(("x", "matrix", "y"), 0))
-            made.launch(launch, spectra, 1, sums)
-            self._compose_sums(made, plan, items * k, sums, 2, first_unit=0)
-            return made
+def _fused_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+    """One kernel for each group of limbs."""
+    count, size = prod(out[:-2]), plan.basis.dtype.itemsize
+    rows_of_all = count * len(plan.basis.moduli)
+    passes = product_passes(plan.points, plan.leaf_size, size, gpu.card, rows_of_all)
+    sizes = {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])} | dict.fromkeys("aby", 0)
+    recipe = Recipe(3)
+    for group in transform_groups(plan, gpu.card):
+        rows = rows_of(gpu, plan, group, count, passes, recipe)
+        offsets = table_offsets(passes, group.word)
+        launch = product_launch(rows, passes[0], offsets, gpu.card, **sizes)
+        recipe.launch(launch, 0, 1, 2, offsets=rows.first)
+    return recipe
 
-        for first in range(0, len(out), step):
-            some, y = (a[first : first + step] for a in (x, out))
-            self.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
 
-    # Methods that add launches to a recipe; x and y are numbers of its operands.
+def _transforms_recipe(gpu: Context, plan: NttPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+    """Both operands transformed, multiplied point by point, and transformed back."""
+    recipe, size = Recipe(3), plan.basis.dtype.itemsize
+    evaluated: list[int] = []
+    for operand, shape in ((0, a),) if same else ((0, a), (1, b)):
+        evaluated.append(recipe.temporary(size * prod(shape)))
+        recipe.add(recipe_of(gpu, plan, "forward", shape), operand, evaluated[-1])
+    recipe.add(_eval_recipe(gpu, plan, a, b, out), evaluated[0], evaluated[-1], 2)
+    recipe.add(recipe_of(gpu, plan, "inverse", out), 2, 2)
+    return recipe
 
-    def _split_digits(
-        self, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
-    ) -> None:
-        """Write to y the transforms of so many digits of units of x."""
-        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
-        recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
-        self._add_fft(recipe, plan, units * digits, y, "forward")
 
-    def _compose_sums(
-        self, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
-    ) -> None:
-        """Write to y the residues of units of sums x; x is overwritten."""
-        self._add_fft(recipe, plan, units * plan.sums, x, "inverse")
-        where |= {"x": 0, "y": 0, "moduli": self._moduli_for(recipe, plan)}
-        recipe.launch(fft_compose_launch(plan, units, **where), x, y)
+# ---- by FFT ----
 
-    def _add_fft(self, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
-        """Transform the rows of complex numbers in x, in place."""
-        passes = split_passes(plan.points, 1, COMPLEX.bytes, self.card)
-        twiddles, moduli = self._fft_tables(plan, passes), self._moduli_for(recipe, plan)
-        recipe.used.append(twiddles)
-        tables, offsets = packed_tables([self.address(twiddles.value)]), table_offsets(passes, COMPLEX)
-        of_all = Rows(rows, (0,), 1, plan.points.bit_length() - 1, COMPLEX, moduli, tables)
-        recipe.add(transform_recipe(of_all, passes, offsets, direction, self.card), x, x)
 
-    def _moduli_for(self, recipe: Recipe, plan: FftPlan) -> int:
-        """The address of the moduli, which are added to what the recipe uses."""
-        moduli = self._moduli_of(plan.basis)
-        recipe.used.append(moduli)
-        return self.address(moduli.value)
+def _fft_recipe(gpu: Context, plan: FftProductPlan, tile: Pass, a: Shape, b: Shape, out: Shape) -> Recipe:
+    moduli, twiddles = gpu.moduli_of(plan.basis), _fft_tables(gpu, plan, (tile,))
+    where = dict.fromkeys("aby", 0) | {"rows_a": prod(a[:-1]), "rows_b": prod(b[:-1])}
+    where |= {"moduli": gpu.address(moduli.value), "twiddles": gpu.address(twiddles.value)}
+    recipe = Recipe(3, moduli, twiddles)
+    recipe.launch(fft_product_launch(plan, tile, prod(out[:-1]), **where), 0, 1, 2)
+    return recipe
 
-    def _fft_tables(self, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
-        """The twiddles of each pass, in the pass's own order, at table_offsets."""
 
-        def make() -> tuple[Array, tuple[Shared, ...]]:
-            nodes, offsets = self.from_host(plan.twiddles), table_offsets(passes, COMPLEX)
-            table: Array = self.xp.empty(offsets[len(passes)], np.uint8)
-            where = {"table": self.address(table), "nodes": self.address(nodes)}
-            pairs = zip(passes, offsets, strict=False)
-            launches = [arrange_launch(passed, offset=offset, **where) for passed, offset in pairs]
-            return table, (self._filling(launches, table, nodes),)
+def _digits_recipe(gpu: Context, plan: FftProductPlan, a: Shape, b: Shape, out: Shape, same: bool) -> Recipe:
+    """Digits, their transforms in passes, sums of products, residues; a chunk of rows at a time."""
+    recipe, units, points = Recipe(3), prod(out[:-1]), plan.points
+    step = min(units, max(1, _CHUNK_BYTES // (16 * points * (2 * plan.digits + plan.sums))))
+    spectra = [recipe.temporary(16 * step * plan.digits * points) for _ in range(1 if same else 2)]
+    sums = recipe.temporary(16 * step * plan.sums * points)
+    for first in range(0, units, max(1, step)):
+        size = min(step, units - first)
+        for operand, (shape, spectrum) in enumerate(zip((a, b), spectra, strict=False)):
+            where = layout_of(out, shape) | {"first_unit": first}
+            _split_digits(gpu, recipe, plan, plan.digits, size, operand, spectrum, **where)
+        launch = fft_multiply_launch(plan, size, **dict.fromkeys("aby", 0))
+        recipe.launch(launch, spectra[0], spectra[-1], sums)
+        _compose_sums(gpu, recipe, plan, size, sums, 2, first_unit=first)
+    return recipe
 
-        return self._kept(plan.handles, f"tables {passes}", make)
 
-    # ---- through auxiliary primes ----
+def prepare_by_fft(gpu: Context, plan: FftSumPlan, matrices: Array, out: Array) -> None:
+    """The spectra (units, digits, points) of polynomials (units, 1, n), each with its own batch axes."""
+    units = prod(matrices.shape[:-2])
 
-    def _auxiliary_recipe(self, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
-        """Residues modulo the primes, their products, residues of these; a chunk of rows at a time."""
-        basis, transform, n = plan.basis, plan.transform, plan.degree
-        count, length = len(transform.basis.moduli), transform.degree
-        if count > _MAX_PRIMES:
-            raise ParameterError(
-                f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
-                "multiply on the host with poly.cpu()"
-            )
-        radix = self._kept(
-            plan.handles, "digits", lambda: (self.from_host(_mixed_radix(transform.basis.moduli)), ())
+    def recipe() -> Recipe:
+        made = Recipe(2)
+        where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+        _split_digits(gpu, made, plan, plan.digits, units, 0, 1, **where)
+        return made
+
+    gpu.run(plan.handles, ("prepare", units), recipe, matrices, out)
+
+
+def sum_by_fft(gpu: Context, plan: FftSumPlan, x: Array, matrix: Array, out: Array) -> None:
+    """Products of small polynomials, (items, terms, 1, n), with a prepared matrix: (items, k, 1, n).
+
+    Items are taken so many at a time that their spectra fit _CHUNK_BYTES.
+    """
+    points, k = plan.points, out.shape[1]
+    step = max(1, _CHUNK_BYTES // (16 * points * (plan.terms + k * plan.sums)))
+
+    def recipe(items: int) -> Recipe:
+        made, units = Recipe(3), items * plan.terms
+        spectra = made.temporary(16 * units * points)
+        sums = made.temporary(16 * items * k * plan.sums * points)
+        where = layout_of((units, 1, plan.degree)) | {"first_unit": 0}
+        _split_digits(gpu, made, plan, 1, units, 0, spectra, **where)
+        launch = fft_matrix_launch(plan, items, k, **dict.fromkeys(("x", "matrix", "y"), 0))
+        made.launch(launch, spectra, 1, sums)
+        _compose_sums(gpu, made, plan, items * k, sums, 2, first_unit=0)
+        return made
+
+    for first in range(0, len(out), step):
+        some, y = (a[first : first + step] for a in (x, out))
+        gpu.run(plan.handles, ("sum", len(y), k), partial(recipe, len(y)), some, matrix, y)
+
+
+# Methods that add launches to a recipe; x and y are numbers of its operands.
+
+
+def _split_digits(
+    gpu: Context, recipe: Recipe, plan: FftPlan, digits: int, units: int, x: int, y: int, **where: Any
+) -> None:
+    """Write to y the transforms of so many digits of units of x."""
+    where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
+    recipe.launch(fft_split_launch(plan, units, digits, **where), x, y)
+    _add_fft(gpu, recipe, plan, units * digits, y, "forward")
+
+
+def _compose_sums(
+    gpu: Context, recipe: Recipe, plan: FftProductPlan | FftSumPlan, units: int, x: int, y: int, **where: Any
+) -> None:
+    """Write to y the residues of units of sums x; x is overwritten."""
+    _add_fft(gpu, recipe, plan, units * plan.sums, x, "inverse")
+    where |= {"x": 0, "y": 0, "moduli": _moduli_for(gpu, recipe, plan)}
+    recipe.launch(fft_compose_launch(plan, units, **where), x, y)
+
+
+def _add_fft(gpu: Context, recipe: Recipe, plan: FftPlan, rows: int, x: int, direction: str) -> None:
+    """Transform the rows of complex numbers in x, in place."""
+    passes = split_passes(plan.points, 1, COMPLEX.bytes, gpu.card)
+    twiddles, moduli = _fft_tables(gpu, plan, passes), _moduli_for(gpu, recipe, plan)
+    recipe.used.append(twiddles)
+    tables, offsets = packed_tables([gpu.address(twiddles.value)]), table_offsets(passes, COMPLEX)
+    of_all = Rows(rows, (0,), 1, plan.points.bit_length() - 1, COMPLEX, moduli, tables)
+    recipe.add(transform_recipe(of_all, passes, offsets, direction, gpu.card), x, x)
+
+
+def _moduli_for(gpu: Context, recipe: Recipe, plan: FftPlan) -> int:
+    """The address of the moduli, which are added to what the recipe uses."""
+    moduli = gpu.moduli_of(plan.basis)
+    recipe.used.append(moduli)
+    return gpu.address(moduli.value)
+
+
+def _fft_tables(gpu: Context, plan: FftPlan, passes: tuple[Pass, ...]) -> Shared:
+    """The twiddles of each pass, in the pass's own order, at table_offsets."""
+
+    def make() -> tuple[Array, tuple[Shared, ...]]:
+        nodes, offsets = gpu.from_host(plan.twiddles), table_offsets(passes, COMPLEX)
+        table: Array = gpu.xp.empty(offsets[len(passes)], np.uint8)
+        where = {"table": gpu.address(table), "nodes": gpu.address(nodes)}
+        pairs = zip(passes, offsets, strict=False)
+        launches = [arrange_launch(passed, offset=offset, **where) for passed, offset in pairs]
+        return table, (gpu.filling(launches, table, nodes),)
+
+    return gpu.kept(plan.handles, f"tables {passes}", make)
+
+
+# ---- through auxiliary primes ----
+
+
+def _auxiliary_recipe(gpu: Context, plan: AuxiliaryPlan, a: Shape, b: Shape, out: Shape) -> Recipe:
+    """Residues modulo the primes, their products, residues of these; a chunk of rows at a time."""
+    basis, transform, n = plan.basis, plan.transform, plan.degree
+    count, length = len(transform.basis.moduli), transform.degree
+    if count > _MAX_PRIMES:
+        raise ParameterError(
+            f"product: n = {n} takes {count} auxiliary primes, at most {_MAX_PRIMES} fit a kernel; "
+            "multiply on the host with poly.cpu()"
         )
-        moduli, primes = self._moduli_of(basis), self._moduli_of(transform.basis)
-        common = {"moduli": self.address(moduli.value), "primes": self.address(primes.value), "x": 0, "y": 0}
-        recipe, units = Recipe(3, radix, moduli, primes), prod(out[:-1])
-        step = min(units, max(1, _CHUNK_BYTES // (8 * count * length)))
-        residues = [recipe.temporary(8 * step * count * length) for _ in (a, b)]
-        for first in range(0, units, max(1, step)):
-            size = min(step, units - first)
-            common["first_unit"] = first
-            for operand, (shape, target) in enumerate(zip((a, b), residues, strict=True)):
-                launch = spread_launch(plan, size, **layout_of(out, shape), **common)
-                recipe.launch(launch, operand, target)
-            inner = (size, count, length)
-            recipe.add(self._product_recipe(transform, inner, inner, inner), *residues, residues[0])
-            launch = compose_launch(plan, size, constants=self.address(radix.value), **common)
-            recipe.launch(launch, residues[0], 2)
-        return recipe
+    radix = gpu.kept(
+        plan.handles, "digits", lambda: (gpu.from_host(_mixed_radix(transform.basis.moduli)), ())
+    )
+    moduli, primes = gpu.moduli_of(basis), gpu.moduli_of(transform.basis)
+    common = {"moduli": gpu.address(moduli.value), "primes": gpu.address(primes.value), "x": 0, "y": 0}
+    recipe, units = Recipe(3, radix, moduli, primes), prod(out[:-1])
+    step = min(units, max(1, _CHUNK_BYTES // (8 * count * length)))
+    residues = [recipe.temporary(8 * step * count * length) for _ in (a, b)]
+    for first in range(0, units, max(1, step)):
+        size = min(step, units - first)
+        common["first_unit"] = first
+        for operand, (shape, target) in enumerate(zip((a, b), residues, strict=True)):
+            launch = spread_launch(plan, size, **layout_of(out, shape), **common)
+            recipe.launch(launch, operand, target)
+        inner = (size, count, length)
+        recipe.add(_product_recipe(gpu, transform, inner, inner, inner), *residues, residues[0])
+        launch = compose_launch(plan, size, constants=gpu.address(radix.value), **common)
+        recipe.launch(launch, residues[0], 2)
+    return recipe
 
 
 def _mixed_radix(primes: tuple[int, ...]) -> Array:

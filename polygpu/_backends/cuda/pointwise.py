@@ -6,16 +6,17 @@ from math import prod
 from typing import Any
 
 from ..._core.exact.primes import GOLDILOCKS
-from ..._core.plans.basis import Basis, Handles
+from ..._core.plans.basis import Basis
 from ..._core.quotient import Quotient
 from .. import Array, Op
-from .copies import Copies
+from .copies import fitted
 from .launch import (
     ALIGNMENT,
     LAYOUT,
     POINTER,
     U32,
     U64,
+    Context,
     Launch,
     Recipe,
     Struct,
@@ -108,118 +109,124 @@ def _width(basis: Basis, n: int, aligned: bool) -> int:
     return width if aligned and n % width == 0 else 1
 
 
-class Pointwise(Copies):
-    """Kernels of pointwise.cu."""
+def take(gpu: Context, x: Array, index: Array, out: Array) -> None:
+    if not out.size:
+        return
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self._of_take: Handles = {}
+    def recipe() -> Recipe:
+        made = Recipe(3)
+        made.launch(take_launch(x.dtype.itemsize, out.size, n=len(index), x=0, index=0, y=0), 0, 1, 2)
+        return made
 
-    def take(self, x: Array, index: Array, out: Array) -> None:
-        if not out.size:
-            return
+    gpu.run(gpu.handles, ("take", x.dtype.itemsize, out.size, len(index)), recipe, x, index, out)
 
-        def recipe() -> Recipe:
-            made = Recipe(3)
-            made.launch(take_launch(x.dtype.itemsize, out.size, n=len(index), x=0, index=0, y=0), 0, 1, 2)
-            return made
 
-        self.run(self._of_take, (x.dtype.itemsize, out.size, len(index)), recipe, x, index, out)
+def pointwise(
+    gpu: Context, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array
+) -> None:
+    shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
+    spread = fitted(gpu, shape, *operands)
+    shapes, bits = tuple(x.shape for x in spread), gpu.address(out)
+    for x, own in zip(spread, shapes, strict=True):
+        if own[-1] > 1:  # a scalar is read by itself and needs no alignment
+            bits |= gpu.address(x)
+    aligned = bits % ALIGNMENT == 0
+    gpu.run(
+        basis.handles,
+        (op, aligned, shape, *shapes),
+        lambda: pointwise_recipe(gpu, basis, op, aligned, shape, *shapes),
+        *(*spread, out),
+    )
 
-    def pointwise(self, basis: Basis, op: Op, a: Array, b: Array | None, c: Array | None, out: Array) -> None:
-        shape, operands = out.shape, tuple(x for x in (a, b, c) if x is not None)
-        spread = self._spread(shape, *operands)
-        shapes, bits = tuple(x.shape for x in spread), self.address(out)
-        for x, own in zip(spread, shapes, strict=True):
-            if own[-1] > 1:  # a scalar is read by itself and needs no alignment
-                bits |= self.address(x)
-        aligned = bits % ALIGNMENT == 0
-        self.run(
-            basis.handles,
-            (op, aligned, shape, *shapes),
-            lambda: self._pointwise_recipe(basis, op, aligned, shape, *shapes),
-            *(*spread, out),
-        )
 
-    def _pointwise_recipe(
-        self, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
-    ) -> Recipe:
-        """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
-        count, n = len(operands), shape[-1]
-        numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
-        moduli = self._moduli_of(basis)
-        where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
-        where["moduli"] = self.address(moduli.value)
-        width = _width(basis, n, aligned)
-        length = operands[numbers[1]][-1]
-        launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=length, **where)
-        recipe = Recipe(count + 1, moduli)
-        recipe.launch(launch, *numbers, count)
-        return recipe
+def pointwise_recipe(
+    gpu: Context, basis: Basis, op: Op, aligned: bool, shape: tuple[int, ...], *operands: tuple[int, ...]
+) -> Recipe:
+    """A recipe for operands of these shapes and the result; the kernel ignores those that `op` lacks."""
+    count, n = len(operands), shape[-1]
+    numbers = (0, min(1, count - 1), 2 if count > 2 else 0)
+    moduli = gpu.moduli_of(basis)
+    where = layout_of(shape, *(operands[i] for i in numbers)) | dict.fromkeys("abcy", 0)
+    where["moduli"] = gpu.address(moduli.value)
+    width = _width(basis, n, aligned)
+    length = operands[numbers[1]][-1]
+    launch = pointwise_launch(basis, op, width, prod(shape), n=n, b_length=length, **where)
+    recipe = Recipe(count + 1, moduli)
+    recipe.launch(launch, *numbers, count)
+    return recipe
 
-    def scale_by_powers(self, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
-        if not out.size:
-            return
-        n, size = x.shape[-1], x.dtype.itemsize
-        # Arrays that are not dense have one row for each item.
-        pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
-        runs = out.ndim > x.ndim
-        run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
-        places = self.address(x) | self.address(out) | x_pitch | y_pitch | run_step
-        width = _width(basis, run, places % ALIGNMENT == 0)
-        # Where n is small, about as many powers of step as of step^(2^log_near).
-        log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
-        row = (1 << log_near) + -(-n >> log_near)
 
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(basis)
-            where = {"powers": 0, "moduli": self.address(moduli.value), "row": row, "log_near": log_near}
-            made = Recipe(4, moduli)
-            powers = made.temporary(first.size * row * size)
-            fill = fill_powers_launch(basis, first.size * row, first=0, step=0, **where)
-            made.launch(fill, 1, 2, powers)
-            log_run = run.bit_length() - 1 if runs else 63
-            steps = {"x_pitch": x_pitch // size, "y_pitch": y_pitch // size, "run_step": run_step // size}
-            steps |= {"log_run": log_run}
-            scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **steps, **where)
-            made.launch(scale, 0, powers, 3)
-            return made
+def scale_by_powers(gpu: Context, basis: Basis, x: Array, first: Array, step: Array, out: Array) -> None:
+    if not out.size:
+        return
+    n, size = x.shape[-1], x.dtype.itemsize
+    # Arrays that are not dense have one row for each item.
+    pitches = x_pitch, y_pitch = [n * size if a.flags.c_contiguous else a.strides[0] for a in (x, out)]
+    runs = out.ndim > x.ndim
+    run, run_step = (out.shape[-1], out.strides[-2]) if runs else (n, n * size)
+    places = gpu.address(x) | gpu.address(out) | x_pitch | y_pitch | run_step
+    width = _width(basis, run, places % ALIGNMENT == 0)
+    # Where n is small, about as many powers of step as of step^(2^log_near).
+    log_near = min(_LOG_NEAR_POWERS, ((n - 1).bit_length() + 1) >> 1)
+    row = (1 << log_near) + -(-n >> log_near)
 
-        key = "powers", width, x.shape, first.shape, *pitches, run, run_step
-        self.run(basis.handles, key, recipe, x, first, step, out)
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        where = {"powers": 0, "moduli": gpu.address(moduli.value), "row": row, "log_near": log_near}
+        made = Recipe(4, moduli)
+        powers = made.temporary(first.size * row * size)
+        fill = fill_powers_launch(basis, first.size * row, first=0, step=0, **where)
+        made.launch(fill, 1, 2, powers)
+        log_run = run.bit_length() - 1 if runs else 63
+        steps = {"x_pitch": x_pitch // size, "y_pitch": y_pitch // size, "run_step": run_step // size}
+        steps |= {"log_run": log_run}
+        scale = scale_launch(basis, width, x.size, n=n, rows=first.size, x=0, y=0, **steps, **where)
+        made.launch(scale, 0, powers, 3)
+        return made
 
-    def automorphism(
-        self, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
-    ) -> None:
-        self._reorder("permute", evaluated, basis, quotient, x, multipliers, out)
+    key = "powers", width, x.shape, first.shape, *pitches, run, run_step
+    gpu.run(basis.handles, key, recipe, x, first, step, out)
 
-    def mul_monomial(
-        self, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
-    ) -> None:
-        """Compute X^e x, or X^e x - x if `less`, for exponents of any stride.
 
-        Items modulo one limb may have any number of rows.
-        """
-        self._reorder("mul_monomial", less, basis, quotient, x, exponents, out)
+def automorphism(
+    gpu: Context, basis: Basis, quotient: Quotient, x: Array, multipliers: Array, evaluated: bool, out: Array
+) -> None:
+    _reorder(gpu, "permute", evaluated, basis, quotient, x, multipliers, out)
 
-    def _reorder(
-        self, kernel: str, flag: bool, basis: Basis, quotient: Quotient, x: Array, numbers: Array, out: Array
-    ) -> None:
-        if not out.size:
-            return
-        width = _width(basis, x.shape[-1], self.address(out) % ALIGNMENT == 0)
-        count, step = numbers.size, numbers.strides[-1] // numbers.itemsize if numbers.size > 1 else 1
 
-        def recipe() -> Recipe:
-            moduli = self._moduli_of(basis)
-            sizes = {"n": x.shape[-1], "rows": x.shape[-2], "order": quotient.order}
-            where = {"x": 0, "numbers": 0, "y": 0, "moduli": self.address(moduli.value)}
-            made = Recipe(3, moduli)
-            launch = reorder_launch(
-                basis, kernel, flag, width, x.size, count=count, step=step, **sizes, **where
-            )
-            made.launch(launch, 0, 1, 2)
-            return made
+def mul_monomial(
+    gpu: Context, basis: Basis, quotient: Quotient, x: Array, exponents: Array, out: Array, less: bool = False
+) -> None:
+    """Compute X^e x, or X^e x - x if `less`, for exponents of any stride.
 
-        key = kernel, flag, width, quotient.order, x.shape, count, step
-        self.run(basis.handles, key, recipe, x, numbers, out)
+    Items modulo one limb may have any number of rows.
+    """
+    _reorder(gpu, "mul_monomial", less, basis, quotient, x, exponents, out)
+
+
+def _reorder(
+    gpu: Context,
+    kernel: str,
+    flag: bool,
+    basis: Basis,
+    quotient: Quotient,
+    x: Array,
+    numbers: Array,
+    out: Array,
+) -> None:
+    if not out.size:
+        return
+    width = _width(basis, x.shape[-1], gpu.address(out) % ALIGNMENT == 0)
+    count, step = numbers.size, numbers.strides[-1] // numbers.itemsize if numbers.size > 1 else 1
+
+    def recipe() -> Recipe:
+        moduli = gpu.moduli_of(basis)
+        sizes = {"n": x.shape[-1], "rows": x.shape[-2], "order": quotient.order}
+        where = {"x": 0, "numbers": 0, "y": 0, "moduli": gpu.address(moduli.value)}
+        made = Recipe(3, moduli)
+        launch = reorder_launch(basis, kernel, flag, width, x.size, count=count, step=step, **sizes, **where)
+        made.launch(launch, 0, 1, 2)
+        return made
+
+    key = kernel, flag, width, quotient.order, x.shape, count, step
+    gpu.run(basis.handles, key, recipe, x, numbers, out)

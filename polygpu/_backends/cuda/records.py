@@ -14,166 +14,168 @@ from .. import Array, is_device_array
 from ..records import MOST_STEPS, NEVER, Blocks, Record, Replay, placed
 from . import graph
 from .device import Shared, Taken, Tape, recording
-from .launch import ALIGNMENT, Launcher, Prepared, bytes_of
+from .launch import ALIGNMENT, Context, Prepared, bytes_of
 
 _GRAPH_BYTES = 1 << 17  # of a card's memory that a graph of a record's launches takes, about
 
 
-class Records(Launcher):
-    """Observes calls, and makes their launches again."""
+def observe(
+    gpu: Context, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
+) -> tuple[Array, Record | None]:
+    """Note launches as steps, on operands and `out` that begin at multiples of ALIGNMENT."""
+    given = operands if out is None else (*operands, out)
+    if recording.get() is not None or any(not x.size or not _is_here(gpu, x) for x in given):
+        return work(), None
+    tape = Tape(gpu.name)
+    token = recording.set(tape)
+    try:
+        made = work()
+    finally:
+        recording.reset(token)
+    return made, _record(gpu, tape, operands, out, made)
 
-    def observe(
-        self, work: Callable[[], Array], operands: Sequence[Array], out: Array | None
-    ) -> tuple[Array, Record | None]:
-        """Note launches as steps, on operands and `out` that begin at multiples of ALIGNMENT."""
-        given = operands if out is None else (*operands, out)
-        if recording.get() is not None or any(not x.size or not self._is_here(x) for x in given):
-            return work(), None
-        tape = Tape(self.name)
-        token = recording.set(tape)
+
+def _is_here(gpu: Context, x: Array) -> bool:
+    """Whether an array is on this card, dense, and begins where prepared kernels expect it."""
+    here = is_device_array(x) and x.data.device_id == gpu.index  # type: ignore[attr-defined]
+    return here and x.flags.c_contiguous and gpu.address(x) % ALIGNMENT == 0
+
+
+def _record(
+    gpu: Context, tape: Tape, operands: Sequence[Array], out: Array | None, result: Array
+) -> Record | None:
+    """Make the record of a call; None if these arrays do not allow it, such as those that overlap."""
+    if not result.size or (out is not None and result is not out) or not _is_here(gpu, result):
+        return None
+    arrays = {id(x): x for x in (*operands, result)}
+    ranges = sorted((gpu.address(x), gpu.address(x) + x.nbytes) for x in arrays.values())
+    if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
+        return NEVER if out is None else None
+    given = any(x is result for x in (*operands, out))
+    steps = _steps(gpu, tape, operands, result, given) if tape.repeatable else None
+    if steps is None:
+        return NEVER
+    ready, room = steps
+    used = list({id(x): x for x in tape if not isinstance(x, (Taken, graph.Launched))}.values())
+    parts = {id(part) for x in used if isinstance(x, Shared) for part in x.parts()}
+    used = [x for x in used if id(x) not in parts]  # whoever reads the whole waits for its parts
+    call = Prepared(_cpu.Launches(gpu.driver, ready), ready, used, [room] if room else [])
+    more = _GRAPH_BYTES if len(ready) > 1 else 0
+    return Record(_replay(gpu, call, result.shape, result.dtype), bytes_of(ready) + more)
+
+
+def _steps(
+    gpu: Context, tape: Tape, operands: Sequence[Array], result: Array, given: bool
+) -> tuple[list[tuple[Any, ...]], int] | None:
+    """Return the launches as the core takes them, and the bytes of the room that temporaries share.
+
+    Operands of the launches are those of the call, then the result, then address 0 for all that never
+    changes, then the room. None if a launch works on memory that is none of these.
+    given: whether the memory of the result was there before the call.
+    """
+    never, room = len(operands) + 1, len(operands) + 2
+    blocks, sizes, uses = Blocks(), list[int](), list[list[int]]()
+    for number, x in enumerate((*operands, result) if given else operands):
+        blocks.add(gpu.address(x), x.nbytes, number)
+    own = None if given else _taken_for(gpu, result, tape)
+    if not given and own is None:
+        return None
+    found: list[tuple[Any, list[tuple[int, int]]]] = []
+    for note in tape:
+        if isinstance(note, Taken):
+            if note is own:
+                blocks.add(note.address, note.size, len(operands))
+                continue
+            blocks.add(note.address, note.size, room + len(sizes))
+            sizes.append(note.size)
+            uses.append([])
+        elif isinstance(note, graph.Launched):
+            for step in note.steps:
+                places = []
+                for operand, offset in zip(step[-3], step[-2], strict=True):
+                    address = note.addresses[operand] + offset
+                    place = blocks.find(address)
+                    if place is None:
+                        return None
+                    number, distance = place
+                    if number >= room:
+                        uses[number - room].append(len(found))
+                    places.append((number, address if number == never else distance))
+                found.append((step, places))
+        elif is_device_array(note):
+            blocks.add(gpu.address(note), note.nbytes, never)
+    if not found or len(found) > MOST_STEPS or len(sizes) > MOST_STEPS >> 2:
+        return None
+    begins, total = placed(sizes, [(min(u), max(u)) if u else (0, -1) for u in uses])
+    total = max(total, int(any(uses)))  # also for temporaries without bytes
+    ready = []
+    for step, places in found:
+        numbers = tuple(min(number, room) for number, _ in places)
+        offsets = tuple(
+            begins[number - room] + distance if number >= room else distance for number, distance in places
+        )
+        ready.append((*step[:-3], numbers, offsets, step[-1]))
+    return ready, total
+
+
+def _taken_for(gpu: Context, result: Array, tape: Tape) -> Taken | None:
+    """The memory that a call took for its result, and for nothing else."""
+    whole = Taken(gpu.address(result), result.nbytes)
+    return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
+
+
+def _replay(gpu: Context, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
+    """Return a function that makes the launches of a record; it leaves all unusual arrays to run()."""
+    launch, streams, index, noting = call.launch.on, call.streams, gpu.index, recording.get
+    stream_of, device, new = gpu.xp.cuda.get_current_stream, gpu.current_device, gpu.xp.ndarray
+    card, alloc = gpu.card, gpu.xp.cuda.alloc
+    room = sum(call.temporaries)
+
+    def takes(out: Any, operands: Sequence[Any]) -> bool:
+        """Whether the result may be written to `out` without the checks of the ordinary way."""
+        if type(out) is not new or out.shape != shape or out.dtype != dtype:
+            return False
+        if out.data.device_id != index or not out.flags.c_contiguous:
+            return False
+        begin = out.data.ptr
+        end = begin + out.nbytes
+        return all(x is out or x.data.ptr >= end or begin >= x.data.ptr + x.nbytes for x in operands)
+
+    def replay(operands: tuple[Any, ...], out: Any) -> Array | None:
+        if device() != index or gpu.card is not card:
+            return None
+        stream, notes, fresh = stream_of(index).ptr, noting(), out is None
         try:
-            made = work()
-        finally:
-            recording.reset(token)
-        return made, self._record(tape, operands, out, made)
-
-    def _is_here(self, x: Array) -> bool:
-        """Whether an array is on this card, dense, and begins where prepared kernels expect it."""
-        here = is_device_array(x) and x.data.device_id == self._index  # type: ignore[attr-defined]
-        return here and x.flags.c_contiguous and self.address(x) % ALIGNMENT == 0
-
-    def _record(
-        self, tape: Tape, operands: Sequence[Array], out: Array | None, result: Array
-    ) -> Record | None:
-        """Make the record of a call; None if these arrays do not allow it, such as those that overlap."""
-        if not result.size or (out is not None and result is not out) or not self._is_here(result):
-            return None
-        arrays = {id(x): x for x in (*operands, result)}
-        ranges = sorted((self.address(x), self.address(x) + x.nbytes) for x in arrays.values())
-        if any(end > begin for (_, end), (begin, _) in pairwise(ranges)):
-            return NEVER if out is None else None
-        given = any(x is result for x in (*operands, out))
-        steps = self._steps(tape, operands, result, given) if tape.repeatable else None
-        if steps is None:
-            return NEVER
-        ready, room = steps
-        used = list({id(x): x for x in tape if not isinstance(x, (Taken, graph.Launched))}.values())
-        parts = {id(part) for x in used if isinstance(x, Shared) for part in x.parts()}
-        used = [x for x in used if id(x) not in parts]  # whoever reads the whole waits for its parts
-        call = Prepared(_cpu.Launches(self.driver, ready), ready, used, [room] if room else [])
-        more = _GRAPH_BYTES if len(ready) > 1 else 0
-        return Record(self._replay(call, result.shape, result.dtype), bytes_of(ready) + more)
-
-    def _steps(
-        self, tape: Tape, operands: Sequence[Array], result: Array, given: bool
-    ) -> tuple[list[tuple[Any, ...]], int] | None:
-        """Return the launches as the core takes them, and the bytes of the room that temporaries share.
-
-        Operands of the launches are those of the call, then the result, then address 0 for all that never
-        changes, then the room. None if a launch works on memory that is none of these.
-        given: whether the memory of the result was there before the call.
-        """
-        never, room = len(operands) + 1, len(operands) + 2
-        blocks, sizes, uses = Blocks(), list[int](), list[list[int]]()
-        for number, x in enumerate((*operands, result) if given else operands):
-            blocks.add(self.address(x), x.nbytes, number)
-        own = None if given else self._taken_for(result, tape)
-        if not given and own is None:
-            return None
-        found: list[tuple[Any, list[tuple[int, int]]]] = []
-        for note in tape:
-            if isinstance(note, Taken):
-                if note is own:
-                    blocks.add(note.address, note.size, len(operands))
-                    continue
-                blocks.add(note.address, note.size, room + len(sizes))
-                sizes.append(note.size)
-                uses.append([])
-            elif isinstance(note, graph.Launched):
-                for step in note.steps:
-                    places = []
-                    for operand, offset in zip(step[-3], step[-2], strict=True):
-                        address = note.addresses[operand] + offset
-                        place = blocks.find(address)
-                        if place is None:
-                            return None
-                        number, distance = place
-                        if number >= room:
-                            uses[number - room].append(len(found))
-                        places.append((number, address if number == never else distance))
-                    found.append((step, places))
-            elif is_device_array(note):
-                blocks.add(self.address(note), note.nbytes, never)
-        if not found or len(found) > MOST_STEPS or len(sizes) > MOST_STEPS >> 2:
-            return None
-        begins, total = placed(sizes, [(min(u), max(u)) if u else (0, -1) for u in uses])
-        total = max(total, int(any(uses)))  # also for temporaries without bytes
-        ready = []
-        for step, places in found:
-            numbers = tuple(min(number, room) for number, _ in places)
-            offsets = tuple(
-                begins[number - room] + distance if number >= room else distance
-                for number, distance in places
-            )
-            ready.append((*step[:-3], numbers, offsets, step[-1]))
-        return ready, total
-
-    def _taken_for(self, result: Array, tape: Tape) -> Taken | None:
-        """The memory that a call took for its result, and for nothing else."""
-        whole = Taken(self.address(result), result.nbytes)
-        return next((x for x in reversed(tape) if isinstance(x, Taken) and x == whole), None)
-
-    def _replay(self, call: Prepared, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Replay:
-        """Return a function that makes the launches of a record; it leaves all unusual arrays to run()."""
-        launch, streams, index, noting = call.launch.on, call.streams, self._index, recording.get
-        stream_of, device, new = self.xp.cuda.get_current_stream, self._current_device, self.xp.ndarray
-        card, alloc = self.card, self.xp.cuda.alloc
-        room = sum(call.temporaries)
-
-        def takes(out: Any, operands: Sequence[Any]) -> bool:
-            """Whether the result may be written to `out` without the checks of the ordinary way."""
-            if type(out) is not new or out.shape != shape or out.dtype != dtype:
-                return False
-            if out.data.device_id != index or not out.flags.c_contiguous:
-                return False
-            begin = out.data.ptr
-            end = begin + out.nbytes
-            return all(x is out or x.data.ptr >= end or begin >= x.data.ptr + x.nbytes for x in operands)
-
-        def replay(operands: tuple[Any, ...], out: Any) -> Array | None:
-            if device() != index or self._card is not card:
+            if fresh:
+                out = new(shape, dtype)
+            elif not takes(out, operands):
                 return None
-            stream, notes, fresh = stream_of(index).ptr, noting(), out is None
-            try:
-                if fresh:
-                    out = new(shape, dtype)
-                elif not takes(out, operands):
-                    return None
-                if notes is not None or stream not in streams:
-                    return self._noted(call, operands, out, fresh)
-                if room:
-                    memory = alloc(room)
-                    done = launch(stream, operands, out, memory.ptr)
-                else:
-                    done = launch(stream, operands, out, 0)
-            except (self._memory_error, OutOfDeviceMemory, _cpu.NoContext):
-                return None  # the ordinary way takes smaller pieces, and says what is wrong
-            except _cpu.DriverError as error:
-                raise DeviceError(f"{self.name}: {error}") from error
-            return out if done else None
+            if notes is not None or stream not in streams:
+                return _noted(gpu, call, operands, out, fresh)
+            if room:
+                memory = alloc(room)
+                done = launch(stream, operands, out, memory.ptr)
+            else:
+                done = launch(stream, operands, out, 0)
+        except (gpu.memory_error, OutOfDeviceMemory, _cpu.NoContext):
+            return None  # the ordinary way takes smaller pieces, and says what is wrong
+        except _cpu.DriverError as error:
+            raise DeviceError(f"{gpu.name}: {error}") from error
+        return out if done else None
 
-        return replay
+    return replay
 
-    def _noted(self, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
-        """Make the launches of a record on a stream that is new to it, or where work is noted.
 
-        fresh: whether the memory of the result was taken for it.
-        """
-        addresses = [self.address(x) for x in (*operands, out)]
-        if any(x % ALIGNMENT for x in addresses):
-            return None
-        notes = recording.get()
-        if notes is not None and fresh:
-            notes.take(out.data, out.nbytes)
-        self._launch(call, [*addresses, 0])
-        return out
+def _noted(gpu: Context, call: Prepared, operands: Sequence[Array], out: Array, fresh: bool) -> Array | None:
+    """Make the launches of a record on a stream that is new to it, or where work is noted.
+
+    fresh: whether the memory of the result was taken for it.
+    """
+    addresses = [gpu.address(x) for x in (*operands, out)]
+    if any(x % ALIGNMENT for x in addresses):
+        return None
+    notes = recording.get()
+    if notes is not None and fresh:
+        notes.take(out.data, out.nbytes)
+    gpu.launch_prepared(call, [*addresses, 0])
+    return out

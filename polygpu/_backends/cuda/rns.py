@@ -15,6 +15,7 @@ from ..._core.plans.basis import Handles
 from ..._core.plans.ntt import NttPlan, PrimeTables, part_of
 from ..._core.plans.rns import Conversion, Estimate, runs_of
 from .. import Array
+from .copies import broadcast, copied, copy
 from .device import Shared
 from .launch import (
     ALIGNMENT,
@@ -23,6 +24,7 @@ from .launch import (
     THREADS,
     U32,
     U64,
+    Context,
     Launch,
     Recipe,
     Struct,
@@ -31,7 +33,7 @@ from .launch import (
     modulus_constants,
 )
 from .tiles import Pass, table_offsets
-from .transform import Transform, leaves_room
+from .transform import leaves_room, prime_tables, recipe_of
 from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion
 
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
@@ -286,214 +288,218 @@ def packed_table(conversion: Conversion, sums: Sum) -> np.ndarray[Any, np.dtype[
     return np.array([word & _WORD for word in words], np.uint64)
 
 
-class Rns(Transform):
-    """Kernels of rns.cu and ntt_rows.cu."""
+def convert(gpu: Context, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
+    shape = out.shape
+    if 0 in shape:
+        return
+    if conversion.transform is not None and gpu.address(out) % ALIGNMENT:
+        aligned_out = copied(gpu, out)
+        convert(gpu, conversion, x, own, aligned_out)
+        copy(gpu, aligned_out, out)
+        return
+    operands = [a if a is None else broadcast(gpu, a, (*shape[:-2], *a.shape[-2:])) for a in (x, own)]
+    given = [a for a in operands if a is not None]
+    types = tuple("u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out))
+    aligned = all(gpu.address(a) % ALIGNMENT == 0 for a in (*given, out))
+    # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
+    x_number = 0 if operands[0] is not None else len(given)
+    own_number = len(given) - 1 if operands[1] is not None else len(given)
+    numbers = x_number, own_number, len(given)
+    gpu.run(
+        conversion.handles,
+        (shape, aligned, *types, *numbers),
+        lambda: _convert_recipe(gpu, (conversion,), types, shape, numbers, aligned),  # type: ignore[arg-type]
+        *(*given, out),
+    )
 
-    def convert(self, conversion: Conversion, x: Array | None, own: Array | None, out: Array) -> None:
-        shape = out.shape
-        if 0 in shape:
-            return
-        if conversion.transform is not None and self.address(out) % ALIGNMENT:
-            copy = self._copied(out)
-            self.convert(conversion, x, own, copy)
-            self.copy(copy, out)
-            return
-        operands = [a if a is None else self._broadcast(a, (*shape[:-2], *a.shape[-2:])) for a in (x, own)]
-        given = [a for a in operands if a is not None]
-        types = tuple(
-            "u32" if (out if a is None else a).dtype == np.uint32 else "u64" for a in (*operands, out)
-        )
-        aligned = all(self.address(a) % ALIGNMENT == 0 for a in (*given, out))
-        # Where x or own is not given, the kernel has the result's address instead, and reads nothing.
-        x_number = 0 if operands[0] is not None else len(given)
-        own_number = len(given) - 1 if operands[1] is not None else len(given)
-        numbers = x_number, own_number, len(given)
-        self.run(
-            conversion.handles,
-            (shape, aligned, *types, *numbers),
-            lambda: self._convert_recipe((conversion,), types, shape, numbers, aligned),  # type: ignore[arg-type]
-            *(*given, out),
-        )
 
-    def convert_all(self, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
-        types = tuple("u32" if a.dtype == np.uint32 else "u64" for a in (x, out, out))
-        of_x = self._broadcast(x, (*out.shape[:-2], *x.shape[-2:]))
-        aligned = (self.address(of_x) | self.address(out)) % ALIGNMENT == 0
-        for _, group in groupby(conversions, lambda c: alike(c, types, self.card)):  # type: ignore[arg-type]
-            parts = tuple(group)
-            if len(parts) == 1 or not aligned or not out.size:
-                for part in parts:
-                    self.convert(part, x, None, out)
-                continue
+def convert_all(gpu: Context, conversions: Sequence[Conversion], x: Array, out: Array) -> None:
+    types = tuple("u32" if a.dtype == np.uint32 else "u64" for a in (x, out, out))
+    of_x = broadcast(gpu, x, (*out.shape[:-2], *x.shape[-2:]))
+    aligned = (gpu.address(of_x) | gpu.address(out)) % ALIGNMENT == 0
+    for _, group in groupby(conversions, lambda c: alike(c, types, gpu.card)):  # type: ignore[arg-type]
+        parts = tuple(group)
+        if len(parts) == 1 or not aligned or not out.size:
+            for part in parts:
+                convert(gpu, part, x, None, out)
+            continue
 
-            def recipe(parts: tuple[Conversion, ...] = parts) -> Recipe:
-                return self._convert_recipe(parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
+        def recipe(parts: tuple[Conversion, ...] = parts) -> Recipe:
+            return _convert_recipe(gpu, parts, types, out.shape, (0, 1, 1), aligned)  # type: ignore[arg-type]
 
-            key = "all", len(parts), out.shape, *types
-            self.run(parts[0].handles, key, recipe, of_x, out)
+        key = "all", len(parts), out.shape, *types
+        gpu.run(parts[0].handles, key, recipe, of_x, out)
 
-    def _convert_recipe(
-        self,
-        parts: tuple[Conversion, ...],
-        types: Types,
-        shape: tuple[int, ...],
-        numbers: tuple[int, int, int],
-        aligned: bool,
-    ) -> Recipe:
-        """Conversions, their transforms, and the sum with own rows; numbers: of the operands x, own and out.
 
-        If there are several conversions, they are alike() and have no own rows.
-        """
-        recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
-        befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
-        self._add_launch(recipe, befores, types, shape, numbers, aligned)
-        if self._add_listed(recipe, parts, types[1:], shape, numbers[1:], aligned):
-            return recipe
-        for conversion in parts:
-            plan = conversion.transform
-            if plan is not None and plan.points > 1:
-                done = 0
-                for first, count in runs_of(conversion.target.at):
-                    part = part_of(plan, tuple(range(done, done + count)))
-                    recipe.add(self._transform_recipe(part, "forward", shape, first), out, out)
-                    done += count
-        if after is not None:
-            self._add_launch(recipe, (after,), types, shape, numbers, aligned)
+def _convert_recipe(
+    gpu: Context,
+    parts: tuple[Conversion, ...],
+    types: Types,
+    shape: tuple[int, ...],
+    numbers: tuple[int, int, int],
+    aligned: bool,
+) -> Recipe:
+    """Conversions, their transforms, and the sum with own rows; numbers: of the operands x, own and out.
+
+    If there are several conversions, they are alike() and have no own rows.
+    """
+    recipe, out = Recipe(numbers[-1] + 1), numbers[-1]
+    befores, after = tuple(c.steps()[0] for c in parts), parts[0].steps()[1]
+    _add_launch(gpu, recipe, befores, types, shape, numbers, aligned)
+    if _add_listed(gpu, recipe, parts, types[1:], shape, numbers[1:], aligned):
         return recipe
+    for conversion in parts:
+        plan = conversion.transform
+        if plan is not None and plan.points > 1:
+            done = 0
+            for first, count in runs_of(conversion.target.at):
+                part = part_of(plan, tuple(range(done, done + count)))
+                recipe.add(recipe_of(gpu, part, "forward", shape, first), out, out)
+                done += count
+    if after is not None:
+        _add_launch(gpu, recipe, (after,), types, shape, numbers, aligned)
+    return recipe
 
-    def _add_launch(
-        self,
-        recipe: Recipe,
-        parts: tuple[Conversion, ...],
-        types: Types,
-        shape: tuple[int, ...],
-        numbers: tuple[int, int, int],
-        aligned: bool,
-    ) -> None:
-        """Add a launch for conversions that are alike(); the first one keeps their tables."""
-        conversion, sums = parts[0], sum_of(parts[0], types, self.card)
 
-        def make() -> tuple[Array, ...]:
-            source = modulus_constants([q for c in parts for q in c.source.moduli])
-            target = modulus_constants([q for c in parts for q in c.target.moduli])
-            table = np.concatenate([packed_table(c, sums) for c in parts])
-            return tuple(self.from_host(a) for a in (source, target, table))
+def _add_launch(
+    gpu: Context,
+    recipe: Recipe,
+    parts: tuple[Conversion, ...],
+    types: Types,
+    shape: tuple[int, ...],
+    numbers: tuple[int, int, int],
+    aligned: bool,
+) -> None:
+    """Add a launch for conversions that are alike(); the first one keeps their tables."""
+    conversion, sums = parts[0], sum_of(parts[0], types, gpu.card)
 
-        shared = self._kept(conversion.handles, f"tables {sums.name} {len(parts)}", lambda: (make(), ()))
-        names = ("source", "target", "table")
-        where = {name: self.address(a) for name, a in zip(names, shared.value, strict=True)}
-        pointers = {"x": 0, "own": 0, "out": 0, **where}
-        launch = convert_launch(
-            conversion, types, prod(shape[:-2]), shape[-1], aligned, self.card, len(parts), **pointers
+    def make() -> tuple[Array, ...]:
+        source = modulus_constants([q for c in parts for q in c.source.moduli])
+        target = modulus_constants([q for c in parts for q in c.target.moduli])
+        table = np.concatenate([packed_table(c, sums) for c in parts])
+        return tuple(gpu.from_host(a) for a in (source, target, table))
+
+    shared = gpu.kept(conversion.handles, f"tables {sums.name} {len(parts)}", lambda: (make(), ()))
+    names = ("source", "target", "table")
+    where = {name: gpu.address(a) for name, a in zip(names, shared.value, strict=True)}
+    pointers = {"x": 0, "own": 0, "out": 0, **where}
+    launch = convert_launch(
+        conversion, types, prod(shape[:-2]), shape[-1], aligned, gpu.card, len(parts), **pointers
+    )
+    recipe.used.append(shared)
+    recipe.launch(launch, *numbers)
+
+
+# ---- transforms of listed rows ----
+
+
+def table_pointers(
+    gpu: Context, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
+) -> tuple[Array, list[Shared]]:
+    """The addresses of the tables of primes, an array on the device; and the tables.
+
+    both: further primes, whose tables include the inverse transform.
+    """
+    tables = prime_tables(gpu, primes, made.word, made.tables, 1)
+    tables += prime_tables(gpu, both, made.word, made.tables)
+    return gpu.from_host(np.array([gpu.address(table.value) for table in tables], np.uint64)), tables
+
+
+def start_listed(
+    gpu: Context,
+    recipe: Recipe,
+    handles: Handles,
+    made: Listed,
+    primes: Sequence[PrimeTables],
+    places: Sequence[int],
+    shape: tuple[int, ...],
+    number: int,
+) -> dict[str, int]:
+    """Add the first pass over the rows at these places of an operand; the list's addresses, by field.
+
+    `handles` keep the list under the first of the places and their number.
+    """
+    *batch, total, n = shape
+
+    def make() -> tuple[tuple[Array, ...], list[Shared]]:
+        pointers, tables = table_pointers(gpu, primes, made)
+        lists = modulus_constants([p.modulus for p in primes]), np.array(places, np.uint64)
+        return (*map(gpu.from_host, lists), pointers), tables
+
+    key = f"listed {made.word.name} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
+    shared = gpu.kept(handles, key, make)
+    names = ("moduli", "places", "tables")
+    where = dict(zip(names, map(gpu.address, shared.value), strict=True))
+    blocks = prod(batch) * n >> made.columns.log_block_values
+    launch = made.pass_launch(
+        made.columns,
+        "start_rows",
+        START,
+        (blocks, len(places)),
+        gpu.card,
+        x=0,
+        n=n,
+        x_rows=total,
+        **where,
+    )
+    recipe.used.append(shared)
+    recipe.launch(launch, number)
+    return where
+
+
+def _add_listed(
+    gpu: Context,
+    recipe: Recipe,
+    parts: tuple[Conversion, ...],
+    types: tuple[str, str],
+    shape: tuple[int, ...],
+    numbers: tuple[int, int],
+    aligned: bool,
+) -> bool:
+    """Add transforms of listed rows, and the sum with own rows; False where they do not serve."""
+    first, (*batch, total, n) = parts[0], shape
+    plans = [c.transform for c in parts if c.transform is not None]
+    if len(plans) < len(parts) or not aligned or types[0] != types[1]:
+        return False
+    places = [at for c in parts for at in c.target.at]
+    count = prod(batch) * len(places)
+    groups = listed(plans, n, count, gpu.card)
+    if not groups or count * n * plans[0].basis.dtype.itemsize > gpu.card.l2_bytes:
+        return False  # listed rows are faster only while the first pass's result stays in the cache
+    primes = [prime for plan in plans for prime in plan.tables]
+    for made, chosen in groups:
+        where = start_listed(
+            gpu,
+            recipe,
+            first.handles,
+            made,
+            [primes[i] for i in chosen],
+            [places[i] for i in chosen],
+            shape,
+            numbers[1],
         )
-        recipe.used.append(shared)
+        where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
+        where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
+        if first.own is not None:
+            where |= _own_rows(gpu, recipe, first, made.word, chosen)
+        blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
+        grid = blocks, len(chosen)
+        launch = made.pass_launch(made.rows, "finish_rows", FINISH, grid, gpu.card, flag, **where)
         recipe.launch(launch, *numbers)
+    return True
 
-    # ---- transforms of listed rows ----
 
-    def _table_pointers(
-        self, primes: Sequence[PrimeTables], made: Listed, both: Sequence[PrimeTables] = ()
-    ) -> tuple[Array, list[Shared]]:
-        """The addresses of the tables of primes, an array on the device; and the tables.
+def _own_rows(
+    gpu: Context, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
+) -> dict[str, int]:
+    """The fields of FINISH for the own rows of the chosen rows of a conversion's target."""
+    assert conversion.own is not None
+    lists = conversion.own.at, conversion.own_factors
 
-        both: further primes, whose tables include the inverse transform.
-        """
-        tables = self._prime_tables(primes, made.word, made.tables, 1)
-        tables += self._prime_tables(both, made.word, made.tables)
-        return self.from_host(np.array([self.address(table.value) for table in tables], np.uint64)), tables
+    def make() -> tuple[Array, ...]:
+        return tuple(gpu.from_host(np.array([x[i] for i in chosen], np.uint64)) for x in lists)
 
-    def _start_listed(
-        self,
-        recipe: Recipe,
-        handles: Handles,
-        made: Listed,
-        primes: Sequence[PrimeTables],
-        places: Sequence[int],
-        shape: tuple[int, ...],
-        number: int,
-    ) -> dict[str, int]:
-        """Add the first pass over the rows at these places of an operand; the list's addresses, by field.
-
-        `handles` keep the list under the first of the places and their number.
-        """
-        *batch, total, n = shape
-
-        def make() -> tuple[tuple[Array, ...], list[Shared]]:
-            pointers, tables = self._table_pointers(primes, made)
-            lists = modulus_constants([p.modulus for p in primes]), np.array(places, np.uint64)
-            return (*map(self.from_host, lists), pointers), tables
-
-        key = f"listed {made.word.name} {[p.shape for p in made.tables]} {places[0]} {len(places)}"
-        shared = self._kept(handles, key, make)
-        names = ("moduli", "places", "tables")
-        where = dict(zip(names, map(self.address, shared.value), strict=True))
-        blocks = prod(batch) * n >> made.columns.log_block_values
-        launch = made.pass_launch(
-            made.columns,
-            "start_rows",
-            START,
-            (blocks, len(places)),
-            self.card,
-            x=0,
-            n=n,
-            x_rows=total,
-            **where,
-        )
-        recipe.used.append(shared)
-        recipe.launch(launch, number)
-        return where
-
-    def _add_listed(
-        self,
-        recipe: Recipe,
-        parts: tuple[Conversion, ...],
-        types: tuple[str, str],
-        shape: tuple[int, ...],
-        numbers: tuple[int, int],
-        aligned: bool,
-    ) -> bool:
-        """Add transforms of listed rows, and the sum with own rows; False where they do not serve."""
-        first, (*batch, total, n) = parts[0], shape
-        plans = [c.transform for c in parts if c.transform is not None]
-        if len(plans) < len(parts) or not aligned or types[0] != types[1]:
-            return False
-        places = [at for c in parts for at in c.target.at]
-        count = prod(batch) * len(places)
-        groups = listed(plans, n, count, self.card)
-        if not groups or count * n * plans[0].basis.dtype.itemsize > self.card.l2_bytes:
-            return False  # listed rows are faster only while the first pass's result stays in the cache
-        primes = [prime for plan in plans for prime in plan.tables]
-        for made, chosen in groups:
-            where = self._start_listed(
-                recipe,
-                first.handles,
-                made,
-                [primes[i] for i in chosen],
-                [places[i] for i in chosen],
-                shape,
-                numbers[1],
-            )
-            where |= {"own": 0, "x": 0, "n": n, "x_rows": total}
-            where |= {"own_places": 0, "own_factors": 0, "own_rows": 0}
-            if first.own is not None:
-                where |= self._own_rows(recipe, first, made.word, chosen)
-            blocks, flag = prod(batch) * n >> made.rows.log_block_values, cbool(first.own is not None)
-            grid = blocks, len(chosen)
-            launch = made.pass_launch(made.rows, "finish_rows", FINISH, grid, self.card, flag, **where)
-            recipe.launch(launch, *numbers)
-        return True
-
-    def _own_rows(
-        self, recipe: Recipe, conversion: Conversion, word: Word, chosen: Sequence[int]
-    ) -> dict[str, int]:
-        """The fields of FINISH for the own rows of the chosen rows of a conversion's target."""
-        assert conversion.own is not None
-        lists = conversion.own.at, conversion.own_factors
-
-        def make() -> tuple[Array, ...]:
-            return tuple(self.from_host(np.array([x[i] for i in chosen], np.uint64)) for x in lists)
-
-        own = self._kept(conversion.handles, f"own rows {word.name}", lambda: (make(), ()))
-        recipe.used.append(own)
-        where = dict(zip(("own_places", "own_factors"), map(self.address, own.value), strict=True))
-        return where | {"own_rows": conversion.own.total}
+    own = gpu.kept(conversion.handles, f"own rows {word.name}", lambda: (make(), ()))
+    recipe.used.append(own)
+    where = dict(zip(("own_places", "own_factors"), map(gpu.address, own.value), strict=True))
+    return where | {"own_rows": conversion.own.total}

@@ -16,8 +16,8 @@ from .launch import (
     POINTER,
     U32,
     U64,
+    Context,
     Launch,
-    Launcher,
     Recipe,
     Struct,
     cbool,
@@ -102,34 +102,32 @@ def sparse_launch(basis: Basis, items: int, **values: Any) -> Launch:
     return Launch(_FILE, f"sparse<{ctype(basis)}>", (items, 1), _SPARSE_THREADS, parameters)
 
 
-class Sampling(Launcher):
-    """Kernels of sampling.cu. Each call has parameters of its own: none is kept prepared."""
+def uniform(gpu: Context, basis: Basis, key: bytes, start: int, out: Array) -> None:
+    n = out.shape[-1]
+    fields = stream_of(key, start * n, prod(out.shape[:-2]) * n, 16)
+    moduli = gpu.moduli_of(basis)
+    where = {"y": 0, "moduli": gpu.address(moduli.value)}
+    whole = n % 4 == 0 and gpu.address(out) % ALIGNMENT == 0
+    recipe = Recipe(1, moduli)
+    recipe.launch(uniform_launch(basis, whole, n=n, **where, **fields), 0)
+    gpu.run_once(recipe, gpu.address(out))
 
-    def uniform(self, basis: Basis, key: bytes, start: int, out: Array) -> None:
-        n = out.shape[-1]
-        fields = stream_of(key, start * n, prod(out.shape[:-2]) * n, 16)
-        moduli = self._moduli_of(basis)
-        where = {"y": 0, "moduli": self.address(moduli.value)}
-        whole = n % 4 == 0 and self.address(out) % ALIGNMENT == 0
+
+def sample(gpu: Context, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
+    n, items = out.shape[-1], prod(out.shape[:-2])
+    fields = stream_of(key, start * n, items * n, sampler.size)
+    moduli = gpu.moduli_of(basis)
+    where = {"y": 0, "moduli": gpu.address(moduli.value)}
+    if sampler.shape == "sparse":
         recipe = Recipe(1, moduli)
-        recipe.launch(uniform_launch(basis, whole, n=n, **where, **fields), 0)
-        self.run_once(recipe, self.address(out))
-
-    def sample(self, basis: Basis, sampler: Sampler, key: bytes, start: int, out: Array) -> None:
-        n, items = out.shape[-1], prod(out.shape[:-2])
-        fields = stream_of(key, start * n, items * n, sampler.size)
-        moduli = self._moduli_of(basis)
-        where = {"y": 0, "moduli": self.address(moduli.value)}
-        if sampler.shape == "sparse":
-            recipe = Recipe(1, moduli)
-            words = recipe.temporary(_BLOCK * fields["blocks"])
-            recipe.launch(keystream_launch(fields["blocks"], y=0, stream=fields["stream"]), words)
-            values = where | {"x": 0, "n": n, "skip": fields["skip"], "weight": sampler.parameter}
-            recipe.launch(sparse_launch(basis, items, **values), words, 0)
-        else:
-            made = np.array(sampler.thresholds or (0,), np.uint64)
-            table = self._kept(sampler.handles, "thresholds", lambda: (self.from_host(made), ()))
-            recipe = Recipe(1, moduli, table)
-            where["thresholds"] = self.address(table.value)
-            recipe.launch(small_launch(basis, sampler, n=n, **where, **fields), 0)
-        self.run_once(recipe, self.address(out))
+        words = recipe.temporary(_BLOCK * fields["blocks"])
+        recipe.launch(keystream_launch(fields["blocks"], y=0, stream=fields["stream"]), words)
+        values = where | {"x": 0, "n": n, "skip": fields["skip"], "weight": sampler.parameter}
+        recipe.launch(sparse_launch(basis, items, **values), words, 0)
+    else:
+        made = np.array(sampler.thresholds or (0,), np.uint64)
+        table = gpu.kept(sampler.handles, "thresholds", lambda: (gpu.from_host(made), ()))
+        recipe = Recipe(1, moduli, table)
+        where["thresholds"] = gpu.address(table.value)
+        recipe.launch(small_launch(basis, sampler, n=n, **where, **fields), 0)
+    gpu.run_once(recipe, gpu.address(out))

@@ -12,13 +12,14 @@ import numpy as np
 from ..._core.plans.basis import basis_of
 from ..._core.plans.ntt import NttPlan, PrimeTables
 from .. import Array
-from .copies import Copies
+from .copies import copied, copy
 from .device import Shared
 from .launch import (
     ALIGNMENT,
     POINTER,
     U32,
     U64,
+    Context,
     Launch,
     Recipe,
     Struct,
@@ -27,13 +28,7 @@ from .launch import (
     modulus_constants,
 )
 from .tiles import Pass, Rows, flow_lag, prefetch_distance, split_passes, table_offsets
-from .words import (
-    MAX_LIMBS,
-    Card,
-    Group,
-    Word,
-    transform_groups,
-)
+from .words import MAX_LIMBS, Card, Group, Word, transform_groups
 
 MAX_GRID_Y = 65535
 
@@ -236,154 +231,158 @@ def _tables_key(word: Word, passes: tuple[Pass, ...]) -> str:
 # ---- on a device ----
 
 
-class Transform(Copies):
-    """Kernels of ntt.cu and tables.cu."""
+def ntt(gpu: Context, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+    _transform(gpu, plan, x, out, "forward", first)
 
-    def ntt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        self._transform(plan, x, out, "forward", first)
 
-    def intt(self, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
-        self._transform(plan, x, out, "inverse", first)
+def intt(gpu: Context, plan: NttPlan, x: Array, out: Array, first: int = 0) -> None:
+    _transform(gpu, plan, x, out, "inverse", first)
 
-    def prefers_tables(self, residues: int, itemsize: int) -> bool:
-        """Decide for tables that take at most an eighth of the memory; a twiddle takes up to two words."""
-        return 4 * itemsize * residues <= self.card.memory_bytes >> 3
 
-    def _transform(self, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> None:
-        rows = slice(first, first + len(plan.tables))
-        if plan.points == 1:
-            self.copy(x[..., rows, :], out[..., rows, :])
-            return
-        pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
-        unaligned = (self.address(x) | self.address(out) | pitch * out.itemsize) % ALIGNMENT
-        if unaligned or (pitch and plan.leaf_size == 1):
-            aligned = self._copied(x[..., rows, :])
-            self._transform(plan, aligned, aligned, direction, 0)
-            if pitch:
-                self.copy(aligned.reshape(out.shape), out)
-            else:
-                self.copy(aligned, out[..., rows, :])
-            return
-        shape = x.shape
-        key = direction, first, shape, pitch
-        self.run(
-            plan.handles, key, lambda: self._transform_recipe(plan, direction, shape, first, pitch), x, out
-        )
+def prefers_tables(gpu: Context, residues: int, itemsize: int) -> bool:
+    """Decide for tables that take at most an eighth of the memory; a twiddle takes up to two words."""
+    return 4 * itemsize * residues <= gpu.card.memory_bytes >> 3
 
-    def _transform_recipe(
-        self,
-        plan: NttPlan,
-        direction: str,
-        shape: tuple[int, ...],
-        first: int = 0,
-        pitch: int = 0,
-    ) -> Recipe:
-        """The transforms of all polynomials in arrays of a shape, group of limbs by group."""
-        size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
-        passes = passes_over(
-            count * len(plan.basis.moduli) << plan.done,
-            plan.points >> plan.done,
-            plan.leaf_size,
-            size,
-            self.card,
-        )
-        passes = tuple(replace(p, log_blocks=p.log_blocks + plan.done) for p in passes)
-        recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
-        for group in transform_groups(plan, self.card, between > 0):
-            rows = self._rows(plan, group, count, passes, recipe, between, first)
-            offsets = table_offsets(passes, group.word)
-            own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
-            ends = Ends(plan.below, plan.is_open, pitch)
-            recipe.add(transform_recipe(rows, passes, own, direction, self.card, ends=ends), 0, 1)
-        return recipe
 
-    def _rows(
-        self,
-        plan: NttPlan,
-        group: Group,
-        count: int,
-        passes: tuple[Pass, ...],
-        recipe: Recipe,
-        between: int = 0,
-        first: int = 0,
-    ) -> Rows:
-        """The rows of a group in `count` polynomials; its moduli and tables are added to what a recipe uses.
+def _transform(gpu: Context, plan: NttPlan, x: Array, out: Array, direction: str, first: int) -> None:
+    rows = slice(first, first + len(plan.tables))
+    if plan.points == 1:
+        copy(gpu, x[..., rows, :], out[..., rows, :])
+        return
+    pitch = 0 if out.shape == x.shape else out.strides[0] // out.itemsize
+    unaligned = (gpu.address(x) | gpu.address(out) | pitch * out.itemsize) % ALIGNMENT
+    if unaligned or (pitch and plan.leaf_size == 1):
+        aligned = copied(gpu, x[..., rows, :])
+        _transform(gpu, plan, aligned, aligned, direction, 0)
+        if pitch:
+            copy(gpu, aligned.reshape(out.shape), out)
+        else:
+            copy(gpu, aligned, out[..., rows, :])
+        return
+    shape = x.shape
+    key = direction, first, shape, pitch
+    gpu.run(plan.handles, key, lambda: recipe_of(gpu, plan, direction, shape, first, pitch), x, out)
 
-        between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
-        """
-        basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
-        moduli = self._moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
-        tables = self._group_tables(plan, group, passes)
-        recipe.used += [moduli, tables]
-        where, total = self.address(moduli.value), len(basis.moduli) + between
-        start = first * plan.degree * basis.dtype.itemsize
-        return Rows(count * len(limbs), limbs, total, log_degree, group.word, where, tables.value, start)
 
-    def _group_tables(self, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
-        """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
-        key = _tables_key(group.word, passes)
-        primes = [plan.tables[i] for i in group.limbs]
+def recipe_of(
+    gpu: Context,
+    plan: NttPlan,
+    direction: str,
+    shape: tuple[int, ...],
+    first: int = 0,
+    pitch: int = 0,
+) -> Recipe:
+    """The transforms of all polynomials in arrays of a shape, group of limbs by group."""
+    size, count = plan.basis.dtype.itemsize, prod(shape[:-2])
+    passes = passes_over(
+        count * len(plan.basis.moduli) << plan.done,
+        plan.points >> plan.done,
+        plan.leaf_size,
+        size,
+        gpu.card,
+    )
+    passes = tuple(replace(p, log_blocks=p.log_blocks + plan.done) for p in passes)
+    recipe, between = Recipe(2), shape[-2] - len(plan.basis.moduli)
+    for group in transform_groups(plan, gpu.card, between > 0):
+        rows = rows_of(gpu, plan, group, count, passes, recipe, between, first)
+        offsets = table_offsets(passes, group.word)
+        own = offsets[: len(passes)] if direction == "forward" else offsets[len(passes) : -1]
+        ends = Ends(plan.below, plan.is_open, pitch)
+        recipe.add(transform_recipe(rows, passes, own, direction, gpu.card, ends=ends), 0, 1)
+    return recipe
 
-        def make() -> tuple[bytes, list[Shared]]:
-            shared = self._prime_tables(primes, group.word, passes)
-            return packed_tables([self.address(table.value) for table in shared], group.limbs), shared
 
-        return self._kept(plan.handles, f"{key} {group.limbs}", make)
+def rows_of(
+    gpu: Context,
+    plan: NttPlan,
+    group: Group,
+    count: int,
+    passes: tuple[Pass, ...],
+    recipe: Recipe,
+    between: int = 0,
+    first: int = 0,
+) -> Rows:
+    """The rows of a group in `count` polynomials; its moduli and tables are added to what a recipe uses.
 
-    def _prime_tables(
-        self, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
-    ) -> list[Shared]:
-        """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
-        names = [f"{self.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
-        missing = [p for p in primes if not any(name in p.handles for name in names)]
-        if missing:
-            tables, filling = self._make_tables(missing, word, passes, directions)
-            for prime, table in zip(missing, tables, strict=True):
-                made = self._share(table, (filling,))
-                prime.handles.setdefault(names[-1], made)  # if another thread was faster, its tables stay
-        return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
+    between: number of rows of a polynomial beside the plan's rows, which begin at row `first`.
+    """
+    basis, limbs, log_degree = plan.basis, group.limbs, plan.degree.bit_length() - 1
+    moduli = gpu.moduli_of(basis_of(tuple(basis.moduli[i] for i in limbs), basis.dtype.itemsize == 8))
+    tables = group_tables(gpu, plan, group, passes)
+    recipe.used += [moduli, tables]
+    where, total = gpu.address(moduli.value), len(basis.moduli) + between
+    start = first * plan.degree * basis.dtype.itemsize
+    return Rows(count * len(limbs), limbs, total, log_degree, group.word, where, tables.value, start)
 
-    def _make_tables(
-        self, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int
-    ) -> tuple[list[Array], Shared]:
-        """Memory for the tables of primes, and the part that fills it at its first use."""
-        tree, node = primes[0].quotient, primes[0].node
-        bits, exponent = tree.node_bits, tree.exponent_of_node(node)
-        offsets = table_offsets(passes, word)
-        moduli = self.from_host(modulus_constants([p.modulus for p in primes]))
-        size = offsets[directions * len(passes)]
-        tables: list[Array] = [self.xp.empty(size, np.uint8) for _ in primes]
-        pointers = self.from_host(np.array([self.address(x) for x in tables], np.uint64))
-        launches, kept = list[Launch](), [moduli, pointers, *tables]
-        for direction, sign in enumerate((1, -1)[:directions]):
-            factors = np.ones((len(primes), max(bits, 1)), np.uint64)
-            first = np.ones((len(primes), 2), np.uint64)
-            for i, prime in enumerate(primes):
-                q = prime.modulus
-                x = pow(prime.root, sign, q)
-                first[i, 1] = pow(x, exponent, q)
-                for d in reversed(range(bits)):
-                    factors[i, d], x = x, x * x % q
-                if sign < 0 and node == 1:
-                    w, scale = pow(prime.root, exponent, q), pow(prime.divisor, -1, q)
-                    first[i] = scale, tree.inverse_root_twiddle(w, q) * scale % q
-            constants = [self.from_host(x) for x in (factors, first)]
-            kept += constants
-            values = {"tables": self.address(pointers), "moduli": self.address(moduli), "bits": bits}
-            values |= {"factors": self.address(constants[0]), "first": self.address(constants[1])}
-            values |= {"quotient": tree.number, "inverse": sign < 0, "root": node}
-            for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
-                launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
-        return tables, self._filling(launches, *kept)
 
-    def _leaves(self, plan: NttPlan) -> Shared:
-        """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
+def group_tables(gpu: Context, plan: NttPlan, group: Group, passes: tuple[Pass, ...]) -> Shared:
+    """The C struct Tables of a group; the primes' tables are shared with other plans that have them."""
+    key = _tables_key(group.word, passes)
+    primes = [plan.tables[i] for i in group.limbs]
 
-        def constants(prime: PrimeTables) -> Array:
-            return prime.quotient.leaf_constants(prime.forward[0].astype(np.uint64), prime.modulus)
+    def make() -> tuple[bytes, list[Shared]]:
+        shared = prime_tables(gpu, primes, group.word, passes)
+        return packed_tables([gpu.address(table.value) for table in shared], group.limbs), shared
 
-        def make() -> tuple[Array, ...]:
-            leaves = [self.from_host(constants(prime)) for prime in plan.tables]
-            return self.from_host(np.array([self.address(x) for x in leaves], np.uint64)), *leaves
+    return gpu.kept(plan.handles, f"{key} {group.limbs}", make)
 
-        return self._kept(plan.handles, "leaves", lambda: (make(), ()))
+
+def prime_tables(
+    gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int = 2
+) -> list[Shared]:
+    """The tables of primes for some passes, made where missing; directions: 1 forward only, 2 both."""
+    names = [f"{gpu.name} {_tables_key(word, passes)} {count}" for count in (2, 1)[: 3 - directions]]
+    missing = [p for p in primes if not any(name in p.handles for name in names)]
+    if missing:
+        tables, filling = _make_tables(gpu, missing, word, passes, directions)
+        for prime, table in zip(missing, tables, strict=True):
+            made = gpu.share(table, (filling,))
+            prime.handles.setdefault(names[-1], made)  # if another thread was faster, its tables stay
+    return [next(p.handles[name] for name in names if name in p.handles) for p in primes]
+
+
+def _make_tables(
+    gpu: Context, primes: Sequence[PrimeTables], word: Word, passes: tuple[Pass, ...], directions: int
+) -> tuple[list[Array], Shared]:
+    """Memory for the tables of primes, and the part that fills it at its first use."""
+    tree, node = primes[0].quotient, primes[0].node
+    bits, exponent = tree.node_bits, tree.exponent_of_node(node)
+    offsets = table_offsets(passes, word)
+    moduli = gpu.from_host(modulus_constants([p.modulus for p in primes]))
+    size = offsets[directions * len(passes)]
+    tables: list[Array] = [gpu.xp.empty(size, np.uint8) for _ in primes]
+    pointers = gpu.from_host(np.array([gpu.address(x) for x in tables], np.uint64))
+    launches, kept = list[Launch](), [moduli, pointers, *tables]
+    for direction, sign in enumerate((1, -1)[:directions]):
+        factors = np.ones((len(primes), max(bits, 1)), np.uint64)
+        first = np.ones((len(primes), 2), np.uint64)
+        for i, prime in enumerate(primes):
+            q = prime.modulus
+            x = pow(prime.root, sign, q)
+            first[i, 1] = pow(x, exponent, q)
+            for d in reversed(range(bits)):
+                factors[i, d], x = x, x * x % q
+            if sign < 0 and node == 1:
+                w, scale = pow(prime.root, exponent, q), pow(prime.divisor, -1, q)
+                first[i] = scale, tree.inverse_root_twiddle(w, q) * scale % q
+        constants = [gpu.from_host(x) for x in (factors, first)]
+        kept += constants
+        values = {"tables": gpu.address(pointers), "moduli": gpu.address(moduli), "bits": bits}
+        values |= {"factors": gpu.address(constants[0]), "first": gpu.address(constants[1])}
+        values |= {"quotient": tree.number, "inverse": sign < 0, "root": node}
+        for passed, offset in zip(passes, offsets[direction * len(passes) :], strict=False):
+            launches.append(fill_launch(word, passed, len(primes), offset=offset, **values))
+    return tables, gpu.filling(launches, *kept)
+
+
+def leaf_constants(gpu: Context, plan: NttPlan) -> Shared:
+    """Pointers to the constants c of the leaves X^leaf_size - c of each limb, then the constants."""
+
+    def constants(prime: PrimeTables) -> Array:
+        return prime.quotient.leaf_constants(prime.forward[0].astype(np.uint64), prime.modulus)
+
+    def make() -> tuple[Array, ...]:
+        leaves = [gpu.from_host(constants(prime)) for prime in plan.tables]
+        return gpu.from_host(np.array([gpu.address(x) for x in leaves], np.uint64)), *leaves
+
+    return gpu.kept(plan.handles, "leaves", lambda: (make(), ()))
