@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polygpu import _backends as backends
+from polygpu import _cpu
 
 from .harness import Case, Row, measure, on_cores
 from .polynomials import Workload
@@ -51,7 +52,6 @@ COEFFICIENTS = 2**14  # that one call of a kernel takes, at least
 OPS = ("peer ntt", "peer intt", "peer product")
 KERNEL, CALL = "polygpu, kernel", "polygpu, call"
 ALIGNMENT = 64
-ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
 
 Run = Callable[[], Any]
 
@@ -252,7 +252,7 @@ class PeerSummaryKind:
         """Those of the newest run with the best instruction set of each machine."""
         own, best = newest(rows), dict[Any, Any]()
         for name, isa in map(_setting, own):
-            best[name] = min(best.get(name, isa), isa, key=ISAS.index)
+            best[name] = min(best.get(name, isa), isa, key=_cpu.all_isas().index)
         return [row for row in own if row.machine["isa"] == best[row.machine["name"]]]
 
     def tables(self, rows: Iterable[Row]) -> Iterator[Table]:

@@ -13,6 +13,9 @@
 
 namespace pg {
 
+// f(T()), where T is the word that stores residues: u32 if it is narrow, else u64
+template <class F> decltype(auto) with_word(bool narrow, const F &f) { return narrow ? f(u32()) : f(u64()); }
+
 // In Python a ValueError
 inline void require(bool holds, const char *what) {
     if (!holds) throw std::invalid_argument(what);

@@ -11,6 +11,8 @@ namespace pg {
 
 class PointsProduct;
 
+constexpr size_t LEAVES = 64;  // that are multiplied together, in the first-level cache
+
 class Basis {
   public:
     // moduli: (limbs, words), little-endian. Several words are one wide modulus. Words of 0 stand for 2^(64 words).
@@ -18,11 +20,20 @@ class Basis {
 
     bool wide() const { return moduli_.empty(); }
     bool narrow() const { return narrow_; }
+    // f(T()), where T is the word that stores residues
+    template <class F> decltype(auto) visit(const F &f) const { return with_word(narrow_, f); }
     size_t rows() const { return wide() ? wide_.words() : moduli_.size(); }
     const std::vector<Modulus> &moduli() const { return moduli_; }
     const WideModulus &wide_modulus() const { return wide_; }
-    // Time relative to AVX-512 and moduli with room, roughly; of the slowest modulus.
-    double slowness() const;
+    // Estimated seconds modulo the slowest modulus, on a core: a transform of n coefficients, products.
+    double seconds_transform(size_t n) const;
+    double seconds_products(double count) const;
+    double seconds_pointwise(size_t n) const { return seconds_products((double)n); }
+    // Estimated nanoseconds of a product of two polynomials on a core, by measurements (docs/performance.md, "How a
+    // ring multiplies"): by transforms, by complex FFTs of so many reals, through auxiliary primes.
+    double ns_by_transform(size_t points, size_t leaf_size) const;
+    double ns_by_fft(double reals) const;
+    double ns_by_primes(size_t points, size_t primes) const;
 
     // out = op(a, b, c), op an Op of kernels.hpp; b and c may be none where op does not read them
     void pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const;

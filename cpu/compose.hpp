@@ -34,7 +34,7 @@ class Composition {
     // Calls make(unit, item) for each part of an item. The function that it returns is called as use(digits, first,
     // count) with the integers of the part, digit d of integer j at digits[d * count + j] (SumWords). ns: estimated
     // nanoseconds a residue.
-    template <class Make> void run(const Array &x, bool centered, double ns, const Make &make) const;
+    template <class Make> void run(const Array &x, bool centered, double products, const Make &make) const;
     template <class T, class Use>
     void compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker, Use &use) const;
     template <class Use>

@@ -7,33 +7,50 @@
 namespace pg {
 namespace {
 
-const Isa *const ISAS[] = {&isa_avx512, &isa_avx512dq, &isa_avx2, &isa_neon, &isa_portable};  // the best first
+struct Candidate {
+    const Isa *isa;
+    bool (*runs)();  // whether this CPU has the instructions
+};
 
-bool supported(const Isa &isa) {
-    if (!isa.name) return false;
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512dq() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+bool has_avx512() { return has_avx512dq() && __builtin_cpu_supports("avx512ifma"); }
+#else
+bool has_avx2() { return false; }
+bool has_avx512dq() { return false; }
+bool has_avx512() { return false; }
+#endif
+bool always() { return true; }  // code compiled for NEON runs on machines with NEON
+
+// The best first.
+const Candidate CANDIDATES[] = {{&isa_avx512, has_avx512},
+                                {&isa_avx512dq, has_avx512dq},
+                                {&isa_avx2, has_avx2},
+                                {&isa_neon, always},
+                                {&isa_portable, always}};
+
+std::vector<const Isa *> isas(bool supported) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx512dq =
-        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (&isa == &isa_avx512) return avx512dq && __builtin_cpu_supports("avx512ifma");
-    if (&isa == &isa_avx512dq) return avx512dq;
-    if (&isa == &isa_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    return &isa == &isa_portable || &isa == &isa_neon;  // code compiled for NEON runs on machines with NEON
+    std::vector<const Isa *> found;
+    for (const Candidate &candidate : CANDIDATES)
+        if (!supported || (candidate.isa->compiled() && candidate.runs())) found.push_back(candidate.isa);
+    return found;
+}
+std::vector<std::string> names(const std::vector<const Isa *> &isas) {
+    std::vector<std::string> found;
+    for (const Isa *isa : isas) found.push_back(isa->name);
+    return found;
 }
 
-const Isa *best_isa() {
-    return *std::find_if(std::begin(ISAS), std::end(ISAS), [](const Isa *isa) { return supported(*isa); });
-}
-std::atomic<const Isa *> current_isa{best_isa()};
+std::atomic<const Isa *> current_isa{isas(true).front()};
 
 const Isa &current() { return *current_isa.load(std::memory_order_relaxed); }
-
-// The kernels of the instruction set in use, or the portable ones where its function `some` is null.
-template <class K, class F> const K &kernels_of(K Isa::*table, F K::*some) {
-    const K &fast = current().*table;
-    return fast.*some ? fast : isa_portable.*table;
-}
 
 const RowKernels<u32> &slot(const Isa &isa, const Modulus &m, u32) {
     return m.bits <= 30 ? isa.q30 : m.bits <= 31 ? isa.q31 : isa.q32;
@@ -45,23 +62,25 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
-const ProductKernels<u32> &slot(const Isa &isa, u32) { return isa.product32; }
-const ProductKernels<u64> &slot(const Isa &isa, u64) { return isa.product64; }
+// The kind of a modulus, by which Costs are counted: with room in its word for lazy values, for 64-bit words in doubles
+// too or not; strict ones of 32 and of 64 bits; Goldilocks.
+enum Kind { ROOM, ROOM_64, STRICT_32, STRICT_64, SHIFTS };
+Kind kind_of(const Modulus &m, bool narrow) {
+    if (m.q == GOLDILOCKS) return SHIFTS;
+    if (narrow) return m.bits <= 31 ? ROOM : STRICT_32;
+    return m.bits <= 50 ? ROOM : m.bits <= 62 ? ROOM_64 : STRICT_64;
+}
 
 }  // namespace
 
-std::vector<std::string> supported_isas() {
-    std::vector<std::string> names;
-    for (const Isa *isa : ISAS)
-        if (supported(*isa)) names.push_back(isa->name);
-    return names;
-}
+std::vector<std::string> all_isas() { return names(isas(false)); }
+std::vector<std::string> supported_isas() { return names(isas(true)); }
 
 std::string isa_in_use() { return current_isa.load()->name; }
 
 void set_isa(const std::string &name) {
-    for (const Isa *isa : ISAS)
-        if (supported(*isa) && name == isa->name) {
+    for (const Isa *isa : isas(true))
+        if (name == isa->name) {
             current_isa = isa;
             return;
         }
@@ -88,48 +107,33 @@ template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsign
 template const RowKernels<u32> &combine_kernels(const Modulus &, unsigned);
 template const RowKernels<u64> &combine_kernels(const Modulus &, unsigned);
 
-template <class T> const EstimateKernels<T> &estimate_kernels() {
-    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::estimate32, &EstimateKernels<T>::add_ratios);
-    else return kernels_of(&Isa::estimate64, &EstimateKernels<T>::add_ratios);
+template <class T> const WordKernels<T> &word_kernels() {
+    const WordKernels<T> &fast = current().words<T>();
+    return fast.reduce ? fast : isa_portable.words<T>();
 }
-template const EstimateKernels<u32> &estimate_kernels();
-template const EstimateKernels<u64> &estimate_kernels();
+template const WordKernels<u32> &word_kernels();
+template const WordKernels<u64> &word_kernels();
 
 template <class T> const ProductKernels<T> &product_kernels(size_t length) {
-    const ProductKernels<T> &fast = slot(current(), T());
-    return fast.multiply && length >= fast.least_length ? fast : slot(isa_portable, T());
+    const ProductKernels<T> &fast = word_kernels<T>().product;
+    return length >= fast.least_length ? fast : isa_portable.words<T>().product;
 }
 template const ProductKernels<u32> &product_kernels(size_t);
 template const ProductKernels<u64> &product_kernels(size_t);
 
-template <class T> const GemmKernels<T> &gemm_kernels() {
-    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::gemm32, &GemmKernels<T>::multiply);
-    else return kernels_of(&Isa::gemm64, &GemmKernels<T>::multiply);
+const IntegerKernels &integer_kernels() {
+    return current().integers.widen ? current().integers : isa_portable.integers;
 }
-template const GemmKernels<u32> &gemm_kernels();
-template const GemmKernels<u64> &gemm_kernels();
-
-const SamplingKernels &sampling_kernels_in_use() { return kernels_of(&Isa::sampling, &SamplingKernels::draw); }
-const IntegerKernels &integer_kernels() { return kernels_of(&Isa::integers, &IntegerKernels::widen); }
 
 template <class T> const FftKernels<T> &fft_kernels() {
-    if constexpr (sizeof(T) == 4) return kernels_of(&Isa::fft_float, &FftKernels<T>::transform);
-    else return kernels_of(&Isa::fft_double, &FftKernels<T>::transform);
+    const FftKernels<T> &fast = current().fft<T>();
+    return fast.transform ? fast : isa_portable.fft<T>();
 }
 template const FftKernels<float> &fft_kernels();
 template const FftKernels<double> &fft_kernels();
 
-double isa_slowness() {
-    const Isa *isa = &current();
-    return isa == &isa_portable || isa == &isa_neon ? 8 : isa == &isa_avx2 ? 3 : 1;
-}
-
-double strict_slowness(const Modulus &m, bool narrow) {
-    const Isa &isa = current();
-    const bool vectors = &isa != &isa_portable &&
-                         (narrow ? slot(isa, m, u32()).forward != nullptr : slot(isa, m, u64()).forward != nullptr);
-    if (!vectors) return 25;  // a division for each product
-    return (narrow ? 2 : 5) * (&isa == &isa_avx2 ? 2 : 1);
-}
+const Costs &costs() { return current().costs; }
+double layer_ns(const Modulus &m, bool narrow) { return costs().layer[kind_of(m, narrow)]; }
+double product_ns(const Modulus &m, bool narrow) { return costs().product[kind_of(m, narrow)]; }
 
 }  // namespace pg

@@ -7,7 +7,8 @@
 
 namespace pg {
 
-std::vector<std::string> supported_isas();  // of this CPU, the best first
+std::vector<std::string> all_isas();        // of all machines, the best first
+std::vector<std::string> supported_isas();  // those of this CPU, the best first
 std::string isa_in_use();                   // the best, until set_isa names another
 void set_isa(const std::string &name);
 
@@ -17,19 +18,23 @@ template <class T> const RowKernels<T> &kernels(const Modulus &m, size_t degree)
 template <class T> const RowKernels<T> &pointwise_kernels(const Modulus &m);
 // For combine, whose input words are below 2^bits.
 template <class T> const RowKernels<T> &combine_kernels(const Modulus &m, unsigned bits);
-template <class T> const EstimateKernels<T> &estimate_kernels();
-template <class T> const GemmKernels<T> &gemm_kernels();
-const SamplingKernels &sampling_kernels_in_use();
+template <class T> const WordKernels<T> &word_kernels();
 template <class T> const ProductKernels<T> &product_kernels(size_t length);
 const IntegerKernels &integer_kernels();
 // T is float or double.
 template <class T> const FftKernels<T> &fft_kernels();
 
-// Estimated seconds with AVX-512. They decide how many threads work and whether the caller's lock is released.
-inline double seconds_pointwise(size_t n) { return 0.3e-9 * (double)n; }
-inline double seconds_products(double count) { return 0.3e-9 * count; }
-inline double seconds_transform(size_t n) { return 0.12e-9 * (double)n * (double)(64 - __builtin_clzll(n | 1)); }
-double isa_slowness();                                  // time relative to AVX-512, roughly; NEON counts as portable
-double strict_slowness(const Modulus &m, bool narrow);  // the same for moduli of 32 bits, or of 63 and 64
+// The one model of how long work takes on a core, by the costs of the instruction set in use. By it the library chooses
+// how a ring multiplies, how many threads work, and whether the caller's lock is released.
+const Costs &costs();
+double layer_ns(const Modulus &m, bool narrow);    // for a coefficient in one layer of a transform
+double product_ns(const Modulus &m, bool narrow);  // for a product that is added to a sum
+// Of moduli with room, at most 31 or 50 bits long; Basis has those of its own moduli.
+inline double seconds_products(double count) { return 1e-9 * costs().product[0] * count; }
+inline double seconds_pointwise(size_t n) { return seconds_products((double)n); }
+inline double seconds_sums(double terms) { return 1e-9 * costs().sum * terms; }
+inline double seconds_fft(double reals) { return 1e-9 * costs().fft * reals; }
+// The layers of a transform, and one for its loads and stores.
+inline double layers(size_t n) { return (double)(64 - __builtin_clzll(n | 1)); }
 
 }  // namespace pg

@@ -178,9 +178,5 @@ template <class Count> void draw_small(const unsigned char *x, i64 *v, size_t n,
     else draw_gaussian<Count>(x, v, n, draw);
 }
 
-template <class R, class Count> constexpr SamplingKernels sampling_kernels() {
-    return {reduce_pairs<u32, R>, reduce_pairs<u64, R>, reduce_small<u32, R>, reduce_small<u64, R>, draw_small<Count>};
-}
-
 }  // namespace
 }  // namespace pg

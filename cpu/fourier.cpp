@@ -26,7 +26,7 @@ template <class F> void dispatch_precision(const Out &out, const F &run) {
 // Calls body(first row, rows, worker) for pieces of about 8192 values, whose work outweighs the cost of handing it out.
 template <class F> void for_rows_of(size_t rows, size_t points, double transforms, const F &body) {
     const size_t piece = std::max<size_t>(1, 8192 / points), pieces = (rows + piece - 1) / piece;
-    for_each_row(pieces, 0.1 * transforms * seconds_transform(points) * (double)piece,
+    for_each_row(pieces, transforms * seconds_fft(2 * (double)(points * piece)),
                  [&](size_t i, const Worker &worker) { body(i * piece, std::min(piece, rows - i * piece), worker); });
 }
 

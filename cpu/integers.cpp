@@ -42,7 +42,7 @@ void reduce_part(const Basis &basis, const char *x, size_t bytes, bool is_signed
             continue;
         }
         for (size_t limb = 0; limb < basis.rows(); ++limb)
-            kernels.reduce(words, is_signed, extent, y + limb * n + j, length, basis.moduli()[limb]);
+            word_kernels<T>().reduce(words, is_signed, extent, y + limb * n + j, length, basis.moduli()[limb]);
     }
 }
 
@@ -72,7 +72,7 @@ template <class T> void reduce_integers_to(const Basis &basis, const Numbers &x,
     const auto part = [&](const char *from, T *y, size_t length, const Worker &worker) {
         reduce_part(basis, from, bytes, is_signed, y, n, length, worker);
     };
-    reduce_rows<T>(basis, x, bytes, last(x), basis.slowness() * seconds_pointwise(1), out, part);
+    reduce_rows<T>(basis, x, bytes, last(x), basis.seconds_pointwise(1), out, part);
 }
 
 // A residue is the sum of the words times powers of 2^64 modulo q, which is reduced once. The highest word is signed.
@@ -105,7 +105,7 @@ template <class T> void reduce_large_to(const Basis &basis, const Array &x, cons
             }
         }
     };
-    const double seconds = basis.slowness() * seconds_pointwise(4 * words);
+    const double seconds = basis.seconds_pointwise(4 * words);
     reduce_rows<T>(basis, x, 8 * words, x.shape(x.ndim() - 2), seconds, out, part);
 }
 
@@ -183,14 +183,12 @@ void Basis::reduce_integers(const Numbers &x, const Out &out) const {
     const bool is_signed = x.hold<int64_t>() || x.hold<int32_t>() || x.hold<int16_t>() || x.hold<int8_t>();
     require(is_signed || x.hold<u64>() || x.hold<u32>() || x.hold<uint16_t>() || x.hold<uint8_t>(),
             "reduce_integers: integers of 1, 2, 4 or 8 bytes");
-    if (narrow_) reduce_integers_to<u32>(*this, x, is_signed, out);
-    else reduce_integers_to<u64>(*this, x, is_signed, out);
+    visit([&](auto word) { reduce_integers_to<decltype(word)>(*this, x, is_signed, out); });
 }
 
 void Basis::reduce_large_integers(const Array &x, const Out &out) const {
     require(!wide() && x.ndim() >= 2 && last(x) > 0 && x.itemsize() == 8, "reduce_large_integers: words of 8 bytes");
-    if (narrow_) reduce_large_to<u32>(*this, x, out);
-    else reduce_large_to<u64>(*this, x, out);
+    visit([&](auto word) { reduce_large_to<decltype(word)>(*this, x, out); });
 }
 
 Composition::Composition(const Basis &basis, size_t words, const Numbers &inverse, const Numbers &terms,
@@ -258,7 +256,6 @@ template <class T, class Use>
 void Composition::compose(const T *x, size_t n, size_t begin, size_t end, bool centered, const Worker &worker,
                           Use &use) const {
     const size_t k = basis_.rows();
-    const IntegerKernels &kernels = integer_kernels();
     const SumWords m = sums(centered);
     std::vector<T> y(k * BLOCK);
     std::vector<u64> digits(BLOCK * digits_), scratch(2 * BLOCK + k + 2 + digits_);
@@ -270,7 +267,7 @@ void Composition::compose(const T *x, size_t n, size_t begin, size_t end, bool c
             const Modulus &q = basis_.moduli()[i];
             pointwise_kernels<T>(q).pointwise(Op::mul, row, &factor, true, row, y.data() + i * count, count, q);
         }
-        kernels.compose(y.data(), m, digits.data(), count, scratch.data());
+        word_kernels<T>().compose(y.data(), m, digits.data(), count, scratch.data());
         use(digits.data(), j, count);
     }
 }
@@ -301,9 +298,9 @@ void Composition::compose_wide(const u64 *x, size_t n, size_t begin, size_t end,
     }
 }
 
-template <class Make> void Composition::run(const Array &x, bool centered, double ns, const Make &make) const {
+template <class Make> void Composition::run(const Array &x, bool centered, double products, const Make &make) const {
     const size_t n = last(x), parts = (n + PART - 1) / PART, k = basis_.rows();
-    const double seconds = 1e-9 * ns * basis_.slowness() * (double)(std::min(n, PART) * k);
+    const double seconds = basis_.seconds_products(products * (double)(std::min(n, PART) * k));
     for_each_row(items(x) * parts, seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / parts, begin = unit % parts * PART, end = std::min(n, begin + PART);
         auto use = make(unit, item);
@@ -317,7 +314,7 @@ template <class Make> void Composition::run(const Array &x, bool centered, doubl
 void Composition::to_words(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x);
     require(out.hold<u64>() && out.size() == items(x) * n * words_, "out: wrong dtype or size");
-    run(x, centered, 3, [&](size_t, size_t item) {
+    run(x, centered, 9, [&](size_t, size_t item) {
         u64 *const y = (u64 *)out.data() + item * n * words_;
         return [=](const u64 *digits, size_t first, size_t count) {
             for (size_t j = 0; j < count; ++j)
@@ -329,7 +326,7 @@ void Composition::to_words(const Array &x, bool centered, const Out &out) const 
 void Composition::to_float64(const Array &x, bool centered, const Out &out) const {
     const size_t n = last(x);
     require(out.hold<double>() && out.size() == items(x) * n, "out: wrong dtype or size");
-    run(x, centered, 3, [&](size_t, size_t item) {
+    run(x, centered, 9, [&](size_t, size_t item) {
         double *const y = (double *)out.data() + item * n;
         return [=, words = std::vector<u64>(2 * words_)](const u64 *digits, size_t first, size_t count) mutable {
             for (size_t j = 0; j < count; ++j) {
@@ -388,7 +385,7 @@ int64_t Composition::fit(const T *x, size_t n, size_t begin, size_t end, bool ce
             const T *from = x + i * n + j;
             for (size_t d = 0; d < i; ++d, from = t) {
                 const T factor = (T)prefix_inverse_[i * prefix_ + d];
-                kernels.reduce(digits.data() + d * count, false, moduli[d].last, other, count, q);
+                word_kernels<T>().reduce(digits.data() + d * count, false, moduli[d].last, other, count, q);
                 pointwise_kernels<T>(q).pointwise(Op::sub, from, other, false, from, t, count, q);
                 pointwise_kernels<T>(q).pointwise(Op::mul, t, &factor, true, t, t, count, q);
             }
@@ -396,10 +393,10 @@ int64_t Composition::fit(const T *x, size_t n, size_t begin, size_t end, bool ce
         }
         kernels.join_digits(digits.data(), m, y + j, wrong.data(), count);
         const u64 extent = kernels.widen(y + j, 8, true, nullptr, count);
-        u64 any = kernels.compare(t, t, wrong.data(), count);
+        u64 any = word_kernels<T>().compare(t, t, wrong.data(), count);
         for (size_t i = prefix_; i < k; ++i) {
-            kernels.reduce(y + j, true, extent, t, count, moduli[i]);
-            any |= kernels.compare(x + i * n + j, t, wrong.data(), count);
+            word_kernels<T>().reduce(y + j, true, extent, t, count, moduli[i]);
+            any |= word_kernels<T>().compare(x + i * n + j, t, wrong.data(), count);
         }
         if (any) return (int64_t)(j + (size_t)(std::find(wrong.begin(), wrong.end(), 1) - wrong.begin()));
     }
@@ -417,7 +414,7 @@ int64_t Composition::to_int64(const Array &x, bool centered, const Out &out) con
         }
     };
     if (basis_.wide()) {
-        run(x, centered, 2, [&](size_t, size_t item) {
+        run(x, centered, 6, [&](size_t, size_t item) {
             int64_t *const y = (int64_t *)out.data() + item * n;
             return [=, &note, all = std::vector<u64>(words_)](const u64 *digits, size_t j, size_t) mutable {
                 store_words(digits, 1, digits_, all.data(), words_);
@@ -428,7 +425,7 @@ int64_t Composition::to_int64(const Array &x, bool centered, const Out &out) con
             };
         });
     } else {
-        const double seconds = basis_.slowness() * seconds_pointwise(2 * std::min(n, PART) * k);
+        const double seconds = basis_.seconds_pointwise(2 * std::min(n, PART) * k);
         for_each_row(items(x) * parts, seconds, [&](size_t unit, const Worker &worker) {
             const size_t item = unit / parts, begin = unit % parts * PART, end = std::min(n, begin + PART);
             u64 *const y = (u64 *)out.data() + item * n;

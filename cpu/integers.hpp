@@ -326,20 +326,5 @@ template <class R, class Rest, class T> void decompose_row(const T *x, T *y, siz
     if (whole < n) Decomposition<Rest, T>(g).run(x, y, whole, n, n);
 }
 
-template <class R, class Rest> constexpr IntegerKernels integer_kernels() {
-    return {widen,
-            reduce_row<R, Rest, u32>,
-            reduce_row<R, Rest, u64>,
-            join_digits,
-            compare<u32>,
-            compare<u64>,
-            compose_row<R, u32>,
-            compose_row<R, u64>,
-            make_sizes,
-            add_squares<R>,
-            decompose_row<R, Rest, u32>,
-            decompose_row<R, Rest, u64>};
-}
-
 }  // namespace
 }  // namespace pg

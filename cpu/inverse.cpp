@@ -274,7 +274,7 @@ void invert_items(const Basis &basis, const Array &x, Quotient quotient, const O
 
 void Basis::invert(const Array &x, Quotient quotient, const Out &out, const Out &degrees) const {
     require(wide() || rows() == 1, "invert: one modulus");
-    narrow_ ? invert_items<u32>(*this, x, quotient, out, degrees) : invert_items<u64>(*this, x, quotient, out, degrees);
+    visit([&](auto word) { invert_items<decltype(word)>(*this, x, quotient, out, degrees); });
 }
 
 }  // namespace pg

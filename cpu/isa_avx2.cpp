@@ -1,12 +1,5 @@
 // AVX2 with FMA: 8 lanes of 32 bits, 4 lanes of 64 bits.
-#include "combine.hpp"
-#include "draw.hpp"
-#include "fft.hpp"
-#include "gemm.hpp"
-#include "integers.hpp"
-#include "lanes_float64.hpp"
-#include "lanes_scalar.hpp"
-#include "lanes_strict.hpp"
+#include "make_isa.hpp"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -300,34 +293,21 @@ struct Reals {
     }
 };
 
+struct Avx2 : Vectors<Lanes32, Lanes64, Reals> {
+    static constexpr const char *NAME = "avx2";
+    static constexpr Costs COSTS{1.7, 1.0, {0.12, 0.4, 0.27, 0.76, 0.71}, {0.55, 1.7, 1.2, 2.9, 1.2}, 16};
+    using Floats = Pairs32;
+    using Doubles = Pairs64;
+    using Count = CountAll;
+};
+
 }  // namespace
 
-const Isa isa_avx2{
-    "avx2",
-    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Strict<StrictLanes32<Lanes32, Reals>>, StrictLanes<u32>, Sums::none>(),
-    {},
-    row_kernels<Float64<LanesFloat64<Reals>>, ScalarLanes<u64>, Sums::lazy, Lanes64>(),
-    row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    row_kernels<Strict<StrictLanes64<Reals>>, StrictLanes<u64>, Sums::none>(),
-    row_kernels<Strict<GoldilocksLanes<Reals>>, StrictLanes<u64>, Sums::none>(),
-    fft_kernels<PairLanes<Pairs32>>(),
-    fft_kernels<PairLanes<Pairs64>>(),
-    product_kernels<u32, Reals>(),
-    product_kernels<u64, Reals>(),
-    gemm_kernels<u32, Reals>(),
-    gemm_kernels<u64, Reals>(),
-    estimate_kernels<u32>(),
-    estimate_kernels<u64>(),
-    sampling_kernels<Reals, CountAll>(),
-    integer_kernels<Reals, ScalarReals>(),
-};
+const Isa isa_avx2 = make_isa<Avx2>();
 
 }  // namespace pg
 #else
 namespace pg {
-const Isa isa_avx2{};
+const Isa isa_avx2 = without_kernels("avx2");
 }
 #endif

@@ -3,7 +3,7 @@
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512IFMA__)
 #include "lanes_avx512.hpp"
-#include "lanes_strict.hpp"
+#include "make_isa.hpp"
 
 namespace pg {
 namespace {
@@ -70,34 +70,24 @@ struct Reals52 : Reals {
     static PG_INLINE I mul_add_high(I z, I x, I y) { return _mm512_madd52hi_epu64(z, x, y); }
 };
 
+struct Avx512 : Vectors<Lanes32, Lanes64, Reals> {
+    static constexpr const char *NAME = "avx512";
+    static constexpr Costs COSTS = costs_avx512(0.35);
+    using Floats = Pairs32;
+    using Doubles = Pairs64;
+    using Count = CountByBuckets;
+    using Q46 = Rows<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>;
+    using Q50 = Rows<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>;
+    using Real = Reals52;
+};
+
 }  // namespace
 
-const Isa isa_avx512{
-    "avx512",
-    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Strict<StrictLanes32<Lanes32, Reals>>, StrictLanes<u32>, Sums::none>(),
-    row_kernels<Lazy<Lanes52, 64>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
-    row_kernels<Lazy<Lanes52>, ScalarLanes<u64>, Sums::halves, Lanes52Sums>(),
-    row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
-    row_kernels<Lazy<Lanes64>, ScalarLanes<u64>>(),
-    row_kernels<Strict<StrictLanes64<Reals>>, StrictLanes<u64>, Sums::none>(),
-    row_kernels<Strict<GoldilocksLanes<Reals>>, StrictLanes<u64>, Sums::none>(),
-    fft_kernels<PairLanes<Pairs32>>(),
-    fft_kernels<PairLanes<Pairs64>>(),
-    product_kernels<u32, Reals52>(),
-    product_kernels<u64, Reals52>(),
-    gemm_kernels<u32, Reals52>(),
-    gemm_kernels<u64, Reals52>(),
-    estimate_kernels<u32>(),
-    estimate_kernels<u64>(),
-    sampling_kernels<Reals52, CountByBuckets>(),
-    integer_kernels<Reals52, ScalarReals>(),
-};
+const Isa isa_avx512 = make_isa<Avx512>();
 
 }  // namespace pg
 #else
 namespace pg {
-const Isa isa_avx512{};
+const Isa isa_avx512 = without_kernels("avx512");
 }
 #endif

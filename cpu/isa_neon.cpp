@@ -1,6 +1,5 @@
 // NEON: 4 lanes of 32 bits, 2 lanes of 64 bits. Only rows of residues have kernels here.
-#include "combine.hpp"
-#include "lanes_scalar.hpp"
+#include "make_isa.hpp"
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -167,34 +166,21 @@ struct Lanes64 {
     }
 };
 
+struct Neon : Lacking {
+    static constexpr const char *NAME = "neon";
+    static constexpr Costs COSTS = COSTS_PORTABLE;  // not measured
+    using Q30 = Rows<Lazy<Lanes32>, ScalarLanes<u32>>;
+    using Q31 = Rows<Tight<Lanes32>, ScalarLanes<u32>>;
+    using Q60 = Rows<Lazy<Lanes64, 16>, ScalarLanes<u64>>;
+};
+
 }  // namespace
 
-const Isa isa_neon{
-    "neon",
-    row_kernels<Lazy<Lanes32>, ScalarLanes<u32>>(),
-    row_kernels<Tight<Lanes32>, ScalarLanes<u32>>(),
-    {},
-    {},
-    {},
-    row_kernels<Lazy<Lanes64, 16>, ScalarLanes<u64>>(),
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-    {},
-};
+const Isa isa_neon = make_isa<Neon>();
 
 }  // namespace pg
 #else
 namespace pg {
-const Isa isa_neon{};
+const Isa isa_neon = without_kernels("neon");
 }
 #endif

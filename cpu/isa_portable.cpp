@@ -1,10 +1,5 @@
 // The kernels that every machine can run. Kernels of all other instruction sets must return the same residues.
-#include "combine.hpp"
-#include "draw.hpp"
-#include "fft.hpp"
-#include "gemm.hpp"
-#include "integers.hpp"
-#include "lanes_scalar.hpp"
+#include "make_isa.hpp"
 
 namespace pg {
 namespace {
@@ -50,29 +45,23 @@ template <class Real> struct Pairs {
     }
 };
 
+struct Portable : Lacking {
+    static constexpr const char *NAME = "portable";
+    static constexpr Costs COSTS = COSTS_PORTABLE;
+    using Q30 = Rows<Lazy<ScalarLanes<u32>>, ScalarLanes<u32>>;
+    using Q31 = Rows<Tight<ScalarLanes<u32>>, ScalarLanes<u32>>;
+    using Q32 = Rows<Strict<StrictLanes<u32>>, StrictLanes<u32>>;
+    using Q50 = Rows<Lazy<RoomyLanes, 64>, ScalarLanes<u64>>;
+    using Q62 = Rows<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>;
+    using Q64 = Rows<Strict<StrictLanes<u64>>, StrictLanes<u64>>;
+    using Floats = Pairs<float>;
+    using Doubles = Pairs<double>;
+    using Real = ScalarReals;
+    using Count = CountAll;
+};
+
 }  // namespace
 
-const Isa isa_portable{
-    "portable",
-    row_kernels<Lazy<ScalarLanes<u32>>, ScalarLanes<u32>>(),
-    row_kernels<Tight<ScalarLanes<u32>>, ScalarLanes<u32>>(),
-    row_kernels<Strict<StrictLanes<u32>>, StrictLanes<u32>>(),
-    {},
-    row_kernels<Lazy<RoomyLanes, 64>, ScalarLanes<u64>>(),
-    {},
-    row_kernels<Lazy<ScalarLanes<u64>>, ScalarLanes<u64>>(),
-    row_kernels<Strict<StrictLanes<u64>>, StrictLanes<u64>>(),
-    {},
-    fft_kernels<PairLanes<Pairs<float>>>(),
-    fft_kernels<PairLanes<Pairs<double>>>(),
-    product_kernels<u32, ScalarReals>(),
-    product_kernels<u64, ScalarReals>(),
-    gemm_kernels<u32, ScalarReals>(),
-    gemm_kernels<u64, ScalarReals>(),
-    estimate_kernels<u32>(),
-    estimate_kernels<u64>(),
-    sampling_kernels<ScalarReals, CountAll>(),
-    integer_kernels<ScalarReals, ScalarReals>(),
-};
+const Isa isa_portable = make_isa<Portable>();
 
 }  // namespace pg

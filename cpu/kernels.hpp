@@ -8,7 +8,8 @@
 
 namespace pg {
 
-enum class Op { add, sub, neg, mul, mul_add };  // mul_add: a * b + c
+enum class Op { add, sub, neg, mul, mul_add };                          // mul_add: a * b + c
+constexpr const char *OPS[] = {"add", "sub", "neg", "mul", "mul_add"};  // their names in Python
 
 // The twiddles of one limb by node: w and floor(w * 2^bits(T) / q). Kernels on doubles read number, which is w in
 // [-q/2, q/2], and ratio = number / q.
@@ -149,6 +150,7 @@ template <class T> struct GemmKernels {
 
 // Distributions of small integers (polygpu/_core/plans/sampling.py). Kernels draw all but the sparse one.
 enum class DrawShape { ternary, sparse, binomial, gaussian, tuniform };
+constexpr const char *SHAPES[] = {"ternary", "sparse", "binomial", "gaussian", "tuniform"};  // their names in Python
 constexpr size_t DRAW_BLOCK = 64;  // integers that kernels draw together
 
 struct Draw {
@@ -163,17 +165,6 @@ struct Draw {
     size_t bucket;      // thresholds in each of 16 buckets, besides its end: 16 (bucket + 1) cells in all
     // [i * 16 + b]: threshold (bucket + 1) b + i, which for i = bucket is the end of bucket b; 2^64 - 1 beyond the last
     const u64 *buckets;
-};
-
-struct SamplingKernels {
-    // y = x mod q of n numbers of two words, low first
-    void (*reduce_pairs32)(const u64 *x, u32 *y, size_t n, const Modulus &m);
-    void (*reduce_pairs64)(const u64 *x, u64 *y, size_t n, const Modulus &m);
-    // y = v mod q, |v| <= bound <= 2^62
-    void (*reduce_small32)(const i64 *v, u32 *y, size_t n, const Modulus &m, u64 bound);
-    void (*reduce_small64)(const i64 *v, u64 *y, size_t n, const Modulus &m, u64 bound);
-    // n integers from draw.bytes each; any shape but sparse
-    void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
 };
 
 // Which numbers in [0, P), given by mixed-radix digits, fit a machine word, and as which integer. P is the product of
@@ -214,60 +205,75 @@ constexpr Gadget make_gadget(u64 q, unsigned bits, unsigned levels, unsigned wor
     return gadget;
 }
 
-// Kernels on blocks of n integers. 32 or 64 in a name are the bits of the word that stores residues.
+// Kernels on blocks of n integers.
 struct IntegerKernels {
     // Writes integers of 1, 2 or 4 bytes to y as words in two's complement; integers of 8 bytes stay where they are.
     // Returns their extent: every x is in [-extent - 1, extent].
     u64 (*widen)(const void *x, size_t bytes, bool is_signed, u64 *y, size_t n);
-    // y = the residues of words x of that extent
-    void (*reduce32)(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m);
-    void (*reduce64)(const u64 *x, bool is_signed, u64 extent, u64 *y, size_t n, const Modulus &m);
     void (*join_digits)(const u64 *digits, const MixedWords &m, u64 *y, u64 *wrong, size_t n);
-    u64 (*compare32)(const u32 *x, const u32 *y, u64 *wrong, size_t n);
-    u64 (*compare64)(const u64 *x, const u64 *y, u64 *wrong, size_t n);
-    // integers in digits of SumWords, digit d of number j at x[d * n + j]; scratch: 2n + count + 2 + digits words
-    void (*compose32)(const u32 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
-    void (*compose64)(const u64 *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
     void (*make_sizes)(u64 *x, size_t digits, size_t n, u64 *scratch);  // |x|; scratch: n words
     void (*add_squares)(const u64 *x, size_t digits, size_t n, u64 *sums);
-    // residues modulo q of the digits, most significant first: digit i of number j at y[i * n + j]
-    void (*decompose32)(const u32 *x, u32 *y, size_t n, const Gadget &g);
-    void (*decompose64)(const u64 *x, u64 *y, size_t n, const Gadget &g);
+    // n integers from draw.bytes each; any shape but sparse
+    void (*draw)(const unsigned char *x, i64 *v, size_t n, const Draw &draw);
+};
 
-    void reduce(const u64 *x, bool is_signed, u64 extent, u32 *y, size_t n, const Modulus &m) const {
-        reduce32(x, is_signed, extent, y, n, m);
-    }
-    void reduce(const u64 *x, bool is_signed, u64 extent, u64 *y, size_t n, const Modulus &m) const {
-        reduce64(x, is_signed, extent, y, n, m);
-    }
-    u64 compare(const u32 *x, const u32 *y, u64 *wrong, size_t n) const { return compare32(x, y, wrong, n); }
-    u64 compare(const u64 *x, const u64 *y, u64 *wrong, size_t n) const { return compare64(x, y, wrong, n); }
-    void decompose(const u32 *x, u32 *y, size_t n, const Gadget &g) const { decompose32(x, y, n, g); }
-    void decompose(const u64 *x, u64 *y, size_t n, const Gadget &g) const { decompose64(x, y, n, g); }
-    void compose(const u32 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose32(y, m, out, n, s); }
-    void compose(const u64 *y, const SumWords &m, u64 *out, size_t n, u64 *s) const { compose64(y, m, out, n, s); }
+// Kernels on residues that a word T stores, modulo any q of the word.
+template <class T> struct WordKernels {
+    ProductKernels<T> product;
+    GemmKernels<T> gemm;
+    EstimateKernels<T> estimate;
+    void (*reduce_pairs)(const u64 *x, T *y, size_t n, const Modulus &m);  // of numbers of two words, low first
+    void (*reduce_small)(const i64 *v, T *y, size_t n, const Modulus &m, u64 bound);  // |v| <= bound <= 2^62
+    // y = the residues of words x of that extent
+    void (*reduce)(const u64 *x, bool is_signed, u64 extent, T *y, size_t n, const Modulus &m);
+    u64 (*compare)(const T *x, const T *y, u64 *wrong, size_t n);
+    // integers in digits of SumWords, digit d of number j at x[d * n + j]; scratch: 2n + count + 2 + digits words
+    void (*compose)(const T *y, const SumWords &m, u64 *x, size_t n, u64 *scratch);
+    // residues modulo q of the digits, most significant first: digit i of number j at y[i * n + j]
+    void (*decompose)(const T *x, T *y, size_t n, const Gadget &g);
+};
+
+// Nanoseconds on one core, measured on the first machine of docs/performance.md that has the instructions.
+struct Costs {
+    double fft;            // for a real number of a complex FFT
+    double sum;            // for a term of a sum of rows, which is reduced once
+    double layer[5];       // for a coefficient in one layer of a transform, by kind of modulus (dispatch.cpp)
+    double product[5];     // for a product that is added to another, by kind of modulus
+    size_t matrix_degree;  // products of many polynomials with one are matrices up to this degree
 };
 
 // Kernels are named by their bound on q. A kernel that an instruction set lacks has null functions.
 struct Isa {
     const char *name;
+    Costs costs;
     RowKernels<u32> q30, q31, q32;            // q < 2^30, q < 2^31, q <= 2^32
     RowKernels<u64> q46, q50, q60, q62, q64;  // q < 2^46, ..., q <= 2^64
     RowKernels<u64> goldilocks;               // q = GOLDILOCKS
     FftKernels<float> fft_float;
     FftKernels<double> fft_double;
-    ProductKernels<u32> product32;  // any q of the word
-    ProductKernels<u64> product64;
-    GemmKernels<u32> gemm32;
-    GemmKernels<u64> gemm64;
-    EstimateKernels<u32> estimate32;
-    EstimateKernels<u64> estimate64;
-    SamplingKernels sampling;  // any q of the word
+    WordKernels<u32> words32;
+    WordKernels<u64> words64;
     IntegerKernels integers;
+
+    bool compiled() const { return q30.forward; }
+    template <class T> const WordKernels<T> &words() const {
+        if constexpr (sizeof(T) == 4) return words32;
+        else return words64;
+    }
+    template <class T> const FftKernels<T> &fft() const {
+        if constexpr (sizeof(T) == 4) return fft_float;
+        else return fft_double;
+    }
 };
 
+// Of an instruction set that the compiler's target lacks
+constexpr Isa without_kernels(const char *name) {
+    Isa isa{};
+    isa.name = name;
+    return isa;
+}
+
 extern const Isa isa_portable;
-extern const Isa isa_avx2;  // name is null where the compiler's target has no such instructions
-extern const Isa isa_avx512dq, isa_avx512, isa_neon;
+extern const Isa isa_avx2, isa_avx512dq, isa_avx512, isa_neon;
 
 }  // namespace pg

@@ -61,7 +61,8 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             "DigitProduct: a key of another shape");
     const T *const x = (const T *)digits.data(), *const value = (const T *)own.data(),
                    *const keys = (const T *)key.data();
-    const double seconds = isa_slowness() * ((transformed_ ? 0 : seconds_transform(n)) + 3 * seconds_pointwise(n));
+    const Basis &basis = transform_.basis();
+    const double seconds = (transformed_ ? 0 : basis.seconds_transform(n)) + basis.seconds_pointwise(3 * n);
     // Rows are padded by a cache line, so that they do not compete for the same few sets of a cache.
     const size_t step = n + 64 / sizeof(T);
     for_each_row(items * limbs, (double)digits_ * seconds, [&](size_t unit, const Worker &worker) {
@@ -85,12 +86,12 @@ void DigitProduct::run_words(const Array &digits, const Array &own, const Array 
             {keys + key_rows_[limb] * n, (ptrdiff_t)(COMPONENTS * key_total_ * n), (ptrdiff_t)(key_total_ * n)},
             {result + (item * COMPONENTS * limbs + limb) * n, 0, (ptrdiff_t)(limbs * n)},
             worker.stop};
-        gemm_kernels<T>().multiply_points(product, n, nullptr);
+        word_kernels<T>().gemm.multiply_points(product, n, nullptr);
     });
 }
 
 void DigitProduct::run(const Array &digits, const Array &own, const Array &key, const Out &out) const {
-    transform_.basis().narrow() ? run_words<u32>(digits, own, key, out) : run_words<u64>(digits, own, key, out);
+    transform_.basis().visit([&](auto word) { run_words<decltype(word)>(digits, own, key, out); });
 }
 
 // ---- gadgets ----
@@ -121,8 +122,8 @@ template <class T> void GadgetProduct::decompose_words(const Array &x, const Out
     require(x && x.itemsize() == sizeof(T) && last(x) == n && x.size() == items * n && batch_of(out) == items * levels,
             "decompose: wrong dtype or shape");
     const T *const words = (const T *)x.data();
-    for_each_row(items, isa_slowness() * (1 + (double)levels) * seconds_pointwise(n), [&](size_t i, const Worker &) {
-        integer_kernels().decompose(words + i * n, result + i * levels * n, n, gadget_);
+    for_each_row(items, seconds_pointwise((1 + levels) * n), [&](size_t i, const Worker &) {
+        word_kernels<T>().decompose(words + i * n, result + i * levels * n, n, gadget_);
     });
 }
 
@@ -133,7 +134,7 @@ template <class T> void GadgetProduct::prepare_words(const Array &x, const Out &
     const size_t n = product_->degree();
     const T *const rows = (const T *)x.data();
     Complex *const result = (Complex *)out.data();
-    for_each_row(x.size() / n, isa_slowness() * seconds_transform(n), [&](size_t i, const Worker &worker) {
+    for_each_row(x.size() / n, seconds_fft((double)n), [&](size_t i, const Worker &worker) {
         const ProductRow row = product_->row(0, worker);
         product_kernels<T>(product_->length()).transform(rows + i * n, row.digits, result + i * spectra(), row);
     });
@@ -152,7 +153,8 @@ GadgetProduct::Item GadgetProduct::item_of(const Array &c, const Out &out, const
     require(ggsws && ggsws.itemsize() == (transform_ ? sizeof(T) : sizeof(Complex)) &&
                 ggsws.size() == count * k * levels * k * (transform_ ? n : spectra()),
             "GadgetProduct: a matrix of another shape");
-    const double seconds = isa_slowness() * (double)(k * (levels + 1)) * seconds_transform(n);
+    const double row = transform_ ? transform_->basis().seconds_transform(n) : seconds_fft((double)n);
+    const double seconds = (double)(k * (levels + 1)) * row;
     if (transform_) return {k, n, (k + levels) * n * sizeof(T), seconds};
     const size_t numbers = k * spectra() + product_->length() / 2;
     return {k, n, numbers * sizeof(Complex) + (levels * n + product_->length()) * sizeof(T), seconds};
@@ -175,7 +177,7 @@ void GadgetProduct::transform_product(const T *ggsw, const T *c, T *out, size_t 
     const Transform::LimbRow<T> transform = transform_->row<T>(0, worker);
     T *const sums = room, *const digits = sums + components * n;
     for (size_t i = 0; i < components; ++i) {
-        integer_kernels().decompose(c + i * n, digits, n, gadget_);
+        word_kernels<T>().decompose(c + i * n, digits, n, gadget_);
         for (size_t level = 0; level < levels; ++level) {
             T *const digit = digits + level * n;
             transform.ntt(digit, digit);
@@ -197,7 +199,7 @@ void GadgetProduct::fft_product(const Complex *ggsw, const T *c, T *out, size_t 
     T *const digits = (T *)(digit + product_->length() / 2), *const linear = digits + levels * n;
     std::memset((void *)sums, 0, components * size * sizeof(Complex));
     for (size_t i = 0; i < components; ++i) {
-        integer_kernels().decompose(c + i * n, digits, n, gadget_);
+        word_kernels<T>().decompose(c + i * n, digits, n, gadget_);
         for (size_t level = 0; level < levels; ++level, ggsw += components * size) {
             kernels.transform(digits + level * n, 1, digit, row);
             for (size_t j = 0; j < components; ++j) kernels.add_products(digit, ggsw + j * size, sums + j * size, row);
@@ -251,16 +253,16 @@ void GadgetProduct::rotate_words(const Array &ggsws, const Array &c, const Numbe
 }
 
 void GadgetProduct::decompose(const Array &x, const Out &out) const {
-    basis_.narrow() ? decompose_words<u32>(x, out) : decompose_words<u64>(x, out);
+    basis_.visit([&](auto word) { decompose_words<decltype(word)>(x, out); });
 }
 void GadgetProduct::prepare(const Array &x, const Out &out) const {
-    basis_.narrow() ? prepare_words<u32>(x, out) : prepare_words<u64>(x, out);
+    basis_.visit([&](auto word) { prepare_words<decltype(word)>(x, out); });
 }
 void GadgetProduct::multiply(const Array &ggsw, const Array &c, const Out &out) const {
-    basis_.narrow() ? multiply_words<u32>(ggsw, c, out) : multiply_words<u64>(ggsw, c, out);
+    basis_.visit([&](auto word) { multiply_words<decltype(word)>(ggsw, c, out); });
 }
 void GadgetProduct::rotate(const Array &ggsws, const Array &c, const Numbers &exponents, const Out &out) const {
-    basis_.narrow() ? rotate_words<u32>(ggsws, c, exponents, out) : rotate_words<u64>(ggsws, c, exponents, out);
+    basis_.visit([&](auto word) { rotate_words<decltype(word)>(ggsws, c, exponents, out); });
 }
 
 }  // namespace pg

@@ -24,7 +24,7 @@ template <class T> void matmul_words(const Basis &basis, const Array &a, const A
         std::memset(c, 0, batch * m * n * sizeof(T));
         return;
     }
-    const GemmKernels<T> &kernels = gemm_kernels<T>();
+    const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t column_blocks = (n + GEMM_COLUMNS - 1) / GEMM_COLUMNS;
     size_t height = 128;  // rows of a block, over which the packing of its columns is shared
     if (batch * ((m + height - 1) / height) * column_blocks < 2 * (size_t)num_threads()) height = 32;
@@ -54,7 +54,7 @@ bool holds_words(const Basis &basis, const Out &out) { return basis.narrow() ? o
 
 void Basis::matmul(const Array &a, const Array &b, const Out &out) const {
     require(rows() == 1 && !wide(), "matmul: one modulus of at most 2^64");
-    narrow_ ? matmul_words<u32>(*this, a, b, out) : matmul_words<u64>(*this, a, b, out);
+    visit([&](auto word) { matmul_words<decltype(word)>(*this, a, b, out); });
 }
 
 PointsProduct Basis::matmul_points(const StridedArray &a, const StridedArray &b, const StridedOut &out) const {
@@ -107,7 +107,7 @@ void PointsProduct::run(const void *a, const void *b, void *out) const {
 }
 
 template <class T> void PointsProduct::run_words(const T *a, const T *b, T *out) const {
-    const GemmKernels<T> &kernels = gemm_kernels<T>();
+    const GemmKernels<T> &kernels = word_kernels<T>().gemm;
     const size_t limbs = basis_->rows(), chunks = (points_ + GEMM_POINTS - 1) / GEMM_POINTS;
     const size_t threads = (size_t)num_threads();
     size_t height = m_, blocks = 1;  // rows of a block, blocks: fewer rows where threads would have nothing to do

@@ -122,8 +122,8 @@ template <class T> void Auxiliary::run(const Array &a, const Array &b, const Out
     T *const result = result_of<T>(out, rows);
     const Operand<T> x(a, out, rows), y(b, out, rows);
     require(x.length() == degree_ && y.length() == degree_ && last(out) == degree_, "product: wrong degree");
-    const double seconds = (double)k * (4 * transform_.basis().slowness() * seconds_transform(length) +
-                                        5e-9 * (double)(degree_ * (k + 2 * words())));
+    const double seconds =
+        (double)k * (4 * transform_.basis().seconds_transform(length) + 5e-9 * (double)(degree_ * (k + 2 * words())));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t unit, const Worker &worker) {
         const size_t item = unit / limbs, limb = unit % limbs;
         const size_t offset = basis_.wide() ? 0 : limb * degree_;
@@ -141,7 +141,7 @@ template <class T> void Auxiliary::run(const Array &a, const Array &b, const Out
 }
 
 void Auxiliary::multiply(const Array &a, const Array &b, const Out &out) const {
-    basis_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+    basis_.visit([&](auto word) { run<decltype(word)>(a, b, out); });
 }
 
 }  // namespace pg

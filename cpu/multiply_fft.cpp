@@ -73,7 +73,7 @@ template <class T> void FftProduct::run(const Array &a, const Array &b, const Ou
     require(x.length() == n && y.length() == n && last(out) == n, "product: wrong degree");
     const auto multiply_row = product_kernels<T>(length_).multiply;
     const size_t numbers = (size_t)digits_ * length_;
-    const double seconds = (double)(2 * digits_ + sums_) * 0.2 * seconds_transform(length_);
+    const double seconds = seconds_fft((double)((2 * digits_ + sums_) * length_));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const ProductRow r = row(i % limbs, worker);
         T *to = result + i * n;
@@ -86,7 +86,7 @@ template <class T> void FftProduct::run(const Array &a, const Array &b, const Ou
 }
 
 void FftProduct::multiply(const Array &a, const Array &b, const Out &out) const {
-    basis_.narrow() ? run<u32>(a, b, out) : run<u64>(a, b, out);
+    basis_.visit([&](auto word) { run<decltype(word)>(a, b, out); });
 }
 
 template <class T> void FftProduct::compose_row(Complex *sums, T *room, T *y, const ProductRow &row) const {

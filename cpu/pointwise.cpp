@@ -16,7 +16,7 @@ void pointwise_words(const Basis &basis, Op op, const Array &a, const Array &b, 
     const Operand<T> x(a, out, limbs), y(b ? b : a, out, limbs), z(c ? c : a, out, limbs);
     require(x.length() == n && (y.length() == n || y.length() == 1) && z.length() == n, "pointwise: lengths differ");
     const bool scalar = y.length() == 1 && n != 1;
-    for_each_row(batch_of(out) * limbs, basis.slowness() * seconds_pointwise(n), [&](size_t i, const Worker &) {
+    for_each_row(batch_of(out) * limbs, basis.seconds_pointwise(n), [&](size_t i, const Worker &) {
         const Modulus &m = basis.moduli()[i % limbs];
         pointwise_kernels<T>(m).pointwise(op, x.row(i), y.row(i), scalar, z.row(i), result + i * n, n, m);
     });
@@ -128,7 +128,7 @@ void scale_words_by_powers(const Basis &basis, const Array &x, const Array &firs
     require(!rows || (given && given % limbs == 0 && rows % given == 0), "scale_by_powers: items of first and step");
     const T *const from = (const T *)x.data(), *const firsts = (const T *)first.data(),
                    *const steps = (const T *)step.data();
-    for_each_row(rows, basis.slowness() * seconds_pointwise(3 * n), [&](size_t i, const Worker &worker) {
+    for_each_row(rows, basis.seconds_pointwise(3 * n), [&](size_t i, const Worker &worker) {
         const Modulus &m = basis.moduli()[i % limbs];
         const RowKernels<T> &kernels = pointwise_kernels<T>(m);
         T powers[POWERS], factors[POWERS], ahead = firsts[i % given], by = steps[i % given];
@@ -151,25 +151,21 @@ void scale_words_by_powers(const Basis &basis, const Array &x, const Array &firs
 
 void Basis::mul_monomial(const Array &x, const Numbers &exponents, Quotient quotient, const Out &out) const {
     require(!wide(), "mul_monomial: moduli of at most 64 bits");
-    narrow_ ? mul_monomial_words<u32>(*this, x, exponents, quotient, out)
-            : mul_monomial_words<u64>(*this, x, exponents, quotient, out);
+    visit([&](auto word) { mul_monomial_words<decltype(word)>(*this, x, exponents, quotient, out); });
 }
 
 void Basis::scale_by_powers(const Array &x, const Array &first, const Array &step, const Out &out) const {
     require(!wide(), "scale_by_powers: moduli of at most 64 bits");
-    narrow_ ? scale_words_by_powers<u32>(*this, x, first, step, out)
-            : scale_words_by_powers<u64>(*this, x, first, step, out);
+    visit([&](auto word) { scale_words_by_powers<decltype(word)>(*this, x, first, step, out); });
 }
 
 void Basis::pointwise(int op, const Array &a, const Array &b, const Array &c, const Out &out) const {
     if (wide()) pointwise_wide(*this, (Op)op, a, b, c, out);
-    else if (narrow_) pointwise_words<u32>(*this, (Op)op, a, b, c, out);
-    else pointwise_words<u64>(*this, (Op)op, a, b, c, out);
+    else visit([&](auto word) { pointwise_words<decltype(word)>(*this, (Op)op, a, b, c, out); });
 }
 
 void Basis::permute(const Array &x, const Numbers &index, const Out &out) const {
-    if (narrow_) permute_words<u32>(*this, x, index, out);
-    else permute_words<u64>(*this, x, index, out);
+    visit([&](auto word) { permute_words<decltype(word)>(*this, x, index, out); });
 }
 
 }  // namespace pg

@@ -120,7 +120,7 @@ template <class T> bool Quotients::reaches(const T *const *z, size_t j, u64 boun
 }
 
 template <class T> void Quotients::find(const T *const *z, size_t n, double *sums, T *quotient) const {
-    const EstimateKernels<T> &kernels = estimate_kernels<T>();
+    const EstimateKernels<T> &kernels = word_kernels<T>().estimate;
     std::fill(quotient, quotient + n, (T)0);
     if (way_ == Way::counted) {
         for (size_t i = 0; i < rows(); ++i)  // 2 z >= q; q = 2^64 is 0
@@ -193,7 +193,7 @@ template <class W> void Conversion::run_words(const Array &x, const Array &own, 
     const unsigned bits = source_.bits();
     const size_t block = std::min(n, std::max<size_t>(BLOCK_BYTES / (sizeof(W) * (inputs + 3)) & ~(size_t)63, 128));
     const size_t blocks = (n + block - 1) / block;
-    const double seconds = isa_slowness() * 0.4e-9 * (double)(block * (k + target_.size() * terms_));
+    const double seconds = seconds_sums((double)(block * (k + target_.size() * terms_)));
     for_each_row(batch_of(out) * blocks, seconds, [&](size_t index, const Worker &worker) {
         const size_t item = index / blocks, begin = index % blocks * block, count = std::min(block, n - begin);
         // in scratch memory: y, the quotient, low, high, z, the fraction, the own row, the target's row; the sums
@@ -260,7 +260,7 @@ template <class W> void Conversion::finish_rows(const Array &own, const Out &out
     require(transform_->degree() == n && transform_->basis().narrow() == (sizeof(W) == 4),
             "Conversion: a transform of other rows");
     const Factors<W> &factor = factors<W>();
-    const double seconds = isa_slowness() * (seconds_transform(n) + 2 * seconds_pointwise(n));
+    const double seconds = transform_->basis().seconds_transform(n) + transform_->basis().seconds_pointwise(2 * n);
     for_each_row(batch_of(out) * rows, seconds, [&](size_t index, const Worker &worker) {
         const size_t item = index / rows, j = index % rows;
         const Modulus &m = target_.moduli[j];
@@ -279,9 +279,9 @@ template <class W> void Conversion::finish_rows(const Array &own, const Out &out
 void Conversion::run(const Array &x, const Array &own, const Out &out) const {
     const bool narrow_out = out.itemsize() == 4, narrow_own = !own || own.itemsize() == 4;
     const bool narrow = narrow_out && (!x || x.itemsize() == 4) && (transform_ || narrow_own);
-    narrow ? run_words<u32>(x, own, out) : run_words<u64>(x, own, out);
+    with_word(narrow, [&](auto word) { run_words<decltype(word)>(x, own, out); });
     if (!transform_) return;
-    narrow_out ? finish_rows<u32>(own, out) : finish_rows<u64>(own, out);
+    with_word(narrow_out, [&](auto word) { finish_rows<decltype(word)>(own, out); });
 }
 
 }  // namespace pg

@@ -27,12 +27,10 @@ template <class Body> void for_each_run(size_t first, size_t count, size_t n, co
 template <class T>
 void store_small(const Basis &basis, const i64 *v, size_t first, size_t count, u64 bound, T *result, size_t n) {
     const size_t limbs = basis.rows();
-    const SamplingKernels &kernels = sampling_kernels_in_use();
     for_each_run(first, count, n, [&](size_t item, size_t column, size_t from, size_t run) {
         for (size_t limb = 0; limb < limbs; ++limb) {
             T *const to = result + (item * limbs + limb) * n + column;
-            if constexpr (sizeof(T) == 4) kernels.reduce_small32(v + from, to, run, basis.moduli()[limb], bound);
-            else kernels.reduce_small64(v + from, to, run, basis.moduli()[limb], bound);
+            word_kernels<T>().reduce_small(v + from, to, run, basis.moduli()[limb], bound);
         }
     });
 }
@@ -124,8 +122,7 @@ Sampler::Sampler(int shape, size_t bytes, u64 parameter, u64 bound, const Number
 
 void Sampler::draw(const Basis &basis, const Numbers &stream, size_t first, size_t count, const Out &out) const {
     const size_t n = last(out);
-    if (basis.narrow()) result_of<u32>(out, basis.rows());
-    else result_of<u64>(out, basis.rows());
+    basis.visit([&](auto word) { result_of<decltype(word)>(out, basis.rows()); });
     require(stream.hold<u64>(), "draw: uint64");
     require(
         first <= batch_of(out) * n && count <= batch_of(out) * n - first && count <= stream.size() * 8 / draw_.bytes,
@@ -145,20 +142,19 @@ void Sampler::draw(const Basis &basis, const Numbers &stream, size_t first, size
     for_each_row((count + PIECE - 1) / PIECE, PIECE * (drawing + seconds), [&](size_t i, const Worker &) {
         const size_t from = i * PIECE, some = std::min(PIECE, count - from);
         i64 v[PIECE];
-        sampling_kernels_in_use().draw(x + from * draw_.bytes, v, some, draw_);
+        integer_kernels().draw(x + from * draw_.bytes, v, some, draw_);
         store(basis, v, first + from, some, bound_, out);
     });
 }
 
 void reduce_words(const Basis &basis, const Numbers &words, size_t limb, size_t first, const Out &out) {
     const size_t n = last(out), r = basis.rows(), k = basis.wide() ? r + 1 : 2, count = words.size() / k;
-    if (basis.narrow()) result_of<u32>(out, r);
-    else result_of<u64>(out, r);
+    basis.visit([&](auto word) { result_of<decltype(word)>(out, r); });
     require(words.hold<u64>() && words.size() % k == 0, "reduce_words: uint64, whole numbers");
     require(limb < r && first <= batch_of(out) * n && count <= batch_of(out) * n - first,
             "reduce_words: lengths differ");
     const u64 *const x = (const u64 *)words.data();
-    const double seconds = basis.wide() ? 20e-9 * (double)(k * r) : basis.slowness() * 1e-9;
+    const double seconds = basis.wide() ? 20e-9 * (double)(k * r) : basis.seconds_products(3);
     for_each_row((count + PIECE - 1) / PIECE, PIECE * seconds, [&](size_t i, const Worker &worker) {
         const size_t from = i * PIECE, some = std::min(PIECE, count - from);
         std::vector<u64> value(r), scratch(r + 1);
@@ -167,8 +163,10 @@ void reduce_words(const Basis &basis, const Numbers &words, size_t limb, size_t 
             if (!basis.wide()) {
                 const size_t to = (item * r + limb) * n + column;
                 const Modulus &m = basis.moduli()[limb];
-                if (basis.narrow()) sampling_kernels_in_use().reduce_pairs32(number, (u32 *)out.data() + to, run, m);
-                else sampling_kernels_in_use().reduce_pairs64(number, (u64 *)out.data() + to, run, m);
+                basis.visit([&](auto word) {
+                    using T = decltype(word);
+                    word_kernels<T>().reduce_pairs(number, (T *)out.data() + to, run, m);
+                });
                 return;
             }
             u64 *const y = (u64 *)out.data() + item * r * n + column;

@@ -81,8 +81,7 @@ template void fill_twiddles<u32>(u64, u64, Quotient, size_t, u32 *, u32 *, u32 *
 template void fill_twiddles<u64>(u64, u64, Quotient, size_t, u64 *, u64 *, u64 *, u64 *);
 
 void fill_twiddle_tables(u64 q, u64 root, Quotient quotient, const Out &forward, const Out &inverse) {
-    forward.hold<u32>() ? fill_words<u32>(q, root, quotient, forward, inverse)
-                        : fill_words<u64>(q, root, quotient, forward, inverse);
+    with_word(forward.hold<u32>(), [&](auto word) { fill_words<decltype(word)>(q, root, quotient, forward, inverse); });
 }
 
 void fill_numbers(const Modulus &m, const u64 *w, size_t points, double *number, double *ratio) {

@@ -6,7 +6,7 @@
 namespace pg {
 
 namespace {
-constexpr size_t MAX_LEAF_SIZE = 8, LEAVES = 64;  // LEAVES: that are multiplied together, in the first-level cache
+constexpr size_t MAX_LEAF_SIZE = 8;
 }
 
 PrimeTables::PrimeTables(u64 modulus, const Lasting<Array> &forward, const Lasting<Array> &inverse)
@@ -125,7 +125,7 @@ template <class T, bool FORWARD> void Transform::run(const Array &x, const Out &
     const Operand<T> from(x, out, rows);
     require(from.length() == degree_ && last(out) == degree_, "transform: wrong degree");
     require(first <= rows && limbs <= rows - first, "transform: fewer rows than limbs");
-    const double seconds = basis_.slowness() * seconds_transform(degree_);
+    const double seconds = basis_.seconds_transform(degree_);
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const LimbRow<T> r = row<T>(i % limbs, worker);
         const size_t at = i / limbs * rows + first + i % limbs;
@@ -140,8 +140,8 @@ template <class T, bool TRANSFORMED> void Transform::product(const Array &a, con
     const Operand<T> x(a, out, limbs), y(b, out, limbs);
     require(x.length() == n && y.length() == n && last(out) == n, "transform: wrong degree");
     const double leaf = leaf_size_ > 1 ? 5 + 1.3 * (double)leaf_size_ : 1;  // pointwise operations for a coefficient
-    const double leaves = leaf * basis_.slowness() * seconds_pointwise(n);
-    const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.slowness() * seconds_transform(n));
+    const double leaves = basis_.seconds_products(leaf * (double)n);
+    const double seconds = leaves + (TRANSFORMED ? 0 : 3 * basis_.seconds_transform(n));
     for_each_row(batch_of(out) * limbs, seconds, [&](size_t i, const Worker &worker) {
         const T *u = x.row(i), *v = y.row(i);
         T *to = result + i * n;
@@ -152,19 +152,19 @@ template <class T, bool TRANSFORMED> void Transform::product(const Array &a, con
 }
 
 void Transform::ntt(const Array &x, const Out &out, size_t first) const {
-    basis_.narrow() ? run<u32, true>(x, out, first) : run<u64, true>(x, out, first);
+    basis_.visit([&](auto word) { run<decltype(word), true>(x, out, first); });
 }
 
 void Transform::intt(const Array &x, const Out &out, size_t first) const {
-    basis_.narrow() ? run<u32, false>(x, out, first) : run<u64, false>(x, out, first);
+    basis_.visit([&](auto word) { run<decltype(word), false>(x, out, first); });
 }
 
 void Transform::multiply(const Array &a, const Array &b, const Out &out) const {
-    basis_.narrow() ? product<u32, false>(a, b, out) : product<u64, false>(a, b, out);
+    basis_.visit([&](auto word) { product<decltype(word), false>(a, b, out); });
 }
 
 void Transform::multiply_eval(const Array &a, const Array &b, const Out &out) const {
-    basis_.narrow() ? product<u32, true>(a, b, out) : product<u64, true>(a, b, out);
+    basis_.visit([&](auto word) { product<decltype(word), true>(a, b, out); });
 }
 
 }  // namespace pg

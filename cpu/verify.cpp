@@ -131,8 +131,7 @@ int64_t find_wrong(const Basis &basis, const Array &a, const Array &b, const Out
 
 int64_t Basis::find_wrong_product(const Array &a, const Array &b, const Out &c, const Array &points,
                                   Quotient quotient) const {
-    return narrow_ ? find_wrong<u32>(*this, a, b, c, points, quotient)
-                   : find_wrong<u64>(*this, a, b, c, points, quotient);
+    return visit([&](auto word) { return find_wrong<decltype(word)>(*this, a, b, c, points, quotient); });
 }
 
 }  // namespace pg

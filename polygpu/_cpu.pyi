@@ -7,6 +7,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+OPS: list[str]  # of Basis.pointwise, by code
+SHAPES: list[str]  # of Sampler, by code
+
 class Quotient:
     """An enum: the polynomial by which a ring is reduced. Its members have the names in cpu/quotient.hpp."""
 
@@ -28,6 +31,9 @@ class Basis:
     def matmul_points(self, a: Array, b: Array, out: Array) -> PointsProduct: ...
     def invert(self, x: Array, quotient: Quotient, out: Array, degrees: Array) -> None: ...
     def find_wrong_product(self, a: Array, b: Array, c: Array, points: Array, quotient: Quotient) -> int: ...
+    def ns_by_transform(self, points: int, leaf_size: int) -> float: ...
+    def ns_by_fft(self, reals: float) -> float: ...
+    def ns_by_primes(self, points: int, primes: int) -> float: ...
 
 class PointsProduct:
     """Basis.matmul_points again: of C-contiguous arrays of any shape that lie as those of that call."""
@@ -239,6 +245,12 @@ def pool_kept() -> int:
 
 def pool_release() -> None:
     """Give the memory that is kept for results back to the system."""
+
+def all_isas() -> list[str]:
+    """The instruction sets of all machines, the best first."""
+
+def most_matrix_degree() -> int:
+    """The largest degree for which products of many polynomials with one are matrices."""
 
 def supported_isas() -> list[str]:
     """Instruction sets of this CPU, the best first."""

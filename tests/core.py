@@ -45,8 +45,9 @@ SCALAR = ("gemm62", "q64-mul")  # AVX2 has no product of 64-bit words: their vec
 CXX = os.environ.get("CXX", "g++")
 CXX_AARCH64, AARCH64 = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
-WIDE = ("isa_avx2", "isa_avx512dq", "isa_avx512")  # what only some machines can run
-KERNELS = ("isa_portable", "isa_neon", *WIDE, "tables")
+ISAS = sorted(path.stem for path in (ROOT / "cpu").glob("isa_*.cpp"))
+WIDE = [name for name in ISAS if name.startswith("isa_avx")]  # what only some machines can run
+KERNELS = [*ISAS, "tables"]
 BINDINGS = ("module",)  # what knows of Python
 # To keep compile times short, a call checks each access, and some checks of pointers are left out.
 ADDRESS = (

@@ -58,6 +58,8 @@ NB_MODULE(_cpu, module) {
     set_caller(python);
     module.attr("RESULTS") = make_results_handler();
     nb::set_leak_warnings(false);  // plans in Python's caches live until the interpreter ends
+    module.attr("OPS") = nb::cast(std::vector<std::string>(std::begin(OPS), std::end(OPS)));
+    module.attr("SHAPES") = nb::cast(std::vector<std::string>(std::begin(SHAPES), std::end(SHAPES)));
     nb::enum_<Quotient> quotients(module, "Quotient");
     for (const auto &each : QUOTIENTS) quotients.value(each.name, each.quotient);
     nb::class_<Basis>(module, "Basis")
@@ -76,7 +78,10 @@ NB_MODULE(_cpu, module) {
         .def("matmul_points", &Basis::matmul_points, nb::keep_alive<0, 1>(), nb::arg("a"), nb::arg("b"), nb::arg("out"))
         .def("invert", &Basis::invert, nb::arg("x"), nb::arg("quotient"), nb::arg("out"), nb::arg("degrees"))
         .def("find_wrong_product", &Basis::find_wrong_product, nb::arg("a"), nb::arg("b"), nb::arg("c"),
-             nb::arg("points"), nb::arg("quotient"));
+             nb::arg("points"), nb::arg("quotient"))
+        .def("ns_by_transform", &Basis::ns_by_transform, nb::arg("points"), nb::arg("leaf_size"))
+        .def("ns_by_fft", &Basis::ns_by_fft, nb::arg("reals"))
+        .def("ns_by_primes", &Basis::ns_by_primes, nb::arg("points"), nb::arg("primes"));
     nb::class_<PointsProduct>(module, "PointsProduct")
         .def("run", nb::overload_cast<const Array &, const Array &, const Out &>(&PointsProduct::run, nb::const_),
              nb::arg("a"), nb::arg("b"), nb::arg("out"));
@@ -177,7 +182,9 @@ NB_MODULE(_cpu, module) {
     module.def("set_memory_handler", &set_memory_handler, nb::arg("handler"));
     module.def("pool_kept", &pool_kept);
     module.def("pool_release", &pool_release);
+    module.def("all_isas", &all_isas);
     module.def("supported_isas", &supported_isas);
+    module.def("most_matrix_degree", [] { return costs().matrix_degree; });
     module.def("isa", &isa_in_use);
     module.def("set_isa", &set_isa, nb::arg("name"));
     module.def("set_num_threads", &set_num_threads, nb::arg("count"));

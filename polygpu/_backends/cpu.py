@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import _cpu
 from .._core.exact.crt import ints_to_words, reduce_ints, signed_words
-from .._core.exact.primes import GOLDILOCKS
 from .._core.memory import new_array
 from .._core.plans.basis import Basis
 from .._core.plans.cache import keep
@@ -23,7 +22,7 @@ from .._core.plans.ntt import NttPlan, PrimeTables, TransformSize
 from .._core.plans.permutation import automorphism_index
 from .._core.plans.product import AuxiliaryPlan, AuxiliarySize, FftProductPlan, FftSumPlan, Plan
 from .._core.plans.rns import Conversion, Residues
-from .._core.plans.sampling import Sampler, Shape
+from .._core.plans.sampling import Sampler
 from .._core.plans.switch import DigitProduct
 from .._core.processors import available_processors
 from .._core.quotient import Quotient
@@ -35,41 +34,11 @@ from .host_records import Constant, Step, note_foreign, note_made, noted, observ
 from .records import Array, Record
 
 _PIECE = 1 << 17  # bytes of random stream at a time: they and as many zeros stay in the L2 cache
-_SHAPES: tuple[Shape, ...] = ("ternary", "sparse", "binomial", "gaussian", "tuniform")
-_OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+_OPS = {name: code for code, name in enumerate(_cpu.OPS)}
 
 _LONG_TABLES = 1 << 17  # points from which on tables take some 10 ms, and show their progress
 _ORDERS = 256  # of digits of one plan, whose indices are kept
 _DIGIT_BITS = 52  # of the core's sums of words (kernels.hpp, SumWords)
-
-
-class _Costs(NamedTuple):
-    """Nanoseconds on one core; tuples of five have an entry for each kind of modulus (_kind_of)."""
-
-    fft: float  # for a real number of an FFT
-    layer: tuple[float, float, float, float, float]  # for a coefficient in one layer of a transform
-    leaf: tuple[float, float, float, float, float]  # for a product in a leaf; leaf_size of them a coefficient
-
-
-_LEAVES = 64  # that the core multiplies together (cpu/transform.cpp)
-_CALL = 15  # nanoseconds of a kernel's call on _LEAVES leaves
-_AVX512 = _Costs(1.45, (0.09, 0.2, 0.17, 0.45, 0.37), (0.35, 0.9, 0.8, 1.6, 0.9))
-_PORTABLE = _Costs(5.0, (0.7, 0.7, 2.5, 4.3, 4.3), (2.2, 2.7, 3.5, 3.2, 3.2))
-_COSTS = {
-    "avx512": _AVX512,
-    "avx512dq": _AVX512,
-    "avx2": _Costs(1.7, (0.12, 0.4, 0.27, 0.76, 0.71), (0.55, 1.7, 1.2, 2.9, 1.2)),
-    "neon": _PORTABLE,  # not measured
-    "portable": _PORTABLE,
-}
-
-
-def _kind_of(q: int, narrow: bool) -> int:
-    """Index in _Costs: 0 for moduli up to 50 bits, 1 up to 62, 2 and 3 strict of 32 and 64, 4 Goldilocks."""
-    bits = q.bit_length()
-    if q == GOLDILOCKS:
-        return 4
-    return (0 if bits <= 31 else 2) if narrow else 0 if bits <= 50 else 1 if bits <= 62 else 3
 
 
 def configure() -> None:
@@ -341,7 +310,7 @@ class CpuBackend(HostBackend):
         if native is None:
             weights = np.array(sampler.weights, np.int64)
             thresholds = np.array(sampler.thresholds, np.uint64)
-            shape = _SHAPES.index(sampler.shape)
+            shape = _cpu.SHAPES.index(sampler.shape)
             native = _cpu.Sampler(shape, sampler.size, sampler.parameter, sampler.bound, weights, thresholds)
             sampler.handles["cpu"] = native
         return native
@@ -391,25 +360,16 @@ class CpuBackend(HostBackend):
         return native
 
     def product_ns(self, basis: Basis, way: FftProductPlan | TransformSize | AuxiliarySize) -> float:
-        """Estimate by measurements (docs/performance.md, "How a ring multiplies")."""
-        fft, layer, leaf = _COSTS[_cpu.isa()]
+        native = self._native_basis(basis)
         if isinstance(way, FftProductPlan):
-            return len(basis.moduli) * fft * way.work(way.digits)
+            return native.ns_by_fft(way.work(way.digits))
         if isinstance(way, AuxiliarySize):
-            return len(basis.moduli) * (30 + 20 * layer[0]) * way.points * way.primes
-        kinds = [_kind_of(q, basis.dtype == np.uint32) for q in basis.moduli]
-        transforms = 3 * (way.points.bit_length() - 1) * sum(layer[kind] for kind in kinds)
-        leaves, calls = 0.3 * len(kinds), 0
-        if way.leaf_size > 1:
-            leaves = sum(1.6 + leaf[kind] * way.leaf_size for kind in kinds)
-            calls = len(kinds) * way.leaf_size**2 * -(-way.points // _LEAVES)
-        return way.points * way.leaf_size * (transforms + leaves) + _CALL * calls
+            return native.ns_by_primes(way.points, way.primes)
+        return native.ns_by_transform(way.points, way.leaf_size)
 
     def prefers_matrix(self, plan: Plan, count: int) -> bool:
         """Decide by measurements (docs/performance.md)."""
-        return (
-            plan.degree <= (32 if _cpu.isa().startswith("avx512") else 16) and count * plan.degree >= 1 << 15
-        )
+        return plan.degree <= _cpu.most_matrix_degree() and count * plan.degree >= 1 << 15
 
     def multiply(self, plan: Plan, a: Array, b: Array, out: Array) -> None:
         self._do(self._native(plan).multiply, a, b, out)

@@ -40,7 +40,6 @@ POINTS = 3  # how many values of a row are compared with Python ints
 
 _ON_GPU = {"ntt": "forward", "intt": "inverse", "product": "product"}  # names of the ops in rows of GPUs
 _OPS = {name: op for op, name in _ON_GPU.items()}
-_ISAS = ("avx512", "avx512dq", "avx2", "neon", "portable")  # the best first
 
 
 # ---- what is measured ----
@@ -229,7 +228,7 @@ def figures(rows: Iterable[Row]) -> list[Figures]:
 
 def _figures(name: str, kind: str, cells: Mapping[Key, list[Row]]) -> Figures:
     isas = {str(row.machine.get("isa")) for rows in cells.values() for row in rows}
-    best = next((isa for isa in _ISAS if isa in isas), None)
+    best = next((isa for isa in _cpu.all_isas() if isa in isas), None)
     ps, used = {}, []
     for key, rows in sorted(cells.items()):
         rows = [row for row in rows if best is None or row.machine.get("isa") == best]

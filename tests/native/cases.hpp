@@ -184,7 +184,7 @@ template <class T> struct FftCase {
 // The instruction set of that name; null if this program was compiled without it.
 const Isa *isa_of(const std::string &name) {
     for (const Isa *isa : {&isa_portable, &isa_neon, &isa_avx2, &isa_avx512dq, &isa_avx512})
-        if (isa->name && name == isa->name) return isa;
+        if (isa->compiled() && name == isa->name) return isa;
     return nullptr;
 }
 

@@ -89,10 +89,11 @@ int main(int count, char **names) {
         if (!isa) return 2;
         for_each_slot([&](const auto &slot) { count_slot(isa, slot); });
         count_ffts(isa, "float", isa->fft_float), count_ffts(isa, "double", isa->fft_double);
-        count_products(isa, "product-short", isa->product32, 4294967291, 16);
-        count_products(isa, "product-lazy", isa->product64, 1152921504606846883, 15);
-        count_products(isa, "product-long", isa->product64, 18446744073709551557u, 16);
-        count_products(isa, "product-power", isa->product64, 0, 16);
-        count_gemms(isa, "gemm31", isa->gemm32, 2147483647), count_gemms(isa, "gemm62", isa->gemm64, (u64)1 << 62);
+        count_products(isa, "product-short", isa->words32.product, 4294967291, 16);
+        count_products(isa, "product-lazy", isa->words64.product, 1152921504606846883, 15);
+        count_products(isa, "product-long", isa->words64.product, 18446744073709551557u, 16);
+        count_products(isa, "product-power", isa->words64.product, 0, 16);
+        count_gemms(isa, "gemm31", isa->words32.gemm, 2147483647),
+            count_gemms(isa, "gemm62", isa->words64.gemm, (u64)1 << 62);
     }
 }

@@ -24,6 +24,8 @@ template <class K, class F> std::vector<const Isa *> isas_with(K Isa::*table, F 
         if (isa->*table.*some) found.push_back(isa);
     return found;
 }
+// Those with kernels of whole words, which have all of them.
+std::vector<const Isa *> isas_of_words() { return isas_with(&Isa::integers, &IntegerKernels::widen); }
 
 void expect(bool right, const Isa *isa, const char *what, u64 q, size_t size) {
     if (!right) std::printf("%s: wrong %s, modulus %llu, size %zu\n", isa->name, what, (unsigned long long)q, size);
@@ -184,14 +186,13 @@ template <class T> void check_convolve64(FftKernels<T> Isa::*slot, size_t rows, 
     }
 }
 
-template <class T>
-void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t length, unsigned width) {
+template <class T> void check_product(u64 q, size_t degree, size_t length, unsigned width) {
     ProductCase of(q, degree, length, width);
     std::vector<T> a = residues<T>(degree, of.m), b = residues<T>(degree, of.m), long_a = a, long_b = b;
     long_a.resize(length), long_b.resize(length);
     const std::vector<T> expected = schoolbook(long_a, long_b, of.m), square = schoolbook(long_a, long_a, of.m);
-    for (const Isa *isa : isas_with(slot, &ProductKernels<T>::multiply)) {
-        const ProductKernels<T> &kernels = isa->*slot;
+    for (const Isa *isa : isas_of_words()) {
+        const ProductKernels<T> &kernels = isa->words<T>().product;
         if (length < kernels.least_length) continue;
         std::vector<T> y(length), in_place = long_a;
         kernels.multiply(a.data(), b.data(), of.scratch.data(), y.data(), of.row);
@@ -209,8 +210,8 @@ void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t le
     ProductRow row = of.row;
     row.sums = row.digits;
     const size_t points = length / 2;
-    for (const Isa *isa : isas_with(slot, &ProductKernels<T>::compose)) {
-        const ProductKernels<T> &kernels = isa->*slot;
+    for (const Isa *isa : isas_of_words()) {
+        const ProductKernels<T> &kernels = isa->words<T>().product;
         if (length < kernels.least_length) continue;
         std::vector<Complex> x(points), matrix(row.digits * points), sums(row.digits * points);
         kernels.transform(small.data(), 1, x.data(), row);
@@ -222,8 +223,7 @@ void check_product(ProductKernels<T> Isa::*slot, u64 q, size_t degree, size_t le
     }
 }
 
-template <class T>
-void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, size_t columns, size_t points) {
+template <class T> void check_gemm(u64 q, size_t rows, size_t inner, size_t columns, size_t points) {
     GemmCase<T> of(q, rows, inner, columns, points);
     std::vector<T> expected(of.c.size());
     for (size_t i = 0; i < rows; ++i)
@@ -236,9 +236,9 @@ void check_gemm(GemmKernels<T> Isa::*slot, u64 q, size_t rows, size_t inner, siz
                                           of.b[(t * columns + j) * of.entry + x]));
                 expected[(i * columns + j) * of.entry + x] = (T)sum;
             }
-    for (const Isa *isa : isas_with(slot, &GemmKernels<T>::multiply)) {
+    for (const Isa *isa : isas_of_words()) {
         std::fill(of.c.begin(), of.c.end(), (T)-1);
-        of.run(isa->*slot);
+        of.run(isa->words<T>().gemm);
         expect(of.c == expected, isa, "product of matrices", q, points);
     }
 }
@@ -258,17 +258,15 @@ template <class T> void check_reductions(u64 q, size_t n) {
             const u64 size = reduce(m, (u64)(v[i] < 0 ? -v[i] : v[i]));
             small[i] = (T)(v[i] < 0 ? neg_mod(m, size) : size);
         }
-        for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
+        for (const Isa *isa : isas_of_words()) {
             std::vector<T> y(n);
-            if constexpr (sizeof(T) == 4) isa->sampling.reduce_small32(v.data(), y.data(), n, m, bound);
-            else isa->sampling.reduce_small64(v.data(), y.data(), n, m, bound);
+            isa->words<T>().reduce_small(v.data(), y.data(), n, m, bound);
             expect(y == small, isa, "residues of small integers", q, n);
         }
     }
-    for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
+    for (const Isa *isa : isas_of_words()) {
         std::vector<T> y(n);
-        if constexpr (sizeof(T) == 4) isa->sampling.reduce_pairs32(x.data(), y.data(), n, m);
-        else isa->sampling.reduce_pairs64(x.data(), y.data(), n, m);
+        isa->words<T>().reduce_pairs(x.data(), y.data(), n, m);
         expect(y == expected, isa, "residues of two words", q, n);
     }
 }
@@ -300,9 +298,9 @@ void check_draw(const Draw &draw, size_t n) {
     if (x.size() >= 16) std::memset(x.data(), 255, 8), std::memset(x.data() + 8, 0, 8);
     std::vector<i64> expected(n);
     for (size_t i = 0; i < n; ++i) expected[i] = drawn(draw, x.data() + i * draw.bytes);
-    for (const Isa *isa : isas_with(&Isa::sampling, &SamplingKernels::draw)) {
+    for (const Isa *isa : isas_of_words()) {
         std::vector<i64> v(n);
-        isa->sampling.draw(x.data(), v.data(), n, draw);
+        isa->integers.draw(x.data(), v.data(), n, draw);
         expect(v == expected, isa, "small integers", (u64)draw.shape, n);
     }
 }
@@ -389,19 +387,18 @@ template <class T> void check_ffts(FftKernels<T> Isa::*slot) {
     for (size_t rows : {1, 3})
         for (bool shared : {false, true}) check_convolve64(slot, rows, shared);
 }
-template <class T> void check_products(ProductKernels<T> Isa::*slot, std::vector<u64> moduli) {
+template <class T> void check_products(std::vector<u64> moduli) {
     for (u64 q : moduli) {
-        for (size_t length : {2, 4, 8, 16, 32, 64, 512}) check_product(slot, q, length, length, 16);
-        check_product(slot, q, 37, 128, 16), check_product(slot, q, 61, 128, 8 + sizeof(T) / 8);
+        for (size_t length : {2, 4, 8, 16, 32, 64, 512}) check_product<T>(q, length, length, 16);
+        check_product<T>(q, 37, 128, 16), check_product<T>(q, 61, 128, 8 + sizeof(T) / 8);
     }
 }
-template <class T> void check_gemms(GemmKernels<T> Isa::*slot, std::vector<u64> moduli) {
+template <class T> void check_gemms(std::vector<u64> moduli) {
     for (u64 q : moduli) {
-        for (size_t points : {1, 3, 8, 40})
-            check_gemm(slot, q, 5, 300, 7, points), check_gemm(slot, q, 10, 20, 9, points);
+        for (size_t points : {1, 3, 8, 40}) check_gemm<T>(q, 5, 300, 7, points), check_gemm<T>(q, 10, 20, 9, points);
         if (q > (u64)1 << 62 || q == 0) continue;
-        check_gemm(slot, q, 1, 1, 1, 0), check_gemm(slot, q, 5, 300, 7, 0), check_gemm(slot, q, 3, 257, 1, 0);
-        check_gemm(slot, q, 9, 520, GEMM_COLUMNS, 0);
+        check_gemm<T>(q, 1, 1, 1, 0), check_gemm<T>(q, 5, 300, 7, 0), check_gemm<T>(q, 3, 257, 1, 0);
+        check_gemm<T>(q, 9, 520, GEMM_COLUMNS, 0);
     }
 }
 
@@ -427,10 +424,9 @@ template <class T> void check_integers(u64 q, size_t n) {
                 const u64 r = reduce(m, negative ? 0 - x[i] : x[i]);
                 expected[i] = (T)(negative ? neg_mod(m, r) : r);
             }
-            for (const Isa *isa : isas_with(&Isa::integers, &IntegerKernels::widen)) {
-                const IntegerKernels &kernels = isa->integers;
-                const u64 extent = kernels.widen(x.data(), 8, is_signed, unused.data(), n);
-                kernels.reduce(x.data(), is_signed, extent, y.data(), n, m);
+            for (const Isa *isa : isas_of_words()) {
+                const u64 extent = isa->integers.widen(x.data(), 8, is_signed, unused.data(), n);
+                isa->words<T>().reduce(x.data(), is_signed, extent, y.data(), n, m);
                 expect(y == expected, isa, "residues of integers", q, n);
             }
         }
@@ -458,9 +454,9 @@ template <class T> void check_decompose(u64 q, unsigned bits, unsigned levels, s
     std::vector<T> expected(n * levels);
     for (size_t j = 0; j < n; ++j)
         for (unsigned i = 0; i < levels; ++i) expected[i * n + j] = (T)digit_of(q, x[j], bits, levels, i);
-    for (const Isa *isa : isas_with(&Isa::integers, &IntegerKernels::widen)) {
+    for (const Isa *isa : isas_of_words()) {
         std::vector<T> y(n * levels);
-        isa->integers.decompose(x.data(), y.data(), n, gadget);
+        isa->words<T>().decompose(x.data(), y.data(), n, gadget);
         expect(y == expected, isa, "digits", q, n);
     }
 }
@@ -475,11 +471,11 @@ template <class T> void check_sums(u64 below, size_t count, size_t digits, size_
     const SumWords m{count,       digits,         1,       terms.data(), inverse.data(),       modulus.data(),
                      zero.data(), modulus.data(), 0x1p-40, true,         below <= (u64)1 << 52};
     std::vector<u64> expected, sums, x(digits * n), scratch(2 * n + count + 2 + digits), square(2 * digits + 1);
-    std::vector<const Isa *> compared = isas_with(&Isa::integers, &IntegerKernels::compose32);
+    std::vector<const Isa *> compared = isas_of_words();
     compared.insert(compared.begin(), &isa_portable);
     for (const Isa *isa : compared) {
         std::fill(x.begin(), x.end(), ~(u64)0);  // so that words that are not written show
-        isa->integers.compose(y.data(), m, x.data(), n, scratch.data());
+        isa->words<T>().compose(y.data(), m, x.data(), n, scratch.data());
         if (isa == &isa_portable) expected = x;
         expect(x == expected, isa, "sum of words", below, n);
         isa->integers.make_sizes(x.data(), digits, n, scratch.data());
@@ -517,12 +513,11 @@ int main(int count, char **names) {
         check_reductions<u64>(18446744073709551557u, n), check_reductions<u64>(0, n);
     }
     check_draws();
-    check_products<u32>(&Isa::product32, {3, (u64)1 << 31, 4294967291, (u64)1 << 32});
-    check_products<u64>(&Isa::product64,
-                        {3, (u64)1 << 61, 4611686018427387847, 9223372036854775837u, 18446744073709551557u, 0});
-    check_gemms<u32>(&Isa::gemm32, {3, 2147483647, (u64)1 << 31, 4294967291, (u64)1 << 32});
-    check_gemms<u64>(&Isa::gemm64, {3, 4503599627370449, 4503599627370517, 4611686018427387847, (u64)1 << 62,
-                                    18446744073709551557u, 0});
+    check_products<u32>({3, (u64)1 << 31, 4294967291, (u64)1 << 32});
+    check_products<u64>({3, (u64)1 << 61, 4611686018427387847, 9223372036854775837u, 18446744073709551557u, 0});
+    check_gemms<u32>({3, 2147483647, (u64)1 << 31, 4294967291, (u64)1 << 32});
+    check_gemms<u64>(
+        {3, 4503599627370449, 4503599627370517, 4611686018427387847, (u64)1 << 62, 18446744073709551557u, 0});
     for (size_t n : {1, 7, 8, 33, 256}) {
         for (u64 q : {(u64)2, (u64)3, (u64)12289, (u64)2147483647, (u64)4294967291, (u64)1 << 32})
             check_integers<u32>(q, n);

@@ -1,0 +1,95 @@
+// The table of an instruction set's kernels, made from its lanes.
+#pragma once
+#include "combine.hpp"
+#include "draw.hpp"
+#include "fft.hpp"
+#include "gemm.hpp"
+#include "integers.hpp"
+#include "lanes_float64.hpp"
+#include "lanes_scalar.hpp"
+#include "lanes_strict.hpp"
+
+namespace pg {
+namespace {
+
+// The kernels of rows for butterflies B, with the parameters of row_kernels.
+template <class B, class Rest, Sums SUM = SUMS<B>, class C = typename B::Lanes> struct Rows {
+    static constexpr auto kernels() { return row_kernels<B, Rest, SUM, C>(); }
+};
+// What an instruction set has no kernels for.
+struct None {};
+
+// A set of instructions is a struct of NAME, COSTS and types. It names the rows of each size of modulus (Q30, ...), the
+// lanes of complex numbers (Floats, Doubles), the reals of sums and products (Real), and how a Gaussian counts
+// thresholds (Count). What it does not name, it lacks. The struct stands in the set's own file, in the anonymous
+// namespace: so the linker can never take code of one set for another.
+struct Lacking {
+    using Q30 = None;
+    using Q31 = None;
+    using Q32 = None;
+    using Q46 = None;
+    using Q50 = None;
+    using Q60 = None;
+    using Q62 = None;
+    using Q64 = None;
+    using Goldilocks = None;
+    using Floats = None;
+    using Doubles = None;
+    using Real = None;
+};
+
+constexpr Costs COSTS_PORTABLE{5.0, 1.9, {0.7, 0.7, 2.5, 4.3, 4.3}, {2.2, 2.7, 3.5, 3.2, 3.2}, 16};
+constexpr Costs costs_avx512(double sum) {
+    return {1.45, sum, {0.09, 0.2, 0.17, 0.45, 0.37}, {0.35, 0.9, 0.8, 1.6, 0.9}, 32};
+}
+
+// What follows from vectors of residues of 32 and 64 bits, and of R, which holds doubles and integers.
+template <class Words32, class Words64, class R> struct Vectors : Lacking {
+    using Q30 = Rows<Lazy<Words32>, ScalarLanes<u32>>;
+    using Q31 = Rows<Tight<Words32>, ScalarLanes<u32>>;
+    using Q32 = Rows<Strict<StrictLanes32<Words32, R>>, StrictLanes<u32>, Sums::none>;
+    using Q50 = Rows<Float64<LanesFloat64<R>>, ScalarLanes<u64>, Sums::lazy, Words64>;
+    using Q60 = Rows<Lazy<Words64, 16>, ScalarLanes<u64>>;
+    using Q62 = Rows<Lazy<Words64>, ScalarLanes<u64>>;
+    using Q64 = Rows<Strict<StrictLanes64<R>>, StrictLanes<u64>, Sums::none>;
+    using Goldilocks = Rows<Strict<GoldilocksLanes<R>>, StrictLanes<u64>, Sums::none>;
+    using Real = R;
+};
+
+template <class T, class R> constexpr WordKernels<T> make_words() {
+    return {product_kernels<T, R>(),
+            gemm_kernels<T, R>(),
+            estimate_kernels<T>(),
+            reduce_pairs<T, R>,
+            reduce_small<T, R>,
+            reduce_row<R, ScalarReals, T>,
+            compare<T>,
+            compose_row<R, T>,
+            decompose_row<R, ScalarReals, T>};
+}
+
+template <class Row, class K> constexpr void set_rows(K &kernels) {
+    if constexpr (!std::is_same_v<Row, None>) kernels = Row::kernels();
+}
+
+template <class Set> constexpr Isa make_isa() {
+    Isa isa{};
+    isa.name = Set::NAME, isa.costs = Set::COSTS;
+    set_rows<typename Set::Q30>(isa.q30), set_rows<typename Set::Q31>(isa.q31), set_rows<typename Set::Q32>(isa.q32);
+    set_rows<typename Set::Q46>(isa.q46), set_rows<typename Set::Q50>(isa.q50), set_rows<typename Set::Q60>(isa.q60);
+    set_rows<typename Set::Q62>(isa.q62), set_rows<typename Set::Q64>(isa.q64);
+    set_rows<typename Set::Goldilocks>(isa.goldilocks);
+    if constexpr (!std::is_same_v<typename Set::Floats, None>) {
+        isa.fft_float = fft_kernels<PairLanes<typename Set::Floats>>();
+        isa.fft_double = fft_kernels<PairLanes<typename Set::Doubles>>();
+    }
+    if constexpr (!std::is_same_v<typename Set::Real, None>) {
+        using R = typename Set::Real;
+        isa.words32 = make_words<u32, R>(), isa.words64 = make_words<u64, R>();
+        isa.integers = {widen, join_digits, make_sizes, add_squares<R>, draw_small<typename Set::Count>};
+    }
+    return isa;
+}
+
+}  // namespace
+}  // namespace pg
