@@ -134,7 +134,7 @@ template <int WORDS> PG_DEVICE u64 double_bits(u64 *x) {
     return sign | (((exponent - 1) << 52) + bits);
 }
 
-enum { TO_WORDS, TO_INT64, TO_FLOAT64 };
+enum Out { TO_WORDS, TO_INT64, TO_FLOAT64 };
 
 template <class T> struct OutParameters {
     const T *x;  // (items, limbs, n)
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(256) compose_integers(const OutParameters<T> p
     }
 }
 
-enum { LARGEST, SUM, SQUARES };
+enum Norm { LARGEST, SUM, SQUARES };
 
 // Adds a number of COUNT words to a norm of MORE words, or takes the larger of the two. Both are nonnegative.
 template <int NORM, int MORE, int COUNT> PG_DEVICE void add_to_norm(u64 *norm, const u64 *x) {

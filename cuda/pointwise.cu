@@ -6,7 +6,7 @@
 #include "quotient.cuh"
 #include "rows.cuh"
 
-enum { ADD, SUB, NEG, MUL, MUL_ADD };
+enum Op { ADD, SUB, NEG, MUL, MUL_ADD };
 
 // What the moduli of a launch have in common: all have up to 62 bits; all are the Goldilocks prime; or neither.
 enum Moduli { SHORT, ONLY_GOLDILOCKS, ANY };

@@ -25,7 +25,7 @@ PG_DEVICE void add_release(u32 *p, u32 value) {
 // one have come to start_next() or to their end. The next kernel must wait in await_previous() before it reads or
 // writes memory that kernels write; before that it may read what the host wrote. A kernel of many blocks does not start
 // early: each of its blocks would wait for some hundred cycles.
-constexpr u32 EARLY_BLOCKS = 1 << 13;  // as in polygpu/_backends/cuda/launch.py
+constexpr u32 EARLY_BLOCKS = 1 << 13;
 PG_DEVICE bool starts_early() { return (u64)gridDim.x * gridDim.y <= EARLY_BLOCKS; }
 PG_DEVICE void start_next(bool now) {
 #ifdef PG_SIMULATOR

@@ -10,7 +10,7 @@
 
 // How a quotient floor(sum of z_i / q_i + half) is found. NONE: not at all. FLOOR: with half = 0. NEAREST: with
 // half = 1/2. COUNTED: as the number of z_i that are at least q_i / 2.
-enum { NONE, FLOOR, NEAREST, COUNTED };
+enum Way { NONE, FLOOR, NEAREST, COUNTED };
 
 // What a quotient is found from. ratios: the doubles 1 / q_i of the source rows i. numbers: the product P of the
 // moduli, then each P / q_i, of `words` little-endian words each.
@@ -96,8 +96,11 @@ PG_DEVICE u64 quotient_of(const T (&z)[K], u32 rows, const Modulus *moduli, cons
 }
 
 // Blocks of threads that a multiprocessor should hold: four if the source's residues are few enough for the registers.
+constexpr int FEW_ROWS = 12;
+constexpr int FEW_BYTES = 96;
 template <class S, int K, int SCALE, int WIDTH>
-constexpr int CONVERT_BLOCKS = SCALE == NONE && K <= 12 && K * WIDTH * sizeof(typename S::Storage) <= 96 ? 4 : 1;
+constexpr int CONVERT_BLOCKS =
+    SCALE == NONE && K <= FEW_ROWS && K * WIDTH * sizeof(typename S::Storage) <= FEW_BYTES ? 4 : 1;
 
 // S: the sum (sum.cuh) modulo the target's moduli. X, Y, O: storage of x, own and out. K: source rows for which there
 // are registers, at least `rows`. ADDS: the sum has a multiple of what the result already holds. OWN: it has a multiple

@@ -91,7 +91,7 @@ PG_DEVICE u64 residue_of(const Modulus &m, i64 v, u64 bound) {
     return v < 0 ? neg_mod(m, r) : r;
 }
 
-enum { TERNARY, SPARSE, BINOMIAL, GAUSSIAN, TUNIFORM };
+enum Shape { TERNARY, SPARSE, BINOMIAL, GAUSSIAN, TUNIFORM };
 constexpr int MAX_THRESHOLDS = 512;
 
 template <int BYTES> PG_DEVICE u64 number_at(const unsigned char *x) {

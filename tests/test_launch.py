@@ -1,12 +1,14 @@
 """A launch as data, whose parameters mirror their C structs, and as the core makes it."""
 
 import ctypes
+import itertools
 import re
 import struct
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from cudasim import compiler
 
 from polygpu import _cpu
 from polygpu._backends import cuda, cuda_sources  # noqa: F401  (makes all structs)
-from polygpu._backends.cuda import launch
+from polygpu._backends.base import Op
+from polygpu._backends.cuda import launch, rns, sources, words
 from polygpu._backends.cuda.launch import POINTER, U32, U64, Struct
+from polygpu._core.plans.rns import Estimate
+from polygpu._core.plans.sampling import Shape
 
 FOLDER = Path(cuda_sources())
 
@@ -77,21 +82,56 @@ def test_values_go_to_their_fields():
         del Struct.made[-2:]
 
 
-def test_kernels_number_the_quotients_as_the_core_does():
-    (names,) = re.findall(r"enum Quotient : u32 \{ (.*?) \}", (FOLDER / "quotient.cuh").read_text())
-    expected = {quotient.name.upper(): quotient.value for quotient in _cpu.Quotient}
-    assert {name: number for number, name in enumerate(names.split(", "))} == expected
+def test_one_side_has_each_constant():
+    """Python, the core and the kernels give the same names the same numbers."""
+    assert sources.enumeration("quotient.cuh", "Quotient") == {x.name: x.value for x in _cpu.Quotient}
+    assert sources.enumeration("pointwise.cu", "Op") == {x: i for i, x in enumerate(_cpu.OPS)}
+    assert set(_cpu.OPS) == set(get_args(Op))
+    assert sources.enumeration("sampling.cu", "Shape") == {x: i for i, x in enumerate(_cpu.SHAPES)}
+    assert tuple(_cpu.SHAPES) == get_args(Shape)
+    assert set(sources.enumeration("rns.cu", "Way")) == set(get_args(Estimate))
+    with pytest.raises(LookupError, match="0 constants NOTHING"):
+        sources.constant("rows.cuh", "NOTHING")
+
+
+def test_no_file_repeats_a_constant_of_another_language():
+    """Python takes a constant of the sources by its name; a number beside the name of a file is a second one."""
+    for path in Path(launch.__file__).parent.glob("*.py"):
+        for line in path.read_text().splitlines():
+            assert not re.match(r"_?[A-Z_]+ = [\d <]+ *#.*\.cuh?\b", line), f"{path.name}: {line}"
+    for path in FOLDER.iterdir():
+        for line in path.read_text().splitlines():
+            assert not re.search(r"= [\d <]+;.*\.py\b", line), f"{path.name}: {line}"
+
+
+def test_tables_of_conversions_have_the_kernels_words():
+    sums = {s.name: s for s in vars(words).values() if isinstance(s, words.Sum)}
+    sums |= {s.name: s for s in (*words._NARROW, *words._HALVES)}
+    asserts = []
+    for name, of in sums.items():
+        for rows, way, scales, adds, own in itertools.product(
+            (1, 3, 8), ("none", "nearest"), *[(False, True)] * 3
+        ):
+            conversion = SimpleNamespace(
+                source=SimpleNamespace(moduli=(0,) * rows),
+                estimate=way,
+                scales=scales,
+                accumulate=adds,
+                own=0 if own else None,
+            )
+            row = f"{name}, {rows}, {way.upper()}, {'FLOOR' if scales else 'NONE'}, {int(adds)}, {int(own)}"
+            asserts.append(f'static_assert(TargetRow<{row}>::WORDS == {rns.row_words(conversion, of)}, "");')
+    code = '#include "rns.cu"\n' + "\n".join(asserts) + '\nextern "C" __global__ void none() {}'
+    compiler.compile_module(code, (f"-I{FOLDER}",), (), (9, 0))
 
 
 def test_kernels_and_launches_agree_on_early_starts():
-    (blocks,) = re.findall(r"EARLY_BLOCKS = (.*?);", (FOLDER / "ptx.cuh").read_text())
-    assert eval(blocks) == launch._EARLY_BLOCKS
     for path in FOLDER.glob("*.cu"):
         text = path.read_text()
         kernels = text.split("__global__")[1:]
-        assert launch.waits(path.name) == ("start_next(" in text), path
+        assert sources.waits(path.name) == ("start_next(" in text), path
         for kernel in kernels:  # all or none
-            assert ("await_previous();" in kernel.split("__global__")[0]) == launch.waits(path.name), kernel
+            assert ("await_previous();" in kernel.split("__global__")[0]) == sources.waits(path.name), kernel
 
 
 # ---- the core's launches, by a driver of the test's ----

@@ -19,7 +19,7 @@ from ..._core.locks import new_lock
 from ...errors import DeviceError, ParameterError
 from .. import Array
 
-ALIGNMENT = 16  # bytes that a thread moves at once (cuda/memory.cuh)
+ALIGNMENT = 16  # bytes that a thread moves at once, at most
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5  # of CUgraphNodeType
 _OF_DEVICE, _OF_EITHER = 2, 4  # of CUmemorytype: device, and unified, where the address tells which memory

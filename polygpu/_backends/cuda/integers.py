@@ -13,12 +13,14 @@ from .. import Array
 from .copies import filled
 from .device import Shared
 from .launch import INTEGER_TYPES, POINTER, U32, U64, Context, Launch, Recipe, Struct, ctype, entrywise
+from .sources import enumeration
 
 _FILE = "integers.cu"
 _WORDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # lengths that kernels are compiled for, then powers of 2
 _NORM_THREADS, _NORM_SHARED, _NORM_PARTS = 128, 48 << 10, 64
-_OUT = {"words": 0, "int64": 1, "float64": 2}
-_NORMS = {math.inf: 0, 1: 1, 2: 2}
+_OUT = enumeration(_FILE, "Out")
+_NORMS = {math.inf: "largest", 1: "sum", 2: "squares"}
+_NORM_CODES = enumeration(_FILE, "Norm")
 
 INTEGERS = Struct(
     _FILE,
@@ -62,7 +64,7 @@ def integers_launch(basis: Basis, source: np.dtype[Any], entries: int, **values:
 
 def out_launch(basis: Basis, size: int, to: str, entries: int, **values: Any) -> Launch:
     """The launch that composes integers from residues; size: words of an integer."""
-    kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[to]}>"
+    kernel = f"compose_integers<{ctype(basis)}, {size}, {_OUT[f'to_{to}']}>"
     return entrywise(_FILE, kernel, entries, OUT(entries=entries, **values))
 
 
@@ -74,8 +76,8 @@ def norm_launches(
     Third, the bytes of the parts' norms.
     """
     items, n = shape
-    code = _NORMS[p]
-    length = (words, words + 1, 2 * words + 1)[code]
+    code = _NORM_CODES[_NORMS[p]]
+    length = {"largest": words, "sum": words + 1, "squares": 2 * words + 1}[_NORMS[p]]
     threads = _NORM_THREADS
     while threads > 1 and threads * length * 8 > _NORM_SHARED:
         threads //= 2

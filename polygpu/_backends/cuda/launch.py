@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache, partial
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,16 +21,17 @@ from ...errors import DeviceError
 from .. import Array, cuda_sources
 from . import graph
 from .device import INSTALL, Device, Shared, recording
+from .sources import constant, digest, text_of, waits
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
 ALIGNMENT = graph.ALIGNMENT
-MAX_AXES = 6  # rows.cuh
-MODULUS_BYTES = 128  # modulus.cuh
+MAX_AXES = constant("rows.cuh", "MAX_AXES")
+MODULUS_BYTES = 128  # of struct Modulus
 
 _STREAMS = 64  # that a prepared call remembers
 _STEP_BYTES = 512  # that a launch of a record is taken to keep, beside its parameters
 _CAN_START_EARLY = (9, 0)  # the least compute capability on which a kernel may start early
-_EARLY_BLOCKS = 1 << 13  # the most blocks with which it may (cuda/ptx.cuh)
+_EARLY_BLOCKS = constant("ptx.cuh", "EARLY_BLOCKS")  # the most blocks with which it may
 
 _log = logging.getLogger("polygpu")
 
@@ -200,25 +199,6 @@ def layout_of(shape: tuple[int, ...], *operands: tuple[int, ...]) -> dict[str, A
     return {"layout": table.tobytes(), "dense": False}
 
 
-@cache
-def waits(file: str) -> bool:
-    """Whether kernels of a file of cuda/ wait for earlier work themselves, and so may start early."""
-    with open(os.path.join(cuda_sources(), file)) as source:
-        return "await_previous();" in source.read()
-
-
-@cache
-def _digest() -> str:
-    """A digest of all CUDA sources: CuPy's cache of compiled kernels does not notice edited headers."""
-    digest = hashlib.sha256()
-    folder = cuda_sources()
-    for name in sorted(os.listdir(folder)):
-        if name.endswith((".cu", ".cuh")):
-            with open(os.path.join(folder, name), "rb") as file:
-                digest.update(name.encode() + b"\0" + file.read() + b"\0")
-    return digest.hexdigest()
-
-
 def modulus_constants(moduli: Sequence[int]) -> Array:
     """struct Modulus of cuda/modulus.cuh, one a row."""
     table = np.zeros((len(moduli), MODULUS_BYTES // 8), np.uint64)
@@ -376,11 +356,9 @@ class Context(Device):
         kernel = self._kernels.get(launch.kernel)
         if kernel is None:
             began = time.perf_counter()
-            with open(os.path.join(cuda_sources(), launch.file)) as source:
-                code = source.read()
             try:
                 module = self.xp.RawModule(
-                    code=f"{code}\n// sources {_digest()}\n",
+                    code=f"{text_of(launch.file)}\n// sources {digest()}\n",
                     options=("-std=c++17", f"-I{cuda_sources()}"),
                     name_expressions=(launch.kernel,),
                 )

@@ -11,12 +11,13 @@ import numpy as np
 
 from ..._core.plans.basis import Basis
 from .. import Array
+from .sources import constant
 from .words import Card, Sum, sum_of_products
 
 # ---- on CUDA cores: cuda/matmul_scalar.cu ----
 
 MAX_INTEGER = 1 << 62  # modulus; larger ones take the products at points
-LOG_POINTS_THREADS = 7  # of a block
+LOG_POINTS_THREADS = constant("matmul_scalar.cu", "POINTS_THREADS").bit_length() - 1  # of a block
 MOST_NARROW = 8  # columns or rows of a narrow matrix
 _LEAST_PART = 128  # terms of a sum that is taken in parts
 

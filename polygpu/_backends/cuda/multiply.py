@@ -31,6 +31,7 @@ from .launch import (
     layout_of,
 )
 from .pointwise import pointwise, pointwise_recipe
+from .sources import constant
 from .tiles import Pass, Rows, fft_tile, kernel_digits, split_passes, table_offsets
 from .transform import (
     PASS,
@@ -50,7 +51,7 @@ from .transform import (
 from .words import COMPLEX, Card, transform_groups, word_of
 
 _CHUNK_BYTES = 1 << 28  # of residues modulo auxiliary primes, or of spectra, held at a time
-_MAX_PRIMES = 6  # auxiliary.cu
+_MAX_PRIMES = constant("auxiliary.cu", "MAX_PRIMES")
 
 Shape = tuple[int, ...]
 

@@ -25,11 +25,12 @@ from .launch import (
     entrywise,
     layout_of,
 )
+from .sources import enumeration
 
 _FILE = "pointwise.cu"
 _CHUNKS = 4  # of 16 bytes, that a thread takes of a long row
-_LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8) (cuda/pointwise.cu)
-_OPS: dict[Op, int] = {"add": 0, "sub": 1, "neg": 2, "mul": 3, "mul_add": 4}
+_LOG_NEAR_POWERS = 8  # at most 2^8 powers of each row, beside those of step^(2^8)
+_OPS = enumeration(_FILE, "Op")
 
 POINTWISE = Struct(
     _FILE,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._core.plans.basis import Handles
 from ..._core.plans.ntt import NttPlan, PrimeTables, part_of
-from ..._core.plans.rns import Conversion, Estimate, runs_of
+from ..._core.plans.rns import Conversion, runs_of
 from .. import Array
 from .copies import broadcast, copied, copy
 from .device import Shared
@@ -32,16 +32,17 @@ from .launch import (
     entrywise,
     modulus_constants,
 )
+from .sources import constant, enumeration
 from .tiles import Pass, table_offsets
 from .transform import leaves_room, prime_tables, recipe_of
 from .words import BY_SHIFTS, Card, Sum, Word, limbs_by_word, sum_of_conversion
 
 _FILE, _ROWS_FILE = "rns.cu", "ntt_rows.cu"
-_WAYS: dict[Estimate, int] = {"none": 0, "floor": 1, "nearest": 2, "counted": 3}
+_WAYS = enumeration("rns.cu", "Way")
 _WORD = (1 << 64) - 1
 _OWN_ROWS = 4  # rows of the target that a thread computes, where nothing is converted
 _MOST_ROWS = 12  # rows of the source, at most, with which a thread takes two coefficients
-_FEW_BYTES = 96  # of the source's residues in a thread, at most, for four blocks a multiprocessor
+_FEW_ROWS, _FEW_BYTES = (constant("rns.cu", name) for name in ("FEW_ROWS", "FEW_BYTES"))
 _ROWS_BYTES = 12 << 10  # of shared memory, at most, for a block of convert
 _SHARE_BEGINS = 4  # start-up time of a thread, in rows of the target that it could compute meanwhile
 _LOG_FEW = 11  # log2 of the values for each multiprocessor below which a thread takes four, not eight
@@ -92,10 +93,10 @@ def row_words(conversion: Conversion, sums: Sum) -> int:
 
 
 def convert_blocks(conversion: Conversion, width: int, sums: Sum) -> int:
-    """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS in cuda/rns.cu, or about two."""
+    """Blocks of threads that a multiprocessor holds: CONVERT_BLOCKS of the kernel, or about two."""
     rows = rows_held(len(conversion.source.moduli))
     held = width * rows * sums.bytes
-    return 4 if not conversion.scales and rows <= 12 and held <= _FEW_BYTES else 2
+    return 4 if not conversion.scales and rows <= _FEW_ROWS and held <= _FEW_BYTES else 2
 
 
 def share_of(conversion: Conversion, blocks: int, held: int, most: int, card: Card) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 from ..._core.exact.primes import GOLDILOCKS
 from ..._core.plans.basis import Basis
 from ..._core.plans.ntt import NttPlan, PrimeTables
+from .sources import constant
 
-MAX_LIMBS = 64  # of a launch: their tables are parameters (cuda/ntt.cu)
+MAX_LIMBS = constant("ntt.cu", "MAX_LIMBS")  # of a launch: their tables are parameters
 
 
 @dataclass(frozen=True)
