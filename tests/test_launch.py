@@ -95,7 +95,7 @@ def test_one_side_has_each_constant():
 
 
 def test_no_file_repeats_a_constant_of_another_language():
-    """Python takes a constant of the sources by its name; a number beside the name of a file is a second one."""
+    """Python takes a constant of the sources by its name. A number beside a file's name would be a copy."""
     for path in Path(launch.__file__).parent.glob("*.py"):
         for line in path.read_text().splitlines():
             assert not re.match(r"_?[A-Z_]+ = [\d <]+ *#.*\.cuh?\b", line), f"{path.name}: {line}"
@@ -109,9 +109,8 @@ def test_tables_of_conversions_have_the_kernels_words():
     sums |= {s.name: s for s in (*words._NARROW, *words._HALVES)}
     asserts = []
     for name, of in sums.items():
-        for rows, way, scales, adds, own in itertools.product(
-            (1, 3, 8), ("none", "nearest"), *[(False, True)] * 3
-        ):
+        for rows, way, *flags in itertools.product((1, 3, 8), ("none", "nearest"), *[(0, 1)] * 3):
+            scales, adds, own = flags
             conversion = SimpleNamespace(
                 source=SimpleNamespace(moduli=(0,) * rows),
                 estimate=way,
@@ -119,7 +118,7 @@ def test_tables_of_conversions_have_the_kernels_words():
                 accumulate=adds,
                 own=0 if own else None,
             )
-            row = f"{name}, {rows}, {way.upper()}, {'FLOOR' if scales else 'NONE'}, {int(adds)}, {int(own)}"
+            row = f"{name}, {rows}, {way.upper()}, {'FLOOR' if scales else 'NONE'}, {adds}, {own}"
             asserts.append(f'static_assert(TargetRow<{row}>::WORDS == {rns.row_words(conversion, of)}, "");')
     code = '#include "rns.cu"\n' + "\n".join(asserts) + '\nextern "C" __global__ void none() {}'
     compiler.compile_module(code, (f"-I{FOLDER}",), (), (9, 0))

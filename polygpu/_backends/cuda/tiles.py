@@ -10,7 +10,9 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = 4  # of an operand of fft_product.cu: a thread has a value for each digit of both
+_MAX_DIGITS = (
+    4  # of an operand of a product by FFT in one kernel: a thread has a value for each digit of both
+)
 
 
 @dataclass(frozen=True)
