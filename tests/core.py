@@ -135,6 +135,7 @@ class Core:
     def package(self, kind: str, objects: Sequence[Path], flags: str) -> Path:
         """A folder with polygpu, its module linked from `objects`."""
         folder = self.folder / f"{kind}-package"
+        shutil.copytree(ROOT / "cuda", folder / "cuda")
         shutil.copytree(
             ROOT / "polygpu", folder / "polygpu", ignore=shutil.ignore_patterns("*.so", "__pycache__")
         )

@@ -59,8 +59,8 @@ def _of_core(name: str) -> Any:
 def _of_home(name: str) -> Any:
     """A method of the device's backend."""
 
-    def call(self: WideArithmetic, *args: Any) -> Any:
-        return getattr(self.home, name)(*args)
+    def call(self: WideArithmetic, *args: Any, **options: Any) -> Any:
+        return getattr(self.home, name)(*args, **options)
 
     return call
 
