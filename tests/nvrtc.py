@@ -47,7 +47,7 @@ from polygpu._backends.cuda import (
 from polygpu._backends.cuda.launch import ALIGNMENT, Launch, Struct
 from polygpu._backends.cuda.matmul_tiles import has_digits, points_tile, staged_tile
 from polygpu._backends.cuda.tiles import Rows, fft_tile, split_passes
-from polygpu._backends.cuda.words import BY_SHIFTS, COMPLEX, Card, Word, word_of
+from polygpu._backends.cuda.words import BY_SHIFTS, COMPLEX, WORDS, Card, Word, word_of
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._core.plans.basis import Basis, basis_of
 from polygpu._core.plans.gadget import Gadget
@@ -69,7 +69,7 @@ CARDS = {
 }
 
 # One modulus for each word, by its bits: launches depend on sizes only.
-MODULI = tuple((1 << bits) - 1 for bits in (30, 31, 32, 50, 60, 62, 64))
+MODULI = tuple((1 << bits) - 1 for bits in sorted({(word.moduli[1] - 2).bit_length() for word in WORDS}))
 SMALL, LARGE = (1 << 32) - 1, (1 << 64) - 1  # for kernels that depend on the type of residues alone
 # log2 of the points, and the coefficients of a leaf. ALL has every transform. PART has one of each kind of
 # tile: leaves (7), short ones of 4 and 8 values a thread (2, 5), few rows and many (9), 32 values a thread
