@@ -69,7 +69,14 @@ CARDS = {
 }
 
 # One modulus for each word, by its bits: launches depend on sizes only.
-MODULI = tuple((1 << bits) - 1 for bits in sorted({(word.moduli[1] - 2).bit_length() for word in WORDS}))
+
+
+def last_below(bits: int) -> int:
+    """The largest modulus of so many bits."""
+    return (1 << bits) - 1
+
+
+MODULI = tuple(map(last_below, sorted({(word.moduli[1] - 2).bit_length() for word in WORDS})))
 SMALL, LARGE = (1 << 32) - 1, (1 << 64) - 1  # for kernels that depend on the type of residues alone
 # log2 of the points, and the coefficients of a leaf. ALL has every transform. PART has one of each kind of
 # tile: leaves (7), short ones of 4 and 8 values a thread (2, 5), few rows and many (9), 32 values a thread
@@ -140,7 +147,9 @@ def entrywise_launches() -> Iterator[Launch]:
         yield pointwise.fill_powers_launch(basis, 64, **values)
         values = blank(pointwise.SCALE, "n entries limbs")
         kinds = (
-            (basis, basis_of((MODULI[5],)), basis_of((GOLDILOCKS,))) if basis.dtype == np.uint64 else (basis,)
+            (basis, basis_of((last_below(62),)), basis_of((GOLDILOCKS,)))
+            if basis.dtype == np.uint64
+            else (basis,)
         )
         for moduli, n in product(kinds, (64, 1 << 14)):
             for width in (1, ALIGNMENT // basis.dtype.itemsize):
@@ -161,7 +170,7 @@ def entrywise_launches() -> Iterator[Launch]:
         quotient = Quotient("negacyclic", 64)
         leaves = NttPlan(basis, quotient, 2, ())
         yield multiply.leaves_launch(leaves, 64, **blank(multiply.LEAVES, "n entries limbs leaf_size"))
-        auxiliary = NttPlan(basis_of((MODULI[3],)), quotient, 1, ())
+        auxiliary = NttPlan(basis_of((last_below(50),)), quotient, 1, ())
         plan, filled = (
             AuxiliaryPlan(basis, quotient, auxiliary),
             "n length units limbs count",
@@ -184,7 +193,7 @@ def copy_launches() -> Iterator[Launch]:
 
 def gadget_launches(card: Card) -> Iterator[Launch]:
     """Products with gadget ciphertexts, rotations, and sums over digits, of each word."""
-    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):
+    for modulus in map(last_below, (31, 32, 60, 64)):
         yield lattice.digit_launch(basis_of((modulus,)), 64, **blank(lattice.DIGIT, "entries limbs"))
     values = blank(lattice.GADGET, "forward inverse digits order")
     words = {word_of(q, size, card): q for q in MODULI for size in (4 if q >> 32 == 0 else 8,)}
@@ -350,7 +359,7 @@ def fft_launches() -> Iterator[Launch]:
 def matmul_launches(card: Card) -> Iterator[Launch]:
     """Products of matrices modulo one modulus for each kind of sum."""
     sizes, batch = (1, 2, 4, 8), 1 << 16
-    for modulus in (MODULI[1], MODULI[2], MODULI[4], MODULI[6]):
+    for modulus in map(last_below, (31, 32, 60, 64)):
         basis = basis_of((modulus,))
         size, chunk = basis.dtype.itemsize, ALIGNMENT // basis.dtype.itemsize
         names = "entries log_lanes log_columns log_rows"
