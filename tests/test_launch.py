@@ -120,6 +120,7 @@ def test_tables_of_conversions_have_the_kernels_words():
             )
             row = f"{name}, {rows}, {way.upper()}, {'FLOOR' if scales else 'NONE'}, {adds}, {own}"
             asserts.append(f'static_assert(TargetRow<{row}>::WORDS == {rns.row_words(conversion, of)}, "");')
+    asserts.append(f'static_assert(sizeof(Modulus) == {launch.MODULUS_BYTES}, "");')
     code = '#include "rns.cu"\n' + "\n".join(asserts) + '\nextern "C" __global__ void none() {}'
     compiler.compile_module(code, (f"-I{FOLDER}",), (), (9, 0))
 

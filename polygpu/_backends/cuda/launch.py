@@ -281,6 +281,7 @@ class Context(Device):
         return Shared(kept, self._device, self.stream(), (), fill, launches)
 
     def launch_prepared(self, prepared: Prepared, addresses: list[int]) -> None:
+        """Launch a prepared call on the current stream, on operands at these addresses."""
         stream = self.stream()
         at = stream.ptr
         recorded = recording.get()

@@ -10,9 +10,7 @@ from ..._core.locks import cached_property
 from ..._core.plans.product import FftProductPlan
 from .words import COMPLEX, Card, Word
 
-_MAX_DIGITS = (
-    4  # of an operand of a product by FFT in one kernel: a thread has a value for each digit of both
-)
+_MAX_DIGITS = 4  # of an operand of a product in one kernel, where a thread has a value for each
 
 
 @dataclass(frozen=True)
