@@ -1,21 +1,22 @@
 """Write the measured tables into README.md and docs/, figures beside them, and polygpu/_bench/recorded.json.
 
-    python -m benchmarks.report [--check] [--results DIR] [FILE ...]
+    python -m benchmarks.report [--check] [--prune] [--results DIR] [FILE ...]
 
 A table stands between `<!-- table: NAME -->` and `<!-- end: NAME -->`. Of all verified rows of one machine,
 op, params and library the newest counts, measured on a clean tree or not. The line under a table names every
 date and commit its rows come from, and says where a tree had uncommitted changes. recorded.json holds the
 figures that `polygpu bench` shows beside those of a user's machine. With `--check` nothing is written, and a
-file that differs is an error.
+file that differs is an error. With `--prune` rows that no table and no figure shows are removed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -550,9 +551,25 @@ def drawn(kind: FigureKind, draw: Callable[[Any], str | None], rows: Sequence[Ro
     return draw(kind.cells(own)) if own else None
 
 
+def prune(directory: Path) -> int:
+    """Remove the rows that no table and no figure shows; returns how many they were."""
+    rows = newest(read_rows(directory))
+    kinds = [*KINDS.values(), *(kind for kind, _ in FIGURES.values())]
+    shown = {json.dumps(asdict(row)) for kind in kinds for row in kind.rows(rows)}
+    removed = 0
+    for path in sorted(directory.glob("*.jsonl")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if json.dumps(json.loads(line)) in shown]
+        if len(kept) < len(lines):
+            path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            removed += len(lines) - len(kept)
+    return removed
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if a table differs")
+    parser.add_argument("--prune", action="store_true", help="remove the rows that nothing shows")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs", help="directory of the figures")
     parser.add_argument("pages", nargs="*", type=Path, metavar="FILE", default=list(PAGES))
@@ -560,6 +577,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing := [str(page) for page in options.pages if not page.is_file()]:
         parser.error(f"{', '.join(missing)}: no such page")
 
+    if options.prune:
+        print(f"{options.results}: {prune(options.results)} rows removed")
     rows = newest(read_rows(options.results))
     status = 0
     files = [

@@ -224,6 +224,16 @@ def test_report_is_idempotent_and_notices_an_edit(tmp_path: Path, capsys: pytest
     assert str(page) in capsys.readouterr().out
 
 
+def test_results_keep_the_rows_that_tables_show(tmp_path: Path) -> None:
+    shutil.copytree(report.RESULTS, tmp_path / "results")
+    assert report.prune(tmp_path / "results") == 0, "python -m benchmarks.report --prune removes the others"
+    old, new = row(date="2026-01-01T00:00:00+00:00"), row(date="2026-01-02T00:00:00+00:00")
+    for one in (old, new, dataclasses.replace(new, op="no table has this")):
+        record(one, tmp_path)
+    assert report.prune(tmp_path) == 2
+    assert report.read_rows(tmp_path) == [new]
+
+
 def test_the_newest_row_counts_and_a_dirty_tree_shows() -> None:
     old = row(date="2026-01-01T00:00:00+00:00", median=1000.0)
     new = dataclasses.replace(old, date="2026-01-02T00:00:00+00:00", median=2000.0, dirty=True)
