@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu import Poly, linalg
 
+from .batches import Workload
 from .harness import Case, Machine, Row, Unverified
 from .matrices import Product, multiply_integers
 from .tables import Table, figure, power
-
-if TYPE_CHECKING:
-    from .gpu import Workload
 
 HOST, BACK_TO_BACK = "host", "back to back"  # param "launch" of a row: the host's time, the card's time
 GRAPH_CALLS = 20  # in one graph

@@ -26,10 +26,8 @@ import dataclasses
 import gc
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polygpu as pg
-from polygpu._backends import get_backend
 from polygpu._backends.cuda import absence
-from polygpu._backends.cuda.words import groups_of
-from polygpu._backends.reference import evaluate, reverse_bits
 from polygpu._core.exact.primes import GOLDILOCKS
 
 from . import calls, conversions, first, verbs
+from .batches import BABYBEAR, DEVICE, Run, Workload, fill
 from .harness import RESULTS, Case, CudaEvents, Row, Timer, measure, print_table, record
 from .report import KINDS
 
-DEVICE = "cuda:0"
 BATCH_BYTES = 2**29
 PRIME_BITS = (30, 50, 60)
 DEGREES = (*(2**k for k in range(10, 18)), 2**20, 2**24)
@@ -57,17 +52,13 @@ RNS_DEGREE, RNS_LIMBS = 2**16, 32
 STRUCTURE_DEGREE = 2**16  # of automorphisms and pointwise products
 SECTIONS = ("batches", "calls", "verbs", "first", "conversions", "cufft")
 LOADED_DEGREES, LOAD_S = (2**12, 2**14, 2**16, 2**20), 1.5  # timed again after a load of LOAD_S
-COMPARED = 2**17  # greatest degree whose rows are compared with the CPU backend
 GALOIS = 5  # X -> X^5
 
-BABYBEAR = 15 * 2**27 + 1  # no 30-bit prime has a negacyclic transform of 2^24 points
 ORDERS = {
     "forward": "natural to bit-reversed",
     "inverse": "bit-reversed to natural",
     "product": "natural to natural",
 }
-
-Run = Callable[[], pg.Poly]
 
 
 # ---- what is computed ----
@@ -81,193 +72,6 @@ def modulus(n: int, bits: int) -> int:
         if bits == 30 and BABYBEAR % (2 * n) == 1:
             return BABYBEAR
         raise
-
-
-def turns(runs: Sequence[Run]) -> Run:
-    """A function whose calls make these runs in turn, over and over."""
-    if len(runs) == 1:
-        return runs[0]
-    cycle = itertools.cycle(runs)
-    return lambda: next(cycle)()
-
-
-def fill(array: Any, moduli: Sequence[int], seed: int) -> None:
-    """Fill (batch, limbs, n) with residues of a counter's hash (splitmix64), the same on every card."""
-    import cupy
-
-    kernel = cupy.ElementwiseKernel(
-        "uint64 seed, raw uint64 moduli, uint64 n, uint64 limbs",
-        "T x",
-        """
-        unsigned long long z = seed + ((unsigned long long)i + 1) * 0x9e3779b97f4a7c15ull;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-        x = (T)((z ^ (z >> 31)) % moduli[(unsigned long long)i / n % limbs]);
-        """,
-        "benchmark_fill",
-    )
-    q = cupy.asarray(np.array(moduli, dtype=np.uint64))
-    kernel(np.uint64(seed << 40), q, np.uint64(array.shape[-1]), np.uint64(len(moduli)), array)
-
-
-@dataclass(frozen=True, eq=False)
-class Buffers:
-    """Two polynomials, or batches of them, and where their transform and their product go."""
-
-    a: pg.Poly
-    b: pg.Poly
-    transform: pg.Poly
-    result: pg.Poly
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place that is verified: entry k of a transformed row is the row's value at x."""
-
-    row: int
-    limb: int
-    k: int
-    x: int
-    value: int  # of `a`
-
-
-@dataclass(frozen=True, eq=False)
-class Workload:
-    """A batch of operands, in so many copies that no cache holds them, and how its results are verified."""
-
-    ring: pg.Ring
-    batch: int
-    copies: int = 1
-
-    @cached_property
-    def sets(self) -> list[Buffers]:
-        import cupy
-
-        ring = self.ring
-        shape = (self.batch, ring.rows, ring.n)
-
-        def operand(seed: int) -> pg.Poly:
-            data = cupy.empty(shape, ring.dtype)
-            fill(data, ring.moduli, seed)
-            return ring.from_residues(data)
-
-        def target() -> pg.Poly:
-            return ring.from_residues(cupy.empty(shape, ring.dtype))
-
-        return [Buffers(operand(1), operand(2), target(), target()) for _ in range(self.copies)]
-
-    @property
-    def first(self) -> Buffers:
-        return self.sets[0]
-
-    @cached_property
-    def picked(self) -> list[int]:
-        """The polynomials of the batch that are verified one by one."""
-        return sorted({0, self.batch // 2, self.batch - 1})
-
-    def rows(self, poly: pg.Poly) -> NDArray[Any]:
-        """The residues of the picked polynomials, in host memory."""
-        return np.stack([get_backend(DEVICE).to_host(poly.data[i]) for i in self.picked])
-
-    @cached_property
-    def host_a(self) -> pg.Poly:
-        return self.ring.from_residues(self.rows(self.first.a))
-
-    @cached_property
-    def host_b(self) -> pg.Poly:
-        return self.ring.from_residues(self.rows(self.first.b))
-
-    @cached_property
-    def points(self) -> list[Point]:
-        """Random places that are verified, fewer in longer rows."""
-        n, rng = self.ring.n, random.Random(self.ring.n)
-        rows = range(len(self.picked)) if n <= 2**20 else [len(self.picked) - 1]
-        limbs = rng.sample(range(self.ring.rows), min(self.ring.rows, 3))
-        found = []
-        assert self.ring.roots is not None
-        for row, limb in itertools.product(rows, limbs):
-            q, root = self.ring.moduli[limb], self.ring.roots[limb]
-            turns = int(self.ring.kind == "negacyclic")
-            assert pow(root, n, q) == (q - 1 if turns else 1)
-            for _ in range(3 if n <= 2**14 else 1):
-                k = rng.randrange(n)
-                x = pow(root, (reverse_bits(k, n) << turns) + turns, q)
-                found.append(Point(row, limb, k, x, evaluate(self.host_a.data[row, limb].tolist(), x, q)))
-        return found
-
-    def case(
-        self,
-        op: str,
-        order: str,
-        runs: Sequence[Run],
-        verify: Callable[[NDArray[Any]], bool],
-        launch: str = "plain",
-        calls: int = 1,
-        load_s: float = 0,
-    ) -> Case:
-        ring = self.ring
-        params: dict[str, int | str] = {
-            "n": ring.n,
-            "word": self.word,
-            "bits": ring.moduli[0].bit_length(),
-            "word_bytes": ring.dtype.itemsize,
-            "limbs": ring.rows,
-            "batch": self.batch,
-            "order": order,
-            "launch": launch,
-            "buffers": self.copies,
-            "q": ring.moduli[0],
-        }
-        if load_s:
-            params["load_s"] = str(load_s)
-        work = self.batch * ring.rows * ring.n
-        return Case(op, "polygpu", params, turns(runs), verify, work, self.rows, calls, 1e9 * load_s)
-
-    @property
-    def word(self) -> str:
-        """The arithmetic: of 32-bit integers, of doubles, of 64-bit integers or of Goldilocks."""
-        if self.ring.moduli == (GOLDILOCKS,):
-            return f"Goldilocks, X^N {'+' if self.ring.kind == 'negacyclic' else '-'} 1"
-        if self.ring.dtype == np.uint32:
-            return "u32 BabyBear" if self.ring.moduli == (BABYBEAR,) else "u32"
-        groups = groups_of(self.ring._plan.basis, get_backend(DEVICE).card)  # type: ignore[attr-defined]
-        return "f64" if {group.word.name for group in groups} == {"Float64"} else "u64"
-
-    # How a result is verified; values are `rows` of it. Results are poisoned beforehand, so that an entry
-    # which was not written is no residue.
-
-    def poison(self, *polys: pg.Poly) -> None:
-        for poly in polys:
-            poly.data.fill(poly.data.dtype.type(np.iinfo(poly.data.dtype).max))
-
-    def is_canonical(self, values: NDArray[Any]) -> bool:
-        last = np.array([q - 1 for q in self.ring.moduli], dtype=np.uint64)
-        return bool((values <= last[:, None]).all())
-
-    def is_forward(self, values: NDArray[Any]) -> bool:
-        return (
-            self.is_canonical(values)
-            and (self.ring.n > COMPARED or np.array_equal(values, self.host_a.ntt().data))
-            and all(int(values[p.row, p.limb, p.k]) == p.value for p in self.points)
-            and self.first.transform.intt() == self.first.a
-        )
-
-    def is_inverse(self, values: NDArray[Any]) -> bool:
-        """Whether it is the inverse of a transform that was verified before."""
-        return np.array_equal(values, self.host_a.data) and self.first.result == self.first.a
-
-    def is_product(self, values: NDArray[Any]) -> bool:
-        def holds(p: Point) -> bool:
-            q = self.ring.moduli[p.limb]
-            a_times_b = p.value * evaluate(self.host_b.data[p.row, p.limb].tolist(), p.x, q) % q
-            return evaluate(values[p.row, p.limb].tolist(), p.x, q) == a_times_b
-
-        return (
-            self.is_canonical(values)
-            and (self.ring.n > COMPARED or np.array_equal(values, (self.host_a * self.host_b).data))
-            and all(map(holds, self.points))
-            and self.first.result == (self.first.a.ntt() * self.first.b.ntt()).intt()
-        )
 
 
 def transform_cases(w: Workload) -> Iterator[Case]:

@@ -29,7 +29,7 @@ from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
-from .tables import Goal, LineKind, Table, figure, power, unique
+from .tables import Goal, LineKind, Table, drawn, figure, newest, of_last_machine, power, unique
 
 RECORDED = ROOT / "polygpu" / "_bench" / "recorded.json"  # the figures that `polygpu bench` shows
 PAGES = (
@@ -291,12 +291,6 @@ def prime(row: Row) -> str:
     return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
 
 
-def of_last_machine(rows: Iterable[Row]) -> list[Row]:
-    """The rows of the machine that was measured last."""
-    own = sorted(rows, key=lambda row: row.date)
-    return [row for row in own if row.machine["name"] == own[-1].machine["name"]]
-
-
 def goal_of(cells: Cells, name: str, n: int) -> Goal | None:
     """What a forward transform is to reach on the card of these rows."""
     card = str(next(iter(cells.values())).machine["name"])
@@ -453,15 +447,6 @@ KINDS: dict[str, AnyKind] = {
 }
 
 
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """The rows that count. Rows are given in the order of their dates and come back in it."""
-    kept: dict[object, Row] = {}
-    for row in rows:
-        if row.verified:
-            kept[row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))] = row
-    return sorted(kept.values(), key=lambda row: row.date)
-
-
 def us(row: Row) -> str:
     return figure(row.median / 1000)
 
@@ -543,12 +528,6 @@ FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
     **lattice.FIGURES,
     **scale.FIGURES,
 }
-
-
-def drawn(kind: FigureKind, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
-    """The figure of the machine measured last; None without rows."""
-    own = of_last_machine(kind.rows(rows))
-    return draw(kind.cells(own)) if own else None
 
 
 def prune(directory: Path) -> int:

@@ -28,7 +28,7 @@ from polygpu.errors import ParameterError
 from .distributed import ONE
 from .harness import RESULTS, ROOT, Row, print_table
 from .harness import rows as read_rows
-from .tables import Table, figure, power
+from .tables import Table, drawn, figure, newest, of_last_machine, power
 
 GIB = 2**30
 NETWORK_GBPS = 50.0  # assumed, of a GPU each way: 400 Gb/s
@@ -469,8 +469,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if (options.devices is None) != (options.log_n is None):
         parser.error("--devices and --log-n: give both, or none")
-    from .report import drawn, newest, of_last_machine  # which imports this module
-
     rows, kind = newest(read_rows(options.results)), CardKind(plan_table)
     if not (own := of_last_machine(kind.rows(rows))):
         parser.error(

@@ -1,8 +1,8 @@
-"""A table of figures, and how figures are written."""
+"""A table of figures, how figures are written, and which rows count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -163,3 +163,24 @@ class LineKind:
             yield Table(
                 self.title, ("work", "shape", "time", "must", "beside", "ratio", "must", "holds"), tuple(body)
             )
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """The rows that count. Rows are given in the order of their dates and come back in it."""
+    kept: dict[object, Row] = {}
+    for row in rows:
+        if row.verified:
+            kept[row.machine["name"], row.op, row.library, tuple(sorted(row.params.items()))] = row
+    return sorted(kept.values(), key=lambda row: row.date)
+
+
+def of_last_machine(rows: Iterable[Row]) -> list[Row]:
+    """The rows of the machine that was measured last."""
+    own = sorted(rows, key=lambda row: row.date)
+    return [row for row in own if row.machine["name"] == own[-1].machine["name"]]
+
+
+def drawn(kind: Any, draw: Callable[[Any], str | None], rows: Sequence[Row]) -> str | None:
+    """The figure of the machine measured last; None without rows."""
+    own = of_last_machine(kind.rows(rows))
+    return draw(kind.cells(own)) if own else None

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import shutil
 import struct
 import subprocess
@@ -24,6 +25,7 @@ from verbs import VERBS
 
 import polygpu as pg
 from benchmarks import (
+    batches,
     calls,
     conversions,
     cpu,
@@ -222,6 +224,22 @@ def test_report_is_idempotent_and_notices_an_edit(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert report.main(["--check", *run]) == 1
     assert str(page) in capsys.readouterr().out
+
+
+def test_no_modules_import_each_other() -> None:
+    folder = Path(report.__file__).parent
+    imports = {
+        path.stem: {
+            name
+            for found in re.findall(r"^ *from \.(\w*) import (\([^)]*\)|.*)", path.read_text(), re.MULTILINE)
+            for name in ([found[0]] if found[0] else re.findall(r"\w+", found[1]))
+        }
+        for path in folder.glob("*.py")
+    }
+    while imports:
+        ends = {module for module, targets in imports.items() if not targets & set(imports)}
+        assert ends, imports
+        imports = {module: targets for module, targets in imports.items() if module not in ends}
 
 
 def test_results_keep_the_rows_that_tables_show(tmp_path: Path) -> None:
@@ -1149,12 +1167,12 @@ def test_every_size_has_a_prime(n: int, bits: int) -> None:
 
 def host_workload(
     monkeypatch: pytest.MonkeyPatch, moduli: list[int], kind: str = "negacyclic"
-) -> tuple[gpu.Workload, gpu.Buffers]:
+) -> tuple[batches.Workload, batches.Buffers]:
     """Five polynomials and their results, on the CPU."""
-    monkeypatch.setattr(gpu, "DEVICE", "cpu")
-    w = gpu.Workload(pg.Ring(32, moduli, kind=kind), 5)
+    monkeypatch.setattr(batches, "DEVICE", "cpu")
+    w = batches.Workload(pg.Ring(32, moduli, kind=kind), 5)
     a, b = (w.ring.random(5, seed=seed) for seed in (1, 2))
-    s = gpu.Buffers(a, b, a.ntt(), a.copy())
+    s = batches.Buffers(a, b, a.ntt(), a.copy())
     w.__dict__["sets"] = [s]
     return w, s
 
@@ -1172,7 +1190,7 @@ def test_wrong_results_of_a_gpu_are_noticed(
     moduli: list[int], compared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, s = host_workload(monkeypatch, moduli)
-    monkeypatch.setattr(gpu, "COMPARED", compared)
+    monkeypatch.setattr(batches, "COMPARED", compared)
     q, limb = moduli[-1], len(moduli) - 1
 
     def holds(verify: Callable[..., bool], poly: pg.Poly, place: str) -> bool:
@@ -1200,13 +1218,13 @@ def test_points_are_those_of_the_definition(kind: str, monkeypatch: pytest.Monke
     for p in w.points:
         assert p.x == w.ring.eval_points(p.limb)[p.k]
         assert p.value == s.transform.data[w.picked[p.row], p.limb, p.k]
-    assert [gpu.reverse_bits(k, 8) for k in range(8)] == polynomials.bit_reversal(8).tolist()
+    assert [batches.reverse_bits(k, 8) for k in range(8)] == polynomials.bit_reversal(8).tolist()
 
 
 def test_buffers_take_turns_where_a_cache_would_hold_them() -> None:
     order: list[int] = []
     runs: list[Any] = [lambda i=i: order.append(i) for i in range(3)]
-    run = gpu.turns(runs)
+    run = batches.turns(runs)
     for _ in range(5):
         run()
     assert order == [0, 1, 2, 0, 1]
