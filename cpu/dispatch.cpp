@@ -62,8 +62,8 @@ const RowKernels<u64> &slot(const Isa &isa, const Modulus &m, u64) {
     if (m.q == GOLDILOCKS && isa.goldilocks.forward) return isa.goldilocks;
     return m.bits <= 62 ? isa.q62 : isa.q64;
 }
-// The kind of a modulus, by which Costs are counted: with room in its word for lazy values, for 64-bit words in doubles
-// too or not; strict ones of 32 and of 64 bits; Goldilocks.
+// The kind of a modulus, by which Costs are listed. ROOM: up to 31 bits in words of 32, up to 50 in words of 64.
+// ROOM_64: up to 62. STRICT: moduli that leave no room above them. SHIFTS: Goldilocks.
 enum Kind { ROOM, ROOM_64, STRICT_32, STRICT_64, SHIFTS };
 Kind kind_of(const Modulus &m, bool narrow) {
     if (m.q == GOLDILOCKS) return SHIFTS;

@@ -233,7 +233,7 @@ template <class T> struct WordKernels {
     void (*decompose)(const T *x, T *y, size_t n, const Gadget &g);
 };
 
-// Nanoseconds on one core, measured on the first machine of docs/performance.md that has the instructions.
+// Nanoseconds on one core, by measurements (docs/performance.md, "How a ring multiplies"; sums on AMD Zen 5).
 struct Costs {
     double fft;            // for a real number of a complex FFT
     double sum;            // for a term of a sum of rows, which is reduced once
