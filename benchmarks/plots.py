@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from polygpu._bench.svg import COLOURS, WIDTH, document, text
-
+from .svg import COLOURS, WIDTH, document, text
 from .tables import figure
 
 LEFT, LINE, TOP = 270, 22, 52

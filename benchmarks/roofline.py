@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from polygpu._bench.svg import LogAxes, document, text
-
 from .harness import Row
+from .svg import LogAxes, document, text
 
 AXES = LogAxes((0.25, 4.0), (0.4, 6.0))  # butterflies a byte, 10^12 butterflies a second
 CLOCK_GHZ = 1.98  # of an H100 SXM, and an H200, that has not reached its power limit

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from polygpu._backends.cuda.words import Card as Words
 from polygpu._backends.cuda.words import word_of
-from polygpu._bench.svg import COLOURS, LogAxes, document, text
 from polygpu._core.exact.primes import GOLDILOCKS
 from polygpu._distributed.divided import _BUFFERS, _SLICES, Layout, Order, layout_of
 from polygpu.errors import ParameterError
@@ -28,6 +27,7 @@ from polygpu.errors import ParameterError
 from .distributed import ONE
 from .harness import RESULTS, ROOT, Row, print_table
 from .harness import rows as read_rows
+from .svg import COLOURS, LogAxes, document, text
 from .tables import Table, drawn, figure, newest, of_last_machine, power
 
 GIB = 2**30

@@ -32,9 +32,8 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from math import prod
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -46,7 +45,7 @@ from ._core.plans.basis import Basis
 from ._core.quotient import KINDS
 from ._ops.arrays import empty
 from ._ops.sampling import Batch, Seed, key_of
-from .errors import FileError, NotCanonical, OutputError, ParameterError
+from .errors import FileError, NotCanonical, OutputError, ParameterError, PolyGPUError
 from .poly import Poly
 from .ring import Ring
 
@@ -145,8 +144,7 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
 
     The file is written under a temporary name in the same folder, brought to the disk and renamed: its name
     leads to the old file or to the whole new one. An error or Ctrl-C leaves the old file as it was, and
-    nothing else. A new file keeps the mode of the one it replaces. A link stays; the file it leads to is
-    replaced.
+    nothing else. Where the path is a link, the file it leads to is replaced.
 
     Args:
         path: by convention ends in .safetensors.
@@ -216,12 +214,9 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
             contents.ring(index)
     except Flaw as flaw:
         raise ParameterError(f"values: {flaw.reason}; {flaw.way}") from None
-    place, regular = place_of(os.fsdecode(path))
-    if isinstance(place, int) or not regular:
-        raise ParameterError(f"{path}: a pipe or device; give the name of a file")
-    with replacing(place) as file:
+    with replacing(_name_of(path, ParameterError)) as file:
         text = header()
-        write_all(file.fileno(), len(text).to_bytes(8, "little") + text)
+        file.write(len(text).to_bytes(8, "little") + text)
         for name in tensors:
             value = stored[name].cpu()
             if at := first_wrong(value.ring._plan.basis, value.data):
@@ -230,9 +225,9 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
                 )
             for piece in _pieces(value.data):
                 digests[name].update(piece)
-                write_all(file.fileno(), piece)
+                file.write(piece)
         file.seek(8)
-        write_all(file.fileno(), header())  # as long as before, now with the final digests
+        file.write(header())  # as long as before, now with the final digests
 
 
 def _header_of(tensors: dict[str, Any], told: dict[str, Any]) -> bytes:
@@ -447,29 +442,29 @@ def opened(path: str | os.PathLike[str]) -> Iterator[File]:
     Raises:
         FileError: its header is wrong.
     """
-    name = os.fsdecode(path)
-    file = open_regular(name)
-    if file is None:
-        raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
-    with file:
+    name = _name_of(path, FileError)
+    with open(name, "rb", buffering=0, opener=_regular) as file:
         yield File(name, file)
 
 
-def open_regular(path: str) -> io.FileIO | None:
-    """Open a regular file for reading, unbuffered. Return None for a folder, a pipe or a device."""
+def _name_of(path: str | os.PathLike[str], wrong: type[PolyGPUError]) -> str:
+    """Return the path as a str; raise `wrong` if the system has no such names."""
+    name = os.fsdecode(path)
     try:
-        found = os.stat(path)
-    except ValueError as error:  # a null byte, or a character that names of files cannot have here
-        raise FileError(
-            f"{path!r} is not a name that a file can have ({error}). Give another name."
-        ) from None
-    if not stat.S_ISREG(found.st_mode):
-        return None  # not opened: that might wait for a writer, or rewind a tape
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have the name by now, and would wait
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return io.FileIO(handle, "rb")
-    os.close(handle)
-    return None
+        os.lstat(name)
+    except OSError:
+        pass  # no such file; who opens it is told
+    except ValueError as error:  # a null byte, or a character that the encoding of names does not have
+        raise wrong(f"{name!r} is not a name that a file can have ({error}); give another") from None
+    return name
+
+
+def _regular(name: str, flags: int) -> int:
+    handle = os.open(name, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileError(f"{name}: a folder, pipe or device; give the name of a file of pg.save")
+    return handle
 
 
 class File:
@@ -770,235 +765,41 @@ def _seed_of(x: Any, what: str) -> int | bytes | str:
     raise Flaw(f"{what}: its seed must be an int in hexadecimal, bytes in hexadecimal or a str")
 
 
-# ---- arrays that say what they hold ----
-
-Held = Literal["coefficients", "residues", "evaluated residues"]
-_NOTE = b'{"polygpu":'
-LONGEST_NOTE = (1 << 16) - 1  # bytes, as a .zip takes
-
-
-@dataclass(frozen=True)
-class Note:
-    """What an array is: a value of a ring, in a domain, and what of the value the array holds.
-
-    A .npz that `polygpu convert` wrote has it as the comment of each array, a .npy behind the array, where
-    readers of such files do not look. It is JSON, with RING as in this module's docstring:
-
-      {"polygpu": {"format": 1, "ring": RING, "domain": "coef" or "eval",
-                   "holds": "coefficients", "residues" (of coefficients) or "evaluated residues"}}
-    """
-
-    ring: Ring
-    domain: Domain
-    holds: Held
-
-    def to_bytes(self, name: str) -> bytes:
-        """Return the note as text. name: of the value, for errors.
-
-        Raises:
-            ParameterError: the ring has too many moduli for a note.
-        """
-        ring = ring_entry(self.ring.__reduce__()[1])
-        told = {"format": _FORMAT, "ring": ring, "domain": self.domain, "holds": self.holds}
-        text = _compact({"polygpu": told}).encode()
-        if len(text) > LONGEST_NOTE:
-            raise ParameterError(
-                f"{name}: its ring takes {len(text)} bytes to describe, and beside an array there is room "
-                f"for {LONGEST_NOTE}. Write a .safetensors instead."
-            )
-        return text
-
-    def is_implied(self, residues: bool, shape: tuple[int, ...]) -> bool:
-        """Return whether an array without this note is read as the same value, with its n, q and kind.
-
-        residues: whether it was asked for residues, and will be again.
-        """
-        ring = Ring(self.ring.n, self.ring.moduli, kind=self.ring.kind)
-        if self.domain != "coef" or self.ring.__reduce__()[1] != ring.__reduce__()[1]:
-            return False
-        # Coefficients in the shape of residues have a note. Residues that were asked for need none, since
-        # convert takes unsigned words in that shape for nothing else.
-        return residues if self.holds != "coefficients" else shape[-2:] != (ring.rows, ring.n)
-
-    @staticmethod
-    def of(text: bytes, where: str) -> Note | None:
-        """Return the note in the bytes behind an array, or None if they begin as no note.
-
-        Raises:
-            FileError: the note is damaged.
-        """
-        if not text.startswith(_NOTE):
-            return None
-        try:
-            if len(text) > LONGEST_NOTE:
-                raise Flaw(f"its note is longer than {LONGEST_NOTE} bytes")
-            note = _parsed(text, "its note")
-            _check_fields(note, {"polygpu"}, "its note")
-            told = note["polygpu"]
-            _check_fields(told, {"format", "ring", "domain", "holds"}, "its note")
-            if type(told["format"]) is not int or told["format"] != _FORMAT:
-                raise Flaw(f"the format of its note must be {_FORMAT}", "install a newer polygpu")
-            domain, holds = told["domain"], told["holds"]
-            if domain not in ("coef", "eval") or holds not in get_args(Held)[: 3 if domain == "eval" else 2]:
-                raise Flaw(f"its note must say 'coef' or 'eval', and one of {', '.join(get_args(Held))}")
-            return Note(ring_of_entry(told["ring"], "the ring of its note", domain == "eval"), domain, holds)
-        except Flaw as flaw:
-            way = "write it anew with polygpu convert" if flaw.way == DAMAGED else flaw.way
-            raise FileError(f"{where}: {flaw.reason}; {way}") from None
-
-
 # ---- files that are written whole or not at all ----
 
 
-def place_of(path: str) -> tuple[str | int, bool]:
-    """Return where to write, and whether that is a regular file.
+@contextmanager
+def replacing(path: str) -> Iterator[io.BufferedWriter]:
+    """Yield a file in the same folder, which takes the path's name at the end of a `with`.
 
-    For a regular file, old or new, it is its name after all links: `replacing` takes it. For a pipe, a device
-    or an open file without a name it is a path, and for what stdout is already it is stdout's number 1:
-    `through` takes those. Others may rename, remove or replace anything meanwhile, so each decision comes
-    from one look, and `through` looks again at what it has opened.
+    Until then a reader sees the old file. After an error the new file is gone. A path that is a link stays
+    one, and nobody may do with the new file what the mode of the old one forbids.
 
     Raises:
         ParameterError: nothing can be written there.
     """
+    name, mode = os.path.realpath(path), 0o666
+    if os.path.exists(name):
+        if not (os.path.isfile(name) and os.access(name, os.W_OK)):
+            raise ParameterError(f"{path}: no regular file that may be written; give the name of another")
+        mode = stat.S_IMODE(os.stat(name).st_mode)
+    neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
     try:
-        name, status, held = _followed(path)
+        handle = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except OSError as error:
         raise ParameterError(
             f"{path}: {error.strerror}; give a file in a folder that can be written"
         ) from None
-    except ValueError as error:  # a null byte, or a character that names of files cannot have here
-        raise ParameterError(
-            f"{path!r} is not a name that a file can have ({error}). Give another name."
-        ) from None
-    if status is not None:
-        if stat.S_ISDIR(status.st_mode):
-            raise ParameterError(f"{path}: a folder; give the name of a file in it")
-        with suppress(OSError):
-            if os.path.samestat(status, os.fstat(1)):
-                return 1, False  # the number: a socket has no name, a file would be written from its start
-        if not os.access(name, os.W_OK):
-            with suppress(OSError):
-                if os.path.samestat(status, os.stat(name)):  # else the name has something else by now
-                    raise ParameterError(
-                        f"{path}: may not be written; allow that with chmod, or give another file"
-                    )
-        if held or not stat.S_ISREG(status.st_mode):
-            return name, False
-    folder, last = os.path.split(name)
-    if not last:
-        raise ParameterError(f"{path!r}: no name of a file; give one")
-    if not os.path.isdir(folder or "."):
-        raise ParameterError(f"{path}: there is no folder {folder}; make it first")
-    if not os.access(folder or ".", os.W_OK | os.X_OK):
-        raise ParameterError(
-            f"{path}: its folder may not be written; allow that with chmod, or give another file"
-        )
-    return name, True
-
-
-_MOST_LINKS = 40  # as Linux follows
-
-
-def _followed(path: str) -> tuple[str, os.stat_result | None, bool]:
-    """Follow the links at the end of a path.
-
-    Return the last name, the status of what has it (None: nothing), and whether the name is a link to an
-    open file without a name.
-    """
-    name = path
-    for _ in range(_MOST_LINKS):
-        try:
-            status = os.lstat(name)
-        except FileNotFoundError:
-            return name, None, False
-        if not stat.S_ISLNK(status.st_mode):
-            return name, status, False
-        held = None
-        if _in_proc(status):  # it leads to what a process has open, whatever its text says
-            held = os.stat(name)
-            if not stat.S_ISREG(held.st_mode) or held.st_nlink == 0:
-                return name, held, True
-        try:
-            target = os.path.join(os.path.dirname(name), os.readlink(name))
-            if held is None or os.path.samestat(held, os.lstat(target)):
-                name = target
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINVAL):  # gone, or a link no longer: look again
-                raise
-    if held is not None:
-        raise ParameterError(f"{path}: this file is open, but its name cannot be found. Give its name.")
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-
-
-def _in_proc(link: os.stat_result) -> bool:
-    """Return whether a link with this status is one of the system's, such as /proc/self/fd/1."""
-    with suppress(OSError):
-        return link.st_dev == os.stat("/proc").st_dev
-    return False
-
-
-def through(place: str | int) -> int:
-    """Return a new descriptor that writes into what `place_of` found not to be a regular file.
-
-    Raises:
-        ParameterError: it is a regular file by now. Nothing was written into that.
-    """
-    if isinstance(place, int):
-        return os.dup(place)
-    # Neither O_CREAT nor O_TRUNC: what was a pipe may be gone by now, or be a file of others.
-    handle = os.open(place, os.O_WRONLY | os.O_NOCTTY)
     try:
-        status = os.fstat(handle)
-        if stat.S_ISREG(status.st_mode):
-            if status.st_nlink or not _in_proc(os.lstat(place)):
-                raise ParameterError(
-                    f"{place}: was a pipe or device and is a regular file now, which is not written into. "
-                    "Run the command again to replace the file as a whole."
-                )
-            os.ftruncate(handle, 0)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-@contextmanager
-def replacing(name: str) -> Iterator[io.FileIO]:
-    """Yield an unbuffered file in the same folder, which takes the name at the end of a `with`.
-
-    Until then a reader sees the old file. The new one gets the mode of the old one, and its owner if the
-    system allows that. After an error the new file is gone. Whatever has the name at the end is replaced in
-    one step, whoever wrote it, except a folder, which is an error.
-    """
-    old = _regular(name)
-    neighbour = os.path.join(os.path.dirname(name), f".polygpu-{os.urandom(8).hex()}")
-    # The old file may be private, so its copy starts private. A new file gets what the umask leaves.
-    opener = partial(os.open, mode=0o600 if old else 0o666)
-    try:
-        with open(neighbour, "xb", buffering=0, opener=opener) as file:
+        with open(handle, "wb") as file:
             yield file
-            old = _regular(name) or old  # another process may have replaced it meanwhile
-            if old:
-                for owner in ((-1, old.st_gid), (old.st_uid, -1)):
-                    with suppress(OSError):  # only root gives files away
-                        os.fchown(file.fileno(), *owner)
-                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))  # last: fchown clears some bits
-            os.fsync(file.fileno())
+            file.flush()
+            os.fsync(handle)
         os.replace(neighbour, name)
     except BaseException:
         with suppress(OSError):
             os.unlink(neighbour)
         raise
-
-
-def _regular(name: str) -> os.stat_result | None:
-    """Return the status of a regular file, or None if the name has none."""
-    with suppress(OSError):
-        status = os.stat(name)
-        if stat.S_ISREG(status.st_mode):
-            return status
-    return None
 
 
 def give_name(temporary: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
@@ -1025,11 +826,3 @@ def give_name(temporary: str | os.PathLike[str], name: str | os.PathLike[str]) -
         raise OutputError(
             f"path: {os.fsdecode(name)!r} exists; remove it first, or give another name"
         ) from None
-
-
-def write_all(handle: int, data: bytes | memoryview) -> int:
-    """Write all bytes, also where the system takes only a part at a time, and return their number."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(handle, rest) :]
-    return len(data)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import plots, scale
 from benchmarks.plots import Bar
-from polygpu._bench.svg import LogAxes
+from benchmarks.svg import LogAxes
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

@@ -1,4 +1,4 @@
-"""Times of transforms and products on this machine, beside recorded machines: polygpu bench and plot.
+"""Times of transforms and products on this machine, beside recorded machines: polygpu bench.
 
 Rows are those of polygpu._bench.timing, as the benchmarks keep them. `python -m benchmarks.report` makes
 `recorded.json` from the repository's rows, and compares it with them under `--check`.
@@ -11,7 +11,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,11 +22,10 @@ from .. import _cpu
 from .._backends import backend, device, get_backend, gpu_names
 from .._backends.reference import evaluate, reverse_bits
 from .._core.exact.primes import ntt_primes
-from ..errors import BackendUnavailable, ParameterError
+from ..errors import BackendUnavailable
 from ..poly import Poly
 from ..ring import Ring
-from .svg import COLOURS, LogAxes, document, text
-from .timing import SCHEMA, Case, CudaEvents, Row, Timer, WallClock, figure, measure, on_cores
+from .timing import Case, CudaEvents, Row, Timer, WallClock, figure, measure, on_cores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -184,17 +183,11 @@ class Figures:
 
 
 def _key(row: Row) -> tuple[str, Key] | None:
-    """Return the kind and the key of a row, or None for a row that gives no figure.
-
-    Raises:
-        TypeError: a parameter that a figure needs is not an int.
-    """
+    """Return the kind and the key of a row, or None for a row that gives no figure."""
     p, op, kind = row.params, row.op, row.machine["kind"]
     if p.get("limbs") != 1 or not row.verified or row.unit != "ns" or not {"bits", "n"} <= p.keys():
         return None
-    batch, bits, n = p.get("batch", 1), p["bits"], p["n"]
-    if not (type(batch) is type(bits) is type(n) is int):
-        raise TypeError
+    batch, bits, n = int(p.get("batch", 1)), int(p["bits"]), int(p["n"])
     if kind == "gpu":
         if (row.library, p.get("launch")) != ("polygpu", "plain") or "load_s" in p or batch == 1:
             return None
@@ -262,8 +255,6 @@ def _about(kind: str, rows: Sequence[Row]) -> str:
     if kind == "gpu":
         return f"driver {machine['driver']}, CUDA {machine['cuda']}, {date}"
     clocks = sorted(float(row.machine["clock_ghz"]) for row in rows)
-    if not all(0 < clock < 1000 for clock in clocks):
-        raise ValueError
     cores = f"{rows[-1].params['threads']} threads" if kind == "threads" else "one core"
     return f"{cores}, {machine['isa']}, {clocks[0]:.2f} to {clocks[-1]:.2f} GHz, {date}"
 
@@ -304,114 +295,18 @@ def line_of(row: Row) -> str:
     return json.dumps(asdict(row)) + "\n"
 
 
-def rows_of(path: str) -> list[Row]:
-    """The rows of a file of `polygpu bench --out`, or of the benchmarks.
-
-    Raises:
-        ParameterError: there is no such file, or it holds something else.
-    """
-    text = _text_of(path)
-    if text is None:
-        raise _refused(path, "no such file")
-    return _rows_in(path, text)
-
-
-def with_rows(path: str, rows: Iterable[Row]) -> str:
-    """Return the text of a file as it is now, if there is one, and new rows behind it.
-
-    Raises:
-        ParameterError: the file holds something else than rows.
-    """
-    text = _text_of(path) or ""
-    _rows_in(path, text)
-    if text and not text.endswith("\n"):
-        text += "\n"
-    return text + "".join(map(line_of, rows))
-
-
-def _text_of(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        raise _refused(path, "no text") from None
-    except OSError as error:
-        raise _refused(path, error.strerror or error) from None
-    except ValueError as error:  # a name that no file can have
-        raise _refused(path, error) from None
-
-
-def _rows_in(path: str, text: str) -> list[Row]:
-    rows = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
-        try:
-            row = _parsed(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            raise _refused(path, f"line {number} is no row of a measurement") from None
-        if row is not None:
-            rows.append(row)
-    return rows
-
-
-def _refused(path: str, reason: object) -> ParameterError:
-    return ParameterError(f"{path}: {reason}; polygpu bench --out FILE writes such files")
-
-
-_FIELDS = {field.name for field in fields(Row)}
-
-
-def _parsed(x: Any) -> Row | None:
-    """Return a row of a file, or None if it has another schema. Fields that later versions add are dropped.
-
-    Anything else raises TypeError, ValueError, KeyError, AttributeError, OverflowError or RecursionError.
-    """
-    if x["schema"] != SCHEMA:
-        return None
-    row = Row(**{name: value for name, value in x.items() if name in _FIELDS})
-    if not (isinstance(row.params, dict) and isinstance(row.machine, dict)):
-        raise TypeError
-    texts = (row.date, row.op, row.library, row.unit, row.machine["name"], row.machine["kind"])
-    if not all(isinstance(x, str) for x in texts) or type(row.verified) is not bool:
-        raise TypeError
-    if type(row.median) not in (int, float) or type(row.work) is not int:
-        raise TypeError
-    if not (row.machine["name"] and row.work > 0 and 1e-6 < _picoseconds(row) < 1e18):
-        raise ValueError
-    if (found := _key(row)) is not None:
-        _about(found[0], [row])
-        if not (1 < found[1].n < 1 << 62 and 1 < found[1].bits < 1 << 16):
-            raise ValueError
-    return row
-
-
 # ---- tables ----
 
 
-class Kind(NamedTuple):
-    """How figures of a kind are shown."""
-
-    where: str
-    of_tables: str  # the unit of tables
-    of_plots: str  # the unit of plots
-    scale: int  # picoseconds in the unit of plots
-
-
-KINDS = {
-    "cpu": Kind("one core, one polynomial", "us a call", "ns a coefficient", 1000),
-    "threads": Kind("all threads, batches", "us a polynomial", "ns a coefficient", 1000),
-    "gpu": Kind("GPU, batches", "ps a coefficient", "ps a coefficient", 1),
+KINDS = {  # a table's title
+    "cpu": "one core, one polynomial: us a call",
+    "threads": "all threads, batches: us a polynomial",
+    "gpu": "GPU, batches: ps a coefficient",
 }
 
 
 def _letter(i: int) -> str:
     return chr(ord("A") + i) if i < 26 else str(i + 1)
-
-
-def _printable(words: str) -> str:
-    """Return words of a file without what would steer a terminal or is not allowed in an SVG."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
 
 
 class Board(NamedTuple):
@@ -428,14 +323,14 @@ class Board(NamedTuple):
     def legend(self) -> list[str]:
         """A line for each machine."""
         return [
-            f"{_letter(i)}  {_printable(m.name)}{' (yours)' if i < self.own else ''}: {_printable(m.about)}"
+            f"{_letter(i)}  {m.name}{' (yours)' if i < self.own else ''}: {m.about}"
             for i, m in enumerate(self.machines)
         ]
 
 
 def boards(own: Sequence[Figures], others: Sequence[Figures]) -> list[Board]:
-    """A board for each kind of the own machines; where there are none, for each kind of the others."""
-    kinds = [kind for kind in KINDS if any(m.kind == kind for m in own or others)]
+    """A board for each kind of the own machines."""
+    kinds = [kind for kind in KINDS if any(m.kind == kind for m in own)]
     return [
         Board(
             kind,
@@ -451,7 +346,7 @@ def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
 
     Beside the time of another machine stands in brackets the first machine's time over it.
     """
-    kind, body = KINDS[board.kind], []
+    body = []
     for key in sorted(board.mine(), key=lambda k: (OPS.index(k.op), k.bits, k.n)):
         first, scale = next(m.ps[key] for m in board.machines if key in m.ps), 1.0
         if board.kind != "gpu":
@@ -462,100 +357,8 @@ def table(board: Board) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
             ratio = "" if i < board.own or ps is None else f" ({first / ps:.2f}x)"
             cells.append("" if ps is None else figure(ps * scale) + ratio)
         body.append((key.op, f"{key.bits} bits", _power(key.n), *cells))
-    title = f"{kind.where}: {kind.of_tables}"
-    return title, ("", "", "N", *map(_letter, range(len(board.machines)))), body
+    return KINDS[board.kind], ("", "", "N", *map(_letter, range(len(board.machines)))), body
 
 
 def _power(n: int) -> str:
     return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
-
-
-# ---- plots ----
-
-
-def _cells(board: Board, op: str) -> dict[int, dict[int, list[tuple[int, float]]]]:
-    """By bits and N, the machines' numbers and times: for the bits of own machines, or BITS without any."""
-    found: dict[int, dict[int, list[tuple[int, float]]]] = {}
-    scale, bits = KINDS[board.kind].scale, {key.bits for key in board.mine()} or BITS
-    for i, m in enumerate(board.machines):
-        for key, ps in m.ps.items():
-            if key.op == op and key.bits in bits:
-                found.setdefault(key.bits, {}).setdefault(key.n, []).append((i, ps / scale))
-    return {bits: dict(sorted(cells.items())) for bits, cells in sorted(found.items())}
-
-
-def bars(board: Board, op: str, width: int, mark: str = "█") -> list[str]:
-    """Lines of text: bars for the sizes that own machines have, else for the sizes that bench measures."""
-    kind, mine = KINDS[board.kind], board.mine()
-    lines, room = [f"{op}, {kind.where}: {kind.of_plots}, shorter is faster"], max(10, width - 24)
-    for bits, cells in _cells(board, op).items():
-        chosen = [n for n in cells if (Key(op, bits, n) in mine if mine else n in DEGREES)]
-        if not chosen:
-            continue
-        lines.append(f"{bits} bits")
-        longest = max(value for n in chosen for _, value in cells[n])
-        for n in chosen:
-            for j, (i, value) in enumerate(cells[n]):
-                bar = mark * max(1, round(room * value / longest))
-                lines.append(f"{_power(n) if j == 0 else '':>6} {_letter(i):>2} {bar} {figure(value)}")
-    return lines
-
-
-_PANEL, _PANEL_HEIGHT, _LEGEND_LINE = 300, 250, 18
-
-
-def svg(boards: Sequence[Board], op: str) -> str:
-    """A figure: a panel for each size of primes, a line for each machine, logarithmic axes."""
-    body: list[str] = []
-    top, width = 10, 3 * _PANEL
-    for board in boards:
-        kind = KINDS[board.kind]
-        panels = _cells(board, op)
-        if not panels:
-            continue
-        body.append(text(12, top + 14, f"{op}, {kind.where}", style=' font-weight="bold"'))
-        top += 24
-        ends = _ends([value for cells in panels.values() for of in cells.values() for _, value in of])
-        degrees = _ends([n for cells in panels.values() for n in cells])
-        for at, (bits, cells) in enumerate(panels.items()):
-            x, y = at % 3 * _PANEL, top + at // 3 * _PANEL_HEIGHT
-            body.append(f'<g transform="translate({x} {y})">')
-            body += _panel(board, f"{bits} bits, {kind.of_plots}", cells, degrees, ends)
-            body.append("</g>")
-        top += -(-len(panels) // 3) * _PANEL_HEIGHT
-        for i, line in enumerate(board.legend()):
-            body.append(f'<rect x="12" y="{top + 3}" width="14" height="4" fill="{_colour(i)}"/>')
-            body.append(text(34, top + 10, line))
-            top += _LEGEND_LINE
-        top += 14
-    return document(width, top, body)
-
-
-def _colour(i: int) -> str:
-    return COLOURS[i % len(COLOURS)]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values) / 1.3, max(values) * 1.3
-
-
-def _panel(
-    board: Board,
-    title: str,
-    cells: Mapping[int, Sequence[tuple[int, float]]],
-    degrees: tuple[float, float],
-    ends: tuple[float, float],
-) -> Iterator[str]:
-    axes = LogAxes(degrees, ends, _PANEL, _PANEL_HEIGHT, left=48, bottom=44, top=30, right=12)
-    steps = [m * 10.0**e for e in range(-4, 8) for m in (1, 2, 5)]
-    step = 2 if degrees[1] < 2**8 * degrees[0] else 4
-    powers = {2.0**k: f"2^{k}" for k in range(0, 62, step) if degrees[0] <= 2**k <= degrees[1]}
-    yield from axes.grid(powers, {y: f"{y:g}" for y in steps if ends[0] <= y <= ends[1]}, "N", title)
-    for i in reversed(range(len(board.machines))):  # own machines last, so that they lie above the others
-        points = [(n, value) for n, values in cells.items() for j, value in values if j == i]
-        style = f' stroke-width="{2.5 if i < board.own else 1.2}"'
-        for (n, value), (n2, value2) in itertools.pairwise(points):
-            yield axes.line(n, value, n2, value2, _colour(i), style)
-        for n, value in points:
-            x, y = axes.at(n, value)
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if i < board.own else 2}" fill="{_colour(i)}"/>'
