@@ -136,7 +136,7 @@ def _info(options: argparse.Namespace) -> int:
     from . import _cpu
     from ._backends import backend, cuda_sources, current_device
     from ._backends.cuda import absence, describe
-    from ._core.exact.root_cache import cache_file
+    from ._core.exact.root_cache import cache_folder
     from ._core.processors import processor_quota
 
     backend()  # reads POLYGPU_CPU_ISA and POLYGPU_NUM_THREADS
@@ -164,7 +164,7 @@ def _info(options: argparse.Namespace) -> int:
         "device": current_device(),
         "gpu": f"none: {reason}" if (reason := absence(0)) else describe(),
         "CUDA sources": cuda_sources(),
-        "root cache": cache_file(),
+        "root cache": cache_folder(),
         "environment": {f"POLYGPU_{v}": os.environ.get(f"POLYGPU_{v}", "not set") for v in variables},
     }
     if options.json:
