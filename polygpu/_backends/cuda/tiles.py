@@ -93,7 +93,7 @@ def split_passes(
     few: whether there are too few rows to fill the card. Then long rows take two passes of small tiles, and
     short rows small blocks of threads, so that every multiprocessor has work.
 
-    The numbers of values a thread and of threads a block were chosen by measurement (docs/performance.md).
+    The numbers of values a thread and of threads a block were chosen by measurement (docs/experiments.md).
     """
     log_points, log_base = points.bit_length() - 1, leaf_size.bit_length() - 1
     log_line, log_least = (128 // word_bytes).bit_length() - 1, (32 // word_bytes).bit_length() - 1
@@ -204,7 +204,7 @@ def fft_tile(plan: FftProductPlan, card: Card) -> Pass | None:
 def prefetch_distance(one: Pass, word_bytes: int, card: Card) -> int:
     """How many blocks of threads ahead a block prefetches into the cache: 16 KB for each multiprocessor.
 
-    By measurement (docs/performance.md); cards before 9.0 lack the instruction.
+    By measurement (docs/experiments.md); cards before 9.0 lack the instruction.
     """
     block_bytes = word_bytes << one.log_block_values
     return (card.multiprocessors << 14) // block_bytes if card.capability >= (9, 0) else 0

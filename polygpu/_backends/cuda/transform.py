@@ -102,7 +102,7 @@ def packed_pass(rows: Rows, passed: Pass, offset: int, tiles: int, starts_next: 
 def leaves_room(grid: tuple[int, int], threads: int, card: Card) -> bool:
     """Whether a launch leaves so much room that the next kernel, started early, spreads over the card.
 
-    At most a sixteenth of the threads that multiprocessors hold, by measurement (docs/performance.md): after
+    At most a sixteenth of the threads that multiprocessors hold, by measurement (docs/experiments.md): after
     larger launches the next kernel's blocks gather on few multiprocessors.
     """
     return grid[0] * grid[1] * threads <= card.multiprocessors << 7
