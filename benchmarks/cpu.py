@@ -6,9 +6,9 @@ Every library works on the same two polynomials of Z_q[X]/(X^N + 1), with coeffi
 [0, q), q prime. Complex transforms take the same batch of rows, products of matrices the same random
 residues. docs/performance.md says which conversions a row includes.
 
-Sections: libraries; goals (of the CPU core: goals.py); conversions (between bases of moduli, integers and
-samplers: conversions.py); ways-in (lists, large ints, rings made again: ways_in.py); peers (C libraries that
---peer names, beside polygpu: peers.py).
+Sections: libraries; conversions (between bases of moduli, integers and samplers: conversions.py); ways-in
+(lists, large ints, rings made again: ways_in.py); peers (C libraries that --peer names, beside polygpu:
+peers.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import polygpu as pg
 
-from . import conversions, goals, peers, ways_in
+from . import conversions, peers, ways_in
 from .harness import RESULTS, Case, Row, measure, on_cores, print_table, record
 from .matrices import Product, multiply_integers
 from .polynomials import Residues, Workload, bit_reversal, folded, from_flint, to_flint
@@ -42,7 +42,7 @@ MATRICES = (128, 512, 1024)  # rows and columns
 QUICK_MATRICES = MATRICES[:-1]
 MATRIX_PRIMES = {30: 2**30 - 35, 60: 2**60 - 93}
 PACKAGES = ("python-flint", "galois", "numba", "scipy")
-SECTIONS = ("libraries", "goals", "conversions", "ways-in", "peers")
+SECTIONS = ("libraries", "conversions", "ways-in", "peers")
 
 
 def polygpu_cases(w: Workload) -> Iterator[Case]:
@@ -396,8 +396,6 @@ def measured(
             with on_cores(1):
                 row = measure(case, packages=PACKAGES)
             yield row
-    if "goals" in sections:
-        yield from goals.measured(goals.QUICK if quick else goals.FULL, PACKAGES)
     if "conversions" in sections:
         yield from conversions.measured(conversions.QUICK if quick else conversions.FULL, PACKAGES)
     if "ways-in" in sections:
@@ -418,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}, goals once",
+        help=f"up to N = {QUICK[-1]}, matrices of {QUICK_MATRICES[-1]}",
     )
     parser.add_argument("--only", choices=SECTIONS, action="append", help="this section, or several")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="another library")

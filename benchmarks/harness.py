@@ -12,11 +12,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from polygpu import _cpu
 from polygpu._bench import timing
 from polygpu._bench.timing import (
     REST_S,
@@ -45,7 +43,6 @@ __all__ = [
     "WallClock",
     "cores",
     "gpu_machine",
-    "instructions",
     "measure",
     "on_cores",
     "print_table",
@@ -99,17 +96,6 @@ def rows(directory: Path = RESULTS) -> list[Row]:
         for line in path.read_text(encoding="utf-8").splitlines()
     )
     return sorted((Row(**x) for x in lines if x["schema"] == SCHEMA), key=lambda row: row.date)
-
-
-@contextmanager
-def instructions(isa: str) -> Iterator[None]:
-    """Compute with this instruction set."""
-    before = _cpu.isa()
-    _cpu.set_isa(isa)
-    try:
-        yield
-    finally:
-        _cpu.set_isa(before)
 
 
 @functools.cache

@@ -24,12 +24,11 @@ from typing import Any
 from polygpu._bench import bench
 
 from . import calls, conversions, distributed, lattice, peers, roofline, scale, verbs, ways_in
-from . import goals as cpu_goals
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from .studies.page import StudyKind
-from .tables import Goal, LineKind, Table, drawn, figure, newest, of_last_machine, power, unique
+from .tables import LineKind, Table, drawn, figure, newest, of_last_machine, power, unique
 
 RECORDED = ROOT / "polygpu" / "_bench" / "recorded.json"  # the figures that `polygpu bench` shows
 PAGES = (
@@ -156,102 +155,63 @@ class ExactKind:
         return " / ".join(ps(row) + "*" * int(row.params["auto"]) if row else "-" for row in methods)
 
 
-Peers = Mapping[int, tuple[float, str]]
-Targets = Mapping[int, tuple[float, float]]
-
-
-def goals(peers: Peers, targets: Targets) -> dict[int, Goal]:
-    """Goals of the ps per coefficient of a forward transform, by N. Peers and targets are given by log2 N."""
-    nothing = (None, "")
-    found = {k: (peers.get(k, nothing), targets.get(k, (None, None))) for k in {*peers, *targets}}
-    return {2**k: Goal(*peer, *target) for k, (peer, target) in found.items()}
-
-
-# ps per coefficient of a forward transform, by bits of a word and k, at N = 2^k: the best of GPU-NTT (merge
-# and 4-step; 4-step is cyclic and without its transposes), Phantom, Cheddar, FIDESlib, Troy and sppark. Each
-# was built from source and run on one card, with the largest batch measured (2^26 coefficients; Phantom and
-# Cheddar 32 rows; sppark one). Medians of at least 20.
-PEERS_H100 = {
-    32: {
-        10: (9.29, "GPU-NTT"),
-        11: (12.6, "GPU-NTT"),
-        12: (10.5, "GPU-NTT"),
-        13: (11.3, "GPU-NTT"),
-        14: (12.1, "GPU-NTT"),
-        15: (12.8, "GPU-NTT"),
-        16: (8.24, "Cheddar"),
-        17: (14.8, "GPU-NTT"),
-        20: (16.9, "GPU-NTT"),
-        24: (12.9, "sppark"),
+# ps per coefficient of a forward transform by card, bits of a word and k, at N = 2^k: the best of GPU-NTT
+# (merge and 4-step; 4-step is cyclic and without its transposes), Phantom, Cheddar, FIDESlib, Troy and
+# sppark. Each was built from source and run on one card, with the largest batch measured (2^26 coefficients;
+# Phantom and Cheddar 32 rows; sppark one). Medians of at least 20.
+PEERS: Mapping[str, Mapping[int | str, Mapping[int, tuple[float, str]]]] = {
+    "NVIDIA H100 80GB HBM3": {
+        32: {
+            10: (9.29, "GPU-NTT"),
+            11: (12.6, "GPU-NTT"),
+            12: (10.5, "GPU-NTT"),
+            13: (11.3, "GPU-NTT"),
+            14: (12.1, "GPU-NTT"),
+            15: (12.8, "GPU-NTT"),
+            16: (8.24, "Cheddar"),
+            17: (14.8, "GPU-NTT"),
+            20: (16.9, "GPU-NTT"),
+            24: (12.9, "sppark"),
+        },
+        64: {
+            10: (17.9, "GPU-NTT"),
+            11: (22.1, "GPU-NTT"),
+            12: (21.8, "GPU-NTT"),
+            13: (23.6, "GPU-NTT"),
+            14: (25.3, "GPU-NTT"),
+            15: (27.0, "GPU-NTT"),
+            16: (25.9, "Phantom"),
+            17: (26.9, "Phantom"),
+            20: (35.0, "GPU-NTT"),
+            24: (35.4, "sppark"),
+        },
     },
-    64: {
-        10: (17.9, "GPU-NTT"),
-        11: (22.1, "GPU-NTT"),
-        12: (21.8, "GPU-NTT"),
-        13: (23.6, "GPU-NTT"),
-        14: (25.3, "GPU-NTT"),
-        15: (27.0, "GPU-NTT"),
-        16: (25.9, "Phantom"),
-        17: (26.9, "Phantom"),
-        20: (35.0, "GPU-NTT"),
-        24: (35.4, "sppark"),
-    },
-}
-PEERS_H200 = {
-    32: {
-        12: (10.6, "GPU-NTT"),
-        14: (12.2, "GPU-NTT"),
-        16: (7.57, "Cheddar"),
-        20: (17.0, "GPU-NTT"),
-        24: (13.2, "sppark"),
-    },
-    64: {
-        12: (21.9, "GPU-NTT"),
-        13: (27.8, "Phantom"),
-        14: (25.4, "GPU-NTT"),
-        15: (29.1, "Phantom"),
-        16: (25.1, "Phantom"),
-        20: (35.2, "GPU-NTT"),
-        24: (35.8, "sppark"),
+    "NVIDIA H200": {
+        32: {
+            12: (10.6, "GPU-NTT"),
+            14: (12.2, "GPU-NTT"),
+            16: (7.57, "Cheddar"),
+            20: (17.0, "GPU-NTT"),
+            24: (13.2, "sppark"),
+        },
+        64: {
+            12: (21.9, "GPU-NTT"),
+            13: (27.8, "Phantom"),
+            14: (25.4, "GPU-NTT"),
+            15: (29.1, "Phantom"),
+            16: (25.1, "Phantom"),
+            20: (35.2, "GPU-NTT"),
+            24: (35.8, "sppark"),
+        },
+        "Goldilocks, X^N - 1": {
+            20: (42.2, "sppark"),
+            24: (35.8, "sppark"),
+        },
     },
 }
-GOLDILOCKS_H200 = {20: (42.2, "sppark"), 24: (35.8, "sppark")}
 PRIMES = {30: "30-bit prime", 50: "50-bit prime", 60: "60-bit prime"}
 PRIMES |= {31: PRIMES[30]}  # BabyBear, where there is no prime of 30 bits
 
-
-def card_goals(peers: Mapping[int, Peers], targets: Mapping[int, Targets]) -> dict[str, dict[int, Goal]]:
-    """The goals of one card, by prime. Peers are given by bits of a word, targets by bits of a prime."""
-    return {PRIMES[bits]: goals(peers[32 if bits == 30 else 64], own) for bits, own in targets.items()}
-
-
-# Must and moonshot by card and prime. They follow from the time of a copy and from prototypes of the forward
-# transform on that card. Those of the H100 were set before the kernels were written. Those of the H200 were
-# set when all kernels but Goldilocks' were written.
-GOALS = {
-    "NVIDIA H100 80GB HBM3": card_goals(
-        PEERS_H100,
-        {
-            30: {12: (2.85, 2.70), 14: (3.2, 2.85), 16: (4.0, 3.5), 20: (5.0, 4.3), 24: (7.0, 5.8)},
-            50: {12: (5.7, 5.45), 14: (6.8, 6.2), 16: (7.8, 7.1), 20: (10.5, 9.3), 24: (13, 11.6)},
-            60: {12: (9.0, 8.0), 14: (11.5, 9.5), 16: (13, 11.5), 20: (16, 13.5), 24: (18, 15)},
-        },
-    ),
-    "NVIDIA H200": card_goals(
-        PEERS_H200,
-        {
-            30: {12: (2.3, 2.0), 14: (2.7, 2.3), 16: (3.5, 2.9), 20: (4.3, 3.9), 24: (6.0, 5.0)},
-            50: {12: (4.4, 4.0), 14: (6.0, 5.0), 16: (6.6, 5.6), 20: (8.6, 7.8), 24: (11, 9.5)},
-            60: {12: (7.5, 6.5), 14: (9.5, 8.5), 16: (10.8, 9.5), 20: (12.8, 11), 24: (16.5, 14)},
-        },
-    )
-    | {
-        "Goldilocks, X^N - 1": goals(
-            GOLDILOCKS_H200,
-            {12: (5.2, 4.3), 14: (6.6, 5.3), 16: (7.3, 6.0), 20: (10, 8.0), 24: (13.5, 10.5)},
-        )
-    },
-}
 
 Cells = Mapping[tuple[str, int, str], Row]  # by prime, N and op
 
@@ -291,10 +251,11 @@ def prime(row: Row) -> str:
     return PRIMES[bits] if bits in PRIMES else str(row.params["word"])
 
 
-def goal_of(cells: Cells, name: str, n: int) -> Goal | None:
-    """What a forward transform is to reach on the card of these rows."""
-    card = str(next(iter(cells.values())).machine["name"])
-    return GOALS.get(card, {}).get(name, {}).get(n)
+def best_peer(cells: Cells, name: str, n: int) -> tuple[float, str] | None:
+    """The ps per coefficient of the best peer's forward transform on the card of these rows, and its name."""
+    card = PEERS.get(str(next(iter(cells.values())).machine["name"]), {})
+    word = name if name.startswith("Goldilocks") else 32 if name == PRIMES[30] else 64
+    return card.get(word, {}).get(n.bit_length() - 1)
 
 
 def loaded(row: Row) -> str:
@@ -324,15 +285,14 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
         body = []
         for n in sorted({n for own, n, _ in cells if own == name}):
             forward, inverse, product = (cells.get((name, n, op)) for op in ("forward", "inverse", "product"))
-            goal = goal_of(cells, name, n)
+            peer = best_peer(cells, name, n)
             body.append(
                 (
                     power(n) + ("*" if forward and forward.params["bits"] == 31 else ""),
                     ps_and_share(forward),
                     ps_and_share(inverse),
                     ps(product),
-                    f"{goal.must:g} / {goal.moonshot:g}" if goal and goal.must else "",
-                    goal.peer_text() if goal else "",
+                    f"{figure(peer[0])} ({peer[1]})" if peer else "",
                 )
             )
         words = unique(str(r.params["word"]).split()[0] for (own, _, _), r in cells.items() if own == name)
@@ -340,7 +300,7 @@ def gpu_ntt(cells: Cells) -> Iterator[Table]:
         yield Table(
             (name if name.startswith("Goldilocks") else f"{name} ({words})")
             + f": ps per coefficient (share of the copy's bandwidth){star}",
-            ("N", "forward", "inverse", "product", "forward: must / moonshot", "forward: best peer"),
+            ("N", "forward", "inverse", "product", "forward: best peer"),
             tuple(body),
         )
 
@@ -352,10 +312,10 @@ def gpu_summary(cells: Cells) -> Iterator[Table]:
     for n in (2**12, 2**14, 2**16, 2**20):
         texts = []
         for name in primes:
-            row, goal = cells.get((name, n, "forward")), goal_of(cells, name, n)
+            row, peer = cells.get((name, n, "forward")), best_peer(cells, name, n)
             times = ""
-            if row and goal and goal.peer:
-                times = f", {figure(goal.peer / ps_per_coefficient(row))}x {goal.peer_name}"
+            if row and peer:
+                times = f", {figure(peer[0] / ps_per_coefficient(row))}x {peer[1]}"
             texts.append(ps_and_share(row) + times)
         if any(texts):
             body.append((power(n), *texts))
@@ -398,7 +358,6 @@ AnyKind = (
     | verbs.VerbKind
     | LineKind
     | peers.PeerKind
-    | cpu_goals.GoalKind
     | StudyKind
     | scale.CardKind
     | scale.ProcessKind
@@ -442,7 +401,6 @@ KINDS: dict[str, AnyKind] = {
     **transpose.KINDS,
     **ntt64.KINDS,
     **ntt256.KINDS,
-    **cpu_goals.KINDS,
     **ways_in.KINDS,
 }
 

@@ -24,39 +24,6 @@ class Table:
         return "\n".join((f"**{self.title}**", "", *lines))
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What a figure is to reach, and the best peer's figure; less is better unless `more` is true."""
-
-    peer: float | None
-    peer_name: str
-    must: float | None = None
-    moonshot: float | None = None
-    peer_worst: float | None = None
-    """The peer's figure at its worst place, where there are several."""
-    more: bool = False
-
-    def best(self, values: Mapping[str, float]) -> str:
-        """The place with the best value."""
-        return (max if self.more else min)(values, key=values.__getitem__)
-
-    def worst(self, values: Mapping[str, float]) -> str:
-        return (min if self.more else max)(values, key=values.__getitem__)
-
-    def verdict(self, value: float) -> str:
-        """What the value reaches: moonshot, must or neither."""
-        for name, target in (("moonshot", self.moonshot), ("must", self.must)):
-            if target is not None and (value >= target if self.more else value <= target):
-                return name
-        return "missed"
-
-    def peer_text(self) -> str:
-        if self.peer is None:
-            return ""
-        to = f" to {figure(self.peer_worst)}" if self.peer_worst else ""
-        return f"{figure(self.peer)}{to} ({self.peer_name})"
-
-
 def power(n: int) -> str:
     return f"2^{n.bit_length() - 1}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 import shutil
 import struct
@@ -31,7 +30,6 @@ from benchmarks import (
     cpu,
     distributed,
     first,
-    goals,
     gpu,
     harness,
     lattice,
@@ -45,13 +43,10 @@ from benchmarks import (
 )
 from benchmarks.harness import Case, Machine, Row, Unverified, measure, record
 from benchmarks.matrices import residues
-from benchmarks.tables import Goal
 from polygpu import _cpu
-from polygpu._backends.cpu import CpuBackend
 from polygpu._bench import timing
 
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
-TINY = goals.Sizes((16,), (16,), pointwise=16, threaded=16, called=8, rings=(16,), passes=2)
 PAGE = """# Figures
 
 <!-- table: cpu-product -->
@@ -377,14 +372,10 @@ def test_libraries_agree_and_a_whole_run_works(
 ) -> None:
     monkeypatch.setattr(cpu, "QUICK", (16,))
     monkeypatch.setattr(cpu, "QUICK_MATRICES", (24,))
-    monkeypatch.setattr(goals, "QUICK", TINY)
     hurry(monkeypatch)
-    cpu.main(["--quick", "--only", "libraries", "--only", "goals", "--out", str(tmp_path)])
+    cpu.main(["--quick", "--only", "libraries", "--out", str(tmp_path)])
     rows = harness.rows(tmp_path)
-    ops = {"product", "ntt", "intt", "fft64", "matmul"} | set(goals.OPS) - {"nmod_poly.mul"}
-    assert {r.op for r in rows if r.library == "polygpu"} == ops
-    assert_goals_were_measured([r for r in rows if r.op in goals.OPS], cores=harness.cores())
-    rows = [r for r in rows if r.op not in goals.OPS]
+    assert {r.op for r in rows if r.library == "polygpu"} == {"product", "ntt", "intt", "fft64", "matmul"}
     batches = [r for r in rows if r.op == "fft64"]
     assert {(r.library, r.params["dtype"]) for r in batches} >= {
         (library, dtype) for library in ("polygpu", "numpy.fft") for dtype in cpu.PRECISIONS
@@ -399,25 +390,7 @@ def test_libraries_agree_and_a_whole_run_works(
     digests = {(r.op, r.params["bits"], r.digest) for r in rows}
     assert len(digests) == 3 * len(cpu.PRIME_BITS)  # one for each op and prime, in any library
     lines = capsys.readouterr().out.splitlines()
-    (title,) = [i for i, line in enumerate(lines) if "Goals of one core" in line]
-    assert any("NTT, 30-bit" in line for line in lines[title:])
-
-
-def assert_goals_were_measured(rows: list[Row], cores: int) -> None:
-    """All were measured in each pass, with what their rows name, and have the same results everywhere."""
-    assert {r.params["run"] for r in rows} == {1, 2}
-    assert len({str(r.params) + r.op for r in rows}) == len(rows)
-    transforms = [r for r in rows if r.op in ("forward", "inverse")]
-    assert {(r.params["isa"], r.params["bits"]) for r in transforms} == {
-        (isa, bits) for isa, primes in goals.TRANSFORMS.items() for bits in primes
-        if isa in _cpu.supported_isas()
-    }  # fmt: skip
-    assert all(r.machine["isa"] == r.params["isa"] for r in rows)
-    assert all(r.machine["cores"] == r.params["threads"] for r in rows)
-    assert {r.params["threads"] for r in rows} == set(range(1, min(cores, goals.THREADS) + 1))
-    bits = {r.params["bits"] for r in transforms}
-    assert len({(r.op, r.params["bits"], r.digest) for r in transforms}) == 2 * len(bits)
-    assert len({r.digest for r in rows if r.op == "batch forward"}) == 1
+    assert any("30-bit prime: NTT" in line for line in lines)
 
 
 def test_absent_libraries_are_skipped_with_a_line(
@@ -440,15 +413,6 @@ def test_numba_is_right_at_the_largest_coefficients(bits: int) -> None:
         assert case.verify(case.values(case.run())), case
 
 
-# ---- goals of the CPU core ----
-
-GOAL_PAGE = """# Figures
-
-<!-- table: cpu-goals -->
-<!-- end: cpu-goals -->
-"""
-
-
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time only as long as a figure needs."""
     monkeypatch.setattr(harness.WallClock, "warm_up_ns", 0)
@@ -456,158 +420,13 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "SAMPLE_NS", 1)
 
 
-@pytest.mark.parametrize(
-    ("method", "ops"),
-    [
-        ("ntt", {"forward", "batch forward", "Ring"}),
-        ("intt", {"inverse"}),
-        ("multiply", {"multiply", "Poly.mul"}),
-        ("pointwise", {"pointwise"}),
-    ],
-)
-@pytest.mark.parametrize("written", [True, False])
-def test_wrong_results_of_goals_are_refused(
-    method: str, ops: set[str], written: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One entry is wrong in every row, or a call leaves its output as it was, here of zeros."""
-    hurry(monkeypatch)
-    cases = list(goals.cases(TINY))
-    assert all(case.verify(case.values(case.run())) for case in cases)
-    right = getattr(CpuBackend, method)
-
-    def wrong(self: CpuBackend, *arguments: Any) -> None:
-        arguments[-1][...] = 0  # memory from an earlier call may hold the right values
-        if written:
-            right(self, *arguments)
-            arguments[-1][..., 3] ^= 1
-
-    monkeypatch.setattr(CpuBackend, method, wrong)
-    cases = list(goals.cases(TINY))
-    assert {case.op for case in cases if not case.verify(case.values(case.run()))} == ops
-    assert {case.op for case in cases if case.op in ops} == ops
-    with pytest.raises(Unverified, match=rf"({'|'.join(ops)}) .*wrong"):
-        list(goals.measured(TINY, ()))
-
-
-def test_a_result_is_taken_once() -> None:
-    case = next(goals.cases(TINY))
-    assert case.verify(case.values(case.run()))
-    assert not case.verify(case.values(None))
-
-
 def test_what_a_case_is_measured_with_is_put_back() -> None:
     pg._backends.get_backend("cpu")
-    before = harness.cores(), _cpu.num_threads(), _cpu.isa()
-    with pytest.raises(ZeroDivisionError), harness.on_cores(1), harness.instructions("portable"):
-        assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == (1, 1, "portable")
+    before = harness.cores(), _cpu.num_threads()
+    with pytest.raises(ZeroDivisionError), harness.on_cores(1):
+        assert (harness.cores(), _cpu.num_threads()) == (1, 1)
         raise ZeroDivisionError
-    assert (harness.cores(), _cpu.num_threads(), _cpu.isa()) == before
-
-
-def test_rings_are_made_without_what_was_kept() -> None:
-    first = pg.Ring(16, 97)
-    plan, basis = first._plan.transform, first._plan.basis
-    assert pg.Ring(16, 97)._plan.transform is plan
-    goals.forget_plans()
-    second = pg.Ring(16, 97)
-    assert second._plan.transform is not plan and second._plan.basis is not basis
-    assert first._plan.transform is plan
-
-
-def test_goals_of_the_core_are_in_order() -> None:
-    assert len({line.work for line in goals.LINES}) == len(goals.LINES)
-    for line in goals.LINES:
-        goal, sign = line.goal, -1 if line.goal.more else 1
-        assert goal.must is not None and goal.verdict(goal.must * (1 + sign / 100)) == "missed"
-        assert goal.verdict(goal.must) == "must"
-        assert goal.peer is None or sign * goal.must <= sign * goal.peer
-        if goal.moonshot is not None:
-            assert sign * goal.moonshot < sign * goal.must
-            assert goal.verdict(goal.moonshot) == "moonshot"
-
-
-def test_a_goal_without_a_moonshot_and_one_of_more() -> None:
-    assert [Goal(3, "x", 2).verdict(v) for v in (2.1, 2, 0.1)] == ["missed", "must", "must"]
-    more = Goal(1, "x", 2, 3, more=True)
-    assert [more.verdict(v) for v in (1.9, 2, 2.9, 3)] == ["missed", "must", "must", "moonshot"]
-    values = {"a": 1.0, "b": 2.0}
-    assert (more.worst(values), more.best(values)) == ("a", "b")
-    assert (Goal(3, "x").worst(values), Goal(3, "x").best(values)) == ("b", "a")
-
-
-def goal_row(op: str, run: int, n: int, bits: int, ns: float, **params: int | str) -> Row:
-    """A row of a pass as if measured on some CPU at 4 GHz."""
-    own: dict[str, int | str] = {"n": n, "bits": bits, "limbs": 1, "batch": 1, "isa": "avx512", "threads": 1}
-    library = "python-flint" if op == "nmod_poly.mul" else "polygpu"
-    return row(op=op, library=library, params=own | params | {"run": run}, median=ns)
-
-
-def goal_lines(rows: list[Row]) -> dict[str, list[str]]:
-    """The cells of the table of goals by its first column."""
-    table = report.rewrite(GOAL_PAGE, rows).partition("<!-- end: cpu-goals -->")[0]
-    cells = [[c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
-    return {first: rest for first, *rest in cells}
-
-
-def test_goals_show_what_is_met_and_missed() -> None:
-    butterflies = 2**11 * 12  # of N = 2^12
-    cycles = {"forward": (0.70, 0.61, 0.55), "inverse": (0.52, 0.99, 0.40)}  # of three passes
-    rows = [
-        goal_row(op, run, 2**12, 46, value / 4 * butterflies)
-        for op, values in cycles.items()
-        for run, value in enumerate(values, 1)
-    ]
-    rows += [goal_row("forward", 1, 2**12, 60, 2.0 / 4 * butterflies)]
-    rows += [goal_row("Poly.mul", run, 2**12, 50, 1000 * us) for run, us in enumerate((15, 12, 13.9), 1)]
-    rows += [goal_row("nmod_poly.mul", run, 2**12, 50, 1e6) for run in (1, 2, 3)]
-    rows += [
-        goal_row("batch forward", 1, 2**14, 50, ns, batch=64, threads=t) for t, ns in ((1, 950.0), (2, 500.0))
-    ]
-    rows += [goal_row("pointwise", 1, 2**12, 60, 4 * 2750.0, batch=4)]
-    rows += [goal_row("Poly.mul", 1, 2**8, 50, 4500), goal_row("multiply", 1, 2**8, 50, 128e3, batch=128)]
-    lines = goal_lines(rows)
-    assert set(lines) == {line.work for line in goals.LINES} | {"work", "---:"}
-    ntt = "NTT, {}, cycles a butterfly"
-    peer = "0.800 to 0.950 (HEXL)"
-    assert lines[ntt.format("46-bit prime")] == [peer, "0.62", "0.5", "0.610 (forward 2^12)", "0.520", "must"]
-    assert lines[ntt.format("60-bit prime")][2:] == ["1.5", "2.00 (forward 2^12)", "", "missed"]
-    assert lines[ntt.format("50-bit prime")][3:] == ["", "", ""]
-    mul = "Poly.mul, N = 2^12, 50-bit prime, "
-    assert lines[mul + "us"] == ["17.1 (HEXL)", "14", "", "13.9", "", "must"]
-    assert lines[mul + "times as fast as python-flint"][3:] == ["71.9", "", "must"]
-    assert lines["two threads, 64 rows of N = 2^14, times as fast as one"][3:] == ["1.90", "", "moonshot"]
-    second_cache = "pointwise product in the second cache, N = 2^12, 60-bit prime, us"
-    assert lines[second_cache][3:] == ["2.75", "", "missed"]
-    assert lines["Poly.mul, N = 2^8, beyond the native time, us"][3:] == ["3.50", "", "must"]
-    text = report.rewrite(GOAL_PAGE, rows)
-    assert "Goals of one core, medians of 3 pass(es)" in text
-    assert text.count("AVX2") == 2
-    assert "Nothing has been measured yet." in report.rewrite(GOAL_PAGE, [row(op="ntt")])
-    assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
-
-
-def test_goals_that_follow_from_two_rows() -> None:
-    rows = [goal_row("Ring", 1, 2**16, 50, 2e6), goal_row("forward", 1, 2**16, 50, 1e5)]
-    rows += [
-        goal_row("inverse", 1, n, bits, ns, isa=isa)
-        for n, bits, isa, ns in (
-            (2**12, 46, "avx512", 100.0),
-            (2**12, 46, "portable", 600.0),
-            (2**14, 50, "avx512", 400.0),
-            (2**14, 50, "portable", 3200.0),
-            (2**16, 50, "portable", 9e9),  # without the other
-        )
-    ]
-    ring = "Ring with its tables, N = 2^16, 50-bit prime, root given, ms"
-    portable = "NTT, portable, times the time with AVX-512 IFMA"
-    lines = goal_lines(rows)
-    assert lines[ring][3:] == ["1.90", "", "must"]
-    assert lines[portable][3:] == ["8.00 (inverse 2^14, 50 bits)", "6.00", "missed"]
-    assert goal_lines(rows[:1])[ring][3:] == ["", "", ""]
-    assert (
-        goal_lines(rows[:1])["Poly.mul, N = 2^16, 30-bit prime, times as fast as python-flint"][3:]
-        == [""] * 3
-    )
+    assert (harness.cores(), _cpu.num_threads()) == before
 
 
 # ---- between bases of moduli, integers and samples ----
@@ -682,7 +501,7 @@ def test_the_section_of_conversions_is_measured_and_shown(
         if line.only.get("limbs", 3) == 3:  # those of other sizes were not measured
             assert f"| {line.work} | N = " in text, line
     assert "Between bases of moduli" in capsys.readouterr().out
-    assert report.rewrite(GOAL_PAGE + PAGE, rows).count("Nothing has been measured yet.") == 3
+    assert report.rewrite(PAGE, rows).count("Nothing has been measured yet.") == 2
 
 
 # ---- the ways in ----
@@ -1121,7 +940,7 @@ def test_gpu_tables_follow_the_rows() -> None:
         row(op="ntt"),
     ]
     text = report.rewrite(GPU_PAGE, rows)
-    assert "| 2^12 | 2.90 (95%) | 3.00 (92%) | 6.50 | 2.85 / 2.7 | 10.5 (GPU-NTT) |" in text
+    assert "| 2^12 | 2.90 (95%) | 3.00 (92%) | 6.50 | 10.5 (GPU-NTT) |" in text
     assert "| 2^24* | 6.00 (46%) |" in text and "* 31-bit BabyBear" in text
     assert "**50-bit prime (f64): ps per coefficient" in text and "60-bit" not in text
     assert "| 2^16 |  | 7.50 (74%), 3.45x Phantom |" in text
@@ -1132,29 +951,24 @@ def test_gpu_tables_follow_the_rows() -> None:
     assert "Nothing has been measured yet." in report.rewrite(GPU_PAGE, [row(op="ntt")])
 
 
-def test_each_card_has_its_goals_and_the_summary_is_of_the_last_one() -> None:
+def test_each_card_has_its_peers_and_the_summary_is_of_the_last_one() -> None:
     later = gpu_row("forward", 2**20, 64, 9.0, params={"batch": 4}, date="2030-01-01T00:00:00+00:00")
     later = dataclasses.replace(later, machine={**later.machine, "name": "NVIDIA H200"})
     text = report.rewrite(GPU_PAGE, [gpu_row("forward", 4096, 30, 2.9), later])
     tables, _, summary = text.partition("<!-- end: gpu-ntt -->")
-    assert "| 2^12 | 2.90 (95%) |  |  | 2.85 / 2.7 | 10.5 (GPU-NTT) |" in tables
+    assert "| 2^12 | 2.90 (95%) |  |  | 10.5 (GPU-NTT) |" in tables
     assert "**Goldilocks, X^N - 1: ps per coefficient" in tables
-    assert "| 2^20 | 9.00 (61%) |  |  | 10 / 8 | 42.2 (sppark) |" in tables
+    assert "| 2^20 | 9.00 (61%) |  |  | 42.2 (sppark) |" in tables
     assert "| 2^20 | 9.00 (61%), 4.69x sppark |" in summary and "30-bit" not in summary
     again = gpu_row("forward", 4096, 30, 2.8, date="2031-01-01T00:00:00+00:00")
     text = report.rewrite(GPU_PAGE, [gpu_row("forward", 4096, 30, 2.9), later, again])
     assert "| 2^12 | 2.80 (99%), 3.75x GPU-NTT |" in text and "4.69x" not in text
 
 
-def test_goals_are_in_order() -> None:
-    for card, own in report.GOALS.items():
-        assert set(own) - {"Goldilocks, X^N - 1"} == {f"{bits}-bit prime" for bits in gpu.PRIME_BITS}
-        for name, degrees in own.items():
-            assert set(degrees) <= set(gpu.DEGREES) and {2**12, 2**14, 2**16, 2**20, 2**24} <= set(degrees)
-            assert card != NAMED or set(degrees) == set(gpu.DEGREES)
-            for goal in degrees.values():
-                assert goal.peer or name.startswith("Goldilocks")
-                assert goal.must is None or goal.moonshot <= goal.must < (goal.peer or math.inf)
+def test_peers_are_known_at_degrees_that_are_measured() -> None:
+    assert {NAMED, "NVIDIA H200"} == set(report.PEERS)
+    for words in report.PEERS.values():
+        assert all(2**k in gpu.DEGREES and ps > 0 for peers in words.values() for k, (ps, _) in peers.items())
 
 
 @pytest.mark.parametrize("bits", gpu.PRIME_BITS)
