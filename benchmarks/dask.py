@@ -1,21 +1,16 @@
 """A product of 2^26 coefficients on processes of one machine, beside one: time, memory, a lost worker.
 
     python -m benchmarks.dask [--log2n 26] [--parts 8] [--runs 5] [--kills 20] [--only times|kills]
-    python -m benchmarks.dask --processes 1 2 3 4 [--log2n 26] [--parts 8] [--runs 5] [--results DIR]
 
 Operands and result lie where the printed line says: on the workers; in files (.npy, in the system's cache);
 in the process that asks. Memory is the most that a worker holds above what it held at rest, read every 20 ms,
 with operands and without pages of files. To lose a worker, its process gets SIGKILL at a random moment of a
 product; its nanny starts another. Every result is compared with that of one process.
-
---processes: products of values that lie on so many processes, and exchanges, in which the columns of
-coefficients of a value become rows. These are rows for `benchmarks.scale`, and nothing else is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import random
 import signal
@@ -31,14 +26,10 @@ from typing import Any
 import dask
 import numpy as np
 from dask.distributed import Client, LocalCluster, wait
-from numpy.typing import NDArray
 
 import polygpu as pg
 import polygpu.dask as pd
 from polygpu import _cpu
-
-from .harness import RESULTS, Case, Unverified, measure, record
-from .scale import ALONE, EXCHANGE, PRODUCT
 
 GIB = 2**30
 WORKERS = 2
@@ -116,19 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--only", choices=["times", "kills"])
-    parser.add_argument("--processes", type=int, nargs="+", help="record rows of so many processes")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
     options = parser.parse_args(arguments)
     n = 1 << options.log2n
     R = pg.Ring(n, pg.ntt_primes(n, bits=60))
     chunks = (-1, n // options.parts)
     a, b = R.random(seed=1), R.random(seed=2)
-    if options.processes:
-        for case in cases(a, b, chunks, options.processes, options.runs):
-            row = measure(case, packages=("dask", "distributed"))
-            record(row, options.results)
-            print(f"{case}: {row.median / 1e9:.3f} s", flush=True)
-        return
 
     one, expected = 0.0, None
     for threads in (1, 2):
@@ -210,66 +193,6 @@ def kills(client: Client, folder: Path, expected: pg.Poly, chunks: Any, count: i
         right += c.compute() == expected
         del c
     print(f"a worker killed in the middle: right {right} of {count} times")
-
-
-def cases(a: pg.Poly, b: pg.Poly, chunks: Any, counts: Sequence[int], samples: int) -> Iterator[Case]:
-    """A product in this process, then on so many workers, and exchanges among them."""
-    R, threads = a.ring, _cpu.num_threads()
-    bits, parts = R.moduli[0].bit_length(), R.n // chunks[-1]
-    shape = {"n": R.n, "bits": bits, "limbs": 1, "batch": 1, "word_bytes": R.dtype.itemsize, "parts": parts}
-    expected = a * b
-    if not is_product(a, b, expected):
-        raise Unverified(f"product of {R.n} coefficients: wrong values")
-
-    def case(op: str, run: Callable[[], Any], right: pg.Poly, work: int, processes: int) -> Case:
-        def verify(found: NDArray[Any]) -> bool:
-            return np.array_equal(found, right.data)
-
-        params = shape | {"processes": processes}
-        return Case(op, "polygpu", params, run, verify, work, residues, samples=samples)
-
-    _cpu.set_num_threads(1)
-    try:
-        yield case(ALONE, lambda: a * b, expected, R.n, 1)
-    finally:
-        _cpu.set_num_threads(threads)
-    for count in counts:
-        with cluster_of(count) as client:
-            client.wait_for_workers(count)
-            x, y = dask.persist(*(pd.random(R, (), seed, chunks) for seed in (1, 2)))
-            wait([x, y])
-            yield case(PRODUCT, lambda client=client, x=x, y=y: kept(client, x * y), expected, R.n, count)
-            yield case(EXCHANGE, lambda client=client, x=x: kept(client, x.data), a, R.n, count)
-            del x, y
-
-
-def kept(client: Client, value: Any) -> Any:
-    """The value, computed and kept on the workers."""
-    # Dask forgets values that were released. Otherwise it would not compute an equal value again.
-    client.sync(asyncio.sleep, 0)
-    made = value.persist()
-    wait(made)
-    return made
-
-
-def residues(value: Any) -> NDArray[Any]:
-    """The residues of a product or of an array of residues, wherever it lies."""
-    found = value if isinstance(value, pg.Poly) else value.compute()
-    return np.asarray(found.data if isinstance(found, pg.Poly) else found)
-
-
-def is_product(a: pg.Poly, b: pg.Poly, c: pg.Poly) -> bool:
-    """Whether c is a b at one zero of X^n + 1, by Horner's rule."""
-    R = a.ring
-    assert R.roots is not None
-    (q,), (root,) = R.moduli, R.roots
-    point, values = pow(root, 2 * random.Random(R.n).randrange(R.n) + 1, q), []
-    for x in (a, b, c):
-        total = 0
-        for coefficient in reversed(x.data[0].tolist()):
-            total = (total * point + coefficient) % q
-        values.append(total)
-    return values[0] * values[1] % q == values[2]
 
 
 def memory(most: list[int], limit: float) -> str:

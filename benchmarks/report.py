@@ -23,7 +23,7 @@ from typing import Any
 
 from polygpu._bench import bench
 
-from . import calls, conversions, distributed, lattice, peers, roofline, scale, verbs, ways_in
+from . import calls, conversions, distributed, lattice, peers, roofline, verbs, ways_in
 from .harness import RESULTS, ROOT, Row
 from .harness import rows as read_rows
 from .studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
@@ -359,8 +359,6 @@ AnyKind = (
     | LineKind
     | peers.PeerKind
     | StudyKind
-    | scale.CardKind
-    | scale.ProcessKind
 )
 
 KINDS: dict[str, AnyKind] = {
@@ -394,7 +392,6 @@ KINDS: dict[str, AnyKind] = {
     **distributed.KINDS,
     **lattice.KINDS,
     **peers.KINDS,
-    **scale.KINDS,
     **fft64.KINDS,
     **fourstep.KINDS,
     **gemm.KINDS,
@@ -474,7 +471,7 @@ def rewrite(page: str, rows: Sequence[Row]) -> str:
     return re.sub(marked, table, page, flags=re.DOTALL)
 
 
-FigureKind = GpuKind | LineKind | StudyKind | scale.CardKind
+FigureKind = GpuKind | LineKind | StudyKind
 
 # Figures by their places in docs/.
 FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
@@ -484,7 +481,6 @@ FIGURES: dict[str, tuple[FigureKind, Callable[[Any], str | None]]] = {
     **ntt64.FIGURES,
     **ntt256.FIGURES,
     **lattice.FIGURES,
-    **scale.FIGURES,
 }
 
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,6 @@ from benchmarks import (
     polynomials,
     products,
     report,
-    scale,
     verbs,
     ways_in,
 )
@@ -1273,225 +1271,13 @@ def test_several_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
             assert case.verify(case.values(case.run())), case
 
 
-# ---- planning ----
-
-GIB = 2**30
-
-
-def planned_card(**changes: Any) -> scale.Card:
-    """A card with 64-bit transforms of 10 ps a coefficient at 2^20 points, and of 15 at 2^30."""
-    known = {64: {10: 5.0, 20: 10.0, 30: 15.0}, 60: {20: 20.0}}
-    card = scale.Card("A Card", 140 * GIB, 4000.0, 400.0, known, [])
-    return dataclasses.replace(card, **changes)
-
-
-def test_rates_lie_on_lines_and_grow_as_the_logarithm() -> None:
-    card = planned_card()
-    found = [card.ps(64, 2**k) for k in (8, 10, 15, 20, 21, 30, 40)]
-    assert found == pytest.approx([5, 5, 7.5, 10, 10.5, 15, 20])
-    assert card.ps(60, 2**40) == pytest.approx(40)
-
-
-def test_a_plan_by_hand() -> None:
-    """2^36 points on 8 GPUs: 2^33 coefficients, 64 GiB, on each; rows of 2^22 points, 11 ps a coefficient."""
-    plan = scale.Plan(planned_card(), 2**36, 8)
-    assert (plan.layout.height, plan.layout.width, plan.layout.slices) == (2**14, 2**22, 16)
-    assert plan.rows == pytest.approx(8.589934592 * 11)  # ms
-    assert plan.columns == pytest.approx(8.589934592 * (18 - 11))
-    assert plan.twiddles == pytest.approx(68.719476736 * 2 * 2 / 4)  # two copies, read and written
-    assert plan.exchange == pytest.approx(68.719476736 * 7 / 8 / 0.4)
-    computed = plan.columns + plan.twiddles  # one slice of sixteen, or of eight, lies beside no exchange
-    assert plan.ms() == pytest.approx(150.32385536 + computed / 16 + 94.489280512)
-    assert plan.ms("natural") == pytest.approx(2 * 150.32385536 + computed / 8 + 94.489280512)
-    assert plan.bound("transposed") == "exchange and rows"
-    assert plan.memory == (2 * 8 + 3) * 8 * GIB + 2 * 8 * (2**22 + 2**14)
-    assert not plan.fits
-
-    far = scale.Plan(planned_card(), 2**36, 64)  # over the network, 50 GB/s
-    assert far.exchange == pytest.approx(8.589934592 * 63 / 64 / 0.05)
-    assert far.fits
-    linked = dataclasses.replace(far, host_gpus=64, network_gbps=1.0)
-    assert linked.exchange == pytest.approx(8.589934592 * 63 / 64 / 0.4)
-    assert linked.bound("transposed") == "exchange and rows"
-    fast = dataclasses.replace(linked, card=planned_card(link_gbps=4000.0))
-    assert fast.bound("transposed") == "computation"
-    assert fast.ms() == pytest.approx(fast.columns + fast.twiddles + fast.exchange + fast.rows)  # one slice
-
-    one = scale.Plan(planned_card(), 2**30, 1)
-    assert one.ms() == pytest.approx(1.073741824 * 15) and one.exchange == one.twiddles == 0
-    assert one.memory == 2 * 8 * GIB + 2 * 8 * GIB  # Goldilocks has a word a twiddle, each way
-    assert dataclasses.replace(one, n=2**20, bits=60).tables == 2 * 16 * 2**20
-
-
-def test_rows_have_tables_where_there_is_room() -> None:
-    card = planned_card(memory_bytes=8 * 4 * 8 * 2**20)  # an eighth: two words each way of 2^20 coefficients
-    small, large = (scale.Plan(card, 2**k, 2) for k in (21, 22))
-    assert small.has_tables and small.twiddles == 0 and small.tables == 2 * 8 * (2**20 + small.layout.height)
-    assert not large.has_tables and large.twiddles > 0
-    assert large.tables == 2 * 8 * (large.layout.width + large.layout.height)
-
-
-def test_plans_are_monotonic() -> None:
-    card = planned_card()
-    for devices in (1, 2, 8, 64, 1024):
-        plans = [scale.Plan(card, 2**k, devices) for k in range(26, 41)]
-        for order in scale.EXCHANGES:
-            times = [plan.ms(order) for plan in plans]
-            assert times == sorted(times)
-        assert all(plan.ms("natural") >= plan.ms() for plan in plans)
-        assert all(a.values < b.values for a, b in pairwise(plans))
-    for k in (30, 35, 40):  # more GPUs of a host, a better network
-        times = [scale.Plan(card, 2**k, devices).on_gpus("transposed") for devices in (1, 2, 4, 8)]
-        assert times == sorted(times, reverse=True)
-        times = [scale.Plan(card, 2**k, 64, network_gbps=rate).ms() for rate in (10, 50, 400, 1000)]
-        assert times == sorted(times, reverse=True) and times[-2] == times[-1]
-
-
-def test_the_edge_of_the_memory() -> None:
-    need = scale.Plan(planned_card(), 2**33, 2).memory
-    assert need == (2 * 8 + 3) * 4 * GIB + 2 * 8 * (2**14 + 2**19)
-    assert scale.Plan(planned_card(memory_bytes=int(need)), 2**33, 2).fits
-    assert not scale.Plan(planned_card(memory_bytes=int(need) - 1), 2**33, 2).fits
-
-
-def test_calls_of_the_host_bound_small_transforms() -> None:
-    """Eight calls of two GPUs: a slice with a launch and two parts, and a launch for rows, on each."""
-    card = planned_card(measured=[scale.Measured(2**26, 2, 64, "transposed", 0.4)])
-    assert card.call_ms == pytest.approx(0.05)
-    assert scale.Plan(card, 2**30, 2).calls("transposed") == 2 * (16 * (1 + 2) + 4)
-    plan = scale.Plan(card, 2**26, 8)
-    assert plan.calls("natural") == 8 * (1 * (1 + 2 * 8) + 1)
-    assert plan.ms() == pytest.approx(8 * (9 + 1) * 0.05) and plan.bound("transposed") == "the host's calls"
-    assert plan.on_gpus("transposed") < plan.ms()
-    assert not scale.Plan(card, 2**26, 1).queue("transposed") and not scale.Plan(card, 2**36, 64).queue(
-        "natural"
-    )
-
-
-def gpu_rows() -> list[Row]:
-    """Of one card: batches, a transform on one GPU, and exchanges among two."""
-    machine = {**row().machine, "kind": "gpu", "name": "A Card", "memory_bytes": 140 * GIB}
-    shape: dict[str, int | str] = {"bits": 64, "limbs": 1, "word_bytes": 8}
-    batch = {**shape, "batch": 64, "word": "Goldilocks, X^N - 1"}
-
-    def of(
-        op: str, k: int, ps: float, params: dict[str, int | str] = shape | {"batch": 1}, **more: Any
-    ) -> Row:
-        work = 2**k * int(params["batch"])
-        own = {
-            "library": "polygpu",
-            "params": {**params, "n": 2**k},
-            "work": work,
-            "median": work * ps / 1000,
-        }
-        return row(op=op, machine=machine, **(own | more))
-
-    return [
-        of("forward", 20, 10.0, batch, figures={"copy_gbps": 4000.0}),
-        of("forward", 30, 99.0, batch, figures={"copy_gbps": 3900.0}),
-        of("forward", 20, 77.0, batch | {"word": "Goldilocks, X^N + 1"}),
-        of("forward", 20, 88.0, batch | {"load_s": "1.5"}),
-        of("forward on one GPU", 30, 15.0),
-        of("exchange among 2 GPUs", 30, 0.0, work=2**28, median=2**28 * 8 / 400),
-        of("exchange among 2 GPUs", 30, 0.0, work=2**28, median=1.0, library="NCCL"),
-    ]
-
-
-def test_a_card_follows_the_rows() -> None:
-    rows = gpu_rows()
-    kind = scale.CardKind(scale.plan_table)
-    card = kind.cells(rows)
-    assert card == scale.Card(
-        "A Card",
-        140 * GIB,
-        4000.0,
-        pytest.approx(400.0),
-        {64: {20: pytest.approx(10.0), 30: pytest.approx(15.0)}},
-        [scale.Measured(2**30, 1, 64, "transposed", pytest.approx(16.10612736))],
-    )
-    (table,) = kind.tables(rows)
-    lines = {line[0]: line[1:] for line in table.body}
-    assert lines["2^30"][0] == "16.1 ms (32.0 GiB)"
-    assert lines["2^34"][:2] == ("does not fit (512.0 GiB)", "does not fit (152.0 GiB)")
-    assert lines["2^30"][4] == ""  # 8 KiB from each of 1024 GPUs to each
-    elsewhere = dataclasses.replace(rows[0], machine={**rows[0].machine, "name": "Another card"})
-    assert kind.rows([*rows, elsewhere]) == kind.rows(rows)
-    assert not kind.rows(rows[:5]) and not list(kind.tables(rows[:5]))
-
-    compared = scale.KINDS["scale-measured"]
-    assert not compared.rows(rows)
-    took = dataclasses.replace(rows[4], op="forward on 2 GPUs, natural order", median=30e6)
-    ((line,),) = [table.body for table in compared.tables([*rows, took])]
-    model = scale.Plan(card, 2**30, 2).on_gpus("natural")
-    assert line[:5] == ("2^30", "64", "2", "natural", "30.0 ms")
-    assert float(line[-1]) == pytest.approx(
-        30 / max(model, 30), abs=0.006
-    )  # its calls are those of the model
-
-
-def test_one_case_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for one in gpu_rows():
-        record(one, tmp_path)
-    run = ["--results", str(tmp_path), "--figure", str(tmp_path / "scale.svg")]
-    assert scale.main([*run, "--devices", "64", "--log-n", "36"]) == 0
-    text = capsys.readouterr().out
-    assert "50.0 GB/s" in text and "assumed" in text and "19.1 GiB, fits" in text
-    assert scale.main([*run, "--devices", "64", "--log-n", "36", "--memory-gib", "17"]) == 0
-    assert "DOES NOT FIT" in capsys.readouterr().out
-    assert scale.main([*run, "--devices", "1024", "--log-n", "30"]) == 0
-    assert "latency" in capsys.readouterr().out
-    assert not (tmp_path / "scale.svg").exists()
-    for wrong, words in (
-        (["--devices", "3", "--log-n", "30"], "power of two"),
-        (["--devices", "2"], "give both"),
-        (["--devices", "2", "--log-n", "30", "--bits", "44"], "must be one of 64"),
-        (["--results", str(tmp_path / "none")], "no row"),
-    ):
-        with pytest.raises(SystemExit):
-            scale.main([*run, *wrong])
-        assert words in capsys.readouterr().err
-    assert scale.main(run) == 0
-    assert report.drawn(*scale.FIGURES["scale.svg"], gpu_rows()) == (tmp_path / "scale.svg").read_text()
-
-
-def test_products_on_processes_by_hand() -> None:
-    """Two cores. An exchange copies for 0.2 s of one core, and sends everything in 0.4 s."""
-    exchange = {1: 0.2, 2: (0.2 + 0.4 / 2) / 2, 4: 99.0}
-    found = [scale.product_seconds(0.8, exchange, processes, 8, 2) for processes in (1, 2, 3, 4)]
-    assert found == pytest.approx([0.8 + 3 * 0.2, 0.4 + 3 * 0.2, 0.4 + 3 * 0.7 / 3, 0.4 + 3 * 0.25])
-    # Eight cores: three processes have three of eight parts at most.
-    assert scale.product_seconds(0.8, exchange, 3, 8, 8) == pytest.approx(0.3 + (0.2 + 0.4 * 2 / 3))
-
-
-def test_tables_of_processes_follow_the_rows() -> None:
-    machine = {**row().machine, "cores": 2}
-
-    def of(op: str, processes: int, seconds: float) -> Row:
-        params: dict[str, int | str] = {"n": 2**24, "bits": 60, "parts": 8, "processes": processes}
-        return row(op=op, params=params, median=seconds * 1e9, machine=machine)
-
-    rows = [of(scale.ALONE, 1, 0.8), of(scale.EXCHANGE, 1, 0.2), of(scale.EXCHANGE, 2, 0.2)]
-    rows.append(of(scale.PRODUCT, 2, 1.5))
-    kind = scale.ProcessKind()
-    (table,) = kind.tables(rows)
-    assert table.body == (("2^24", "60", "8", "2", "0.800 s", "0.200 s", "1.50 s", "1.00 s", "1.50"),)
-    assert not list(kind.tables(rows[2:]))
-
-
-def test_products_on_workers_are_recorded(tmp_path: Path) -> None:
+def test_products_on_workers_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("dask.distributed")
     from benchmarks import dask as on_workers
 
-    shape = ["--log2n", "12", "--parts", "4", "--runs", "2", "--results", str(tmp_path)]
-    on_workers.main([*shape, "--processes", "1", "2"])
-    found = {(row.op, row.params["processes"]): row for row in harness.rows(tmp_path)}
-    assert set(found) == {
-        (scale.ALONE, 1),
-        *((op, processes) for op in (scale.PRODUCT, scale.EXCHANGE) for processes in (1, 2)),
-    }
-    assert len({row.digest for (op, _), row in found.items() if op != scale.EXCHANGE}) == 1
-    (table,) = scale.ProcessKind().tables(found.values())
-    assert len(table.body) == 2
-    R = pg.Ring(16, pg.ntt_primes(16, 60))
-    a, b = R.random(seed=1), R.random(seed=2)
-    assert on_workers.is_product(a, b, a * b) and not on_workers.is_product(a, b, a * b + 1)
+    on_workers.main(["--log2n", "10", "--parts", "4", "--runs", "1", "--kills", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    for place in ("on the workers", "from files into a file", "from this process and back"):
+        (line,) = [line for line in lines if line.startswith(f"{place}: ")]
+        assert "of one process; a worker holds" in line
+    assert lines[-1] == "a worker killed in the middle: right 0 of 0 times"

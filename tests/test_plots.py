@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import plots, scale
+from benchmarks import plots
 from benchmarks.plots import Bar
 from benchmarks.svg import LogAxes
 
@@ -100,33 +100,3 @@ def test_logarithmic_axes():
     lines = list(root.iter(f"{SPACE}line"))
     assert [attribute(line, "x1") for line in lines] == pytest.approx([50, 150, 50])
     assert attribute(lines[2], "y1") == attribute(lines[2], "y2") == pytest.approx(130)
-
-
-def test_plans_end_where_the_memory_does():
-    """One GPU holds 2^32 points and tables in 128 GiB; lines beyond are dashed, circles were measured."""
-    rates = {64: {20: 10.0, 30: 15.0}}
-    measured = [
-        scale.Measured(2**30, 1, 64, "transposed", 16.0),
-        scale.Measured(2**30, 2, 64, "natural", 17.0),
-        scale.Measured(2**30, 2, 60, "transposed", 18.0),
-        scale.Measured(2**30, 2, 64, "transposed", 19.0),
-    ]
-    root = ElementTree.fromstring(scale.svg(scale.Card("A Card", 140 * 2**30, 4000, 400, rates, measured)))
-    colours = dict(zip(scale.DEVICES, plots.COLOURS, strict=False))
-    lines = [line for line in root.iter(f"{SPACE}line") if line.get("stroke-dasharray") != "1 3"]
-    own = {d: [line for line in lines if line.get("stroke") == colour] for d, colour in colours.items()}
-    ends = {
-        d: [attribute(x, "x2") for x in found if not x.get("stroke-dasharray")] for d, found in own.items()
-    }
-    # Each of 1024 GPUs sends another 512 KiB at 2^36 points. The model takes 64 KiB or more: from 2^33 on.
-    assert {d: len(found) for d, found in own.items()} == {1: 14, 2: 14, 8: 14, 64: 14, 1024: 7}
-    at = {k: scale.AXES.at(2.0**k, 1)[0] for k in range(26, 41)}
-    last = {1: 32, 2: 33, 8: 35, 64: 38, 1024: 40}
-    assert {d: max(x) for d, x in ends.items()} == pytest.approx(
-        {d: at[k] for d, k in last.items()}, abs=0.06
-    )
-    circles = [(c.get("fill"), attribute(c, "cy")) for c in root.iter(f"{SPACE}circle")]
-    heights = [scale.AXES.at(2**30, ms)[1] for ms in (16, 19)]
-    assert [colour for colour, _ in circles] == [colours[1], colours[2]]
-    assert [y for _, y in circles] == pytest.approx(heights, abs=0.06)
-    assert {"1 GPU", "2 GPUs", "1024 GPUs", "2^26", "2^40"} <= set(texts(root))
