@@ -177,13 +177,14 @@ def equal(a: Poly | int, b: Poly | int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return checked_poly(a, "a")._equal(b)
 
 
-def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Recording:
+def capture(f: Callable[..., Any], *args: Any) -> Recording:
     """Record f(*args) once, to repeat it with little work of the host: on a GPU as a CUDA graph.
 
     Returns g. A call g() launches the recorded kernels with one small call. It reads what the arguments hold
-    at that time (write them with out=), overwrites the results of the call before, and returns the same
-    objects. Shapes and domains are fixed. `g.nbytes` tells how many bytes of the GPU's memory the record
-    holds, and `g.launches` how many kernels it launches. On the CPU, g() calls f(*args), and both are 0.
+    at that time, overwrites the results of the call before, and returns the same objects. g(*values) writes
+    these values into the arguments before. Shapes and domains are fixed. `g.nbytes` tells how many bytes of
+    the GPU's memory the record holds, and `g.launches` how many kernels it launches. On the CPU, g() calls
+    f(*args), and both are 0.
 
     Args:
         f: the function to record. On a GPU it is called twice, the second time for the record, and must do
@@ -193,47 +194,35 @@ def capture(f: Callable[..., Any], *args: Any, rebind: bool = False) -> Recordin
             from the host. It must leave each argument in its domain: an argument that f uses as out= is given
             in the domain of the result.
         args: the arguments of f, at least one of them a Poly, all on one device. g compares their domains
-            with the recorded ones at each call.
-        rebind: whether g takes other arguments too. g(*others) sets the pointers of the recorded launches and
-            launches them; g() goes on with the arguments used last.
-
-            - In the place of a Poly comes a Poly of its ring, shape, domain and device. In the place of
-              numbers, strings and tuples of them come equal ones; all else must be the same object.
-            - The new arguments share memory as the recorded ones do: where one value was given twice, one
-              value is given twice, and different ones have no memory in common.
-            - Values that f uses without getting them as arguments stay the same at each call, in the domain
-              they had when f was recorded. They must not be arguments too, nor parts of arguments.
-            - Launches under way finish with the arguments that they were given; all launches write the same
-              results. Keep arguments that were made on another stream alive until the launches are done.
+            with the recorded ones at each call. Of g(*values), a Poly has the ring, shape, domain and device
+            of the argument in its place; numbers, strings and tuples of them are equal to it, and all else is
+            the same object. One recording is used by one thread and stream at a time.
 
     Raises:
-        ParameterError: no Poly among the arguments; random values without a seed. With rebind: other
-            arguments that do not fit; f returns a part of an argument; f works on an argument by CuPy instead
-            of this library's kernels, as x.data + 1 and indices that are arrays do.
+        ParameterError: no Poly among the arguments; random values without a seed; values that do not fit the
+            arguments of g; values for arguments that share memory.
         DomainError: f changes the domain of an argument (on the CPU found when g is called), or an argument
-            is in another domain than the recorded one.
-        RingMismatch, DeviceError: another argument of another ring or device.
+            or value is in another domain than the recorded one.
+        RingMismatch, DeviceError: a value of another ring or device.
         DeviceError: f reads values back, f does in its second run what it has not done in its first, or the
             driver refuses the record.
         OutOfDeviceMemory: no room for the results of f, for the graph, or for the copies of the arguments
             that recording makes.
 
-    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph; with
-    rebind, a few us more for each recorded launch that reads or writes an argument that is another one.
+    Cost: recording takes two calls of f and a copy of each argument. g() is one launch of a graph, and
+    g(*values) a copy of each Poly more.
 
     >>> from polygpu import Ring
     >>> R = Ring(4, 17)
-    >>> a = R([1, 1])
-    >>> square = capture(lambda x: x * x, a)
+    >>> square = capture(lambda x: x * x, R([1, 1]))
     >>> square().to_bigints().tolist()
     [1, 2, 1, 0]
-    >>> square = capture(lambda x: x * x, a, rebind=True)
     >>> square(R([0, 1])).to_bigints().tolist()
     [0, 0, 1, 0]
     """
     if not any(isinstance(x, Poly) for x in args):
         raise ParameterError("capture: no Poly among the arguments; pass those that f works on")
-    return Recording(f, args, rebind)
+    return Recording(f, args)
 
 
 def stack(polys: Sequence[Poly], axis: int = 0) -> Poly:

@@ -4,87 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ._backends import Array, backend_of, is_device_array, same_device
+from ._backends import Array, backend_of, same_device
 from ._core.checks import Domain
 from ._ops.arrays import overlap
-from .errors import DeviceError, DomainError, ParameterError, RingMismatch
+from .errors import DeviceError, DomainError, OutputError, ParameterError, RingMismatch
 from .poly import Poly
 
 
-class _Place(NamedTuple):
-    """Takes the place of an argument in a recorded result."""
-
-    number: int
-
-
 class Recording:
-    """A recorded call f(*args), to be repeated on these arguments or, with rebind, on others."""
+    """A recorded call f(*args), to be repeated on these arguments, with the values they hold or are given."""
 
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], rebind: bool) -> None:
-        self._f, self._args, self._rebind = f, args, rebind
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._f, self._args = f, args
         self._places = [i for i, x in enumerate(args) if isinstance(x, Poly)]
-        self._bound: tuple[tuple[Any, ...], list[Poly]] = args, [args[i] for i in self._places]  # used last
-        self._on_host = isinstance(args[self._places[0]].data, np.ndarray)
+        self._polys: list[Poly] = [args[i] for i in self._places]
+        self._on_host = isinstance(self._polys[0].data, np.ndarray)
         for i in self._places:
             self._check_device(i, args[i])
-        self._domains = [args[i].domain for i in self._places]
+        self._domains = [x.domain for x in self._polys]
         if not self._on_host:
             self._record()
 
     def _record(self) -> None:
-        """Run f twice, the second time for the graph. The arguments keep their values.
-
-        With rebind, f runs on copies of the arguments. So a value that f reaches under another name, such as
-        a global, is not an argument, even where it was given as one too.
-        """
-        f, places, domains = self._f, self._places, self._domains
-        used = _copies(self._args, places) if self._rebind else list(self._args)
-        polys = [used[i] for i in places]
-        before = [] if self._rebind else [p.copy().data for p in polys]
+        """Run f twice, the second time for the graph. The arguments keep their values."""
+        before = [p.copy().data for p in self._polys]
         found: list[Any] = []  # the last result
         first = iter([True])
 
         def run() -> None:
             found.clear()  # frees the first run's result: a recording reuses its memory, and gets no other
             try:
-                found.append(f(*used))
-                _check_kept(places, polys, domains)
+                found.append(self._f(*self._args))
+                _check_kept(self._places, self._polys, self._domains)
             finally:
-                for p, domain in zip(polys, domains, strict=True):
+                for p, domain in zip(self._polys, self._domains, strict=True):
                     p._domain = domain
                 if next(first, False):
-                    for p, data in zip(polys, before, strict=False):
+                    for p, data in zip(self._polys, before, strict=True):
                         backend_of(data).copy(data, p.data)
 
-        compute = backend_of(polys[0].data)
-        arrays = {i: used[i].data for i in places} if self._rebind else None
-        self._replay: Any = compute.capture(run, arrays)
+        self._replay: Any = backend_of(self._polys[0].data).capture(run)
         before.clear()
-        result = found.pop()
-        at = {id(used[i]): i for i in places}
+        self._result = found.pop()
+        own = set(map(id, self._polys))
         # The polynomials that each replay writes, with their domains.
-        self._written = [(x, x.domain) for x in _leaves(result) if isinstance(x, Poly) and id(x) not in at]
-        self._arrays: list[Array] = []
-        if self._rebind:
-            self._arrays = list(_arrays(result, at))
-            for x in self._arrays:
-                for i in places:
-                    if overlap(compute, x, used[i].data):
-                        raise ParameterError(
-                            f"capture: f returns a part of argument {i}; return the argument, or a copy"
-                        )
-            result = _changed(result, lambda x: _Place(at[id(x)]) if id(x) in at else x)
-            used.clear()  # so that nothing here keeps the copies alive once other arguments are bound
-            polys.clear()
-        self._result = result
+        self._written = [
+            (x, x.domain) for x in _leaves(self._result) if isinstance(x, Poly) and id(x) not in own
+        ]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a GPU's memory that the recording holds: results, temporaries, copies of arguments."""
+        """Bytes of a GPU's memory that the recording holds: results and temporaries."""
         return 0 if self._on_host else int(self._replay.nbytes)
 
     @property
@@ -92,33 +66,76 @@ class Recording:
         """How many kernels of this library the recording launches; 0 on the CPU."""
         return 0 if self._on_host else int(self._replay.launches)
 
-    def __call__(self, *args: Any) -> Any:
-        """The result for these arguments; without any, for the arguments used last."""
-        if args:
-            self._check(args)
-            used = args, [args[i] for i in self._places]
+    def __call__(self, *values: Any) -> Any:
+        """The result for values, which are written into the arguments; without any, for what those hold."""
+        if values:
+            self._check(values)
+            self._write([values[i] for i in self._places])
         else:
-            used = self._bound
-        polys = used[1]
-        if [x.domain for x in polys] != self._domains:
-            self._refuse_domains(polys)
+            self._check_domains(self._polys)
         if self._on_host:
-            self._bound = used
-            result = self._f(*used[0])
-            _check_kept(self._places, polys, self._domains)
+            result = self._f(*self._args)
+            _check_kept(self._places, self._polys, self._domains)
             return result
-        if not self._rebind:
-            self._replay()
-            for x, domain in self._written:
-                x._domain = domain
-            return self._result
-        self._replay([x.data for x in polys])
-        self._bound = used
+        self._replay()
         for x, domain in self._written:
             x._domain = domain
-        return _changed(self._result, lambda x: used[0][x.number] if type(x) is _Place else x)
+        return self._result
 
-    def _refuse_domains(self, polys: Sequence[Poly]) -> None:
+    def _write(self, values: Sequence[Poly]) -> None:
+        """Write values into the arguments; one that shares memory with an argument is read before all."""
+        compute = backend_of(self._polys[0].data)
+
+        def read(x: Poly) -> Array:
+            shares = any(overlap(compute, x.data, own.data) for own in self._polys)
+            return x.copy().data if shares else x.data
+
+        moved = [
+            (read(x), own.data) for x, own in zip(values, self._polys, strict=True) if x.data is not own.data
+        ]
+        for data, place in moved:
+            compute.copy(data, place)
+        for own, domain in zip(self._polys, self._domains, strict=True):
+            own._domain = domain
+
+    def _check(self, values: tuple[Any, ...]) -> None:
+        """Raise where these values cannot be those of the arguments."""
+        if len(values) != len(self._args):
+            raise ParameterError(
+                f"{len(values)} arguments, recorded with {len(self._args)}; give all or none"
+            )
+        for i, (new, own) in enumerate(zip(values, self._args, strict=True)):
+            if not isinstance(own, Poly):
+                if not _as_recorded(new, own):
+                    raise ParameterError(
+                        f"argument {i}: a {type(new).__name__}, not as recorded; only a Poly can be another, "
+                        "numbers, strings and tuples must be equal, all else the same object; record again"
+                    )
+                continue
+            if not isinstance(new, Poly):
+                raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
+            if new.ring != own.ring:
+                raise RingMismatch(f"argument {i}: of {new.ring!r}, recorded with {own.ring!r}")
+            if isinstance(own.data, np.ndarray) and not own.data.flags.writeable and new is not own:
+                raise OutputError(f"argument {i}: read-only as recorded; record with poly.copy()")
+            if new.shape != own.shape:
+                raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {own.shape}")
+            self._check_device(i, new)
+        polys = [values[i] for i in self._places]
+        self._check_domains(polys)
+        compute = backend_of(self._polys[0].data)
+        for n, i in enumerate(self._places):
+            for m, j in enumerate(self._places[:n]):
+                own = self._polys[m].data, self._polys[n].data
+                if overlap(compute, *own) and not (
+                    polys[m].data is polys[n].data and compute.address(own[0]) == compute.address(own[1])
+                ):
+                    raise ParameterError(
+                        f"arguments {j} and {i} share memory, so two values cannot be written there; give "
+                        "one value twice where the arguments are the same, or record with copies of them"
+                    )
+
+    def _check_domains(self, polys: Sequence[Poly]) -> None:
         for i, x, domain in zip(self._places, polys, self._domains, strict=True):
             if x.domain != domain:
                 way = "intt" if domain == "coef" else "ntt"
@@ -128,68 +145,13 @@ class Recording:
                 )
 
     def _check_device(self, i: int, x: Poly) -> None:
-        at = self._places[0]
-        first: Poly = self._args[at]
+        at, first = self._places[0], self._polys[0]
         if not same_device(x.data, first.data):
             recorded = "recorded" if self._args[i] is not x else f"argument {at} is"
             raise DeviceError(
                 f"argument {i}: on {x.device}, {recorded} on {first.device}; "
                 f"poly.to({first.device!r}) moves it"
             )
-
-    def _check(self, args: tuple[Any, ...]) -> None:
-        """Raise where these cannot replace the recorded arguments. Domains are not checked here."""
-        if not self._rebind:
-            raise ParameterError(
-                f"{len(args)} arguments, recorded without rebind; capture(f, *args, rebind=True) takes others"
-            )
-        if len(args) != len(self._args):
-            raise ParameterError(f"{len(args)} arguments, recorded with {len(self._args)}; give all or none")
-        for i, (new, old, bound) in enumerate(zip(args, self._args, self._bound[0], strict=True)):
-            if new is bound:
-                continue
-            if not isinstance(old, Poly):
-                if not _as_recorded(new, old):
-                    raise ParameterError(
-                        f"argument {i}: a {type(new).__name__}, not as recorded; only a Poly can be another, "
-                        "numbers, strings and tuples must be equal, all else the same object; record again"
-                    )
-                continue
-            if not isinstance(new, Poly):
-                raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
-            if new.ring != old.ring:
-                raise RingMismatch(f"argument {i}: of {new.ring!r}, recorded with {old.ring!r}")
-            if new.shape != old.shape:
-                raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {old.shape}")
-            self._check_device(i, new)
-            if not self._on_host:
-                for x in self._arrays:
-                    if overlap(backend_of(x), x, new.data):
-                        raise ParameterError(f"argument {i}: shares memory with the result; use poly.copy()")
-
-
-def _copies(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Copies of the arguments that are Polys, and the others as they are.
-
-    Arguments that are one object, or that share one array, do so as copies too.
-    """
-    used, polys, arrays = list(args), dict[int, Poly](), dict[tuple[int, int], Array]()
-    compute = backend_of(args[places[0]].data)
-    for n, i in enumerate(places):
-        x: Poly = args[i]
-        if id(x) not in polys:
-            where = compute.address(x.data), x.data.nbytes
-            for j in places[:n]:
-                y = args[j].data
-                if where != (compute.address(y), y.nbytes) and overlap(compute, x.data, y):
-                    raise ParameterError(
-                        f"arguments {j} and {i} overlap in part; pass copies of them, poly.copy()"
-                    )
-            if where not in arrays:
-                arrays[where] = x.copy().data
-            polys[id(x)] = x._with(arrays[where].reshape(x.data.shape))
-        used[i] = polys[id(x)]
-    return used
 
 
 def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[Domain]) -> None:
@@ -202,17 +164,17 @@ def _check_kept(places: Sequence[int], polys: Sequence[Poly], domains: Sequence[
             )
 
 
-def _as_recorded(new: Any, old: Any) -> bool:
+def _as_recorded(new: Any, own: Any) -> bool:
     """Whether an argument that is no Poly fits the recorded one: it is the same, or equal and of its type."""
-    if new is old:
+    if new is own:
         return True
-    if type(new) is not type(old):
+    if type(new) is not type(own):
         return False
-    if isinstance(old, tuple):
-        return len(new) == len(old) and all(map(_as_recorded, new, old))
-    if isinstance(old, (float, complex)):
-        return repr(new) == repr(old)  # 0.0 == -0.0, but they are not the same
-    return isinstance(old, (Number, str, bytes)) and bool(new == old)
+    if isinstance(own, tuple):
+        return len(new) == len(own) and all(map(_as_recorded, new, own))
+    if isinstance(own, (float, complex)):
+        return repr(new) == repr(own)  # 0.0 == -0.0, but they are not the same
+    return isinstance(own, (Number, str, bytes)) and bool(new == own)
 
 
 def _leaves(result: Any) -> Iterator[Any]:
@@ -222,29 +184,3 @@ def _leaves(result: Any) -> Iterator[Any]:
             yield from _leaves(x)
     else:
         yield result
-
-
-def _arrays(result: Any, at: dict[int, int]) -> Iterator[Array]:
-    """The arrays of a result, without those of the arguments. at: the arguments' numbers by id()."""
-    if isinstance(result, Poly):
-        if id(result) not in at:
-            yield result.data
-    elif is_device_array(result):
-        yield result
-    elif type(result) in (tuple, list, dict):
-        for x in result.values() if isinstance(result, dict) else result:
-            yield from _arrays(x, at)
-    elif not isinstance(result, (Number, str, type(None))):
-        raise ParameterError(
-            f"capture: f returns a {type(result).__name__}; with rebind, return values and arrays, or "
-            "tuples, lists and dicts of them"
-        )
-
-
-def _changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """The result with `change` applied to each leaf of tuples, lists and dicts."""
-    if type(result) in (tuple, list):
-        return type(result)([_changed(x, change) for x in result])
-    if type(result) is dict:
-        return {key: _changed(x, change) for key, x in result.items()}
-    return change(result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -105,12 +105,8 @@ class Memory(ABC):
         """
         return work(), None
 
-    def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
-        """A function that repeats f, whose work is recorded once; f itself where nothing is gained.
-
-        arrays: those on which f works, by the numbers that name them in errors. If given, the function
-        takes other arrays in their place and returns nothing.
-        """
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
+        """A function that repeats f, whose work is recorded once; f itself where nothing is gained."""
         return f
 
     def mark(self) -> Mark:

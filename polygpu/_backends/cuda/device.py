@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -25,9 +25,9 @@ import numpy as np
 from ..._core.locks import cached_property, new_lock
 from ..._core.plans.basis import Handles
 from ..._core.plans.cache import Calls
-from ...errors import DeviceError, OutOfDeviceMemory, ParameterError
+from ...errors import DeviceError, OutOfDeviceMemory
 from .. import Array, Mark
-from .graph import Launched, Recorded, Replay
+from .graph import Launched, Replay
 from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
@@ -636,7 +636,7 @@ class Device:
         with suppress(self.memory_error):  # then the pieces of before may still do
             pool.malloc(taken + (taken >> 3) + _RESERVE)
 
-    def capture(self, f: Callable[[], Any], arrays: Mapping[int, Array] | None = None) -> Callable[..., Any]:
+    def capture(self, f: Callable[[], Any]) -> Callable[[], Any]:
         """Record a CUDA graph, with a memory pool of its own that no other call can reuse."""
         cuda = self.xp.cuda
         if self.is_recording():
@@ -656,11 +656,6 @@ class Device:
                     for x in recorded:
                         if isinstance(x, Shared):
                             x.settle()
-                    if arrays is not None and any(isinstance(x, (Recorded, Replay)) for x in recorded):
-                        raise ParameterError(
-                            "capture: f calls what another capture returned, whose launches cannot be given "
-                            "other arrays; call what that one records"
-                        )
                     self._reserve(pool)
                     before = len(recorded)
                     # Other threads may allocate meanwhile.
@@ -681,14 +676,9 @@ class Device:
                                 "recorded (norm, ==, verify(), a modulus above 2^64); do that with its result"
                             ) from cause
                         raise
-                    if arrays is None:
-                        graph = stream.end_capture()
-                    else:  # CuPy's object of a graph does not keep the nodes
-                        graph = cuda.runtime.streamEndCapture(stream.ptr)
+                    graph = stream.end_capture()
             finally:
                 recording.reset(token)
             kept, nbytes = (f, pool, stream, recorded), pool.total_bytes()
-            launched = [x for x in recorded[before:] if isinstance(x, Launched)]
-            if arrays is not None:
-                return Recorded(self, graph, launched, arrays, (*kept, result), nbytes)
-        return Replay(self, graph, kept, result, nbytes, sum(len(x.steps) for x in launched))
+            launches = sum(len(x.steps) for x in recorded[before:] if isinstance(x, Launched))
+        return Replay(self, graph, kept, result, nbytes, launches)

@@ -24,7 +24,7 @@ from .device import INSTALL, Device, Shared, recording
 from .sources import constant, digest, text_of, waits
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
-ALIGNMENT = graph.ALIGNMENT
+ALIGNMENT = 16  # bytes that a thread moves at once, at most
 MAX_AXES = constant("rows.cuh", "MAX_AXES")
 MODULUS_BYTES = 128  # of struct Modulus
 
