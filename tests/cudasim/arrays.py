@@ -149,7 +149,7 @@ class ndarray:
             raise ValueError(
                 f"{values.dtype} array of shape {values.shape} set to {self.dtype} of shape {self.shape}"
             )
-        streams.submit(lambda: np.copyto(self._host, values), streams.COPY)
+        streams.submit(lambda: np.copyto(self._host, values))
 
     def item(self, *args: Any) -> Any:
         streams.require_no_capture()
@@ -230,7 +230,7 @@ class ndarray:
     # ---- new arrays ----
 
     def copy(self, order: str = "C") -> ndarray:
-        return compute(lambda: self._host.copy(order), self, kind=streams.COPY)  # type: ignore[arg-type]
+        return compute(lambda: self._host.copy(order), self)  # type: ignore[arg-type]
 
     def astype(
         self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
@@ -240,9 +240,7 @@ class ndarray:
         return compute(lambda: self._host.astype(dtype), self)
 
     def fill(self, value: Any) -> None:
-        streams.submit(
-            lambda: self._host.fill(operand(value)), streams.FILL if value == 0 else streams.KERNEL
-        )
+        streams.submit(lambda: self._host.fill(operand(value)))
 
     def take(self, indices: Any, axis: int | None = None) -> ndarray:
         return compute(lambda: self._host.take(operand(indices), axis), self)
@@ -285,7 +283,7 @@ def operand(value: Any) -> Any:
     return value
 
 
-def compute(function: Callable[[], Any], *sources: ndarray, kind: int = streams.KERNEL) -> ndarray:
+def compute(function: Callable[[], Any], *sources: ndarray) -> ndarray:
     """A new device array with the values that `function` gives when the stream comes to it."""
     for source in sources:
         operand(source)
@@ -293,7 +291,7 @@ def compute(function: Callable[[], Any], *sources: ndarray, kind: int = streams.
         values = np.asarray(function())
         result = ndarray(values.shape, values.dtype)
         if streams.current_stream().is_capturing():
-            streams.submit(lambda: np.copyto(result._host, function()), kind)
+            streams.submit(lambda: np.copyto(result._host, function()))
         else:
             np.copyto(result._host, values)
     return result

@@ -58,11 +58,6 @@ _Fill = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint, ctypes.c_
 _Error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
 
 
-_Nodes = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
-)
-_Type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
-_Get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 _Set = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(graphs.KernelParams))
 _Create = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 _Add = ctypes.CFUNCTYPE(
@@ -72,13 +67,6 @@ _Edge = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 _Instantiate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
 _LaunchGraph = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _Destroy = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_Parameter = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.POINTER(ctypes.c_size_t),
-    ctypes.POINTER(ctypes.c_size_t),
-)
 
 
 class _Calls(ctypes.Structure):
@@ -88,11 +76,7 @@ class _Calls(ctypes.Structure):
         ("launch", _Launch),
         ("fill", _Fill),
         ("error", _Error),
-        ("graph_nodes", _Nodes),
-        ("node_type", _Type),
-        ("get_params", _Get),
         ("set_params", _Set),
-        ("parameter", _Parameter),
         ("create_graph", _Create),
         ("add_kernel", _Add),
         ("add_edge", _Edge),
@@ -111,11 +95,7 @@ class _Driver:
             _Launch(self.launch),
             _Fill(self.fill),
             _Error(self.error),
-            _Nodes(self.graph_nodes),
-            _Type(self.node_type),
-            _Get(self.get_params),
             _Set(self.set_params),
-            _Parameter(self.parameter),
             _Create(self.create_graph),
             _Add(self.add_kernel),
             _Edge(self.add_edge),
@@ -131,7 +111,6 @@ class _Driver:
         def run() -> None:
             memory.bytes_at(address, 4 * words).view(np.uint32)[:] = word
 
-        run.kind, run.address = streams.FILL, address  # type: ignore[attr-defined]
         return self._status(lambda: streams.of_pointer(stream or 0)._run(run))
 
     def error(self, status: int, text: int, out: Any) -> int:
@@ -141,41 +120,14 @@ class _Driver:
         out[0] = known[text]
         return 0
 
-    def graph_nodes(self, graph: int, out: Any, count: Any) -> int:
-        nodes = graphs.nodes_of(streams.graph_of(graph))
-        for i, node in enumerate(nodes[: count[0]] if out else ()):
-            out[i] = node.handle
-        count[0] = len(nodes)
-        return 0
-
-    def node_type(self, node: int, out: Any) -> int:
-        out[0] = graphs.nodes[node].kind
-        return 0
-
-    def get_params(self, node: int, kind: int, out: int) -> int:
-        found = graphs.nodes[node]
-        if found.kind != kind:
-            return _INVALID_VALUE
-        params = found.params()
-        ctypes.memmove(out, ctypes.byref(params), ctypes.sizeof(params))
-        return 0
-
     def set_params(self, exec_: int, node: int, params: Any) -> int:
         """As with CUDA: the kernel stays the same, and a launch that came before keeps its parameters."""
         found, new = graphs.nodes[node], params.contents
-        if not isinstance(found.action, graphs.Work) or found.function != new.function:
+        if found.work.function.ptr != new.function:
             return _INVALID_VALUE
         actions = streams.graph_of(exec_)._actions
-        actions[found.index] = found.action.changed(new)
+        actions[found.index] = found.work.changed(new)
         return 0
-
-    def parameter(self, function: int, index: int, offset: Any, size: Any) -> int:
-        for node in list(graphs.nodes.values()):
-            if node.function == function and index < len(node.blocks):
-                sizes = list(map(len, node.blocks))
-                offset[0], size[0] = sum(sizes[:index]), sizes[index]
-                return 0
-        return _INVALID_VALUE
 
     def create_graph(self, out: Any) -> int:
         out[0] = streams.new_graph()
@@ -190,7 +142,7 @@ class _Driver:
 
     def add_edge(self, graph: int, begin: int, end: int, kind: int) -> int:
         """The end of a programmatic edge may start before its begin has ended. Work runs in nodes' order."""
-        nodes = graphs.nodes_of(streams.graph_of(graph))
+        nodes = streams.graph_of(graph).nodes
         places = {node.handle: i for i, node in enumerate(nodes)}
         if begin not in places or places[begin] + 1 != places.get(end):
             return _INVALID_VALUE

@@ -405,11 +405,6 @@ def _build() -> ModuleType:
         runtimeGetVersion=lambda: 12080,
         driverGetVersion=lambda: 12080,
         streamCaptureModeThreadLocal=1,
-        streamEndCapture=streams.end_capture,
-        graphInstantiate=streams.instantiate,
-        graphLaunch=streams.launch_graph,
-        graphDestroy=streams.destroy_graph,
-        graphExecDestroy=streams.destroy_graph,
     )
     own_driver = _module("cupy.cuda.driver", CUDADriverError=launch.CUDADriverError)
     cuda_compiler = _module("cupy.cuda.compiler", CompileException=CompileException)

@@ -17,7 +17,6 @@ from .memory import one_at_a_time
 
 Action = Callable[[], None]  # a node, where it is part of a graph: graphs.py
 _addresses = itertools.count(0x5700, 16)
-KERNEL, COPY, FILL = 0, 1, 2  # of CUgraphNodeType
 _state = threading.local()
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 graphs: dict[int, Graph] = {}  # made by functions of cupy.cuda.runtime; by handle
@@ -42,7 +41,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
-        self.nodes: list[Any] | None = None  # graphs.py
+        self.nodes: list[Any] = []  # of a graph that the driver's functions make: graphs.py
 
     def launch(self, stream: Stream | None = None) -> None:
         target = stream or current_stream()
@@ -208,18 +207,13 @@ def get_elapsed_time(start: Event, end: Event) -> float:
     return (end._time - start._time) * 1e3
 
 
-def end_capture(stream: int) -> int:
-    """cudaStreamEndCapture: the handle of a graph, which `instantiate` makes ready for launches."""
-    return _keep(of_pointer(stream).end_capture())
-
-
 def new_graph() -> int:
     """cuGraphCreate."""
     return _keep(Graph())
 
 
 def instantiate(graph: int) -> int:
-    """cudaGraphInstantiate: the handle of a copy for launches. Its nodes have the order of the graph's."""
+    """cuGraphInstantiateWithFlags: the handle of a copy for launches, with nodes in the graph's order."""
     made = Graph()
     made._actions = list(graphs[graph]._actions)
     return _keep(made)
@@ -252,10 +246,8 @@ def current_stream(device_id: int | None = None) -> Stream:
     return getattr(_state, "stream", Stream.null)
 
 
-def submit(action: Action, kind: int = KERNEL) -> None:
-    """Run on the current stream. A captured one records a node of that kind; its arrays are the action's."""
-    if kind != KERNEL:
-        action.kind = kind  # type: ignore[attr-defined]
+def submit(action: Action) -> None:
+    """Run on the current stream, or record where it is captured."""
     current_stream()._run(action)
 
 
