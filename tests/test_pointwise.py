@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices import HOST, host, over, shares_memory, there
+from devices import HOST, backend, host, over, shares_memory, there
 from oracle import (
     DOMAINS,
     FEW,
@@ -30,6 +30,8 @@ from oracle import (
 import polygpu as pg
 from polygpu import Poly, Ring
 from polygpu._core.exact.primes import GOLDILOCKS
+from polygpu._core.plans.basis import basis_of
+from polygpu._ops.arrays import empty
 from polygpu._ops.pointwise import pointwise
 
 OPERATIONS = {
@@ -531,3 +533,20 @@ def test_equality_with_an_array_is_refused() -> None:
         for compare in (lambda x, y: x == y, lambda x, y: x != y):
             with pytest.raises(TypeError, match=r"ring\(values\)"):
                 compare(a, array)
+
+
+@pytest.mark.parametrize(
+    ("q", "x", "y"),
+    [
+        (4444593245997215678, 4444593245997215676, 4444593245060916203),
+        (4532982764519036401, 4532982763539923269, 4532982764291586572),
+    ],
+)
+def test_an_estimated_quotient_that_is_2_too_small(q: int, x: int, y: int, device: str) -> None:
+    """Barrett's product has such quotients modulo numbers of 62 bits, in less than one of 200 products."""
+    assert x * y // q - ((x * y >> 60) * (2**124 // q) >> 64) == 2
+    basis = basis_of((q,))
+    a, b = (there(np.full((1, 8), value, np.uint64)) for value in (x, y))
+    out = empty(backend(), a.shape, a.dtype)
+    backend().pointwise(basis, "mul", a, b, None, out)
+    assert host(out).tolist() == [[x * y % q] * 8]
