@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from numbers import Number
 from typing import Any
 
@@ -26,6 +27,7 @@ class Recording:
         for i in self._places:
             self._check_device(i, args[i])
         self._domains = [x.domain for x in self._polys]
+        self._sharing = list(self._shared_pairs())
         if not self._on_host:
             self._record()
 
@@ -116,24 +118,27 @@ class Recording:
                 raise ParameterError(f"argument {i}: {type(new).__name__}, recorded with a Poly")
             if new.ring != own.ring:
                 raise RingMismatch(f"argument {i}: of {new.ring!r}, recorded with {own.ring!r}")
-            if isinstance(own.data, np.ndarray) and not own.data.flags.writeable and new is not own:
+            if self._on_host and not own.data.flags.writeable and new is not own:
                 raise OutputError(f"argument {i}: read-only as recorded; record with poly.copy()")
             if new.shape != own.shape:
                 raise ParameterError(f"argument {i}: batch shape {new.shape}, recorded with {own.shape}")
             self._check_device(i, new)
         polys = [values[i] for i in self._places]
         self._check_domains(polys)
+        for m, n, are_same in self._sharing:
+            if not (are_same and polys[m].data is polys[n].data):
+                raise ParameterError(
+                    f"arguments {self._places[m]} and {self._places[n]} share memory, so two values cannot "
+                    "be written there; give one value twice where the arguments are the same, or record "
+                    "with copies of them"
+                )
+
+    def _shared_pairs(self) -> Iterator[tuple[int, int, bool]]:
+        """Yield the pairs of Polys that share memory, by their places, and whether they begin together."""
         compute = backend_of(self._polys[0].data)
-        for n, i in enumerate(self._places):
-            for m, j in enumerate(self._places[:n]):
-                own = self._polys[m].data, self._polys[n].data
-                if overlap(compute, *own) and not (
-                    polys[m].data is polys[n].data and compute.address(own[0]) == compute.address(own[1])
-                ):
-                    raise ParameterError(
-                        f"arguments {j} and {i} share memory, so two values cannot be written there; give "
-                        "one value twice where the arguments are the same, or record with copies of them"
-                    )
+        for (m, x), (n, y) in combinations(enumerate(p.data for p in self._polys), 2):
+            if overlap(compute, x, y):
+                yield m, n, compute.address(x) == compute.address(y)
 
     def _check_domains(self, polys: Sequence[Poly]) -> None:
         for i, x, domain in zip(self._places, polys, self._domains, strict=True):

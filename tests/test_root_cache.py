@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 import sympy
+from test_cpu import run_python
 
 from polygpu import Ring, ntt_primes
 from polygpu._core.exact import root_cache, roots
@@ -68,12 +67,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def python(code: str, *args: object) -> str:
-    """What a process writes, which must end well and soon."""
-    command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+def output(code: str) -> str:
+    """What code writes in a fresh interpreter, which must end well and soon."""
+    done = run_python(code)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return str(done.stdout)
 
 
 def test_primitive_roots_are_kept(cache: Any) -> None:
@@ -92,7 +90,7 @@ def test_primitive_roots_are_kept(cache: Any) -> None:
 def test_a_kept_root_saves_the_import_of_sympy(cache: Any) -> None:
     assert resolved() == RIGHT
     code = f"import sys, polygpu; polygpu.Ring(512, {Q})._plan.transform; print('sympy' in sys.modules)"
-    assert python(code) == "False\n"
+    assert output(code) == "False\n"
 
 
 @pytest.mark.parametrize("name", ["\udcff", "a b/c", "~nobody/x", "a'b\n"])
@@ -116,13 +114,19 @@ def test_an_empty_variable_means_the_default(
 
 def test_writers_at_the_same_time_lose_nothing(cache: Any) -> None:
     """Threads of several processes, which find the same primes."""
-    code = """if True:
-        import sys, concurrent.futures, polygpu
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda q: polygpu.Ring(4, int(q)).roots, sys.argv[1:]))"""
     primes = ntt_primes(4, 30, 60)
+
+    def work(i: int) -> str:
+        return output(
+            f"""
+            import concurrent.futures, polygpu
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda q: polygpu.Ring(4, q).roots, {primes[20 * i : 20 * i + 40]}))
+            """
+        )
+
     with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(lambda i: python(code, *primes[20 * i : 20 * i + 40]), range(3))) == [""] * 3
+        assert list(pool.map(work, range(3))) == [""] * 3
     assert {int(name, 16) for name in names(cache())} == set(primes)
     with no_sympy():
         assert all(Ring(4, q).roots for q in primes)

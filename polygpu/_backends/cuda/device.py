@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib.util import find_spec
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ from ..._core.plans.basis import Handles
 from ..._core.plans.cache import Calls
 from ...errors import DeviceError, OutOfDeviceMemory
 from .. import Array, Mark
-from .graph import Launched, Replay
 from .words import Card
 
 _LEAST_CAPABILITY = (7, 5)
@@ -173,6 +173,32 @@ class Taken(NamedTuple):
 
     address: int
     size: int
+
+
+class Launched(NamedTuple):
+    """Launches that were made while work was recorded: a prepared call, and its operands' addresses."""
+
+    steps: Sequence[Any]  # as the native core takes them (cpu/bindings/launches.hpp)
+    addresses: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A graph that is launched on the arrays it was recorded with."""
+
+    device: Any
+    graph: Any
+    kept: tuple[Any, ...]  # all that the graph reads and writes
+    result: Any
+    nbytes: int  # of the memory that is the graph's alone
+    launches: int  # of kernels of this library
+
+    def __call__(self) -> Any:
+        """Launch on the current stream; returns the result of the recorded f, overwritten."""
+        self.device.note(self)
+        with self.device.device_scope():
+            self.graph.launch()
+        return self.result
 
 
 # What notes the work of this thread: for a graph, or for the record of a call.

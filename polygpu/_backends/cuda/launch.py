@@ -19,8 +19,7 @@ from ..._core.plans.cache import Calls
 from ..._core.reporting import Work, counted
 from ...errors import DeviceError
 from .. import Array, cuda_sources
-from . import graph
-from .device import INSTALL, Device, Shared, recording
+from .device import INSTALL, Device, Launched, Shared, recording
 from .sources import constant, digest, text_of, waits
 
 THREADS = 256  # of a block of the kernels that work entry by entry, and of products of integers
@@ -299,7 +298,7 @@ class Context(Device):
             addresses += [x.ptr for x in temporaries]
         if recorded is not None:
             recorded += [x for x in prepared.held if not isinstance(x, Shared)]
-            recorded.append(graph.Launched(prepared.steps, tuple(addresses)))
+            recorded.append(Launched(prepared.steps, tuple(addresses)))
         try:
             try:
                 prepared.launch(at, *addresses)

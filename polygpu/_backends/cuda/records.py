@@ -12,8 +12,7 @@ from ... import _cpu
 from ...errors import DeviceError, OutOfDeviceMemory
 from .. import Array, is_device_array
 from ..records import MOST_STEPS, NEVER, Blocks, Record, Replay, placed
-from . import graph
-from .device import Shared, Taken, Tape, recording
+from .device import Launched, Shared, Taken, Tape, recording
 from .launch import ALIGNMENT, Context, Prepared, bytes_of
 
 _GRAPH_BYTES = 1 << 17  # of a card's memory that a graph of a record's launches takes, about
@@ -56,7 +55,7 @@ def _record(
     if steps is None:
         return NEVER
     ready, room = steps
-    used = list({id(x): x for x in tape if not isinstance(x, (Taken, graph.Launched))}.values())
+    used = list({id(x): x for x in tape if not isinstance(x, (Taken, Launched))}.values())
     parts = {id(part) for x in used if isinstance(x, Shared) for part in x.parts()}
     used = [x for x in used if id(x) not in parts]  # whoever reads the whole waits for its parts
     call = Prepared(_cpu.Launches(gpu.driver, ready), ready, used, [room] if room else [])
@@ -89,7 +88,7 @@ def _steps(
             blocks.add(note.address, note.size, room + len(sizes))
             sizes.append(note.size)
             uses.append([])
-        elif isinstance(note, graph.Launched):
+        elif isinstance(note, Launched):
             for step in note.steps:
                 places = []
                 for operand, offset in zip(step[-3], step[-2], strict=True):
