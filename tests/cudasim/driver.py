@@ -122,11 +122,11 @@ class _Driver:
 
     def set_params(self, exec_: int, node: int, params: Any) -> int:
         """As with CUDA: the kernel stays the same, and a launch that came before keeps its parameters."""
-        found, new = graphs.nodes[node], params.contents
-        if found.work.function.ptr != new.function:
+        index, new = graphs.nodes[node].index, params.contents
+        actions: list[Any] = streams.graph_of(exec_)._actions
+        if actions[index].function.ptr != new.function:
             return _INVALID_VALUE
-        actions = streams.graph_of(exec_)._actions
-        actions[found.index] = found.work.changed(new)
+        actions[index] = actions[index].changed(new)
         return 0
 
     def create_graph(self, out: Any) -> int:

@@ -59,16 +59,16 @@ class Work:
 
 
 class Node:
-    """One node of a graph that the driver's functions make."""
+    """One node of a graph that the driver's functions make: its place among the graph's work."""
 
-    def __init__(self, index: int, work: Work) -> None:
-        self.index, self.work, self.handle = index, work, next(_handles)
+    def __init__(self, index: int) -> None:
+        self.index, self.handle = index, next(_handles)
         nodes[self.handle] = self
 
 
 def append(graph: streams.Graph, work: Work) -> int:
     """Add a node to a graph that is being made; returns its handle."""
-    node = Node(len(graph.nodes), work)
+    node = Node(len(graph.nodes))
     graph.nodes.append(node)
     graph._actions.append(work)
     return node.handle
@@ -76,6 +76,5 @@ def append(graph: streams.Graph, work: Work) -> int:
 
 def start_early(graph: streams.Graph, index: int) -> None:
     """Let a node start before the one before it has ended."""
-    node, work = graph.nodes[index], graph.nodes[index].work
-    node.work = Work(work.function, work.sizes | {"dependent": True}, work.blocks, work.chosen)
-    graph._actions[index] = node.work
+    work: Any = graph._actions[index]
+    graph._actions[index] = Work(work.function, work.sizes | {"dependent": True}, work.blocks, work.chosen)
