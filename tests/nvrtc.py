@@ -3,7 +3,8 @@
 `pip install nvidia-cuda-nvrtc` is all it needs: no CuPy, no driver. What is compiled is what the launch code
 of polygpu._backends.cuda asks for on a card of each architecture: its launches are pure functions of sizes.
 
-    python tests/nvrtc.py                  a representative part, for every architecture: some minutes
+    python tests/nvrtc.py                  a representative part for 9.0, and what differs most for the others
+    python tests/nvrtc.py --arch 80        the part for one architecture: some minutes
     python tests/nvrtc.py --arch 90 --all  every instantiation, for one: some minutes too
 
 Exits with 1 where a kernel does not compile, does not fit a multiprocessor or spills more than it is allowed.
@@ -82,6 +83,7 @@ SMALL, LARGE = (1 << 32) - 1, (1 << 64) - 1  # for kernels that depend on the ty
 # tile: leaves (7), short ones of 4 and 8 values a thread (2, 5), few rows and many (9), 32 values a thread
 # (13, 14), few rows in two passes (12 to 18), and one, two and three passes.
 ALL = tuple((size, base) for size in range(1, 27) for base in (1, 2, 4, 8))
+WHOLE = 90  # without options, the other architectures compile the ends of PART
 PART = ((7, 2), *((size, 1) for size in (2, 5, 9, 12, 13, 14, 15, 18, 20, 25)))
 
 
@@ -420,6 +422,14 @@ def kernels_of(card: Card, transforms: tuple[tuple[int, int], ...] = ALL) -> tup
     return tuple(largest.values())
 
 
+def ends(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The first and the last kernel of each template and word: the launches come by size."""
+    groups = defaultdict(list)
+    for kernel in kernels:
+        groups[kernel.template, kernel.word].append(kernel)
+    return tuple(kernel for group in groups.values() for kernel in dict.fromkeys((group[0], group[-1])))
+
+
 # ---- the compiler ----
 
 
@@ -666,7 +676,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print a table, and say what is not allowed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arch", type=int, choices=CARDS, action="append", help="instead of all")
-    parser.add_argument("--all", action="store_true", help="every instantiation, not a part of them")
+    parser.add_argument("--all", action="store_true", help="every instantiation, not a part")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     options = parser.parse_args(arguments)
     began = time.monotonic()
@@ -678,6 +688,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     total = 0
     for arch in options.arch or CARDS:
         kernels = kernels_of(CARDS[arch], ALL if options.all else PART)
+        if not (options.arch or options.all or arch == WHOLE):
+            kernels = ends(kernels)
         total += len(kernels)
         jobs += list(_jobs(arch, kernels))
     rows: dict[int, dict[tuple[str, str, int], list[tuple[Kernel, Usage]]]] = {}

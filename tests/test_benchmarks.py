@@ -44,6 +44,8 @@ from benchmarks.matrices import residues
 from polygpu import _cpu
 from polygpu._bench import timing
 
+pytestmark = pytest.mark.tools
+
 PARAMS: dict[str, int | str] = {"n": 8, "bits": 30, "limbs": 1, "batch": 1}
 PAGE = """# Figures
 

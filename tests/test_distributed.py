@@ -134,8 +134,7 @@ def test_rows_with_tables_of_theirs(name: str, kind: Any, monkeypatch: pytest.Mo
         (64, 5, 10),
         (64, 4, 2),
         (2**10, 5, 2),
-        (2**14, 1, 10),
-        (2**12, 4, 2),
+        (2**12, 1, 10),
         (2**12, 11, 10),
     )
     with simulated_devices(2) as gpus, pg.device("cpu"):

@@ -44,6 +44,8 @@ from polygpu._backends.cuda.words import Card as PassCard
 from polygpu._backends.reference import evaluate, reverse_bits
 from polygpu._bench import timing
 
+pytestmark = pytest.mark.tools
+
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="the CUDA simulator compiles with g++, which is not installed"
 )

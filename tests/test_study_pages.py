@@ -15,6 +15,8 @@ from benchmarks import harness, report
 from benchmarks.studies import STUDIES, fft64, fourstep, gemm, ntt64, ntt256, transpose
 from benchmarks.studies.transpose import MANY, ONE
 
+pytestmark = pytest.mark.tools
+
 MODULES = {"fft64": fft64, "fourstep": fourstep, "gemm": gemm, "ntt64": ntt64, "ntt256": ntt256}
 MODULES |= {"transpose": transpose}
 OTHER = row_of_the_cpu(op="ntt")

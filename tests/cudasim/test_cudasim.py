@@ -16,6 +16,8 @@ from .fake_cupy import simulated_cuda as simulated
 from .launch import CUDADriverError, KernelError
 from .translate import translate
 
+pytestmark = pytest.mark.tools
+
 ORDERS = [
     {"order": "forward"},
     {"order": "reverse"},

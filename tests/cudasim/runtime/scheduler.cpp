@@ -498,8 +498,8 @@ uintptr_t sim_find_damage(unsigned char guard_byte) {
     for (const auto &[start, allocation] : sim::allocations) {
         const unsigned char *const before = reinterpret_cast<unsigned char *>(start - allocation.guard);
         const unsigned char *const after = reinterpret_cast<unsigned char *>(start + allocation.bytes);
-        for (size_t i = 0; i < allocation.guard; ++i)
-            if (before[i] != guard_byte || after[i] != guard_byte) return start;
+        for (const unsigned char *const zone : {before, after})
+            if (*zone != guard_byte || memcmp(zone, zone + 1, allocation.guard - 1)) return start;
     }
     return 0;
 }
