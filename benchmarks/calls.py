@@ -106,13 +106,13 @@ def host_cases(w: Workload) -> Iterator[Case]:
 def sum_cases(device: str) -> Iterator[Case]:
     """Sums of products of evaluated values."""
     n, bits, limbs, terms, count = SUMS
-    ring = pg.Ring(n, pg.ntt_primes(n, bits, limbs))
+    ring = pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs))
     q = np.array(ring.moduli, dtype=object)[:, None]
     with pg.device("cpu"):
         host = [
             ring.random(shape, seed=i).data for i, shape in enumerate(((terms,), (terms,), (count, terms)))
         ]
-    x, y, matrix = (ring.from_residues(data, "eval").to(device) for data in host)
+    x, y, matrix = (ring.from_residues(data, domain="eval").to(device) for data in host)
     p, r, m = (data.astype(object) for data in host)
     expected = {"dot": (p * r).sum(axis=0) % q, "matrix @ vector": (m * p).sum(axis=1) % q}
     runs: dict[str, Callable[[], pg.Poly]] = {
@@ -146,7 +146,7 @@ def square_cases(size: int) -> Iterator[Case]:
             op="linalg.matmul",
             library="polygpu",
             params=params | {"batch": 1, "launch": launch},
-            run=lambda: linalg.matmul(a, b, q),
+            run=lambda: linalg.matmul(a, b, q=q),
             verify=product.holds,
             work=size * size,
             values=lambda c: product.values(cupy.asnumpy(c)),

@@ -116,14 +116,14 @@ def is_transform(values: NDArray[Any], a: pg.Poly) -> bool:
         q, psi, k = ring.moduli[at[-1]], ring.roots[at[-1]], source.randrange(n)
         if int(values[at][k]) != evaluate(a.data[at].tolist(), pow(psi, 2 * int(order[k]) + 1, q), q):
             return False
-    return np.array_equal(ring.from_residues(values, "eval").intt().data, a.data)
+    return np.array_equal(ring.from_residues(values, domain="eval").intt().data, a.data)
 
 
 # ---- verbs between bases, on any device ----
 
 
 def ring_of(n: int, bits: int, limbs: int) -> pg.Ring:
-    return pg.Ring(n, pg.ntt_primes(n, bits, limbs))
+    return pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs))
 
 
 def params_of(R: pg.Ring, S: pg.Ring, device: str, batch: int = 1) -> Params:
@@ -239,7 +239,7 @@ def digits_cases(device: str, Q: pg.Ring, R: pg.Ring, size: int) -> Iterator[Cas
         x = integers(a)
         return np.stack([centred(x, m) for m in moduli])
 
-    yield verb_case(*where, a.ntt(), lambda x, out: x.digits(R, size, out=out), expected)
+    yield verb_case(*where, a.ntt(), lambda x, out: x.digits(R, limbs_per_digit=size, out=out), expected)
     yield transforms_case(*where, Q.random(seed=2), new.random(len(moduli), seed=3))
 
 
@@ -255,7 +255,7 @@ def convert_cases(device: str, R: pg.Ring, S: pg.Ring, transforms: bool) -> Iter
         return x.convert(S, out=out)
 
     def estimated(x: pg.Poly, out: pg.Poly | None) -> pg.Poly:
-        return x.convert(S, "fast", out=out)
+        return x.convert(S, conversion="fast", out=out)
 
     def value(of: pg.Poly) -> Ints:
         return centred(integers(of), R.modulus)

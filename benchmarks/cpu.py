@@ -333,7 +333,7 @@ class Square:
 
 def polygpu_square_cases(w: Square) -> Iterator[Case]:
     a, b = w.product.a[0], w.product.b[0]
-    yield w.case("polygpu", lambda: pg.linalg.matmul(a, b, w.q))
+    yield w.case("polygpu", lambda: pg.linalg.matmul(a, b, q=w.q))
 
 
 def flint_square_cases(w: Square) -> Iterator[Case]:

@@ -146,7 +146,7 @@ def times(
 
     seconds, most = [], [0]
     for _ in range(runs + 1):
-        x, y = dask.persist(*(pd.random(R, (), seed, chunks) for seed in (1, 2)))
+        x, y = dask.persist(*(pd.random(R, (), seed=seed, chunks=chunks) for seed in (1, 2)))
         wait([x, y])
         with peaks(pids, rest) as found:
             start = time.perf_counter()
@@ -171,7 +171,7 @@ def times(
 
     with peaks(pids, rest) as most:
         seconds, c = timed(
-            lambda: (pd.from_poly(a, chunks) * pd.from_poly(b, chunks)).compute(), min(runs, 3)
+            lambda: (pd.from_poly(a, chunks=chunks) * pd.from_poly(b, chunks=chunks)).compute(), min(runs, 3)
         )
     assert c == expected
     show("from this process and back", seconds, one, memory(most, limit))

@@ -76,7 +76,7 @@ def ring_of(n: int, bits: int) -> pg.Ring:
     """A ring modulo Goldilocks (64 bits, cyclic) or the largest prime of this size. No root is searched."""
     if bits == 64:
         return pg.Ring(n, GOLDILOCKS, kind="cyclic", root="generator")
-    return pg.Ring(n, pg.ntt_primes(n, bits)[0], root="generator")
+    return pg.Ring(n, pg.ntt_primes(n, bits=bits)[0], root="generator")
 
 
 def ends(values: pg.Poly | Divided) -> NDArray[Any]:
@@ -123,7 +123,7 @@ def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
             raise Unverified(f"forward on {count} GPUs, n = {n}, {bits} bits, {order} order: wrong values")
         name = f"forward on {count} GPUs, {order} order"
         yield Case(name, "polygpu", params(ring), a.ntt, partial(np.array_equal, runs), n, ends)
-        if evaluated.intt(order) != a:
+        if evaluated.intt(order=order) != a:
             raise Unverified(f"inverse on {count} GPUs, n = {n}, {bits} bits, {order} order: wrong values")
         first = ends(a)
         name = f"inverse on {count} GPUs, {order} order"
@@ -192,7 +192,7 @@ def exchanges(gpus: Devices, n: int) -> Iterator[Case]:
 def products(gpus: Devices, bits: int) -> Iterator[Case]:
     """A batch of products, on one GPU and spread over all."""
     n = PRODUCT_DEGREE
-    ring = pg.Ring(n, pg.ntt_primes(n, bits)[0])
+    ring = pg.Ring(n, pg.ntt_primes(n, bits=bits)[0])
     batch = PRODUCT_BYTES // (n * ring.dtype.itemsize)
     shape = params(ring, batch)
     with pg.device("cuda:0"):

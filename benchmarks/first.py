@@ -59,7 +59,7 @@ class Processes:
 
 
 def ring(n: int, bits: int) -> pg.Ring:
-    return pg.Ring(n, pg.ntt_primes(n, bits)[0])
+    return pg.Ring(n, pg.ntt_primes(n, bits=bits)[0])
 
 
 def operands(n: int, bits: int) -> list[pg.Poly]:

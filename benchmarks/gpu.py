@@ -67,7 +67,7 @@ ORDERS = {
 def modulus(n: int, bits: int) -> int:
     """The largest prime of this size with a transform of degree n; BabyBear where 30 bits have none."""
     try:
-        return pg.ntt_primes(n, bits)[0]
+        return pg.ntt_primes(n, bits=bits)[0]
     except pg.ParameterError:
         if bits == 30 and BABYBEAR % (2 * n) == 1:
             return BABYBEAR
@@ -249,14 +249,14 @@ def programme(
         for n, limbs in itertools.product(SINGLE_DEGREES, SINGLE_LIMBS):
 
             def single(n: int = n, bits: int = bits, limbs: int = limbs) -> Workload:
-                return Workload(pg.Ring(n, pg.ntt_primes(n, bits, limbs)), 1)
+                return Workload(pg.Ring(n, pg.ntt_primes(n, bits=bits, count=limbs)), 1)
 
             name = f"{bits} bits, n = {n}, one polynomial, limbs: {limbs}"
             yield "calls", f"{name}, host", partial(group, calls.host_cases, single)
             yield "calls", name, partial(group, single_cases, single)
 
         def ciphertext(bits: int = bits) -> Workload:
-            return Workload(pg.Ring(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits, RNS_LIMBS)), 2)
+            return Workload(pg.Ring(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits=bits, count=RNS_LIMBS)), 2)
 
         name = f"{bits} bits, n = {RNS_DEGREE}, one ciphertext, limbs: {RNS_LIMBS}"
         yield "calls", name, partial(group, single_cases, ciphertext)
@@ -271,7 +271,7 @@ def programme(
     for bits, batch in itertools.product(PRIME_BITS[:2], (None, 1)):
 
         def rns(bits: int = bits, batch: int | None = batch) -> Workload:
-            return batched(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits, RNS_LIMBS), batch)
+            return batched(RNS_DEGREE, pg.ntt_primes(RNS_DEGREE, bits=bits, count=RNS_LIMBS), batch)
 
         yield (
             "batches",

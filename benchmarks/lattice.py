@@ -138,7 +138,7 @@ def switched(a: pg.Poly, key: pg.Poly, special: pg.Ring, size: int, g: int = 1) 
         if not is_transform(evaluated.data, value):
             raise Unverified("a transform is wrong")
         sums = (sums + evaluated.data.astype(object) * key.data[j].astype(object)) % moduli
-    total = T.from_residues(sums.astype(T.dtype), "eval").intt()
+    total = T.from_residues(sums.astype(T.dtype), domain="eval").intt()
     if not is_transform(sums.astype(T.dtype), total):
         raise Unverified("a transform is wrong")
     found: Ints = nearest(integers(total), special.modulus)
@@ -225,7 +225,7 @@ def key_case(
 
 def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     """A relinearisation; if hoisted, also a rotation and eight hoisted rotations; the transforms of each."""
-    primes = pg.ntt_primes(shape.n, shape.bits, shape.limbs + shape.special)
+    primes = pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special)
     R = pg.Ring(shape.n, primes)
     Q, special = R[: shape.limbs], R[shape.limbs :]
     digits = -(-shape.limbs // shape.size)
@@ -321,16 +321,20 @@ def product_case(op: str, device: str, batch: int, R: pg.Ring, log_q: int) -> Ca
     bits, levels = TFHE().digits
     params: Params = {"n": R.n, "bits": log_q, "limbs": 1, "levels": levels, "batch": batch}
     ggsw, c = R.random((2, levels, 2), seed=1), R.random((batch, 2), seed=2)
-    own, matrix, x = lattice.prepare(ggsw, bits), lattice.prepare(ggsw.to(device), bits), c.to(device)
-    out = lattice.external_product(matrix, x, bits)
+    own, matrix, x = (
+        lattice.prepare(ggsw, bits=bits),
+        lattice.prepare(ggsw.to(device), bits=bits),
+        c.to(device),
+    )
+    out = lattice.external_product(matrix, x, bits=bits)
     calls = 1 if device == "cpu" else MOST_CALLS
 
     def work(x: pg.Poly) -> pg.Poly:
-        return [lattice.external_product(matrix, x, bits, out=out) for _ in range(calls)][-1]
+        return [lattice.external_product(matrix, x, bits=bits, out=out) for _ in range(calls)][-1]
 
     def verify(values: NDArray[Any]) -> bool:  # on the CPU, the first and the last of a batch
         if device != "cpu":
-            return np.array_equal(values, residues(lattice.external_product(own, c, bits)))
+            return np.array_equal(values, residues(lattice.external_product(own, c, bits=bits)))
         return is_of(R, partial(external, ggsw, c, bits), values[sorted({0, batch - 1})])
 
     if device != "cpu":

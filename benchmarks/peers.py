@@ -169,7 +169,7 @@ def own_cases(w: Workload) -> Iterator[Case]:
     for op, run in zip(OPS, runs, strict=True):
         yield case(w, op, KERNEL, run, y[:, 0])
     u, v, x = (
-        w.ring.from_residues(rows[:1, 0], domain)
+        w.ring.from_residues(rows[:1, 0], domain=domain)
         for rows, domain in ((a, "coef"), (b, "coef"), (values, "eval"))
     )
     for op, call in zip(OPS, (u.ntt, x.intt, lambda: u * v), strict=True):

@@ -27,7 +27,7 @@ class Workload:
 
     @cached_property
     def ring(self) -> pg.Ring:
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, 1))
+        return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.bits, count=1))
 
     @cached_property
     def q(self) -> int:

@@ -45,7 +45,7 @@ SLOWER = 1.15  # greatest time of the method that is taken, over the other metho
 
 def modulus(n: int, name: str) -> int:
     """Of a column of the tables, for degree n."""
-    return MODULI[name] if name in MODULI else pg.ntt_primes(n, PRIMES[name])[0]
+    return MODULI[name] if name in MODULI else pg.ntt_primes(n, bits=PRIMES[name])[0]
 
 
 def cases(n: int, name: str, device: str) -> Iterator[Case]:

@@ -44,11 +44,11 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
     Values are evaluated where a verb takes both. They are the same on every device, among them one polynomial
     `a`, a ciphertext `c` and a vector `v`.
     """
-    primes = pg.ntt_primes(2 * n, BITS, LIMBS + SPECIAL)  # of a transform of twice the length too
+    primes = pg.ntt_primes(2 * n, bits=BITS, count=LIMBS + SPECIAL)  # of a transform of twice the length too
     Q, P = pg.Ring(n, primes[:LIMBS]), pg.Ring(n, primes[LIMBS:])
     T, fewer, q = Q.join(P), Q[: LIMBS - 2], Q[:1]
     degree, bits = ROTATED
-    B = pg.Ring(min(n, degree), pg.ntt_primes(degree, bits)[0])
+    B = pg.Ring(min(n, degree), pg.ntt_primes(degree, bits=bits)[0])
     seeds = iter(range(100))
 
     def coefs(ring: pg.Ring, *batch: int) -> pg.Poly:
@@ -56,7 +56,7 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
             return ring.random(batch, seed=next(seeds)).to(device)
 
     def evals(ring: pg.Ring, *batch: int) -> pg.Poly:
-        return ring.from_residues(coefs(ring, *batch).data, "eval")
+        return ring.from_residues(coefs(ring, *batch).data, domain="eval")
 
     def integers(*shape: int) -> Any:
         rng = np.random.default_rng(next(seeds))
@@ -125,7 +125,7 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "Poly.mod_up": lambda: a.mod_up(T),
         "Poly.mod_down": lambda: joined.mod_down(Q),
         "Poly.rescale": lambda: a.rescale(),
-        "Poly.digits": lambda: a.digits(T, 2),
+        "Poly.digits": lambda: a.digits(T, limbs_per_digit=2),
         "pg.fma": lambda: pg.fma(a, b, a),
         "pg.fma, ints": lambda: pg.fma(a, 3, 5),
         "pg.dot": lambda: pg.dot(v, w),
@@ -135,26 +135,28 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "pg.concatenate": lambda: pg.concatenate([v, w]),
         "rns.join": lambda: rns.join(a, special),
         "rns.scale": lambda: rns.scale(a, 3, fewer),
-        "lattice.decompose": lambda: lattice.decompose(d, DIGIT, LEVELS),
-        "lattice.decompose_integers": lambda: lattice.decompose_integers(lwe, 2**32, DIGIT, LEVELS),
+        "lattice.decompose": lambda: lattice.decompose(d, bits=DIGIT, levels=LEVELS),
+        "lattice.decompose_integers": lambda: lattice.decompose_integers(
+            lwe, q=2**32, bits=DIGIT, levels=LEVELS
+        ),
         "lattice.extract": lambda: lattice.extract(d, 3),
-        "lattice.prepare": lambda: lattice.prepare(ggsw_coefs, DIGIT),
-        "lattice.external_product": lambda: lattice.external_product(ggsw, d, DIGIT),
-        "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, DIGIT),
-        "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, DIGIT),
+        "lattice.prepare": lambda: lattice.prepare(ggsw_coefs, bits=DIGIT),
+        "lattice.external_product": lambda: lattice.external_product(ggsw, d, bits=DIGIT),
+        "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, bits=DIGIT),
+        "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, bits=DIGIT),
         "lattice.key_switch": lambda: lattice.key_switch(a, key, 2, P),
         "lattice.key_switch, added and rescaled": lambda: lattice.key_switch(
             a, key, 2, P, add=more, rescale=1
         ),
         "lattice.rotate_many": lambda: lattice.rotate_many(c, [5], [key], 2, P),
         "lattice.rotate_many, two": lambda: lattice.rotate_many(c, [5, 25], [key, other_key], 2, P),
-        "linalg.matmul": lambda: linalg.matmul(x, y, SQUARE_MODULUS),
+        "linalg.matmul": lambda: linalg.matmul(x, y, q=SQUARE_MODULUS),
         "fft.fft": lambda: fft.fft(row),
         "fft.fft64": lambda: fft.fft64(rows64),
         "fft.convolve64": lambda: fft.convolve64(rows64, filter64),
         "fft.to_slots": lambda: fft.to_slots(reals),
         "fft.from_slots": lambda: fft.from_slots(points),
-        "zk.powers": lambda: zk.powers(Q, 3, 64),
+        "zk.powers": lambda: zk.powers(Q, 3, count=64),
         "zk.hadamard": lambda: zk.hadamard(a, b),
         "zk.pad": lambda: zk.pad(a, 2 * n),
         "zk.coset_ntt": lambda: zk.coset_ntt(a, 3),

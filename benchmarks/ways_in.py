@@ -75,7 +75,7 @@ def large_case(sizes: Sizes) -> Case:
 
 def ring_cases(limbs: int) -> Iterator[Case]:
     """A ring made from the same arguments again, and its first product beside that in a ring that is held."""
-    n, moduli = 256, pg.ntt_primes(256, 50, limbs)
+    n, moduli = 256, pg.ntt_primes(256, bits=50, count=limbs)
     held = pg.Ring(n, moduli)
     params, a = params_of(held, held, "cpu"), held.random(seed=1)
     expected = a.ntt()

@@ -286,13 +286,17 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     for bits in (29, 30, 31, 32, 46, 50, 51, 60, 62, 63, 64):
         for kind in KINDS:
             rings = [
-                Ring(n, ntt_primes(n, bits, kind=kind), kind=kind) for n in degrees if n >> (bits - 20) == 0
+                Ring(n, ntt_primes(n, bits=bits, kind=kind), kind=kind)
+                for n in degrees
+                if n >> (bits - 20) == 0
             ]
             yield f"{kind} transform and product, {bits}-bit prime", partial(_check_rings, rings)
     n = 32 if small else 256
     others = {
-        "RNS of four limbs": Ring(n, ntt_primes(n, 50, 2) + ntt_primes(n, 30, 2)),
-        "incomplete transform (ML-KEM)": Ring.preset("ml-kem") if not small else Ring(8, ntt_primes(4, 20)),
+        "RNS of four limbs": Ring(n, ntt_primes(n, bits=50, count=2) + ntt_primes(n, bits=30, count=2)),
+        "incomplete transform (ML-KEM)": Ring.preset("ml-kem")
+        if not small
+        else Ring(8, ntt_primes(4, bits=20)),
         "power of two 2^64": Ring(n, 1 << 64),
         "power of two 2^32": Ring(n, 1 << 32, kind="cyclic"),
         "composite word": Ring(n + 1, 10**18 + 2, kind="cyclic"),
@@ -304,7 +308,7 @@ def _checks(small: bool) -> Iterator[tuple[str, Callable[[], None]]]:
         yield name, partial(_check_rings, [ring])
     shape = (3, 9, 2) if small else (33, 130, 17)
     yield "matrix products modulo words", partial(_check_matrices, shape)
-    squares = [Ring(8, ntt_primes(8, bits)) for bits in (30, 50, 62, 64)]
+    squares = [Ring(8, ntt_primes(8, bits=bits)) for bits in (30, 50, 62, 64)]
     yield "matrices of polynomials", partial(_check_poly_matrices, [*squares, Ring(8, 41), Ring(6, 1 << 64)])
     yield "complex transforms and convolutions", partial(_check_complex, (2, 64) if small else (2, 64, 4096))
 
@@ -343,7 +347,7 @@ def _check_matrices(shape: tuple[int, int, int]) -> None:
         dtype = np.uint32 if q <= 1 << 32 else np.uint64
         a, b = (rng.integers(0, q, size, dtype=dtype) for size in ((m, k), (k, n)))
         a[0], b[:, 0] = np.iinfo(dtype).max, q - 1
-        c = compute.to_host(linalg.matmul(compute.from_host(a), compute.from_host(b), q))
+        c = compute.to_host(linalg.matmul(compute.from_host(a), compute.from_host(b), q=q))
         expected = a.astype(object) @ b.astype(object) % q
         assert c.tolist() == expected.tolist(), f"matrix product modulo {q}"
 

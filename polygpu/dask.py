@@ -684,7 +684,7 @@ def _is_plain(keys: tuple[Any, ...]) -> bool:
 # ---- makers ----
 
 
-def from_array(x: Any, ring: Ring, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
+def from_array(x: Any, ring: Ring, *, domain: Domain = "coef", chunks: Chunks = "auto") -> BlockedPoly:
     """The elements with these residues, in blocks that are cut from the array when they are needed.
 
     Args:
@@ -769,7 +769,7 @@ def _in_blocks(x: Any, ring: Ring, domain: Domain, sizes: tuple[tuple[int, ...],
     return BlockedPoly(ring, array, domain, parts > 1)
 
 
-def from_poly(a: Poly, chunks: Chunks = "auto") -> BlockedPoly:
+def from_poly(a: Poly, *, chunks: Chunks = "auto") -> BlockedPoly:
     """A Poly in blocks.
 
     Args:
@@ -788,13 +788,13 @@ def from_poly(a: Poly, chunks: Chunks = "auto") -> BlockedPoly:
     """
     if not isinstance(a, Poly):
         raise RingMismatch(f"a: {type(a).__name__}, must be a Poly; from_array takes residues")
-    return from_array(a.cpu().data, a.ring, a.domain, chunks)
+    return from_array(a.cpu().data, a.ring, domain=a.domain, chunks=chunks)
 
 
 def random(
-    ring: Ring, batch: Batch = (), seed: Seed = None, chunks: Chunks = "auto", *, start: int = 0
+    ring: Ring, batch: Batch = (), *, seed: Seed = None, chunks: Chunks = "auto", start: int = 0
 ) -> BlockedPoly:
-    """The uniform elements ring.random(batch, seed, start=start), each block drawn where it is needed.
+    """The uniform elements ring.random(batch, seed=seed, start=start), each block drawn where it is needed.
 
     Args:
         ring: the ring.
@@ -974,6 +974,7 @@ def equal(a: BlockedPoly | Poly | int, b: BlockedPoly | Poly | int) -> Any:
 def load(
     path: str | os.PathLike[str],
     ring: Ring | None = None,
+    *,
     domain: Domain | None = None,
     chunks: Chunks = None,
 ) -> BlockedPoly:
@@ -1011,10 +1012,14 @@ def load(
     if ring is not None:
         _checked_ring(ring)
     if source.suffix == ".npy":
-        return from_array(_NpyFile(source), _given(ring, path), domain or "coef", _or_auto(chunks))
+        return from_array(
+            _NpyFile(source), _given(ring, path), domain=domain or "coef", chunks=_or_auto(chunks)
+        )
     x = _ZarrFile(source)
     if x.told is None:
-        return from_array(x, _given(ring, path), domain or "coef", x.chunks if chunks is None else chunks)
+        return from_array(
+            x, _given(ring, path), domain=domain or "coef", chunks=x.chunks if chunks is None else chunks
+        )
     own, own_domain = _told(x.told, source)
     if ring is not None and ring != own:
         raise RingMismatch(f"ring: {ring!r}, the file {str(path)!r} is of {own!r}")
@@ -1390,7 +1395,7 @@ def _checked_chunks(ring: Ring, batch: tuple[int, ...], chunks: Chunks) -> tuple
 
 
 def _divided_poly(a: Poly, parts: int) -> BlockedPoly:
-    return from_poly(a, (*("auto",) * a.ndim, -1, a.ring.n // parts))
+    return from_poly(a, chunks=(*("auto",) * a.ndim, -1, a.ring.n // parts))
 
 
 def _meta(x: Any, more: int = 0, dtype: Any = None) -> Array:
@@ -1566,7 +1571,9 @@ class _Number:
 
 def _value(ring: Ring, x: Array, domain: Domain, tail: int) -> Poly:
     """A block as an element, on the current device."""
-    return _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain).to()
+    return (
+        _kept(ring).from_residues(x.reshape(*x.shape[: x.ndim - tail], ring.rows, ring.n), domain=domain).to()
+    )
 
 
 def _block(a: Poly, like: Array, tail: int) -> Array:
@@ -1761,7 +1768,9 @@ def _joined(
 ) -> Poly:
     """The value that all blocks make up, as a Poly."""
     data = np.asarray(finish(blocks, *args))
-    return ring.from_residues(data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain).to()
+    return ring.from_residues(
+        data.reshape(*data.shape[: data.ndim - tail], ring.rows, ring.n), domain=domain
+    ).to()
 
 
 def _persisted(

@@ -71,7 +71,7 @@ class DomainError(ParameterError):
     """A domain other than "coef" and "eval", or a value in the domain that a call does not take.
 
     >>> import polygpu as pg
-    >>> pg.Ring(4, 17).from_residues([[1, 2, 3, 4]], "ntt")
+    >>> pg.Ring(4, 17).from_residues([[1, 2, 3, 4]], domain="ntt")
     Traceback (most recent call last):
         ...
     polygpu.errors.DomainError: domain: 'ntt' must be 'coef' or 'eval'

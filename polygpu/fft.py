@@ -22,7 +22,7 @@ MAX_DEGREE = 1 << 17  # N of polynomials with slots
 __all__ = ["MAX_DEGREE", "MAX_LENGTH", "convolve64", "fft", "fft64", "from_slots", "to_slots"]
 
 
-def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
+def fft64(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     """Discrete Fourier transforms of 64 points over the last axis.
 
     X[k] is the sum over j of x[j] exp(-2 pi i j k / 64), in natural order; the inverse has the other sign and
@@ -56,10 +56,10 @@ def fft64(x: Any, inverse: bool = False, out: Any = None) -> Any:
     n = x.shape[-1]
     if n != 64:
         raise ParameterError(f"x: the last axis has {n} points, must have 64; fft takes other lengths")
-    return fft(x, inverse, out)
+    return fft(x, inverse=inverse, out=out)
 
 
-def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
+def fft(x: Any, *, inverse: bool = False, out: Any = None) -> Any:
     """Discrete Fourier transforms over the last axis, of a power of two of points up to 4096.
 
     X[k] is the sum over j of x[j] exp(-2 pi i j k / n), in natural order; the inverse has the other sign and
@@ -103,7 +103,7 @@ def fft(x: Any, inverse: bool = False, out: Any = None) -> Any:
     return data
 
 
-def convolve64(a: Any, b: Any, out: Any = None) -> Any:
+def convolve64(a: Any, b: Any, *, out: Any = None) -> Any:
     """Cyclic convolutions of 64 points over the last axis: transforms, product and inverse in one pass.
 
     c[k] is the sum over i of a[i] b[(k - i) mod 64].
@@ -268,13 +268,13 @@ def _transform(x: Array, inverse: bool) -> Array:
     """
     rows, n = x.shape
     if n <= MAX_LENGTH:
-        return fft(contiguous(x), inverse)  # type: ignore[no-any-return]
+        return fft(contiguous(x), inverse=inverse)  # type: ignore[no-any-return]
     first = 1 << (n.bit_length() // 2)
     second = n // first
     compute = backend_of(x)
     twiddles = compute.constant(_step_twiddles(first, second, inverse))
-    columns = fft(contiguous(x.reshape(rows, first, second).swapaxes(1, 2)), inverse)
-    found = fft(contiguous((columns * twiddles).swapaxes(1, 2)), inverse)
+    columns = fft(contiguous(x.reshape(rows, first, second).swapaxes(1, 2)), inverse=inverse)
+    found = fft(contiguous((columns * twiddles).swapaxes(1, 2)), inverse=inverse)
     return contiguous(found.swapaxes(1, 2)).reshape(rows, n)
 
 

@@ -31,7 +31,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast, get_args
 
@@ -64,7 +64,7 @@ DAMAGED = "fetch the file again, or write it anew with pg.save(path, values)"
 
 @dataclass(frozen=True, repr=False)
 class Seeded:
-    """A uniform value as its seed: what ring.random(batch, seed, start=start) gives, in a hundred bytes.
+    """A uniform value as its seed: what ring.random(batch, seed=seed, start=start) gives, in a hundred bytes.
 
     Never for secrets, nor with a seed from which secrets are drawn too: whoever reads the seed has the value.
 
@@ -89,8 +89,8 @@ class Seeded:
 
     ring: Ring
     batch: Batch = ()
-    seed: Seed = None
-    start: int = 0
+    seed: Seed = field(default=None, kw_only=True)
+    start: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.ring, Ring):
@@ -106,7 +106,7 @@ class Seeded:
             object.__setattr__(self, name, value)
 
     def expand(self) -> Poly:
-        """The value, in coefficients on the current device: ring.random(batch, seed, start=start).
+        """The value, in coefficients on the current device: ring.random(batch, seed=seed, start=start).
 
         Raises:
             OutOfHostMemory, OutOfDeviceMemory: it does not fit.
@@ -115,10 +115,10 @@ class Seeded:
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, 17)
-        >>> pg.Seeded(R, (2,), 7).expand() == R.random(2, seed=7)
+        >>> pg.Seeded(R, (2,), seed=7).expand() == R.random(2, seed=7)
         True
         """
-        return self.ring.random(self.batch, self.seed, start=self.start)
+        return self.ring.random(self.batch, seed=self.seed, start=self.start)
 
     def __repr__(self) -> str:
         return (
@@ -510,10 +510,10 @@ class File:
             if verify and digest.hexdigest() != entry.told["sha256"]:
                 raise Flaw("its SHA-256 is another than the file says: a byte has changed")
             if data is None:
-                return Seeded(ring, entry.batch, entry.seed, entry.start).expand()
+                return Seeded(ring, entry.batch, seed=entry.seed, start=entry.start).expand()
             if at := first_wrong(ring._plan.basis, data):
                 raise Flaw(wrong_residue(ring._plan.basis, data, at))
-            return ring.from_residues(data, entry.domain, copy=False)
+            return ring.from_residues(data, domain=entry.domain, copy=False)
 
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
@@ -721,9 +721,9 @@ def ring_of_entry(x: Any, what: str, evaluated: bool) -> Ring:
         )
     if type(x["n"]) is not int:
         raise Flaw(f"{what}: its degree n must be a number")
-    for field, known in (("kind", KINDS), ("product", get_args(Product))):
-        if x[field] not in known:
-            raise Flaw(f"{what}: its {field} must be one of {', '.join(known)}")
+    for name, known in (("kind", KINDS), ("product", get_args(Product))):
+        if x[name] not in known:
+            raise Flaw(f"{what}: its {name} must be one of {', '.join(known)}")
     moduli = [_number_of(q, what) for q in moduli]
     if root not in ("minimal", "generator"):
         if type(root) is not list or len(root) > _MOST_LIMBS:

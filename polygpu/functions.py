@@ -17,7 +17,7 @@ from .poly import Poly, checked_poly, held, memory_of
 from .recording import Recording
 
 
-def fma(a: Poly, b: Poly | int, c: Poly | int, out: Poly | None = None) -> Poly:
+def fma(a: Poly, b: Poly | int, c: Poly | int, *, out: Poly | None = None) -> Poly:
     """a * b + c, in one pass for evaluated operands.
 
     Args:
@@ -57,7 +57,7 @@ def _evaluated(x: Poly | Array) -> Poly | Array:
     return ntt(x) if isinstance(x, Poly) else x
 
 
-def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
+def matmul(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     """The product of matrices of polynomials, a @ b, by NumPy's rules.
 
     The last two batch axes are matrices, the others broadcast. A value of one batch axis is a row on the left
@@ -89,7 +89,7 @@ def matmul(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
     return checked_poly(a, "a")._matmul(b, out)
 
 
-def dot(a: Poly, b: Poly | int, axis: int = -1, out: Poly | None = None) -> Poly:
+def dot(a: Poly, b: Poly | int, axis: int = -1, *, out: Poly | None = None) -> Poly:
     """Inner product over a batch axis: the sum of a[i] * b[i], with one inverse transform.
 
     Args:

@@ -70,7 +70,7 @@ Bytes = bytes | bytearray | memoryview
 def _residues(ring: Ring, words: Any, domain: Domain) -> Poly:
     """The value of words from outside, in memory of its own. Each word is checked to be a residue."""
     with debug():
-        return ring.from_residues(words, domain, copy=True)
+        return ring.from_residues(words, domain=domain, copy=True)
 
 
 def _complete(ring: Ring, library: str) -> Ring:
@@ -78,7 +78,7 @@ def _complete(ring: Ring, library: str) -> Ring:
     if ring.leaf_size != 1 or ring._plan.basis.wide:
         raise NotNTTFriendly(
             f"{ring!r}: the moduli of {library} are primes below 2**64 that are 1 mod 2n, n a power of two; "
-            "ntt_primes(n, bits) gives such primes"
+            "ntt_primes(n, bits=...) gives such primes"
         )
     return ring
 
@@ -92,7 +92,7 @@ def _in_ring(poly: Poly, ring: Ring, name: str) -> Poly:
             f"{name}.convert(ring) takes its integers to other moduli"
         )
     if own == ring or poly.domain == "coef" or own.roots == ring.roots:
-        return ring.from_residues(poly.data, poly.domain)
+        return ring.from_residues(poly.data, domain=poly.domain)
     return ring.from_residues(poly.intt().data).ntt()
 
 
@@ -145,8 +145,8 @@ class SealParameters:
     scheme: Scheme
     n: int
     moduli: Sequence[int]
-    plain_modulus: int = 0
-    minor: int = field(default=3, compare=False)
+    plain_modulus: int = field(default=0, kw_only=True)
+    minor: int = field(default=3, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         moduli, n = checked_moduli(self.moduli), checked_degree(self.n)
@@ -184,7 +184,7 @@ class SealParameters:
         Cost: one pass over the bytes.
 
         >>> import polygpu as pg
-        >>> known = pg.interop.SealParameters("ckks", 1024, pg.ntt_primes(1024, 30, 2))
+        >>> known = pg.interop.SealParameters("ckks", 1024, pg.ntt_primes(1024, bits=30, count=2))
         >>> pg.interop.SealParameters.from_bytes(known.to_bytes()) == known
         True
         """
@@ -198,7 +198,7 @@ class SealParameters:
         moduli = [stream.inner(lambda: stream.unpack(_COUNT)[0]) for _ in range(count)]
         plain = stream.inner(lambda: stream.unpack(_COUNT)[0])
         stream.end()
-        return cls(_SCHEMES[number - 1], n, moduli, plain, stream.minor)
+        return cls(_SCHEMES[number - 1], n, moduli, plain_modulus=plain, minor=stream.minor)
 
     def to_bytes(self) -> bytes:
         """What EncryptionParameters::load reads, not compressed.
@@ -206,7 +206,7 @@ class SealParameters:
         Cost: one pass over the bytes.
 
         >>> import polygpu as pg
-        >>> data = pg.interop.SealParameters("ckks", 1024, pg.ntt_primes(1024, 30, 2)).to_bytes()
+        >>> data = pg.interop.SealParameters("ckks", 1024, pg.ntt_primes(1024, bits=30, count=2)).to_bytes()
         >>> data[:2] == (0xA15E).to_bytes(2, "little")  # SEAL's mark
         True
         """
@@ -265,8 +265,8 @@ class SealValue:
     """
 
     poly: Poly
-    scale: float = 1.0
-    correction_factor: int = 1
+    scale: float = field(default=1.0, kw_only=True)
+    correction_factor: int = field(default=1, kw_only=True)
 
 
 def from_seal(data: Bytes, parameters: SealParameters) -> SealValue:
@@ -434,7 +434,7 @@ def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
             raise FileError(f"data: a plaintext of {count} words for {ring!r}; damaged")
         words = stream.inner(lambda: stream.words(count), begun=3)
         words = np.pad(words, (0, most - count)).reshape(-1, parameters.n)
-        return SealValue(_residues(ring, words, "eval" if least else "coef"), scale)
+        return SealValue(_residues(ring, words, "eval" if least else "coef"), scale=scale)
     fields = start + stream.take(_CIPHERTEXT.size - len(start))
     identity, evaluated, size, n, limbs, scale, correction = _CIPHERTEXT.unpack(fields)
     ring = parameters._ring_of(identity)
@@ -444,7 +444,7 @@ def _read_value(stream: _Stream, parameters: SealParameters) -> SealValue:
         raise FileError(f"data: a ciphertext of {size} polynomials, must have 2 to 16; encrypt one in SEAL")
     words = stream.inner(lambda: stream.words(size * limbs * n, seeded=limbs * n))
     poly = _residues(ring, words.reshape(size, limbs, n), "eval" if evaluated else "coef")
-    return SealValue(poly, scale, correction)
+    return SealValue(poly, scale=scale, correction_factor=correction)
 
 
 def _written(poly: Poly, parameters: SealParameters, scale: float, correction_factor: int) -> bytes:

@@ -27,7 +27,7 @@ _LONG = 1 << 29  # from so many products of words on, a product on the host is a
 __all__ = ["MAX_MODULUS", "matmul"]
 
 
-def matmul(A: Any, B: Any, q: int, out: Any = None) -> Any:
+def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
     """The matrix product A B modulo q, by NumPy's rules for shapes.
 
     The last two axes are matrices, the others broadcast. An array of one axis is a row on the left and a

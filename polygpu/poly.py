@@ -87,7 +87,7 @@ class Poly(Value, NotAnArray):
 
     def __init__(self, ring: Ring, data: Array, domain: Domain) -> None:
         plan_of(ring, "ring")
-        value = ring.from_residues(data, domain, copy=False)
+        value = ring.from_residues(data, domain=domain, copy=False)
         self._ring, self._plan, self._data, self._domain = ring, value._plan, value._data, value._domain
 
     @staticmethod
@@ -339,7 +339,7 @@ class Poly(Value, NotAnArray):
         """
         return self.to("cpu")
 
-    def sum(self, axis: int | tuple[int, ...] | None = None, out: Poly | None = None) -> Poly:
+    def sum(self, axis: int | tuple[int, ...] | None = None, *, out: Poly | None = None) -> Poly:
         """The sum over batch axes; over an empty axis it is zero.
 
         Args:
@@ -360,7 +360,7 @@ class Poly(Value, NotAnArray):
 
     # ---- domains ----
 
-    def ntt(self, out: Poly | None = None) -> Poly:
+    def ntt(self, *, out: Poly | None = None) -> Poly:
         """The value in the evaluation domain, in bit-reversed order; itself where it is there already.
 
         Entry k of a limb is a(psi^(2 br(k) + 1)) (negacyclic) or a(omega^br(k)) (cyclic). br reverses log2 n
@@ -385,7 +385,7 @@ class Poly(Value, NotAnArray):
             return to_domain(self, "eval")
         return held(to_domain(self, "eval", memory_of(self._plan, out)), out)
 
-    def intt(self, out: Poly | None = None) -> Poly:
+    def intt(self, *, out: Poly | None = None) -> Poly:
         """The value in coefficients; itself where it is there already. The inverse of ntt().
 
         Args:
@@ -425,7 +425,7 @@ class Poly(Value, NotAnArray):
 
     # ---- arithmetic ----
 
-    def add(self, other: Poly | int, out: Poly | None = None) -> Poly:
+    def add(self, other: Poly | int, *, out: Poly | None = None) -> Poly:
         """The sum, Poly.add(a, b) or a + b.
 
         Args:
@@ -449,7 +449,7 @@ class Poly(Value, NotAnArray):
         """
         return checked_poly(self, "a")._pointwise("add", other, out)
 
-    def sub(self, other: Poly | int, out: Poly | None = None) -> Poly:
+    def sub(self, other: Poly | int, *, out: Poly | None = None) -> Poly:
         """The difference, Poly.sub(a, b) or a - b.
 
         Args:
@@ -469,7 +469,7 @@ class Poly(Value, NotAnArray):
         """
         return checked_poly(self, "a")._pointwise("sub", other, out)
 
-    def neg(self, out: Poly | None = None) -> Poly:
+    def neg(self, *, out: Poly | None = None) -> Poly:
         """The negative, a.neg() or -a, in this value's domain.
 
         Args:
@@ -488,7 +488,7 @@ class Poly(Value, NotAnArray):
             return self._with(neg(self._plan.basis, self._data))
         return held(self._with(neg(self._plan.basis, self._data, memory_of(self._plan, out))), out)
 
-    def mul(self, other: Poly | int, out: Poly | None = None, *, product: Product = "auto") -> Poly:
+    def mul(self, other: Poly | int, *, product: Product = "auto", out: Poly | None = None) -> Poly:
         """The product in the ring, Poly.mul(a, b) or a * b: exact for every degree and modulus.
 
         The product of coefficients is in coefficients. Evaluated operands multiply point by point; where one
@@ -527,7 +527,7 @@ class Poly(Value, NotAnArray):
         a = self
         if type(a) is not Poly:
             if not isinstance(a, Poly) and isinstance(other, Poly):
-                return other.mul(a, out, product=product)  # Poly.mul(3, a)
+                return other.mul(a, out=out, product=product)  # Poly.mul(3, a)
             a = checked_poly(a, "a")
         if product is not _AUTO:
             check_product(product)
@@ -705,7 +705,7 @@ class Poly(Value, NotAnArray):
 
     # ---- structure ----
 
-    def automorphism(self, g: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
+    def automorphism(self, g: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
         """a(X^g), for g coprime to 2n (negacyclic) or n (cyclic), in this value's domain.
 
         Args:
@@ -730,7 +730,7 @@ class Poly(Value, NotAnArray):
         """
         return held(automorphism(self, g, memory_of(self._plan, out)), out)
 
-    def mul_monomial(self, k: int | Sequence[int] | Array, out: Poly | None = None) -> Poly:
+    def mul_monomial(self, k: int | Sequence[int] | Array, *, out: Poly | None = None) -> Poly:
         """X^k times the value, in this value's domain.
 
         Args:
@@ -841,48 +841,49 @@ class Poly(Value, NotAnArray):
 
     # ---- between bases of moduli ----
 
-    def restrict(self, S: Ring, out: Poly | None = None) -> Poly:
-        """The value modulo the moduli of S, which are among its own: the other limbs are dropped.
+    def restrict(self, ring: Ring, *, out: Poly | None = None) -> Poly:
+        """The value modulo the moduli of `ring`, which are among its own: the other limbs are dropped.
 
         Args:
-            S: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
-            out: a Poly of S with the same batch shape to write into.
+            ring: a ring of the same degree and kind, such as ring[:k]; its moduli may be in any order.
+            out: a Poly of `ring` with the same batch shape to write into.
 
         Returns a copy, in this value's domain.
 
         Raises:
-            RingMismatch: S is of another degree or kind, or has a modulus that the value has not.
-            BadRoot: S has another root for a prime that both have. ParameterError: S is no Ring.
+            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value has not.
+            BadRoot: `ring` has another root for a prime that both have. ParameterError: `ring` is no Ring.
             OutputError: `out` cannot take the result.
 
-        Cost: a copy. An evaluated value is transformed back and forth where the transform of S has leaves of
-        another size.
+        Cost: a copy. An evaluated value is transformed back and forth where the transform of `ring` has
+        leaves of another size.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97])
         >>> R([1700 + 5]).restrict(R[:1]).to_bigints().tolist()
         [5, 0, 0, 0]
         """
-        return self._moved(restrict, S, out=out)
+        return self._moved(restrict, ring, out=out)
 
-    def convert(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The value v, centred in [-Q/2, Q/2), modulo the moduli of S, whatever they are.
+    def convert(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
+        """The value v, centred in [-Q/2, Q/2), modulo the moduli of `ring`, whatever they are.
 
         Args:
-            S: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
+            ring: a ring of the same degree and kind. Either ring may have one modulus above 2**64.
             conversion: "exact" gives v for every input. "fast" gives v + uQ with |u| <= floor(k / 2) for k
                 limbs: the sum of y_i (Q/q_i), where y_i = a (Q/q_i)^-1 mod q_i is centred in [-q_i/2, q_i/2).
-            out: a Poly of S with the same batch shape to write into.
+            out: a Poly of `ring` with the same batch shape to write into.
 
-        Returns a value in this value's domain if S has it, else in coefficients.
+        Returns a value in this value's domain if `ring` has it, else in coefficients.
 
         Raises:
-            RingMismatch: S is of another degree or kind. BadRoot: another root for a prime that both have.
-            ParameterError: conversion is another word, or S is no Ring.
+            RingMismatch: `ring` is of another degree or kind. BadRoot: it has another root for a prime that
+                both have. ParameterError: conversion is another word, or `ring` is no Ring.
             OutputError: `out` cannot take the result.
 
-        Cost: k products for each coefficient and limb of S. An evaluated value takes inverse transforms of
-        its k limbs, and transforms of the limbs of S that it has not; limbs that both have are copied.
+        Cost: k products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
+        of its k limbs, and transforms of the limbs of `ring` that it has not; limbs that both have are
+        copied.
         "exact" decides nearly all coefficients in doubles; the others take up to 20 times as long. With a
         modulus above 2**64 the coefficients become Python ints.
         Source: Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between bases".
@@ -892,18 +893,18 @@ class Poly(Value, NotAnArray):
         >>> R([-5, 800]).convert(S).to_bigints(centered=True).tolist()
         [-5, 28, 0, 0]
         """
-        return self._moved(convert, S, conversion, out=out)
+        return self._moved(convert, ring, conversion, out=out)
 
-    def mod_up(self, S: Ring, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The centred value modulo S, a ring with all of this one's moduli and more: convert() to it.
+    def mod_up(self, ring: Ring, *, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
+        """The centred value modulo `ring`, a ring with all of this one's moduli and more: convert() to it.
 
         Args:
-            S: a ring of the same degree and kind; the residues modulo this ring's moduli are copied.
+            ring: a ring of the same degree and kind; the residues modulo this ring's moduli are copied.
             conversion: as of convert.
-            out: a Poly of S with the same batch shape to write into.
+            out: a Poly of `ring` with the same batch shape to write into.
 
         Raises:
-            RingMismatch: S lacks a modulus. ParameterError: a modulus above 2**64. All else as convert.
+            RingMismatch: `ring` lacks a modulus. ParameterError: a modulus above 2**64. All else as convert.
 
         Cost: as of convert, for the limbs that are new.
         Source: Cheon et al. 2018/931, "ModUp".
@@ -913,38 +914,39 @@ class Poly(Value, NotAnArray):
         >>> R[:1]([3, -4]).mod_up(R).to_bigints(centered=True).tolist()
         [3, -4, 0, 0]
         """
-        return self._moved(mod_up, S, conversion, out=out)
+        return self._moved(mod_up, ring, conversion, out=out)
 
     def mod_down(
         self,
-        S: Ring,
+        ring: Ring,
+        *,
         rounding: Rounding = "nearest",
         conversion: Precision = "exact",
         plaintext: int | None = None,
         out: Poly | None = None,
     ) -> Poly:
-        """The value a divided by P and rounded, modulo S: P is the product of the moduli that S lacks.
+        """The value a divided by P and rounded, modulo `ring`; P is the product of the moduli that it lacks.
 
         Args:
-            S: a ring of some of the moduli, in any order.
-            rounding: "nearest" gives floor((2a + P) / (2P)), halves up; "floor" gives floor(a / P). Modulo S
-                the result is the same for all integers a that are equal modulo Q.
+            ring: a ring of some of the moduli, in any order.
+            rounding: "nearest" gives floor((2a + P) / (2P)), halves up; "floor" gives floor(a / P). The
+                result is the same for all integers a that are equal modulo Q.
             conversion: "exact"; or "fast", with d dropped moduli. Then "nearest" is off by at most
                 floor(d / 2), and "floor" gives floor(a / P) - u with 0 <= u < d.
             plaintext: t, from 2 to 2**64 and coprime to P, for BGV: the result is changed by at most t / 2 so
                 that P times it is equal to a modulo t. None for no change.
-            out: a Poly of S with the same batch shape to write into.
+            out: a Poly of `ring` with the same batch shape to write into.
 
         Returns a value in this value's domain.
 
         Raises:
-            RingMismatch: S is of another degree or kind, or has a modulus that the value has not.
+            RingMismatch: `ring` is of another degree or kind, or has a modulus that the value has not.
             ParameterError: a modulus above 2**64, another word for rounding or conversion, or plaintext
                 outside its rule.
             BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
 
-        Cost: d products for each coefficient and limb of S. An evaluated value takes inverse transforms of
-        the d limbs that fall away, and transforms of the limbs that stay.
+        Cost: d products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
+        of the d limbs that fall away, and transforms of the limbs that stay.
         Source: Cheon et al. 2018/931; Halevi, Polyakov, Shoup 2018/117; docs/math.md, "Conversion between
         bases". For plaintext: Brakerski, Gentry, Vaikuntanathan 2011/277, section 4.
 
@@ -953,9 +955,9 @@ class Poly(Value, NotAnArray):
         >>> R([170, 171, 178, 179]).mod_down(R[:1]).to_bigints().tolist()
         [10, 10, 10, 11]
         """
-        return self._moved(mod_down, S, rounding, conversion, plaintext, out=out)
+        return self._moved(mod_down, ring, rounding, conversion, plaintext, out=out)
 
-    def rescale(self, k: int = 1, out: Poly | None = None) -> Poly:
+    def rescale(self, k: int = 1, *, out: Poly | None = None) -> Poly:
         """The value divided by its last k moduli and rounded to the nearest: mod_down(ring[:-k]).
 
         Args:
@@ -973,48 +975,55 @@ class Poly(Value, NotAnArray):
         """
         return self._moved(mod_down, without_last(self._ring, k, "k", least=1), out=out)
 
-    def digits(self, S: Ring, size: int, conversion: Precision = "exact", out: Poly | None = None) -> Poly:
-        """The digits of the value, one for each group of `size` neighbouring limbs, modulo S.
+    def digits(
+        self,
+        ring: Ring,
+        *,
+        limbs_per_digit: int,
+        conversion: Precision = "exact",
+        out: Poly | None = None,
+    ) -> Poly:
+        """The digits of the value, one for each group of limbs_per_digit neighbouring limbs, modulo `ring`.
 
         Digit j is the centred value modulo the product of group j; the last group may be smaller. With
-        g = polygpu.rns.gadget(ring, size) the sum of digit_j g_j is this value.
+        g = polygpu.rns.gadget(ring, limbs_per_digit) the sum of digit_j g_j is this value.
 
         Args:
-            S: a ring of the same degree and kind.
-            size: limbs of a group; k limbs have ceil(k / size) groups.
+            ring: a ring of the same degree and kind.
+            limbs_per_digit: limbs of a group; k limbs have ceil(k / limbs_per_digit) groups.
             conversion: as of convert, for each group.
-            out: a Poly of S with the result's batch shape to write into.
+            out: a Poly of `ring` with the result's batch shape to write into.
 
-        Returns a value of batch shape (*batch, ceil(k / size)), in this value's domain if S has it, else in
-        coefficients.
+        Returns a value of batch shape (*batch, ceil(k / limbs_per_digit)), in this value's domain if
+        `ring` has it, else in coefficients.
 
         Raises:
-            RingMismatch, BadRoot: as convert. ParameterError: size < 1, or a modulus above 2**64.
+            RingMismatch, BadRoot: as convert. ParameterError: limbs_per_digit < 1, or a modulus above 2**64.
             OutputError: `out` cannot take the result.
 
         Cost: for each digit as of convert from its group. An evaluated value takes the inverse transforms of
-        its limbs once, and for each digit transforms of the limbs of S that are not of its group.
+        its limbs once, and for each digit transforms of the limbs of `ring` that are not of its group.
         Source: Han, Ki 2019/688.
 
         >>> import polygpu as pg
         >>> R = pg.Ring(4, [17, 97, 193])
-        >>> a, g = R([-70000]), pg.rns.gadget(R, 2)
-        >>> d = a.digits(R, 2)
+        >>> a, g = R([-70000]), pg.rns.gadget(R, limbs_per_digit=2)
+        >>> d = a.digits(R, limbs_per_digit=2)
         >>> d.shape, d[0] * g[0] + d[1] * g[1] == a
         ((2,), True)
         """
-        return self._moved(digits, S, size, conversion, out=out)
+        return self._moved(digits, ring, limbs_per_digit, conversion, out=out)
 
-    def _moved(self, verb: Callable[..., Value], S: Ring, *options: Any, out: Poly | None) -> Poly:
-        """Return what a function of _ops/rns.py gives, as a value of S."""
-        target = plan_of(S, "S")
-        check_target(self._plan, target, "S")
+    def _moved(self, verb: Callable[..., Value], ring: Ring, *options: Any, out: Poly | None) -> Poly:
+        """Return what a function of _ops/rns.py gives, as a value of `ring`."""
+        target = plan_of(ring, "ring")
+        check_target(self._plan, target, "ring")
         value = verb(self, target, *options, out=memory_of(target, out))
-        return as_poly(S, value, out)
+        return as_poly(ring, value, out)
 
     # ---- integers ----
 
-    def to_bigints(self, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
+    def to_bigints(self, *, centered: bool = False) -> np.ndarray[Any, np.dtype[np.object_]]:
         """The coefficients as Python ints.
 
         Args:
@@ -1051,7 +1060,7 @@ class Poly(Value, NotAnArray):
         """
         return integers.tolist(self._plan.basis, intt(self)._data)
 
-    def to_int64(self, centered: bool = True) -> Array:
+    def to_int64(self, *, centered: bool = True) -> Array:
         """The coefficients as machine integers.
 
         Args:
@@ -1071,7 +1080,7 @@ class Poly(Value, NotAnArray):
         """
         return integers.to_int64(self._plan.basis, intt(self)._data, centered)
 
-    def to_float64(self, centered: bool = True) -> Array:
+    def to_float64(self, *, centered: bool = True) -> Array:
         """The coefficients as doubles, each the double nearest to the integer, halves to even.
 
         Integers beyond the largest double become infinite, which takes Q > 2**1023.
@@ -1221,7 +1230,7 @@ def without_last(ring: Ring, k: object, name: str, least: int) -> Ring:
 
 def _unpickled(ring: Ring, data: Array, domain: Domain, device: str | None) -> Poly:
     """The value of a pickle, on its device; where there is no such device, on the host with a warning."""
-    value = ring.from_residues(data, domain, check=True)  # a pickle may come from anywhere
+    value = ring.from_residues(data, domain=domain, check=True)  # a pickle may come from anywhere
     if device is None:
         return value
     try:

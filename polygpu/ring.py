@@ -327,8 +327,8 @@ class Ring:
     def from_residues(
         self,
         data: Any,
-        domain: Domain = "coef",
         *,
+        domain: Domain = "coef",
         copy: bool | None = None,
         check: bool | None = None,
     ) -> Poly:
@@ -452,7 +452,7 @@ class Ring:
         """
         return Poly._make(self, ones(self._plan.basis, self._plan.n, checked_batch(batch), backend()), "coef")
 
-    def monomial(self, k: int, coefficient: int = 1) -> Poly:
+    def monomial(self, k: int, *, coefficient: int = 1) -> Poly:
         """coefficient * X^k, in coefficients, on the current device.
 
         Args:
@@ -470,7 +470,7 @@ class Ring:
         terms, x = self._plan.quotient.power_of_x(integer(k, "k")), integer(coefficient, "coefficient")
         return Poly._make(self, monomial(self._plan.basis, self._plan.n, x, terms, backend()), "coef")
 
-    def random(self, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+    def random(self, batch: Batch = (), *, seed: Seed = None, start: int = 0) -> Poly:
         """Elements uniform in the ring, in coefficients, from a ChaCha20 stream, on the current device.
 
         A residue is at a statistical distance of at most 2^-64 from uniform. All rings draw from the one
@@ -505,7 +505,7 @@ class Ring:
         return Poly._make(self, sampling.uniform(basis, n, batch, seed, start), "coef")
 
     def ternary(
-        self, batch: Batch = (), weight: int | None = None, seed: Seed = None, *, start: int = 0
+        self, batch: Batch = (), *, weight: int | None = None, seed: Seed = None, start: int = 0
     ) -> Poly:
         """Elements with coefficients uniform in {-1, 0, 1}, or with exactly `weight` of them not 0.
 
@@ -531,7 +531,7 @@ class Ring:
             self, sampling.ternary(self._plan.basis, self._plan.n, batch, weight, seed, start), "coef"
         )
 
-    def binomial(self, eta: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+    def binomial(self, eta: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
         """Elements with centred binomial coefficients: the sum of eta random bits minus that of eta others.
 
         Their variance sigma^2 is eta / 2. The distribution is exact.
@@ -555,7 +555,7 @@ class Ring:
             self, sampling.binomial(self._plan.basis, self._plan.n, batch, eta, seed, start), "coef"
         )
 
-    def gaussian(self, sigma: float, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+    def gaussian(self, sigma: float, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
         """Elements with discrete Gaussian coefficients: P(z) is proportional to exp(-z^2 / (2 sigma^2)).
 
         Args:
@@ -580,7 +580,7 @@ class Ring:
             self, sampling.gaussian(self._plan.basis, self._plan.n, batch, sigma, seed, start), "coef"
         )
 
-    def tuniform(self, b: int, batch: Batch = (), seed: Seed = None, *, start: int = 0) -> Poly:
+    def tuniform(self, b: int, *, batch: Batch = (), seed: Seed = None, start: int = 0) -> Poly:
         """Elements with coefficients in [-2^b, 2^b], nearly uniform, as the noise of TFHE.
 
         The two ends have probability 2^-(b + 2), all integers between them 2^-(b + 1). The distribution is

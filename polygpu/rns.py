@@ -46,28 +46,28 @@ def join(a: Poly, b: Poly) -> Poly:
     return as_poly(Ring._of(value._plan), value, None)
 
 
-def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
-    """t x / D rounded to the nearest, modulo S, where x is the centred value of a.
+def scale(a: Poly, t: int, ring: Ring, *, divisor: Ring | None = None, out: Poly | None = None) -> Poly:
+    """t x / D rounded to the nearest, modulo `ring`, where x is the centred value of a.
 
-    Exactly, it is floor((2 t x + D) / (2 D)). BFV takes it twice: it decrypts with D = Q and S the ring of
+    Exactly, it is floor((2 t x + D) / (2 D)). BFV takes it twice: it decrypts with D = Q to the ring of
     plaintexts, and it multiplies with D = Q a product that is held modulo Q and auxiliary primes.
 
     Args:
         a: a value in a ring of k limbs.
         t: any int; t x is not reduced before the division.
-        S: a ring of the same degree and kind, of any moduli up to 2**64.
+        ring: a ring of the same degree and kind, of any moduli up to 2**64.
         divisor: a ring of some of a's moduli, whose product is D; by default all of them.
-        out: a Poly of S with a's batch shape to write into.
+        out: a Poly of `ring` with a's batch shape to write into.
 
-    Returns a value in a's domain if S has it, else in coefficients.
+    Returns a value in a's domain if `ring` has it, else in coefficients.
 
     Raises:
-        RingMismatch: S or divisor is of another degree or kind, or divisor has a modulus that a has not.
+        RingMismatch: `ring` or divisor is of another degree or kind, or divisor has a modulus that a has not.
         ParameterError: a modulus above 2**64. NotAnInteger: t is no int.
         BadRoot: another root for a prime that both have. OutputError: `out` cannot take the result.
 
-    Cost: k + 3 products for each coefficient and limb of S. An evaluated value takes inverse transforms of
-    its k limbs, and transforms of those of S.
+    Cost: k + 3 products for each coefficient and limb of `ring`. An evaluated value takes inverse transforms
+    of its k limbs, and transforms of those of `ring`.
     Source: Halevi, Polyakov, Shoup 2018/117, sections 2.2 to 2.4, made exact; docs/math.md, "Conversion
     between bases".
 
@@ -77,29 +77,29 @@ def scale(a: Poly, t: int, S: Ring, divisor: Ring | None = None, out: Poly | Non
     [1, 16, 0, 0]
     """
     D = None if divisor is None else plan_of(divisor, "divisor")
-    return checked_poly(a, "a")._moved(ops.scale, S, t, D, out=out)
+    return checked_poly(a, "a")._moved(ops.scale, ring, t, D, out=out)
 
 
-def gadget(R: Ring, size: int) -> tuple[int, ...]:
+def gadget(ring: Ring, *, limbs_per_digit: int) -> tuple[int, ...]:
     """The factors g_j by which digits give the value back: it is the sum of digit_j g_j modulo Q.
 
     g_j is 1 modulo the limbs of digit j and 0 modulo the others.
 
     Args:
-        R: the ring of the values that Poly.digits decomposes.
-        size: limbs of a digit, as of Poly.digits.
+        ring: the ring of the values that Poly.digits decomposes.
+        limbs_per_digit: limbs of a digit, as of Poly.digits.
 
-    Returns one int in [0, Q) for each of the ceil(k / size) digits of k limbs.
+    Returns one int in [0, Q) for each of the ceil(k / limbs_per_digit) digits of k limbs.
 
     Raises:
-        ParameterError: R is no Ring, size < 1, or a modulus is above 2**64.
+        ParameterError: `ring` is no Ring, limbs_per_digit < 1, or a modulus is above 2**64.
 
     Cost: an inverse modulo the product of each group, in Python ints.
     Source: Han, Ki 2019/688.
 
     >>> import polygpu as pg
-    >>> g = pg.rns.gadget(pg.Ring(4, [17, 97, 193]), 2)
+    >>> g = pg.rns.gadget(pg.Ring(4, [17, 97, 193]), limbs_per_digit=2)
     >>> g, [x % 17 for x in g], [x % 193 for x in g]
     ((112133, 206125), [1, 0], [0, 1])
     """
-    return ops.gadget(plan_of(R, "R"), size)
+    return ops.gadget(plan_of(ring, "ring"), limbs_per_digit)

@@ -23,7 +23,7 @@ from .ring import Ring
 __all__ = ["coset_intt", "coset_ntt", "hadamard", "interpolate", "low_degree_extension", "pad", "powers"]
 
 
-def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
+def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
     """x^0, x^1, ..., x^(count - 1) modulo each limb, on the current device.
 
     Args:
@@ -52,7 +52,7 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, count: int) -> Array:
     return points.powers(basis, constants(basis, numbers, backend()), length)
 
 
-def hadamard(a: Poly, b: Poly, out: Poly | None = None) -> Poly:
+def hadamard(a: Poly, b: Poly, *, out: Poly | None = None) -> Poly:
     """The entrywise (Hadamard) product of two vectors of coefficients: c_j = a_j b_j.
 
     It is not the product of the polynomials, which is a * b.
@@ -280,5 +280,5 @@ def _check_complete(ring: Ring) -> None:
     if ring.leaf_size != 1:
         raise NotNTTFriendly(
             f"{ring!r}: its transform stops at leaves of {ring.leaf_size} coefficients, which are no values "
-            f"at points; ntt_primes({ring.n}, bits, kind={ring.kind!r}) lists moduli with a complete one"
+            f"at points; ntt_primes({ring.n}, bits=..., kind={ring.kind!r}) lists moduli with a complete one"
         )

@@ -23,7 +23,7 @@ from polygpu import _cpu
 
 N = 8
 NARROW = pg.Ring(N, [97, 193])  # uint32
-WORDS = pg.Ring(N, pg.ntt_primes(N, 60, 2))  # uint64
+WORDS = pg.Ring(N, pg.ntt_primes(N, bits=60, count=2))  # uint64
 WIDE = pg.Ring(N, 2**100 + 7)  # uint64, a row for each word
 
 

@@ -22,25 +22,25 @@ BABYBEAR = 15 * 2**27 + 1
 
 # name: degree, moduli, sign of X^n + sign. Every word, every way to multiply, degrees of any parity.
 RINGS: dict[str, tuple[int, int | list[int], int]] = {
-    "20 bits": (16, ntt_primes(16, 20), +1),
-    "20 bits cyclic": (32, ntt_primes(32, 20, kind="cyclic"), -1),
-    "30 bits": (64, ntt_primes(64, 30), +1),
+    "20 bits": (16, ntt_primes(16, bits=20), +1),
+    "20 bits cyclic": (32, ntt_primes(32, bits=20, kind="cyclic"), -1),
+    "30 bits": (64, ntt_primes(64, bits=30), +1),
     "BabyBear, 31 bits": (32, BABYBEAR, +1),
-    "32 bits": (16, ntt_primes(16, 32), +1),
-    "50 bits": (32, ntt_primes(32, 50), +1),
-    "50 bits cyclic": (8, ntt_primes(8, 50, kind="cyclic"), -1),
-    "60 bits": (16, ntt_primes(16, 60), +1),
-    "62 bits": (64, ntt_primes(64, 62), +1),
-    "63 bits": (16, ntt_primes(16, 63), +1),
-    "64 bits": (32, ntt_primes(32, 64), +1),
+    "32 bits": (16, ntt_primes(16, bits=32), +1),
+    "50 bits": (32, ntt_primes(32, bits=50), +1),
+    "50 bits cyclic": (8, ntt_primes(8, bits=50, kind="cyclic"), -1),
+    "60 bits": (16, ntt_primes(16, bits=60), +1),
+    "62 bits": (64, ntt_primes(64, bits=62), +1),
+    "63 bits": (16, ntt_primes(16, bits=63), +1),
+    "64 bits": (32, ntt_primes(32, bits=64), +1),
     "Goldilocks": (64, GOLDILOCKS, +1),
     "Goldilocks cyclic": (16, GOLDILOCKS, -1),
     "degree 1": (1, 17, +1),
     "degree 1 cyclic, q = 2": (1, 2, -1),
     "degree 2": (2, 5, +1),
-    "RNS of 3": (16, ntt_primes(16, 30, 3), +1),
-    "RNS of 3 words": (16, [q for b in (20, 50, 64) for q in ntt_primes(16, b)], +1),
-    "RNS of 3 cyclic": (8, ntt_primes(8, 60, 3, kind="cyclic"), -1),
+    "RNS of 3": (16, ntt_primes(16, bits=30, count=3), +1),
+    "RNS of 3 words": (16, [q for b in (20, 50, 64) for q in ntt_primes(16, bits=b)], +1),
+    "RNS of 3 cyclic": (8, ntt_primes(8, bits=60, count=3, kind="cyclic"), -1),
     "ML-KEM": (256, 3329, +1),
     "1 layer early, cyclic": (16, 41, -1),
     "1 layer early, RNS": (16, [17, 97], +1),
@@ -67,10 +67,10 @@ RINGS: dict[str, tuple[int, int | list[int], int]] = {
     "65 bits, composite": (9, 2**64 + 1, +1),
     "wide composite": (6, 10**40, -1),
     "wide unfriendly prime": (12, 2**89 - 1, -1),
-    "wide prime, 100 bits": (8, ntt_primes(8, 100), +1),
-    "wide prime, 128 bits, cyclic": (16, ntt_primes(16, 128, kind="cyclic"), -1),
-    "wide prime, 300 bits": (4, ntt_primes(4, 300), +1),
-    "wide, 1 layer early": (8, next(q for q in ntt_primes(4, 90, 9) if (q - 1) % 16), +1),
+    "wide prime, 100 bits": (8, ntt_primes(8, bits=100), +1),
+    "wide prime, 128 bits, cyclic": (16, ntt_primes(16, bits=128, kind="cyclic"), -1),
+    "wide prime, 300 bits": (4, ntt_primes(4, bits=300), +1),
+    "wide, 1 layer early": (8, next(q for q in ntt_primes(4, bits=90, count=9) if (q - 1) % 16), +1),
 }
 
 
@@ -190,7 +190,7 @@ def check(poly: Poly, expected: Any, domain: str = "coef", batch: Any = None) ->
     assert poly.data.shape == (*poly.shape, R.rows, R.n)
     assert poly.shape == (expected.shape[:-1] if batch is None else batch)
     with pg.debug():
-        R.from_residues(poly.data, poly.domain)  # canonical
+        R.from_residues(poly.data, domain=poly.domain)  # canonical
     assert poly.to_bigints().tolist() == expected.tolist()
 
 
@@ -308,18 +308,18 @@ def check_transform(a: Poly) -> None:
 def prime(n: int, bits: int, kind: Any = "negacyclic") -> int:
     """The largest of that size with a transform; skips where there is none."""
     try:
-        return ntt_primes(n, bits, kind=kind)[0]
+        return ntt_primes(n, bits=bits, kind=kind)[0]
     except pg.ParameterError as error:
         pytest.skip(str(error))
 
 
 def chain(n: int, bits: tuple[int, ...], kind: Any = "negacyclic") -> Ring:
     """A ring whose limbs have these bits."""
-    primes = {size: iter(ntt_primes(n, size, bits.count(size), kind=kind)) for size in set(bits)}
+    primes = {size: iter(ntt_primes(n, bits=size, count=bits.count(size), kind=kind)) for size in set(bits)}
     return Ring(n, [next(primes[size]) for size in bits], kind=kind)
 
 
 def halved(n: int, bits: int, layers: int) -> int:
     """A prime whose transform of degree n stops `layers` layers early."""
     order = 2 * n >> layers
-    return next(q for q in ntt_primes(order // 2, bits, 50) if (q - 1) % (2 * order))
+    return next(q for q in ntt_primes(order // 2, bits=bits, count=50) if (q - 1) % (2 * order))

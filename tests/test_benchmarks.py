@@ -761,7 +761,7 @@ def test_the_host_is_timed_while_the_card_is_busy(dry: int, monkeypatch: pytest.
 
 
 def test_wrong_results_of_single_calls_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, _ = host_workload(monkeypatch, pg.ntt_primes(32, 30, 2))
+    w, _ = host_workload(monkeypatch, pg.ntt_primes(32, bits=30, count=2))
     for case in calls.host_cases(w):
         assert case.params["launch"] == calls.HOST and case.verify(case.values(case.run())), case
         wrong = case.run()
@@ -999,7 +999,7 @@ def wrong_at(poly: pg.Poly, q: int, *at: int) -> pg.Poly:
 
 
 @pytest.mark.parametrize("compared", [0, 32])
-@pytest.mark.parametrize("moduli", [pg.ntt_primes(32, 30), pg.ntt_primes(32, 60, 2)])
+@pytest.mark.parametrize("moduli", [pg.ntt_primes(32, bits=30), pg.ntt_primes(32, bits=60, count=2)])
 def test_wrong_results_of_a_gpu_are_noticed(
     moduli: list[int], compared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1027,7 +1027,7 @@ def test_wrong_results_of_a_gpu_are_noticed(
 
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 def test_points_are_those_of_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    w, s = host_workload(monkeypatch, pg.ntt_primes(32, 50, 2), kind)
+    w, s = host_workload(monkeypatch, pg.ntt_primes(32, bits=50, count=2), kind)
     assert len(w.points) == 3 * 2 * 3
     for p in w.points:
         assert p.x == w.ring.eval_points(p.limb)[p.k]

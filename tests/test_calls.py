@@ -86,7 +86,7 @@ def unaligned(x: Poly) -> Poly:
     room = xp.empty(x.data.size + 1, x.data.dtype)
     moved = room[1:].reshape(x.data.shape)
     moved[...] = x.data
-    return x.ring.from_residues(moved, x.domain, copy=False)
+    return x.ring.from_residues(moved, domain=x.domain, copy=False)
 
 
 @on(*CARDS)
@@ -121,7 +121,7 @@ def expected_of(name: str, a: Poly, b: Poly) -> Poly:
 
 
 def filled(R: Ring, batch: tuple[int, ...], domain: Any = "coef") -> Poly:
-    return R.from_residues(there(np.full((*batch, R.rows, N), 96, R.dtype)), domain, copy=False)
+    return R.from_residues(there(np.full((*batch, R.rows, N), 96, R.dtype)), domain=domain, copy=False)
 
 
 def holds(found: Poly, out: Poly, expected: Poly) -> None:
@@ -182,7 +182,7 @@ def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
     for place in (slice(0, 2), slice(1, 3)):
         for operands in ((x, y), (y, x)):
             room[...] = 0
-            inside = R.from_residues(room[place], operands[0].domain, copy=False)
+            inside = R.from_residues(room[place], domain=operands[0].domain, copy=False)
             inside.data[...] = operands[0].data
             shifted = R.from_residues(room[slice(1, 3) if place.start == 0 else slice(0, 2)], copy=False)
             pair = (inside, operands[1]) if operands[0] is x else (operands[1], inside)
@@ -197,7 +197,7 @@ def test_what_out_may_not_be_meets_no_record(device: str, name: str) -> None:
                     compute(*pair, shifted)
             assert np.array_equal(host(room), kept)
     # the same memory under another name is the operand itself
-    again = R.from_residues(x.data[:], x.domain, copy=False)
+    again = R.from_residues(x.data[:], domain=x.domain, copy=False)
     holds(compute(x.copy(), y, out := filled(R, (2,))), out, expected)
     holds(compute(x, y, again), again, expected)
 
@@ -274,7 +274,7 @@ def test_a_product_in_place_of_a_matrix_leaves_no_record(
 
 @on(*CARDS)
 def test_another_card_is_another_record(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    R, compute = Ring(64, pg.ntt_primes(64, 50)), backend()
+    R, compute = Ring(64, pg.ntt_primes(64, bits=50)), backend()
     a = drawn(R, (3,), 1)
     agree(Poly.ntt, a)
     names = noted_kernels(monkeypatch)
@@ -305,7 +305,7 @@ def test_a_call_that_comes_often_takes_the_addresses_of_each(device: str) -> Non
     R, xp, at = Ring(N, [97, 193, 257]), backend().xp, pg._backends.current_device()
     values = [drawn(R, (2,), seed).to(at).ntt() for seed in range(3)]
     with pg.device("reference"):
-        expected = [R.from_residues(host(a.data), "eval").rescale() for a in values]
+        expected = [R.from_residues(host(a.data), domain="eval").rescale() for a in values]
     kept: list[tuple[Poly, Poly]] = []
 
     def work() -> None:
@@ -406,8 +406,8 @@ def test_matrices_that_come_again(device: str, q: int) -> None:
             b = rng.integers(0, q, shape[1:], dtype=dtype)
             expected = (a.astype(object) @ b.astype(object)) % q
             x, y = there(a), there(b)
-            assert np.array_equal(linalg.matmul(x, y, q).get().astype(object), expected)
-            transposed = linalg.matmul(y.T, x.T, q)  # of other strides
+            assert np.array_equal(linalg.matmul(x, y, q=q).get().astype(object), expected)
+            transposed = linalg.matmul(y.T, x.T, q=q)  # of other strides
             assert np.array_equal(transposed.get().astype(object), expected.T)
 
 
@@ -454,7 +454,7 @@ def test_products_in_many_chunks_take_the_memory_of_one(
 @pytest.mark.parametrize("step", [1, 10**20])
 def test_moduli_above_words_come_again(step: int) -> None:
     """They are computed in Python, of which no record knows."""
-    wide, small, rns = Ring(8, (1 << 100) + 277), Ring(8, 97), Ring(8, pg.ntt_primes(8, 60, 3))
+    wide, small, rns = Ring(8, (1 << 100) + 277), Ring(8, 97), Ring(8, pg.ntt_primes(8, bits=60, count=3))
     for i in (1, 2, 3):
         x = i * step
         assert wide([x]).convert(small).tolist()[0] == x % 97
@@ -476,7 +476,7 @@ def test_mixed_domains_modulo_a_wide_prime_come_again() -> None:
 @on(*SLOW)
 def test_empty_operands_leave_no_record(device: str) -> None:
     """They lie where other operands begin."""
-    R = Ring(N, pg.ntt_primes(N, 50, 2))
+    R = Ring(N, pg.ntt_primes(N, bits=50, count=2))
     x, y = drawn(R, (3,), 1).to(), drawn(R, (3,), 2).to()
     for _ in range(2):
         assert pg.concatenate([x, x[:0]]) == x
@@ -495,14 +495,14 @@ def test_matrices_into_memory_that_does_not_fit(device: str) -> None:
     xp, q = backend().xp, 2**61 - 1
     a = xp.arange(16, dtype=np.uint64).reshape(4, 4)
     for _ in range(3):
-        linalg.matmul(a, a, q)
+        linalg.matmul(a, a, q=q)
         room = xp.zeros((4, 8), np.uint64)
         for out in (room[:, ::2], room[:, :4], room.reshape(8, 4)[3::-1], room.reshape(8, 4)[:4].T):
             with pytest.raises(pg.OutputError, match="C-contiguous"):
-                linalg.matmul(a, a, q, out=out)
+                linalg.matmul(a, a, q=q, out=out)
         assert not room.any()
         with pg.verify():
-            linalg.matmul(a, a, q)
+            linalg.matmul(a, a, q=q)
 
 
 @on("cpu", "simulated")
@@ -510,9 +510,9 @@ def test_matrices_that_were_checked_first_have_a_record(device: str) -> None:
     a, q = there(np.arange(9, dtype=np.uint64).reshape(3, 3)), 2**59 + 11 * int(device == "cpu")
     basis = basis_of((q,))
     with pg.verify():
-        linalg.matmul(a, a, q)
+        linalg.matmul(a, a, q=q)
     assert not basis.calls
-    linalg.matmul(a, a, q)
+    linalg.matmul(a, a, q=q)
     assert len(basis.calls) == 1
 
 
@@ -532,12 +532,12 @@ def test_numbers_of_every_kind_decide_what_a_call_does() -> None:
     q = Ring(8, 2**32)
     a, c, v = R.random((3, 2), seed=1), q.random((3, 2), seed=2), R.random((2, 3), seed=3)
     verbs: dict[str, tuple[Callable[[Any], Any], tuple[int, int]]] = {
-        "decompose": (lambda k: pg.lattice.decompose(c, k, 2).data, (8, 4)),
-        "levels": (lambda k: pg.lattice.decompose(c, 4, k).data, (2, 3)),
+        "decompose": (lambda k: pg.lattice.decompose(c, bits=k, levels=2).data, (8, 4)),
+        "levels": (lambda k: pg.lattice.decompose(c, bits=4, levels=k).data, (2, 3)),
         "sum": (lambda k: v.sum(k).data, (0, 1)),
         "dot": (lambda k: pg.dot(v, v, k).data, (0, 1)),
         "extract": (lambda k: pg.lattice.extract(c, k), (1, 2)),
-        "digits": (lambda k: a.digits(R, k).data, (1, 2)),
+        "digits": (lambda k: a.digits(R, limbs_per_digit=k).data, (1, 2)),
         "plaintext": (lambda k: a.mod_down(R[:2], plaintext=k).data, (3, 5)),
         "scale": (lambda k: pg.rns.scale(a, k, R[:2]).data, (3, 5)),
         "rescale": (lambda k: a.rescale(k).data, (1, 2)),
@@ -575,13 +575,13 @@ def test_records_go_with_the_rings_of_their_results() -> None:
     R = ring()
     a = drawn(R, (2,), 1)
     before = len(R._plan.calls)
-    for q in pg.ntt_primes(N, 40, 30):
+    for q in pg.ntt_primes(N, bits=40, count=30):
         S = Ring(N, q)
         with pg.device("reference"):
             expected = a.convert(S).tolist()
         for _ in range(2):
             assert a.convert(S).tolist() == expected
-    plans = [ref(Ring(N, q)._plan) for q in pg.ntt_primes(N, 40, 30)]
+    plans = [ref(Ring(N, q)._plan) for q in pg.ntt_primes(N, bits=40, count=30)]
     assert len(R._plan.calls) > before
     del S
     R._plan.plans.clear()
@@ -620,7 +620,7 @@ def test_operands_that_share_memory_are_repeated(
     c, key = (x.to() for x in given)
     for verb in verbs:
         with pg.device("reference"):
-            c_host, key_host = (x.ring.from_residues(x.cpu().data, "eval") for x in given)
+            c_host, key_host = (x.ring.from_residues(x.cpu().data, domain="eval") for x in given)
             expected = verb(c_host[1], c_host, key_host)
         observed.clear()
         for shared in (shared_first, not shared_first, shared_first, not shared_first):

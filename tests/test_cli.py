@@ -213,8 +213,8 @@ def saved(tmp_path):
         "é\n\x1b[2J": pg.Ring(8, 2**64 - 59).random(seed=4),
     }
     file = tmp_path / "x.safetensors"
-    pg.save(file, {**values, "mask": pg.Seeded(RNS, (2, 5), "a secret seed", 7)})
-    return file, {**values, "mask": RNS.random((2, 5), "a secret seed", start=7)}
+    pg.save(file, {**values, "mask": pg.Seeded(RNS, (2, 5), seed="a secret seed", start=7)})
+    return file, {**values, "mask": RNS.random((2, 5), seed="a secret seed", start=7)}
 
 
 def test_info_of_a_file(saved, capsys):

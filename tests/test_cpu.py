@@ -84,7 +84,7 @@ def test_every_instruction_set_gives_the_same_bits(bits, kind, isa):
     for log_n in (1, 3, 4, 5, 6, 7, 9, 13, 14, 15):
         n = 1 << log_n
         try:
-            ring = pg.Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind)
+            ring = pg.Ring(n, pg.ntt_primes(n, bits=bits, kind=kind), kind=kind)
         except pg.ParameterError:
             continue
         a, b = ring.random(2, seed=log_n)
@@ -102,7 +102,7 @@ def test_every_instruction_set_gives_the_same_bits(bits, kind, isa):
 def test_extremes_keep_within_lazy_ranges(bits, kind, isa):
     """Residues 0 and q - 1, in the orders that let sums and differences grow, forward and inverse."""
     for n in (2**3, 2**4, 2**5, 2**6, 2**9, 2**12, 2**16):
-        ring = pg.Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind)
+        ring = pg.Ring(n, pg.ntt_primes(n, bits=bits, kind=kind), kind=kind)
         top = np.array(ring.modulus - 1, ring.dtype)
         rows = np.zeros((8, 1, n), ring.dtype)
         rows[0] = top
@@ -126,7 +126,7 @@ def test_extremes_keep_within_lazy_ranges(bits, kind, isa):
 @pytest.mark.parametrize("bits", [20, 31, 40, 50, 60, 64])
 def test_incomplete_transforms_on_every_instruction_set(base, kind, bits, isa):
     for n in (8, 16, 64, 512):
-        q = pg.ntt_primes(n // base, bits, kind=kind)[0]
+        q = pg.ntt_primes(n // base, bits=bits, kind=kind)[0]
         root = root_of_unity(q, Quotient(kind, n // base).order, "minimal")
         plan = plan_ntt(Quotient(kind, n), (q,), base, (root,))
         ring = pg.Ring(n, q, kind=kind)
@@ -150,7 +150,7 @@ def test_incomplete_transforms_on_every_instruction_set(base, kind, bits, isa):
 
 
 def test_threads_do_not_change_values(threads):
-    ring = pg.Ring(2048, pg.ntt_primes(2048, 60, 3))
+    ring = pg.Ring(2048, pg.ntt_primes(2048, bits=60, count=3))
     a, b = ring.random((7, 5), seed=1), ring.random((5,), seed=2)
     results = []
     for count in (1, 2, 5):
@@ -175,7 +175,7 @@ def test_threads_are_made_once_and_wait():
     done = run_python(
         """
         import os, polygpu as pg
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=60))
         counts = [len(os.listdir("/proc/self/task"))]
         a = ring.random(64, seed=1)
         for calls in (1, 200):
@@ -196,7 +196,7 @@ def test_threads_take_no_signals():
         """
         import os, signal, polygpu as pg
         before = set(os.listdir("/proc/self/task"))
-        a = pg.Ring(4096, pg.ntt_primes(4096, 60)).random(64, seed=1)
+        a = pg.Ring(4096, pg.ntt_primes(4096, bits=60)).random(64, seed=1)
         a * a
         for task in set(os.listdir("/proc/self/task")) - before:
             with open(f"/proc/self/task/{task}/status") as file:
@@ -214,7 +214,7 @@ def test_fork_after_threads_were_used():
         import os, polygpu as pg
         from polygpu import _cpu
         _cpu.set_num_threads(4)
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=60))
         a = ring.random(64, seed=1)
         before = (a * a).data.tobytes()
         child = os.fork()
@@ -260,7 +260,7 @@ def test_the_clock_is_that_of_a_processor():
         "b.ntt()",
         "pg.Ring(100, 2**20000 - 1).random(1) ** 2",  # makes a plan
         "pg.fft.fft(z)",
-        "pg.linalg.matmul(m, m, 2**31 - 1)",
+        "pg.linalg.matmul(m, m, q=2**31 - 1)",
         "_cpu.smallest_generator(q, root, 2**21)",
         "_cpu.clock_ghz()",
     ],
@@ -275,10 +275,10 @@ def test_a_program_ends_while_daemon_threads_compute(call, threads):
         from polygpu import _cpu
         from polygpu._core.exact.roots import root_of_unity
         a = pg.Ring(65536, 2**64).random(8)
-        b = pg.Ring(4096, pg.ntt_primes(4096, 60)).random(256)
+        b = pg.Ring(4096, pg.ntt_primes(4096, bits=60)).random(256)
         z = np.ones((4096, 256), np.complex64)
         m = np.ones((512, 512), np.uint64)
-        q = pg.ntt_primes(2**20, 60)[0]
+        q = pg.ntt_primes(2**20, bits=60)[0]
         root = root_of_unity(q, 2**21, "minimal")
         def forever():
             while True:
@@ -303,7 +303,7 @@ def test_a_call_goes_on_when_the_interpreter_is_gone(threads):
         import polygpu as pg
         m = np.ones((4096, 4096), np.uint64)
         for _ in range(3):
-            threading.Thread(target=lambda: pg.linalg.matmul(m, m, 2**31 - 1), daemon=True).start()
+            threading.Thread(target=lambda: pg.linalg.matmul(m, m, q=2**31 - 1), daemon=True).start()
         time.sleep(0.5)
         libc = ctypes.CDLL(None)
         libc.on_exit(libc.sleep, None)  # sleep(1), since 1 is the exit status, after the interpreter's end
@@ -331,7 +331,7 @@ def test_interrupt_is_answered_in_a_long_call(n, batch, modulus):
 def test_tables_are_ready_in_time():
     """30 primes at 2^16 in under a second, one at 2^20 in under half of one, of processor time."""
     for n, bits, count, limit in ((1 << 16, 60, 30, 1.0), (1 << 20, 60, 1, 0.5)):
-        primes = tuple(pg.ntt_primes(n, bits, count))
+        primes = tuple(pg.ntt_primes(n, bits=bits, count=count))
         roots = tuple(root_of_unity(q, 2 * n, "minimal") for q in primes)
         began = time.process_time()
         assert all(
@@ -345,7 +345,7 @@ def test_tables_are_ready_in_time():
 @pytest.mark.parametrize("points", [2, 4, 64])
 def test_tables_are_their_definition(points, kind, bits):
     """Powers by node (docs/math.md) and their quotients, also in a wider word than the modulus needs."""
-    q = pg.ntt_primes(points, bits, kind=kind)[0]
+    q = pg.ntt_primes(points, bits=bits, kind=kind)[0]
     quotient = Quotient(kind, points)
     root = root_of_unity(q, quotient.order, "minimal")
     levels = points.bit_length() - 1

@@ -82,7 +82,7 @@ def check_products(ring, batch=(3,)):
 
 
 def primes(n, bits, kind="negacyclic", count=1):
-    return pg.ntt_primes(n, bits, count, kind=kind)
+    return pg.ntt_primes(n, bits=bits, count=count, kind=kind)
 
 
 # ---- what runs on a card, bit for bit ----
@@ -137,7 +137,7 @@ def test_ffts_in_any_order_of_threads(dtype, order):
     for options in ({"order": order}, {"order": "random", "concurrent_blocks": 3}):
         with simulated(**options) as cupy:
             rows = [cupy.asarray(test_fft.values((33, 1 << i), dtype)) for i in range(13)]
-            found.append([fft.fft(x, inverse).get() for x in rows for inverse in (False, True)])
+            found.append([fft.fft(x, inverse=inverse).get() for x in rows for inverse in (False, True)])
             a, b = (cupy.asarray(test_fft.values((33, 64), dtype, seed)) for seed in (1, 2))
             found[-1] += [fft.convolve64(a, b).get(), fft.convolve64(a, b[0], out=a).get()]
     for x, y in zip(*found, strict=True):
@@ -602,7 +602,7 @@ from polygpu import _backends as backends, lattice
 
 cases = []
 for bits, n, k in ((31, 256, 2), (50, 512, 3), (60, 256, 1)):
-    R = pg.Ring(n, pg.ntt_primes(n, bits))
+    R = pg.Ring(n, pg.ntt_primes(n, bits=bits))
     c, keys = R.random((2, k), seed=1), R.random((2, k, 2, k), seed=2).ntt()
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])
     cases.append((c, keys, exponents, lattice.blind_rotate(c, keys, exponents, 7)))
@@ -622,7 +622,7 @@ from polygpu import _backends as backends, lattice
 cases = []
 shapes = (30, 10, 3, 2), (31, 11, 2, 1), (50, 12, 2, 1), (60, 10, 3, 2), (30, 15, 2, 1)
 for bits, log_n, limbs, size in shapes:
-    R = pg.Ring(1 << log_n, pg.ntt_primes(1 << log_n, bits, limbs + size))
+    R = pg.Ring(1 << log_n, pg.ntt_primes(1 << log_n, bits=bits, count=limbs + size))
     Q, P = R[:limbs], R[limbs:]
     x, key = Q.random(seed=1).ntt(), R.random((-(-limbs // size), 2), seed=2).ntt()
     add = Q.random(2, seed=3).ntt()
@@ -1013,6 +1013,9 @@ def test_arrays_off_the_alignment_of_chunks(gpu, bits, n):
     same(x.mul_monomial(3), a.mul_monomial(3))
     same(x.mul_monomial(-5, out=target), a.mul_monomial(-5))
     same(x.mul(x, out=x), a * a)
+    other = pg.Ring(n, primes(n, bits + 1))
+    converted = other.from_residues(off(np.zeros_like(other.zeros(a.shape).data)), domain="eval")
+    same(a.ntt().to("cuda").convert(other, out=converted), a.ntt().convert(other))
 
 
 # ---- values, streams and graphs ----

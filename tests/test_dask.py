@@ -43,10 +43,10 @@ def _synchronous() -> Any:
 DIVIDED = {
     "30 bits": (64, 998244353, "negacyclic"),
     "31 bits cyclic": (256, 2013265921, "cyclic"),
-    "60 bits": (256, pg.ntt_primes(256, 60), "negacyclic"),
-    "60 bits cyclic": (64, pg.ntt_primes(64, 60, kind="cyclic"), "cyclic"),
+    "60 bits": (256, pg.ntt_primes(256, bits=60), "negacyclic"),
+    "60 bits cyclic": (64, pg.ntt_primes(64, bits=60, kind="cyclic"), "cyclic"),
     "Goldilocks": (128, GOLDILOCKS, "negacyclic"),
-    "three limbs": (64, [q for bits in (30, 50, 60) for q in pg.ntt_primes(64, bits)], "negacyclic"),
+    "three limbs": (64, [q for bits in (30, 50, 60) for q in pg.ntt_primes(64, bits=bits)], "negacyclic"),
 }
 WHOLE = ["20 bits", "60 bits", "64 bits", "RNS of 3 words", "ML-KEM", "degree 12", "2^64", "2^128"]
 divided = pytest.mark.parametrize("name", DIVIDED)
@@ -207,20 +207,20 @@ class TestValues:
     @whole
     def test_random_values_are_those_of_the_ring(self, name: str) -> None:
         R = ring(name)
-        same(pd.random(R, (5, 3), 7, chunks=(2, 2, -1, -1), start=2), R.random((5, 3), seed=7, start=2))
+        same(pd.random(R, (5, 3), seed=7, chunks=(2, 2, -1, -1), start=2), R.random((5, 3), seed=7, start=2))
         same(pd.random(R, seed=b"seed"), R.random(seed=b"seed"))
 
     @divided
     def test_random_parts(self, name: str) -> None:
         R = ring_of(name)
-        same(pd.random(R, (3,), 7, chunks=(2, -1, R.n // 8), start=1), R.random((3,), seed=7, start=1))
+        same(pd.random(R, (3,), seed=7, chunks=(2, -1, R.n // 8), start=1), R.random((3,), seed=7, start=1))
         fresh = pd.random(R, chunks=(-1, R.n // 2))
         assert fresh.compute() == fresh.compute() != pd.random(R).compute()
 
     def test_chunks_by_size(self) -> None:
         R = ring_of("60 bits")  # 2 KiB a polynomial
-        assert pd.random(R, 64, 1, chunks="16KiB").data.numblocks == (8, 1, 1)
-        assert pd.random(R, 2, 1, chunks="512B").data.numblocks[1:] == (1, 4)
+        assert pd.random(R, 64, seed=1, chunks="16KiB").data.numblocks == (8, 1, 1)
+        assert pd.random(R, 2, seed=1, chunks="512B").data.numblocks[1:] == (1, 4)
         with dask.config.set({"array.chunk-size": "1KiB"}):
             assert pd.from_poly(R.random(2, seed=1)).data.numblocks[1:] == (1, 2)
             assert pd.from_poly(ring("2^64").random(2, seed=1)).data.numblocks[1:] == (1, 1)
@@ -280,7 +280,7 @@ class TestTasks:
         a, chunks = R.random((4, 4), seed=1), (2, 2, -1, R.n // parts)
         np.save(tmp_path / "a.npy", a.data)
         zarr.create_array(tmp_path / "a.zarr", data=a.data.astype(np.int64))
-        x, y = pd.load(tmp_path / "a.npy", R, chunks=chunks), pd.random(R, (4, 4), 2, chunks)
+        x, y = pd.load(tmp_path / "a.npy", R, chunks=chunks), pd.random(R, (4, 4), seed=2, chunks=chunks)
         wide = pd.load(tmp_path / "a.zarr", R, chunks=chunks)
         values = [x * y, (x.ntt() + y).intt(), x @ y, (-x).sum(0) - 5, 3 * wide, x[0, 1:3]]
         values += [x.scale_by([1, -2, 3, 4]), x.rechunk((4, 1, -1, -1)), wide.ntt()]
@@ -428,7 +428,7 @@ class TestErrors:
         with pytest.raises(pg.CoefficientError, match="float64"):
             pd.from_array(data.astype(float), self.R)
         with pytest.raises(pg.DomainError):
-            pd.from_array(data, self.R, "values")  # type: ignore[arg-type]
+            pd.from_array(data, self.R, domain="values")  # type: ignore[arg-type]
         with pytest.raises(pg.ParameterError, match="do not fit"):
             pd.from_array(data, self.R, chunks=(1, 1))
         for parts in (8, (8, 4, 4), 5):  # 8: parts of 2, too many for n = 16; unequal parts; no divisor
@@ -452,10 +452,10 @@ class TestFiles:
                 path = tmp_path / f"{parts}{domain}.{ending}"
                 value = a.ntt() if domain == "eval" else a
                 cut(value, 2, parts).save(path)
-                given = (R, domain) if ending == "npy" else ()
-                same(pd.load(path, *given), value)  # type: ignore[arg-type]
-                same(pd.load(path, *given, chunks=(3, -1, -1)) * a, value * a)  # type: ignore[arg-type]
-                same(pd.load(path, *given, chunks=(3, -1, R.n // 8)) * a, value * a)  # type: ignore[arg-type]
+                given = {"ring": R, "domain": domain} if ending == "npy" else {}
+                same(pd.load(path, **given), value)  # type: ignore[arg-type]
+                same(pd.load(path, **given, chunks=(3, -1, -1)) * a, value * a)  # type: ignore[arg-type]
+                same(pd.load(path, **given, chunks=(3, -1, R.n // 8)) * a, value * a)  # type: ignore[arg-type]
         assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
             f"{parts}{domain}.{ending}" for parts in (1, 4) for domain in ("coef", "eval")
         )
@@ -550,16 +550,16 @@ def slow(x: Any, R: Ring, parts: int) -> pd.BlockedPoly:
 
     blocks = da.from_array(x, chunks=(*x.shape[:-1], R.n // parts), name=False)
     return pd.from_array(
-        da.map_blocks(late, blocks, dtype=R.dtype, meta=blocks._meta), R, "coef", blocks.chunks
+        da.map_blocks(late, blocks, dtype=R.dtype, meta=blocks._meta), R, domain="coef", chunks=blocks.chunks
     )
 
 
 class TestProcesses:
-    R = Ring(2**12, pg.ntt_primes(2**12, 60))
+    R = Ring(2**12, pg.ntt_primes(2**12, bits=60))
 
     def test_results_and_files(self, client: Any, tmp_path: Any) -> None:
         a, b = self.R.random(3, seed=1), self.R.random(3, seed=2)
-        x = pd.random(self.R, 3, 1, chunks=(2, -1, 2**10))
+        x = pd.random(self.R, 3, seed=1, chunks=(2, -1, 2**10))
         same(x, a)
         same(x * b, a * b)
         one, two = dask.compute(x * b, x.sum())
@@ -613,12 +613,12 @@ def spilled(client: Any) -> int:
 
 class TestMemory:
     LIMIT = 256 << 20
-    R = Ring(2**15, pg.ntt_primes(2**15, 60))  # 256 KiB a polynomial
+    R = Ring(2**15, pg.ntt_primes(2**15, bits=60))  # 256 KiB a polynomial
 
     def test_blocks_on_the_workers_are_spilled(self, small: Any) -> None:
         small.wait_for_workers(2, timeout=20)
         count, before = 2200, spilled(small)
-        x = pd.random(self.R, count, 1, chunks=(16, -1, -1))
+        x = pd.random(self.R, count, seed=1, chunks=(16, -1, -1))
         kept = x.persist()
         total = kept.sum().compute()
         limits = [worker["memory_limit"] for worker in small.scheduler_info()["workers"].values()]
@@ -630,7 +630,7 @@ class TestMemory:
     def test_files_and_the_pieces_between_are_spilled(self, small: Any, tmp_path: Any) -> None:
         small.wait_for_workers(2, timeout=20)
         n, before = 2**25, spilled(small)
-        R = Ring(n, pg.ntt_primes(n, 60))
+        R = Ring(n, pg.ntt_primes(n, bits=60))
         a = R.random(seed=1)
         np.save(tmp_path / "a.npy", a.data)
         assert os.path.getsize(tmp_path / "a.npy") > self.LIMIT
@@ -640,7 +640,7 @@ class TestMemory:
         assert (np.load(tmp_path / "b.npy", mmap_mode="r") == a.ntt().data).all()
 
     def test_a_block_larger_than_a_worker(self, small: Any, tmp_path: Any) -> None:
-        large = pd.random(self.R, (3, 1100), 1, chunks=(1, -1, -1, -1))
+        large = pd.random(self.R, (3, 1100), seed=1, chunks=(1, -1, -1, -1))
         calls: list[Callable[[], Any]] = [
             large.compute,
             lambda: large.sum().compute(scheduler=small),
@@ -664,7 +664,7 @@ class TestMemory:
 
     def test_a_task_that_takes_too_much(self, small: Any) -> None:
         small.wait_for_workers(2, timeout=20)
-        x = pd.random(self.R, 960, 1, chunks=(-1, -1, -1))
+        x = pd.random(self.R, 960, seed=1, chunks=(-1, -1, -1))
         start = time.monotonic()
         with pytest.raises(pg.OutOfHostMemory) as caught:
             x.sum().compute()
@@ -697,7 +697,7 @@ class TestMemory:
         def release(dask_worker: Any) -> None:
             del dask_worker.held
 
-        x = pd.random(self.R, 64, 1, chunks=(4, -1, -1))
+        x = pd.random(self.R, 64, seed=1, chunks=(4, -1, -1))
         small.run(hold)
         try:
             time.sleep(0.5)
@@ -715,7 +715,9 @@ class TestMemory:
         """A task that computes leaves its place to the tasks for which it waits."""
         small.wait_for_workers(2, timeout=20)
         R = self.R
-        found = small.map(lambda seed: pd.random(R, 4, seed, chunks=(2, -1, -1)).sum().compute(), range(3))
+        found = small.map(
+            lambda seed: pd.random(R, 4, seed=seed, chunks=(2, -1, -1)).sum().compute(), range(3)
+        )
         assert small.gather(found) == [R.random(4, seed=seed).sum() for seed in range(3)]
 
 
@@ -769,7 +771,7 @@ def test_a_worker_with_a_card_computes_there() -> None:
             return {*names}
 
         assert not launched()
-        assert (pd.random(R, (2, 3), 1, (1, 2, -1, -1)) * cut(b, 2)).compute() == a * b
+        assert (pd.random(R, (2, 3), seed=1, chunks=(1, 2, -1, -1)) * cut(b, 2)).compute() == a * b
         assert {"uniform", "ntt_product"} <= launched()
         kept = (cut(a, 2, 4) * cut(b, 2, 4)).persist()
         wait(kept)

@@ -54,18 +54,18 @@ def cut(a: Poly, layout: str) -> pd.BlockedPoly:
     parts = 4 if a.ring.n == 16 and a.ring.leaf_size == 1 and layout in ("columns", "rows") else 1
     chunks = (*((2,) * a.ndim), -1, a.ring.n // parts)
     if layout == "rows":
-        return pd.from_array(da.from_array(a.data, chunks=-1), a.ring, a.domain, chunks)
-    return pd.from_poly(a, chunks)
+        return pd.from_array(da.from_array(a.data, chunks=-1), a.ring, domain=a.domain, chunks=chunks)
+    return pd.from_poly(a, chunks=chunks)
 
 
 POLY = SimpleNamespace(einsum=pg.einsum, equal=pg.equal)
 BLOCKED = SimpleNamespace(einsum=pd.einsum, equal=pd.equal)
 
 
-def outcome(f: Callable[..., Any], *args: Any) -> Any:
+def outcome(f: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What a call gives: a Poly, an array, a list of them, or an exception."""
     try:
-        found = f(*args)
+        found = f(*args, **options)
         found = list(found) if isinstance(found, (Iterator, reversed)) else found
         return dask.compute(found)[0]
     except Exception as error:
@@ -320,8 +320,10 @@ class TestMakers:
         cases = [(b, 1, 0) for b in batches] + [(2, s, 0) for s in seeds] + [(2, 1, s) for s in starts]
         for batch, seed, start in cases:
             for chunks in ("auto", "64B"):
-                found = outcome(lambda b, s, c, t: pd.random(R, b, s, c, start=t), batch, seed, chunks, start)
-                agree(found, outcome(lambda b, s, t: R.random(b, s, start=t), batch, seed, start))
+                found = outcome(
+                    lambda b, s, c, t: pd.random(R, b, seed=s, chunks=c, start=t), batch, seed, chunks, start
+                )
+                agree(found, outcome(lambda b, s, t: R.random(b, seed=s, start=t), batch, seed, start))
 
     def test_of_chunks(self) -> None:
         R = self.R
@@ -339,10 +341,10 @@ class TestMakers:
             for chunks in good if shape else good[:5]:
                 if isinstance(chunks, (tuple, list)):
                     chunks = (*[chunks[0]] * len(shape), *chunks[-2:])
-                agree(outcome(pd.from_poly, a, chunks), a)
+                agree(outcome(pd.from_poly, a, chunks=chunks), a)
                 agree(outcome(cut(a, "batch").rechunk, chunks), a)
         for chunks in bad:
-            found = outcome(pd.from_poly, R.zeros(3), chunks)
+            found = outcome(pd.from_poly, R.zeros(3), chunks=chunks)
             assert type(found) is pg.ParameterError and "chunks" in str(found) and "docs" not in str(found)
 
 
@@ -454,14 +456,14 @@ class TestFiles:
             *RINGS.values(),
             Ring(16, 2**64),
             Ring(16, 2**64 - 59),
-            Ring(4, pg.ntt_primes(4, 100)[0], root="generator"),
+            Ring(4, pg.ntt_primes(4, bits=100)[0], root="generator"),
         ]
         rings += [
             Ring(16, 97, kind="cyclic"),
             Ring(16, 97, product="fft"),
             Ring(16, 97, root=Ring(16, 97).roots),
         ]
-        wide = Ring(4, pg.ntt_primes(4, 100)[0])
+        wide = Ring(4, pg.ntt_primes(4, bits=100)[0])
         rings.append(Ring(4, wide.moduli[0], root=wide.roots))
         for i, R in enumerate(rings):
             for shape, domain in itertools.product(((3,), (), (2, 0)), ("coef", "eval")):
@@ -473,7 +475,7 @@ class TestFiles:
                 cut(a, "columns").save(f"{name}.zarr")
                 cut(a, "batch").save(f"{name}.npy")
                 agree(outcome(pd.load, f"{name}.zarr"), a)
-                agree(outcome(pd.load, f"{name}.npy", R, domain), a)
+                agree(outcome(pd.load, f"{name}.npy", R, domain=domain), a)
 
     def test_domains(self, tmp_path: Path) -> None:
         """A domain that the file does not name is no other view of the same residues."""
@@ -481,8 +483,8 @@ class TestFiles:
         a, path = R.random(3, seed=1), tmp_path / "a.zarr"
         cut(a.ntt(), "columns").save(path)
         for domain, kind in (("coef", pg.DomainError), ("values", pg.DomainError), (3, pg.DomainError)):
-            assert type(outcome(pd.load, path, R, domain)) is kind
-        agree(outcome(pd.load, path, R, "eval"), a.ntt())
+            assert type(outcome(pd.load, path, R, domain=domain)) is kind
+        agree(outcome(pd.load, path, R, domain="eval"), a.ntt())
         assert type(outcome(pd.load, path, Ring(16, 193))) is pg.RingMismatch
         assert type(outcome(pd.load, path, "R")) is pg.ParameterError
         equal_ring = Ring(16, 97, root=R.roots)
@@ -581,7 +583,7 @@ class TestFiles:
         else:
             chunk.write_bytes({"cut": data[:-1], "long": data + b"\0", "wrong": b"\xff" * len(data)}[damage])
         for chunks in (None, "auto", (1, -1, 4)):
-            found = outcome(pd.load, path, None, None, chunks)
+            found = outcome(pd.load, path, chunks=chunks)
             assert type(found) is pg.FileError and str(path) in str(found)
             if damage != "missing":
                 assert pd.load(path, chunks=chunks)[:2].ring == R  # found when the block is read

@@ -47,7 +47,7 @@ def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any)
     with pg.device("cpu"):
         a, b = ring.random(batch, seed=1), ring.random(batch, seed=2)
         product, evaluated = a * b, a.ntt()
-        x, y = gpus.divide(a, order), gpus.divide(b, order)
+        x, y = gpus.divide(a, order=order), gpus.divide(b, order=order)
         assert (x.order, x.domain, x.shape, x.devices) == (order, "coef", batch, gpus.names)
         assert x.gather() == a
         values = x.ntt()
@@ -56,14 +56,14 @@ def check_divided(gpus: Devices, ring: Ring, batch: tuple[int, ...], order: Any)
         runs = [np.asarray(part if isinstance(part, np.ndarray) else part.get()) for part in values.data]
         assert (np.concatenate(runs, -1) == evaluated.data).all()  # each device has a run of the ring's order
         for back in ORDERS:
-            assert values.intt(back).order == back and values.intt(back).gather() == a
+            assert values.intt(order=back).order == back and values.intt(order=back).gather() == a
             assert x.reorder(back).gather() == a
         assert (x * y).gather() == product and (x * y).order == order
         assert (values * y).gather() == product and (values * y).domain == "eval"
         assert (x + y - 3 * x + 5).gather() == a + b - 3 * a + 5 and (7 - x).gather() == 7 - a
         assert (values + 7).gather() == a + 7 and (-x).gather() == -a and (x - y).gather() == a - b
         other = "transposed" if order == "natural" else "natural"
-        assert x == gpus.divide(a, other) and x == values and x != y
+        assert x == gpus.divide(a, order=other) and x == values and x != y
         assert gpus.divide(evaluated).gather() == evaluated
         assert x.gather() == a, "an operand was changed"
 
@@ -185,8 +185,8 @@ def check_empty(gpus: Devices, order: Any, batch: tuple[int, ...]) -> None:
     ring = Ring(64, 257)
     with pg.device("cpu"):
         a = ring.random(batch, seed=1)
-        x = gpus.divide(a, order)
-        for value in (x, x.ntt(), x.ntt().intt(order), x * x, x + 1, -x, x.reorder("natural")):
+        x = gpus.divide(a, order=order)
+        for value in (x, x.ntt(), x.ntt().intt(order=order), x * x, x + 1, -x, x.reorder("natural")):
             assert value.shape == batch and value.gather().shape == batch
         assert x == x.ntt()
 
@@ -299,7 +299,7 @@ def test_what_is_refused_of_coefficients() -> None:
     with pytest.raises(pg.NotNTTFriendly):
         two.divide(Ring.preset("ml-kem").random(seed=1))
     with pytest.raises(pg.ParameterError, match="'natural' or 'transposed'"):
-        two.divide(a, "columns")  # type: ignore[arg-type]
+        two.divide(a, order="columns")  # type: ignore[arg-type]
     with pytest.raises(pg.DomainError, match="intt"):
         x.ntt().reorder("natural")
     for wrong in (
@@ -376,7 +376,7 @@ def test_batches(kind: str) -> None:
 
 @kinds
 def test_limbs(kind: str) -> None:
-    ring = Ring(64, pg.ntt_primes(64, 30, 4) + pg.ntt_primes(64, 60, 1))
+    ring = Ring(64, pg.ntt_primes(64, bits=30, count=4) + pg.ntt_primes(64, bits=60, count=1))
     a, b = ring.random(seed=1), ring.random(3, seed=2)
     with some_devices(kind, 2) as gpus:
         x, y = gpus.spread(a), gpus.spread(b, "limbs")
@@ -449,7 +449,7 @@ def test_devices() -> None:
 
 def test_a_root_that_needs_no_search_needs_no_tables() -> None:
     """Rings too large for tables: four steps need the root alone."""
-    q = pg.ntt_primes(2**40, 60)[0]
+    q = pg.ntt_primes(2**40, bits=60)[0]
     ring = Ring(2**40, q, root="generator")
     assert ring.roots is not None and pow(ring.roots[0], 2**40, q) == q - 1
     with pytest.raises(pg.TablesTooLarge):

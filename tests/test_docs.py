@@ -97,6 +97,55 @@ def test_modules_are_those_that_polygpu_exports():
     assert exported <= set(MODULES)
 
 
+# ---- signatures
+
+# Made by other calls, not by their own.
+RETURNED = {"Poly", "Devices", "Divided", "Spread", "dask.BlockedPoly", "lattice.Prepared"}
+KEYWORDS = set(
+    re.findall(
+        r"\w+",
+        """
+    add bits centered chunks conversion copy count divisor domain levels limbs_per_digit order out plaintext
+    product q rescale rounding scale seed special start weight
+""",
+    )
+)
+
+
+def signatures() -> dict[str, inspect.Signature]:
+    """How each public function, method and class is called: without `self` and types."""
+    found = {}
+    for name, x in documented().items():
+        short = name.removeprefix("polygpu.").removeprefix("_distributed.")
+        f = x.__func__ if isinstance(x, (classmethod, staticmethod)) else x
+        is_error = inspect.isclass(f) and issubclass(f, Exception)
+        if short in RETURNED or is_error or not (inspect.isclass(f) or isinstance(f, FunctionType)):
+            continue
+        parameters = [
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in inspect.signature(f).parameters.values()
+            if parameter.name not in ("self", "cls")
+        ]
+        found[short] = inspect.Signature(parameters)
+    return found
+
+
+def test_the_page_of_signatures_has_each() -> None:
+    page = (DOCS / "reference" / "signatures.md").read_text()
+    listed = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).split("\n")
+    assert sorted(filter(None, listed)) == sorted(f"{name}{x}" for name, x in signatures().items())
+
+
+def test_options_are_keywords_and_out_is_the_last() -> None:
+    about = {"Divided.reorder": "order", "dask.BlockedPoly.rechunk": "chunks"}  # what these verbs are about
+    for name, signature in signatures().items():
+        parameters = list(signature.parameters.values())
+        for parameter in parameters:
+            if parameter.name in KEYWORDS and parameter.name != about.get(name):
+                assert parameter.kind == inspect.Parameter.KEYWORD_ONLY, f"{name}: {parameter.name}"
+        assert "out" not in signature.parameters or parameters[-1].name == "out", name
+
+
 # ---- the reference
 
 DIRECTIVE = re.compile(r"^\.\. (auto\w+|currentmodule):: ([\w.]+)(\(\))?\n((?:   :.*\n)*)", re.MULTILINE)

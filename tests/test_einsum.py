@@ -22,20 +22,20 @@ from polygpu.testing import coefficients, rings
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 RINGS = {
-    "30 bits": Ring(8, ntt_primes(8, 30)),
+    "30 bits": Ring(8, ntt_primes(8, bits=30)),
     "31 bits, cyclic": Ring(8, 15 * 2**27 + 1, kind="cyclic"),
-    "32 bits": Ring(16, ntt_primes(16, 32)),
-    "50 bits": Ring(4, ntt_primes(4, 50)),
-    "62 bits": Ring(4, ntt_primes(4, 62)),
+    "32 bits": Ring(16, ntt_primes(16, bits=32)),
+    "50 bits": Ring(4, ntt_primes(4, bits=50)),
+    "62 bits": Ring(4, ntt_primes(4, bits=62)),
     "64 bits": Ring(4, GOLDILOCKS),
-    "RNS": Ring(8, [q for b in (20, 50, 64) for q in ntt_primes(8, b)]),
+    "RNS": Ring(8, [q for b in (20, 50, 64) for q in ntt_primes(8, bits=b)]),
     "degree 1": Ring(1, 17),
-    "by FFT": Ring(8, ntt_primes(8, 30), product="fft"),
+    "by FFT": Ring(8, ntt_primes(8, bits=30), product="fft"),
     "ML-KEM's primes": Ring(8, 41),  # one layer early
     "composite": Ring(6, 10**9),
     "RNS without a transform": Ring(5, [2**64, 3, 2**64 - 59], kind="cyclic"),
     "2^128": Ring(4, 2**128),
-    "wide prime": Ring(4, ntt_primes(4, 100)),
+    "wide prime": Ring(4, ntt_primes(4, bits=100)),
 }
 # One ring for each way to compute a sum.
 FEW = ["RNS", "ML-KEM's primes", "composite", "wide prime"]
@@ -160,7 +160,7 @@ def test_largest_entries(name: str, each_isa: str) -> None:
     check(R(largest) @ R(largest.transpose(1, 0, 2)), by_numpy(R, lambda x, y: x @ y.T, largest, largest))
     if R.leaf_size == 1 and not R._plan.basis.wide:
         residues = np.broadcast_to(np.array(R.moduli, dtype=object)[:, None] - 1, (2, 9, R.rows, R.n))
-        a = R.from_residues(residues.astype(R.dtype), "eval")
+        a = R.from_residues(residues.astype(R.dtype), domain="eval")
         # Nine times the square of -1, at each point.
         assert pg.equal(pg.einsum("ij,kj->ik", a, a), R([9])).all()
 

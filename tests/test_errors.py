@@ -127,10 +127,10 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
         "start": (lambda: R.random(start=DIGITS_6000), pg.ParameterError, ["start: ", *ENDS, "2**48"]),
         "start < 0": (lambda: R.random(start=-DIGITS_6000), pg.ParameterError, ["start: -0x"]),
         "seed": (lambda: R.random(seed=[DIGITS_6000]), pg.ParameterError, ["seed: [", *ENDS]),
-        "bits": (lambda: ntt_primes(4, DIGITS_6000), pg.ParameterError, ["bits: ", *ENDS, "65536"]),
-        "count": (lambda: ntt_primes(4, 8, DIGITS_6000), pg.ParameterError, ["8", *ENDS]),
-        "count < 0": (lambda: ntt_primes(4, 8, -DIGITS_6000), pg.ParameterError, ["count: -0x"]),
-        "n of primes": (lambda: ntt_primes(DIGITS_6000, 8), pg.ParameterError, ["n: ", *ENDS]),
+        "bits": (lambda: ntt_primes(4, bits=DIGITS_6000), pg.ParameterError, ["bits: ", *ENDS, "65536"]),
+        "count": (lambda: ntt_primes(4, bits=8, count=DIGITS_6000), pg.ParameterError, ["8", *ENDS]),
+        "count < 0": (lambda: ntt_primes(4, bits=8, count=-DIGITS_6000), pg.ParameterError, ["count: -0x"]),
+        "n of primes": (lambda: ntt_primes(DIGITS_6000, bits=8), pg.ParameterError, ["n: ", *ENDS]),
         "preset's degree": (lambda: Ring.preset("ml-kem", DIGITS_6000), pg.ParameterError, ["n: ", *ENDS]),
         "preset": (lambda: Ring.preset([]), pg.ParameterError, ["name: []", "ml-kem"]),
         "preset of bytes": (lambda: Ring.preset(b"ml-kem"), pg.ParameterError, ["name: b'ml-kem'"]),
@@ -139,7 +139,11 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
             pg.ParameterError,
             ["'ml-kem'", *ENDS],
         ),
-        "q of a matrix product": (lambda: linalg.matmul([[1]], [[1]], DIGITS_6000), pg.ParameterError, ENDS),
+        "q of a matrix product": (
+            lambda: linalg.matmul([[1]], [[1]], q=DIGITS_6000),
+            pg.ParameterError,
+            ENDS,
+        ),
         "fraction": (
             lambda: R([fractions.Fraction(DIGITS_6000, 3)]),
             pg.CoefficientError,
@@ -186,7 +190,7 @@ def test_the_last_polynomial_of_a_stream() -> None:
         "coefficients": (lambda: R(MASKED), pg.CoefficientError, ["x: a masked array", "filled(0)"]),
         "nothing masked": (lambda: R(np.ma.ones(4, int)), pg.CoefficientError, ["x: a masked array"]),
         "residues": (lambda: R.from_residues(MASKED[None]), pg.CoefficientError, ["data: a masked array"]),
-        "matrix": (lambda: linalg.matmul(MASKED[None], MASKED, 17), pg.CoefficientError, ["A: a masked"]),
+        "matrix": (lambda: linalg.matmul(MASKED[None], MASKED, q=17), pg.CoefficientError, ["A: a masked"]),
         "complex": (
             lambda: fft.fft(np.ma.ones((1, 4), complex)),
             pg.CoefficientError,
@@ -521,7 +525,7 @@ def test_advice_in_words(x: Any, advice: str) -> None:
 
 def test_advice_names_the_argument() -> None:
     check(lambda: R([[1]]).scale_by([1.5]), pg.CoefficientError, ["ints: 1.5", "[round(v) for v in ints]"])
-    check(lambda: linalg.matmul([[1.5]], [[1]], 17), pg.CoefficientError, ["A: 1.5", "each entry"])
+    check(lambda: linalg.matmul([[1.5]], [[1]], q=17), pg.CoefficientError, ["A: 1.5", "each entry"])
     check(lambda: fft.fft(R([1])), pg.NotComplex, ["x: Poly", "to_bigints"])
     check(lambda: fft.fft(Tensor(1, 2)), pg.NotComplex, ["np.from_dlpack(x).astype('complex128')"])
 
@@ -571,9 +575,17 @@ def test_too_many_coefficients(x: Any) -> None:
             pg.ParameterError,
             ["copy=False", "uint32"],
         ),
-        "domain": (lambda: R.from_residues([[0] * 4], "ntt"), pg.DomainError, ["'ntt'", "coef", "eval"]),
-        "domain None": (lambda: R.from_residues([[0] * 4], None), pg.DomainError, ["None", "coef"]),
-        "no eval": (lambda: U.from_residues([[0] * 4], "eval"), pg.NotNTTFriendly, ["15", "not prime"]),
+        "domain": (
+            lambda: R.from_residues([[0] * 4], domain="ntt"),
+            pg.DomainError,
+            ["'ntt'", "coef", "eval"],
+        ),
+        "domain None": (lambda: R.from_residues([[0] * 4], domain=None), pg.DomainError, ["None", "coef"]),
+        "no eval": (
+            lambda: U.from_residues([[0] * 4], domain="eval"),
+            pg.NotNTTFriendly,
+            ["15", "not prime"],
+        ),
     }
 )
 def test_residues(call: Any, cls: Any, words: Any) -> None:
@@ -593,7 +605,7 @@ def test_residues_are_checked_on_demand(ring: Ring) -> None:
         with pg.debug():
             check(lambda call=call: call(check=False), pg.NotCanonical, ["at (1, "])
     if ring.has_eval:
-        check(lambda: ring.from_residues(wrong, "eval", check=True), pg.NotCanonical, ["at (1, "])
+        check(lambda: ring.from_residues(wrong, domain="eval", check=True), pg.NotCanonical, ["at (1, "])
 
 
 def test_debug_names_the_residue() -> None:
@@ -650,7 +662,11 @@ def test_no_such_entry(key: Any, reason: str) -> None:
         "bool batch": (lambda: R.ones((True,)), pg.ParameterError, ["True", "int"]),
         "None batch": (lambda: R.random(None), pg.ParameterError, ["None", "int"]),
         "float exponent": (lambda: R.monomial(1.0), pg.ParameterError, ["k: 1.0", "int"]),
-        "float coefficient": (lambda: R.monomial(1, 2.0), pg.ParameterError, ["coefficient: 2.0", "int"]),
+        "float coefficient": (
+            lambda: R.monomial(1, coefficient=2.0),
+            pg.ParameterError,
+            ["coefficient: 2.0", "int"],
+        ),
         "start": (lambda: R.random(start=-1), pg.ParameterError, ["start: -1", "at least 0"]),
         "start float": (lambda: R.random(start=0.0), pg.ParameterError, ["start: 0.0", "int"]),
         "seed float": (lambda: R.random(seed=1.5), pg.ParameterError, ["seed: 1.5", "int", "bytes"]),
@@ -731,50 +747,62 @@ def test_ntt_without_a_transform(call: Any, cls: Any, words: Any) -> None:
 
 @cases(
     {
-        "n = 3": (lambda: ntt_primes(3, 30), pg.ParameterError, ["n: 3", "power of two"]),
-        "n = 0": (lambda: ntt_primes(0, 30), pg.ParameterError, ["n: 0", "at least 1"]),
-        "n float": (lambda: ntt_primes(4.0, 30), pg.ParameterError, ["n: 4.0", "int"]),
-        "bits = 1": (lambda: ntt_primes(4, 1), pg.ParameterError, ["bits: 1", "at least 2"]),
-        "bits < 0": (lambda: ntt_primes(4, -30), pg.ParameterError, ["bits: -30", "at least 2"]),
-        "bits float": (lambda: ntt_primes(4, 30.0), pg.ParameterError, ["bits: 30.0", "int"]),
-        "bits bool": (lambda: ntt_primes(4, True), pg.ParameterError, ["bits: True", "int"]),
-        "count < 0": (lambda: ntt_primes(4, 30, -1), pg.ParameterError, ["count: -1", "at least 0"]),
-        "count float": (lambda: ntt_primes(4, 30, 2.0), pg.ParameterError, ["count: 2.0", "int"]),
-        "kind": (lambda: ntt_primes(4, 30, kind="x"), pg.ParameterError, ["'x'", "cyclic"]),
-        "exclude float": (lambda: ntt_primes(4, 30, exclude=2.0), pg.ParameterError, ["exclude: 2.0", "int"]),
-        "exclude text": (lambda: ntt_primes(4, 30, exclude="7"), pg.ParameterError, ["exclude: '7'", "int"]),
+        "n = 3": (lambda: ntt_primes(3, bits=30), pg.ParameterError, ["n: 3", "power of two"]),
+        "n = 0": (lambda: ntt_primes(0, bits=30), pg.ParameterError, ["n: 0", "at least 1"]),
+        "n float": (lambda: ntt_primes(4.0, bits=30), pg.ParameterError, ["n: 4.0", "int"]),
+        "bits = 1": (lambda: ntt_primes(4, bits=1), pg.ParameterError, ["bits: 1", "at least 2"]),
+        "bits < 0": (lambda: ntt_primes(4, bits=-30), pg.ParameterError, ["bits: -30", "at least 2"]),
+        "bits float": (lambda: ntt_primes(4, bits=30.0), pg.ParameterError, ["bits: 30.0", "int"]),
+        "bits bool": (lambda: ntt_primes(4, bits=True), pg.ParameterError, ["bits: True", "int"]),
+        "count < 0": (
+            lambda: ntt_primes(4, bits=30, count=-1),
+            pg.ParameterError,
+            ["count: -1", "at least 0"],
+        ),
+        "count float": (lambda: ntt_primes(4, bits=30, count=2.0), pg.ParameterError, ["count: 2.0", "int"]),
+        "kind": (lambda: ntt_primes(4, bits=30, kind="x"), pg.ParameterError, ["'x'", "cyclic"]),
+        "exclude float": (
+            lambda: ntt_primes(4, bits=30, exclude=2.0),
+            pg.ParameterError,
+            ["exclude: 2.0", "int"],
+        ),
+        "exclude text": (
+            lambda: ntt_primes(4, bits=30, exclude="7"),
+            pg.ParameterError,
+            ["exclude: '7'", "int"],
+        ),
         "near float": (
-            lambda: ntt_primes(4, 30, near=2.0**30),
+            lambda: ntt_primes(4, bits=30, near=2.0**30),
             pg.ParameterError,
             ["near: 1073741824.0", "int"],
         ),
         "near below": (
-            lambda: ntt_primes(4, 30, near=2**29 - 1),
+            lambda: ntt_primes(4, bits=30, near=2**29 - 1),
             pg.ParameterError,
             ["near: 536870911", "[2**29, 2**30]", "bits=29"],
         ),
         "near above": (
-            lambda: ntt_primes(4, 30, near=2**30 + 1),
+            lambda: ntt_primes(4, bits=30, near=2**30 + 1),
             pg.ParameterError,
             ["near: 1073741825", "[2**29, 2**30]", "bits=31"],
         ),
         "too few near": (
-            lambda: ntt_primes(2**20, 22, 5, near=True, exclude=R),
+            lambda: ntt_primes(2**20, bits=22, count=5, near=True, exclude=R),
             pg.ParameterError,
             ["bits=22", "in turns above and below 4194304", "without the 1 excluded", "5 were asked for"],
         ),
         "too few bits": (
-            lambda: ntt_primes(2**20, 10),
+            lambda: ntt_primes(2**20, bits=10),
             pg.ParameterError,
             ["bits=10", "only 0", f"1 mod {2**21}", "more bits", "smaller n"],
         ),
         "too many primes": (
-            lambda: ntt_primes(2**20, 25, 5),
+            lambda: ntt_primes(2**20, bits=25, count=5),
             pg.ParameterError,
             ["bits=25", "only ", "5 were asked for", "more bits"],
         ),
         "BabyBear stands alone": (
-            lambda: ntt_primes(2**26, 31, 2),
+            lambda: ntt_primes(2**26, bits=31, count=2),
             pg.ParameterError,
             ["only 1 prime", f"1 mod {2**27}"],
         ),
@@ -1472,74 +1500,82 @@ M = np.ones((2, 2), np.uint32)
 
 @cases(
     {
-        "q = 1": (lambda: linalg.matmul(M, M, 1), pg.ParameterError, ["q: 1", "2 to 2**64"]),
-        "q = 0": (lambda: linalg.matmul(M, M, 0), pg.ParameterError, ["q: 0", "2 to 2**64"]),
-        "q < 0": (lambda: linalg.matmul(M, M, -7), pg.ParameterError, ["q: -7"]),
+        "q = 1": (lambda: linalg.matmul(M, M, q=1), pg.ParameterError, ["q: 1", "2 to 2**64"]),
+        "q = 0": (lambda: linalg.matmul(M, M, q=0), pg.ParameterError, ["q: 0", "2 to 2**64"]),
+        "q < 0": (lambda: linalg.matmul(M, M, q=-7), pg.ParameterError, ["q: -7"]),
         "q > 2^64": (
-            lambda: linalg.matmul(M, M, 2**64 + 1),
+            lambda: linalg.matmul(M, M, q=2**64 + 1),
             pg.ParameterError,
             [str(2**64 + 1), "2**64", "pg.Ring(1, q)"],
         ),
-        "q huge": (lambda: linalg.matmul(M, M, 2**1000), pg.ParameterError, ["q: ", "2**64"]),
-        "q float": (lambda: linalg.matmul(M, M, 17.0), pg.ParameterError, ["q: 17.0", "int"]),
-        "q list": (lambda: linalg.matmul(M, M, [17]), pg.ParameterError, ["q: [17]", "int"]),
+        "q huge": (lambda: linalg.matmul(M, M, q=2**1000), pg.ParameterError, ["q: ", "2**64"]),
+        "q float": (lambda: linalg.matmul(M, M, q=17.0), pg.ParameterError, ["q: 17.0", "int"]),
+        "q list": (lambda: linalg.matmul(M, M, q=[17]), pg.ParameterError, ["q: [17]", "int"]),
         "inner": (
-            lambda: linalg.matmul(M, np.ones((3, 2), int), 17),
+            lambda: linalg.matmul(M, np.ones((3, 2), int), q=17),
             pg.ParameterError,
             ["(2, 2)", "(3, 2)", "last axis of A, 2", "second last one of B, 3"],
         ),
-        "column": (lambda: linalg.matmul(M, [1, 2, 3], 17), pg.ParameterError, ["(3,)", "only one of B, 3"]),
+        "column": (
+            lambda: linalg.matmul(M, [1, 2, 3], q=17),
+            pg.ParameterError,
+            ["(3,)", "only one of B, 3"],
+        ),
         "batches": (
-            lambda: linalg.matmul(np.ones((2, 2, 2), int), np.ones((3, 2, 2), int), 17),
+            lambda: linalg.matmul(np.ones((2, 2, 2), int), np.ones((3, 2, 2), int), q=17),
             pg.ParameterError,
             ["(2,)", "(3,)", "do not broadcast"],
         ),
-        "single A": (lambda: linalg.matmul(3, M, 17), pg.ParameterError, ["A: a single number", "matrix"]),
-        "single B": (lambda: linalg.matmul(M, np.uint32(3), 17), pg.ParameterError, ["B: a single number"]),
+        "single A": (lambda: linalg.matmul(3, M, q=17), pg.ParameterError, ["A: a single number", "matrix"]),
+        "single B": (lambda: linalg.matmul(M, np.uint32(3), q=17), pg.ParameterError, ["B: a single number"]),
         "float array": (
-            lambda: linalg.matmul(M * 1.0, M, 17),
+            lambda: linalg.matmul(M * 1.0, M, q=17),
             pg.CoefficientError,
             ["A: ", "float64", "int"],
         ),
         "floats": (
-            lambda: linalg.matmul(M, [[1.0, 2], [3, 4]], 17),
+            lambda: linalg.matmul(M, [[1.0, 2], [3, 4]], q=17),
             pg.CoefficientError,
             ["B: ", "1.0", "ints"],
         ),
-        "bools": (lambda: linalg.matmul(M, M > 0, 17), pg.CoefficientError, ["B: ", "bool"]),
-        "None": (lambda: linalg.matmul(None, M, 17), pg.CoefficientError, ["A: ", "None"]),
-        "text": (lambda: linalg.matmul("12", M, 17), pg.CoefficientError, ["A: ", "'12'"]),
-        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, 17), pg.CoefficientError, ["A: ragged"]),
-        "Poly": (lambda: linalg.matmul(batch(2, 2), M, 17), pg.CoefficientError, ["A: a Poly", "pg.matmul"]),
-        "Polys": (lambda: linalg.matmul(M, [R([1]), R([2])], 17), pg.CoefficientError, ["B: a Poly"]),
+        "bools": (lambda: linalg.matmul(M, M > 0, q=17), pg.CoefficientError, ["B: ", "bool"]),
+        "None": (lambda: linalg.matmul(None, M, q=17), pg.CoefficientError, ["A: ", "None"]),
+        "text": (lambda: linalg.matmul("12", M, q=17), pg.CoefficientError, ["A: ", "'12'"]),
+        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, q=17), pg.CoefficientError, ["A: ragged"]),
+        "Poly": (
+            lambda: linalg.matmul(batch(2, 2), M, q=17),
+            pg.CoefficientError,
+            ["A: a Poly", "pg.matmul"],
+        ),
+        "Polys": (lambda: linalg.matmul(M, [R([1]), R([2])], q=17), pg.CoefficientError, ["B: a Poly"]),
         "out's shape": (
-            lambda: linalg.matmul(M, M, 17, out=np.zeros((2, 3), np.uint32)),
+            lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 3), np.uint32)),
             pg.OutputError,
             ["out: uint32 (2, 3)", "uint32 (2, 2)"],
         ),
         "out's type": (
-            lambda: linalg.matmul(M, M, 2**40, out=np.zeros((2, 2), np.uint32)),
+            lambda: linalg.matmul(M, M, q=2**40, out=np.zeros((2, 2), np.uint32)),
             pg.OutputError,
             ["out: uint32", "uint64 (2, 2)"],
         ),
-        "out a list": (lambda: linalg.matmul(M, M, 17, out=[[0]]), pg.OutputError, ["out: list", "uint32"]),
+        "out a list": (lambda: linalg.matmul(M, M, q=17, out=[[0]]), pg.OutputError, ["out: list", "uint32"]),
         "out's order": (
-            lambda: linalg.matmul(M, M, 17, out=np.zeros((2, 2), np.uint32).T[::-1]),
+            lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 2), np.uint32).T[::-1]),
             pg.OutputError,
             ["out: ", "C-contiguous"],
         ),
         "a foreign GPU array": (
-            lambda: linalg.matmul(OnGPU(), M, 17),
+            lambda: linalg.matmul(OnGPU(), M, q=17),
             pg.DeviceError,
             ["A: a GPU array", "cupy.as"],
         ),
         "a foreign GPU array as B": (
-            lambda: linalg.matmul(M, OnGPU(), 17),
+            lambda: linalg.matmul(M, OnGPU(), q=17),
             pg.DeviceError,
             ["B: a GPU array"],
         ),
         "a foreign GPU array as out": (
-            lambda: linalg.matmul(M, M, 17, out=OnGPU()),
+            lambda: linalg.matmul(M, M, q=17, out=OnGPU()),
             pg.OutputError,
             ["out: OnGPU", "array of uint32"],
         ),
@@ -1553,24 +1589,24 @@ def test_a_matrix_over_a_part_of_an_operand() -> None:
     a = np.ones((3, 2), np.uint32)
     a.setflags(write=True)
     words = ["out: overlaps an operand in part", "other memory"]
-    check(lambda: linalg.matmul(a[:2], M, 17, out=a[1:]), pg.OutputError, words)
-    check(lambda: linalg.matmul(M, a[:2], 17, out=a[1:]), pg.OutputError, words)
+    check(lambda: linalg.matmul(a[:2], M, q=17, out=a[1:]), pg.OutputError, words)
+    check(lambda: linalg.matmul(M, a[:2], q=17, out=a[1:]), pg.OutputError, words)
     constant = M.copy()
     constant.setflags(write=False)
-    check(lambda: linalg.matmul(M, M, 17, out=constant), pg.OutputError, ["out: is read-only"])
+    check(lambda: linalg.matmul(M, M, q=17, out=constant), pg.OutputError, ["out: is read-only"])
     assert (a == 1).all()
 
 
 @cases(
     {
         "matrix": (
-            lambda: linalg.matmul(np.ones((2**21, 1), np.uint32), np.ones((1, 2**21), np.uint32), 17),
+            lambda: linalg.matmul(np.ones((2**21, 1), np.uint32), np.ones((1, 2**21), np.uint32), q=17),
             pg.OutOfHostMemory,
             ["1.64e+04 GiB", "available", "smaller batches"],
         ),
         "batch": (
             lambda: linalg.matmul(
-                np.ones((2**14, 1, 1, 2**8), np.uint8), np.ones((2**14, 2**8, 1), np.uint8), 2**40
+                np.ones((2**14, 1, 1, 2**8), np.uint8), np.ones((2**14, 2**8, 1), np.uint8), q=2**40
             ),
             pg.OutOfHostMemory,
             ["GiB", "available"],

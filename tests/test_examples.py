@@ -143,7 +143,7 @@ def test_ckks_refuses_what_has_no_result() -> None:
 
 # ---- BFV and retrieval ----
 
-MODULI = [17, 65537, *(pg.ntt_primes(8, bits)[0] for bits in (32, 33, 62, 63, 64))]
+MODULI = [17, 65537, *(pg.ntt_primes(8, bits=bits)[0] for bits in (32, 33, 62, 63, 64))]
 
 
 @cache
@@ -188,7 +188,7 @@ def test_bfv_keys_hide_what_they_should() -> None:
         c = bfv.zeros(s, b"seed", batch)
         assert c.shape == (2, *batch) and np.max((c[0] + c[1] * s).norm(np.inf), initial=0) <= 21
     key = bfv.switch_key(s, s * s, scheme.ring, scheme.special, 1, b"seed")
-    for (body, mask), weight in zip(key, pg.rns.gadget(scheme.ring, 1), strict=True):
+    for (body, mask), weight in zip(key, pg.rns.gadget(scheme.ring, limbs_per_digit=1), strict=True):
         assert (body + mask * s - s * s * (scheme.special.modulus * weight)).norm(np.inf) <= 21
     assert bfv.derive(b"seed", "a") == hashlib.shake_256(b"a\0seed").digest(32) != bfv.derive(b"seed", "b")
     refused(lambda: scheme.encrypt(s, np.full(8, 0.5), b""), "float64")

@@ -98,7 +98,7 @@ def errors_by_definition(x: Any, found: Any, inverse: bool = False) -> list[floa
 @fast_devices
 def test_64_points_by_the_definition(dtype: Any, inverse: bool) -> None:
     x = rows_of_64(dtype)
-    found = host(fft.fft64(there(x), inverse))
+    found = host(fft.fft64(there(x), inverse=inverse))
     assert max(errors_by_definition(x, found, inverse)) <= SHORT[dtype]
 
 
@@ -120,13 +120,13 @@ def test_every_length(device: str, log_n: int, dtype: Any, inverse: bool) -> Non
     n, rows = 1 << log_n, 1027 if device == "cuda:0" else 33
     x = values((rows, n), dtype)
     y = there(x)
-    found = fft.fft(y, inverse)
+    found = fft.fft(y, inverse=inverse)
     assert type(found) is type(y) and found.dtype == dtype
     assert error(found, exact(x, inverse)) < (SHORT if n == 64 and device != "cpu" else LONG)[dtype]
     for count in (1, 5, 33, rows):
         part = there(x[:count].copy())
-        same_bits(fft.fft(part, inverse), found[:count])
-        assert fft.fft(part, inverse, out=part) is part
+        same_bits(fft.fft(part, inverse=inverse), found[:count])
+        assert fft.fft(part, inverse=inverse, out=part) is part
         same_bits(part, found[:count])
     same_bits(y, there(x))
 
@@ -139,7 +139,7 @@ def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
     """The transform of unit vector j is column j of the transform's matrix."""
     turns = np.outer(np.arange(n), np.arange(n)) % n / n
     expected = np.exp((2j if inverse else -2j) * np.pi * turns) / (n if inverse else 1)
-    found = fft.fft(there(np.eye(n, dtype=dtype)), inverse)
+    found = fft.fft(there(np.eye(n, dtype=dtype)), inverse=inverse)
     assert found.dtype == dtype
     np.testing.assert_allclose(host(found), expected, rtol=0, atol=16 * np.finfo(dtype).eps)
 
@@ -149,7 +149,7 @@ def test_natural_order(n: int, dtype: Any, inverse: bool) -> None:
 def test_the_reference_device(dtype: Any, inverse: bool) -> None:
     x, b = values((3, 64), dtype), values((64,), dtype, 2)
     with pg.device("reference"):
-        assert error(fft.fft64(x, inverse), exact(x, inverse)) < LONG[dtype]
+        assert error(fft.fft64(x, inverse=inverse), exact(x, inverse)) < LONG[dtype]
         convolved = fft.convolve64(x, b)
     assert np.all(norm(convolved - exact_convolution(x, b)) < LONG[dtype] * norm(x) * norm(b))
 
@@ -158,7 +158,7 @@ def test_the_reference_device(dtype: Any, inverse: bool) -> None:
 @in_both_directions
 def test_64_points_are_a_case_of_any(dtype: Any, inverse: bool) -> None:
     x = values((7, 64), dtype)
-    same_bits(fft.fft64(x, inverse), fft.fft(x, inverse))
+    same_bits(fft.fft64(x, inverse=inverse), fft.fft(x, inverse=inverse))
 
 
 @on_every_type
@@ -172,10 +172,10 @@ def test_a_row_depends_on_itself_alone(n: int, dtype: Any) -> None:
         x[row, n // 3] = value
     good = [row for row in range(37) if row not in bad]
     for inverse in (False, True):
-        found = host(fft.fft(there(x), inverse))
+        found = host(fft.fft(there(x), inverse=inverse))
         assert not np.isfinite(found[list(bad)]).any()
         for row in good:
-            same_bits(found[row], host(fft.fft(there(x[row]), inverse)))
+            same_bits(found[row], host(fft.fft(there(x[row]), inverse=inverse)))
     if n == 64:
         shared, own = values((64,), dtype, 2), values((37, 64), dtype, 3)
         for b in (shared, own):
@@ -430,8 +430,8 @@ def test_a_length_is_no_direction() -> None:
     x = values((64,), np.complex128)
     for wrong in (64, None, 1, x):
         with pytest.raises(pg.ParameterError, match="must be True or False"):
-            fft.fft(x, wrong)
-    same_bits(fft.fft(x, np.True_), fft.fft(x, True))
+            fft.fft(x, inverse=wrong)
+    same_bits(fft.fft(x, inverse=np.True_), fft.fft(x, inverse=True))
 
 
 def test_what_a_definition_cannot_sum_exactly() -> None:
@@ -481,8 +481,8 @@ def rows(draw: st.DrawFn, count: int, n: int | None = None) -> tuple[Any, ...]:
 def test_transforms_are_linear(case: tuple[Any, ...], c: complex, inverse: bool) -> None:
     x, y = case
     factor, bound = x.dtype.type(c), LONG[x.dtype.type]
-    found = fft.fft(x * factor + y, inverse).astype(np.clongdouble)
-    expected = fft.fft(x, inverse).astype(np.clongdouble) * c + fft.fft(y, inverse)
+    found = fft.fft(x * factor + y, inverse=inverse).astype(np.clongdouble)
+    expected = fft.fft(x, inverse=inverse).astype(np.clongdouble) * c + fft.fft(y, inverse=inverse)
     size = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * (abs(c) * norm(x) + norm(y))
     assert np.all(norm(found - expected) <= 3 * bound * size)
 
@@ -490,7 +490,7 @@ def test_transforms_are_linear(case: tuple[Any, ...], c: complex, inverse: bool)
 @given(rows(1), st.booleans())
 def test_transforms_have_inverses(case: tuple[Any, ...], inverse: bool) -> None:
     (x,) = case
-    back = fft.fft(fft.fft(x, inverse), not inverse)
+    back = fft.fft(fft.fft(x, inverse=inverse), inverse=not inverse)
     assert np.all(norm(back - x) <= 2.01 * LONG[x.dtype.type] * norm(x))
 
 
@@ -499,7 +499,7 @@ def test_transforms_keep_energy(case: tuple[Any, ...], inverse: bool) -> None:
     """Parseval: the norm grows by the square root of n forward, and falls by it in the inverse."""
     (x,) = case
     expected = np.sqrt(np.longdouble(x.shape[-1])) ** (-1 if inverse else 1) * norm(x)
-    assert np.all(abs(norm(fft.fft(x, inverse)) - expected) <= LONG[x.dtype.type] * expected)
+    assert np.all(abs(norm(fft.fft(x, inverse=inverse)) - expected) <= LONG[x.dtype.type] * expected)
 
 
 @given(rows(1), st.integers(0, 511))

@@ -31,7 +31,7 @@ from polygpu import Poly, Ring
 from polygpu._core.checks import shown
 from polygpu.testing import polys, rings
 
-R = Ring(8, pg.ntt_primes(8, 30, 2))
+R = Ring(8, pg.ntt_primes(8, bits=30, count=2))
 WIDE = Ring(4, 2**100 + 7)
 
 
@@ -100,7 +100,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize("S", PARAMETERS, ids=lambda S: repr(S)[:60])
 def test_all_that_makes_a_ring_comes_back(S: Ring, path: Path) -> None:
-    values = {"a": S.random(seed=1), "b": S.random(2, seed=2), "c": pg.Seeded(S, 3, 4)}
+    values = {"a": S.random(seed=1), "b": S.random(2, seed=2), "c": pg.Seeded(S, 3, seed=4)}
     if S.has_eval:
         values["b"] = values["b"].ntt()
     pg.save(path, values)
@@ -163,7 +163,7 @@ def test_what_a_file_holds_is_fixed(path: Path) -> None:
     assert found["é"].ring == S and found["é"].data.tolist() == [[[4, 0], [6, 3]]]
     assert found["s"] == S.random(3, seed=42, start=5)
     # The library writes the same parts.
-    pg.save(path, {"w": found["w"], "s": pg.Seeded(S, 3, 42, 5), "é": found["é"]})
+    pg.save(path, {"w": found["w"], "s": pg.Seeded(S, 3, seed=42, start=5), "é": found["é"]})
     again = header_of(path)
     told = json.loads(again.pop("__metadata__")["polygpu"])
     told["rings"].reverse(), [v.update(ring=1 - v["ring"]) for v in told["values"].values()]
@@ -203,7 +203,7 @@ def test_names(path: Path) -> None:
 
 
 def test_as_many_axes_as_numpy_has(path: Path) -> None:
-    values = {"a": R([1, 2]).reshape((1,) * 62), "s": pg.Seeded(R, (1,) * 62, 1)}
+    values = {"a": R([1, 2]).reshape((1,) * 62), "s": pg.Seeded(R, (1,) * 62, seed=1)}
     pg.save(path, values)
     found = pg.load(path)
     assert found["a"].ndim == 62 and found["a"] == values["a"] and found["s"] == values["s"].expand()
@@ -211,7 +211,7 @@ def test_as_many_axes_as_numpy_has(path: Path) -> None:
 
 def test_only_the_values_asked_for_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     S = Ring(1 << 12, 97)
-    values = {"a": S.random(16, seed=1), "b": S.random(1, seed=2), "c": pg.Seeded(S, 10**15, 3)}
+    values = {"a": S.random(16, seed=1), "b": S.random(1, seed=2), "c": pg.Seeded(S, 10**15, seed=3)}
     pg.save(path, values)
     read = []
     pieces = pg.files._pieces
@@ -245,7 +245,7 @@ def test_values_have_memory_of_their_own(path: Path) -> None:
 
 
 def test_mapped_values_stay_in_the_file(path: Path) -> None:
-    S = Ring(1 << 12, pg.ntt_primes(1 << 12, 50))
+    S = Ring(1 << 12, pg.ntt_primes(1 << 12, bits=50))
     values = {
         "a": S.random(3, seed=1),
         "b": R.random(seed=2).ntt(),
@@ -302,7 +302,7 @@ def test_values_on_a_card(device: str, path: Path) -> None:
     name = pg._backends.current_device()
     with pg.device("cpu"):
         a, b = R.random(3, seed=1), WIDE.random(seed=2)
-    pg.save(path, {"a": a.to(name), "b": b.to(name), "s": pg.Seeded(R, 3, 1)})
+    pg.save(path, {"a": a.to(name), "b": b.to(name), "s": pg.Seeded(R, 3, seed=1)})
     for found in (pg.load(path), pg.load(path, device=name), pg.load(path, mmap=True)):
         assert {x.device for x in found.values()} == {name}
         for key, x in {"a": a, "b": b, "s": a}.items():
@@ -328,10 +328,10 @@ def test_devices_on_the_host(path: Path) -> None:
     ids=shown,
 )
 def test_seeded_values_are_seeds(seed: Any, path: Path) -> None:
-    mask = pg.Seeded(Ring(1 << 16, [97, 193]), (2, 1), seed, start=3)
+    mask = pg.Seeded(Ring(1 << 16, [97, 193]), (2, 1), seed=seed, start=3)
     pg.save(path, {"mask": mask})
     found = pg.load(path)["mask"]
-    assert found == mask.expand() == mask.ring.random((2, 1), seed, start=3)
+    assert found == mask.expand() == mask.ring.random((2, 1), seed=seed, start=3)
     assert found.ring == mask.ring and found.domain == "coef" and found.shape == (2, 1)
     assert path.stat().st_size < 7000 < found.data.nbytes
     assert load_file(path) == {}
@@ -344,28 +344,28 @@ def test_seeds_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("ring", "options", "error", "words"),
     [
-        ((R,), pg.ParameterError, "seed: None"),
-        ((R, 2, 1.5), pg.NotAnInteger, "seed: 1.5"),
-        ((R, 2, True), pg.NotAnInteger, "seed: True"),
-        ((R, 2, "\ud800"), pg.ParameterError, "UTF-8"),
-        ((R, -1, 1), pg.ParameterError, "negative"),
-        ((R, 1.0, 1), pg.NotAnInteger, "batch"),
-        ((R, 2, 1, -1), pg.ParameterError, "start: -1"),
-        ((R, 2, 1, 2**48), pg.ParameterError, "2**48"),
-        ((R([1]), 2, 1), pg.ParameterError, "must be a Ring"),
+        (R, {}, pg.ParameterError, "seed: None"),
+        (R, {"batch": 2, "seed": 1.5}, pg.NotAnInteger, "seed: 1.5"),
+        (R, {"batch": 2, "seed": True}, pg.NotAnInteger, "seed: True"),
+        (R, {"batch": 2, "seed": "\ud800"}, pg.ParameterError, "UTF-8"),
+        (R, {"batch": -1, "seed": 1}, pg.ParameterError, "negative"),
+        (R, {"batch": 1.0, "seed": 1}, pg.NotAnInteger, "batch"),
+        (R, {"batch": 2, "seed": 1, "start": -1}, pg.ParameterError, "start: -1"),
+        (R, {"batch": 2, "seed": 1, "start": 2**48}, pg.ParameterError, "2**48"),
+        (R([1]), {"batch": 2, "seed": 1}, pg.ParameterError, "must be a Ring"),
     ],
 )
-def test_wrong_seeds(arguments: Any, error: Any, words: str) -> None:
+def test_wrong_seeds(ring: Any, options: dict[str, Any], error: Any, words: str) -> None:
     with pytest.raises(error) as caught:
-        pg.Seeded(*arguments)
+        pg.Seeded(ring, **options)
     assert words in str(caught.value)
 
 
 def test_seeded_values_are_plain_data() -> None:
-    a, b = pg.Seeded(R, 2, 1), pg.Seeded(Ring(8, R.moduli), (2,), 1)
-    assert a == b and hash(a) == hash(b) and a != pg.Seeded(R, 2, 2) and a.batch == (2,)
+    a, b = pg.Seeded(R, 2, seed=1), pg.Seeded(Ring(8, R.moduli), (2,), seed=1)
+    assert a == b and hash(a) == hash(b) and a != pg.Seeded(R, 2, seed=2) and a.batch == (2,)
     with pytest.raises(AttributeError):
         a.seed = 2  # type: ignore[misc]
 
@@ -384,7 +384,10 @@ def test_seeded_values_are_plain_data() -> None:
         "metadata": ({"__metadata__": R([1])}, "__metadata__"),
         "no UTF-8": ({"\ud800": R([1])}, r"'\ud800' has no UTF-8"),
         "too many": ({f"{i:0>1000}": R([1]) for i in range(2500)}, "pg.stack"),
-        "too many limbs": ({"a": pg.Seeded(Ring(1, [2**i for i in [1]] + []), 1, "s" * 2**22)}, "pg.stack"),
+        "too many limbs": (
+            {"a": pg.Seeded(Ring(1, [2**i for i in [1]] + []), 1, seed="s" * 2**22)},
+            "pg.stack",
+        ),
     }.values(),
 )
 def test_values_that_are_not_written(values: Any, words: str, path: Path) -> None:
@@ -967,8 +970,8 @@ SAMPLE = {
     "a": R.random(2, seed=1),
     "b": R.ones().ntt(),
     "c": WIDE.random(seed=2),
-    "s": pg.Seeded(R, 2, b"seed", 1),
-    "t": pg.Seeded(Ring(2, 97, root=96, kind="cyclic"), (), -5),
+    "s": pg.Seeded(R, 2, seed=b"seed", start=1),
+    "t": pg.Seeded(Ring(2, 97, root=96, kind="cyclic"), (), seed=-5),
 }
 EXPECTED = {name: x.expand() if isinstance(x, pg.Seeded) else x for name, x in SAMPLE.items()}
 
@@ -1078,7 +1081,7 @@ def test_no_header_gets_past_the_checks(sample: bytes, data: Any) -> None:
     for value in found.values():
         assert isinstance(value, Poly)
         with pg.debug():
-            value.ring.from_residues(value.data, value.domain, copy=False)
+            value.ring.from_residues(value.data, domain=value.domain, copy=False)
 
 
 def test_files_need_no_other_package() -> None:

@@ -283,7 +283,7 @@ def test_forks_amid_new_rings_and_first_transforms() -> None:
     code = """
         import os, signal, threading, time, zlib
         import polygpu as pg
-        primes = pg.ntt_primes(1 << 15, 50, 40)
+        primes = pg.ntt_primes(1 << 15, bits=50, count=40)
         values = [pg.Ring(1 << 15, q).random(4, seed=1) for q in primes]
         at, stop = 0, False
         def build():
@@ -323,7 +323,7 @@ def test_a_signal_handler_forks_amid_a_call(threads: str) -> None:
     code = """
         import os, signal, threading, time, zlib
         import polygpu as pg
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=60))
         for rows in (2000, 4000, 8000, 16000):  # until a call outlasts several questions
             a = ring.random(rows, seed=1)
             a * a

@@ -23,14 +23,14 @@ from polygpu._ops import gadget as gadgets
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 RINGS = {
-    "30 bits": Ring(16, pg.ntt_primes(16, 30)),
-    "31 bits": Ring(8, pg.ntt_primes(8, 31)),
-    "32 bits": Ring(8, pg.ntt_primes(8, 32)),
-    "50 bits": Ring(16, pg.ntt_primes(16, 50)),
-    "62 bits": Ring(8, pg.ntt_primes(8, 62)),
-    "63 bits": Ring(8, pg.ntt_primes(8, 63)),
+    "30 bits": Ring(16, pg.ntt_primes(16, bits=30)),
+    "31 bits": Ring(8, pg.ntt_primes(8, bits=31)),
+    "32 bits": Ring(8, pg.ntt_primes(8, bits=32)),
+    "50 bits": Ring(16, pg.ntt_primes(16, bits=50)),
+    "62 bits": Ring(8, pg.ntt_primes(8, bits=62)),
+    "63 bits": Ring(8, pg.ntt_primes(8, bits=63)),
     "Goldilocks": Ring(16, GOLDILOCKS),
-    "cyclic": Ring(16, pg.ntt_primes(16, 40, kind="cyclic"), kind="cyclic"),
+    "cyclic": Ring(16, pg.ntt_primes(16, bits=40, kind="cyclic"), kind="cyclic"),
     "2^32": Ring(5, 2**32),
     "2^64": Ring(5, 2**64),
     "2^20": Ring(12, 2**20),
@@ -132,19 +132,19 @@ def test_digits(name: str) -> None:
         values = edges(q, bits, levels)
         values += [0] * (-len(values) % (2 * R.n))
         x = np.array(values, object).reshape(2, -1, R.n)
-        found = lattice.decompose(R(x), bits, levels)
+        found = lattice.decompose(R(x), bits=bits, levels=levels)
         expected = [[digits_of(v, q, bits, levels) for v in row] for row in x.reshape(-1, R.n).tolist()]
         wanted = np.array(expected, object).transpose(0, 2, 1).reshape(*x.shape[:2], levels, R.n)
         np.testing.assert_array_equal(found.to_bigints(), wanted % q)
         assert found.domain == "coef" and type(found.data) is backend().xp.ndarray
-        weights = lattice.gadget(R, bits, levels)
+        weights = lattice.gadget(R, bits=bits, levels=levels)
         assert list(weights) == [(2 * q + (1 << bits * i)) // (2 << bits * i) for i in range(1, levels + 1)]
         sums = (wanted.transpose(0, 1, 3, 2) * np.array(weights, object)).sum(axis=-1)
         error = (x - sums + q // 2) % q - q // 2
         bound = q / (2 << bits * levels) + levels * 2**bits / 4
         assert max(abs(int(e)) for e in error.ravel()) <= bound + 1e-9 * q
         out = R.zeros(found.shape)
-        assert lattice.decompose(R(x), bits, levels, out=out) is out and out == found
+        assert lattice.decompose(R(x), bits=bits, levels=levels, out=out) is out and out == found
 
 
 @settings(max_examples=60)
@@ -155,10 +155,10 @@ def test_digits_of_any_modulus(q: int, data: st.DataObject) -> None:
     levels = total // bits
     n = data.draw(st.integers(1, 40))
     x = [data.draw(st.integers(0, q - 1)) for _ in range(n)]
-    found = lattice.decompose(Ring(n, q)(x), bits, levels).to_bigints()
+    found = lattice.decompose(Ring(n, q)(x), bits=bits, levels=levels).to_bigints()
     assert [[v % q for v in digits_of(v, q, bits, levels)] for v in x] == found.T.tolist()
     assert [digits_of(v, q, bits, levels) for v in x] == lattice.decompose_integers(
-        x, q, bits, levels
+        x, q=q, bits=bits, levels=levels
     ).tolist()
 
 
@@ -168,22 +168,22 @@ def test_digits_of_integers() -> None:
         for bits, levels in fitting(q):
             values = edges(q, bits, levels)
             expected = [digits_of(v, q, bits, levels) for v in values]
-            assert lattice.decompose_integers(values, q, bits, levels).tolist() == expected
+            assert lattice.decompose_integers(values, q=q, bits=bits, levels=levels).tolist() == expected
             array = there(np.array(values, np.uint64).reshape(5, -1))
-            found = lattice.decompose_integers(array, q, bits, levels)
+            found = lattice.decompose_integers(array, q=q, bits=bits, levels=levels)
             assert type(found) is type(array) and found.dtype == np.int64
             assert found.reshape(-1, levels).tolist() == expected
-            assert lattice.decompose_integers([-1, -q, q + 1], q, bits, levels).tolist() == [
+            assert lattice.decompose_integers([-1, -q, q + 1], q=q, bits=bits, levels=levels).tolist() == [
                 digits_of(v % q, q, bits, levels) for v in (-1, -q, q + 1)
             ]
-    assert lattice.decompose_integers(np.zeros((0, 3), np.int64), 17, 2, 2).shape == (0, 3, 2)
+    assert lattice.decompose_integers(np.zeros((0, 3), np.int64), q=17, bits=2, levels=2).shape == (0, 3, 2)
 
 
 def test_modulus_switching() -> None:
     """A digit of one level is x 2N / q, rounded: here 2N = 2^11."""
     rng, q = random.Random(1), 2**32
     x = [rng.randrange(q) for _ in range(100)]
-    found = lattice.decompose_integers(x, q, 11, 1)[..., 0] % 2048
+    found = lattice.decompose_integers(x, q=q, bits=11, levels=1)[..., 0] % 2048
     assert found.tolist() == [(2 * v * 2048 + q) // (2 * q) % 2048 for v in x]
 
 
@@ -199,13 +199,13 @@ def test_external_product(name: str) -> None:
         rows = [external(R, matrix, item, bits) for item in c.reshape(-1, k, R.n)]
         expected = np.array(rows, object).reshape(c.shape)
         for value in (R(c), evaluated(R(c))):
-            found = lattice.external_product(ggsw, value, bits)
+            found = lattice.external_product(ggsw, value, bits=bits)
             assert found.domain == value.domain and found.shape == value.shape
             np.testing.assert_array_equal(found.to_bigints(), expected)
             copy = value.copy()
-            assert lattice.external_product(ggsw, copy, bits, out=copy) is copy and copy == found
+            assert lattice.external_product(ggsw, copy, bits=bits, out=copy) is copy and copy == found
             other = draw(R, (*batch, k), 7)
-            chosen = lattice.cmux(ggsw, R(other), value, bits)
+            chosen = lattice.cmux(ggsw, R(other), value, bits=bits)
             difference = (c - other) % R.modulus
             rows = [external(R, matrix, item, bits) for item in difference.reshape(-1, k, R.n)]
             wanted = (other + np.array(rows, object).reshape(c.shape)) % R.modulus
@@ -226,14 +226,15 @@ def test_blind_rotate(name: str) -> None:
             expected.append(rotated(R, keys, item, powers, bits))
         bsk = evaluated(R(keys) if count else R.zeros(keys.shape[:-1]))
         for value in (R(acc), evaluated(R(acc))):
-            found = lattice.blind_rotate(value, bsk, exponents, bits)
+            found = lattice.blind_rotate(value, bsk, exponents, bits=bits)
             assert found.domain == "coef"
             np.testing.assert_array_equal(found.to_bigints().reshape(-1, k, R.n), np.array(expected))
             out = R.zeros(found.shape)
-            assert lattice.blind_rotate(value, bsk, exponents, bits, out=out) is out and out == found
-            assert lattice.blind_rotate(value, bsk, there(exponents), bits) == found
+            assert lattice.blind_rotate(value, bsk, exponents, bits=bits, out=out) is out and out == found
+            assert lattice.blind_rotate(value, bsk, there(exponents), bits=bits) == found
             assert (
-                lattice.blind_rotate(value, bsk, there((exponents % order).astype(np.uint16)), bits) == found
+                lattice.blind_rotate(value, bsk, there((exponents % order).astype(np.uint16)), bits=bits)
+                == found
             )
 
 
@@ -241,13 +242,13 @@ def test_blind_rotate(name: str) -> None:
 @pytest.mark.parametrize("n", [64, 256])  # 64 is too short for one kernel
 def test_a_recorded_rotation(device: str, n: int) -> None:
     """The exponents lie on the card, and each replay reads them again."""
-    R = Ring(n, pg.ntt_primes(n, 31))
+    R = Ring(n, pg.ntt_primes(n, bits=31))
     acc, bsk = R.random((2, 2), seed=1), R.random((3, 2, 2, 2), seed=2).ntt()
     exponents = there(np.arange(8).reshape(2, 4))
-    turned = pg.capture(lambda acc: lattice.blind_rotate(acc, bsk, exponents, 7), acc)
+    turned = pg.capture(lambda acc: lattice.blind_rotate(acc, bsk, exponents, bits=7), acc)
     for more in (0, 5):
         exponents += more
-        assert turned() == lattice.blind_rotate(acc, bsk, host(exponents), 7)
+        assert turned() == lattice.blind_rotate(acc, bsk, host(exponents), bits=7)
 
 
 @pytest.fixture
@@ -286,49 +287,52 @@ def test_products_in_one_kernel(
     device: str, bits: int, n: int, k: int, items: int, count: int, kind: Any, in_one_kernel: list[bool]
 ) -> None:
     """Polynomials of these lengths stay in one block's memory; the first and last item by the definition."""
-    R, levels = Ring(n, pg.ntt_primes(n, bits, kind=kind), kind=kind), 3
+    R, levels = Ring(n, pg.ntt_primes(n, bits=bits, kind=kind), kind=kind), 3
     x, matrices = draw(R, (items, k), 1), draw(R, (max(count, 1), k, levels, k), 2)
     with pg.device("cpu"):
         c, keys = R(x), R(matrices).ntt()
     exponents = np.random.default_rng(n).integers(-9 * n, 9 * n, (items, 1 + count))
     exponents[0, -1] = exponents[-1, 0] = 0
     same = c.to(device).copy()
-    assert lattice.external_product(keys[0].to(device), same, 7, out=same) is same
+    assert lattice.external_product(keys[0].to(device), same, bits=7, out=same) is same
     given = there(exponents)
-    found = lattice.blind_rotate(c.to(device), keys[:count].to(device), given, 7).cpu().to_bigints()
+    found = lattice.blind_rotate(c.to(device), keys[:count].to(device), given, bits=7).cpu().to_bigints()
     products = same.cpu().to_bigints()
     for item in {0, items - 1}:
         np.testing.assert_array_equal(products[item], external(R, matrices[0], x[item], 7))
         total = rotated(R, matrices[:count], x[item], exponents[item], 7)
         np.testing.assert_array_equal(found[item], total)
     with pg.device("cpu"):
-        assert (lattice.external_product(keys[0], c, 7).to_bigints() == products).all()
-        assert (lattice.blind_rotate(c, keys[:count], exponents, 7).to_bigints() == found).all()
+        assert (lattice.external_product(keys[0], c, bits=7).to_bigints() == products).all()
+        assert (lattice.blind_rotate(c, keys[:count], exponents, bits=7).to_bigints() == found).all()
     assert in_one_kernel == [True, True]
 
 
 @on(*CARDS)
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_products_of_the_shortest_polynomials(device: str, n: int) -> None:
-    R = Ring(n, pg.ntt_primes(n, 30))
+    R = Ring(n, pg.ntt_primes(n, bits=30))
     x, matrix = draw(R, (200, 2), 1), draw(R, (2, 3, 2), 2)
-    found = lattice.external_product(R(matrix).ntt(), R(x), 7).to_bigints()
+    found = lattice.external_product(R(matrix).ntt(), R(x), bits=7).to_bigints()
     assert (found[-1] == external(R, matrix, x[-1], 7)).all()
 
 
 @on(*CARDS)
 def test_products_that_one_kernel_does_not_serve(device: str, in_one_kernel: list[bool]) -> None:
     """Four components, and matrices that are not aligned."""
-    R = Ring(256, pg.ntt_primes(256, 31))
+    R = Ring(256, pg.ntt_primes(256, bits=31))
     with pg.device("cpu"):
         c, keys = R.random((2, 4), seed=1), R.random((2, 4, 2, 4), seed=2).ntt()
         two, exponents = c[:, :2].copy(), [[3, 5, 7]]
         pairs = R.random((2, 2, 2, 2), seed=3).ntt()
-        expected = lattice.blind_rotate(c, keys, exponents, 7), lattice.blind_rotate(two, pairs, exponents, 7)
-    assert lattice.blind_rotate(c.to(device), keys.to(device), exponents, 7).cpu() == expected[0]
+        expected = (
+            lattice.blind_rotate(c, keys, exponents, bits=7),
+            lattice.blind_rotate(two, pairs, exponents, bits=7),
+        )
+    assert lattice.blind_rotate(c.to(device), keys.to(device), exponents, bits=7).cpu() == expected[0]
     words = there(np.concatenate([np.zeros(1, R.dtype), pairs.data.ravel()]))[1:]
-    odd = R.from_residues(words.reshape(pairs.data.shape), "eval", copy=False)
-    assert lattice.blind_rotate(two.to(device), odd, exponents, 7).cpu() == expected[1]
+    odd = R.from_residues(words.reshape(pairs.data.shape), domain="eval", copy=False)
+    assert lattice.blind_rotate(two.to(device), odd, exponents, bits=7).cpu() == expected[1]
     assert in_one_kernel and not any(in_one_kernel)
 
 
@@ -360,7 +364,7 @@ def test_extracted_vectors_have_the_phase_of_their_coefficient(name: str) -> Non
 def encrypted(R: Ring, s: Poly, messages: Poly, seed: int) -> Poly:
     """RLWE encryptions (*batch, 2) of messages in coefficients."""
     mask = R.random(messages.shape, seed=seed)
-    noise = R.binomial(4, messages.shape, seed=seed + 1)
+    noise = R.binomial(4, batch=messages.shape, seed=seed + 1)
     return pg.stack([messages + noise - mask * s, mask], axis=-1)
 
 
@@ -371,13 +375,13 @@ def ggsw_of(R: Ring, s: Poly, bits_hidden: list[int], bits: int, levels: int, se
     data = zeros.to_bigints()
     for i, m in enumerate(bits_hidden):
         for component in range(2):
-            for level, weight in enumerate(lattice.gadget(R, bits, levels)):
+            for level, weight in enumerate(lattice.gadget(R, bits=bits, levels=levels)):
                 data[i, component, level, component, 0] += m * weight
     return R(data).ntt()
 
 
 @on("cpu", *CARDS)
-@pytest.mark.parametrize("q", [pg.ntt_primes(64, 31)[0], pg.ntt_primes(64, 50)[0]])
+@pytest.mark.parametrize("q", [pg.ntt_primes(64, bits=31)[0], pg.ntt_primes(64, bits=50)[0]])
 def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
     """The phase turns by the exponents of the hidden bits, and the noise stays within its bound."""
     R, bits, levels, hidden = Ring(64, q), 7, 3, [1, 0, 1, 1, 0, 1]
@@ -387,7 +391,7 @@ def test_a_rotation_by_a_hidden_amount(device: str, q: int) -> None:
     acc = encrypted(R, s, pg.stack([message, message]), 9)
     exponents = np.array([[3, 5, 7, 11, 100, 13, 17], [0, 1, 2, 3, 4, 5, 6]])
     turned_by = [(e[0] + sum(b * x for b, x in zip(hidden, e[1:], strict=True))) for e in exponents.tolist()]
-    found = lattice.blind_rotate(acc, key, exponents, bits)
+    found = lattice.blind_rotate(acc, key, exponents, bits=bits)
     # Noise of a step: 2 levels n products of a digit of at most B/2 and noise |e| <= 4, and the rounding of
     # digits for the body and for each coefficient of s.
     step = 2 * levels * 64 * 2**bits / 2 * 4 + (1 + 64) * (
@@ -409,20 +413,22 @@ def test_prepared_matrices(name: str) -> None:
     R = RINGS[name]
     for k, bits, levels in ((2, 4, 3), (1, 19, 1), (3, 5, 2)):
         matrices, c = draw(R, (3, k, levels, k), bits), draw(R, (2, k), levels)
-        prepared = lattice.prepare(R(matrices), bits)
+        prepared = lattice.prepare(R(matrices), bits=bits)
         assert isinstance(prepared, lattice.Prepared)
         assert (prepared.ring, prepared.shape, prepared.bits) == (R, (3, k, levels, k), bits)
         assert prepared.device == R.zeros().device and "Prepared(" in repr(prepared)
         exponents = np.random.default_rng(k).integers(-99, 99, (2, 4))
-        found = lattice.blind_rotate(R(c), prepared, exponents, bits)
+        found = lattice.blind_rotate(R(c), prepared, exponents, bits=bits)
         for item, x, powers in zip(found.to_bigints(), c, exponents, strict=True):
             np.testing.assert_array_equal(item, rotated(R, matrices, x, powers, bits))
-        one = lattice.prepare(R(matrices[1]), bits)
-        product = lattice.external_product(one, R(c), bits)
+        one = lattice.prepare(R(matrices[1]), bits=bits)
+        product = lattice.external_product(one, R(c), bits=bits)
         expected = [external(R, matrices[1], x, bits) for x in c]
         np.testing.assert_array_equal(product.to_bigints(), np.array(expected))
         other = R(draw(R, (2, k), 9))
-        assert lattice.cmux(one, other, R(c), bits) == lattice.cmux(R(matrices[1]), other, R(c), bits)
+        assert lattice.cmux(one, other, R(c), bits=bits) == lattice.cmux(
+            R(matrices[1]), other, R(c), bits=bits
+        )
 
 
 @on("cpu", *CARDS)
@@ -435,12 +441,12 @@ def test_the_largest_sums_of_products(device: str, log_q: int, n: int, bits: int
     gadget = gadgets.gadget_of(R._plan, bits, levels, components=k)
     assert gadget.product is not None and gadget.product.terms == k * levels
     width, half = gadget.product.width, -(1 << bits - 1)
-    largest = sum(half * g for g in lattice.gadget(R, bits, levels)) % q
+    largest = sum(half * g for g in lattice.gadget(R, bits=bits, levels=levels)) % q
     assert set(digits_of(largest, q, bits, levels)) == {half}
     pieces = -sum(1 << width * i + width - 1 for i in range(gadget.product.digits)) % q
     c = R(np.full((1, k, n), largest, object)).to(device)
     ggsw = R(np.full((k, levels, k, n), pieces, object)).to(device)
-    found = lattice.external_product(ggsw, c, bits).to_bigints()
+    found = lattice.external_product(ggsw, c, bits=bits).to_bigints()
     row = [k * levels * half * pieces * (2 * i + 2 - n) % q for i in range(n)]
     assert found.tolist() == [[row] * k]
 
@@ -454,7 +460,7 @@ def test_products_modulo_anything(q: int, kind: Any, data: st.DataObject) -> Non
     n, k = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 2))
     R, seed = Ring(n, q, kind=kind), data.draw(st.integers(0, 99))
     matrix, c = draw(R, (k, levels, k), seed), draw(R, (k,), seed + 1)
-    found = lattice.external_product(lattice.prepare(R(matrix), bits), R(c), bits)
+    found = lattice.external_product(lattice.prepare(R(matrix), bits=bits), R(c), bits=bits)
     np.testing.assert_array_equal(found.to_bigints(), external(R, matrix, c, bits))
 
 
@@ -463,24 +469,24 @@ def test_products_in_many_chunks(device: str, monkeypatch: pytest.MonkeyPatch) -
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((7, 2), seed=2)
     monkeypatch.setattr(cuda.multiply, "_CHUNK_BYTES", 1 << 13)  # chunks of three ciphertexts
-    found = lattice.external_product(ggsw.to(device), c.to(device), 7)
-    assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), 7)
+    found = lattice.external_product(ggsw.to(device), c.to(device), bits=7)
+    assert found.cpu() == lattice.external_product(ggsw.cpu(), c.cpu(), bits=7)
 
 
 def test_a_ring_that_asks_for_other_products() -> None:
     """Digits are multiplied as polynomials if the ring asks for "ntt", or no FFT is proven exact."""
     rng, exact = Ring(32, 2**32, product="ntt"), Ring(32, 2**32)
     ggsw, c = rng.random((2, 3, 2), seed=1), rng.random((3, 2), seed=2)
-    assert lattice.prepare(ggsw, 7) is ggsw
-    found = lattice.external_product(ggsw, c, 7)
-    wanted = lattice.external_product(exact.from_residues(ggsw.data), exact.from_residues(c.data), 7)
+    assert lattice.prepare(ggsw, bits=7) is ggsw
+    found = lattice.external_product(ggsw, c, bits=7)
+    wanted = lattice.external_product(exact.from_residues(ggsw.data), exact.from_residues(c.data), bits=7)
     np.testing.assert_array_equal(found.data, wanted.data)
     wide = Ring(8, 2**64)
     ggsw, c = wide.random((1, 1, 1), seed=1), wide.random((1, 1), seed=2)
     assert gadgets.gadget_of(wide._plan, 40, 1, components=1).by_polynomials
     expected = external(wide, ggsw.to_bigints(), c[0].to_bigints(), 40)
-    np.testing.assert_array_equal(lattice.external_product(ggsw, c, 40)[0].to_bigints(), expected)
-    turned = lattice.blind_rotate(c, ggsw.reshape(1, 1, 1, 1), [[3, 5]], 40)[0]
+    np.testing.assert_array_equal(lattice.external_product(ggsw, c, bits=40)[0].to_bigints(), expected)
+    turned = lattice.blind_rotate(c, ggsw.reshape(1, 1, 1, 1), [[3, 5]], bits=40)[0]
     matrices = ggsw.to_bigints()[None]
     np.testing.assert_array_equal(
         turned.to_bigints(), rotated(wide, matrices, c[0].to_bigints(), np.array([3, 5]), 40)
@@ -490,37 +496,41 @@ def test_a_ring_that_asks_for_other_products() -> None:
 def test_prepared_matrices_refuse() -> None:
     R = Ring(32, 2**32)
     ggsw, c = R.random((2, 3, 2), seed=1), R.random((3, 2), seed=2)
-    prepared = lattice.prepare(ggsw, 7)
+    prepared = lattice.prepare(ggsw, bits=7)
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (lambda: lattice.external_product(prepared, c, 8), pg.ParameterError, "for digits of 7 bits"),
-        (lambda: lattice.external_product(prepared, Ring(32, 2**31)(c.data), 7), pg.RingMismatch, "ggsw: of"),
-        (lambda: lattice.external_product(prepared, c[:, :1], 7), pg.ParameterError, "the components"),
-        (lambda: lattice.blind_rotate(c, prepared, [0] * 4, 7), pg.ParameterError, "bsk: batch shape"),
-        (lambda: lattice.prepare(ggsw[0], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
-        (lambda: lattice.prepare(ggsw, 11), pg.ParameterError, "at most"),
-        (lambda: lattice.prepare(3, 7), pg.RingMismatch, "ggsw: int"),  # type: ignore[arg-type]
-        (lambda: lattice.prepare(prepared, 7), pg.ParameterError, "prepared already"),  # type: ignore[arg-type]
-        (lambda: lattice.prepare(ggsw[None, None], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
-        (lambda: lattice.prepare(ggsw[:0, :, :0], 7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: lattice.external_product(prepared, c, bits=8), pg.ParameterError, "for digits of 7 bits"),
+        (
+            lambda: lattice.external_product(prepared, Ring(32, 2**31)(c.data), bits=7),
+            pg.RingMismatch,
+            "ggsw: of",
+        ),
+        (lambda: lattice.external_product(prepared, c[:, :1], bits=7), pg.ParameterError, "the components"),
+        (lambda: lattice.blind_rotate(c, prepared, [0] * 4, bits=7), pg.ParameterError, "bsk: batch shape"),
+        (lambda: lattice.prepare(ggsw[0], bits=7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: lattice.prepare(ggsw, bits=11), pg.ParameterError, "at most"),
+        (lambda: lattice.prepare(3, bits=7), pg.RingMismatch, "ggsw: int"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(prepared, bits=7), pg.ParameterError, "prepared already"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(ggsw[None, None], bits=7), pg.ParameterError, "must be \\(k, levels, k\\)"),
+        (lambda: lattice.prepare(ggsw[:0, :, :0], bits=7), pg.ParameterError, "must be \\(k, levels, k\\)"),
         (lambda: pickle.dumps(prepared), TypeError, "prepare again"),
         (lambda: copy.deepcopy(prepared), TypeError, "prepare again"),
-        (lambda: lattice.blind_rotate(c, ggsw[None], 3, 7), pg.ParameterError, "exponents: shape"),
-        (lambda: lattice.blind_rotate(None, ggsw[None], [3], 7), pg.RingMismatch, "acc: NoneType"),  # type: ignore[arg-type]
-        (lambda: lattice.prepare(ggsw, 1.5), pg.NotAnInteger, "bits"),  # type: ignore[arg-type]
+        (lambda: lattice.blind_rotate(c, ggsw[None], 3, bits=7), pg.ParameterError, "exponents: shape"),
+        (lambda: lattice.blind_rotate(None, ggsw[None], [3], bits=7), pg.RingMismatch, "acc: NoneType"),  # type: ignore[arg-type]
+        (lambda: lattice.prepare(ggsw, bits=1.5), pg.NotAnInteger, "bits"),  # type: ignore[arg-type]
     ]
     for call, error, text in wrong:
         with pytest.raises(error, match=text):
             call()
     with pg.device("reference"), pytest.raises(pg.DeviceError, match="prepared on cpu"):
-        lattice.external_product(prepared, c, 7)
+        lattice.external_product(prepared, c, bits=7)
     before = _cpu.isa()
     try:
         _cpu.set_isa("portable" if before != "portable" else "avx2")
         with pytest.raises(pg.DeviceError, match=f"prepared for {before}"):
-            lattice.external_product(prepared, c, 7)
+            lattice.external_product(prepared, c, bits=7)
     finally:
         _cpu.set_isa(before)
-    assert lattice.prepare(Ring(16, 97).zeros((2, 1, 2)), 6).domain == "eval"  # type: ignore[union-attr]
+    assert lattice.prepare(Ring(16, 97).zeros((2, 1, 2)), bits=6).domain == "eval"  # type: ignore[union-attr]
 
 
 @on("cpu", *CARDS)
@@ -532,12 +542,12 @@ def test_no_result_in_an_operand_that_is_read_again(device: str) -> None:
     for out in (c, c.reshape(2, 3, 2), c[:]):
         before = c.copy()
         with pytest.raises(pg.OutputError, match="operand"):
-            lattice.blind_rotate(c, bsk, exponents, 4, out=out)
+            lattice.blind_rotate(c, bsk, exponents, bits=4, out=out)
         assert c == before
     for out in (ggsw, ggsw.reshape(2, 3, 2)):
         before = ggsw.copy()
         with pytest.raises(pg.OutputError, match="operand"):
-            lattice.external_product(ggsw, c, 4, out=out)
+            lattice.external_product(ggsw, c, bits=4, out=out)
         assert ggsw == before
 
 
@@ -545,45 +555,49 @@ def test_refused() -> None:
     R = RINGS["30 bits"]
     ggsw, c = R.random((2, 3, 2), seed=1).ntt(), R.random((5, 2), seed=2)
     bsk = R.random((4, 2, 3, 2), seed=3).ntt()
-    many = Ring(16, pg.ntt_primes(16, 30, 2))
+    many = Ring(16, pg.ntt_primes(16, bits=30, count=2))
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (lambda: lattice.decompose(many.zeros(), 4, 2), pg.ParameterError, "need one modulus"),
-        (lambda: lattice.decompose(R.zeros(), 16, 2), pg.ParameterError, "at most q"),
-        (lambda: lattice.decompose(R.zeros(), 0, 2), pg.ParameterError, "at least 1"),
-        (lambda: lattice.decompose(R.zeros(), 2, -1), pg.ParameterError, "at least 1"),
-        (lambda: lattice.decompose(R.zeros(), 10**30, 10**30), pg.ParameterError, "at most q"),
-        (lambda: lattice.decompose(R.zeros(), 2.5, 1), pg.NotAnInteger, "bits"),
-        (lambda: lattice.decompose(3, 2, 1), pg.RingMismatch, "a: int"),  # type: ignore[arg-type]
-        (lambda: lattice.decompose(R.zeros(), 4, 2, out=R.zeros(3)), pg.OutputError, "out"),
-        (lambda: lattice.gadget(5, 4, 2), pg.ParameterError, "R: int"),  # type: ignore[arg-type]
-        (lambda: lattice.decompose_integers([1.5], 17, 1, 1), pg.CoefficientError, "x"),
-        (lambda: lattice.decompose_integers([1], 2**65, 1, 1), pg.ParameterError, "q: "),
-        (lambda: lattice.external_product(ggsw.intt(), c, 4), pg.ParameterError, "in coefficients"),
-        (lambda: lattice.external_product(ggsw, c[:, 0], 4), pg.ParameterError, "the components"),
-        (lambda: lattice.external_product(ggsw[:1], c, 4), pg.ParameterError, "the components"),
+        (lambda: lattice.decompose(many.zeros(), bits=4, levels=2), pg.ParameterError, "need one modulus"),
+        (lambda: lattice.decompose(R.zeros(), bits=16, levels=2), pg.ParameterError, "at most q"),
+        (lambda: lattice.decompose(R.zeros(), bits=0, levels=2), pg.ParameterError, "at least 1"),
+        (lambda: lattice.decompose(R.zeros(), bits=2, levels=-1), pg.ParameterError, "at least 1"),
+        (lambda: lattice.decompose(R.zeros(), bits=10**30, levels=10**30), pg.ParameterError, "at most q"),
+        (lambda: lattice.decompose(R.zeros(), bits=2.5, levels=1), pg.NotAnInteger, "bits"),
+        (lambda: lattice.decompose(3, bits=2, levels=1), pg.RingMismatch, "a: int"),  # type: ignore[arg-type]
+        (lambda: lattice.decompose(R.zeros(), bits=4, levels=2, out=R.zeros(3)), pg.OutputError, "out"),
+        (lambda: lattice.gadget(5, bits=4, levels=2), pg.ParameterError, "ring: int"),  # type: ignore[arg-type]
+        (lambda: lattice.decompose_integers([1.5], q=17, bits=1, levels=1), pg.CoefficientError, "x"),
+        (lambda: lattice.decompose_integers([1], q=2**65, bits=1, levels=1), pg.ParameterError, "q: "),
+        (lambda: lattice.external_product(ggsw.intt(), c, bits=4), pg.ParameterError, "in coefficients"),
+        (lambda: lattice.external_product(ggsw, c[:, 0], bits=4), pg.ParameterError, "the components"),
+        (lambda: lattice.external_product(ggsw[:1], c, bits=4), pg.ParameterError, "the components"),
         (
-            lambda: lattice.external_product(R.zeros((0, 3, 0)).ntt(), R.zeros((5, 0)), 4),
+            lambda: lattice.external_product(R.zeros((0, 3, 0)).ntt(), R.zeros((5, 0)), bits=4),
             pg.ParameterError,
             "at least one",
         ),
-        (lambda: lattice.external_product(ggsw, c, 11), pg.ParameterError, "at most"),
-        (lambda: lattice.external_product(ggsw, c, 4, out=c[:1]), pg.OutputError, "out"),
-        (lambda: lattice.cmux(ggsw, c, c[:1], 4), pg.ParameterError, "c1: batch shape"),
-        (lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4)), 4), pg.CoefficientError, "exponents"),
+        (lambda: lattice.external_product(ggsw, c, bits=11), pg.ParameterError, "at most"),
+        (lambda: lattice.external_product(ggsw, c, bits=4, out=c[:1]), pg.OutputError, "out"),
+        (lambda: lattice.cmux(ggsw, c, c[:1], bits=4), pg.ParameterError, "c1: batch shape"),
+        (lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4)), bits=4), pg.CoefficientError, "exponents"),
         (
-            lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4), int), 4),
+            lambda: lattice.blind_rotate(c, bsk, np.zeros((5, 4), int), bits=4),
             pg.ParameterError,
             "must be 1 \\+ 4",
         ),
-        (lambda: lattice.blind_rotate(c, bsk, np.zeros((3, 5), int), 4), pg.ParameterError, "batch shape"),
-        (lambda: lattice.blind_rotate(c, bsk, [0] * 5, 4, out=c), pg.OutputError, "operand"),
-        (lambda: lattice.blind_rotate(c, ggsw, [0] * 3, 4), pg.ParameterError, "bsk: .*count"),
-        (lambda: lattice.external_product(bsk, c, 4), pg.ParameterError, "ggsw: .*must be \\(k"),
+        (
+            lambda: lattice.blind_rotate(c, bsk, np.zeros((3, 5), int), bits=4),
+            pg.ParameterError,
+            "batch shape",
+        ),
+        (lambda: lattice.blind_rotate(c, bsk, [0] * 5, bits=4, out=c), pg.OutputError, "operand"),
+        (lambda: lattice.blind_rotate(c, ggsw, [0] * 3, bits=4), pg.ParameterError, "bsk: .*count"),
+        (lambda: lattice.external_product(bsk, c, bits=4), pg.ParameterError, "ggsw: .*must be \\(k"),
         (lambda: lattice.extract(c, 16), pg.ParameterError, "i: 16"),
         (lambda: lattice.extract(R.zeros(), 0), pg.ParameterError, "a ciphertext"),
         (lambda: lattice.extract(many.zeros(2), 0), pg.ParameterError, "one modulus"),
         (
-            lambda: lattice.external_product(Ring(16, 97).random((2, 1, 2)).ntt(), c, 4),
+            lambda: lattice.external_product(Ring(16, 97).random((2, 1, 2)).ntt(), c, bits=4),
             pg.RingMismatch,
             "different rings",
         ),

@@ -93,7 +93,7 @@ def whole_card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("log_n", [2, 4, 5, 7, 8, 9, 10, 11])
 def test_sizes_of_many_rows(bits: int, log_n: int) -> None:
     """As many rows as fill the card, and three more: they take other tiles than few rows."""
-    ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits)[:1])
+    ring = Ring(1 << log_n, ntt_primes(1 << log_n, bits=bits)[:1])
     backend = get_backend(GPU)
     batch = (backend.card.multiprocessors << 12 >> log_n) + 3  # type: ignore[attr-defined]
     a, b = drawn(ring, (batch,), 1), drawn(ring, (batch,), 2)
@@ -156,7 +156,7 @@ def test_launches_of_other_cards(card: str, bits: int, log_n: int, monkeypatch: 
     monkeypatch.setattr(backend, "card", CARDS[card])
     n = 1 << log_n
     # Tables depend on the launch: a prime for each card that no other test uses.
-    q = ntt_primes(n, bits, 6)[4 + list(CARDS).index(card)]
+    q = ntt_primes(n, bits=bits, count=6)[4 + list(CARDS).index(card)]
     ring = Ring(n, q)
     a, b = drawn(ring, (2,), 1), drawn(ring, (2,), 2)
     agree(Poly.ntt, a)
@@ -198,7 +198,7 @@ def test_flows(
     if bits == 30 and log_n == 24:
         bits = 31
     try:
-        ring = Ring(n, ntt_primes(n, bits, limbs, kind=kind), kind=kind)
+        ring = Ring(n, ntt_primes(n, bits=bits, count=limbs, kind=kind), kind=kind)
     except pg.ParameterError as error:
         pytest.skip(str(error))
     names = noted_kernels(monkeypatch)
@@ -260,8 +260,11 @@ SANITIZED: dict[str, tuple[Callable[[], Ring], tuple[int, ...]]] = {
     "cyclic": (lambda: Ring(64, prime(64, 30, "cyclic"), kind="cyclic"), (3,)),
     "2 points": (lambda: Ring(2, 5), (67,)),
     "1 point": (lambda: Ring(1, 17), (3,)),
-    "RNS": (lambda: Ring(64, ntt_primes(64, 50, 3)), (2, 3)),
-    "RNS of unlike primes": (lambda: Ring(64, [q for b in (20, 50, 64) for q in ntt_primes(64, b)]), (3,)),
+    "RNS": (lambda: Ring(64, ntt_primes(64, bits=50, count=3)), (2, 3)),
+    "RNS of unlike primes": (
+        lambda: Ring(64, [q for b in (20, 50, 64) for q in ntt_primes(64, bits=b)]),
+        (3,),
+    ),
     "u32 2^12": (lambda: Ring(2**12, prime(2**12, 30)), (2,)),
     "f64 2^12": (lambda: Ring(2**12, prime(2**12, 50)), (2,)),
     "u64 2^12": (lambda: Ring(2**12, prime(2**12, 60)), (2,)),
@@ -435,8 +438,10 @@ def test_sanitizer_of_ffts(dtype: Any) -> None:
         x = test_fft.values((5, n), dtype)
         for inverse in (False, True):
             y = cupy.asarray(x)
-            assert test_fft.error(fft.fft(y, inverse), test_fft.exact(x, inverse)) < test_fft.LONG[dtype]
-            fft.fft(y, inverse, out=y)
+            assert (
+                test_fft.error(fft.fft(y, inverse=inverse), test_fft.exact(x, inverse)) < test_fft.LONG[dtype]
+            )
+            fft.fft(y, inverse=inverse, out=y)
             assert test_fft.error(y, test_fft.exact(x, inverse)) < test_fft.LONG[dtype]
     for rows in (1, 21):
         a, b = test_fft.values((rows, 64), dtype, 1), test_fft.values((rows, 64), dtype, 2)
@@ -580,7 +585,7 @@ def test_matrices_in_a_graph(q: int) -> None:
     x = drawn(ring, (n,), 1).to(GPU)
 
     def square(x: Poly) -> Any:
-        return pg.linalg.matmul(x.data[:, 0], x.data[:, 0], q)
+        return pg.linalg.matmul(x.data[:, 0], x.data[:, 0], q=q)
 
     replay = pg.capture(square, x)
     for seed in (2, 3):
@@ -598,7 +603,7 @@ def test_matrices_without_memory(little_memory: None, monkeypatch: pytest.Monkey
         matmul.by_residues(backend, basis_of((q,)), x[None], x[None], out)  # type: ignore[arg-type]
     gc.collect()
     monkeypatch.setattr(cuda.matmul, "matmul_method", lambda *args: "residues")
-    check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q)[None], [0, 700])
+    check_rows(q, a[None], a[None], pg.linalg.matmul(x, x, q=q)[None], [0, 700])
     cupy.testing.assert_array_equal(x, a)
 
 
@@ -631,9 +636,9 @@ def test_sanitizer_of_matrices() -> None:
 # ---- operations on batches ----
 
 OF_BATCHES = {
-    "30 bits": Ring(64, ntt_primes(64, 30)),
-    "60 bits": Ring(64, ntt_primes(64, 60)),
-    "RNS": Ring(64, ntt_primes(64, 50, 3)),
+    "30 bits": Ring(64, ntt_primes(64, bits=30)),
+    "60 bits": Ring(64, ntt_primes(64, bits=60)),
+    "RNS": Ring(64, ntt_primes(64, bits=50, count=3)),
     "incomplete": Ring(16, [17, 97]),
     "2^64": Ring(12, 2**64, product="ntt"),
     "by FFT": Ring(12, [2**64, 3], product="fft"),
@@ -706,9 +711,9 @@ def spin(milliseconds: int = 100) -> None:
 
 
 STREAM_RINGS = {
-    "30 bits": Ring(64, ntt_primes(64, 30)),
-    "50 bits, RNS": Ring(64, ntt_primes(64, 50, 3)),
-    "long": Ring(2**17, ntt_primes(2**17, 30)),
+    "30 bits": Ring(64, ntt_primes(64, bits=30)),
+    "50 bits, RNS": Ring(64, ntt_primes(64, bits=50, count=3)),
+    "long": Ring(2**17, ntt_primes(2**17, bits=30)),
     "incomplete": Ring(256, 3329),
     "2^64": Ring(64, 2**64, product="ntt"),
     "by FFT": Ring(64, 2**64, product="fft"),
@@ -773,11 +778,11 @@ def test_streams_do_not_wait_for_the_host() -> None:
 def test_streams_share_tables(kind: str) -> None:
     """A stream does not read tables that another stream has still to make."""
     n, moduli, warm_moduli = {
-        "complete": (1024, ntt_primes(1024, 60, 9)[8], ntt_primes(1024, 60)[0]),
+        "complete": (1024, ntt_primes(1024, bits=60, count=9)[8], ntt_primes(1024, bits=60)[0]),
         "incomplete": (512, halved(512, 28, 1), halved(512, 27, 1)),
         "auxiliary": (40, 2**63 - 25, 2**63 - 24),
         "FFT": (40, 2**63 - 23, 2**63 - 22),
-        "constants": (1024, ntt_primes(1024, 60, 11)[10], ntt_primes(1024, 60)[0]),
+        "constants": (1024, ntt_primes(1024, bits=60, count=11)[10], ntt_primes(1024, bits=60)[0]),
     }[kind]
 
     def compute(x: Poly, y: Poly) -> Poly:
@@ -807,7 +812,7 @@ def test_streams_share_tables(kind: str) -> None:
 @pytest.mark.parametrize("own_streams", [False, True])
 def test_threads(own_streams: bool) -> None:
     """Two threads at a time, on rings that both use and on rings of their own."""
-    shared = [Ring(64, ntt_primes(64, bits, 7)[6]) for bits in (30, 50, 60)]
+    shared = [Ring(64, ntt_primes(64, bits=bits, count=7)[6]) for bits in (30, 50, 60)]
     if own_streams:  # test_streams_share_tables covers tables that streams share
         for ring in shared:
             several(drawn(ring, (3,), 1).to(GPU), drawn(ring, (3,), 2).to(GPU))
@@ -818,7 +823,7 @@ def test_threads(own_streams: bool) -> None:
             cupy.cuda.Device(0),
             cupy.cuda.Stream(non_blocking=True) if own_streams else cupy.cuda.Stream.null,
         ):
-            own = Ring(64, ntt_primes(64, 60, 10)[8 + thread])
+            own = Ring(64, ntt_primes(64, bits=60, count=10)[8 + thread])
             for turn in range(10):
                 for ring in (*shared, own):
                     a, b = drawn(ring, (3,), turn + 100 * thread), drawn(ring, (3,), turn)
@@ -837,7 +842,7 @@ def first_call(**variables: str) -> float:
     """Seconds that the first transforms and product of a ring take in a process of their own."""
     program = (
         "import time, polygpu as pg, numpy as np\n"
-        "ring = pg.Ring(2**16, pg.ntt_primes(2**16, 30))\n"
+        "ring = pg.Ring(2**16, pg.ntt_primes(2**16, bits=30))\n"
         "x = ring.random(2, seed=1).to('cuda')\n"
         "began = time.perf_counter()\n"
         "y = (x * x).ntt()\n"
@@ -869,7 +874,7 @@ def test_tables_of_2_to_the_24() -> None:
     """A ring whose root is known is ready in a fifth of a second, once its kernels are compiled."""
     n, seconds = 2**24, []
     data = cupy.zeros((1, n), np.uint64)
-    for q in ntt_primes(n, 60, 3):
+    for q in ntt_primes(n, bits=60, count=3):
         assert Ring(n, q).roots is not None
         plan_cache.forget()
         cupy.cuda.Device().synchronize()
@@ -885,7 +890,8 @@ def test_tables_of_2_to_the_24() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "moduli"), [(4, ntt_primes(4, 30)), (4, ntt_primes(4, 60, 2)), (4, 13), (3, 2**64), (1, 17)]
+    ("n", "moduli"),
+    [(4, ntt_primes(4, bits=30)), (4, ntt_primes(4, bits=60, count=2)), (4, 13), (3, 2**64), (1, 17)],
 )
 def test_rows_beyond_65535(n: int, moduli: Any) -> None:
     ring = Ring(n, moduli)
@@ -900,7 +906,7 @@ def test_rows_beyond_65535(n: int, moduli: Any) -> None:
 @pytest.mark.usefixtures("whole_card")
 def test_more_than_2_to_the_32_residues() -> None:
     """Indices beyond 32 bits, signed and unsigned: 16 GiB an array."""
-    ring = Ring(16, ntt_primes(16, 30))
+    ring = Ring(16, ntt_primes(16, bits=30))
     rows = 2**28 + 1001
     if cupy.cuda.runtime.memGetInfo()[0] < 40 * GIB:
         pytest.skip("needs 40 GiB of free memory")
@@ -998,7 +1004,7 @@ def test_out_of_memory_within_a_call(little_memory: None) -> None:
 
 def test_nothing_leaks() -> None:
     """Calls that are repeated leave as much memory in use as before."""
-    ring = Ring(2**16, ntt_primes(2**16, 30, 4))
+    ring = Ring(2**16, ntt_primes(2**16, bits=30, count=4))
     x = drawn(ring, (8,), 1).to(GPU)
     pool = cupy.get_default_memory_pool()
 
@@ -1020,7 +1026,7 @@ def test_nothing_leaks() -> None:
 @pytest.mark.parametrize(("bits", "log_n", "size"), [(30, 10, 2), (50, 12, 1), (60, 11, 2), (50, 15, 1)])
 def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
     """What the checkers of CUDA look at: rows of one warp and of several, few rows and many."""
-    T = Ring(1 << log_n, ntt_primes(1 << log_n, bits, 3 + size))
+    T = Ring(1 << log_n, ntt_primes(1 << log_n, bits=bits, count=3 + size))
     Q, special = T[:3], T[3:]
     x, key, add = drawn(Q, (), 1).ntt(), drawn(T, (-(-3 // size), 2), 2).ntt(), drawn(Q, (2,), 3).ntt()
     expected = lattice.key_switch(x, key, size, special, add=add)
@@ -1033,10 +1039,10 @@ def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
 @pytest.mark.parametrize(("bits", "n", "k"), [(31, 1024, 2), (50, 512, 3), (60, 256, 1)])
 def test_sanitizer_of_rotations(bits: int, n: int, k: int) -> None:
     """A block of threads holds one ciphertext; two of them are many for one card, and few for the other."""
-    R = Ring(n, ntt_primes(n, bits))
+    R = Ring(n, ntt_primes(n, bits=bits))
     c, keys = drawn(R, (2, k), 1), drawn(R, (2, k, 2, k), 2).ntt()
     exponents = np.array([[1, 3, n + 5], [2 * n - 1, 0, n]])
-    expected = lattice.blind_rotate(c, keys, exponents, 7)
+    expected = lattice.blind_rotate(c, keys, exponents, bits=7)
     for multiprocessors in (1, 132):
         with card_of(multiprocessors):
-            same(lattice.blind_rotate(c.to(GPU), keys.to(GPU), exponents, 7), expected)
+            same(lattice.blind_rotate(c.to(GPU), keys.to(GPU), exponents, bits=7), expected)

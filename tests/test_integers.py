@@ -432,7 +432,7 @@ def test_plain_residues_are_shared(name: str) -> None:
 def test_residues_of_the_evaluation_domain(name: str) -> None:
     R = ring(name)
     data = R(draw(R)).ntt().data.copy()
-    check(R.from_residues(data, "eval"), draw(R), "eval")
+    check(R.from_residues(data, domain="eval"), draw(R), "eval")
 
 
 OTHER_DATA = {
@@ -578,8 +578,8 @@ def test_monomials_of_any_exponent(name: str) -> None:
 
 @everywhere
 def test_monomial_times_a_coefficient() -> None:
-    check(RNS.monomial(-3, 2**100), [0, -(2**100) % RNS.modulus, 0, 0])
-    check(RNS.monomial(np.int64(2), np.int8(-5)), [0, 0, -5 % RNS.modulus, 0])
+    check(RNS.monomial(-3, coefficient=2**100), [0, -(2**100) % RNS.modulus, 0, 0])
+    check(RNS.monomial(np.int64(2), coefficient=np.int8(-5)), [0, 0, -5 % RNS.modulus, 0])
 
 
 # ---- values at points ----
@@ -718,7 +718,7 @@ def test_integers_of_an_evaluated_poly(name: str) -> None:
 @pytest.mark.parametrize("centered", [False, True])
 def test_integers_of_an_empty_batch(centered: bool) -> None:
     for R in (R17, RNS, ring("2^128")):
-        assert R.zeros((0, 2)).to_bigints(centered).shape == (0, 2, 4)
+        assert R.zeros((0, 2)).to_bigints(centered=centered).shape == (0, 2, 4)
 
 
 @everywhere
@@ -735,9 +735,9 @@ def test_to_residue_ints() -> None:
 CHAINS = {
     "2 bits": [2, 3],
     "tiny": [5, 7, 9, 11, 13, 16, 17, 19],
-    "30 bits": ntt_primes(64, 30, 4),
-    "50 bits": ntt_primes(64, 50, 8),
-    "60 bits": ntt_primes(64, 60, 3),
+    "30 bits": ntt_primes(64, bits=30, count=4),
+    "50 bits": ntt_primes(64, bits=50, count=8),
+    "60 bits": ntt_primes(64, bits=60, count=3),
     "64 bits": [2**64, 2**64 - 1, 2**64 - 59],
     "63 bits": [2**63],
     "just above 2^63": [2**63 + 1],
@@ -779,22 +779,22 @@ def test_composed_integers(name: str, centered: bool) -> None:
     rows = rows_of(R, [*edges(R.modulus), *(source.randrange(R.modulus) for _ in range(45))])
     expected = [[in_range(x, R.modulus, centered) for x in row] for row in rows]
     a = R(rows)
-    assert a.to_bigints(centered).tolist() == expected
-    assert a.reshape(1, -1, 1)[0].to_bigints(centered)[:, 0].tolist() == expected
-    found = host(a.to_float64(centered))
+    assert a.to_bigints(centered=centered).tolist() == expected
+    assert a.reshape(1, -1, 1)[0].to_bigints(centered=centered)[:, 0].tolist() == expected
+    found = host(a.to_float64(centered=centered))
     assert found.dtype == np.float64 and found.tolist() == [[float(x) for x in row] for row in expected]
     for row, values in zip(a, expected, strict=True):
         fits = [i for i, x in enumerate(values) if not -(2**63) <= x < 2**63]
         if fits:
             with pytest.raises(pg.ParameterError, match=rf"at \({fits[0]},\).*to_bigints"):
-                row.to_int64(centered)
+                row.to_int64(centered=centered)
         else:
-            assert host(row.to_int64(centered)).tolist() == values
+            assert host(row.to_int64(centered=centered)).tolist() == values
     small = [
         [x if -(2**63) <= x < 2**63 else i - 5 * centered for i, x in enumerate(row)] for row in expected
     ]
     expected = [[in_range(x, R.modulus, centered) for x in row] for row in small]
-    got = R(small).to_int64(centered)
+    got = R(small).to_int64(centered=centered)
     if all(-(2**63) <= x < 2**63 for row in expected for x in row):
         assert type(got) is type(a.data) and got.dtype == np.int64 and host(got).tolist() == expected
 
@@ -802,7 +802,7 @@ def test_composed_integers(name: str, centered: bool) -> None:
 @on("cpu")
 @pytest.mark.parametrize("wrong", [0, 255, 256, 4095, 4096, 9999])
 def test_one_integer_of_many_does_not_fit(each_isa: str, wrong: int) -> None:
-    R = Ring(10_000, ntt_primes(64, 50, 4))
+    R = Ring(10_000, ntt_primes(64, bits=50, count=4))
     x = np.zeros((2, R.n), dtype=object)
     x[0] = np.arange(-5000, 5000)
     assert R(x).to_int64().tolist() == x.tolist()
@@ -833,7 +833,7 @@ def test_integers_by_every_instruction_set(each_isa: str, name: str) -> None:
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 4095, 4097, 8192])
 @on("cpu")
 def test_rows_of_any_length_come_in(count: int) -> None:
-    R = Ring(8192, ntt_primes(64, 40, 2))
+    R = Ring(8192, ntt_primes(64, bits=40, count=2))
     x = np.arange(3 * count, dtype=np.int32).reshape(3, count) * 43210 - 5
     poly, wide = R(x), x.astype(np.int64)
     expected = np.stack([wide % q for q in R.moduli], axis=1).astype(np.uint64)
@@ -859,7 +859,7 @@ def test_norms_are_exact(name: str) -> None:
 
 @on("cpu")
 def test_a_norm_of_many_parts() -> None:
-    R = Ring(10_000, ntt_primes(64, 50, 4))
+    R = Ring(10_000, ntt_primes(64, bits=50, count=4))
     x = [pow(3, i, R.modulus) for i in range(R.n)]
     sizes = [abs(in_range(v, R.modulus, True)) for v in x]
     a = R([x, [5] + [0] * (R.n - 1)])

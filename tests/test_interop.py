@@ -110,7 +110,9 @@ def test_parameters_of_seal() -> None:
         assert [q.bit_length() for q in found.moduli] == bits and found.ring == Ring(n, found.moduli)
         assert all(pg.is_prime(q) and q % (2 * n) == 1 for q in found.moduli)
         assert found.to_bytes() == plain_seal(f"{scheme}_parameters")
-        assert SealParameters(scheme, n, list(found.moduli), plain) == found and found.minor == 3
+        assert (
+            SealParameters(scheme, n, list(found.moduli), plain_modulus=plain) == found and found.minor == 3
+        )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_products_of_seal_bit_for_bit() -> None:
 
 def test_relinearisation_with_a_key_of_seal() -> None:
     p, s = parameters("ckks"), value("ckks_secret").poly
-    key, g = keys("ckks_relin")[0], pg.rns.gadget(p.ring[:-1], 1)
+    key, g = keys("ckks_relin")[0], pg.rns.gadget(p.ring[:-1], limbs_per_digit=1)
     for j, (b, a) in enumerate(key):
         assert 0 < size(b + a * s - s * s * (g[j] * p.moduli[-1])) < 64
     product = value("ckks_product").poly
@@ -245,7 +247,7 @@ def test_compressed_keys_of_seal_take_time_linear_in_their_size(
     method: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted in bytes that are given to the decompressor, and in bytes that it gives at a time."""
-    p = SealParameters("ckks", 2048, pg.ntt_primes(2048, 50, 3))
+    p = SealParameters("ckks", 2048, pg.ntt_primes(2048, bits=50, count=3))
     keys = {g: p.ring.random((2, 2), seed=g).ntt() for g in range(1, 12)}
     plain = interop.to_seal_keys(keys, p)
     data = compressed(plain, method)
@@ -353,13 +355,13 @@ def test_refused_data_of_seal() -> None:
     refused(lambda: interop.from_seal_keys(good, p), pg.FileError, ["data: "])
     refused(lambda: SealParameters.from_bytes(good), pg.FileError, ["no parameters of SEAL"])
     refused(lambda: value("ckks_seeded"), pg.FileError, ["saved with a seed", "Serializable"])
-    plain = interop.to_seal(Ring(8, 17)([1]), SealParameters("bfv", 8, [97, 113], 17))
+    plain = interop.to_seal(Ring(8, 17)([1]), SealParameters("bfv", 8, [97, 113], plain_modulus=17))
     refused(lambda: from_seal(plain, p), pg.FileError, ["without a modulus", "CKKS"])
 
 
 def test_values_that_seal_does_not_take() -> None:
-    p, bfv = SealParameters("ckks", 8, [97, 113, 193]), SealParameters("bfv", 8, [97, 113], 17)
-    bgv = SealParameters("bgv", 8, [97, 113], 17)
+    p, bfv = SealParameters("ckks", 8, [97, 113, 193]), SealParameters("bfv", 8, [97, 113], plain_modulus=17)
+    bgv = SealParameters("bgv", 8, [97, 113], plain_modulus=17)
     c = p.ring[:2].random(2, seed=1)
     to_seal, to_keys = interop.to_seal, interop.to_seal_keys
     key = p.ring.zeros((2, 2))
@@ -394,7 +396,11 @@ def test_values_that_seal_does_not_take() -> None:
         (lambda: SealParameters("ckks", 12, [97]), pg.ParameterError, ["n: 12", "power of two"]),
         (lambda: SealParameters("ckks", 8, [2**61 + 1]), pg.ParameterError, ["2**61"]),
         (lambda: SealParameters("ckks", 8, [101]), pg.NotNTTFriendly, ["SEAL", "1 mod 2n"]),
-        (lambda: SealParameters("ckks", 8, [97], 5), pg.ParameterError, ["plain_modulus: 5", "0 for CKKS"]),
+        (
+            lambda: SealParameters("ckks", 8, [97], plain_modulus=5),
+            pg.ParameterError,
+            ["plain_modulus: 5", "0 for CKKS"],
+        ),
         (lambda: SealParameters("ckks", 8, [97], minor=-1), pg.ParameterError, ["minor: -1"]),
         (lambda: SealParameters("bgv", 8, [97]), pg.ParameterError, ["plain_modulus: 0", "BGV"]),
     ):
@@ -402,7 +408,7 @@ def test_values_that_seal_does_not_take() -> None:
 
 
 def test_a_value_of_another_root_is_written_for_seal() -> None:
-    p = SealParameters("ckks", 16, pg.ntt_primes(16, 50, 2))
+    p = SealParameters("ckks", 16, pg.ntt_primes(16, bits=50, count=2))
     other = Ring(16, p.moduli, root="generator")
     assert other.roots != p.ring.roots
     x = p.ring.random(2, seed=3)
@@ -411,7 +417,7 @@ def test_a_value_of_another_root_is_written_for_seal() -> None:
     assert back.domain == "eval" and back.ring == p.ring and back == x
 
 
-TOY = SealParameters("bgv", 8, [97, 113, 193], 17)
+TOY = SealParameters("bgv", 8, [97, 113, 193], plain_modulus=17)
 TOY_FILES = (
     interop.to_seal(TOY.ring[:-1].random(2, seed=1).ntt(), TOY, correction_factor=3),
     interop.to_seal(Ring(8, 17).random(seed=2), TOY),
@@ -486,9 +492,9 @@ def test_seal_loads_what_is_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(decrypted(turned)[:3], np.add(*CKKS)[1:], atol=1e-4)
     # A key made here: encryptions of P g_j s^2.
     s, Q = value("ckks_secret").poly, p.ring
-    mask, g = Q.random(2, seed=5).ntt(), pg.rns.gadget(Q[:-1], 1)
+    mask, g = Q.random(2, seed=5).ntt(), pg.rns.gadget(Q[:-1], limbs_per_digit=1)
     hidden = pg.stack([s * s * (x * p.moduli[-1]) for x in g])
-    key = pg.stack([hidden - mask * s + Q.gaussian(3.2, 2, seed=6), mask], axis=1)
+    key = pg.stack([hidden - mask * s + Q.gaussian(3.2, batch=2, seed=6), mask], axis=1)
     c = loaded(api.Ciphertext, product)
     evaluator.relinearize_inplace(c, loaded(api.RelinKeys, interop.to_seal_keys({0: key}, p)))
     np.testing.assert_allclose(decrypted(c), expected, atol=1e-4)
@@ -498,7 +504,7 @@ def test_bfv_and_bgv_in_seal(tmp_path: Path) -> None:
     api = library("tenseal.sealapi")
     path = str(tmp_path / "object")
     for number, name in ((1, "bfv"), (3, "bgv")):
-        p = SealParameters(name, 256, parameters("ckks").moduli, 7681)
+        p = SealParameters(name, 256, parameters("ckks").moduli, plain_modulus=7681)
         own = api.EncryptionParameters(api.SCHEME_TYPE(number))
         (tmp_path / "object").write_bytes(p.to_bytes())
         own.load(path)
@@ -569,7 +575,7 @@ def test_relinearisation_with_a_key_of_openfhe() -> None:
     a, b = found[0, 0]
     special, key = found.ring[3:], pg.stack([b, a], axis=1)
     full = s.ring.join(special)(s.to_int64())
-    for j, g in enumerate(pg.rns.gadget(s.ring, 2)):
+    for j, g in enumerate(pg.rns.gadget(s.ring, limbs_per_digit=2)):
         assert 0 < size(b[j] + a[j] * full - full * full * (g * special.modulus)) < 64
     ours = pg.lattice.key_switch(product[2], key, 2, special, add=product[:2])
     exact, theirs = phase(product, s), element("ckks_relinearised")
@@ -745,7 +751,7 @@ def test_words_of_lattigo(device: str, montgomery: bool) -> None:
 
 
 def test_coefficients_of_lattigo() -> None:
-    big = pg.ntt_primes(16, 60, 2)
+    big = pg.ntt_primes(16, bits=60, count=2)
     x = Ring(16, big).random(2, seed=1)
     mont = np.array(
         [[[w * 2**64 % q for w in row] for row, q in zip(p, big, strict=True)] for p in x.data.tolist()]
@@ -799,7 +805,7 @@ class Exporter:
         return self.device
 
 
-R17, WORDS = Ring(4, 17), Ring(8, pg.ntt_primes(8, 60, 2))
+R17, WORDS = Ring(4, 17), Ring(8, pg.ntt_primes(8, bits=60, count=2))
 
 
 def test_integers_of_other_libraries() -> None:
@@ -811,9 +817,10 @@ def test_integers_of_other_libraries() -> None:
     a = R17.random(2, seed=1)
     assert a.scale_by(Exporter(x[:, 0])) == a.scale_by(x[:, 0])
     M = np.arange(6).reshape(2, 3)
-    assert linalg.matmul(Exporter(M), Exporter(M.T), 17).tolist() == (M @ M.T % 17).tolist()
+    assert linalg.matmul(Exporter(M), Exporter(M.T), q=17).tolist() == (M @ M.T % 17).tolist()
     assert np.array_equal(
-        pg.lattice.decompose_integers(Exporter(x), 2**32, 4, 3), pg.lattice.decompose_integers(x, 2**32, 4, 3)
+        pg.lattice.decompose_integers(Exporter(x), q=2**32, bits=4, levels=3),
+        pg.lattice.decompose_integers(x, q=2**32, bits=4, levels=3),
     )
 
 
@@ -822,7 +829,7 @@ def test_residues_of_other_libraries_are_shared() -> None:
     for copy in (None, False):
         found = WORDS.from_residues(Exporter(x.data), copy=copy)
         assert np.shares_memory(found.data, x.data) and found == x and type(found.data) is np.ndarray
-    copied = WORDS.from_residues(Exporter(x.data), "eval", copy=True)
+    copied = WORDS.from_residues(Exporter(x.data), domain="eval", copy=True)
     assert not np.shares_memory(copied.data, x.data) and np.array_equal(copied.data, x.data)
     for other in (x.data.astype(np.int64), np.asfortranarray(x.data)):
         assert WORDS.from_residues(Exporter(other)) == x
@@ -894,7 +901,7 @@ def test_gpu_arrays_of_other_libraries() -> None:
                 found = R(Exporter(integers, (kind, index)))
                 assert found.device == f"cuda:{index}" and found.cpu() == R(integers)
             a, b = (Exporter(x, (kind, index)) for x in (integers, integers.T.copy()))
-            assert host(linalg.matmul(a, b, 17)).tolist() == (integers @ integers.T % 17).tolist()
+            assert host(linalg.matmul(a, b, q=17)).tolist() == (integers @ integers.T % 17).tolist()
             found_fft = host(fft.fft(Exporter(rows, (kind, index))))
             np.testing.assert_allclose(found_fft, np.fft.fft(rows), atol=1e-12)
 

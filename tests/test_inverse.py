@@ -165,7 +165,7 @@ def message_of_inverse(poly: Poly) -> str:
 def test_not_invertible_names_limb_and_index(limb: int, k: int) -> None:
     data = np.ones((2, 3, 4), np.uint32)
     data[1, limb, k] = 0
-    message = message_of_inverse(RNS.from_residues(there(data), "eval").intt())
+    message = message_of_inverse(RNS.from_residues(there(data), domain="eval").intt())
     assert f"index {k} of limb {limb}" in message and f"q = {RNS.moduli[limb]}" in message
     assert "(1,)" in message
 

@@ -120,7 +120,7 @@ def test_key_switch_rescales(name: str) -> None:
         a, more = (drawn(R, batch, 2).to(pg._backends.current_device()) for batch in ((2,), (2, 2)))
         T, S = R.join(special), R[:-count]
         some = key[: -(-R.rows // 2)].restrict(T)
-        sums = pg.einsum("bd,dc->bc", a.digits(T, 2).ntt(), some).intt().to_bigints()
+        sums = pg.einsum("bd,dc->bc", a.digits(T, limbs_per_digit=2).ntt(), some).intt().to_bigints()
         total = (sums + special.modulus * more.to_bigints()) % T.modulus
         D = T.modulus // S.modulus
         for x, add in ((a, more), (a.ntt(), more.ntt())):
@@ -161,7 +161,7 @@ def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, bat
         T = R.join(special)
         count = -(-len(R.moduli) // 2)
         for value in (x, x.ntt()):
-            digits = value.digits(T, 2, conversion).ntt()
+            digits = value.digits(T, limbs_per_digit=2, conversion=conversion).ntt()
             total = pg.einsum("...j,jc->...c", digits, key.restrict(T)[:count])
             expected = total.mod_down(R, conversion=conversion)
             found = lattice.key_switch(value, key, 2, special, conversion)
@@ -306,9 +306,9 @@ def test_other_rotations_prepare_nothing(device: str, monkeypatch: pytest.Monkey
 def encrypted_key(T: Ring, Q: Ring, size: int, s: Poly, t: Poly, seed: int) -> Poly:
     """A key that switches from t to s."""
     P = T.modulus // Q.modulus
-    hidden = pg.stack([t.scale_by(g * P) for g in pg.rns.gadget(Q, size)])
+    hidden = pg.stack([t.scale_by(g * P) for g in pg.rns.gadget(Q, limbs_per_digit=size)])
     mask = T.random(hidden.shape, seed=seed).ntt()
-    noise = T.binomial(4, hidden.shape, seed=seed + 1).ntt()
+    noise = T.binomial(4, batch=hidden.shape, seed=seed + 1).ntt()
     return pg.stack([noise - mask * s + hidden, mask], axis=1)
 
 
@@ -345,10 +345,10 @@ def test_refused() -> None:
         ({"key": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\), must be \(2, 2\)"),
         ({"key": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
         ({"key": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
-        ({"size": 0}, pg.ParameterError, "size: 0 must be at least 1"),
+        ({"size": 0}, pg.ParameterError, "limbs_per_digit: 0 must be at least 1"),
         ({"size": 2.0}, pg.NotAnInteger, "size"),
         ({"special": Q}, pg.ParameterError, "special: .*coprime to Q"),
-        ({"size": np.uint64(0)}, pg.ParameterError, "size: 0"),
+        ({"size": np.uint64(0)}, pg.ParameterError, "limbs_per_digit: 0"),
         ({"special": 5}, pg.ParameterError, "special: int, must be a Ring"),
         ({"special": Ring(8, 17)}, pg.RingMismatch, "special"),
         ({"conversion": "quick"}, pg.ParameterError, "conversion"),
@@ -404,7 +404,7 @@ def test_edges_of_arguments(device: str) -> None:
         assert lattice.key_switch(empty, key, 2, special).shape == (0, 2)
     same = K.zeros((2, 2)).ntt()
     within = Q.from_residues(
-        same.data.reshape(-1)[: 2 * Q.rows * Q.n].reshape(2, Q.rows, Q.n), "eval", copy=False
+        same.data.reshape(-1)[: 2 * Q.rows * Q.n].reshape(2, Q.rows, Q.n), domain="eval", copy=False
     )
     with pytest.raises(pg.OutputError, match="memory of an operand"):
         lattice.key_switch(a[0], same, 2, special, out=within)
@@ -426,7 +426,7 @@ def verbs_of(T: Ring) -> list[tuple[Any, ...]]:
         (Poly.rescale, a),
         (Poly.rescale, d),
         (lambda x: x.mod_up(T), d),
-        (lambda x: x.digits(T, 3), d),
+        (lambda x: x.digits(T, limbs_per_digit=3), d),
         (lambda x, k: lattice.key_switch(x, k, 3, P), d, key),
         (lambda x, k: lattice.key_switch(x, k, 3, P), a, key),
         (lambda x, k: lattice.key_switch(x, k, 3, P, rescale=1), d, key),
@@ -438,7 +438,10 @@ def verbs_of(T: Ring) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("n", [64, 1024])
 def test_limbs_of_two_words_in_any_order(device: str, n: int) -> None:
     """Primes next to 2^50, above and below it in turn, take no more launches than both kinds apart."""
-    mixed, more = pg.ntt_primes(n, 50, 8, near=True), pg.ntt_primes(n, 50, 16, near=True)
+    mixed, more = (
+        pg.ntt_primes(n, bits=50, count=8, near=True),
+        pg.ntt_primes(n, bits=50, count=16, near=True),
+    )
     below, above = ([q for q in more if (q < 2**50) == side] for side in (True, False))
     launches: list[list[int]] = []
     for moduli in (mixed, sorted(mixed), below, above):

@@ -49,7 +49,7 @@ def check(c: Any, expected: np.ndarray, q: int) -> None:
 
 def multiply(a: Any, b: Any, q: int, out: Any = None) -> Any:
     """The product of arrays on the device, which must lie there too."""
-    c = matmul(a, b, q, out=out)
+    c = matmul(a, b, q=q, out=out)
     assert type(c) is type(a)
     return c
 
@@ -67,7 +67,7 @@ def test_every_modulus_against_flint(q: int, each_isa: str) -> None:
     x, y = draw(q, (m, k), 1), draw(q, (k, n), 2)
     product = flint.nmod_mat(m, k, x.ravel().tolist(), q) * flint.nmod_mat(k, n, y.ravel().tolist(), q)
     expected = np.array([int(v) for v in product.entries()], dtype=object).reshape(m, n)
-    check(matmul(x.astype(dtype_of(q)), y.astype(dtype_of(q)), q), expected, q)
+    check(matmul(x.astype(dtype_of(q)), y.astype(dtype_of(q)), q=q), expected, q)
 
 
 @pytest.mark.parametrize("q", MODULI)
@@ -75,10 +75,10 @@ def test_all_entries_the_largest(q: int, each_isa: str) -> None:
     """(q - 1)^2 is 1, so the sum is k; words need not be residues."""
     k, dtype = 70, dtype_of(q)
     a = np.full((3, k), q - 1, dtype)
-    check(matmul(a, a.T, q), np.full((3, 3), k % q, dtype=object), q)
+    check(matmul(a, a.T, q=q), np.full((3, 3), k % q, dtype=object), q)
     word = np.iinfo(dtype).max
     a = np.full((3, k), word, dtype)
-    check(matmul(a, a.T, q), np.full((3, 3), k * word**2 % q, dtype=object), q)
+    check(matmul(a, a.T, q=q), np.full((3, 3), k * word**2 % q, dtype=object), q)
 
 
 @given(
@@ -95,7 +95,7 @@ def test_any_shape_and_modulus(q: int, sizes: Any, batch: Any, seed: int, isa: s
     before = _cpu.isa()
     _cpu.set_isa(isa)
     try:
-        check(matmul(a, b, q), exact(a, b, q), q)
+        check(matmul(a, b, q=q), exact(a, b, q), q)
     finally:
         _cpu.set_isa(before)
 
@@ -139,7 +139,7 @@ def test_shapes(q: int, left: Any, right: Any, device: str) -> None:
     expected = exact(a, b, q)
     assert expected.shape == np.matmul(np.zeros(left), np.zeros(right)).shape
     if device in HOST:
-        check(matmul(a, b, q), expected, q)
+        check(matmul(a, b, q=q), expected, q)
     x, y = there(a.astype(dtype_of(q))), there(b.astype(dtype_of(q)))
     check(multiply(x, y, q), expected, q)
     out = there(np.full(expected.shape, 99, dtype_of(q)))
@@ -155,7 +155,7 @@ def test_sizes_around_tiles_and_threads(threads: Any, each_isa: str) -> None:
             expected = exact(a, b, q)
             for count in (1, 2):
                 threads(count)
-                check(matmul(a, b, q), expected, q)
+                check(matmul(a, b, q=q), expected, q)
 
 
 # ---- types ----
@@ -172,7 +172,7 @@ def test_integer_types(dtype: Any, q: int, device: str) -> None:
     a = np.array(values, dtype).reshape(3, 4)
     expected = exact(a, a.T, q)
     if device in HOST:
-        check(matmul(a, a.T.astype(object), q), expected, q)
+        check(matmul(a, a.T.astype(object), q=q), expected, q)
     elif not dtype.isnative:
         return
     a = there(a)
@@ -184,12 +184,12 @@ def test_integer_types(dtype: Any, q: int, device: str) -> None:
 def test_python_ints_of_any_size(q: int) -> None:
     a = [[-1, 2**100], [-(2**70), 3]]
     b = [[2**64, 1], [-5, 2**63]]
-    check(matmul(a, b, q), exact(a, b, q), q)
-    check(matmul(a, np.array([1, 2], np.int8), q), exact(a, [1, 2], q), q)
-    check(matmul([1, 2], b, q), exact([1, 2], b, q), q)
-    check(matmul([], [], q), exact([], [], q), q)
+    check(matmul(a, b, q=q), exact(a, b, q), q)
+    check(matmul(a, np.array([1, 2], np.int8), q=q), exact(a, [1, 2], q), q)
+    check(matmul([1, 2], b, q=q), exact([1, 2], b, q), q)
+    check(matmul([], [], q=q), exact([], [], q), q)
     if q < 2**63:
-        check(matmul(a, b, np.int64(q)), exact(a, b, q), q)
+        check(matmul(a, b, q=np.int64(q)), exact(a, b, q), q)
 
 
 @pytest.mark.parametrize("q", FEW)
@@ -220,8 +220,8 @@ def test_memory_of_the_host(q: int) -> None:
     constant = a.copy()
     constant.setflags(write=False)
     for x in (np.asfortranarray(a), unaligned, signed, constant):
-        check(matmul(x, a, q), exact(x, a, q), q)
-        check(matmul(a, x.T, q), exact(a, x.T, q), q)
+        check(matmul(x, a, q=q), exact(x, a, q), q)
+        check(matmul(a, x.T, q=q), exact(a, x.T, q), q)
 
 
 @pytest.mark.parametrize("q", FEW)
@@ -235,7 +235,7 @@ def test_operands_are_not_changed_and_may_be_the_result(q: int, device: str) -> 
         operands = there(a.copy()), there(b.copy())
         assert multiply(*operands, q, out=operands[which]) is operands[which]
         check(operands[which], expected, q)
-    matmul(x[0], x[0], q, out=x[0])
+    matmul(x[0], x[0], q=q, out=x[0])
     check(x[0], square, q)
 
 
@@ -243,11 +243,11 @@ def test_operands_are_not_changed_and_may_be_the_result(q: int, device: str) -> 
 def test_operands_of_several_devices(device: str) -> None:
     a = there(np.ones((3, 3), np.uint32))
     with pytest.raises(pg.DeviceError, match=f"B: on cpu, and A is on {device}"):
-        matmul(a, host(a), 97)
+        matmul(a, host(a), q=97)
     with pytest.raises(pg.DeviceError, match=f"out: on cpu, the operands are on {device}"):
-        matmul(a, a, 97, out=host(a))
+        matmul(a, a, q=97, out=host(a))
     with pytest.raises(pg.CoefficientError, match="A: dtype float64"):
-        matmul(a * 1.0, a, 97)
+        matmul(a * 1.0, a, q=97)
 
 
 def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_arrays_of_the_results_type_are_read_as_they_are(monkeypatch: pytest.Mon
         ((5, 2, 3), (5, 3, 4), [(5, 2, 3), (5, 3, 4), (5, 2, 4)]),
     ):
         a, b = np.ones(left, np.uint32), np.ones(right, np.uint32)
-        c = matmul(a, b, 97)
+        c = matmul(a, b, q=97)
         x, y, z = calls.pop()
         assert [v.shape for v in (x, y, z)] == shapes
         assert all(np.shares_memory(u, v) for u, v in ((a, x), (b, y), (c, z)))

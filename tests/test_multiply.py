@@ -222,12 +222,12 @@ def test_results_into_operands(n: int, moduli: Any) -> None:
     a, b = ring.random((3,), seed=1), ring.random((3,), seed=2)
     product, square = a.mul(b, product="ntt"), a.mul(a, product="ntt")
     out = ring.zeros(3)
-    assert a.mul(b, out, product="fft") is out and out == product
+    assert a.mul(b, out=out, product="fft") is out and out == product
     x, y = a.copy(), b.copy()
-    assert x.mul(y, x, product="fft") is x and x == product and y == b
+    assert x.mul(y, out=x, product="fft") is x and x == product and y == b
     x = a.copy()
-    assert x.mul(y, y, product="fft") is y and y == product and x == a
-    assert x.mul(x, x, product="fft") is x and x == square
+    assert x.mul(y, out=y, product="fft") is y and y == product and x == a
+    assert x.mul(x, out=x, product="fft") is x and x == square
 
 
 @everywhere
@@ -268,8 +268,8 @@ AUXILIARY: dict[str, tuple[int, Any, Any]] = {
     "long, n = 3 * 2^13": (3 * 2**13, 2**64, "negacyclic"),
     "2^65": (8, 2**65, "negacyclic"),
     "wide composite": (6, 10**40, "cyclic"),
-    "wide prime": (8, pg.ntt_primes(8, 100)[0], "negacyclic"),
-    "wide prime, cyclic": (16, pg.ntt_primes(16, 128, kind="cyclic")[0], "cyclic"),
+    "wide prime": (8, pg.ntt_primes(8, bits=100)[0], "negacyclic"),
+    "wide prime, cyclic": (16, pg.ntt_primes(16, bits=128, kind="cyclic")[0], "cyclic"),
 }
 
 
@@ -397,7 +397,7 @@ def test_every_operation_of_a_ring_by_fft(n: int, moduli: Any) -> None:
         assert np.array_equal(host(a.ntt().data), host(x.ntt().data))
         assert (a.ntt() * b.ntt()).intt() == (a.ntt() * b).intt() == a * b
         if other.leaf_size == 1:
-            u = own.ones() + own.monomial(1, 2)
+            u = own.ones() + own.monomial(1, coefficient=2)
             assert u * u.inverse() == 1
 
 
@@ -462,25 +462,25 @@ def test_explain_tells_what_is_too_long() -> None:
 def early(n: int, bits: int, kind: str) -> Ring:
     """A ring whose transform stops one layer early."""
     order = (2 * n if kind == "negacyclic" else n) // 2
-    q = next(q for q in pg.ntt_primes(order // 2, bits, 60) if (q - 1) % (2 * order))
+    q = next(q for q in pg.ntt_primes(order // 2, bits=bits, count=60) if (q - 1) % (2 * order))
     return Ring(n, q, kind=kind)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("ring", "plan"),
     [
-        (Ring(4096, pg.ntt_primes(4096, 30)), NttPlan),
-        (Ring(4096, pg.ntt_primes(4096, 62)), NttPlan),
-        (Ring(4096, pg.ntt_primes(4096, 32)), NttPlan),
-        (Ring(4096, pg.ntt_primes(4096, 63)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, bits=30)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, bits=62)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, bits=32)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, bits=63)), NttPlan),
         (Ring(4096, 2**64 - 2**32 + 1), NttPlan),
-        (Ring(4096, [*pg.ntt_primes(4096, 50), *pg.ntt_primes(4096, 64)]), NttPlan),
+        (Ring(4096, [*pg.ntt_primes(4096, bits=50), *pg.ntt_primes(4096, bits=64)]), NttPlan),
         (
-            Ring(4096, pg.ntt_primes(4096, 64)),
+            Ring(4096, pg.ntt_primes(4096, bits=64)),
             {"avx512": NttPlan, "avx2": NttPlan, "portable": FftProductPlan},
         ),
-        (Ring(4096, pg.ntt_primes(4096, 64), product="ntt"), NttPlan),
-        (Ring(8, pg.ntt_primes(8, 64)), NttPlan),
+        (Ring(4096, pg.ntt_primes(4096, bits=64), product="ntt"), NttPlan),
+        (Ring(8, pg.ntt_primes(8, bits=64)), NttPlan),
         (Ring.preset("ml-kem"), FftProductPlan),
         (early(1024, 62, "cyclic"), NttPlan),
         (Ring(1024, 2**64), FftProductPlan),

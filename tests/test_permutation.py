@@ -85,8 +85,8 @@ def test_mul_monomial(name: str) -> None:
 
 
 ORDERS_OF_ITEMS = {
-    "30 bits": Ring(16, pg.ntt_primes(16, 30, 2)),
-    "60 bits": Ring(16, pg.ntt_primes(16, 60, 3)),
+    "30 bits": Ring(16, pg.ntt_primes(16, bits=30, count=2)),
+    "60 bits": Ring(16, pg.ntt_primes(16, bits=60, count=3)),
     "one coefficient": Ring(1, 97),
     "cyclic": Ring(8, 97, kind="cyclic"),
     "no transform": Ring(12, 2**32),
@@ -173,7 +173,7 @@ def test_exponents_stay_on_their_device(device: str, name: str) -> None:
 def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another number prepares nothing, and one that was seen copies nothing from the host."""
     work = Work(monkeypatch)
-    R = Ring(16, pg.ntt_primes(16, 30, 2, kind=kind), kind=kind)
+    R = Ring(16, pg.ntt_primes(16, bits=30, count=2, kind=kind), kind=kind)
     a = R(draw(R, (2, 3)))
     gs = [[1, 3, 5], [[7], [3]], [[1, 3, 5], [7, 9, 11]], 3, [3]]
     for x in (a, a.ntt()):
@@ -195,7 +195,7 @@ def test_one_launch_for_all_items(device: str, kind: Any, monkeypatch: pytest.Mo
 
 @on(*CARDS)
 def test_numbers_in_recorded_calls(device: str) -> None:
-    R = Ring(16, pg.ntt_primes(16, 60, 2))
+    R = Ring(16, pg.ntt_primes(16, bits=60, count=2))
     a, ks = R(draw(R, (2, 3))), there(np.array([1, -3, 40]))
 
     def f(x: Poly) -> Poly:
@@ -208,7 +208,7 @@ def test_numbers_in_recorded_calls(device: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64, object, range])
 def test_numbers_of_every_type(dtype: Any) -> None:
     """A type may hold less than the order of X."""
-    R = Ring(256, pg.ntt_primes(256, 30))
+    R = Ring(256, pg.ntt_primes(256, bits=30))
     a = R(draw(R))
     numbers: Any = range(1, 4) if dtype is range else np.array([1, 2, 3], dtype)
     expected = pg.stack([a.mul_monomial(k) for k in (1, 2, 3)])

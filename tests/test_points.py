@@ -70,7 +70,7 @@ def test_degrees_of_every_kind(device: str, n: int, moduli: Any) -> None:
     assert R(x)(at).tolist() == expected
 
 
-@pytest.mark.parametrize("q", [ntt_primes(64, 30)[0], 2**63 - 25])
+@pytest.mark.parametrize("q", [ntt_primes(64, bits=30)[0], 2**63 - 25])
 def test_many_points_go_in_parts(q: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "_CHUNK", 1000)
     R = Ring(64, q)

@@ -200,7 +200,7 @@ SHARING = {
     "the first operand": lambda a, b: (a, b, a),
     "the second operand": lambda a, b: (a, b, b),
     "both operands": lambda a, b: (a, a, a),
-    "two views of one array": lambda a, b: (a, a.ring.from_residues(a.data[:], a.domain), a),
+    "two views of one array": lambda a, b: (a, a.ring.from_residues(a.data[:], domain=a.domain), a),
 }
 
 
@@ -281,7 +281,7 @@ def test_operands_are_never_changed(name: str) -> None:
             pg.equal(a, b)
         for result in (-a, a * 3, a + 3, a**2, a.automorphism(g), a.mul_monomial(3), a.sum()):
             assert result.data.flags.writeable
-        a.intt(), a.to_bigints(True), a.norm(1), a([2]), a.copy(), a[0], repr(a), a._repr_html_()
+        a.intt(), a.to_bigints(centered=True), a.norm(1), a([2]), a.copy(), a[0], repr(a), a._repr_html_()
     assert [p.data.tobytes() for p in operands] == before
     assert [p.domain for p in operands] == domains
 

@@ -70,10 +70,10 @@ def test_the_default_device_does_not_move_values(device: str) -> None:
 
 
 CAPTURED = {
-    "30 bits": Ring(64, ntt_primes(64, 30)),
-    "50 bits, RNS": Ring(64, ntt_primes(64, 50, 3)),
-    "60 bits": Ring(64, ntt_primes(64, 60)),
-    "several passes": Ring(2**15, ntt_primes(2**15, 50)),
+    "30 bits": Ring(64, ntt_primes(64, bits=30)),
+    "50 bits, RNS": Ring(64, ntt_primes(64, bits=50, count=3)),
+    "60 bits": Ring(64, ntt_primes(64, bits=60)),
+    "several passes": Ring(2**15, ntt_primes(2**15, bits=50)),
     "incomplete": Ring(256, 3329),
     "auxiliary primes": Ring(20, 10**18, product="ntt"),
     "by FFT": Ring(20, 10**18, product="fft"),

@@ -50,8 +50,8 @@ def block(size):
 
 RINGS = {
     "one word of 32 bits": pg.Ring(8, 97),
-    "limbs of 64 bits": pg.Ring(64, pg.ntt_primes(64, 50, 3)),
-    "several words": pg.Ring(16, pg.ntt_primes(16, 70)),
+    "limbs of 64 bits": pg.Ring(64, pg.ntt_primes(64, bits=50, count=3)),
+    "several words": pg.Ring(16, pg.ntt_primes(16, bits=70)),
     "no transform": pg.Ring(12, 2**61),
     "incomplete transform": pg.Ring.preset("ml-kem"),
     "degree 1": pg.Ring(1, 17),
@@ -131,9 +131,9 @@ def test_results_begin_at_64_bytes(name):
 def test_arrays_of_numbers_begin_at_64_bytes():
     integers, z = np.arange(12).reshape(3, 4), np.ones((3, 64), np.complex64)
     for made in (
-        pg.linalg.matmul(integers, integers.T, 97),
-        pg.linalg.matmul(integers, integers.T, 2**61),
-        pg.linalg.matmul(integers[0], integers[0], 97),
+        pg.linalg.matmul(integers, integers.T, q=97),
+        pg.linalg.matmul(integers, integers.T, q=2**61),
+        pg.linalg.matmul(integers[0], integers[0], q=97),
         pg.fft.fft(z),
         pg.fft.fft(z, inverse=True),
         pg.fft.convolve64(z, z[0]),
@@ -220,7 +220,7 @@ def test_the_users_handler_comes_back():
 
 
 def test_memory_is_used_again():
-    ring = pg.Ring(8192, pg.ntt_primes(8192, 50, 7))
+    ring = pg.Ring(8192, pg.ntt_primes(8192, bits=50, count=7))
     a, b = ring.random(seed=1), ring.random(seed=2)
     x = a + b
     at = address(x.data)
@@ -265,7 +265,7 @@ def test_an_expression_maps_no_pages():
         """
         import resource
         import polygpu as pg
-        ring = pg.Ring(2**13, pg.ntt_primes(2**13, 50, 7))
+        ring = pg.Ring(2**13, pg.ntt_primes(2**13, bits=50, count=7))
         a, c = ring.random(seed=1).ntt(), ring.random(seed=2).ntt()
         x, y = a.intt(), c.intt()
         def calls():
@@ -368,7 +368,7 @@ def test_memory_that_is_kept_is_given_back_before_there_is_none():
 
 def test_threads_share_the_memory():
     """Made in one thread, freed in another, while all compute."""
-    ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+    ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
     a, b = ring.random(seed=1), ring.random(seed=2)
     expected = (a + b).data.tobytes()
     passed, wrong = queue.Queue(8), []
@@ -396,7 +396,7 @@ def test_forks_amid_calls():
         """
         import os, threading, polygpu as pg
         from polygpu import _cpu
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
         a, b = ring.random(4, seed=1), ring.random(4, seed=2)
         kept, stop = a + b, False
         expected = kept.data.tobytes()
@@ -428,7 +428,7 @@ def test_a_program_ends_while_threads_make_results():
     done = run_python(
         """
         import sys, threading, time, polygpu as pg
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 60))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=60))
         a = ring.random(16)
         sys.late = [a + a, a[[1, 0]], ring.zeros()]
         def forever():

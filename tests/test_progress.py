@@ -24,7 +24,7 @@ from polygpu._core.reporting import Work
 from polygpu._ops import batch, gadget
 from polygpu._ops import inverse as inverses
 
-MANY, LIMBS = 1024, pg.ntt_primes(2048, 50, 2)  # 2^22 residues of 2048 coefficients
+MANY, LIMBS = 1024, pg.ntt_primes(2048, bits=50, count=2)  # 2^22 residues of 2048 coefficients
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +53,28 @@ def forget():
 
 def tables():
     forget()
-    return pg.Ring(1 << 17, pg.ntt_primes(1 << 17, 50, 3))([1, 2, 3]).ntt()
+    return pg.Ring(1 << 17, pg.ntt_primes(1 << 17, bits=50, count=3))([1, 2, 3]).ntt()
 
 
 def searched_roots():
     forget()
-    return pg.Ring(1 << 22, pg.ntt_primes(1 << 22, 60), kind="cyclic").roots
+    return pg.Ring(1 << 22, pg.ntt_primes(1 << 22, bits=60), kind="cyclic").roots
 
 
 def wide_tables():
     forget()
-    q = pg.ntt_primes(1 << 13, 100)[0]
+    q = pg.ntt_primes(1 << 13, bits=100)[0]
     return pg.Ring(1 << 13, q)([1, 2]).ntt()
 
 
 def wide_roots():
     forget()
-    return pg.Ring(1 << 15, pg.ntt_primes(1 << 15, 80)[0]).roots
+    return pg.Ring(1 << 15, pg.ntt_primes(1 << 15, bits=80)[0]).roots
 
 
 def searched_primes():
     forget()
-    return pg.ntt_primes(1024, 300, 6)
+    return pg.ntt_primes(1024, bits=300, count=6)
 
 
 def by_fft():
@@ -94,17 +94,17 @@ def inverse():
 
 
 def blind_rotation():
-    ring = pg.Ring(256, pg.ntt_primes(256, 31)[0])
+    ring = pg.Ring(256, pg.ntt_primes(256, bits=31)[0])
     c = ring.random((64, 2), seed=1)
     bsk = ring.random((160, 2, 2, 2), seed=2).ntt()
     exponents = np.arange(64 * 161).reshape(64, 161) % 512
-    return pg.lattice.blind_rotate(c, bsk, exponents, 8)
+    return pg.lattice.blind_rotate(c, bsk, exponents, bits=8)
 
 
 def matrices():
     rng = np.random.default_rng(1)
     a, b = (rng.integers(0, 97, (900, 900), np.uint32) for _ in range(2))
-    return linalg.matmul(a, b, 97)
+    return linalg.matmul(a, b, q=97)
 
 
 # A call, the names of its works, and whether the last of them goes in steps.
@@ -131,7 +131,7 @@ def on_operands(name, operands):
         "product of two batch shapes": lambda: a.reshape(32, 32) * b[:32].reshape(32, 1),
         "product in place": lambda: pg.Poly.mul(x := a.copy(), b, out=x),
         "transform": lambda: a.ntt(),
-        "inverse transform": lambda: a.ring.from_residues(a.data, "eval").intt(),
+        "inverse transform": lambda: a.ring.from_residues(a.data, domain="eval").intt(),
         "random": lambda: a.ring.random((4, MANY // 4), seed=3),
         "ternary": lambda: a.ring.ternary(MANY, weight=64, seed=3),
         "to_bigints": lambda: few.to_bigints(),
@@ -263,7 +263,7 @@ def test_nothing_is_shown_without_it(capfd, operands):
 
 def test_short_calls_look_at_nothing(monkeypatch):
     """Not even at the context variable."""
-    ring = pg.Ring(256, pg.ntt_primes(256, 50, 2))
+    ring = pg.Ring(256, pg.ntt_primes(256, bits=50, count=2))
     wide = pg.Ring(16, 2**100 + 277)
     a, w = ring.random(4, seed=1), wide.random(seed=1)
     integers = np.arange(64).reshape(8, 8)
@@ -273,7 +273,7 @@ def test_short_calls_look_at_nothing(monkeypatch):
         b = c.random(4, seed=2)
         b * b, b.ntt().intt(), b.to_bigints(), c(b.to_bigints()), c.ternary(3), b + 1, a * a, a.ntt()
         w * w, w.to_bigints(), wide([2**200])
-        linalg.matmul(integers, integers, 97), pg.ntt_primes(256, 50, 2)
+        linalg.matmul(integers, integers, q=97), pg.ntt_primes(256, bits=50, count=2)
         pg.Ring(7, 2**61 - 1)([1, 2]).inverse()
 
     calls()
@@ -526,7 +526,7 @@ def test_interrupted_between_pieces(name, fine, operands):
 
 @needs_compiler
 def test_compiled_kernels_are_told_and_interrupted():
-    q = pg.ntt_primes(64, 30)[0]
+    q = pg.ntt_primes(64, bits=30)[0]
     with pg.device("cpu"):
         expected = (pg.Ring(64, q).random(2, seed=1) ** 2).data.tobytes()
 
@@ -586,33 +586,33 @@ LONG_CALLS = {
         from polygpu._core.plans import cache
         def call():
             cache.forget()
-            ring = pg.Ring(1 << 20, pg.ntt_primes(1 << 20, 50, 4), root="generator")
+            ring = pg.Ring(1 << 20, pg.ntt_primes(1 << 20, bits=50, count=4), root="generator")
             for table in ring._plan.transform.tables:
                 table.forward
             return ring([1, 2, 3]).ntt().data.sum()
         same = lambda x, y: x == y
     """,
     "product": """
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
         a, b = ring.random(1200, seed=1), ring.random(1200, seed=2)
         call, same = lambda: (a * b).sum(), lambda x, y: x == y
     """,
     "transform": """
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
         a = ring.random(3000, seed=1)
         call, same = lambda: a.ntt().sum(), lambda x, y: x == y
     """,
     "to_bigints": """
-        a = pg.Ring(4096, pg.ntt_primes(4096, 50, 4)).random(100, seed=1)
+        a = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=4)).random(100, seed=1)
         call, same = lambda: hash(tuple(a.to_bigints().flat)), lambda x, y: x == y
     """,
     "ring(bigints)": """
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 8))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=8))
         x = ring.random(10, seed=1).to_bigints()
         call, same = lambda: ring(x), lambda x, y: x == y
     """,
     "random": """
-        ring = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+        ring = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
         call, same = lambda: ring.random(1500, seed=1).sum(), lambda x, y: x == y
     """,
 }

@@ -159,10 +159,10 @@ def assert_between(a, low, high):
 def test_raised_values_come_back(rings, up, down, data):
     Q, P = rings
     R, a = Q.join(P), data.draw(edge_polys(Q))
-    raised = a.mod_up(R, up)
+    raised = a.mod_up(R, conversion=up)
     assert raised.restrict(Q) == a
     for rounding in ("nearest", "floor"):
-        assert (raised * P.modulus).mod_down(Q, rounding, down) == a
+        assert (raised * P.modulus).mod_down(Q, rounding=rounding, conversion=down) == a
     assert pg.rns.scale(raised * P.modulus, 1, Q, divisor=P) == a
     assert pg.rns.scale(a, Q.modulus, P) == a.convert(P)
 
@@ -181,7 +181,11 @@ def test_raising_adds_multiples_of_the_modulus(rings, conversion, data):
     Q, P = rings
     R, (a, b) = Q.join(P), data.draw(edge_polys(Q))
     turns = 1 + (3 * (len(Q.moduli) // 2) if conversion == "fast" else 0)
-    difference = (a + b).mod_up(R, conversion) - a.mod_up(R, conversion) - b.mod_up(R, conversion)
+    difference = (
+        (a + b).mod_up(R, conversion=conversion)
+        - a.mod_up(R, conversion=conversion)
+        - b.mod_up(R, conversion=conversion)
+    )
     assert difference.restrict(Q) == 0
     assert_between(difference.mod_down(P), -turns, turns)
 
@@ -202,9 +206,9 @@ def test_limbs_taken_apart_are_joined_again(rings, data):
 def test_digits_times_the_gadget_give_the_value(rings, conversion, data):
     Q, P = rings
     a, size = data.draw(edge_polys(Q)), data.draw(st.integers(1, len(Q.moduli)))
-    numbers = pg.rns.gadget(Q, size)
+    numbers = pg.rns.gadget(Q, limbs_per_digit=size)
     for S in (Q, Q.join(P)):
-        digits = a.digits(S, size, conversion)
+        digits = a.digits(S, limbs_per_digit=size, conversion=conversion)
         assert digits.scale_by(numbers).sum(axis=-1).restrict(Q) == a
 
 
@@ -217,7 +221,10 @@ def test_a_divided_sum_is_near_the_sum_of_divided_values(rings, count, conversio
     dropped, fast = len(P.moduli), conversion == "fast"
 
     def difference(rounding):
-        return a.sum().mod_down(Q, rounding, conversion) - a.mod_down(Q, rounding, conversion).sum()
+        return (
+            a.sum().mod_down(Q, rounding=rounding, conversion=conversion)
+            - a.mod_down(Q, rounding=rounding, conversion=conversion).sum()
+        )
 
     far = (count + 1) // 2 + fast * (count + 1) * (dropped // 2)
     assert_between(difference("nearest"), -far, far)
@@ -241,7 +248,7 @@ def test_largest_coefficients_under_each_limit(bits, kind, log_n):
     """Operands all q - 1, the primes next to each word's limit, every instruction set and shape of row."""
     n = 1 << log_n
     try:
-        q = pg.ntt_primes(n, bits, kind=kind)[0]
+        q = pg.ntt_primes(n, bits=bits, kind=kind)[0]
     except pg.ParameterError:
         pytest.skip("no such prime")
     ring, largest = pg.Ring(n, q, kind=kind), [q - 1] * n

@@ -17,7 +17,7 @@ import polygpu as pg
 from polygpu import Poly, Ring
 
 PLACES = ("cpu", *CARDS)
-R = Ring(64, pg.ntt_primes(64, 50, 2))
+R = Ring(64, pg.ntt_primes(64, bits=50, count=2))
 
 
 def pairs(ring: Ring = R, batch: tuple[int, ...] = (3,), count: int = 4) -> tuple[list[Poly], list[Poly]]:
@@ -91,7 +91,7 @@ def test_results_in_arguments(device: str) -> None:
 def test_what_does_not_fit_is_refused(device: str) -> None:
     (a, b, *_), (x, y, *_) = pairs()
     recorded = pg.capture(lambda x, y: x * y, x, y)
-    other = Ring(64, pg.ntt_primes(64, 49, 2)).zeros((3,)).to(x.device)
+    other = Ring(64, pg.ntt_primes(64, bits=49, count=2)).zeros((3,)).to(x.device)
     for wrong, error, text in (
         ((y,), pg.ParameterError, "1 arguments, recorded with 2"),
         ((y, 3), pg.ParameterError, "argument 1: int, recorded with a Poly"),
@@ -358,7 +358,7 @@ def test_random_values_in_a_recording(device: str) -> None:
 )
 def test_what_the_second_run_makes_anew(device: str, bits: int, second: Callable[[Poly], Any]) -> None:
     """What only the second run makes is refused, and nothing of the ring is left half made."""
-    ring = Ring(64, pg.ntt_primes(64, bits, 2))
+    ring = Ring(64, pg.ntt_primes(64, bits=bits, count=2))
     (a, *_), (x, *_) = pairs(ring)
     turns = iter((False, True))
     with pytest.raises(pg.DeviceError, match=r"second run|read values back"):

@@ -169,7 +169,7 @@ def test_repr_can_be_evaluated(ring: Ring) -> None:
 
 
 def test_repr_and_latex_are_short() -> None:
-    many, huge = Ring(8, ntt_primes(8, 30, 20)), Ring(2, 2**20_000)
+    many, huge = Ring(8, ntt_primes(8, bits=30, count=20)), Ring(2, 2**20_000)
     for ring in (many, huge):
         assert len(repr(ring)) < 200 and "\n" not in repr(ring)
         assert len(ring._repr_latex_()) < 200
@@ -228,7 +228,7 @@ def test_the_minimal_root_is_the_least_of_its_order(n: int, kind: Any) -> None:
 @pytest.mark.parametrize("n", [1, 2, 256])
 def test_roots_of_large_primes(n: int, bits: int, rule: Any, kind: Any) -> None:
     order = root_order(n, kind)
-    q = ntt_primes(n, bits, kind=kind)[0]
+    q = ntt_primes(n, bits=bits, kind=kind)[0]
     if rule == "generator" and bits > 64:
         return  # needs the factors of q - 1
     (root,) = Ring(n, q, kind=kind, root=rule).roots or ()
@@ -240,7 +240,7 @@ def test_roots_of_large_primes(n: int, bits: int, rule: Any, kind: Any) -> None:
 
 
 def test_roots_of_an_rns_ring_are_those_of_its_limbs() -> None:
-    moduli = [97, 12289, *ntt_primes(16, 50, 2)]
+    moduli = [97, 12289, *ntt_primes(16, bits=50, count=2)]
     for rule in ("minimal", "generator"):
         limbs = [Ring(16, q, root=rule).roots for q in moduli]
         assert Ring(16, moduli, root=rule).roots == tuple(r for (r,) in limbs)
@@ -347,7 +347,7 @@ EXPLAINED = [
     (Ring(1024, 3329), ["3 layers early", "128 leaves of 8"]),
     (Ring(8, 7), ["3 layers early", "of 8 coefficients", "6, of order 2"]),
     (Ring(8, [17, 97, 193]), ["[17, 97, 193]", "19 bits", "(*batch, 3, 8)", "3, 8, 3", "order 16"]),
-    (Ring(8, ntt_primes(8, 50, 5)), ["5 moduli", "250 bits", "(*batch, 5, 8)", "uint64", "..."]),
+    (Ring(8, ntt_primes(8, bits=50, count=5)), ["5 moduli", "250 bits", "(*batch, 5, 8)", "uint64", "..."]),
     (Ring(12, 97), ["FFT of 16 complex points, 1 digit of 7 bits", "none", "12 is no power of two"]),
     (Ring(12, 97, product="ntt"), ["auxiliary", "none", "12 is no power of two", "transforms of 32 points"]),
     (Ring(16, 15, product="ntt"), ["auxiliary", "none", "15 is not prime", "transforms of 16 points"]),
@@ -356,7 +356,7 @@ EXPLAINED = [
     (Ring(1024, 12289, product="fft"), ["FFT of 512 complex points, 1 digit of 14 bits", "of order 2048"]),
     (Ring(16, 2**64, product="ntt"), ["uint64", "3 auxiliary primes", "not prime"]),
     (Ring(8, 2**128), ["(*batch, 2, 8)", "2 words", "auxiliary", "129 bits", "not prime"]),
-    (Ring(8, ntt_primes(8, 100)), ["(*batch, 2, 8)", "2 words", "auxiliary", "of order 16"]),
+    (Ring(8, ntt_primes(8, bits=100)), ["(*batch, 2, 8)", "2 words", "auxiliary", "of order 16"]),
     (Ring(1, 2, kind="cyclic"), ["X^1 - 1", "transform of 1 point", "1, of order 1"]),
 ]
 
@@ -474,7 +474,7 @@ OF_RULES: dict[str, Any] = {
     "convert": lambda R, S: R([3, 5]).ntt().convert(S),
     "mod_up": lambda R, S: R[:1]([3, 5]).ntt().mod_up(S),
     "mod_down": lambda R, S: R([3000, 5]).ntt().mod_down(S[:1]),
-    "digits": lambda R, S: R([3, 5]).ntt().digits(S, 1),
+    "digits": lambda R, S: R([3, 5]).ntt().digits(S, limbs_per_digit=1),
     "rns.scale": lambda R, S: pg.rns.scale(R([3, 5]), 7, S),
     "rns.join": lambda R, S: pg.rns.join(R[:1]([3, 5]), S[1:]([1, 2])),
 }
@@ -585,7 +585,7 @@ def test_plans_outlive_their_ring_for_a_while() -> None:
 
 
 def test_threads_build_one_plan() -> None:
-    q = ntt_primes(2048, 50, 3)[2]
+    q = ntt_primes(2048, bits=50, count=3)[2]
     with ThreadPoolExecutor(8) as pool:
         plans = list(pool.map(lambda _: Ring(2048, q)._plan.transform, range(16)))
     assert all(p is plans[0] for p in plans)
@@ -600,14 +600,14 @@ def test_threads_build_one_plan() -> None:
         (16, 97),
         (16, [97, 193]),
         (64, BABYBEAR),
-        (16, ntt_primes(16, 32)),
-        (32, ntt_primes(32, 62)),
+        (16, ntt_primes(16, bits=32)),
+        (32, ntt_primes(32, bits=62)),
         (8, GOLDILOCKS),
         (16, 41),
         (16, 5),
         (8, 7),
-        (8, ntt_primes(8, 100)),
-        (2, ntt_primes(2, 300)),
+        (8, ntt_primes(8, bits=100)),
+        (2, ntt_primes(2, bits=300)),
     ],
 )
 def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
@@ -634,7 +634,7 @@ def test_tables_are_their_definition(n: int, moduli: Any, kind: Any) -> None:
             assert tables.inverse[1].tolist() == [(w << word) // q for w in inverse]
 
 
-@pytest.mark.parametrize("ring", [Ring(16, 97), Ring(8, ntt_primes(8, 100)), Ring(256, 3329)], ids=repr)
+@pytest.mark.parametrize("ring", [Ring(16, 97), Ring(8, ntt_primes(8, bits=100)), Ring(256, 3329)], ids=repr)
 def test_tables_are_read_only(ring: Ring) -> None:
     (tables,) = ring._plan.transform.tables
     for array in (tables.forward, tables.inverse, bit_reversal(16), ring.natural_order()):
@@ -652,7 +652,7 @@ def test_eval_points_are_a_copy() -> None:
     assert ring.eval_points().tolist() == [2, 15, 8, 9]
 
 
-BIG = ntt_primes(2**40, 62)[0]
+BIG = ntt_primes(2**40, bits=62)[0]
 
 
 @pytest.mark.parametrize(
@@ -782,9 +782,9 @@ def test_ntt_primes_are_the_largest_ones(n: int, bits: int, kind: Any) -> None:
     order = root_order(n, kind)
     expected = [p for p in sympy.primerange(2 ** (bits - 1), 2**bits) if (p - 1) % order == 0][::-1]
     for count in range(len(expected) + 1):
-        assert ntt_primes(n, bits, count, kind) == expected[:count]
+        assert ntt_primes(n, bits=bits, count=count, kind=kind) == expected[:count]
     with pytest.raises(pg.ParameterError, match=rf"bits={bits}: only {len(expected)} prime"):
-        ntt_primes(n, bits, len(expected) + 1, kind)
+        ntt_primes(n, bits=bits, count=len(expected) + 1, kind=kind)
 
 
 @KINDS
@@ -805,9 +805,9 @@ def test_ntt_primes_near_a_number(n: int, bits: int, kind: Any) -> None:
         turns += above[len(below) : len(below) + 1]
         for count in range(len(turns) + 1):
             near = True if middle == 2**bits else middle
-            assert ntt_primes(n, bits, count, kind, near=near) == turns[:count]
+            assert ntt_primes(n, bits=bits, count=count, kind=kind, near=near) == turns[:count]
         with pytest.raises(pg.ParameterError, match=f"only {len(turns)} primes in turns"):
-            ntt_primes(n, bits, len(turns) + 1, kind, near=middle)
+            ntt_primes(n, bits=bits, count=len(turns) + 1, kind=kind, near=middle)
 
 
 def primes_of(end: int) -> list[int]:
@@ -815,14 +815,14 @@ def primes_of(end: int) -> list[int]:
 
 
 def test_ntt_primes_that_are_excluded() -> None:
-    every = ntt_primes(64, 30, 8)
+    every = ntt_primes(64, bits=30, count=8)
     R = Ring(64, every[1:3])
     for exclude in (R, [R], R.moduli, (R, every[1]), np.array(R.moduli), iter(R.moduli)):
-        assert ntt_primes(64, 30, 4, exclude=exclude) == [every[0], *every[3:6]]
-    assert ntt_primes(64, 30, 3, exclude=[R, every[0], 17, Ring(4, 2**100)]) == every[3:6]
-    assert ntt_primes(64, 30, 2, exclude=[]) == every[:2]
-    near = ntt_primes(64, 30, 5, near=True)
-    assert ntt_primes(64, 30, 3, near=True, exclude=near[0]) == [near[2], near[1], near[4]]
+        assert ntt_primes(64, bits=30, count=4, exclude=exclude) == [every[0], *every[3:6]]
+    assert ntt_primes(64, bits=30, count=3, exclude=[R, every[0], 17, Ring(4, 2**100)]) == every[3:6]
+    assert ntt_primes(64, bits=30, count=2, exclude=[]) == every[:2]
+    near = ntt_primes(64, bits=30, count=5, near=True)
+    assert ntt_primes(64, bits=30, count=3, near=True, exclude=near[0]) == [near[2], near[1], near[4]]
     assert abs(math.prod(near[:4]) / 2**120 - 1) < 1e-4
 
 
@@ -830,7 +830,7 @@ def test_ntt_primes_that_are_excluded() -> None:
 @pytest.mark.parametrize("bits", [30, 31, 32, 50, 60, 62, 63, 64, 65, 100, 256])
 def test_large_ntt_primes(bits: int, kind: Any) -> None:
     order = root_order(1024, kind)
-    primes = ntt_primes(1024, bits, 4, kind)
+    primes = ntt_primes(1024, bits=bits, count=4, kind=kind)
     assert primes == sorted(set(primes), reverse=True) and len(primes) == 4
     between = range(primes[-1], 2**bits, order)
     assert between[0] % order == 1
@@ -840,13 +840,13 @@ def test_large_ntt_primes(bits: int, kind: Any) -> None:
 
 
 def test_ntt_primes_takes_numpy_ints() -> None:
-    primes = ntt_primes(np.int64(8), np.uint8(30), np.int32(2))
-    assert primes == ntt_primes(8, 30, 2) and all(type(p) is int for p in primes)
+    primes = ntt_primes(np.int64(8), bits=np.uint8(30), count=np.int32(2))
+    assert primes == ntt_primes(8, bits=30, count=2) and all(type(p) is int for p in primes)
 
 
 # ---- rings of some limbs, and joined ones ----
 
-CHAIN = ntt_primes(64, 30, 3) + ntt_primes(64, 50, 2)
+CHAIN = ntt_primes(64, bits=30, count=3) + ntt_primes(64, bits=50, count=2)
 
 
 @pytest.mark.parametrize(
@@ -969,7 +969,7 @@ def test_tables_belong_to_primes() -> None:
 
 def test_a_part_of_a_ring_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No table is made, and none is looked at: under 50 us for 30 limbs."""
-    moduli = ntt_primes(1 << 12, 50, 30)
+    moduli = ntt_primes(1 << 12, bits=50, count=30)
     ring = Ring(1 << 12, moduli)
     (ring.random(seed=1) * 1).ntt()
 
@@ -987,7 +987,7 @@ def test_a_part_of_a_ring_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_many_parts_are_not_kept() -> None:
-    ring = Ring(4, ntt_primes(4, 20, 13))
+    ring = Ring(4, ntt_primes(4, bits=20, count=13))
     parts = [weakref.ref(ring[list(pair)]._plan) for pair in itertools.permutations(range(13), 2)]
     gc.collect()
     assert len(parts) == 156 and sum(part() is not None for part in parts) == 128

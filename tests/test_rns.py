@@ -199,7 +199,7 @@ def test_fast_conversion_is_its_sum_and_off_by_few_multiples(name):
         assert rest == 0 and abs(turns) <= k // 2
     for S in others(R):
         for domain in domains(R):
-            holds(entered(a, domain).convert(S, "fast"), sums)
+            holds(entered(a, domain).convert(S, conversion="fast"), sums)
 
 
 @every_chain
@@ -228,7 +228,7 @@ def test_divisions_are_rounded_to_the_nearest_or_down(name):
         for domain in domains(R):
             x = entered(a, domain)
             holds(x.mod_down(S), each(partial(nearest, P=P), ints(a)))
-            holds(x.mod_down(S, "floor"), each(lambda v, P=P: v // P, ints(a)))
+            holds(x.mod_down(S, rounding="floor"), each(lambda v, P=P: v // P, ints(a)))
 
 
 @every_chain
@@ -243,7 +243,7 @@ def test_fast_divisions_stay_within_their_error(name):
             near = each(lambda v, d=dropped, P=P: (v - fast(v, d)) // P, ints(a))
             holds(x.mod_down(S, conversion="fast"), near)
             lower = each(lambda v, d=dropped, P=P: (v - fast_down(v, d)) // P, ints(a))
-            holds(x.mod_down(S, "floor", "fast"), lower)
+            holds(x.mod_down(S, rounding="floor", conversion="fast"), lower)
             exact = each(partial(nearest, P=P), ints(a))
             assert max(abs(near - exact).ravel()) <= len(dropped) // 2
             assert all(0 <= u < len(dropped) for u in (each(lambda v, P=P: v // P, ints(a)) - lower).ravel())
@@ -260,7 +260,7 @@ def test_divisions_keep_the_plaintext(name):
             dropped = [q for q in R.moduli if q not in S.moduli]
             for domain in domains(R):
                 for rounding in ("nearest", "floor"):
-                    b = entered(a, domain).mod_down(S, rounding, plaintext=t)
+                    b = entered(a, domain).mod_down(S, rounding=rounding, plaintext=t)
                     values = each(partial(divided, moduli=dropped, rounding=rounding, t=t), ints(a))
                     assert all(
                         (P * y - x) % t == 0 for x, y in zip(ints(a).ravel(), values.ravel(), strict=True)
@@ -279,9 +279,9 @@ def test_rescaled_values_lose_their_last_limbs(name):
 
 def test_words_of_32_bits_go_to_smaller_moduli(device):
     """Factors that exceed the modulus of their product."""
-    for moduli in (ntt_primes(8, 32, 4), [2**32 - 5, 2**32 - 6, 2**32 - 7, 2**32 - 9]):
+    for moduli in (ntt_primes(8, bits=32, count=4), [2**32 - 5, 2**32 - 6, 2**32 - 7, 2**32 - 9]):
         R = Ring(8, moduli)
-        for S in (Ring(8, ntt_primes(8, 31, 3)), Ring(8, [2**31 - 1, 2**29 - 3])):
+        for S in (Ring(8, ntt_primes(8, bits=31, count=3)), Ring(8, [2**31 - 1, 2**29 - 3])):
             a = value(R, (32,))
             holds(a.convert(S), each(partial(centred, m=R.modulus), ints(a)))
             holds(a.convert(S, conversion="fast"), each(partial(fast, moduli=R.moduli), ints(a)))
@@ -291,7 +291,7 @@ def test_words_of_32_bits_go_to_smaller_moduli(device):
 @pytest.mark.parametrize("moduli", [(2**50 - 1, 2**50 - 2, 17), (2**50, 15), (2**50 - 35,)])
 def test_the_largest_sums_of_words_below_2_to_the_50(device, moduli):
     """64 rows with factors and words as large as they can be, of one sign: sums are settled nine times."""
-    R, S = Ring(8, ntt_primes(8, 50, 66)[2:]), Ring(8, list(moduli))
+    R, S = Ring(8, ntt_primes(8, bits=50, count=66)[2:]), Ring(8, list(moduli))
     Q, s = R.modulus, moduli[0]
     data = np.empty((2, R.rows, 8), np.uint64)
     for i, q in enumerate(R.moduli):
@@ -342,7 +342,7 @@ def test_scaled_values_are_rounded_before_they_are_reduced(name):
             expected = each(lambda x, t=t, D=D: (2 * t * centred(x, R.modulus) + D) // (2 * D), ints(a))
             for S in (others(R)[1], others(R)[3]):
                 domain = random.Random(f"{t} {D}").choice(domains(R))
-                holds(pg.rns.scale(entered(a, domain), t, S, divisor), expected)
+                holds(pg.rns.scale(entered(a, domain), t, S, divisor=divisor), expected)
 
 
 @every_chain
@@ -350,24 +350,24 @@ def test_digits_add_up_to_the_value(name):
     R = RINGS[name]
     a = value(R, (2,))
     for size in (1, 2, 3, len(R.moduli)):
-        g = pg.rns.gadget(R, size)
+        g = pg.rns.gadget(R, limbs_per_digit=size)
         groups = [R.moduli[i : i + size] for i in range(0, len(R.moduli), size)]
         for S in (R, others(R)[3], others(R)[1]):
             for domain in domains(R):
-                d = entered(a, domain).digits(S, size)
+                d = entered(a, domain).digits(S, limbs_per_digit=size)
                 assert (d.ring, d.shape) == (S, (2, len(groups)))
                 for j, group in enumerate(groups):
                     holds(d[:, j], each(partial(centred, m=math.prod(group)), ints(a)))
                 if S == R:
                     assert sum((d[:, j] * g[j] for j in range(1, len(g))), d[:, 0] * g[0]) == a
-        fast_digits = a.digits(others(R)[3], size, "fast")
+        fast_digits = a.digits(others(R)[3], limbs_per_digit=size, conversion="fast")
         for j, group in enumerate(groups):
             holds(fast_digits[:, j], each(lambda x, group=group: fast(x, group), ints(a)))
 
 
 def test_gadget_is_one_in_its_group_and_zero_elsewhere():
     R = RINGS["46 to 60 bits"]
-    for j, g in enumerate(pg.rns.gadget(R, 2)):
+    for j, g in enumerate(pg.rns.gadget(R, limbs_per_digit=2)):
         assert 0 <= g < R.modulus
         assert [g % q for q in R.moduli] == [int(i // 2 == j) for i in range(5)]
 
@@ -391,7 +391,11 @@ def test_wide_moduli_are_converted_both_ways():
     b = value(R, (2,))
     found = b.convert(wide).to_bigints()
     assert (found == each(lambda x: centred(x, R.modulus) % wide.modulus, ints(b))).all()
-    for verb in (partial(a.mod_up, wide), partial(a.mod_down, wide), partial(a.digits, wide, 1)):
+    for verb in (
+        partial(a.mod_up, wide),
+        partial(a.mod_down, wide),
+        partial(a.digits, wide, limbs_per_digit=1),
+    ):
         with pytest.raises(pg.ParameterError, match=r"above 2\*\*64; only convert"):
             verb()
 
@@ -410,7 +414,7 @@ def test_values_that_no_double_decides_are_decided_exactly(name):
             a = R(values)
             holds(a.convert(others(R)[1]), each(lambda x: centred(x, Q), values))
             holds(a.mod_down(S), each(partial(nearest, P=P), values))
-            holds(a.mod_down(S, "floor"), each(lambda v, P=P: v // P, values))
+            holds(a.mod_down(S, rounding="floor"), each(lambda v, P=P: v // P, values))
             holds(
                 pg.rns.scale(a, 1, others(R)[1]), each(lambda x: (2 * centred(x, Q) + Q) // (2 * Q), values)
             )
@@ -419,8 +423,8 @@ def test_values_that_no_double_decides_are_decided_exactly(name):
 @pytest.mark.parametrize("k", [2, 7, 24, 64])
 def test_the_guard_of_the_estimate_holds_for_many_limbs(k):
     """Values whose sum of ratios is closer to half an integer than doubles see, with up to 64 limbs."""
-    R = Ring(64, ntt_primes(64, 60, k))
-    S = Ring(64, ntt_primes(64, 30))
+    R = Ring(64, ntt_primes(64, bits=60, count=k))
+    S = Ring(64, ntt_primes(64, bits=30))
     values = np.array([(R.modulus // 2 + d) % R.modulus for d in range(-32, 32)], object)
     holds(R(values).convert(S), each(lambda x: centred(x, R.modulus), values))
     P = math.prod(R.moduli[1:])
@@ -468,13 +472,13 @@ def check_join(choose, Q: Ring, P: Ring) -> None:
 def check_convert(choose, Q: Ring, P: Ring) -> None:
     a, S = drawn(choose, Q), choose(st.sampled_from((P, P.join(some_of(choose, Q)), Q)))
     told(a.convert(S), S, a.domain, each(partial(centred, m=Q.modulus), ints(a)))
-    told(a.convert(S, "fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
+    told(a.convert(S, conversion="fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
 
 
 def check_mod_up(choose, Q: Ring, P: Ring) -> None:
     a, S = drawn(choose, Q), choose(st.sampled_from((Q.join(P), P.join(Q))))
     told(a.mod_up(S), S, a.domain, each(partial(centred, m=Q.modulus), ints(a)))
-    told(a.mod_up(S, "fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
+    told(a.mod_up(S, conversion="fast"), S, a.domain, each(partial(fast, moduli=Q.moduli), ints(a)))
 
 
 def check_mod_down(choose, Q: Ring, P: Ring) -> None:
@@ -483,9 +487,9 @@ def check_mod_down(choose, Q: Ring, P: Ring) -> None:
     a, t = drawn(choose, R, math.prod(dropped)), choose(st.sampled_from((2, 3, 65537, 2**61 - 1, 2**64)))
     for rounding, conversion in TAKEN:
         expected = each(partial(divided, moduli=dropped, rounding=rounding, conversion=conversion), ints(a))
-        told(a.mod_down(S, rounding, conversion), S, a.domain, expected)
+        told(a.mod_down(S, rounding=rounding, conversion=conversion), S, a.domain, expected)
         if math.gcd(t, math.prod(dropped)) == 1:
-            b = a.mod_down(S, rounding, conversion, plaintext=t)
+            b = a.mod_down(S, rounding=rounding, conversion=conversion, plaintext=t)
             expected = each(
                 partial(divided, moduli=dropped, rounding=rounding, conversion=conversion, t=t), ints(a)
             )
@@ -509,15 +513,15 @@ def check_scale(choose, Q: Ring, P: Ring) -> None:
         choose(st.one_of(st.integers(-(10**25), 10**25), st.sampled_from((1, D, 2**64)))),
     )
     expected = each(lambda x: nearest(t * centred(x, Q.modulus), D), ints(a))
-    told(pg.rns.scale(a, t, S, divisor), S, a.domain, expected)
+    told(pg.rns.scale(a, t, S, divisor=divisor), S, a.domain, expected)
 
 
 def check_digits(choose, Q: Ring, P: Ring) -> None:
     a, size = drawn(choose, Q), choose(st.integers(1, len(Q.moduli)))
     S = choose(st.sampled_from((Q, P, Q.join(P), P.join(some_of(choose, Q)))))
     groups = [Q.moduli[i : i + size] for i in range(0, len(Q.moduli), size)]
-    numbers = pg.rns.gadget(Q, size)
-    exact, estimated = a.digits(S, size), a.digits(S, size, "fast")
+    numbers = pg.rns.gadget(Q, limbs_per_digit=size)
+    exact, estimated = a.digits(S, limbs_per_digit=size), a.digits(S, limbs_per_digit=size, conversion="fast")
     assert exact.shape == estimated.shape == (*a.shape, len(groups)) and len(numbers) == len(groups)
     for j, group in enumerate(groups):
         assert 0 <= numbers[j] < Q.modulus
@@ -574,9 +578,9 @@ def test_every_instruction_set_converts_alike(name):
     S = Ring(a.ring.n, others(R)[3].moduli, kind=R.kind)
     with use("reference"):
         expected = a.convert(S)
-        scaled = pg.rns.scale(a, 65537, S, a.ring[1:])
+        scaled = pg.rns.scale(a, 65537, S, divisor=a.ring[1:])
     assert a.convert(S) == expected
-    assert pg.rns.scale(a, 65537, S, a.ring[1:]) == scaled
+    assert pg.rns.scale(a, 65537, S, divisor=a.ring[1:]) == scaled
 
 
 @everywhere
@@ -586,7 +590,7 @@ def test_raised_then_multiplied_and_divided_gives_the_value_back():
     P = math.prod(R.moduli[3:])
     a = value(S, (2,))
     assert (a.mod_up(R) * P).mod_down(S) == a
-    assert (a.ntt().mod_up(R) * P).mod_down(S, "floor") == a
+    assert (a.ntt().mod_up(R) * P).mod_down(S, rounding="floor") == a
 
 
 @everywhere
@@ -607,7 +611,7 @@ CALLS = {
     "mod_down": lambda a, S, out: a.mod_down(S, out=out),
     "rescale": lambda a, S, out: a.rescale(3, out=out),
     "scale": lambda a, S, out: pg.rns.scale(a, 3, S, out=out),
-    "digits": lambda a, S, out: a.digits(S, 2, out=out),
+    "digits": lambda a, S, out: a.digits(S, limbs_per_digit=2, out=out),
 }
 
 
@@ -636,11 +640,11 @@ def test_an_empty_batch_stays_empty(call):
 @everywhere
 def test_out_may_be_the_operands_memory():
     R = RINGS["30 bits"]
-    S = Ring(R.n, ntt_primes(R.n, 29, 4))
+    S = Ring(R.n, ntt_primes(R.n, bits=29, count=4))
     for domain in domains(R):
         a = entered(value(R, (2,)), domain)
         expected = a.convert(S)
-        out = S.from_residues(a.data, domain)
+        out = S.from_residues(a.data, domain=domain)
         assert a.convert(S, out=out) is out and out == expected
 
 
@@ -649,7 +653,13 @@ def test_no_operand_is_changed():
     for domain in domains(R):
         a = entered(value(R, (2,)), domain)
         kept = a.copy()
-        a.convert(others(R)[3]), a.mod_down(R[:2]), a.digits(R, 2), a.restrict(R[1:]), a.rescale()
+        (
+            a.convert(others(R)[3]),
+            a.mod_down(R[:2]),
+            a.digits(R, limbs_per_digit=2),
+            a.restrict(R[1:]),
+            a.rescale(),
+        )
         pg.rns.scale(a, 5, R)
         same_bits = np.array_equal(a.data, kept.data)
         assert same_bits
@@ -658,15 +668,23 @@ def test_no_operand_is_changed():
 BAD = {
     "another degree": (lambda a: a.convert(Ring(32, 97)), pg.RingMismatch, "degree or kind"),
     "no ring": (lambda a: a.convert(97), pg.ParameterError, "must be a Ring"),
-    "unknown precision": (lambda a: a.convert(a.ring, "near"), pg.ParameterError, "'exact', 'fast'"),
-    "unknown rounding": (lambda a: a.mod_down(a.ring[:1], "up"), pg.ParameterError, "'nearest', 'floor'"),
+    "unknown precision": (
+        lambda a: a.convert(a.ring, conversion="near"),
+        pg.ParameterError,
+        "'exact', 'fast'",
+    ),
+    "unknown rounding": (
+        lambda a: a.mod_down(a.ring[:1], rounding="up"),
+        pg.ParameterError,
+        "'nearest', 'floor'",
+    ),
     "a modulus too many": (lambda a: a.restrict(Ring(16, 97)), pg.RingMismatch, "convert()"),
     "down to another": (lambda a: a.mod_down(Ring(16, 97)), pg.RingMismatch, "must be among"),
     "up without own": (lambda a: a.mod_up(a.ring[:2]), pg.RingMismatch, "convert()"),
     "no limb left": (lambda a: a.rescale(4), pg.ParameterError, "one limb at least stays"),
     "no limb dropped": (lambda a: a.rescale(0), pg.ParameterError, "from 1 to 3"),
     "half a limb": (lambda a: a.rescale(1.5), pg.NotAnInteger, "must be an int"),
-    "empty digits": (lambda a: a.digits(a.ring, 0), pg.ParameterError, "at least 1"),
+    "empty digits": (lambda a: a.digits(a.ring, limbs_per_digit=0), pg.ParameterError, "at least 1"),
     "plaintext with a factor": (
         lambda a: a.mod_down(a.ring[:1], plaintext=a.ring.moduli[1]),
         pg.ParameterError,
@@ -683,14 +701,14 @@ BAD = {
         "batch",
     ),
     "another divisor": (
-        lambda a: pg.rns.scale(a, 1, a.ring, Ring(16, 97)),
+        lambda a: pg.rns.scale(a, 1, a.ring, divisor=Ring(16, 97)),
         pg.RingMismatch,
         "divisor's moduli",
     ),
     "scale by a float": (lambda a: pg.rns.scale(a, 0.5, a.ring), pg.NotAnInteger, "must be an int"),
     "no Poly": (lambda a: pg.rns.scale(3, 1, a.ring), pg.RingMismatch, "must be a Poly"),
     "joined twice": (lambda a: pg.rns.join(a, a), pg.ParameterError, "coprime"),
-    "gadget of no ring": (lambda a: pg.rns.gadget(3, 1), pg.ParameterError, "must be a Ring"),
+    "gadget of no ring": (lambda a: pg.rns.gadget(3, limbs_per_digit=1), pg.ParameterError, "must be a Ring"),
 }
 
 
@@ -702,7 +720,7 @@ def test_bad_arguments_say_what_is_wrong(case):
 
 
 def test_another_root_for_the_same_prime_is_refused():
-    q = ntt_primes(16, 30)[0]
+    q = ntt_primes(16, bits=30)[0]
     R = Ring(16, q)
     S = Ring(16, q, root=pow(R.roots[0], 3, q))
     with pytest.raises(pg.BadRoot, match="the same roots"):

@@ -114,7 +114,7 @@ def test_an_empty_variable_means_the_default(
 
 def test_writers_at_the_same_time_lose_nothing(cache: Any) -> None:
     """Threads of several processes, which find the same primes."""
-    primes = ntt_primes(4, 30, 60)
+    primes = ntt_primes(4, bits=30, count=60)
 
     def work(i: int) -> str:
         return output(
@@ -134,7 +134,7 @@ def test_writers_at_the_same_time_lose_nothing(cache: Any) -> None:
 
 def test_no_more_than_a_number_of_files_is_kept(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root_cache, "_FILES", 20)
-    primes = ntt_primes(4, 20, 30)
+    primes = ntt_primes(4, bits=20, count=30)
     assert all(Ring(4, q).roots for q in primes)
     assert names(cache()) == sorted(f"{q:x}" for q in primes[:20])
 

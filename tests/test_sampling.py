@@ -52,7 +52,7 @@ def expected_residue(tagged_seed, q, words, n, limb, poly, coefficient):
 
 @everywhere
 @pytest.mark.parametrize(
-    "moduli", [[97], [2**32], [2**64], [pg.ntt_primes(8, 60)[0], 5, 2**20], [2**200 - 75], [2**128]]
+    "moduli", [[97], [2**32], [2**64], [pg.ntt_primes(8, bits=60)[0], 5, 2**20], [2**200 - 75], [2**128]]
 )
 @pytest.mark.parametrize(
     ("seed", "tagged"), [(7, b"int:0x7"), (-1, b"int:-0x1"), (b"ab", b"bytes:ab"), ("ab", b"str:ab")]
@@ -88,14 +88,14 @@ def test_counter_goes_beyond_32_bits():
 @everywhere
 def test_vectors_never_change():
     assert pg.Ring(4, 97).random(seed=1).to_bigints().tolist() == VECTOR_97
-    assert pg.Ring(2, pg.ntt_primes(2, 60)).random(seed="polygpu").to_bigints().tolist() == VECTOR_60
+    assert pg.Ring(2, pg.ntt_primes(2, bits=60)).random(seed="polygpu").to_bigints().tolist() == VECTOR_60
     assert pg.Ring(2, 2**130).random(seed=b"wide").to_bigints().tolist() == VECTOR_WIDE
     for name, vector in SMALL_VECTORS:
         assert DRAWS[name](pg.Ring(8, 2**63), seed=1).to_bigints(centered=True).tolist() == vector, name
 
 
 UNIFORM_RINGS = [
-    pg.Ring(64, pg.ntt_primes(64, 40, 2)),
+    pg.Ring(64, pg.ntt_primes(64, bits=40, count=2)),
     pg.Ring(12, [3, 2**30 - 35, 2**31 - 1, 2**32]),
     pg.Ring(7, [2, 2**62 - 57, 2**62 + 135, 2**63 - 25, 2**63 + 29, 2**64 - 59]),
     pg.Ring(20, 2**64),
@@ -175,21 +175,21 @@ def test_wrong_seeds(seed):
 
 # One draw for each number of bytes, each number of terms and each distribution.
 DRAWS = {
-    "ternary": lambda R, *a, **k: R.ternary(*a, **k),
-    "weight 3": lambda R, batch=(), **k: R.ternary(batch, 3, **k),
-    "binomial 2": lambda R, *a, **k: R.binomial(2, *a, **k),
-    "binomial 5": lambda R, *a, **k: R.binomial(5, *a, **k),
-    "binomial 16": lambda R, *a, **k: R.binomial(16, *a, **k),
-    "binomial 32": lambda R, *a, **k: R.binomial(32, *a, **k),
-    "gaussian 0.5": lambda R, *a, **k: R.gaussian(0.5, *a, **k),
-    "gaussian 3.2": lambda R, *a, **k: R.gaussian(3.2, *a, **k),
-    "gaussian 16": lambda R, *a, **k: R.gaussian(16, *a, **k),
-    "gaussian 100": lambda R, *a, **k: R.gaussian(100, *a, **k),
-    "gaussian 2^20": lambda R, *a, **k: R.gaussian(2**20, *a, **k),
-    "tuniform 0": lambda R, *a, **k: R.tuniform(0, *a, **k),
-    "tuniform 10": lambda R, *a, **k: R.tuniform(10, *a, **k),
-    "tuniform 30": lambda R, *a, **k: R.tuniform(30, *a, **k),
-    "tuniform 62": lambda R, *a, **k: R.tuniform(62, *a, **k),
+    "ternary": lambda R, batch=(), **k: R.ternary(batch, **k),
+    "weight 3": lambda R, batch=(), **k: R.ternary(batch, weight=3, **k),
+    "binomial 2": lambda R, batch=(), **k: R.binomial(2, batch=batch, **k),
+    "binomial 5": lambda R, batch=(), **k: R.binomial(5, batch=batch, **k),
+    "binomial 16": lambda R, batch=(), **k: R.binomial(16, batch=batch, **k),
+    "binomial 32": lambda R, batch=(), **k: R.binomial(32, batch=batch, **k),
+    "gaussian 0.5": lambda R, batch=(), **k: R.gaussian(0.5, batch=batch, **k),
+    "gaussian 3.2": lambda R, batch=(), **k: R.gaussian(3.2, batch=batch, **k),
+    "gaussian 16": lambda R, batch=(), **k: R.gaussian(16, batch=batch, **k),
+    "gaussian 100": lambda R, batch=(), **k: R.gaussian(100, batch=batch, **k),
+    "gaussian 2^20": lambda R, batch=(), **k: R.gaussian(2**20, batch=batch, **k),
+    "tuniform 0": lambda R, batch=(), **k: R.tuniform(0, batch=batch, **k),
+    "tuniform 10": lambda R, batch=(), **k: R.tuniform(10, batch=batch, **k),
+    "tuniform 30": lambda R, batch=(), **k: R.tuniform(30, batch=batch, **k),
+    "tuniform 62": lambda R, batch=(), **k: R.tuniform(62, batch=batch, **k),
 }
 every_draw = pytest.mark.parametrize("name", DRAWS)
 LABELS = {  # the label in the key, and the bytes of a coefficient
@@ -344,9 +344,9 @@ def test_small_integers_of_every_instruction_set(name, moduli, each_isa):
 @pytest.mark.parametrize("sigma", [1, 2, 5.5, 13, 20, 333, 1024, 1025, 54321, 2**20, Fraction(7, 3), 0.75])
 def test_widths_of_every_instruction_set(sigma, each_isa):
     ring = pg.Ring(100, 2**63)
-    found = ring.gaussian(sigma, 2, seed=2).data
+    found = ring.gaussian(sigma, batch=2, seed=2).data
     with pg.device("reference"):
-        assert np.array_equal(ring.gaussian(sigma, 2, seed=2).data, found)
+        assert np.array_equal(ring.gaussian(sigma, batch=2, seed=2).data, found)
 
 
 def test_no_two_draws_share_a_stream():
@@ -396,7 +396,7 @@ def test_small_draws_without_a_seed_are_fresh():
 @everywhere
 @pytest.mark.parametrize("weight", [0, 1, 5, 15, 16])
 def test_weights_are_exact(weight):
-    values = pg.Ring(16, [97, 2]).ternary((4, 5), weight, seed=3).data[..., 0, :]
+    values = pg.Ring(16, [97, 2]).ternary((4, 5), weight=weight, seed=3).data[..., 0, :]
     assert (np.count_nonzero(host(values), axis=-1) == weight).all()
 
 
@@ -510,7 +510,7 @@ def test_frequencies(name):
             R.ternary(batch, seed=6)
             if kind == "ternary"
             else getattr(R, kind)(
-                Fraction(parameter) if kind == "gaussian" else int(parameter), batch, seed=6
+                Fraction(parameter) if kind == "gaussian" else int(parameter), batch=batch, seed=6
             )
         )
     )
@@ -520,7 +520,7 @@ def test_frequencies(name):
 
 @pytest.mark.parametrize("sigma", [300, 1000, 1100, 50000, 2**20])
 def test_frequencies_of_wide_gaussians(sigma):
-    values = integers_of(lambda R, batch: R.gaussian(sigma, batch, seed=6))
+    values = integers_of(lambda R, batch: R.gaussian(sigma, batch=batch, seed=6))
     check_frequencies(
         np.bincount(values % 64, minlength=64).tolist(), [1 / 64] * 64
     )  # uniform, to 1e-16 and less
@@ -537,7 +537,7 @@ def test_frequencies_of_wide_gaussians(sigma):
 @pytest.mark.parametrize("weight", [1, 7, 32, 63])
 def test_frequencies_of_sparse_polynomials(weight):
     n, count = 64, 1 << 14
-    values = pg.Ring(n, 3).ternary(count, weight, seed=5).data[:, 0]
+    values = pg.Ring(n, 3).ternary(count, weight=weight, seed=5).data[:, 0]
     places = np.count_nonzero(values, axis=0)
     # Places of one polynomial are not independent: (n - 1) / (n - weight) times the statistic is chi-square.
     statistic = ((places - count * weight / n) ** 2).sum() / (count * weight / n) * (n - 1) / (n - weight)
@@ -616,7 +616,7 @@ WRONG = [
     (lambda R: R.ternary(start=-1), "start: -1 "),
     (lambda R: R.gaussian(3, start=2**48), r"start: .*2\*\*48"),
     (lambda R: R.binomial(2, start=1.5), "start: 1.5 "),
-    (lambda R: R.tuniform(2, (2, -1)), "batch: "),
+    (lambda R: R.tuniform(2, batch=(2, -1)), "batch: "),
 ]  # fmt: skip
 
 
@@ -629,7 +629,7 @@ def test_wrong_parameters(call, text):
 def test_streams_have_an_end():
     ring = pg.Ring(2**40, 97)
     with pytest.raises(pg.ParameterError, match=r"start: .*the stream has"):
-        ring.gaussian(2**20, 0, seed=1, start=2**47)
+        ring.gaussian(2**20, batch=0, seed=1, start=2**47)
 
 
 # Written once; a change of these values breaks what users stored.

@@ -112,7 +112,7 @@ def test_numbers_are_those_of_the_value(name: str) -> None:
 
 @pytest.mark.parametrize("count", [2, 6, 7, 8, 20])
 def test_many_limbs(count: int) -> None:
-    R = Ring(8, ntt_primes(8, 40, count))
+    R = Ring(8, ntt_primes(8, bits=40, count=count))
     a = R.random(7, seed=1)
     check(a), check(a.ntt()), check(a[3].ntt())
     page = Page(R._repr_html_())
@@ -142,7 +142,7 @@ def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> 
     def forbidden(*_: Any, **__: Any) -> Any:
         raise AssertionError("a table transforms something")
 
-    long = Ring(1 << 20, ntt_primes(1 << 20, 50, 4)).zeros()
+    long = Ring(1 << 20, ntt_primes(1 << 20, bits=50, count=4)).zeros()
     small = Ring(4, [17, 97])
     many = np.broadcast_to(np.ones((2, 4), np.uint32), (10**6, 10**6, 2, 4))
     values = [long, Poly._make(long.ring, long.data, "eval"), Poly._make(small, many, "coef")]
@@ -158,7 +158,7 @@ def test_nothing_more_is_composed_or_copied(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_tables_are_small() -> None:
-    wide = Ring(64, ntt_primes(64, 60, 40))
+    wide = Ring(64, ntt_primes(64, bits=60, count=40))
     huge = Ring(8, 2**20_000)
     for R in (wide, huge):
         assert len(R._repr_html_()) < 2500

@@ -64,7 +64,7 @@ def test_the_largest_degree() -> None:
 
 @pytest.mark.parametrize("n", [8, 2048])
 def test_products_and_rotations_of_polynomials_are_those_of_slots(n: int) -> None:
-    R = pg.Ring(n, pg.ntt_primes(n, 50, 2))
+    R = pg.Ring(n, pg.ntt_primes(n, bits=50, count=2))
     rng = np.random.default_rng(n)
     a, b = (R(rng.integers(-(2**15), 2**15, n)) for _ in range(2))
     x, y = (fft.to_slots(v.to_float64()) for v in (a, b))
@@ -108,7 +108,8 @@ def test_results_share_no_memory() -> None:
 
 @on("cpu", "reference", *CARDS)
 @pytest.mark.parametrize(
-    ("n", "q"), [(2, 5), (4, 17), (64, 257), *((64, pg.ntt_primes(64, bits)[0]) for bits in (32, 60, 64))]
+    ("n", "q"),
+    [(2, 5), (4, 17), (64, 257), *((64, pg.ntt_primes(64, bits=bits)[0]) for bits in (32, 60, 64))],
 )
 def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
     """Slots are values at powers of the root, and come back; automorphism(5) turns both rows to the left."""
@@ -137,7 +138,7 @@ def test_slots_modulo_a_prime(device: str, n: int, q: int) -> None:
 def test_an_order_is_one_launch(device: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index stays on the card, and the call can be recorded."""
     work = Work(monkeypatch)
-    R, Q = pg.Ring(n, pg.ntt_primes(n, 50)[0]), pg.Ring(n, pg.ntt_primes(n // 4, 30)[0])
+    R, Q = pg.Ring(n, pg.ntt_primes(n, bits=50)[0]), pg.Ring(n, pg.ntt_primes(n // 4, bits=30)[0])
     a, b = R.random((2, 3), seed=1).ntt(), Q.random(2, seed=1).ntt()
     values = a.to_slots()
     calls = (a.to_slots, a.natural_order, b.natural_order, lambda: R.from_slots(values))
@@ -156,7 +157,7 @@ def test_rings_without_slots() -> None:
         pg.Ring(8, 41),
         pg.Ring(1, 17),
         pg.Ring(6, 37),
-        pg.Ring(4, pg.ntt_primes(4, 80)),
+        pg.Ring(4, pg.ntt_primes(4, bits=80)),
     ):
         with pytest.raises(pg.NotNTTFriendly, match="slots are values"):
             R.zeros().to_slots()

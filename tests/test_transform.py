@@ -213,7 +213,7 @@ INCOMPLETE = [
     (512, 3329, "negacyclic"),
     (1024, 3329, "negacyclic"),
     (4, 3, "negacyclic"),
-    (128, [q for q in ntt_primes(64, 60, 8) if (q - 1) % 256][:2], "negacyclic"),
+    (128, [q for q in ntt_primes(64, bits=60, count=8) if (q - 1) % 256][:2], "negacyclic"),
     (256, [3329, halved(256, 50, 1)], "negacyclic"),
 ]
 
@@ -248,9 +248,9 @@ def test_incomplete_transforms(n: int, moduli: Any, kind: Any) -> None:
 
 
 RNS_OF_CARDS = [
-    (256, ntt_primes(256, 30, 3), "negacyclic"),
-    (64, ntt_primes(64, 50, 2) + ntt_primes(64, 30, 2), "negacyclic"),
-    (64, ntt_primes(64, 62) + ntt_primes(64, 20) + ntt_primes(64, 64), "negacyclic"),
+    (256, ntt_primes(256, bits=30, count=3), "negacyclic"),
+    (64, ntt_primes(64, bits=50, count=2) + ntt_primes(64, bits=30, count=2), "negacyclic"),
+    (64, ntt_primes(64, bits=62) + ntt_primes(64, bits=20) + ntt_primes(64, bits=64), "negacyclic"),
 ]
 
 
@@ -259,13 +259,13 @@ RNS_OF_CARDS = [
     simulated=RNS_OF_CARDS,
     cuda=[
         *RNS_OF_CARDS,
-        (64, ntt_primes(64, 60, 5, "cyclic"), "cyclic"),
-        (64, ntt_primes(64, 29, 2) + ntt_primes(64, 31, 2), "negacyclic"),
-        (1024, ntt_primes(1024, 30, 32), "negacyclic"),
-        (1024, ntt_primes(1024, 50, 32), "negacyclic"),
-        (2**16, ntt_primes(2**16, 30, 5), "negacyclic"),
-        (2**16, ntt_primes(2**16, 50, 3), "negacyclic"),
-        (4, ntt_primes(4, 20, 300), "negacyclic"),
+        (64, ntt_primes(64, bits=60, count=5, kind="cyclic"), "cyclic"),
+        (64, ntt_primes(64, bits=29, count=2) + ntt_primes(64, bits=31, count=2), "negacyclic"),
+        (1024, ntt_primes(1024, bits=30, count=32), "negacyclic"),
+        (1024, ntt_primes(1024, bits=50, count=32), "negacyclic"),
+        (2**16, ntt_primes(2**16, bits=30, count=5), "negacyclic"),
+        (2**16, ntt_primes(2**16, bits=50, count=3), "negacyclic"),
+        (4, ntt_primes(4, bits=20, count=300), "negacyclic"),
     ],
 )
 def test_limbs_of_different_primes(n: int, moduli: Any, kind: Any) -> None:

@@ -217,7 +217,7 @@ def unaligned(x: Any) -> Any:
     room = backend().xp.empty(data.size + 1, data.dtype)
     room[1:] = data.reshape(-1)
     moved = room[1:].reshape(data.shape)
-    return x.ring.from_residues(moved, x.domain, copy=False) if isinstance(x, Poly) else moved
+    return x.ring.from_residues(moved, domain=x.domain, copy=False) if isinstance(x, Poly) else moved
 
 
 @over(VERBS, devices=("cpu", *CARDS))

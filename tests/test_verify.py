@@ -52,7 +52,7 @@ def test_right_products_of_random_rings_pass(data: Any) -> None:
 @on(*HOST, "simulated", "cuda")
 @pytest.mark.parametrize("domains", DOMAINS)
 def test_an_output_that_is_an_operand(device: str, domains: tuple[str, str, str]) -> None:
-    R = Ring(16, ntt_primes(16, 30, 2))
+    R = Ring(16, ntt_primes(16, bits=30, count=2))
     x, y = draw(R, (2,), 1), draw(R, (2,), 2)
     with pg.verify():
         a, b = in_domain(R(x), domains[0]), in_domain(R(y), domains[1])
@@ -70,10 +70,10 @@ def test_right_products_of_matrices_pass(device: str, q: int) -> None:
     a, b = rng.integers(0, 2**62, (3, 4, 5)), rng.integers(0, 2**62, (5, 6))
     c = (a.astype(object) @ b.astype(object)) % q
     with pg.verify():
-        found = linalg.matmul(there(a), there(b), q)
+        found = linalg.matmul(there(a), there(b), q=q)
         assert backends.backend().to_host(found).tolist() == c.tolist()
-        assert linalg.matmul(there(a[:, :, :0]), there(b[:0]), q).any() == False  # noqa: E712
-        assert linalg.matmul([1, 2], [3, 4], q) == 11 % q
+        assert linalg.matmul(there(a[:, :, :0]), there(b[:0]), q=q).any() == False  # noqa: E712
+        assert linalg.matmul([1, 2], [3, 4], q=q) == 11 % q
 
 
 # ---- planted errors ----
@@ -158,7 +158,7 @@ def test_wrong_products_of_evaluated_operands_are_found(
 
 @on("cpu", "reference", "simulated", "cuda")
 def test_wrong_sums_of_products_are_found(device: str, planted: Callable[..., None]) -> None:
-    R = Ring(8, ntt_primes(8, 30, 2))
+    R = Ring(8, ntt_primes(8, bits=30, count=2))
     a, b = (R(draw(R, (2, 2), seed)) for seed in (1, 2))
     pg.matmul(a, b)  # a repeated call is checked too
     with pg.verify():
@@ -176,11 +176,11 @@ def test_wrong_products_of_matrices_are_found(device: str, q: int, planted: Call
     a, b = rng.integers(0, q, (60, 5)), rng.integers(0, q, (5, 60))
     planted("matmul", 1234, above=60 * 40)  # the product, and not the check
     with pg.verify(), pytest.raises(pg.VerificationError, match=f"modulo \\[{q}\\]"):
-        linalg.matmul(there(a), there(b), q)
+        linalg.matmul(there(a), there(b), q=q)
 
 
 def test_a_result_of_a_call_that_comes_again_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    R = Ring(64, ntt_primes(64, 30)[0])
+    R = Ring(64, ntt_primes(64, bits=30)[0])
     a = R.random(seed=1)
     for _ in range(3):
         a * a
@@ -224,7 +224,7 @@ def test_the_kernel_names_the_first_wrong_row(name: str) -> None:
 
 
 def test_threads_have_settings_of_their_own(planted: Callable[..., None]) -> None:
-    R = Ring(64, ntt_primes(64, 50)[0])
+    R = Ring(64, ntt_primes(64, bits=50)[0])
     a = R.random(seed=1)
     found: list[Any] = []
     planted("multiply", 0)
@@ -244,7 +244,7 @@ def test_threads_have_settings_of_their_own(planted: Callable[..., None]) -> Non
 
 def test_the_batch_element_is_named(planted: Callable[..., None]) -> None:
     planted("multiply", 4 * 64 + 7)
-    for R in (Ring(64, ntt_primes(64, 50)[0]), Ring(64, ntt_primes(64, 60)[0], kind="cyclic")):
+    for R in (Ring(64, ntt_primes(64, bits=50)[0]), Ring(64, ntt_primes(64, bits=60)[0], kind="cyclic")):
         a = R.random((2, 3), seed=1)
         with pg.verify(), pytest.raises(pg.VerificationError, match=r"batch element \(1, 1\)"):
             a * a

@@ -28,12 +28,12 @@ from polygpu import Poly, Ring, ntt_primes, zk
 
 # Complete transforms of every word, both kinds, one and several limbs.
 FIELDS = {
-    "20 bits": Ring(8, ntt_primes(32, 20), kind="cyclic"),
+    "20 bits": Ring(8, ntt_primes(32, bits=20), kind="cyclic"),
     "BabyBear": Ring.preset("babybear", 16),
-    "50 bits": Ring(8, ntt_primes(32, 50), kind="negacyclic"),
+    "50 bits": Ring(8, ntt_primes(32, bits=50), kind="negacyclic"),
     "Goldilocks": Ring.preset("goldilocks", 8),
-    "limbs": Ring(8, [*ntt_primes(64, 30, 2), *ntt_primes(64, 62)], kind="cyclic"),
-    "100 bits": Ring(8, ntt_primes(32, 100), kind="cyclic"),
+    "limbs": Ring(8, [*ntt_primes(64, bits=30, count=2), *ntt_primes(64, bits=62)], kind="cyclic"),
+    "100 bits": Ring(8, ntt_primes(32, bits=100), kind="cyclic"),
     "degree 1": Ring(1, 97, kind="cyclic"),
 }
 every_field = over(FIELDS)
@@ -134,7 +134,7 @@ def test_powers_modulo_each_limb(name: str) -> None:
     R = ring(name)
     for x in (0, 1, -1, 3, R.modulus + 2, -(2**70)):
         for count in (0, 1, 2, 5, 8):
-            found = host(zk.powers(R, x, count))
+            found = host(zk.powers(R, x, count=count))
             assert found.shape == (R.rows, count) and found.dtype == R.dtype
             if R._plan.basis.wide:
                 got = [[sum(int(w) << 64 * i for i, w in enumerate(column)) for column in found.T]]
@@ -147,11 +147,13 @@ def test_powers_modulo_each_limb(name: str) -> None:
 def test_powers_of_many_elements() -> None:
     R = Ring(8, [17, 97])
     x = np.array([[2, -3, 5], [0, 2**40, 1]])
-    found = host(zk.powers(R, x, 6))
+    found = host(zk.powers(R, x, count=6))
     assert found.shape == (2, 3, 2, 6)
     for i in np.ndindex(2, 3):
         assert found[i].tolist() == [[pow(int(x[i]), k, q) for k in range(6)] for q in R.moduli]
-    assert R.from_residues(zk.powers(R, 2, 8)).to_bigints().tolist() == [2**k % (17 * 97) for k in range(8)]
+    assert R.from_residues(zk.powers(R, 2, count=8)).to_bigints().tolist() == [
+        2**k % (17 * 97) for k in range(8)
+    ]
 
 
 @every_ring
@@ -216,9 +218,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "smaller": (lambda: zk.pad(R17([1]), 2), pg.ParameterError, "n: 2 must be at least 4.*interpolate"),
     "other moduli": (lambda: zk.pad(R17([1]), Ring(8, 97)), pg.RingMismatch, "other moduli.*convert"),
     "n above": (lambda: zk.interpolate(R17([1]), 8), pg.ParameterError, "n: 8 must be from 1 to 4"),
-    "count": (lambda: zk.powers(R17, 2, -1), pg.ParameterError, "count: -1 must be at least 0"),
-    "no ring": (lambda: zk.powers(17, 2, 1), pg.ParameterError, "ring: int, must be a Ring"),  # type: ignore[arg-type]
-    "base": (lambda: zk.powers(R17, 2.5, 1), pg.ParameterError, "x: 2.5"),  # type: ignore[arg-type]
+    "count": (lambda: zk.powers(R17, 2, count=-1), pg.ParameterError, "count: -1 must be at least 0"),
+    "no ring": (lambda: zk.powers(17, 2, count=1), pg.ParameterError, "ring: int, must be a Ring"),  # type: ignore[arg-type]
+    "base": (lambda: zk.powers(R17, 2.5, count=1), pg.ParameterError, "x: 2.5"),  # type: ignore[arg-type]
     "factors": (lambda: zk.hadamard(R17([1]), 2), pg.RingMismatch, "b: int"),  # type: ignore[arg-type]
     "rings": (lambda: zk.hadamard(R17([1]), Ring(4, 17)([1])), pg.RingMismatch, "different rings"),
 }

@@ -55,7 +55,7 @@ def placed(x: Any) -> Any:
     if isinstance(x, Poly):
         return x.to()
     if isinstance(x, Unprepared):
-        return lattice.prepare(x.ggsw.to(), x.bits)
+        return lattice.prepare(x.ggsw.to(), bits=x.bits)
     return backends.backend().from_host(x) if isinstance(x, np.ndarray) else x
 
 
@@ -68,10 +68,10 @@ def is_constant(x: Any) -> bool:
 
 # Each call of a case's args makes the rings anew: a test meets none on which another test has called a verb.
 RINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "30 bits": ((16, ntt_primes(16, 30)), {}),
-    "50 bits": ((16, ntt_primes(16, 50)), {}),
-    "50 bits, RNS": ((16, ntt_primes(16, 50, 2)), {}),
-    "40 bits, RNS": ((16, ntt_primes(16, 40, 2)), {}),
+    "30 bits": ((16, ntt_primes(16, bits=30)), {}),
+    "50 bits": ((16, ntt_primes(16, bits=50)), {}),
+    "50 bits, RNS": ((16, ntt_primes(16, bits=50, count=2)), {}),
+    "40 bits, RNS": ((16, ntt_primes(16, bits=40, count=2)), {}),
     "mixed limbs": ((16, chain(16, (30, 50, 64)).moduli), {}),
     "incomplete": ((256, 3329), {}),
     "by FFT": ((20, 10**18), {"product": "fft"}),
@@ -79,7 +79,7 @@ RINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "2^100": ((8, 2**100), {}),
     "2^32": ((32, 2**32), {}),
     "2^64": ((32, 2**64), {}),
-    "30 bits, n = 256": ((256, ntt_primes(256, 30)), {}),  # such degrees are rotated in one kernel
+    "30 bits, n = 256": ((256, ntt_primes(256, bits=30)), {}),  # such degrees are rotated in one kernel
     "2^32, n = 256": ((256, 2**32), {}),
     "2^32, by primes": ((16, 2**32), {"product": "ntt"}),
     "BabyBear": ((16, BABYBEAR), {"kind": "cyclic", "root": "generator"}),
@@ -150,6 +150,16 @@ def case(label: str, f: Callable[..., Any], *draws: Draw, **options: Any) -> Cas
         return tuple(x(seed, number) for number, x in enumerate(draws))
 
     return Case(label, f, args, **options)
+
+
+def named(f: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """f with its last arguments given by name."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        at = len(args) - len(names)
+        return f(*args[:at], **dict(zip(names, args[at:], strict=True)), **options)
+
+    return call
 
 
 def into(label: str, f: Callable[..., Any], *draws: Draw, **options: Any) -> Case:
@@ -433,7 +443,7 @@ def _for_bgv(a: Poly, S: Ring, plaintext: int) -> Poly:
 
 
 def _prepared_product(ggsw: Poly, c: Poly, bits: int) -> Poly:
-    return lattice.external_product(lattice.prepare(ggsw, bits), c, bits)
+    return lattice.external_product(lattice.prepare(ggsw, bits=bits), c, bits=bits)
 
 
 # ---- ciphertexts ----
@@ -470,7 +480,7 @@ def external(f: Callable[..., Any], count: int = 1) -> list[Case]:
 
 def rotations() -> list[Case]:
     """Cases of blind_rotate, with exponents in a list or in an array on the device."""
-    f, many = lattice.blind_rotate, each([3, 1, 0, -2], [-1, 5, 2, 0])
+    f, many = named(lattice.blind_rotate, "bits"), each([3, 1, 0, -2], [-1, 5, 2, 0])
     cases = []
     for R, batches, matrix in (
         ("30 bits", CIPHERTEXTS, poly("30 bits", (3, 2, 3, 2), "eval")),
@@ -553,7 +563,7 @@ WORDS = {"uint32": (np.uint32, 3329, 2**32), "uint64": (np.uint64, 2**61 - 1, 2*
 
 def integer_matrices() -> list[Case]:
     """Cases of linalg.matmul."""
-    f = linalg.matmul
+    f = named(linalg.matmul, "q")
     cases = []
     for name, (dtype, q, high) in WORDS.items():
 
@@ -729,9 +739,9 @@ VERBS: dict[str, list[Case]] = {
         ),
     ],
     "Poly.digits": [
-        *converted(Poly.digits, slice(0, 3), slice(0, 5), each(2), batch=(2,)),
+        *converted(named(Poly.digits, "limbs_per_digit"), slice(0, 3), slice(0, 5), each(2), batch=(2,)),
         *converted(
-            partial(Poly.digits, conversion="fast"),
+            named(partial(Poly.digits, conversion="fast"), "limbs_per_digit"),
             slice(0, 2),
             slice(0, 4),
             each(1),
@@ -837,7 +847,7 @@ VERBS: dict[str, list[Case]] = {
         *(
             case(
                 f"divided by some limbs, {name}, {d}",
-                rns.scale,
+                named(rns.scale, "divisor"),
                 poly(of(name), (3,), d),
                 each(257, 3),
                 of(name, 3, 5),
@@ -867,10 +877,14 @@ VERBS: dict[str, list[Case]] = {
     ],
     "lattice.decompose": [
         *with_values(
-            lattice.decompose, each(7, 5), each(3), rings=["30 bits", "50 bits"], batches=[(), *CIPHERTEXTS]
+            named(lattice.decompose, "bits", "levels"),
+            each(7, 5),
+            each(3),
+            rings=["30 bits", "50 bits"],
+            batches=[(), *CIPHERTEXTS],
         ),
         *with_values(
-            lattice.decompose,
+            named(lattice.decompose, "bits", "levels"),
             each(7, 5),
             each(3),
             rings=["2^32", "2^64"],
@@ -880,7 +894,7 @@ VERBS: dict[str, list[Case]] = {
         *(
             into(
                 f"into other memory, {d}",
-                lattice.decompose,
+                named(lattice.decompose, "bits", "levels"),
                 poly(R30, (2,), d),
                 each(7, 5),
                 each(3),
@@ -892,7 +906,7 @@ VERBS: dict[str, list[Case]] = {
     "lattice.decompose_integers": [
         case(
             "int64",
-            lattice.decompose_integers,
+            named(lattice.decompose_integers, "q", "bits", "levels"),
             integers((5,), np.int64, -(2**40), 2**40),
             each(2**32),
             each(8, 7),
@@ -900,7 +914,7 @@ VERBS: dict[str, list[Case]] = {
         ),
         case(
             "uint64",
-            lattice.decompose_integers,
+            named(lattice.decompose_integers, "q", "bits", "levels"),
             integers((2, 3), np.uint64, 0, 2**64),
             each(2**64),
             each(8, 7),
@@ -908,7 +922,7 @@ VERBS: dict[str, list[Case]] = {
         ),
         case(
             "an odd modulus",
-            lattice.decompose_integers,
+            named(lattice.decompose_integers, "q", "bits", "levels"),
             integers((5,), np.int64, 0, 12289),
             each(12289, 12287),
             each(4),
@@ -925,7 +939,10 @@ VERBS: dict[str, list[Case]] = {
     ],
     "lattice.prepare": [
         *with_values(
-            lattice.prepare, each(7), rings=["30 bits", "50 bits"], batches=[(2, 3, 2), (2, 2, 3, 2)]
+            named(lattice.prepare, "bits"),
+            each(7),
+            rings=["30 bits", "50 bits"],
+            batches=[(2, 3, 2), (2, 2, 3, 2)],
         ),
         *(
             case(f"{R}, and a product", _prepared_product, poly(R, (2, 3, 2)), poly(R, (3, 2)), each(7))
@@ -933,11 +950,11 @@ VERBS: dict[str, list[Case]] = {
         ),
     ],
     "lattice.external_product": [
-        *external(lattice.external_product),
+        *external(named(lattice.external_product, "bits")),
         *(
             into(
                 f"into other memory, {d}",
-                lattice.external_product,
+                named(lattice.external_product, "bits"),
                 poly(R30, (2, 3, 2), "eval"),
                 poly(R30, (3, 2), d),
                 each(7),
@@ -948,7 +965,7 @@ VERBS: dict[str, list[Case]] = {
         *(
             onto(
                 f"over the ciphertexts, {d}",
-                lattice.external_product,
+                named(lattice.external_product, "bits"),
                 poly(R30, (2, 3, 2), "eval"),
                 poly(R30, (3, 2), d),
                 each(7),
@@ -958,7 +975,7 @@ VERBS: dict[str, list[Case]] = {
         ),
         onto(
             "over the ciphertexts, 2^32",
-            lattice.external_product,
+            named(lattice.external_product, "bits"),
             unprepared("2^32", (2, 3, 2), 7),
             poly("2^32", (3, 2)),
             each(7),
@@ -966,10 +983,10 @@ VERBS: dict[str, list[Case]] = {
         ),
     ],
     "lattice.cmux": [
-        *external(lattice.cmux, count=2),
+        *external(named(lattice.cmux, "bits"), count=2),
         case(
             "coef and eval",
-            lattice.cmux,
+            named(lattice.cmux, "bits"),
             poly(R30, (2, 3, 2), "eval"),
             poly(R30, (3, 2)),
             poly(R30, (3, 2), "eval"),
@@ -988,7 +1005,7 @@ VERBS: dict[str, list[Case]] = {
         case(f"{shape}", fft.from_slots, floats(shape, np.complex128)) for shape in ((16,), (3, 16))
     ],
     "zk.powers": [
-        case(f"{R}, {name}", zk.powers, of(R), x, each(5))
+        case(f"{R}, {name}", named(zk.powers, "count"), of(R), x, each(5))
         for R in (*COMPLETE, "by FFT")
         for name, x in (("an int", each(3, -(2**70))), ("a list", each([3, 5], [-7, 2**70])))
     ],

@@ -39,8 +39,8 @@ MODULI = {
     "2^30 - 35": 2**30 - 35,
     "2^60 - 93": 2**60 - 93,
     "2^32": 2**32,
-    "30-bit NTT prime": pg.ntt_primes(1024, 30)[0],
-    "60-bit NTT prime": pg.ntt_primes(1024, 60)[0],
+    "30-bit NTT prime": pg.ntt_primes(1024, bits=30)[0],
+    "60-bit NTT prime": pg.ntt_primes(1024, bits=60)[0],
 }
 WAYS = ("integer", "digits", "residues")
 TAKEN = "matmul"  # what polygpu.linalg.matmul takes by itself
@@ -122,7 +122,7 @@ def products(op: str, modulus: str, shape: Shape, ways: Iterable[str]) -> Iterat
 
     def run(way: str) -> Any:
         if way == TAKEN:
-            return linalg.matmul(a, b, q, out=c)
+            return linalg.matmul(a, b, q=q, out=c)
         getattr(matmul, f"by_{way}")(backend, basis, a, b, c)
         return c
 
@@ -204,7 +204,10 @@ def poly_products(shape: Shape) -> Iterator[Task]:
     import cupy
 
     batch, m, k, n, degree, limbs, bits = shape
-    ring, rng = pg.Ring(degree, pg.ntt_primes(degree, bits, limbs)), np.random.default_rng(prod(shape[:6]))
+    ring, rng = (
+        pg.Ring(degree, pg.ntt_primes(degree, bits=bits, count=limbs)),
+        np.random.default_rng(prod(shape[:6])),
+    )
 
     def drawn(*sizes: int) -> pg.Poly:
         rows = [residues(rng, q, (*sizes, degree)).astype(ring.dtype) for q in ring.moduli]
@@ -294,7 +297,7 @@ def products_by_one(modulus: str, degree: int) -> Iterator[Task]:
 
     def run(way: str) -> pg.Poly:
         if way == "matrix":
-            linalg.matmul(a.data[:, 0], matrix, q, out=out.data[:, 0])
+            linalg.matmul(a.data[:, 0], matrix, q=q, out=out.data[:, 0])
             return out
         return a.mul(b, out=out, product=way)  # type: ignore[arg-type]
 

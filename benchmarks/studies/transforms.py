@@ -30,7 +30,7 @@ ADICITY = 2**25  # divides q - 1: the prime has negacyclic transforms of all siz
 @cache
 def modulus() -> int:
     """The largest prime of 60 bits with negacyclic transforms of 2^24 points."""
-    return pg.ntt_primes(ADICITY // 2, BITS)[0]
+    return pg.ntt_primes(ADICITY // 2, bits=BITS)[0]
 
 
 @cache

@@ -28,7 +28,7 @@ R = pg.Ring(n, pg.ntt_primes(n, bits=60, count=3))  # Q of 180 bits: no product 
 # whose squared size has an exponential distribution: the mean of its k-th power is k! times the k-th power of
 # its mean. So the norm is sqrt(k!) times as large.
 
-factors = R.gaussian(sigma, (most, samples), seed=1)
+factors = R.gaussian(sigma, batch=(most, samples), seed=1)
 product = power = R.ones()
 norms = {"products": [], "powers": [], "largest": []}
 for k in range(most):

@@ -48,7 +48,7 @@ class Workload:
     """Two operands modulo one prime on the current device: batches, or single polynomials without a batch."""
 
     def __init__(self, n: int, bits: int, batch: int | None = None) -> None:
-        self.ring, self.batch = Ring(n, ntt_primes(n, bits)), batch
+        self.ring, self.batch = Ring(n, ntt_primes(n, bits=bits)), batch
         shape = () if batch is None else (batch,)
         self.a, self.b = (self.ring.random(shape, seed=seed) for seed in (1, 2))
 

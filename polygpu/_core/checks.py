@@ -216,7 +216,7 @@ def verify() -> Iterator[None]:
     Source: docs/math.md, "Checked products".
 
     >>> import polygpu as pg
-    >>> R = pg.Ring(4096, pg.ntt_primes(4096, 50, 2))
+    >>> R = pg.Ring(4096, pg.ntt_primes(4096, bits=50, count=2))
     >>> a = R.random(seed=1)
     >>> with pg.verify():
     ...     b = a * a

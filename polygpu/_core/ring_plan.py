@@ -153,7 +153,7 @@ class RingPlan:
         bits = max(self.quotient.order.bit_length() + 1, min(62, *(q.bit_length() for q in self.moduli)))
         while True:
             try:
-                ntt_primes(self.n, bits, kind=self.quotient.kind)
+                ntt_primes(self.n, bits=bits, kind=self.quotient.kind)
                 return bits
             except ParameterError:
                 bits += 1

@@ -52,7 +52,7 @@ class Devices(Group):
         """
         return spread.spread(self, x, axis)
 
-    def divide(self, x: Poly, order: Order = "transposed", *, log_height: int | None = None) -> Divided:
+    def divide(self, x: Poly, *, order: Order = "transposed", log_height: int | None = None) -> Divided:
         """A value whose coefficients are divided among the devices: for polynomials that outgrow one device.
 
         Args:
@@ -83,7 +83,7 @@ class Devices(Group):
         return divided.divide(self, x, order, log_height)
 
     def random(
-        self, ring: Ring, seed: Seed = None, *, start: int = 0, order: Order = "transposed",
+        self, ring: Ring, *, seed: Seed = None, start: int = 0, order: Order = "transposed",
         log_height: int | None = None,
     ) -> Divided:  # fmt: skip
         """One uniform polynomial, divided: the coefficients are those of ring.random(seed=seed, start=start).

@@ -372,7 +372,7 @@ class Divided(NotAnArray):
                     bring(part + depth)
         return blocks
 
-    def intt(self, order: Order = "transposed") -> Divided:
+    def intt(self, *, order: Order = "transposed") -> Divided:
         """The value in coefficients, in an order of choice; the inverse of ntt().
 
         Args:
@@ -387,7 +387,7 @@ class Divided(NotAnArray):
 
         >>> import polygpu as pg
         >>> a = pg.Ring(64, 257).random(seed=1)
-        >>> pg.devices("cpu", "cpu").divide(a.ntt()).intt("natural").gather() == a
+        >>> pg.devices("cpu", "cpu").divide(a.ntt()).intt(order="natural").gather() == a
         True
         """
         check_order(order)
@@ -530,7 +530,7 @@ class Divided(NotAnArray):
         if "eval" in (self._domain, other._domain):
             return product
         del a
-        return product.intt(self._order)
+        return product.intt(order=self._order)
 
     __radd__, __rmul__ = __add__, __mul__
 

@@ -390,9 +390,9 @@ def gadget(ring: RingPlan, size: int) -> tuple[int, ...]:
 
 def groups(ring: RingPlan, size: int) -> list[tuple[int, ...]]:
     """Return the limbs of each digit: `size` neighbours, of the last one perhaps fewer."""
-    count = integer(size, "size")
+    count = integer(size, "limbs_per_digit")
     if count < 1:
-        raise ParameterError(f"size: {shown(count)} must be at least 1, the limbs of a digit")
+        raise ParameterError(f"limbs_per_digit: {shown(count)} must be at least 1")
     return [tuple(range(i, min(i + count, ring.rows))) for i in range(0, ring.rows, count)]
 
 

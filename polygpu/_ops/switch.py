@@ -125,7 +125,7 @@ def key_switch_plan(
 ) -> KeySwitch:
     """Return the KeySwitch of these parameters, which the ring keeps."""
     checked_option(conversion, "conversion", Precision)
-    number = integer(size, "size")
+    number = integer(size, "limbs_per_digit")
     # The rule for roots of `special` is that of T too.
     key = "key switch", special.arguments, key_ring, number, conversion
     return kept_plan(ring, key, lambda: KeySwitch(ring, special, key_ring, number, conversion))

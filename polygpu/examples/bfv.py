@@ -52,12 +52,12 @@ class BFV:
     @cached_property
     def ring(self) -> pg.Ring:
         """The ring of ciphertexts, mod Q."""
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.bits, self.limbs))
+        return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.bits, count=self.limbs))
 
     @cached_property
     def special(self) -> pg.Ring:
         """The ring of P."""
-        return pg.Ring(self.n, pg.ntt_primes(self.n, self.special_bits, exclude=self.ring))
+        return pg.Ring(self.n, pg.ntt_primes(self.n, bits=self.special_bits, exclude=self.ring))
 
     @cached_property
     def whole(self) -> pg.Ring:
@@ -73,7 +73,7 @@ class BFV:
     def wide(self) -> pg.Ring:
         """The ring of Q and auxiliary primes: it holds products of centred ciphertexts, at most N Q^2 / 2."""
         needed = (self.n * self.q**2).bit_length()
-        auxiliary = pg.ntt_primes(self.n, self.bits, -(-needed // (self.bits - 1)))[self.limbs :]
+        auxiliary = pg.ntt_primes(self.n, bits=self.bits, count=-(-needed // (self.bits - 1)))[self.limbs :]
         return self.ring.join(pg.Ring(self.n, auxiliary))
 
     @property
@@ -98,7 +98,7 @@ class BFV:
         message = self.plain.from_slots(values)
         m = pg.rns.scale(message, self.q, self.ring)  # round(Q/t message)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u"))
-        e = self.ring.binomial(21, (2, *m.shape), seed=derive(seed, "e"))
+        e = self.ring.binomial(21, batch=(2, *m.shape), seed=derive(seed, "e"))
         return pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]])
 
     def decrypt(self, secret: pg.Poly, ciphertext: pg.Poly) -> Array:
@@ -134,14 +134,14 @@ class BFV:
 def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
     """RLWE encryptions of zero under s, (2, *batch): (e - a s, a), e centred binomial with sigma = 3.24."""
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
-    return pg.stack([s.ring.binomial(21, batch, seed=derive(seed, "e")) - a * s, a])
+    return pg.stack([s.ring.binomial(21, batch=batch, seed=derive(seed, "e")) - a * s, a])
 
 
 def switch_key(
     s: pg.Poly, other: pg.Poly, ring: pg.Ring, special: pg.Ring, size: int, seed: bytes
 ) -> pg.Poly:
     """The key from another secret to s, (digits of `size` limbs, 2), as lattice.key_switch takes it."""
-    weights = pg.rns.gadget(ring, size)
+    weights = pg.rns.gadget(ring, limbs_per_digit=size)
     body, mask = zeros(s, seed, (len(weights),))
     hidden = pg.stack([other.scale_by(special.modulus * g) for g in weights])
     return pg.stack([body + hidden, mask], axis=1)

@@ -80,8 +80,8 @@ class CKKS:
 
     @cached_property
     def _primes(self) -> list[int]:
-        long = pg.ntt_primes(self.n, self.first, self.size + 1)
-        return [long[-1], *pg.ntt_primes(self.n, self.bits, self.depth, exclude=long), *long[:-1]]
+        long = pg.ntt_primes(self.n, bits=self.first, count=self.size + 1)
+        return [long[-1], *pg.ntt_primes(self.n, bits=self.bits, count=self.depth, exclude=long), *long[:-1]]
 
     @property
     def secure(self) -> bool:
@@ -159,7 +159,7 @@ class CKKS:
         scale = 2.0**self.bits
         m = self.encode(z, self.ring, scale)
         u = self.ring.ternary(m.shape, seed=derive(seed, "u")).ntt()
-        e = self.ring.binomial(21, (2, *m.shape), seed=derive(seed, "e")).ntt()
+        e = self.ring.binomial(21, batch=(2, *m.shape), seed=derive(seed, "e")).ntt()
         return Ciphertext(pg.stack([public[0] * u + e[0] + m, public[1] * u + e[1]]), scale)
 
     def decrypt(self, secret: pg.Poly, c: Ciphertext) -> Array:

@@ -67,7 +67,7 @@ class TFHE:
     @cached_property
     def ring(self) -> pg.Ring:
         """Polynomials of degree N modulo q."""
-        return pg.Ring(self.N, pg.ntt_primes(self.N, self.bits))
+        return pg.Ring(self.N, pg.ntt_primes(self.N, bits=self.bits))
 
     @property
     def q(self) -> int:
@@ -89,13 +89,13 @@ class TFHE:
             for size, label in ((self.n, "small"), (self.N, "large"))
         )
         bits, levels = self.digits
-        weights = np.array(lattice.gadget(self.ring, bits, levels), np.uint64)
+        weights = np.array(lattice.gadget(self.ring, bits=bits, levels=levels), np.uint64)
         hidden = np.zeros((self.n, 2, levels, 2, 1, self.N), self.ring.dtype)
         for component in range(2):  # row (component, l) has s_i g_l in that component
             hidden[:, component, :, component, 0, 0] = small[:, None] * weights
         zeros = self._ring_zeros(large, hidden.shape[:3], derive(seed, "bootstrap"))
         bits, levels = self.switch_digits
-        weights = np.array(lattice.gadget(self.ring, bits, levels), np.uint64)
+        weights = np.array(lattice.gadget(self.ring, bits=bits, levels=levels), np.uint64)
         switch = self._lwe_zeros(small, (self.N, levels), derive(seed, "switch"))
         switch[..., 0] = self._sum(switch[..., 0], large[:, None] * weights)
         rows = switch.reshape(self.N * levels, self.n + 1).astype(self.ring.dtype)
@@ -104,15 +104,15 @@ class TFHE:
     def _ring_zeros(self, s: Array, batch: tuple[int, ...], seed: bytes) -> pg.Poly:
         """RLWE encryptions of zero, (*batch, 2), in coefficients."""
         secret, mask = self.ring(s).ntt(), self.ring.random(batch, seed=derive(seed, "mask"))
-        noise = self.ring.tuniform(self.ring_noise, batch, seed=derive(seed, "noise"))
+        noise = self.ring.tuniform(self.ring_noise, batch=batch, seed=derive(seed, "noise"))
         return pg.stack([noise - (mask.ntt() * secret).intt(), mask], axis=-1)
 
     def _lwe_zeros(self, s: Array, batch: tuple[int, ...], seed: bytes) -> Array:
         """LWE encryptions of zero, uint64 (*batch, n + 1): the body, then the mask."""
         numbers, count = pg.Ring(1, self.q), math.prod(batch)
         mask = numbers.random(count * self.n, seed=derive(seed, "mask")).data.reshape(count, self.n)
-        noise = numbers.tuniform(self.noise, count, seed=derive(seed, "noise"))
-        product = linalg.matmul(mask, s[:, None], self.q).reshape(count, 1, 1)
+        noise = numbers.tuniform(self.noise, batch=count, seed=derive(seed, "noise"))
+        product = linalg.matmul(mask, s[:, None], q=self.q).reshape(count, 1, 1)
         body = (noise - numbers.from_residues(product)).data[:, 0]
         return np.concatenate([body, mask], axis=1).astype(np.uint64).reshape(*batch, self.n + 1)
 
@@ -143,7 +143,7 @@ class TFHE:
         """(b + <a, s>) / q, in [0, 1), on the host."""
         secret = np.concatenate([np.ones(1, np.uint64), keys.small])
         own = backend_of(vectors).to_host(vectors)
-        return np.asarray(linalg.matmul(own, secret[:, None], self.q)[..., 0] / self.q)
+        return np.asarray(linalg.matmul(own, secret[:, None], q=self.q)[..., 0] / self.q)
 
     def add(self, *terms: Array) -> Array:
         """The sum of the messages, which must stay below p."""
@@ -163,12 +163,12 @@ class TFHE:
         """
         # Minus the phase, rounded modulo 2N: X^-phase times the table's polynomial has f(m) as coefficient 0.
         bits = (2 * self.N).bit_length() - 1
-        exponents = -lattice.decompose_integers(vectors, self.q, bits, 1)[..., 0]
+        exponents = -lattice.decompose_integers(vectors, q=self.q, bits=bits, levels=1)[..., 0]
         with pg.device(keys.bootstrap.device):
             acc = self.ring.zeros((len(tables), *vectors.shape[:-1], 2))
             for i, f in enumerate(tables):
                 acc[i, ..., 0] = self.ring(self._table(f))
-        turned = lattice.blind_rotate(acc, keys.bootstrap, exponents, self.digits[0])
+        turned = lattice.blind_rotate(acc, keys.bootstrap, exponents, bits=self.digits[0])
         return self._switched(keys, lattice.extract(turned, 0))
 
     def _table(self, f: Callable[[int], int]) -> list[int]:
@@ -187,9 +187,9 @@ class TFHE:
     def _switched(self, keys: Keys, vectors: Array) -> Array:
         """Switch vectors from the ring's secret to s."""
         bits, levels = self.switch_digits
-        digits = lattice.decompose_integers(vectors[..., 1:], self.q, bits, levels)
+        digits = lattice.decompose_integers(vectors[..., 1:], q=self.q, bits=bits, levels=levels)
         digits = digits.reshape(*vectors.shape[:-1], self.N * levels)
-        switched: Array = linalg.matmul(digits, keys.switch, self.q).astype(np.uint64)
+        switched: Array = linalg.matmul(digits, keys.switch, q=self.q).astype(np.uint64)
         switched[..., 0] = self._sum(switched[..., 0], vectors[..., 0])
         return switched
 

@@ -15,34 +15,34 @@ from ..poly import Poly, checked_poly, held, memory_of, plan_of
 from ..ring import Ring
 
 
-def gadget(R: Ring, bits: int, levels: int) -> tuple[int, ...]:
+def gadget(ring: Ring, *, bits: int, levels: int) -> tuple[int, ...]:
     """The weights of digits to the base B = 2**bits: g_i is the integer nearest to q / B**i.
 
     Args:
-        R: a ring of one modulus q of at most 2**64.
+        ring: a ring of one modulus q of at most 2**64.
         bits: of a digit.
         levels: how many digits; B**levels is at most q.
 
     Returns the ints g_1, ..., g_levels; halves are rounded up.
 
     Raises:
-        ParameterError: R is no Ring or has several moduli, or B**levels is above q.
+        ParameterError: `ring` is no Ring or has several moduli, or B**levels is above q.
 
     Cost: a few operations on Python ints for each level.
     Source: Chillotti et al. 2018/421, section 3.3; docs/math.md, "Gadget decomposition".
 
     >>> import polygpu as pg
-    >>> pg.lattice.gadget(pg.Ring(4, 2**32), 8, 3)
+    >>> pg.lattice.gadget(pg.Ring(4, 2**32), bits=8, levels=3)
     (16777216, 65536, 256)
     """
-    return ops.gadget(plan_of(R, "R"), bits, levels)
+    return ops.gadget(plan_of(ring, "ring"), bits, levels)
 
 
-def decompose(a: Poly, bits: int, levels: int, out: Poly | None = None) -> Poly:
+def decompose(a: Poly, *, bits: int, levels: int, out: Poly | None = None) -> Poly:
     """The digits of each coefficient to the base B = 2**bits, most significant first.
 
     A coefficient x in [0, q) is scaled to y = floor((2 x B**levels + q) / (2 q)). Its digits are the unique
-    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. With g = gadget(ring, bits, levels),
+    d_i in [-B/2, B/2) with sum d_i B**(levels - i) = y modulo B**levels. With the weights g of gadget(),
     |x - sum d_i g_i| <= q / (2 B**levels) + levels B / 4 modulo q.
 
     Args:
@@ -61,7 +61,8 @@ def decompose(a: Poly, bits: int, levels: int, out: Poly | None = None) -> Poly:
     decomposition".
 
     >>> import polygpu as pg
-    >>> pg.lattice.decompose(pg.Ring(2, 2**16)([0x1234, -1]), 4, 2).to_bigints(centered=True).tolist()
+    >>> digits = pg.lattice.decompose(pg.Ring(2, 2**16)([0x1234, -1]), bits=4, levels=2)
+    >>> digits.to_bigints(centered=True).tolist()
     [[1, 0], [2, 0]]
     """
     x = checked_poly(a, "a")
@@ -77,7 +78,7 @@ class Prepared:
     CPU, one instruction set.
 
     >>> import polygpu as pg
-    >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), 7)
+    >>> pg.lattice.prepare(pg.Ring(32, 2**32).random((2, 3, 2), seed=1), bits=7)
     Prepared(Ring(32, 4294967296), shape=(2, 3, 2), bits=7, device=cpu)
     """
 
@@ -111,7 +112,7 @@ class Prepared:
         return ops.Matrices(self._data, "prepared", self.shape)
 
 
-def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
+def prepare(ggsw: Poly, *, bits: int) -> Poly | Prepared:
     """GGSW ciphertexts prepared once for many products, which otherwise prepare them in each call.
 
     In a ring with a complete transform they are evaluated. In other rings, such as modulo 2**32 and 2**64,
@@ -138,8 +139,8 @@ def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
     >>> import polygpu as pg
     >>> R = pg.Ring(32, 2**32)
     >>> ggsw, c = R.random((2, 3, 2), seed=1), R.random((5, 2), seed=2)
-    >>> prepared = pg.lattice.prepare(ggsw, 7)
-    >>> pg.lattice.external_product(prepared, c, 7) == pg.lattice.external_product(ggsw, c, 7)
+    >>> prepared = pg.lattice.prepare(ggsw, bits=7)
+    >>> pg.lattice.external_product(prepared, c, bits=7) == pg.lattice.external_product(ggsw, c, bits=7)
     True
     """
     if isinstance(ggsw, Prepared):
@@ -150,13 +151,13 @@ def prepare(ggsw: Poly, bits: int) -> Poly | Prepared:
     return ggsw.ntt() if ggsw.ring.leaf_size == 1 else ggsw
 
 
-def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None = None) -> Poly:
+def external_product(ggsw: Poly | Prepared, c: Poly, *, bits: int, out: Poly | None = None) -> Poly:
     """The external product with a GGSW ciphertext of m: the phase is m times that of c, plus noise.
 
     It is the sum over components i and levels l of digit_l(c_i) ggsw[i, l].
 
     Args:
-        ggsw: of batch shape (k, levels, k), for the weights gadget(ring, bits, levels). In a ring with a
+        ggsw: of batch shape (k, levels, k), for the weights that gadget() lists. In a ring with a
             complete transform it is evaluated. Or the result of prepare().
         c: ciphertexts, (*batch, k), of the same ring, which has one modulus of at most 2**64.
         bits: of a digit.
@@ -178,17 +179,17 @@ def external_product(ggsw: Poly | Prepared, c: Poly, bits: int, out: Poly | None
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 12289)
-    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> weights = pg.lattice.gadget(R, bits=4, levels=3)
     >>> one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]]).ntt()  # hides 1, no noise
     >>> c = R([[1000, 20], [-300, 4000]])
-    >>> (pg.lattice.external_product(one, c, 4) - c).norm(float("inf")).max() < 12
+    >>> (pg.lattice.external_product(one, c, bits=4) - c).norm(float("inf")).max() < 12
     True
     """
     c, matrices = _of_one_ring(c, "c", ggsw, bits, "ggsw")
     return held(ops.external_product(matrices, c, bits, out=memory_of(c._plan, out)), out)
 
 
-def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
+def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, *, bits: int) -> Poly:
     """A choice by a hidden bit: c0 if the GGSW ciphertext is one of 0, c1 if it is one of 1, plus noise.
 
     It is c0 + external_product(ggsw, c1 - c0).
@@ -209,10 +210,10 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
 
     >>> import polygpu as pg
     >>> R = pg.Ring(4, 2**12)
-    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> weights = pg.lattice.gadget(R, bits=4, levels=3)
     >>> one = R([[[[w], [0]] for w in weights], [[[0], [w]] for w in weights]])  # hides 1, no noise
     >>> c0, c1 = R([[100], [0]]), R([[200], [0]])
-    >>> pg.lattice.cmux(one, c0, c1, 4).to_bigints().tolist()
+    >>> pg.lattice.cmux(one, c0, c1, bits=4).to_bigints().tolist()
     [[200, 0, 0, 0], [0, 0, 0, 0]]
     """
     c0, matrices = _of_one_ring(c0, "c0", ggsw, bits, "ggsw")
@@ -222,7 +223,9 @@ def cmux(ggsw: Poly | Prepared, c0: Poly, c1: Poly, bits: int) -> Poly:
     return ops.cmux(matrices, c0, other, bits)
 
 
-def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out: Poly | None = None) -> Poly:
+def blind_rotate(
+    acc: Poly, bsk: Poly | Prepared, exponents: Any, *, bits: int, out: Poly | None = None
+) -> Poly:
     """Ciphertexts times X^(e_0 + sum e_i s_i), where the key has a GGSW ciphertext of each bit s_i.
 
     It starts from X^e_0 acc. For each i from 1 on, acc becomes cmux(bsk[i - 1], acc, X^e_i acc).
@@ -251,12 +254,12 @@ def blind_rotate(acc: Poly, bsk: Poly | Prepared, exponents: Any, bits: int, out
 
     >>> import polygpu as pg
     >>> R = pg.Ring(8, 2**12)
-    >>> weights = pg.lattice.gadget(R, 4, 3)
+    >>> weights = pg.lattice.gadget(R, bits=4, levels=3)
     >>> def ggsw(bit):  # without noise
     ...     return R([[[[bit * w], [0]] for w in weights], [[[0], [bit * w]] for w in weights]])
     >>> bsk = pg.stack([ggsw(1), ggsw(0), ggsw(1)])
     >>> acc = R([[1000], [0]])
-    >>> pg.lattice.blind_rotate(acc, bsk, [1, 2, 5, -1], 4)[0].to_bigints().tolist()  # X^(1 + 2 - 1)
+    >>> pg.lattice.blind_rotate(acc, bsk, [1, 2, 5, -1], bits=4)[0].to_bigints().tolist()  # X^(1 + 2 - 1)
     [0, 0, 1000, 0, 0, 0, 0, 0]
     """
     acc, matrices = _of_one_ring(acc, "acc", bsk, bits, "bsk")

@@ -9,7 +9,7 @@ from .._ops import gadget as ops
 from ..poly import Poly, checked_poly
 
 
-def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
+def decompose_integers(x: Any, *, q: int, bits: int, levels: int) -> Array:
     """The digits of integers modulo q to the base B = 2**bits, as of decompose: for LWE vectors.
 
     linalg.matmul of the digits switches the key of LWE vectors. With one level the modulus is switched to B:
@@ -29,7 +29,7 @@ def decompose_integers(x: Any, q: int, bits: int, levels: int) -> Array:
     Cost: a pass to reduce x, one for the digits, and a copy to int64.
     Source: as of decompose.
 
-    >>> decompose_integers([0x12345678, -1], 2**32, 8, 2).tolist()
+    >>> decompose_integers([0x12345678, -1], q=2**32, bits=8, levels=2).tolist()
     [[18, 52], [0, 0]]
     """
     return ops.decompose_integers(x, q, bits, levels)

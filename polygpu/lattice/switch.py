@@ -68,12 +68,12 @@ def key_switch(
     Source: Han, Ki 2019/688, section 3.
 
     >>> import polygpu as pg
-    >>> primes = pg.ntt_primes(8, 30, 3)
+    >>> primes = pg.ntt_primes(8, bits=30, count=3)
     >>> Q, P = pg.Ring(8, primes[:2]), pg.Ring(8, primes[2:])
     >>> T = Q.join(P)
     >>> s, t = T.ternary(seed=1).ntt(), T.ternary(seed=2).ntt()  # from t to s
-    >>> mask, noise = T.random(2, seed=3).ntt(), T.binomial(4, 2, seed=4).ntt()
-    >>> hidden = pg.stack([t.scale_by(g * P.modulus) for g in pg.rns.gadget(Q, 1)])
+    >>> mask, noise = T.random(2, seed=3).ntt(), T.binomial(4, batch=2, seed=4).ntt()
+    >>> hidden = pg.stack([t.scale_by(g * P.modulus) for g in pg.rns.gadget(Q, limbs_per_digit=1)])
     >>> key = pg.stack([noise - mask * s + hidden, mask], axis=1)
     >>> a = Q.random(seed=5).ntt()
     >>> d = pg.lattice.key_switch(a, key, 1, P)
@@ -123,11 +123,11 @@ def rotate_many(
     Source: Halevi, Shoup 2018/244, section 4.2.
 
     >>> import polygpu as pg
-    >>> T = pg.Ring(8, pg.ntt_primes(8, 30, 3))
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
     >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
     >>> def key(g):  # from s(X^g) to s
-    ...     mask, noise = T.random(2, seed=g).ntt(), T.binomial(4, 2, seed=g)
-    ...     hidden = [s.automorphism(g).scale_by(x * P.modulus) for x in pg.rns.gadget(Q, 1)]
+    ...     mask, noise = T.random(2, seed=g).ntt(), T.binomial(4, batch=2, seed=g)
+    ...     hidden = [s.automorphism(g).scale_by(x * P.modulus) for x in pg.rns.gadget(Q, limbs_per_digit=1)]
     ...     return pg.stack([noise - mask * s + pg.stack(hidden), mask], axis=1)
     >>> message, mask = Q([0, 10**6]), Q.random(seed=2)
     >>> c = pg.stack([message - mask * s.restrict(Q), mask])

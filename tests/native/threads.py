@@ -35,7 +35,7 @@ def ring_calls(ring: pg.Ring, batch: int) -> Iterator[Callable[[], pg.Poly]]:
 def calls() -> Iterator[Callable[[], np.ndarray]]:
     """One call of every kind, big enough to be shared out to threads."""
     for n, bits in ((1024, 30), (1024, 31), (512, 46), (512, 60)):
-        for call in ring_calls(pg.Ring(n, pg.ntt_primes(n, bits, 2)), 64):
+        for call in ring_calls(pg.Ring(n, pg.ntt_primes(n, bits=bits, count=2)), 64):
             yield lambda call=call: call().data
     for n, q in (
         (256, 3329),
@@ -59,7 +59,7 @@ def calls() -> Iterator[Callable[[], np.ndarray]]:
     source = np.random.default_rng(2)
     for q in (2**31 - 1, 2**62):
         x, y = (source.integers(0, q, (96, 96), dtype=np.uint64) for _ in range(2))
-        yield lambda x=x, y=y, q=q: pg.linalg.matmul(x, y, q)
+        yield lambda x=x, y=y, q=q: pg.linalg.matmul(x, y, q=q)
     for dtype in (np.complex64, np.complex128):
         z = (source.standard_normal((2048, 64)) + 1j * source.standard_normal((2048, 64))).astype(dtype)
         yield lambda z=z: pg.fft.fft(z)
@@ -87,7 +87,7 @@ def check_plans() -> None:
 
     def first_call(_: int) -> bytes:
         ready.wait()
-        ring = pg.Ring(2048, pg.ntt_primes(2048, 50))
+        ring = pg.Ring(2048, pg.ntt_primes(2048, bits=50))
         a = ring.random((4,), seed=1)
         return (a * a).data.tobytes() + pg.fft.fft(z).tobytes()
 
@@ -97,7 +97,7 @@ def check_plans() -> None:
 
 def check_fork() -> None:
     """A child made after threads were used computes too."""
-    ring = pg.Ring(1024, pg.ntt_primes(1024, 60))
+    ring = pg.Ring(1024, pg.ntt_primes(1024, bits=60))
     a = ring.random((64,), seed=1)
     before = (a * a).data.tobytes()
     child = os.fork()
@@ -113,7 +113,7 @@ def check_interrupts() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for n, batch in ((1024, 4000), (1 << 21, 2)):
-        a = pg.Ring(n, pg.ntt_primes(n, 60)).random(batch, seed=1)
+        a = pg.Ring(n, pg.ntt_primes(n, bits=60)).random(batch, seed=1)
         sender = Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         sender.start()
         try:

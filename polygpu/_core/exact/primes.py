@@ -102,10 +102,10 @@ def _root(q: int, k: int) -> int:
 
 def ntt_primes(
     n: int,
+    *,
     bits: int,
     count: int = 1,
     kind: Kind = "negacyclic",
-    *,
     exclude: Any = (),
     near: bool | int = False,
 ) -> list[int]:

@@ -189,7 +189,7 @@ def plan_auxiliary(quotient: Quotient, moduli: tuple[int, ...]) -> AuxiliaryPlan
         # A linear product is folded afterwards.
         own = quotient if points == n else Quotient("cyclic", points)
         check_memory(auxiliary_bytes(quotient, moduli), n, moduli)
-        primes = tuple(ntt_primes(points, AUXILIARY_BITS, count, own.kind))
+        primes = tuple(ntt_primes(points, bits=AUXILIARY_BITS, count=count, kind=own.kind))
         roots = tuple(any_root(p, own.order) for p in primes)
         return AuxiliaryPlan(basis_of(moduli), quotient, plan_ntt(own, primes, 1, roots))
 
