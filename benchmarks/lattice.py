@@ -204,14 +204,14 @@ def key_case(
     shape: Shape,
     device: str,
     operand: pg.Poly,
-    keys: Sequence[pg.Poly],
-    verb: Callable[[pg.Poly, Sequence[pg.Poly]], pg.Poly],
+    keys: Sequence[lattice.SwitchKey],
+    verb: Callable[[pg.Poly, Sequence[lattice.SwitchKey]], pg.Poly],
     expected: Callable[[], Ints],
 ) -> Case:
     """A verb on a value with keys; both are given on the host."""
-    size = sum(key.data.nbytes for key in keys)
+    size = sum(key.nbytes for key in keys)
     copies = 1 if device == "cpu" else max(1, min(MOST_CALLS, -(-KEY_BYTES // size)))
-    sets = [[key.to(device).copy() for key in keys] for _ in range(copies)]
+    sets = [[key_of(key.value.to(device).copy(), key) for key in keys] for _ in range(copies)]
     x = operand.to(device)
     run = pg.capture(lambda x: [verb(x, own) for own in sets][-1], x)
     host = None if device == "cpu" else residues(verb(operand, keys))
@@ -223,6 +223,14 @@ def key_case(
     return Case(op, "polygpu", params_of(shape, device, copies), run, verify, work, residues, copies)
 
 
+def key_of(value: pg.Poly, like: lattice.SwitchKey, g: int | None = None) -> lattice.SwitchKey:
+    """A key of a value with the parameters of another."""
+    size, g = like.limbs_per_digit, like.galois_element if g is None else g
+    return lattice.SwitchKey(
+        value, ring=like.ring, special=like.special, limbs_per_digit=size, galois_element=g
+    )
+
+
 def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     """A relinearisation; if hoisted, also a rotation and eight hoisted rotations; the transforms of each."""
     primes = pg.ntt_primes(shape.n, bits=shape.bits, count=shape.limbs + shape.special)
@@ -230,14 +238,15 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     Q, special = R[: shape.limbs], R[shape.limbs :]
     digits = -(-shape.limbs // shape.size)
     c = Q.random(3, seed=1).ntt()
-    key = R.random((digits, 2), seed=2).ntt()
+    value = R.random((digits, 2), seed=2).ntt()
+    key = lattice.SwitchKey(value, ring=Q, special=special, limbs_per_digit=shape.size)
     where = shape, device, c
 
-    def relinearised(c: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
-        return lattice.key_switch(c[2], keys[0], shape.size, special, add=c[:2])
+    def relinearised(c: pg.Poly, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
+        return lattice.key_switch(c[2], keys[0], add=c[:2])
 
     def expected() -> Ints:
-        return switched(c[2], key, special, shape.size) + integers(c[:2])
+        return switched(c[2], value, special, shape.size) + integers(c[:2])
 
     yield key_case("relinearisation", *where, [key], relinearised, expected)
     # Each digit is transformed to all limbs that are not its own. mod_down takes two components: their
@@ -251,13 +260,13 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     pair = Q.random(2, seed=1).ntt()
     gs = [pow(GALOIS, k, 2 * shape.n) for k in range(1, 9)]
 
-    def rotated(c: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
-        return lattice.rotate_many(c, gs[: len(keys)], keys, shape.size, special)
+    def rotated(c: pg.Poly, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
+        return lattice.rotate_many(c, keys)
 
     def expected_rotations(count: int) -> Ints:
         found = []
         for g in gs[:count]:
-            total = switched(pair[1], key, special, shape.size, g)
+            total = switched(pair[1], value, special, shape.size, g)
             total[0] += turned(integers(pair[0]), g)
             found.append(total)
         result: Ints = np.stack(found)
@@ -266,29 +275,30 @@ def switch_cases(device: str, shape: Shape, hoisted: bool) -> Iterator[Case]:
     for op, count in (("rotation", 1), ("8 rotations", 8)):
         back = shape.limbs + 2 * count * special.rows
         forth = digits * (R.rows - shape.size) + 2 * count * shape.limbs
-        yield key_case(op, shape, device, pair, [key] * count, rotated, partial(expected_rotations, count))
+        keys = [key_of(value, key, g) for g in gs[:count]]
+        yield key_case(op, shape, device, pair, keys, rotated, partial(expected_rotations, count))
         yield rows_case(op, shape, device, back, forth)
 
 
-def product_of_ciphertexts(shape: Shape, device: str, key: pg.Poly) -> Iterator[Case]:
+def product_of_ciphertexts(shape: Shape, device: str, key: lattice.SwitchKey) -> Iterator[Case]:
     """A product, relinearised and rescaled in one division; a rescaling alone; the transforms of both."""
-    Q, special = key.ring[: shape.limbs], key.ring[shape.limbs :]
+    Q, special = key.ring, key.special
     x = Q.random((2, 2), seed=1).ntt()
 
-    def product(x: pg.Poly, keys: Sequence[pg.Poly]) -> pg.Poly:
+    def product(x: pg.Poly, keys: Sequence[lattice.SwitchKey]) -> pg.Poly:
         a, b = x[0], x[1]
         kept = a * b[0]
         pg.fma(a[0], b[1], kept[1], out=kept[1])
-        return lattice.key_switch(a[1] * b[1], keys[0], shape.size, special, add=kept, rescale=1)
+        return lattice.key_switch(a[1] * b[1], keys[0], add=kept, rescale=1)
 
-    def rescaled(x: pg.Poly, _: Sequence[pg.Poly]) -> pg.Poly:
+    def rescaled(x: pg.Poly, _: Sequence[lattice.SwitchKey]) -> pg.Poly:
         return x[0].rescale()
 
     def unseen() -> Ints:
         raise Unverified("compared with the CPU alone")
 
     digits = -(-shape.limbs // shape.size)
-    forth = digits * (key.ring.rows - shape.size) + 2 * (shape.limbs - 1)
+    forth = digits * (key.value.ring.rows - shape.size) + 2 * (shape.limbs - 1)
     yield key_case(PRODUCT, shape, device, x, [key], product, unseen)
     yield rows_case(PRODUCT, shape, device, shape.limbs + 2 * (special.rows + 1), forth)
     yield key_case(RESCALE, shape, device, x, [key], rescaled, unseen)

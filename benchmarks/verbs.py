@@ -70,7 +70,9 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
 
     a, b, c, v, w, m = (evals(Q, *batch) for batch in ((), (), (2,), (3,), (3,), (3, 3)))
     a_coefs, b_coefs = coefs(Q), coefs(Q)
-    joined, special, key, other_key = evals(T), evals(P), evals(T, 3, 2), evals(T, 3, 2)
+    joined, special = evals(T), evals(P)
+    of: Any = {"ring": Q, "special": P, "limbs_per_digit": 2}
+    key, other_key = (lattice.SwitchKey(evals(T, 3, 2), galois_element=g, **of) for g in (5, 25))
     more, written = evals(Q, 2), evals(Q, 2)
     d, e, ggsw, ggsw_coefs = evals(q, 2), evals(q, 2), evals(q, 2, LEVELS, 2), coefs(q, 2, LEVELS, 2)
     slots = evals(q)
@@ -144,12 +146,11 @@ def calls(device: str, n: int = DEGREE) -> dict[str, Call]:
         "lattice.external_product": lambda: lattice.external_product(ggsw, d, bits=DIGIT),
         "lattice.cmux": lambda: lattice.cmux(ggsw, d, e, bits=DIGIT),
         "lattice.blind_rotate": lambda: lattice.blind_rotate(acc, bsk, exponents, bits=DIGIT),
-        "lattice.key_switch": lambda: lattice.key_switch(a, key, 2, P),
-        "lattice.key_switch, added and rescaled": lambda: lattice.key_switch(
-            a, key, 2, P, add=more, rescale=1
-        ),
-        "lattice.rotate_many": lambda: lattice.rotate_many(c, [5], [key], 2, P),
-        "lattice.rotate_many, two": lambda: lattice.rotate_many(c, [5, 25], [key, other_key], 2, P),
+        "lattice.key_switch": lambda: lattice.key_switch(a, key),
+        "lattice.key_switch, added and rescaled": lambda: lattice.key_switch(a, key, add=more, rescale=1),
+        "lattice.rotate": lambda: lattice.rotate(c, key),
+        "lattice.rotate_many": lambda: lattice.rotate_many(c, [key]),
+        "lattice.rotate_many, two": lambda: lattice.rotate_many(c, [key, other_key]),
         "linalg.matmul": lambda: linalg.matmul(x, y, q=SQUARE_MODULUS),
         "fft.fft": lambda: fft.fft(row),
         "fft.fft64": lambda: fft.fft64(rows64),

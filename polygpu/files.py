@@ -13,6 +13,9 @@ and under "__metadata__", "polygpu" a text, which is JSON again:
           decimal up to 2^64, hexadecimal ("0x...") above, since Python limits the digits of decimal numbers
   VALUE   {"ring": index in "rings", "domain": "coef" or "eval", "sha256"}. A seeded value has no residues in
           the file, and is {"ring", "batch", "seed", "start", "sha256"}
+          A key of key switching has in "key" {"ring", "special": indices, "limbs_per_digit", "galois_element"
+          or -1, "turned": 0 or 1, "masks"}. "masks" are 32-byte seeds in hexadecimal: the residues are then
+          the bodies b_j of its components, whose masks a_j are Ring.random of these seeds, read as evaluated
   seed    {"int": "0x2a"}, {"str": "text"} or {"bytes": "00ff"}
   sha256  of a JSON text, a newline and the residues. The JSON is ASCII, with sorted keys and no spaces. It is
           VALUE without "sha256", with RING in place of its index, with "name", and, unless the value is
@@ -46,6 +49,7 @@ from ._core.quotient import KINDS
 from ._ops.arrays import empty
 from ._ops.sampling import Batch, Seed, key_of
 from .errors import FileError, NotCanonical, OutputError, ParameterError, PolyGPUError
+from .lattice.keys import SwitchKey, expanded
 from .poly import Poly
 from .ring import Ring
 
@@ -139,8 +143,8 @@ def seed_shown(seed: Seed) -> str:
 # ---- writing ----
 
 
-def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> None:
-    """Write values and their rings to a safetensors file, which load(path) reads.
+def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded | SwitchKey]) -> None:
+    """Write values, keys and their rings to a safetensors file, which load(path) reads.
 
     The file is written under a temporary name in the same folder, brought to the disk and renamed: its name
     leads to the old file or to the whole new one. An error or Ctrl-C leaves the old file as it was, and
@@ -149,7 +153,8 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
     Args:
         path: by convention ends in .safetensors.
         values: a dict of names and values, on any device and in either domain. A Seeded is written as its
-            seed, and a ring that several values share once.
+            seed, a SwitchKey of lattice.switch_key or rotation_keys as its bodies and the public seeds of its
+            masks, in half its bytes, and a ring that several values share once.
 
     Raises:
         ParameterError: no such dict; a path that leads to no regular file, or cannot be written; a name
@@ -176,16 +181,35 @@ def save(path: str | os.PathLike[str], values: Mapping[str, Poly | Seeded]) -> N
             f"values: {type(values).__name__}, must be a dict of names: pg.save(path, {{'a': a}})"
         )
     rings: dict[Any, int] = {}  # by their parameters: == might have to search for roots
+
+    def index_of(ring: Ring) -> int:
+        return rings.setdefault(ring.__reduce__()[1], len(rings))
+
     told: dict[str, dict[str, Any]] = {}
     stored: dict[str, Poly] = {}
     for name, value in values.items():
         _check_name(name)
-        if not isinstance(value, (Poly, Seeded)):
+        if not isinstance(value, (Poly, Seeded, SwitchKey)):
             raise ParameterError(
-                f"values: {_named(name)} is of type {type(value).__name__}, must be a Poly or a Seeded; "
+                f"values: {_named(name)} is a {type(value).__name__}, must be a Poly, Seeded or SwitchKey; "
                 "ring(x) makes a Poly of integers, ring.from_residues(x) of residues"
             )
-        index = rings.setdefault(value.ring.__reduce__()[1], len(rings))
+        if isinstance(value, SwitchKey):
+            stored[name] = value._stored()
+            told[name] = {
+                "ring": index_of(value.value.ring),
+                "domain": "eval",
+                "key": {
+                    "ring": index_of(value.ring),
+                    "special": index_of(value.special),
+                    "limbs_per_digit": value.limbs_per_digit,
+                    "galois_element": -1 if value.galois_element is None else value.galois_element,
+                    "turned": int(value.turned),
+                    "masks": [seed.hex() for seed in value._masks or ()],
+                },
+            }
+            continue
+        index = index_of(value.ring)
         if isinstance(value, Poly):
             stored[name] = value
             told[name] = {"ring": index, "domain": value.domain}
@@ -353,8 +377,8 @@ def load(
     device: str | None = None,
     verify: bool = True,
     mmap: bool = False,
-) -> dict[str, Poly]:
-    """The values of a file of save(), by their names. Nothing in the file is executed.
+) -> dict[str, Any]:
+    """The values and keys of a file of save(), by their names. Nothing in the file is executed.
 
     A file is not trusted: rings are checked as by Ring, and every residue is looked at. Values that shared a
     ring have one Ring object. Seeded values are expanded.
@@ -425,6 +449,7 @@ class Entry:
     tensor: dict[str, Any] | None  # None for a seeded value
     seed: Seed = None
     start: int = 0
+    key: dict[str, Any] | None = None  # what a key has besides its values
 
     @property
     def size(self) -> int:
@@ -498,8 +523,8 @@ class File:
         with self._told():
             return self._contents.ring(index)
 
-    def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly:
-        """A value in host memory, or a seeded one on the current device; see load."""
+    def read(self, name: str, *, verify: bool = True, mmap: bool = False) -> Poly | SwitchKey:
+        """A value or key in host memory, or a seeded one on the current device; see load."""
         entry, told = self.entries[name], self._contents.rings
         with self._told(f"value {_named(name)}: "):
             ring = self._contents.ring(entry.ring)
@@ -513,7 +538,25 @@ class File:
                 return Seeded(ring, entry.batch, seed=entry.seed, start=entry.start).expand()
             if at := first_wrong(ring._plan.basis, data):
                 raise Flaw(wrong_residue(ring._plan.basis, data, at))
-            return ring.from_residues(data, domain=entry.domain, copy=False)
+            value = ring.from_residues(data, domain=entry.domain, copy=False)
+            return value if entry.key is None else self._key(value, entry.key)
+
+    def _key(self, stored: Poly, told: dict[str, Any]) -> SwitchKey:
+        g, masks = told["galois_element"], tuple(map(bytes.fromhex, told["masks"]))
+        options: dict[str, Any] = {
+            "ring": self._contents.ring(told["ring"]),
+            "special": self._contents.ring(told["special"]),
+            "limbs_per_digit": told["limbs_per_digit"],
+            "galois_element": None if g < 0 else g,
+            "turned": bool(told["turned"]),
+        }
+        if masks and stored.shape != (len(masks),):
+            raise Flaw(f"{len(masks)} masks for bodies of batch shape {stored.shape}")
+        try:
+            with on_device("cpu"):
+                return expanded(stored, masks, **options) if masks else SwitchKey(stored, **options)
+        except PolyGPUError as error:
+            raise Flaw(f"a key that cannot be: {error}") from None
 
     def _residues(
         self, ring: Ring, tensor: dict[str, Any], mmap: bool, seen: Callable[[memoryview], None]
@@ -622,9 +665,15 @@ class _Contents:
             raise Flaw(f"{what}: the name has no UTF-8")
         seeded = type(value) is dict and "seed" in value
         fields = {"ring", "batch", "seed", "start", "sha256"} if seeded else {"ring", "domain", "sha256"}
-        _check_fields(value, fields, what)
-        if not _is_index(value["ring"]) or value["ring"] >= len(self.rings):
-            raise Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
+        has_key = type(value) is dict and "key" in value and not seeded
+        _check_fields(value, fields | {"key"} if has_key else fields, what)
+        key = value["key"] if has_key else None
+        if key is not None:
+            self._check_key(key, what)
+        rings = [value["ring"], *((key["ring"], key["special"]) if key is not None else ())]
+        for index in rings:
+            if not _is_index(index) or index >= len(self.rings):
+                raise Flaw(f"{what}: its ring must be one of the {len(self.rings)} in the file")
         if type(value["sha256"]) is not str:
             raise Flaw(f"{what}: its SHA-256 must be a text")
         if not seeded:
@@ -632,7 +681,8 @@ class _Contents:
                 raise Flaw(f"{what}: its domain must be 'coef' or 'eval'")
             if tensor is None:
                 raise Flaw(f"{what}: its residues are missing")
-            return Entry(value["ring"], tuple(tensor["shape"][:-2]), value["domain"], value, tensor)
+            batch = tuple(tensor["shape"][:-2])
+            return Entry(value["ring"], batch, value["domain"], value, tensor, key=key)
         if tensor is not None:
             raise Flaw(f"{what}: it has residues and a seed")
         if not _are_lengths(value["batch"]) or len(value["batch"]) > _MOST_AXES - 2:
@@ -641,6 +691,16 @@ class _Contents:
             raise Flaw(f"{what}: its start must be a number from 0 on")
         seed = _seed_of(value["seed"], what)
         return Entry(value["ring"], tuple(value["batch"]), "coef", value, None, seed, value["start"])
+
+    def _check_key(self, key: Any, what: str) -> None:
+        fields = {"ring", "special", "limbs_per_digit", "galois_element", "turned", "masks"}
+        _check_fields(key, fields, what)
+        numbers = [key[name] for name in sorted(fields - {"masks"})]
+        masks = key["masks"]
+        if not all(type(x) is int and x >= -1 for x in numbers) or type(masks) is not list:
+            raise Flaw(f"{what}: its key must have numbers and a list of masks")
+        if not all(type(x) is str and re.fullmatch("[0-9a-f]{64}", x) for x in masks):
+            raise Flaw(f"{what}: its masks must be seeds of 64 hexadecimal digits")
 
     def ring(self, index: int) -> Ring:
         if index not in self._made:

@@ -47,6 +47,7 @@ from .errors import (
     ParameterError,
     RingMismatch,
 )
+from .lattice import SwitchKey
 from .poly import Poly, checked_poly
 from .ring import Ring
 
@@ -331,27 +332,30 @@ def to_seal(
     return _written(checked_poly(poly, "poly"), parameters, scale, correction_factor)
 
 
-def from_seal_keys(data: Bytes, parameters: SealParameters) -> dict[int, Poly]:
+def from_seal_keys(
+    data: Bytes, parameters: SealParameters, *, rotations: bool = False
+) -> dict[int, SwitchKey]:
     """The keys of RelinKeys or GaloisKeys that SEAL 4 saved, as polygpu.lattice.key_switch takes them.
 
     Args:
         data: as of from_seal.
         parameters: what they were made with.
+        rotations: whether they are GaloisKeys. SEAL's files of both look the same.
 
     Returns:
-        By SEAL's index evaluated values of parameters.ring, (digits, 2), a digit for each limb of ring[:-1].
-        Index k of relinearisation switches from s^(k + 2), index (g - 1) / 2 of rotations from s(X^g). Use as
-
-            pg.lattice.key_switch(a, keys[0], 1, parameters.ring[-1:])
+        Keys for values of parameters.ring[:-1], with digits of one limb. Number k of relinearisation switches
+        from s^(k + 2). Those of rotations stand under their g, and have it as galois_element.
 
     Raises:
         FileError, NotCanonical: as from_seal.
 
     Cost: two passes over the words. Source: seal/kswitchkeys.cpp, keygenerator.cpp.
 
+    >>> import polygpu as pg
     >>> p = SealParameters("ckks", 8, [97, 113, 193])
-    >>> keys = {0: p.ring.random((2, 2), seed=1).ntt()}
-    >>> from_seal_keys(to_seal_keys(keys, p), p) == keys
+    >>> s, Q, P = p.ring.ternary(seed=1), p.ring[:-1], p.ring[-1:]
+    >>> keys = pg.lattice.rotation_keys(s, [3], ring=Q, special=P, limbs_per_digit=1)
+    >>> from_seal_keys(to_seal_keys(keys, p), p, rotations=True) == keys
     True
     """
     _check_parameters(parameters)
@@ -359,7 +363,7 @@ def from_seal_keys(data: Bytes, parameters: SealParameters) -> dict[int, Poly]:
     identity, count = stream.unpack(_KEYS)
     if parameters._ring_of(identity) != parameters.ring or count > parameters.n:
         raise FileError(f"data: {count} lists of keys are no RelinKeys or GaloisKeys; from_seal reads others")
-    keys: dict[int, Poly] = {}
+    keys: dict[int, SwitchKey] = {}
     for index in range(count):
         digits = stream.unpack(_COUNT)[0]
         if digits not in (0, len(parameters.moduli) - 1):
@@ -369,16 +373,19 @@ def from_seal_keys(data: Bytes, parameters: SealParameters) -> dict[int, Poly]:
             raise FileError(f"data: the key {index} is of another level or size; damaged")
         if parts:
             words = np.stack([part.ntt().data for part in parts])
-            keys[index] = Poly(parameters.ring, words, "eval")
+            g = 2 * index + 1 if rotations else None
+            value, Q, P = Poly(parameters.ring, words, "eval"), parameters.ring[:-1], parameters.ring[-1:]
+            key = SwitchKey(value, ring=Q, special=P, limbs_per_digit=1, galois_element=g)
+            keys[index if g is None else g] = key
     stream.end()
     return keys
 
 
-def to_seal_keys(keys: Mapping[int, Poly], parameters: SealParameters) -> bytes:
+def to_seal_keys(keys: Mapping[int, SwitchKey], parameters: SealParameters) -> bytes:
     """What RelinKeys and GaloisKeys of SEAL 4 load: the inverse of from_seal_keys.
 
     Args:
-        keys: by SEAL's index values of parameters.ring, (digits, 2), a digit for each limb of ring[:-1].
+        keys: as from_seal_keys gives them: of relinearisation under 0, 1, ..., of rotations under their g.
         parameters: of the context that loads them.
 
     Raises:
@@ -386,12 +393,21 @@ def to_seal_keys(keys: Mapping[int, Poly], parameters: SealParameters) -> bytes:
 
     Cost: two passes over the words.
 
+    >>> import polygpu as pg
     >>> p = SealParameters("ckks", 8, [97, 193])
-    >>> len(to_seal_keys({1: p.ring.random((1, 2), seed=1)}, p))  # 256 bytes are words
+    >>> s, Q, P = p.ring.ternary(seed=1), p.ring[:-1], p.ring[-1:]
+    >>> keys = pg.lattice.rotation_keys(s, [3], ring=Q, special=P, limbs_per_digit=1)
+    >>> len(to_seal_keys(keys, p))  # 256 bytes are words
     441
     """
     _check_parameters(parameters)
-    indices = sorted(integer(index, "keys") for index in keys)
+    numbered = {}
+    for number, key in keys.items():
+        if not isinstance(key, SwitchKey):
+            raise ParameterError(f"keys: {type(key).__name__} under {number}, must be a SwitchKey")
+        g = key.galois_element
+        numbered[integer(number, "keys") if g is None else (g - 1) // 2] = key
+    indices = sorted(numbered)
     digits = len(parameters.moduli) - 1
     if not digits:
         raise ParameterError("keys: parameters of one modulus have none; SEAL switches keys with two or more")
@@ -399,16 +415,16 @@ def to_seal_keys(keys: Mapping[int, Poly], parameters: SealParameters) -> bytes:
         raise ParameterError(f"keys: indices {indices} must be one or more in [0, {parameters.n})")
     parts = [_KEYS.pack(parameters._id(digits + 1), indices[-1] + 1)]
     for index in range(indices[-1] + 1):
-        parts.append(_COUNT.pack(digits if index in keys else 0))
-        if index not in keys:
+        parts.append(_COUNT.pack(digits if index in numbered else 0))
+        if index not in numbered:
             continue
-        key = _in_ring(checked_poly(keys[index], "keys"), parameters.ring, "keys").ntt()
-        if key.shape != (digits, 2):
+        value = _in_ring(numbered[index].value, parameters.ring, "keys")
+        if value.shape != (digits, 2):
             raise ParameterError(
-                f"keys: batch shape {key.shape} at {index}, must be ({digits}, 2): a digit for each limb of "
-                "ring[:-1]"
+                f"keys: batch shape {value.shape} at {index}, must be ({digits}, 2): a digit for each limb "
+                "of ring[:-1]"
             )
-        parts += [_written(digit, parameters, 1.0, 1) for digit in key]
+        parts += [_written(digit, parameters, 1.0, 1) for digit in value]
     return parameters._object(*parts)
 
 
@@ -647,10 +663,11 @@ def from_openfhe(text: str | bytes) -> Poly:
         hybrid switching are used as
 
             a, b = keys[0, 0]
-            pg.lattice.key_switch(x, pg.stack([b, a], axis=1), size, special)
+            key = pg.lattice.SwitchKey(
+                pg.stack([b, a], axis=1), ring=Q, special=P, limbs_per_digit=ceil(k / digits)
+            )
 
-        with `special` the ring of the last moduli, whose product is P, and size = ceil(k / digits) for the k
-        others.
+        with P the ring of the last moduli and Q that of the k others.
 
     Raises:
         FileError: no JSON, no polynomials, or polynomials that make no one batch of one ring.

@@ -14,7 +14,7 @@ import pytest
 from devices import agree, backend, card_name, over, same
 
 import polygpu as pg
-from polygpu import Poly, Ring, ntt_primes
+from polygpu import Poly, Ring, lattice, ntt_primes
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
@@ -317,6 +317,19 @@ def chain(n: int, bits: tuple[int, ...], kind: Any = "negacyclic") -> Ring:
     """A ring whose limbs have these bits."""
     primes = {size: iter(ntt_primes(n, bits=size, count=bits.count(size), kind=kind)) for size in set(bits)}
     return Ring(n, [next(primes[size]) for size in bits], kind=kind)
+
+
+def as_key(value: Poly, size: int, special: Ring, g: int | None = None) -> lattice.SwitchKey:
+    """A key for all limbs of a value (digits, 2) that are not special."""
+    own = [i for i, q in enumerate(value.ring.moduli) if q not in special.moduli]
+    return lattice.SwitchKey(
+        value, ring=value.ring[own], special=special, limbs_per_digit=size, galois_element=g
+    )
+
+
+def as_keys(gs: Any, values: Any, size: int, special: Ring) -> list[lattice.SwitchKey]:
+    """Keys of rotations."""
+    return [as_key(value, size, special, g) for g, value in zip(gs, values, strict=True)]
 
 
 def halved(n: int, bits: int, layers: int) -> int:

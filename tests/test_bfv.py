@@ -125,14 +125,14 @@ def test_keys_hide_what_they_should_with_small_noise(keys: bfv.Keys) -> None:
     assert 0 < np.max(noise.norm(np.inf)) <= 21
     whole = SCHEME.whole(s.to_bigints(centered=True)).ntt()
     square = whole * whole
-    for i, (body, mask) in enumerate(keys.relin):
+    for i, (body, mask) in enumerate(keys.relin.value):
         hidden = np.zeros(
             (SCHEME.limbs + 1, SCHEME.n), square.data.dtype
         )  # P s^2 modulo its own prime, else 0
         q = SCHEME.whole.moduli[i]
         hidden[i] = square.data[i].astype(object) * SCHEME.special.modulus % q
         noise = body + mask * whole - SCHEME.whole.from_residues(hidden, domain="eval")
-        assert 0 < np.max(noise.norm(np.inf)) <= 21
+        assert 0 < np.max(noise.norm(np.inf)) <= 40  # 12 standard deviations
 
 
 def test_the_example_is_secure_short_and_right() -> None:

@@ -25,7 +25,7 @@ from devices import (
     same,
     there,
 )
-from oracle import drawn
+from oracle import as_key, drawn
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice, linalg
@@ -611,7 +611,7 @@ def test_operands_that_share_memory_are_repeated(
     Q, P, observed, way = ring(), Ring(N, [257]), list[Any](), calls._observed
     monkeypatch.setattr(calls, "_observed", lambda *args: (observed.append(args[0]), way(*args))[1])
     verbs: list[Callable[[Poly, Poly, Poly], Poly]] = [
-        lambda a, c, key: lattice.key_switch(a, key, 1, P, add=c),
+        lambda a, c, key: lattice.key_switch(a, as_key(key, 1, P), add=c),
         lambda a, c, key: pg.dot(c, c[::-1]),
         lambda a, c, key: pg.stack([a, c[1], c[0]]),
         lambda a, c, key: pg.fma(c, a, c[:1]),

@@ -626,13 +626,14 @@ for bits, log_n, limbs, size in shapes:
     Q, P = R[:limbs], R[limbs:]
     x, key = Q.random(seed=1).ntt(), R.random((-(-limbs // size), 2), seed=2).ntt()
     add = Q.random(2, seed=3).ntt()
-    cases.append((x, key, size, P, add, lattice.key_switch(x, key, size, P, add=add)))
+    key = lattice.SwitchKey(key, ring=Q, special=P, limbs_per_digit=size)
+    cases.append((x, key, add, lattice.key_switch(x, key, add=add)))
 with simulated_cuda("h100", order="random", seed=1, concurrent_blocks=2):
     backend = backends.get_backend("cuda:0")
     for multiprocessors in (1, 132):  # of many rows, and of few
         backend.card = replace(backend.card, multiprocessors=multiprocessors)
-        for x, key, size, P, add, expected in cases[: 5 if multiprocessors > 1 else 4]:
-            found = lattice.key_switch(x.to("cuda"), key.to("cuda"), size, P, add=add.to("cuda"))
+        for x, key, add, expected in cases[: 5 if multiprocessors > 1 else 4]:
+            found = lattice.key_switch(x.to("cuda"), key.to("cuda"), add=add.to("cuda"))
             assert found.cpu() == expected
 """
 # The longest first.

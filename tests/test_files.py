@@ -378,7 +378,7 @@ def test_seeded_values_are_plain_data() -> None:
     {
         "a value": (R([1]), "must be a dict"),
         "pairs": ([("a", R([1]))], "must be a dict"),
-        "an array": ({"a": np.arange(8)}, "'a' is of type ndarray, must be a Poly or a Seeded"),
+        "an array": ({"a": np.arange(8)}, "'a' is a ndarray, must be a Poly, Seeded or SwitchKey"),
         "nothing": ({"a": None}, "NoneType"),
         "an int as name": ({1: R([1])}, "the name 1 of type int"),
         "metadata": ({"__metadata__": R([1])}, "__metadata__"),

@@ -41,6 +41,7 @@ from devices import ABSENT, agree, card_of, needs_card, noted_kernels, product_p
 from oracle import (
     BABYBEAR,
     KINDS,
+    as_key,
     check_products_by_fft,
     check_ring,
     check_transform,
@@ -1029,10 +1030,10 @@ def test_sanitizer_of_key_switches(bits: int, log_n: int, size: int) -> None:
     T = Ring(1 << log_n, ntt_primes(1 << log_n, bits=bits, count=3 + size))
     Q, special = T[:3], T[3:]
     x, key, add = drawn(Q, (), 1).ntt(), drawn(T, (-(-3 // size), 2), 2).ntt(), drawn(Q, (2,), 3).ntt()
-    expected = lattice.key_switch(x, key, size, special, add=add)
+    expected = lattice.key_switch(x, as_key(key, size, special), add=add)
     for multiprocessors in (1, 132):
         with card_of(multiprocessors):
-            found = lattice.key_switch(x.to(GPU), key.to(GPU), size, special, add=add.to(GPU))
+            found = lattice.key_switch(x.to(GPU), as_key(key.to(GPU), size, special), add=add.to(GPU))
         same(found, expected)
 
 

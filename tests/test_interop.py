@@ -25,7 +25,7 @@ import pytest
 from devices import ABSENT, backend, host, needs_compiler, on, simulated
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import bit_reversed, value_at
+from oracle import as_key, bit_reversed, value_at
 
 import polygpu as pg
 from polygpu import Ring, fft, interop, linalg
@@ -82,8 +82,13 @@ def value(name: str) -> interop.SealValue:
     return interop.from_seal(seal(name), parameters(name.partition("_")[0]))
 
 
-def keys(name: str) -> dict[int, pg.Poly]:
-    return interop.from_seal_keys(seal(name), parameters("ckks"))
+def keys(name: str, **options: Any) -> dict[int, pg.lattice.SwitchKey]:
+    return interop.from_seal_keys(seal(name), parameters("ckks"), **options)
+
+
+def zero_key(ring: Ring, size: int = 1) -> pg.lattice.SwitchKey:
+    """A key of zeros, of whose limbs the last one is special."""
+    return as_key(ring.zeros((-(-(ring.rows - 1) // size), 2)).ntt(), size, ring[-1:])
 
 
 def phase(c: pg.Poly, s: pg.Poly) -> pg.Poly:
@@ -172,22 +177,20 @@ def test_products_of_seal_bit_for_bit() -> None:
 def test_relinearisation_with_a_key_of_seal() -> None:
     p, s = parameters("ckks"), value("ckks_secret").poly
     key, g = keys("ckks_relin")[0], pg.rns.gadget(p.ring[:-1], limbs_per_digit=1)
-    for j, (b, a) in enumerate(key):
+    for j, (b, a) in enumerate(key.value):
         assert 0 < size(b + a * s - s * s * (g[j] * p.moduli[-1])) < 64
     product = value("ckks_product").poly
-    ours = pg.lattice.key_switch(product[2], key, 1, p.ring[-1:], add=product[:2])
+    ours = pg.lattice.key_switch(product[2], key, add=product[:2])
     exact, theirs = phase(product, s), value("ckks_relinearised").poly
     assert size(phase(ours, s) - exact) < 1 << 12 and size(phase(theirs, s) - exact) < 1 << 12
 
 
 def test_rotation_with_a_key_of_seal() -> None:
-    p, s = parameters("ckks"), value("ckks_secret").poly
-    galois = keys("ckks_galois")
-    assert list(galois) == [(3 - 1) // 2]
+    s = value("ckks_secret").poly
+    galois = keys("ckks_galois", rotations=True)
+    assert list(galois) == [3] and galois[3].galois_element == 3
     a, rotated = value("ckks_a").poly, value("ckks_rotated").poly
-    turned = a.automorphism(3)
-    zero = a.ring.zeros()
-    ours = pg.lattice.key_switch(turned[1], galois[1], 1, p.ring[-1:], add=pg.stack([turned[0], zero]))
+    ours = pg.lattice.rotate(a, galois[3])
     exact = phase(a, s).automorphism(3)
     assert size(phase(ours, s) - exact) < 1 << 12 and size(phase(rotated, s) - exact) < 1 << 12
 
@@ -248,7 +251,7 @@ def test_compressed_keys_of_seal_take_time_linear_in_their_size(
 ) -> None:
     """Counted in bytes that are given to the decompressor, and in bytes that it gives at a time."""
     p = SealParameters("ckks", 2048, pg.ntt_primes(2048, bits=50, count=3))
-    keys = {g: p.ring.random((2, 2), seed=g).ntt() for g in range(1, 12)}
+    keys = {g: as_key(p.ring.random((2, 2), seed=g).ntt(), 1, p.ring[-1:]) for g in range(1, 12)}
     plain = interop.to_seal_keys(keys, p)
     data = compressed(plain, method)
     assert len(plain) > 1 << 21
@@ -346,7 +349,7 @@ def test_refused_data_of_seal() -> None:
         (changed(16 + 73 + 8, b"\x00"), pg.FileError, ["an inner object of"]),
         (changed(16 + 89, b"\x21"), pg.FileError, ["33 words, must be 32"]),
         (changed(16 + 97, struct.pack("<Q", 97)), pg.NotCanonical, ["97 at (0, 0, 0)", "mod 97"]),
-        (interop.to_seal_keys({0: p.ring.zeros((2, 2))}, p), pg.FileError, ["data: "]),
+        (interop.to_seal_keys({0: zero_key(p.ring)}, p), pg.FileError, ["data: "]),
         (p.to_bytes(), pg.FileError, ["data: "]),
     ):
         refused(lambda data=data: from_seal(data, p), cls, words)
@@ -364,7 +367,7 @@ def test_values_that_seal_does_not_take() -> None:
     bgv = SealParameters("bgv", 8, [97, 113], plain_modulus=17)
     c = p.ring[:2].random(2, seed=1)
     to_seal, to_keys = interop.to_seal, interop.to_seal_keys
-    key = p.ring.zeros((2, 2))
+    key, longer, other = zero_key(p.ring), zero_key(p.ring, 2), zero_key(p.ring[:2])
     for call, cls, words in (
         (lambda: to_seal(c.data, p), pg.RingMismatch, ["poly: ndarray", "Poly"]),
         (lambda: to_seal(c, 5), pg.ParameterError, ["parameters: int"]),
@@ -385,8 +388,9 @@ def test_values_that_seal_does_not_take() -> None:
         ),
         (lambda: to_keys({}, p), pg.ParameterError, ["indices []"]),
         (lambda: to_keys({8: key}, p), pg.ParameterError, ["indices [8]", "[0, 8)"]),
-        (lambda: to_keys({0: key[0]}, p), pg.ParameterError, ["batch shape (2,) at 0", "(2, 2)"]),
-        (lambda: to_keys({0: p.ring[:2].zeros((2, 2))}, p), pg.RingMismatch, ["keys: of "]),
+        (lambda: to_keys({0: longer}, p), pg.ParameterError, ["batch shape (1, 2) at 0", "(2, 2)"]),
+        (lambda: to_keys({0: other}, p), pg.RingMismatch, ["keys: of "]),
+        (lambda: to_keys({0: key.value}, p), pg.ParameterError, ["Poly under 0", "SwitchKey"]),
         (
             lambda: to_keys({0: key}, SealParameters("ckks", 8, [97])),
             pg.ParameterError,
@@ -422,7 +426,7 @@ TOY_FILES = (
     interop.to_seal(TOY.ring[:-1].random(2, seed=1).ntt(), TOY, correction_factor=3),
     interop.to_seal(Ring(8, 17).random(seed=2), TOY),
     interop.to_seal(TOY.ring.random(seed=3), TOY),
-    interop.to_seal_keys({1: TOY.ring.random((2, 2), seed=4)}, TOY),
+    interop.to_seal_keys({1: as_key(TOY.ring.random((2, 2), seed=4).ntt(), 1, TOY.ring[-1:])}, TOY),
     TOY.to_bytes(),
 )
 READERS = (
@@ -490,11 +494,8 @@ def test_seal_loads_what_is_written(tmp_path: Path) -> None:
     turned = loaded(api.Ciphertext, interop.to_seal(a.poly + b.poly, p, scale=a.scale))
     evaluator.rotate_vector_inplace(turned, 1, galois)
     np.testing.assert_allclose(decrypted(turned)[:3], np.add(*CKKS)[1:], atol=1e-4)
-    # A key made here: encryptions of P g_j s^2.
-    s, Q = value("ckks_secret").poly, p.ring
-    mask, g = Q.random(2, seed=5).ntt(), pg.rns.gadget(Q[:-1], limbs_per_digit=1)
-    hidden = pg.stack([s * s * (x * p.moduli[-1]) for x in g])
-    key = pg.stack([hidden - mask * s + Q.gaussian(3.2, batch=2, seed=6), mask], axis=1)
+    s, Q, P = value("ckks_secret").poly, p.ring[:-1], p.ring[-1:]
+    key = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=1)  # made here
     c = loaded(api.Ciphertext, product)
     evaluator.relinearize_inplace(c, loaded(api.RelinKeys, interop.to_seal_keys({0: key}, p)))
     np.testing.assert_allclose(decrypted(c), expected, atol=1e-4)
@@ -577,7 +578,7 @@ def test_relinearisation_with_a_key_of_openfhe() -> None:
     full = s.ring.join(special)(s.to_int64())
     for j, g in enumerate(pg.rns.gadget(s.ring, limbs_per_digit=2)):
         assert 0 < size(b[j] + a[j] * full - full * full * (g * special.modulus)) < 64
-    ours = pg.lattice.key_switch(product[2], key, 2, special, add=product[:2])
+    ours = pg.lattice.key_switch(product[2], as_key(key, 2, special), add=product[:2])
     exact, theirs = phase(product, s), element("ckks_relinearised")
     assert size(phase(ours, s) - exact) < 64 and size(phase(theirs, s) - exact) < 64
 

@@ -10,7 +10,7 @@ import pytest
 from devices import CARDS, Work, backend, on, over, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import centred, chain, draw, drawn, product
+from oracle import as_key, as_keys, centred, chain, draw, drawn, product
 
 import polygpu as pg
 from polygpu import Poly, Ring, lattice
@@ -81,10 +81,10 @@ def test_key_switch(name: str) -> None:
             a = R(x)
             expected = switched_batch(R, x, integers, special, size)
             for value in (a, a.ntt()):
-                found = lattice.key_switch(value, key, size, special)
+                found = lattice.key_switch(value, as_key(key, size, special))
                 same_values(found, expected, value.domain)
                 out = R.zeros((2, 2))
-                assert lattice.key_switch(value, key, size, special, out=out) is out
+                assert lattice.key_switch(value, as_key(key, size, special), out=out) is out
                 same_values(out, expected, value.domain)
             assert np.array_equal(a.to_bigints(), x)
 
@@ -97,10 +97,10 @@ def test_key_switch_adds(name: str) -> None:
     for R in {Q.rows: Q, 1: Q[:1]}.values():
         a, more = (drawn(R, batch, 2).to(pg._backends.current_device()) for batch in ((3,), (3, 2)))
         for x, add in ((a, more), (a.ntt(), more.ntt())):
-            expected = lattice.key_switch(x, key, 2, special) + add
-            assert lattice.key_switch(x, key, 2, special, add=add) == expected
+            expected = lattice.key_switch(x, as_key(key, 2, special)) + add
+            assert lattice.key_switch(x, as_key(key, 2, special), add=add) == expected
             out = add.copy()
-            assert lattice.key_switch(x, key, 2, special, add=out, out=out) is out
+            assert lattice.key_switch(x, as_key(key, 2, special), add=out, out=out) is out
             assert out == expected and out.domain == x.domain
 
 
@@ -124,14 +124,15 @@ def test_key_switch_rescales(name: str) -> None:
         total = (sums + special.modulus * more.to_bigints()) % T.modulus
         D = T.modulus // S.modulus
         for x, add in ((a, more), (a.ntt(), more.ntt())):
-            found = lattice.key_switch(x, key, 2, special, add=add, rescale=count)
+            found = lattice.key_switch(x, as_key(key, 2, special), add=add, rescale=count)
             assert found.ring == S and found.domain == x.domain
             assert (found.to_bigints() == (2 * total + D) // (2 * D) % S.modulus).all()
             out = S.zeros((2, 2)).to(found.device)
-            assert lattice.key_switch(x, key, 2, special, add=add, rescale=count, out=out) is out == found
+            again = lattice.key_switch(x, as_key(key, 2, special), add=add, rescale=count, out=out)
+            assert again is out and out == found
     for count, error in ((Q.rows, ParameterError), (-1, ParameterError), (0.5, pg.NotAnInteger)):
         with pytest.raises(error, match="rescale"):
-            lattice.key_switch(drawn(Q), key.cpu(), 2, special, rescale=count)  # type: ignore[arg-type]
+            lattice.key_switch(drawn(Q), as_key(key.cpu(), 2, special), rescale=count)  # type: ignore[arg-type]
 
 
 def test_what_a_key_switch_cannot_add() -> None:
@@ -145,7 +146,7 @@ def test_what_a_key_switch_cannot_add() -> None:
         (7, TypeError, "add"),
     ):
         with pytest.raises(error, match=text):
-            lattice.key_switch(x, key, 1, special, add=add)  # type: ignore[arg-type]
+            lattice.key_switch(x, as_key(key, 1, special), add=add)  # type: ignore[arg-type]
 
 
 @on("cpu", *CARDS)
@@ -164,7 +165,7 @@ def test_key_switch_is_digits_dot_and_mod_down(device: str, conversion: Any, bat
             digits = value.digits(T, limbs_per_digit=2, conversion=conversion).ntt()
             total = pg.einsum("...j,jc->...c", digits, key.restrict(T)[:count])
             expected = total.mod_down(R, conversion=conversion)
-            found = lattice.key_switch(value, key, 2, special, conversion)
+            found = lattice.key_switch(value, as_key(key, 2, special), conversion=conversion)
             assert found == expected and found.domain == value.domain
 
 
@@ -206,15 +207,15 @@ def test_key_switch_of_long_polynomials(name: str) -> None:
     for R in (Q, Q[:-1]):
         value = (x if n < 1 << 13 else x[0]).restrict(R)
         for a in (value, value.ntt()):
-            expected = lattice.key_switch(a, key, size, special)
-            found = lattice.key_switch(on_card(a), on_card(key), size, special)
+            expected = lattice.key_switch(a, as_key(key, size, special))
+            found = lattice.key_switch(on_card(a), as_key(on_card(key), size, special))
             same(found, expected)
-            found = lattice.key_switch(on_card(a), on_card(key), size, special, add=found)
+            found = lattice.key_switch(on_card(a), as_key(on_card(key), size, special), add=found)
             same(found, expected + expected)
     pair = x.ntt()
     gs = [5, 2 * n - 1]
-    expected = lattice.rotate_many(pair, gs, [key] * 2, size, special)
-    same(lattice.rotate_many(on_card(pair), gs, [on_card(key)] * 2, size, special), expected)
+    expected = lattice.rotate_many(pair, as_keys(gs, [key] * 2, size, special))
+    same(lattice.rotate_many(on_card(pair), as_keys(gs, [on_card(key)] * 2, size, special)), expected)
 
 
 @on(*CARDS)
@@ -225,8 +226,8 @@ def test_more_rows_than_a_grid_holds(device: str, monkeypatch: pytest.MonkeyPatc
     Q, special = T[: len(bits)], T[len(bits) :]
     with pg.device("cpu"):
         key, x = drawn(T, (3, 2), 1).ntt(), drawn(Q, (), 2).ntt()
-    found = lattice.key_switch(on_card(x), on_card(key), size, special, add=on_card(pg.stack([x, x])))
-    same(found, lattice.key_switch(x, key, size, special, add=pg.stack([x, x])))
+    found = lattice.key_switch(on_card(x), as_key(on_card(key), size, special), add=on_card(pg.stack([x, x])))
+    same(found, lattice.key_switch(x, as_key(key, size, special), add=pg.stack([x, x])))
 
 
 def test_words_of_32_bits_below_a_key_of_64() -> None:
@@ -236,7 +237,7 @@ def test_words_of_32_bits_below_a_key_of_64() -> None:
     R = Q[:2]
     assert R.join(special).dtype != K.dtype
     x, integers = draw(R, (2,)), draw(K, (3, 2))
-    found = lattice.key_switch(R(x).ntt(), K(integers).ntt(), 1, special)
+    found = lattice.key_switch(R(x).ntt(), as_key(K(integers).ntt(), 1, special))
     same_values(found, switched_batch(R, x, integers, special, 1), "eval")
 
 
@@ -249,7 +250,7 @@ def test_key_switch_in_any_chain(rings: tuple[Ring, Ring], data: st.DataObject) 
     R = Q[: data.draw(st.integers(1, len(Q.moduli)))]
     x, integers = draw(R, (), 1), draw(K, (-(-len(Q.moduli) // size), 2), 2)
     value = R(x).ntt() if data.draw(st.booleans()) else R(x)
-    found = lattice.key_switch(value, K(integers).ntt(), size, special)
+    found = lattice.key_switch(value, as_key(K(integers).ntt(), size, special))
     same_values(found, switched_batch(R, x, integers, special, size), value.domain)
 
 
@@ -271,14 +272,14 @@ def test_hoisted_rotations_are_rotations(
     one = 2 * math.prod(batch) * K.rows * K.n * K.dtype.itemsize
     monkeypatch.setattr("polygpu._ops.switch._TOTALS", together * one)
     for value in (c, c.ntt(), c.restrict(Q[:3]).ntt()):
-        found = lattice.rotate_many(value, gs, keys, 2, special)
+        found = lattice.rotate_many(value, as_keys(gs, keys, 2, special))
         assert found.shape == (len(gs), *batch, 2) and found.domain == value.domain
         for g, key, rotated in zip(gs, keys, found, strict=True):
             first, second = value[..., 0].automorphism(g), value[..., 1].automorphism(g)
-            expected = lattice.key_switch(second, key, 2, special)
+            expected = lattice.key_switch(second, as_key(key, 2, special))
             assert rotated[..., 1] == expected[..., 1]
             assert rotated[..., 0] == expected[..., 0] + first
-        alone = lattice.rotate_many(value, gs[1:2], [keys[1]], 2, special)
+        alone = lattice.rotate_many(value, as_keys(gs[1:2], [keys[1]], 2, special))
         assert alone.shape == (1, *batch, 2) and alone.domain == value.domain and alone[0] == found[1]
 
 
@@ -290,14 +291,14 @@ def test_other_rotations_prepare_nothing(device: str, monkeypatch: pytest.Monkey
     Q, special = parts(K)
     keys = drawn(K, (3, 3, 2), 1).to(pg._backends.current_device()).ntt()
     c = drawn(Q, (2, 2), 2).to(pg._backends.current_device()).ntt()
-    lattice.rotate_many(c, [5, 25, -1], keys, 2, special)
+    lattice.rotate_many(c, as_keys([5, 25, -1], keys, 2, special))
     gs = [3, 7, 2 * K.n - 3]
-    kernels, prepared, copies = work.of(lambda: lattice.rotate_many(c, gs, keys, 2, special))
+    kernels, prepared, copies = work.of(lambda: lattice.rotate_many(c, as_keys(gs, keys, 2, special)))
     assert kernels.count("digit_product") == 3 and prepared == 0 and copies <= 3
-    assert work.of(lambda: lattice.rotate_many(c, gs, keys, 2, special)) == (kernels, 0, 0)
-    found = lattice.rotate_many(c, gs, keys, 2, special)
+    assert work.of(lambda: lattice.rotate_many(c, as_keys(gs, keys, 2, special))) == (kernels, 0, 0)
+    found = lattice.rotate_many(c, as_keys(gs, keys, 2, special))
     with pg.device("cpu"):
-        same(found, lattice.rotate_many(c.cpu(), gs, keys.cpu(), 2, special))
+        same(found, lattice.rotate_many(c.cpu(), as_keys(gs, keys.cpu(), 2, special)))
 
 
 # ---- under encryption ----
@@ -322,7 +323,7 @@ def test_what_is_switched_decrypts(device: str) -> None:
     key = encrypted_key(K, Q, size, s, t, 3)
     for R in (Q, Q[:3]):
         a = R.random(seed=4).ntt()
-        d = lattice.key_switch(a, key, size, special)
+        d = lattice.key_switch(a, as_key(key, size, special))
         noise = d[0] + d[1] * s.restrict(R) - a * t.restrict(R)
         # |e| <= 4, 3 digits of at most half a group of 80 bits over P of 82, and 1/2 (1 + |s|_1) of roundings
         assert noise.norm(math.inf) <= 3 * n * 4 * 2**80 / 2 / special.modulus + (1 + n) / 2
@@ -336,57 +337,62 @@ def test_refused() -> None:
     K = chain(16, (40,) * 5)
     Q, special = parts(K)
     a, key = Q.random(seed=1).ntt(), K.random((2, 2), seed=2).ntt()
-    good = {"a": a, "key": key, "size": 2, "special": special}
+    good: dict[str, Any] = {"a": a, "key": as_key(key, 2, special)}
     assert lattice.key_switch(**good).shape == (2,)
+    made: dict[str, Any] = {"value": key, "ring": Q, "special": special, "limbs_per_digit": 2}
+    assert lattice.SwitchKey(**made) == good["key"]
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"a": 3}, pg.RingMismatch, "a: int"),
-        ({"key": None}, pg.RingMismatch, "key: NoneType"),
-        ({"key": key.intt()}, pg.DomainError, "key: in coefficients"),
-        ({"key": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\), must be \(2, 2\)"),
-        ({"key": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
-        ({"key": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
-        ({"size": 0}, pg.ParameterError, "limbs_per_digit: 0 must be at least 1"),
-        ({"size": 2.0}, pg.NotAnInteger, "size"),
+        ({"key": None}, pg.ParameterError, "key: NoneType, must be a SwitchKey"),
+        ({"key": key}, pg.ParameterError, "key: Poly, must be a SwitchKey"),
+        ({"value": None}, pg.RingMismatch, "value: NoneType"),
+        ({"value": key.intt()}, pg.DomainError, "value: in coefficients"),
+        ({"value": key[:1]}, pg.ParameterError, r"batch shape \(1, 2\), must be \(2, 2\)"),
+        ({"value": key[0]}, pg.ParameterError, r"batch shape \(2,\)"),
+        ({"value": K[:4].random((2, 2)).ntt()}, pg.RingMismatch, "has no limb of"),
+        ({"limbs_per_digit": 0}, pg.ParameterError, "limbs_per_digit: 0 must be at least 1"),
+        ({"limbs_per_digit": 2.0}, pg.NotAnInteger, "limbs_per_digit"),
         ({"special": Q}, pg.ParameterError, "special: .*coprime to Q"),
-        ({"size": np.uint64(0)}, pg.ParameterError, "limbs_per_digit: 0"),
+        ({"limbs_per_digit": np.uint64(0)}, pg.ParameterError, "limbs_per_digit: 0"),
+        ({"ring": 5}, pg.ParameterError, "ring: int, must be a Ring"),
+        ({"ring": Q[1:]}, pg.RingMismatch, "limb 0 is .*drop last ones"),
+        ({"ring": Q[[0, 2]]}, pg.RingMismatch, "limb 1 is .*drop last ones"),
+        ({"galois_element": 4}, pg.ParameterError, "4 has a common factor"),
+        ({"galois_element": 5.0}, pg.NotAnInteger, "galois_element"),
+        ({"turned": True}, pg.ParameterError, "turned: True, but galois_element is None"),
+        ({"turned": 1, "galois_element": 5}, pg.ParameterError, "turned: 1"),
         ({"special": 5}, pg.ParameterError, "special: int, must be a Ring"),
         ({"special": Ring(8, 17)}, pg.RingMismatch, "special"),
         ({"conversion": "quick"}, pg.ParameterError, "conversion"),
         ({"out": Q.zeros(3)}, pg.OutputError, "out: batch shape"),
-        (
-            {"key": K.zeros((2, 2)).ntt(), "special": Q[:1].join(special)},
-            pg.ParameterError,
-            "special: .*coprime",
-        ),
-        ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "is of its digit 1, and of the value"),
+        ({"value": K.zeros((2, 2)).ntt(), "special": Q[:1].join(special)}, pg.ParameterError, "coprime"),
+        ({"a": Q[1:].random().ntt()}, pg.RingMismatch, "limb 0 is .*drop last ones"),
         ({"a": Ring(16, 2**100).random()}, pg.ParameterError, "above 2"),
     ]
     for change, error, text in wrong:
         with pytest.raises(error, match=text):
-            lattice.key_switch(**(good | change))
+            if change.keys() & {*made, "galois_element", "turned"}:
+                lattice.SwitchKey(**(made | change))
+            else:
+                lattice.key_switch(**(good | change))
     incomplete = Ring(16, [97, 17, 193]), Ring(16, [257, 353])
     with pytest.raises(pg.NotNTTFriendly, match="no complete transform"):
-        lattice.key_switch(
-            incomplete[0].random(), incomplete[0].join(incomplete[1]).random((3, 2)), 1, incomplete[1]
-        )
+        as_key(incomplete[0].join(incomplete[1]).random((3, 2)), 1, incomplete[1])
     c = Q.random(2, seed=3).ntt()
-    for arguments, error, text in [
-        ((c, [5, 7], [key]), pg.ParameterError, "keys: 1 for 2"),
-        ((c, [5], []), pg.ParameterError, "keys: 0 for 1"),
-        ((c, 5, [key]), pg.ParameterError, "gs: int, must be a sequence"),
-        ((c, [5], None), pg.ParameterError, "keys: NoneType, must be a sequence"),
-        ((c, [5], Q.zeros()), pg.ParameterError, "keys: Poly, must be a sequence"),
-        ((c, [5], [3]), pg.RingMismatch, r"keys\[0\]: int"),
-        ((c, [5], key), pg.ParameterError, r"keys: 2 for 1 automorphisms; .*\[key\]"),
-        ((c, [4], [key]), pg.ParameterError, "g: 4 has a common factor"),
-        ((a, [5], [key]), pg.ParameterError, "a ciphertext's components"),
-        ((c, [5, 7], [key, K[1:].random((2, 2)).ntt()]), pg.ParameterError, "of 2 rings"),
-        ((c, [5], [key.intt()]), pg.DomainError, r"keys\[0\]"),
+    turn, other = as_key(key, 2, special, 5), as_key(K.random((3, 2)).ntt(), 1, special, 7)
+    for operand, keys, error, text in [
+        (c, None, pg.ParameterError, "keys: NoneType, must be a sequence"),
+        (c, {5: turn}, pg.ParameterError, r"keys: dict, .*keys.values\(\)"),
+        (c, [3], pg.ParameterError, r"keys\[0\]: int, must be a SwitchKey"),
+        (c, [turn, good["key"]], pg.ParameterError, r"keys\[1\]: galois_element is None"),
+        (c, [turn, other], pg.ParameterError, r"keys\[1\]: has another limbs_per_digit"),
+        (a, [turn], pg.ParameterError, "a ciphertext's components"),
+        (Q[1:].random(2), [turn], pg.RingMismatch, "limb 0 is"),
     ]:
         with pytest.raises(error, match=text):
-            lattice.rotate_many(*arguments, 2, special)  # type: ignore[arg-type]
+            lattice.rotate_many(operand, keys)  # type: ignore[arg-type]
     for value in (c, c.intt(), Q.zeros((3, 2))):
-        none = lattice.rotate_many(value, [], [], 2, special)
+        none = lattice.rotate_many(value, [])
         assert none.shape == (0, *value.shape) and none.domain == value.domain and none.ring is Q
 
 
@@ -397,17 +403,17 @@ def test_edges_of_arguments(device: str) -> None:
     Q, special = parts(K)
     key = K.random((2, 2), seed=2).ntt()
     a = Q.random(3, seed=1).ntt()
-    expected = lattice.key_switch(a, key, 2, special)
+    expected = lattice.key_switch(a, as_key(key, 2, special))
     for size in (np.uint64(2), np.int8(2)):
-        assert lattice.key_switch(a, key, size, special) == expected  # type: ignore[arg-type]
+        assert lattice.key_switch(a, as_key(key, size, special)) == expected  # type: ignore[arg-type]
     for empty in (a[:0], a.intt()[:0]):
-        assert lattice.key_switch(empty, key, 2, special).shape == (0, 2)
+        assert lattice.key_switch(empty, as_key(key, 2, special)).shape == (0, 2)
     same = K.zeros((2, 2)).ntt()
     within = Q.from_residues(
         same.data.reshape(-1)[: 2 * Q.rows * Q.n].reshape(2, Q.rows, Q.n), domain="eval", copy=False
     )
     with pytest.raises(pg.OutputError, match="memory of an operand"):
-        lattice.key_switch(a[0], same, 2, special, out=within)
+        lattice.key_switch(a[0], as_key(same, 2, special), out=within)
 
 
 # ---- limbs of two words ----
@@ -427,10 +433,10 @@ def verbs_of(T: Ring) -> list[tuple[Any, ...]]:
         (Poly.rescale, d),
         (lambda x: x.mod_up(T), d),
         (lambda x: x.digits(T, limbs_per_digit=3), d),
-        (lambda x, k: lattice.key_switch(x, k, 3, P), d, key),
-        (lambda x, k: lattice.key_switch(x, k, 3, P), a, key),
-        (lambda x, k: lattice.key_switch(x, k, 3, P, rescale=1), d, key),
-        (lambda x, k: lattice.rotate_many(x, [5, 3], [k, k], 3, P), d, key),
+        (lambda x, k: lattice.key_switch(x, as_key(k, 3, P)), d, key),
+        (lambda x, k: lattice.key_switch(x, as_key(k, 3, P)), a, key),
+        (lambda x, k: lattice.key_switch(x, as_key(k, 3, P), rescale=1), d, key),
+        (lambda x, k: lattice.rotate_many(x, as_keys([5, 3], [k, k], 3, P)), d, key),
     ]
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from oracle import BABYBEAR, chain, draw
+from oracle import BABYBEAR, as_key, as_keys, chain, draw
 
 import polygpu as pg
 from polygpu import Poly, Ring, fft, lattice, linalg, ntt_primes, rns, zk
@@ -513,10 +513,10 @@ def switched() -> list[Case]:
     cases = []
 
     def f(a: Poly, key: Poly, size: int, special: Ring, **options: Any) -> Poly:
-        return lattice.key_switch(a, key, size, special, **options)
+        return lattice.key_switch(a, as_key(key, size, special), **options)
 
     def adding(a: Poly, key: Poly, size: int, special: Ring, add: Poly, **options: Any) -> Poly:
-        return lattice.key_switch(a, key, size, special, add=add, **options)
+        return lattice.key_switch(a, as_key(key, size, special), add=add, **options)
 
     for name in CHAINS:
         Q, special = of(name, 0, 3), of(name, 3)
@@ -538,13 +538,33 @@ def switched() -> list[Case]:
     return [*cases, case("digits of one limb", f, *single)]
 
 
+def rotated_once() -> list[Case]:
+    """Cases of rotate, by ordinary keys and by turned ones."""
+
+    def f(c: Poly, g: int, value: Poly, special: Ring, *, turned: bool = False, **options: Any) -> Poly:
+        key = as_key(value, 2, special, g)
+        return lattice.rotate(c, key._with(turned=turned), **options)
+
+    def given(name: str, batch: Batch, domain: str) -> list[Draw]:
+        return [poly(of(name, 0, 3), batch, domain), each(3, -1), poly(of(name), (2, 2), "eval"), of(name, 3)]
+
+    return [
+        *(case(f"{R}, {d}, {b}", f, *given(R, b, d)) for R in CHAINS for d in BOTH for b in CIPHERTEXTS),
+        *(
+            case(f"{label}, {d}", partial(f, **options), *given(CHAINS[1], (3, 2), d))
+            for label, options in (("fast", {"conversion": "fast"}), ("turned", {"turned": True}))
+            for d in BOTH
+        ),
+    ]
+
+
 def rotated() -> list[Case]:
     """Cases of rotate_many."""
 
     def f(
         c: Poly, gs: list[int], first: Poly, second: Poly, size: int, special: Ring, **options: Any
     ) -> Poly:
-        return lattice.rotate_many(c, gs, [first, second], size, special, **options)
+        return lattice.rotate_many(c, as_keys(gs, [first, second], size, special), **options)
 
     def given(name: str, batch: Batch, domain: str) -> list[Draw]:
         keys = [poly(of(name), (2, 2), "eval") for _ in range(2)]
@@ -995,6 +1015,7 @@ VERBS: dict[str, list[Case]] = {
     ],
     "lattice.blind_rotate": rotations(),
     "lattice.key_switch": switched(),
+    "lattice.rotate": rotated_once(),
     "lattice.rotate_many": rotated(),
     "linalg.matmul": integer_matrices(),
     "fft.fft": transforms(fft.fft, 16, 128),
@@ -1040,7 +1061,10 @@ _REASONS = {
     "raises where the values themselves do not fit, and so waits for them": """
         Poly.inverse Poly.to_int64 zk.interpolate
     """,
-    "draws random values": "Ring.binomial Ring.gaussian Ring.random Ring.ternary Ring.tuniform",
+    "draws random values": """
+        Ring.binomial Ring.gaussian Ring.random Ring.ternary Ring.tuniform lattice.rotation_keys
+        lattice.switch_key
+    """,
     "is made from host values": """
         Ring.__call__ Ring.from_floats Ring.from_residues Ring.from_slots Ring.monomial Ring.ones Ring.zeros
     """,
@@ -1058,7 +1082,8 @@ _REASONS = {
         pg.capture pg.debug pg.device pg.load pg.progress pg.save pg.verify
     """,
     "is an error, a type or a number": """
-        fft.MAX_DEGREE fft.MAX_LENGTH lattice.Prepared linalg.MAX_MODULUS pg.BackendUnavailable pg.BadRoot
+        fft.MAX_DEGREE fft.MAX_LENGTH lattice.Prepared lattice.SwitchKey linalg.MAX_MODULUS
+        pg.BackendUnavailable pg.BadRoot
         pg.CoefficientError pg.DeviceError pg.DomainError pg.FileError pg.NotAnInteger pg.NotCanonical
         pg.NotComplex pg.NotInvertible pg.NotNTTFriendly pg.OutOfDeviceMemory pg.OutOfHostMemory
         pg.OutputError pg.ParameterError pg.Poly pg.PolyGPUError pg.PrecisionError pg.Ring pg.RingMismatch

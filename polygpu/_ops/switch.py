@@ -69,14 +69,13 @@ class KeySwitch:
         self._check_groups(special)
 
     def _check_groups(self, special: RingPlan) -> None:
-        """Count the key's digits; raise RingMismatch if a limb's digit differs between value and key."""
+        """Count the key's digits; raise RingMismatch unless the value has the first limbs of the key."""
         whole = [q for q in self.key_ring.moduli if q not in special.moduli]
         self.key_digits = -(-len(whole) // self.size)
         for i, q in enumerate(self.ring.moduli):
-            if i // self.size != whole.index(q) // self.size:
+            if whole[i] != q:
                 raise RingMismatch(
-                    f"key: limb {shown(q)} is of its digit {whole.index(q) // self.size}, and of the value's "
-                    f"digit {i // self.size}; drop limbs from the end, or whole digits there"
+                    f"ring: its limb {i} is {shown(q)}, the key's is {shown(whole[i])}; drop last ones"
                 )
 
     def checked_key(self, key: Value, name: str = "key") -> Array:

@@ -32,11 +32,11 @@ MAX_LOG_Q = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
 
 
 class Keys(NamedTuple):
-    """secret: s, shape (). public: (2,), encrypts 0. relin: (limbs, 2), from s^2 to s."""
+    """secret: s, shape (). public: (2,), encrypts 0. relin: from s^2 to s."""
 
     secret: pg.Poly
     public: pg.Poly
-    relin: pg.Poly
+    relin: lattice.SwitchKey
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ class BFV:
     def keygen(self, seed: bytes) -> Keys:
         """A fresh key set. As every seed here, this one must be secret and used only once."""
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
-        relin = switch_key(s, s * s, self.ring, self.special, 1, derive(seed, "relin"))
+        relin = lattice.switch_key(
+            s, s * s, ring=self.ring, special=self.special, limbs_per_digit=1, seed=derive(seed, "relin")
+        )
         secret = s.restrict(self.ring)
         return Keys(secret, zeros(secret, derive(seed, "public")), relin)
 
@@ -118,9 +120,9 @@ class BFV:
         product = pg.stack([x0 * y0, x0 * y1 + x1 * y0, x1 * y1])
         return pg.rns.scale(product, self.t, self.ring, divisor=self.ring)
 
-    def relinearise(self, relin: pg.Poly, c: pg.Poly) -> pg.Poly:
+    def relinearise(self, relin: lattice.SwitchKey, c: pg.Poly) -> pg.Poly:
         """Three components to two: c2 becomes two components whose phase is c2 s^2, with a little noise."""
-        square = lattice.key_switch(c[2], relin, 1, self.special)
+        square = lattice.key_switch(c[2], relin)
         return c[:2] + pg.stack([square[..., 0], square[..., 1]])
 
     def _phase(self, secret: pg.Poly, ciphertext: pg.Poly) -> pg.Poly:
@@ -135,16 +137,6 @@ def zeros(s: pg.Poly, seed: bytes, batch: tuple[int, ...] = ()) -> pg.Poly:
     """RLWE encryptions of zero under s, (2, *batch): (e - a s, a), e centred binomial with sigma = 3.24."""
     a = s.ring.random(batch, seed=derive(seed, "a")).ntt()
     return pg.stack([s.ring.binomial(21, batch=batch, seed=derive(seed, "e")) - a * s, a])
-
-
-def switch_key(
-    s: pg.Poly, other: pg.Poly, ring: pg.Ring, special: pg.Ring, size: int, seed: bytes
-) -> pg.Poly:
-    """The key from another secret to s, (digits of `size` limbs, 2), as lattice.key_switch takes it."""
-    weights = pg.rns.gadget(ring, limbs_per_digit=size)
-    body, mask = zeros(s, seed, (len(weights),))
-    hidden = pg.stack([other.scale_by(special.modulus * g) for g in weights])
-    return pg.stack([body + hidden, mask], axis=1)
 
 
 def derive(seed: bytes, label: str) -> bytes:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import polygpu as pg
 from polygpu import fft, lattice
 from polygpu._core.locks import cached_property
-from polygpu.examples.bfv import MAX_LOG_Q, derive, switch_key, zeros
+from polygpu.examples.bfv import MAX_LOG_Q, derive, zeros
 
 Array = NDArray[Any]
 
@@ -46,8 +46,8 @@ class Keys(NamedTuple):
 
     secret: pg.Poly
     public: pg.Poly
-    relin: pg.Poly
-    rotations: dict[int, pg.Poly]
+    relin: lattice.SwitchKey
+    rotations: dict[int, lattice.SwitchKey]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class CKKS:
         As every seed here, this one must be secret and used only once.
         """
         s = self.whole.ternary(seed=derive(seed, "secret")).ntt()
-        keys = {
-            k: self._switch_key(s, s.automorphism(self._power(k)), derive(seed, f"rotation {k}"))
-            for k in sorted(set(map(self._turn, rotations)) - {0})
-        }
+        digits: Any = {"ring": self.ring, "special": self.extra, "limbs_per_digit": self.size}
+        elements = {k: self._power(k) for k in sorted(set(map(self._turn, rotations)) - {0})}
+        by_element = lattice.rotation_keys(s, elements.values(), seed=derive(seed, "rotations"), **digits)
+        relin = lattice.switch_key(s, s * s, seed=derive(seed, "relin"), **digits)
         public = zeros(s.restrict(self.ring), derive(seed, "public"))
-        return Keys(s, public, self._switch_key(s, s * s, derive(seed, "relin")), keys)
+        return Keys(s, public, relin, {k: by_element[g] for k, g in elements.items()})
 
     def _turn(self, k: int) -> int:
         """Return the rotation k modulo N/2."""
@@ -110,10 +110,6 @@ class CKKS:
     def _power(self, k: int) -> int:
         """The g for which X -> X^g turns slots left by k."""
         return pow(5, k, 2 * self.n)
-
-    def _switch_key(self, s: pg.Poly, other: pg.Poly, seed: bytes) -> pg.Poly:
-        """The key from another secret to s."""
-        return switch_key(s, other, self.ring, self.extra, self.size, seed)
 
     # ---- values ----
 
@@ -182,7 +178,7 @@ class CKKS:
         """The product, relinearised and rescaled."""
         a, b = self._level(x, y)
         kept = pg.stack([a[0] * b[0], a[0] * b[1] + a[1] * b[0]], axis=-1)
-        value = lattice.key_switch(a[1] * b[1], keys.relin, self.size, self.extra, add=kept, rescale=1)
+        value = lattice.key_switch(a[1] * b[1], keys.relin, add=kept, rescale=1)
         parts = pg.stack([value[..., 0], value[..., 1]])
         return Ciphertext(parts, x.scale * y.scale / a.ring.moduli[-1])
 
@@ -211,8 +207,8 @@ class CKKS:
         found = {0: x}
         if needed:
             c = pg.stack([x.value[0], x.value[1]], axis=-1)
-            gs, chosen = [self._power(k) for k in needed], [keys.rotations[k] for k in needed]
-            for k, t in zip(needed, lattice.rotate_many(c, gs, chosen, self.size, self.extra), strict=True):
+            chosen = [keys.rotations[k] for k in needed]
+            for k, t in zip(needed, lattice.rotate_many(c, chosen), strict=True):
                 found[k] = Ciphertext(pg.stack([t[..., 0], t[..., 1]]), x.scale)
         return [found[k] for k in turns]
 

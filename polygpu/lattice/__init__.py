@@ -17,11 +17,13 @@ from .gadget import (
     gadget,
     prepare,
 )
+from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
-from .switch import key_switch, rotate_many
+from .switch import key_switch, rotate, rotate_many
 
 __all__ = [
     "Prepared",
+    "SwitchKey",
     "blind_rotate",
     "cmux",
     "decompose",
@@ -31,5 +33,8 @@ __all__ = [
     "gadget",
     "key_switch",
     "prepare",
+    "rotate",
     "rotate_many",
+    "rotation_keys",
+    "switch_key",
 ]

@@ -1,0 +1,381 @@
+"""Keys that switch ciphertexts to another secret, which know their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from .._backends import Array, backend
+from .._core.checks import integer, shown
+from .._ops import switch as ops
+from .._ops.arrays import empty
+from .._ops.permutation import multipliers
+from .._ops.sampling import Seed, key_of, uniform
+from ..errors import DomainError, ParameterError
+from ..functions import fma
+from ..poly import Poly, checked_poly, plan_of
+from ..ring import Ring
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class SwitchKey:
+    """A key that switches from a secret s' to s, with its special primes, its digits and its automorphism.
+
+    Component j of `value` is (b_j, a_j) with b_j + a_j s = P g_j s' + e_j, where P is the modulus of
+    `special`, g the weights of polygpu.rns.gadget and e_j a small noise. switch_key and rotation_keys make
+    such keys; the constructor wraps those of other libraries.
+
+    Args:
+        value: all of the key, (digits, 2), evaluated, of the ring Q.join(special) or one with these moduli in
+            another order.
+        ring: the ring of the values that the key switches. Its moduli are the first ones of Q.
+        special: the ring of P.
+        limbs_per_digit: neighbouring limbs of Q that form a digit; the last digit may have fewer.
+        galois_element: g, if s' and s belong to the automorphism X -> X^g.
+        turned: whether the key goes from s to s(X^(1/g)), so that the automorphism follows the switch.
+
+    Raises:
+        RingMismatch: `value` lacks a limb, or a limb is missing before the end of a digit.
+        ParameterError: another batch shape, or a g that is not coprime to 2n (cyclic: to n).
+        DomainError: a value in coefficients.
+
+    Cost: some checks; the value is not copied.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
+    >>> key = pg.lattice.switch_key(
+    ...     T.ternary(seed=1), T.ternary(seed=2), ring=T[:2], special=T[2:], limbs_per_digit=1
+    ... )
+    >>> key
+    SwitchKey(n=8, limbs=2, special=1, limbs_per_digit=1, galois_element=None, device=cpu)
+    >>> key.at(T[:1]).ring == T[:1], key.at(T[:1]).value is key.value
+    (True, True)
+    """
+
+    value: Poly
+    ring: Ring = field(kw_only=True)
+    special: Ring = field(kw_only=True)
+    limbs_per_digit: int = field(kw_only=True)
+    galois_element: int | None = field(default=None, kw_only=True)
+    turned: bool = field(default=False, kw_only=True)
+    _masks: tuple[bytes, ...] | None = field(default=None, init=False)  # the public seed of each a_j
+
+    def __post_init__(self) -> None:
+        value = checked_poly(self.value, "value")
+        switch = self._switch(self.ring)
+        if value.domain != "eval":
+            raise DomainError("value: in coefficients; give it evaluated, as value.ntt()")
+        switch.checked_key(value, "value")
+        _set(self, "limbs_per_digit", switch.size)
+        if not isinstance(self.turned, bool):
+            raise ParameterError(f"turned: {shown(self.turned)}, must be True or False")
+        if self.galois_element is not None:
+            _set(self, "galois_element", _checked_element(self.ring, self.galois_element))
+        elif self.turned:
+            raise ParameterError("turned: True, but galois_element is None; give the g of the automorphism")
+
+    def _switch(self, ring: Ring, conversion: Any = "exact") -> ops.KeySwitch:
+        """The part of a key switch in this ring that does not depend on values."""
+        special, whole = plan_of(self.special, "special"), self.value._plan
+        return ops.key_switch_plan(plan_of(ring, "ring"), special, whole, self.limbs_per_digit, conversion)
+
+    @property
+    def device(self) -> str:
+        """Where the key lies, as of Poly.device."""
+        return self.value.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole value, which all keys that at() gives share."""
+        return int(self.value.data.nbytes)
+
+    def at(self, ring: Ring) -> SwitchKey:
+        """The key for values of fewer limbs; it shares the value of this one.
+
+        Args:
+            ring: a ring of the first limbs of the key's ring. It may end inside a digit.
+
+        Raises:
+            RingMismatch: a limb is missing before the last one, or the key has it not.
+
+        Cost: some microseconds; nothing is copied.
+
+        >>> import polygpu as pg
+        >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=4))
+        >>> s, t = T.ternary(seed=1), T.ternary(seed=2)
+        >>> key = pg.lattice.switch_key(s, t, ring=T[:3], special=T[3:], limbs_per_digit=2)
+        >>> a = T[:2].random(seed=3)
+        >>> pg.lattice.key_switch(a, key.at(T[:2])).ring == T[:2]
+        True
+        """
+        self._switch(ring)
+        return self._with(ring=ring)
+
+    def to(self, device: str | None = None) -> SwitchKey:
+        """The key on a device, by default the current one; itself where it is there already.
+
+        Cost: a copy of the value. Keys that at() made of one do not share the copies.
+        """
+        value = self.value.to(device)
+        return self if value is self.value else self._with(value=value)
+
+    def cpu(self) -> SwitchKey:
+        """The key in host memory; itself where it is there already.
+
+        Cost: a copy of the value.
+        """
+        return self.to("cpu")
+
+    def _stored(self) -> Poly:
+        """What a file keeps: the bodies, if the masks have seeds, else all of the value."""
+        return self.value if self._masks is None else self.value[:, 0]
+
+    def _with(self, **changes: Any) -> SwitchKey:
+        """A key with other fields, which are right."""
+        new = object.__new__(SwitchKey)
+        for name in _FIELDS:
+            _set(new, name, changes[name] if name in changes else getattr(self, name))
+        return new
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SwitchKey):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _FIELDS if name != "_masks")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        turned = ", turned=True" if self.turned else ""
+        return (
+            f"SwitchKey(n={self.ring.n}, limbs={self.ring.rows}, special={self.special.rows}, "
+            f"limbs_per_digit={self.limbs_per_digit}, galois_element={self.galois_element}{turned}, "
+            f"device={self.device})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, tuple(getattr(self, name) for name in _FIELDS)
+
+
+_FIELDS = tuple(x.name for x in fields(SwitchKey))
+_set = object.__setattr__
+
+
+def _restored(*values: Any) -> SwitchKey:
+    """A key from its fields, checked: a pickle may come from anywhere."""
+    given = dict(zip(_FIELDS, values, strict=True))
+    masks = given.pop("_masks")
+    key = SwitchKey(given.pop("value"), **given)
+    return key if masks is None else key._with(_masks=masks)
+
+
+def expanded(bodies: Poly, masks: tuple[bytes, ...], **options: Any) -> SwitchKey:
+    """The key whose bodies b_j are given, and the public seeds of its masks a_j."""
+    T = bodies.ring
+    data = empty(backend(), (len(masks), 2, T.rows, T.n), T.dtype)
+    data[:, 0] = bodies.data
+    for place, seed in zip(data[:, 1], masks, strict=True):
+        _mask(T, seed, place)
+    return SwitchKey(_evaluated(T, data), **options)._with(_masks=masks)
+
+
+# ---- making keys ----
+
+
+def switch_key(
+    to: Poly,
+    other: Poly,
+    *,
+    ring: Ring,
+    special: Ring,
+    limbs_per_digit: int,
+    sigma: float = 3.2,
+    seed: Seed = None,
+) -> SwitchKey:
+    """A key that switches from the secret `other` to the secret `to`: b_j + a_j to = P g_j other + e_j.
+
+    With other = to * to it relinearises products.
+
+    Args:
+        to: the secret of the results, in either domain. Of a ring without the special moduli its centred
+            value counts.
+        other: the secret of the values that are switched; as `to`.
+        ring: the ring Q of these values.
+        special: the ring of P, coprime to Q. The noise stays small if P is about as large as a digit.
+        limbs_per_digit: neighbouring limbs of Q that form a digit.
+        sigma: standard deviation of the noise, as of Ring.gaussian.
+        seed: a secret int, bytes or str; by default 32 bytes from the operating system. It is not stored.
+            SHA-256 of it, of the secrets and of the digit's number gives the public seed of each mask a_j,
+            which the key keeps, and the secret seed of each noise e_j.
+
+    Returns:
+        A SwitchKey on the current device.
+
+    Raises:
+        NotNTTFriendly: Q.join(special) has no complete transform.
+        RingMismatch, BadRoot: rings that do not fit.
+        ParameterError: moduli with a common factor, limbs_per_digit < 1, or a wrong sigma or seed.
+
+    Cost: with d digits and k limbs of Q and P, d k uniform rows and d k forward transforms.
+    Source: Han, Ki 2019/688, section 3.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
+    >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
+    >>> relin = pg.lattice.switch_key(s, s * s, ring=Q, special=P, limbs_per_digit=1)
+    >>> a, d = Q.random(seed=2), pg.lattice.key_switch(Q.random(seed=2), relin)
+    >>> (d[0] + d[1] * s.restrict(Q) - a * (s * s).restrict(Q)).norm(float("inf")) < 100
+    True
+    """
+    maker = _Maker(to, ring, special, limbs_per_digit, sigma, seed)
+    return maker.key(maker.to, maker.secret(other, "other"), "switch")
+
+
+def rotation_keys(
+    secret: Poly,
+    galois_elements: Iterable[int],
+    *,
+    ring: Ring | Mapping[int, Ring],
+    special: Ring,
+    limbs_per_digit: int,
+    turned: bool = False,
+    sigma: float = 3.2,
+    seed: Seed = None,
+) -> dict[int, SwitchKey]:
+    """Keys that rotate ciphertexts: for each g one that switches from s(X^g) to s.
+
+    Args:
+        secret: s, as `to` of switch_key.
+        galois_elements: the g; they count modulo the order of X, so that -1 is 2n - 1 (cyclic: n - 1).
+            5^k turns the slots of CKKS and BFV left by k.
+        ring: as of switch_key; or a dict that names for each g the largest ring that needs the key.
+        special: as of switch_key.
+        limbs_per_digit: as of switch_key.
+        turned: make keys from s to s(X^(1/g)), with which the automorphism follows the switch.
+        sigma: as of switch_key.
+        seed: as of switch_key. Keys of different g share no mask and no noise.
+
+    Returns:
+        A dict from each g, in [0, 2n) (cyclic: [0, n)), to its SwitchKey on the current device.
+
+    Raises:
+        ParameterError: a g that is not coprime to 2n (cyclic: to n), or a dict of rings without a g. All else
+            as switch_key.
+
+    Cost: for each g that of switch_key and a permutation.
+    Source: Halevi, Shoup 2018/244, section 4.
+
+    >>> import polygpu as pg
+    >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=3))
+    >>> Q, P, s = T[:2], T[2:], T.ternary(seed=1)
+    >>> keys = pg.lattice.rotation_keys(s, [5, -1], ring=Q, special=P, limbs_per_digit=1)
+    >>> sorted(keys)
+    [5, 15]
+    >>> message, mask = Q([0, 10**6]), Q.random(seed=2)
+    >>> c = pg.stack([message - mask * s.restrict(Q), mask])
+    >>> d = pg.lattice.rotate(c, keys[5])
+    >>> (d[0] + d[1] * s.restrict(Q) - message.automorphism(5)).norm(float("inf")) < 100
+    True
+    """
+    elements = [integer(g, "galois_elements") for g in galois_elements]
+    makers: dict[Ring, _Maker] = {}
+    keys: dict[int, SwitchKey] = {}
+    base = key_of(seed)
+    for given in elements:
+        of = ring.get(given) if isinstance(ring, Mapping) else ring
+        if of is None:
+            raise ParameterError(f"ring: has no ring for the galois element {shown(given)}")
+        plan_of(of, "ring")
+        g = _checked_element(of, given)
+        if g in keys:
+            continue
+        if of not in makers:
+            makers[of] = _Maker(secret, of, special, limbs_per_digit, sigma, base)
+        maker = makers[of]
+        order = of._plan.quotient.order
+        if turned:
+            to, other = maker.to.automorphism(pow(g, -1, order)), maker.to
+        else:
+            to, other = maker.to, maker.to.automorphism(g)
+        keys[g] = maker.key(to, other, "turned" if turned else "rotation", galois_element=g, turned=turned)
+    return keys
+
+
+class _Maker:
+    """Makes keys of one ring, with masks and noise that no two keys share."""
+
+    def __init__(
+        self, to: Poly, ring: Ring, special: Ring, limbs_per_digit: int, sigma: float, seed: Seed
+    ) -> None:
+        plan_of(ring, "ring")
+        plan_of(special, "special")
+        self.ring, self.special, self.sigma = ring, special, sigma
+        self.T = ring.join(special)
+        self.switch = ops.key_switch_plan(ring._plan, special._plan, self.T._plan, limbs_per_digit)
+        self.to = self.secret(to, "to")
+        self.base = key_of(seed, "polygpu switch key 1")
+
+    def secret(self, x: Poly, name: str) -> Poly:
+        """A secret in the ring of the keys, evaluated, on the current device."""
+        x = checked_poly(x, name).to()
+        return (x if x.ring == self.T else x.convert(self.T)).ntt()
+
+    def seeds(self, to: Poly, other: Poly, label: str, g: int | None) -> list[tuple[bytes, bytes]]:
+        """For each digit the public seed of the mask and the secret one of the noise.
+
+        A limb of each secret is part of what is hashed: keys of other secrets have other masks, even if a
+        seed comes again.
+        """
+        import hashlib  # here, so that importing polygpu stays fast
+
+        state = hashlib.sha256(self.base)
+        state.update(repr((label, g, self.T.__reduce__()[1], self.switch.size, str(self.sigma))).encode())
+        for x in (to, other):
+            state.update(_host(x.data[0]).tobytes())
+        made = []
+        for j in range(self.switch.key_digits):
+            both = state.copy()
+            both.update(j.to_bytes(4, "little"))
+            parent = both.digest()
+            mask, noise = (hashlib.sha256(parent + part).digest() for part in (b"mask", b"noise"))
+            made.append((mask, noise))
+        return made
+
+    def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
+        """The key from `other` to `to`, both in the ring of the keys and evaluated."""
+        seeds = self.seeds(to, other, label, options.get("galois_element"))
+        P, own = self.special.modulus, self.ring.rows
+        # P g_j is P modulo the limbs of digit j, and 0 modulo all other moduli.
+        scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
+        minus = -to
+        data = empty(backend(), (len(seeds), 2, self.T.rows, self.T.n), self.T.dtype)
+        for j, (part, (public, hidden)) in enumerate(zip(self.switch.parts, seeds, strict=True)):
+            mask = _mask(self.T, public, data[j, 1])
+            noise = self.T.gaussian(self.sigma, seed=hidden)
+            fma(mask, minus, noise.ntt(out=noise), out=_evaluated(self.T, data[j, 0]))
+            rows = slice(part[0], part[-1] + 1)
+            own_limbs = _evaluated(self.T[rows], data[j, 0, rows])
+            own_limbs.add(_evaluated(own_limbs.ring, scaled.data[rows]), out=own_limbs)
+        value, size = _evaluated(self.T, data), self.switch.size
+        key = SwitchKey(value, ring=self.ring, special=self.special, limbs_per_digit=size, **options)
+        return key._with(_masks=tuple(seed for seed, _ in seeds))
+
+
+def _evaluated(ring: Ring, data: Array) -> Poly:
+    return ring.from_residues(data, domain="eval", copy=False)
+
+
+def _mask(T: Ring, seed: bytes, out: Array) -> Poly:
+    """Uniform residues of a public seed, read as evaluated ones; T.random(seed=seed) has the same."""
+    return _evaluated(T, uniform(T._plan.basis, T.n, (), seed, 0, out))
+
+
+def _host(x: Array) -> Any:
+    return x if not hasattr(x, "get") else x.get()
+
+
+def _checked_element(ring: Ring, g: object) -> int:
+    """A Galois element modulo the order of X; raises unless it is coprime to it."""
+    number, quotient = integer(g, "galois_element"), ring._plan.quotient
+    multipliers(quotient, (number,), True)
+    return number % quotient.order

@@ -1,0 +1,294 @@
+"""Keys that switch ciphertexts: what they hide, their seeds, rings of fewer limbs, files."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from devices import CARDS, host, on
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import chain, drawn
+
+import polygpu as pg
+from polygpu import Poly, Ring, lattice
+from polygpu.lattice import SwitchKey, rotation_keys, switch_key
+
+T = chain(16, (40,) * 6 + (41, 41))
+Q, P = T[:6], T[6:]
+S = T.ternary(seed=1)
+OTHER = T.ternary(seed=2)
+DIGITS: dict[str, Any] = {"ring": Q, "special": P, "limbs_per_digit": 4}
+NOISE = 12 * 3.2
+
+
+def rotation(g: int = 5, **options: Any) -> SwitchKey:
+    return rotation_keys(S, [g], **{**DIGITS, "seed": b"seed", **options})[g]
+
+
+def hides(key: SwitchKey, to: Poly, other: Poly) -> None:
+    """Each component is P g_j other and a small noise, in Python ints."""
+    weights = pg.rns.gadget(key.ring, limbs_per_digit=key.limbs_per_digit)
+    assert key.value.shape == (len(weights), 2) and key.value.domain == "eval"
+    modulus = key.value.ring.modulus
+    for (body, mask), weight in zip(key.value.cpu(), weights, strict=True):
+        phase = (body + mask * to).to_bigints(centered=True)
+        hidden = other.to_bigints(centered=True) * (weight * key.special.modulus)
+        noise = [
+            (int(x) - int(y) + modulus // 2) % modulus - modulus // 2
+            for x, y in zip(phase, hidden, strict=True)
+        ]
+        assert 0 < max(map(abs, noise)) <= NOISE
+
+
+# ---- what keys hide ----
+
+
+@on("cpu", *CARDS)
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_keys_hide_their_secret(device: str, size: int) -> None:
+    key = switch_key(S, OTHER, ring=Q, special=P, limbs_per_digit=size)
+    assert key.device == pg._backends.current_device()
+    hides(key, S, OTHER)
+
+
+@pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("g", [5, -1, 3 - 32])
+def test_rotation_keys(kind: Any, turned: bool, g: int) -> None:
+    R = chain(16, (40,) * 4 + (41, 41), kind)
+    s, order = R.ternary(seed=1), 32 if kind == "negacyclic" else 16
+    keys = rotation_keys(s, [g, g + order, 7], ring=R[:4], special=R[4:], limbs_per_digit=2, turned=turned)
+    assert sorted(keys) == sorted({g % order, 7})
+    for element, key in keys.items():
+        assert (key.galois_element, key.turned) == (element, turned)
+        if turned:
+            hides(key, s.automorphism(pow(element, -1, order)), s)
+        else:
+            hides(key, s, s.automorphism(element))
+
+
+def test_secrets_of_other_rings_and_domains() -> None:
+    """Their centred value counts: of Q alone, evaluated, or with more limbs than the keys."""
+    expected = switch_key(S, OTHER, **DIGITS, seed=1)
+    for to, other in ((S.restrict(Q), OTHER.ntt()), (S.ntt(), OTHER.restrict(Q).ntt())):
+        assert switch_key(to, other, **DIGITS, seed=1) == expected
+
+
+def test_rings_by_galois_element() -> None:
+    keys = rotation_keys(S, [5, 25], **{**DIGITS, "ring": {5: Q, 25: Q[:2]}})
+    assert keys[5].ring == Q and keys[25].ring == Q[:2] and keys[25].value.shape == (1, 2)
+    c = drawn(Q[:2], (3, 2))
+    assert lattice.rotate_many(c, keys.values()).shape == (2, 3, 2)
+    for g, found in zip((25, 5), lattice.rotate_many(c, [keys[25], keys[5]]), strict=True):
+        assert found == lattice.rotate(c, keys[g])
+    with pytest.raises(pg.ParameterError, match="ring: has no ring for the galois element 3"):
+        rotation_keys(S, [3], **{**DIGITS, "ring": {5: Q}})
+
+
+# ---- seeds ----
+
+
+def test_no_two_keys_share_a_mask_or_noise() -> None:
+    """Not of one seed either: of other secrets, kinds of key, Galois elements, digits, sigmas, rings."""
+    seeded = {**DIGITS, "seed": b"seed"}
+    keys = [
+        switch_key(S, OTHER, **seeded),
+        switch_key(S, S * S, **seeded),
+        switch_key(OTHER, S, **seeded),
+        switch_key(S, OTHER, **{**seeded, "limbs_per_digit": 3}),
+        switch_key(S, OTHER, **{**seeded, "sigma": 3.25}),
+        switch_key(S, OTHER, **{**seeded, "ring": Q[:5]}),
+        switch_key(S, OTHER, **{**seeded, "seed": b"other"}),
+        *(switch_key(S, OTHER, **DIGITS) for _ in range(2)),
+        *rotation_keys(S, [5, 25, 1], **seeded).values(),
+        *rotation_keys(S, [5], turned=True, **seeded).values(),
+    ]
+    masks = [key.value[j, 1].data[0].tobytes() for key in keys for j in range(len(key.value))]
+    public = [seed for key in keys for seed in key._masks or ()]
+    assert len(set(masks)) == len(masks) == len(set(public)) == len(public)
+    assert switch_key(S, OTHER, **seeded) == keys[0]
+
+
+def test_the_public_seeds_give_the_masks_and_not_the_noise(tmp_path: Path) -> None:
+    key = rotation()
+    pg.save(tmp_path / "key", {"key": key})
+    public = key._masks or ()
+    assert len(public) == 2 and len({*public, b"seed"}) == 3
+    parts = (pickle.dumps(key), (tmp_path / "key").read_bytes())
+    assert all(b"seed" not in part.replace(b'seed"', b"") or b'"seed"' not in part for part in parts)
+    for j, seed in enumerate(public):
+        assert (key.value[j, 1].data == T.random(seed=seed).data).all()
+        hidden = S.automorphism(5) * (pg.rns.gadget(Q, limbs_per_digit=4)[j] * P.modulus)
+        noise = (key.value[j, 0] + key.value[j, 1] * S - hidden).intt()
+        for known in (*public, b"seed", *(f"{x.hex()}" for x in public)):
+            assert noise != T.gaussian(3.2, seed=known)
+
+
+def test_noise_has_the_deviation_that_is_asked_for() -> None:
+    R = chain(1 << 12, (40, 40, 41))
+    s, o = R.ternary(seed=1), R.ternary(seed=2)
+    for sigma in (3.2, 20):
+        key = switch_key(s, o, ring=R[:2], special=R[2:], limbs_per_digit=1, sigma=sigma, seed=1)
+        weights = pg.rns.gadget(R[:2], limbs_per_digit=1)
+        noise = [b + a * s - o * (w * R.moduli[2]) for (b, a), w in zip(key.value, weights, strict=True)]
+        found = np.concatenate([x.intt().to_float64() for x in noise])
+        assert abs(found.std() / sigma - 1) < 0.04 and abs(found.mean()) < 5 * sigma / math.sqrt(len(found))
+
+
+# ---- fewer limbs ----
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_a_key_at_fewer_limbs_switches_as_one_made_there(limbs: int, size: int, evaluated: bool) -> None:
+    """Also where the ring ends inside a digit."""
+    key = switch_key(S, OTHER, ring=Q, special=P, limbs_per_digit=size, seed=1)
+    R = Q[:limbs]
+    a = R.random(2, seed=limbs)
+    a = a.ntt() if evaluated else a
+    below = key.at(R)
+    assert below.value is key.value and below.ring == R and below.nbytes == key.nbytes
+    assert below == key.at(Q[: min(6, limbs + 1)]).at(R)
+    found = lattice.key_switch(a, below)
+    assert found.ring == R and found == lattice.key_switch(a, key)
+    count = -(-limbs // size)
+    rows = [*range(limbs), *range(6, 8)]
+    own = SwitchKey(key.value[:count].restrict(T[rows]), ring=R, special=P, limbs_per_digit=size)
+    assert found == lattice.key_switch(a, own)
+    phase = found[:, 0] + found[:, 1] * S.restrict(R) - a * OTHER.restrict(R)
+    bound = count * 16 * NOISE * 2.0 ** (40 * min(size, limbs)) / P.modulus + 9
+    assert phase.norm(math.inf).max() <= bound
+
+
+def test_limbs_that_are_missing_before_the_last_one() -> None:
+    key = rotation()
+    for rows in ([1], [0, 2], [1, 2, 3, 4, 5], [0, 1, 2, 3, 5]):
+        with pytest.raises(pg.RingMismatch, match="drop last ones"):
+            key.at(T[rows])
+    with pytest.raises(pg.RingMismatch, match="has no limb of"):
+        key.at(Q.join(Ring(16, pg.ntt_primes(16, bits=30))))
+    with pytest.raises(pg.ParameterError, match="ring: int"):
+        key.at(3)  # type: ignore[arg-type]
+
+
+# ---- rotations ----
+
+
+@on("reference", "cpu", *CARDS)
+def test_rotations_by_either_kind_of_key(device: str) -> None:
+    """By definition, bit for bit; and the phases turn."""
+    message = Q.random(3, seed=4)
+    mask = Q.random(3, seed=5)
+    c = pg.stack([message - mask * S.restrict(Q).to(), mask], axis=1)
+    for g in (5, -1):
+        element = g % 32
+        plain, turned = (rotation(element, turned=turned) for turned in (False, True))
+        moved = c.automorphism(g)
+        first, second = moved[:, 0], lattice.key_switch(moved[:, 1], plain)
+        found = lattice.rotate(c, plain)
+        assert found[:, 0] == first + second[:, 0] and found[:, 1] == second[:, 1]
+        switched = lattice.key_switch(c[:, 1], turned)
+        before = pg.stack([c[:, 0] + switched[:, 0], switched[:, 1]], axis=1)
+        again = lattice.rotate(c, turned)
+        assert again == before.automorphism(g)
+        assert lattice.rotate_many(c, [turned, turned]) == pg.stack([again, again])
+        for d in (found, again):
+            phase = d[:, 0] + d[:, 1] * S.restrict(Q).to() - message.automorphism(g)
+            assert float(host(phase.norm(math.inf)).max()) < 1 << 90
+
+
+# ---- as values ----
+
+
+def test_keys_compare_copy_and_say_what_they_are() -> None:
+    key = rotation()
+    assert key == rotation() and key != rotation(25) and key != key.at(Q[:3]) and key != 3
+    assert repr(key) == (
+        "SwitchKey(n=16, limbs=6, special=2, limbs_per_digit=4, galois_element=5, device=cpu)"
+    )
+    assert "turned=True" in repr(rotation(turned=True))
+    assert pickle.loads(pickle.dumps(key)) == key and key.to() is key and key.cpu() is key
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(key)
+    with pytest.raises(AttributeError):
+        key.ring = Q  # type: ignore[misc]
+    foreign = SwitchKey(key.value, **DIGITS, galois_element=5)
+    assert foreign == key and foreign._masks is None
+
+
+@on(*CARDS)
+def test_keys_move(device: str) -> None:
+    with pg.device("cpu"):
+        key = rotation()
+    moved = key.to()
+    assert moved.device == pg._backends.current_device() and moved.cpu() == key
+    assert rotation() == moved
+
+
+# ---- files ----
+
+
+def test_saved_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.safetensors"
+    key, relin = rotation(), switch_key(S, S * S, **DIGITS)
+    foreign = SwitchKey(key.value, ring=Q, special=P, limbs_per_digit=4)
+    values = {"key": key, "low": key.at(Q[:3]), "relin": relin, "foreign": foreign, "x": S}
+    pg.save(path, values)
+    found = pg.load(path)
+    assert found == values
+    assert found["key"]._masks == key._masks and found["foreign"]._masks is None
+    pg.save(path, found)
+    assert pg.load(path) == values
+    large = rotation_keys(
+        (R := chain(1 << 12, (50,) * 4)).ternary(), [5], ring=R[:3], special=R[3:], limbs_per_digit=1
+    )
+    pg.save(path, {"key": large[5]})
+    assert path.stat().st_size < 0.51 * large[5].nbytes
+    assert pg.load(path, mmap=True)["key"] == large[5]
+
+
+def with_key(path: Path, change: Any) -> None:
+    """Change what a file says of its key."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    told = json.loads(header["__metadata__"]["polygpu"])
+    change(told["values"]["key"]["key"])
+    header["__metadata__"]["polygpu"] = json.dumps(told)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "words"),
+    [
+        ("masks", [], "must be"),
+        ("masks", ["00" * 32], "1 masks for bodies"),
+        ("masks", ["00" * 31 + "0g", "00" * 32], "64 hexadecimal"),
+        ("masks", "00" * 32, "list of masks"),
+        ("masks", [5, 6], "64 hexadecimal"),
+        ("limbs_per_digit", 0, "limbs_per_digit"),
+        ("limbs_per_digit", 3.5, "short ints"),
+        ("limbs_per_digit", 1, "batch shape"),
+        ("galois_element", 4, "common factor"),
+        ("galois_element", -2, "numbers"),
+        ("turned", "yes", "numbers"),
+        ("ring", 9, "its ring must be one of"),
+        ("special", -1, "its ring must be one of"),
+        ("special", 0, "cannot be"),
+        ("more", 1, "nothing else"),
+    ],
+)
+def test_damaged_keys(name: str, x: Any, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    pg.save(path, {"key": rotation()})
+    with_key(path, lambda key: key.update({name: x}))
+    with pytest.raises(pg.FileError, match=words):
+        pg.load(path, verify=False)
+    with pytest.raises(pg.FileError):
+        pg.load(path)
