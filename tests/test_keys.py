@@ -57,6 +57,13 @@ def test_keys_hide_their_secret(device: str, size: int) -> None:
     hides(key, S, OTHER)
 
 
+def test_limbs_of_two_words() -> None:
+    """A digit may have narrower words than the key."""
+    R = chain(16, (30, 30, 50, 30, 50, 60))
+    s, other = R.ternary(seed=1), R.ternary(seed=2)
+    hides(switch_key(s, other, ring=R[:4], special=R[4:], limbs_per_digit=2), s, other)
+
+
 @pytest.mark.parametrize("kind", ["negacyclic", "cyclic"])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("g", [5, -1, 3 - 32])

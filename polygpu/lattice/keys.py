@@ -115,7 +115,19 @@ class SwitchKey:
     def to(self, device: str | None = None) -> SwitchKey:
         """The key on a device, by default the current one; itself where it is there already.
 
+        Args:
+            device: as of Poly.to.
+
+        Raises:
+            BackendUnavailable, OutOfHostMemory, OutOfDeviceMemory: as Poly.to.
+
         Cost: a copy of the value. Keys that at() made of one do not share the copies.
+
+        >>> import polygpu as pg
+        >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
+        >>> of = {"ring": T[:1], "special": T[1:], "limbs_per_digit": 1}
+        >>> pg.lattice.rotation_keys(T.ternary(), [5], **of)[5].to("cpu").device
+        'cpu'
         """
         value = self.value.to(device)
         return self if value is self.value else self._with(value=value)
@@ -124,6 +136,12 @@ class SwitchKey:
         """The key in host memory; itself where it is there already.
 
         Cost: a copy of the value.
+
+        >>> import polygpu as pg
+        >>> T = pg.Ring(8, pg.ntt_primes(8, bits=30, count=2))
+        >>> of = {"ring": T[:1], "special": T[1:], "limbs_per_digit": 1}
+        >>> pg.lattice.rotation_keys(T.ternary(), [5], **of)[5].cpu().device
+        'cpu'
         """
         return self.to("cpu")
 
@@ -354,8 +372,9 @@ class _Maker:
             noise = self.T.gaussian(self.sigma, seed=hidden)
             fma(mask, minus, noise.ntt(out=noise), out=_evaluated(self.T, data[j, 0]))
             rows = slice(part[0], part[-1] + 1)
-            own_limbs = _evaluated(self.T[rows], data[j, 0, rows])
-            own_limbs.add(_evaluated(own_limbs.ring, scaled.data[rows]), out=own_limbs)
+            limbs = self.T[rows]  # whose residues may have a narrower word
+            body, more = (limbs.from_residues(x[rows], domain="eval") for x in (data[j, 0], scaled.data))
+            data[j, 0, rows] = (body + more).data
         value, size = _evaluated(self.T, data), self.switch.size
         key = SwitchKey(value, ring=self.ring, special=self.special, limbs_per_digit=size, **options)
         return key._with(_masks=tuple(seed for seed, _ in seeds))
