@@ -54,7 +54,7 @@ def matmul(A: Any, B: Any, *, q: int, out: Any = None) -> Any:
     above 2**62. A batch of A with one B is one product of all rows of A.
     Source: docs/math.md, "Products of matrices".
 
-    >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], 10).tolist()
+    >>> matmul([[1, 2], [3, 4]], [[5, 6], [7, -8]], q=10).tolist()
     [[9, 0], [3, 6]]
     """
     modulus = integer(q, "q")

@@ -41,7 +41,7 @@ def powers(ring: Ring, x: int | Sequence[int] | Array, *, count: int) -> Array:
 
     Cost: up to about 2 count products for each x and limb, in about 2 log2 count calls of a backend.
 
-    >>> powers(Ring(4, [17, 97]), 3, 5).tolist()
+    >>> powers(Ring(4, [17, 97]), 3, count=5).tolist()
     [[1, 3, 9, 10, 13], [1, 3, 9, 27, 81]]
     """
     basis = plan_of(ring, "ring").basis

@@ -570,11 +570,11 @@ def test_matrices_of_any_layout(q: int) -> None:
     matmul = pg.linalg.matmul
     a, b = words_of(q, (640, 1290), (1280, 1284))
     for view in VIEWS:
-        got = matmul(*view(cupy.asarray(a), cupy.asarray(b)), q)
-        np.testing.assert_array_equal(got.get(), matmul(*view(a, b), q))
+        got = matmul(*view(cupy.asarray(a), cupy.asarray(b)), q=q)
+        np.testing.assert_array_equal(got.get(), matmul(*view(a, b), q=q))
     a = np.random.default_rng(q).integers(-(2**63), 2**63 - 1, (2, 600, 600), np.int64, endpoint=True)
     x = cupy.asarray(a)
-    np.testing.assert_array_equal(matmul(x, x[::-1], q).get(), matmul(a, a[::-1], q))
+    np.testing.assert_array_equal(matmul(x, x[::-1], q=q).get(), matmul(a, a[::-1], q=q))
 
 
 @pytest.mark.parametrize("q", [2**31 - 1, 2**32 - 5])
@@ -662,7 +662,7 @@ def test_products_that_are_too_large() -> None:
     matmul = pg.linalg.matmul
     long = cupy.ones((2**20, 1), np.uint32)
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
-        matmul(long, long.T, 97)
+        matmul(long, long.T, q=97)
     ring = OF_BATCHES["30 bits"]
     with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: .*memory"):
         pg.einsum("i,j->ij", ring.zeros(2**17).to(GPU), ring.zeros(2**17).to(GPU))

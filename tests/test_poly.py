@@ -144,7 +144,7 @@ def test_copies_of_divided_values_own_their_memory(copied: Any) -> None:
         for part, other in zip(x.parts, y.parts, strict=True):
             assert not np.shares_memory(part.data, other.data)
     for order in ("natural", "transposed"):
-        a = two.divide(drawn(R, (), 1), order)
+        a = two.divide(drawn(R, (), 1), order=order)
         b = copied(a)
         assert b == a and b.order == a.order
         for run, other_run in zip(a.data, b.data, strict=True):

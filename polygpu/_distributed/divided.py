@@ -234,7 +234,7 @@ class Divided(NotAnArray):
 
         >>> import polygpu as pg
         >>> two, a = pg.devices("cpu", "cpu"), pg.Ring(64, 257)([1, 2, 3])
-        >>> [x.shape for x in two.divide(a, "natural").data], [x.shape for x in two.divide(a).data]
+        >>> [x.shape for x in two.divide(a, order="natural").data], [x.shape for x in two.divide(a).data]
         ([(1, 32), (1, 32)], [(1, 1, 8, 4), (1, 1, 8, 4)])
         """
         return self._data

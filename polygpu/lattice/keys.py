@@ -249,6 +249,7 @@ def switch_key(
     return maker.key(maker.to, maker.secret(other, "other"), "switch")
 
 
+# Eight parameters: those of switch_key, and two of rotations.
 def rotation_keys(
     secret: Poly,
     galois_elements: Iterable[int],
