@@ -318,13 +318,13 @@ def sampler_cases(device: str, sizes: Sizes, few: bool = False) -> Iterator[Case
 
         def run(draw: Callable[..., pg.Poly] = draw) -> pg.Poly:
             with pg.device(device):
-                return draw(batch, seed=1)
+                return draw(batch=batch, seed=1)
 
         def verify(values: NDArray[Any], draw: Callable[..., pg.Poly] = draw) -> bool:
             if device == "cpu":
                 return all(map(np.array_equal, values, by_definition(draw, range(batch))))
             with pg.device("cpu"):
-                whole = draw(batch, seed=1).data
+                whole = draw(batch=batch, seed=1).data
             ends = by_definition(draw, (0, batch - 1))
             return np.array_equal(values, whole) and all(map(np.array_equal, values[[0, -1]], ends))
 

@@ -127,7 +127,7 @@ def transforms(gpus: Devices, n: int, bits: int) -> Iterator[Case]:
             raise Unverified(f"inverse on {count} GPUs, n = {n}, {bits} bits, {order} order: wrong values")
         first = ends(a)
         name = f"inverse on {count} GPUs, {order} order"
-        back = partial(evaluated.intt, order)
+        back = partial(evaluated.intt, order=order)
         yield Case(name, "polygpu", params(ring), back, partial(np.array_equal, first), n, ends)
         del a, evaluated, back
         release()
@@ -262,7 +262,7 @@ def by_height(gpus: Devices, n: int, bits: int, log_heights: Sequence[int]) -> N
         right = same(a.ntt(), expected)
         timer.rest()
         took = sorted(timer.elapsed(a.ntt, 1) for _ in range(7))
-        inverse = partial(a.ntt().intt, order)
+        inverse = partial(a.ntt().intt, order=order)
         back = sorted(timer.elapsed(inverse, 1) for _ in range(5))
         print(
             f"n = {n}, {bits} bits, {order}, columns of 2^{k}: {took[3] / 1e6:.2f} ms "
