@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .._backends import Array, backend
+from .._backends import Array, backend, backend_of
 from .._core.checks import integer, shown
 from .._ops import switch as ops
 from .._ops.arrays import empty
@@ -350,7 +350,7 @@ class _Maker:
         state = hashlib.sha256(self.base)
         state.update(repr((label, g, self.T.__reduce__()[1], self.switch.size, str(self.sigma))).encode())
         for x in (to, other):
-            state.update(_host(x.data[0]).tobytes())
+            state.update(backend_of(x.data).to_host(x.data[0]).tobytes())
         made = []
         for j in range(self.switch.key_digits):
             both = state.copy()
@@ -388,10 +388,6 @@ def _evaluated(ring: Ring, data: Array) -> Poly:
 def _mask(T: Ring, seed: bytes, out: Array) -> Poly:
     """Uniform residues of a public seed, read as evaluated ones; T.random(seed=seed) has the same."""
     return _evaluated(T, uniform(T._plan.basis, T.n, (), seed, 0, out))
-
-
-def _host(x: Array) -> Any:
-    return x if not hasattr(x, "get") else x.get()
 
 
 def _checked_element(ring: Ring, g: object) -> int:
