@@ -394,30 +394,26 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_import_costs_at_most_30_ms_over_numpy(tmp_path):
+def test_import_costs_less_than_two_thirds_of_numpys(tmp_path):
     """Of the thread's processor time, from compiled bytecode, as after an installation.
 
-    NumPy's own threads spin for a while after they begin. The 30 ms are those of a core that adds a million
-    ints in 40 ms. A slower core, or one that other work slows down, may take as many times longer.
+    Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.48 on a
+    core of two.
     """
-
-    def cost(module):
-        times = []
-        for _ in range(5):
-            done = run_python(
-                f"""
-                import numpy, time
-                began = time.thread_time()
-                sum(x + 1 for x in range(10**6))
-                slowness = max(1, (time.thread_time() - began) / 0.04)
-                began = time.thread_time()
-                import {module}
-                print((time.thread_time() - began) / slowness)
-                """,
-                PYTHONDONTWRITEBYTECODE="",
-                PYTHONPYCACHEPREFIX=str(tmp_path),
-            )
-            times.append(float(done.stdout))
-        return min(times)
-
-    assert cost("polygpu") < 0.030
+    costs = []
+    for _ in range(5):
+        done = run_python(
+            """
+            import time
+            began = time.thread_time()
+            import numpy
+            between = time.thread_time()
+            import polygpu
+            print(between - began, time.thread_time() - between)
+            """,
+            PYTHONDONTWRITEBYTECODE="",
+            PYTHONPYCACHEPREFIX=str(tmp_path),
+        )
+        costs.append([float(x) for x in done.stdout.split()])
+    numpys, ours = map(min, zip(*costs, strict=True))
+    assert ours < numpys * 2 / 3
