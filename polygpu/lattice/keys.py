@@ -326,43 +326,46 @@ class _Maker:
     def __init__(
         self, to: Poly, ring: Ring, special: Ring, limbs_per_digit: int, sigma: float, seed: Seed
     ) -> None:
+        import hashlib  # here, so that importing polygpu stays fast
+
         plan_of(ring, "ring")
         plan_of(special, "special")
         self.ring, self.special, self.sigma = ring, special, sigma
         self.T = ring.join(special)
         self.switch = ops.key_switch_plan(ring._plan, special._plan, self.T._plan, limbs_per_digit)
         self.to = self.secret(to, "to")
-        self.base = key_of(seed, "polygpu switch key 1")
+        self.state = hashlib.sha256(key_of(seed, "polygpu switch key 1"))
+        self.state.update(repr((self.T.__reduce__()[1], self.switch.size, str(sigma))).encode())
+        self.state.update(_limb(self.to))
 
     def secret(self, x: Poly, name: str) -> Poly:
         """A secret in the ring of the keys, evaluated, on the current device."""
         x = checked_poly(x, name).to()
         return (x if x.ring == self.T else x.convert(self.T)).ntt()
 
-    def seeds(self, to: Poly, other: Poly, label: str, g: int | None) -> list[tuple[bytes, bytes]]:
+    def seeds(self, label: str, g: int | None, other: Poly) -> list[tuple[bytes, bytes]]:
         """For each digit the public seed of the mask and the secret one of the noise.
 
         A limb of each secret is part of what is hashed: keys of other secrets have other masks, even if a
-        seed comes again.
+        seed comes again. A rotation's other secret follows from g.
         """
-        import hashlib  # here, so that importing polygpu stays fast
-
-        state = hashlib.sha256(self.base)
-        state.update(repr((label, g, self.T.__reduce__()[1], self.switch.size, str(self.sigma))).encode())
-        for x in (to, other):
-            state.update(backend_of(x.data).to_host(x.data[0]).tobytes())
+        state = self.state.copy()
+        state.update(repr((label, g)).encode())
+        if g is None:
+            state.update(_limb(other))
         made = []
         for j in range(self.switch.key_digits):
-            both = state.copy()
-            both.update(j.to_bytes(4, "little"))
-            parent = both.digest()
-            mask, noise = (hashlib.sha256(parent + part).digest() for part in (b"mask", b"noise"))
-            made.append((mask, noise))
+            digests = []
+            for part in (b"mask", b"noise"):
+                digit = state.copy()
+                digit.update(part + j.to_bytes(4, "little"))
+                digests.append(digit.digest())
+            made.append((digests[0], digests[1]))
         return made
 
     def key(self, to: Poly, other: Poly, label: str, **options: Any) -> SwitchKey:
         """The key from `other` to `to`, both in the ring of the keys and evaluated."""
-        seeds = self.seeds(to, other, label, options.get("galois_element"))
+        seeds = self.seeds(label, options.get("galois_element"), other)
         P, own = self.special.modulus, self.ring.rows
         # P g_j is P modulo the limbs of digit j, and 0 modulo all other moduli.
         scaled = other.scale_by(limbs=[P % q if i < own else 0 for i, q in enumerate(self.T.moduli)])
@@ -379,6 +382,11 @@ class _Maker:
         value, size = _evaluated(self.T, data), self.switch.size
         key = SwitchKey(value, ring=self.ring, special=self.special, limbs_per_digit=size, **options)
         return key._with(_masks=tuple(seed for seed, _ in seeds))
+
+
+def _limb(x: Poly) -> bytes:
+    """The residues modulo the first modulus."""
+    return backend_of(x.data).to_host(x.data[0]).tobytes()
 
 
 def _evaluated(ring: Ring, data: Array) -> Poly:
