@@ -96,19 +96,19 @@ def _pke_encrypt(p: ParameterSet, ek: Batch, m: Batch, r: Batch) -> list[bytes]:
     e1 = _noise(r, p.eta2, range(p.k, 2 * p.k))
     e2 = _noise(r, p.eta2, [2 * p.k])[:, 0]
     u = pg.dot(_matrix(rho, p.k), y[:, :, np.newaxis], axis=1).intt() + e1
-    v = pg.dot(t, y).intt() + e2 + RING(_decompress(byte_decode(as_array(m, 32), 1), 1))
-    c1 = byte_encode(_compress(residues(u), p.du), p.du)
-    c2 = byte_encode(_compress(residues(v), p.dv), p.dv)
+    v = pg.dot(t, y).intt() + e2 + _decompress(byte_decode(as_array(m, 32), 1), 1)
+    c1 = byte_encode(_compress(u, p.du), p.du)
+    c2 = byte_encode(_compress(v, p.dv), p.dv)
     return join(c1, c2)
 
 
 def _pke_decrypt(p: ParameterSet, s: Batch, c: Batch) -> list[bytes]:
     """K-PKE.Decrypt (algorithm 15): m = v - s u, rounded to one bit."""
     c1, c2 = columns(c, 32 * p.du * p.k, 32 * p.dv)
-    u = RING(_decompress(byte_decode(as_array(c1, p.k, 32 * p.du), p.du), p.du))
-    v = RING(_decompress(byte_decode(as_array(c2, 32 * p.dv), p.dv), p.dv))
+    u = _decompress(byte_decode(as_array(c1, p.k, 32 * p.du), p.du), p.du)
+    v = _decompress(byte_decode(as_array(c2, 32 * p.dv), p.dv), p.dv)
     w = v - pg.dot(_unpack(s, p.k), u.ntt()).intt()
-    return byte_encode(_compress(residues(w), 1), 1)
+    return byte_encode(_compress(w, 1), 1)
 
 
 def _matrix(rho: Batch, k: int) -> pg.Poly:
@@ -132,14 +132,14 @@ def _unpack(packed: Batch, k: int) -> pg.Poly:
     return evaluations(RING, byte_decode(as_array(packed, k, 384), 12) % Q)
 
 
-def _compress(x: Array, d: int) -> Array:
-    """Compress_d (4.7): round(2^d x / q) mod 2^d. No ties, since q is odd."""
-    return ((x.astype(np.uint32) << d) + Q // 2) // Q % (1 << d)
+def _compress(x: pg.Poly, d: int) -> Array:
+    """Compress_d (4.7): round(2^d x / q) mod 2^d."""
+    return residues(pg.rns.scale(x, 1 << d, pg.Ring(N, 1 << d)))
 
 
-def _decompress(y: Array, d: int) -> Array:
+def _decompress(y: Array, d: int) -> pg.Poly:
     """Decompress_d (4.8): round(q y / 2^d), ties upwards."""
-    return (y.astype(np.uint32) * Q + (1 << (d - 1))) >> d
+    return pg.rns.scale(pg.Ring(N, 1 << d)(y), Q, RING)
 
 
 def _g(data: bytes) -> bytes:
