@@ -72,7 +72,7 @@ def cases(n: int, name: str, device: str) -> Iterator[Case]:
     for method in ("ntt", "fft"):
         try:
             plan = plan_of_product(ring._plan, method, get_backend(a.device))  # type: ignore[arg-type]
-        except pg.PrecisionError:
+        except pg.errors.PrecisionError:
             continue
         params: dict[str, int | str] = {
             "n": n,

@@ -18,6 +18,7 @@ except ImportError as error:
         "install, leave the folder or run: pip install -e ."
     ) from None
 
+from . import errors as errors
 from . import fft as fft
 from . import lattice as lattice
 from . import linalg as linalg
@@ -29,40 +30,27 @@ from ._core.exact.primes import is_prime, ntt_primes
 from ._core.reporting import progress
 from ._distributed import devices
 from .errors import (
-    BackendUnavailable,
-    BadRoot,
-    CoefficientError,
     DeviceError,
-    DomainError,
-    FileError,
-    NotAnInteger,
-    NotCanonical,
-    NotComplex,
     NotInvertible,
     NotNTTFriendly,
-    OutOfDeviceMemory,
-    OutOfHostMemory,
-    OutputError,
     ParameterError,
     PolyGPUError,
-    PrecisionError,
     RingMismatch,
-    TablesTooLarge,
-    VerificationError,
 )
 from .files import Seeded, load, save
 from .functions import capture, concatenate, dot, einsum, equal, fma, matmul, stack
 from .poly import Poly
 from .ring import Ring
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
     """`polygpu.interop`, imported at its first use: few programs need it, and the import takes 8 ms."""
     if name == "interop":
         return _importlib.import_module("polygpu.interop")
-    raise AttributeError(f"module 'polygpu' has no attribute {name!r}")
+    moved = f". It is polygpu.errors.{name} since 0.2" if name in vars(errors) else ""
+    raise AttributeError(f"module 'polygpu' has no attribute {name!r}{moved}")
 
 
 def __dir__() -> list[str]:
@@ -71,29 +59,15 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "BackendUnavailable",
-    "BadRoot",
-    "CoefficientError",
     "DeviceError",
-    "DomainError",
-    "FileError",
-    "NotAnInteger",
-    "NotCanonical",
-    "NotComplex",
     "NotInvertible",
     "NotNTTFriendly",
-    "OutOfDeviceMemory",
-    "OutOfHostMemory",
-    "OutputError",
     "ParameterError",
     "Poly",
     "PolyGPUError",
-    "PrecisionError",
     "Ring",
     "RingMismatch",
     "Seeded",
-    "TablesTooLarge",
-    "VerificationError",
     "capture",
     "concatenate",
     "debug",

@@ -137,9 +137,9 @@ def test_sum_into_memory_that_is_given() -> None:
     assert a.sum(out=single) is single and single == a.sum()
     same = a.copy()
     assert a.sum((), out=same) is same and same == a
-    with pytest.raises(pg.OutputError, match=r"batch shape \(3,\), the result has \(2,\)"):
+    with pytest.raises(pg.errors.OutputError, match=r"batch shape \(3,\), the result has \(2,\)"):
         a.sum(1, out=out)
-    with pytest.raises(pg.OutputError, match="overlaps"):
+    with pytest.raises(pg.errors.OutputError, match="overlaps"):
         a.sum(0, out=a[0])
 
 
@@ -385,7 +385,7 @@ def test_what_cannot_be_written() -> None:
 def test_read_only_memory_is_not_written() -> None:
     a = R17([[1, 2], [3, 4]])
     a.data.flags.writeable = False
-    with pytest.raises(pg.OutputError, match=r"read-only.*copy"):
+    with pytest.raises(pg.errors.OutputError, match=r"read-only.*copy"):
         a[0] = a[1]
 
 

@@ -150,7 +150,7 @@ def test_wrong_results_are_not_timed(
 
 def test_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def none() -> list[str]:
-        raise pg.BackendUnavailable("none")
+        raise pg.errors.BackendUnavailable("none")
 
     monkeypatch.setattr(bench, "gpu_names", none)
     assert bench.answering() == ["cpu"]

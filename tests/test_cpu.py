@@ -397,8 +397,8 @@ def test_import_is_light():
 def test_import_costs_less_than_two_thirds_of_numpys(tmp_path):
     """Of the thread's processor time, from compiled bytecode, as after an installation.
 
-    Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.48 on a
-    core of two.
+    Beside NumPy's own import, since both slow down alike on a slow core and under other work. It was 0.48 of
+    it on a machine of two cores.
     """
     costs = []
     for _ in range(5):

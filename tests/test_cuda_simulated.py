@@ -1575,17 +1575,17 @@ def instead_of_cupy(module):
 def test_without_cupy(monkeypatch):
     with instead_of_cupy(None):
         with pytest.raises(
-            pg.BackendUnavailable, match=r'CuPy cannot be imported.*pip install "polygpu\[cuda'
+            pg.errors.BackendUnavailable, match=r'CuPy cannot be imported.*pip install "polygpu\[cuda'
         ):
             pg.Ring(4, 17)([1]).to("cuda")
         with (
-            pytest.raises(pg.BackendUnavailable, match="device: 'cuda:3' does not answer"),
+            pytest.raises(pg.errors.BackendUnavailable, match="device: 'cuda:3' does not answer"),
             pg.device("cuda:3"),
         ):
             pass
         monkeypatch.setenv("POLYGPU_DEVICE", "cuda")
         backends._default_device.cache_clear()
-        with pytest.raises(pg.BackendUnavailable, match="POLYGPU_DEVICE: 'cuda' does not answer"):
+        with pytest.raises(pg.errors.BackendUnavailable, match="POLYGPU_DEVICE: 'cuda' does not answer"):
             pg.Ring(4, 17)([1])
         monkeypatch.undo()
 
@@ -1600,7 +1600,7 @@ def test_without_a_driver():
     module.cuda = SimpleNamespace(runtime=SimpleNamespace(CUDARuntimeError=error, getDeviceCount=count))
     with (
         instead_of_cupy(module),
-        pytest.raises(pg.BackendUnavailable, match=r"no GPU answers \(cudaErrorNoDevice.*nvidia-smi"),
+        pytest.raises(pg.errors.BackendUnavailable, match=r"no GPU answers \(cudaErrorNoDevice.*nvidia-smi"),
     ):
         pg.Ring(4, 17)([1]).to("cuda")
 
@@ -1636,7 +1636,7 @@ def test_out_of_memory(gpu, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(gpu, "ndarray", empty)
         for call in (x.ntt, lambda: x * x, lambda: x + 1, lambda: x.automorphism(3)):
-            with pytest.raises(pg.OutOfDeviceMemory, match=r"cuda:0: Out of memory.*smaller batches"):
+            with pytest.raises(pg.errors.OutOfDeviceMemory, match=r"cuda:0: Out of memory.*smaller batches"):
                 call()
     same(x.ntt(), a.ntt())
 
@@ -1663,9 +1663,9 @@ def test_a_home_that_cannot_be_written(tmp_path, home):
 
 
 def test_without_that_card():
-    with simulated(devices_count=2), pytest.raises(pg.BackendUnavailable, match="there are 2 GPUs"):
+    with simulated(devices_count=2), pytest.raises(pg.errors.BackendUnavailable, match="there are 2 GPUs"):
         pg.Ring(4, 17)([1]).to("cuda:2")
-    with simulated(devices_count=0), pytest.raises(pg.BackendUnavailable, match="there are 0 GPUs"):
+    with simulated(devices_count=0), pytest.raises(pg.errors.BackendUnavailable, match="there are 0 GPUs"):
         pg.Ring(4, 17)([1]).to("cuda")
 
 
@@ -1673,7 +1673,7 @@ def test_too_old_a_card():
     v100 = replace(CARDS["t4"], name="Simulated V100", compute_capability=(7, 0))
     with (
         simulated(v100),
-        pytest.raises(pg.BackendUnavailable, match=r"capability is 7\.0, kernels need 7\.5"),
+        pytest.raises(pg.errors.BackendUnavailable, match=r"capability is 7\.0, kernels need 7\.5"),
     ):
         pg.Ring(4, 17)([1]).to("cuda")
 

@@ -299,7 +299,7 @@ class TestMakers:
         for ring in ("R", None, 3, Ring):
             assert type(outcome(pd.from_array, good, ring)) is pg.ParameterError
             assert type(outcome(pd.random, ring)) is pg.ParameterError
-        assert type(outcome(pd.from_array, cut(R.zeros(3), "whole"), R)) is pg.CoefficientError
+        assert type(outcome(pd.from_array, cut(R.zeros(3), "whole"), R)) is pg.errors.CoefficientError
 
     @pytest.mark.parametrize("parts", [1, 4])
     def test_of_masks(self, parts: int) -> None:
@@ -310,7 +310,7 @@ class TestMakers:
         chunks = (2, -1, 16 // parts)
         for x in (masked, da.from_array(masked, chunks=2), hidden, hidden.astype(np.int64)):
             found = outcome(lambda x=x: pd.from_array(x, R, chunks=chunks))
-            assert type(found) is pg.CoefficientError and "masked" in str(found)
+            assert type(found) is pg.errors.CoefficientError and "masked" in str(found)
 
     def test_of_random_values(self) -> None:
         R = self.R
@@ -482,7 +482,11 @@ class TestFiles:
         R = Ring(16, 97)
         a, path = R.random(3, seed=1), tmp_path / "a.zarr"
         cut(a.ntt(), "columns").save(path)
-        for domain, kind in (("coef", pg.DomainError), ("values", pg.DomainError), (3, pg.DomainError)):
+        for domain, kind in (
+            ("coef", pg.errors.DomainError),
+            ("values", pg.errors.DomainError),
+            (3, pg.errors.DomainError),
+        ):
             assert type(outcome(pd.load, path, R, domain=domain)) is kind
         agree(outcome(pd.load, path, R, domain="eval"), a.ntt())
         assert type(outcome(pd.load, path, Ring(16, 193))) is pg.RingMismatch
@@ -568,7 +572,11 @@ class TestFiles:
                 still_whole += 1
                 assert found == R.random(3, seed=1)
                 continue
-            allowed = (pg.FileError, pg.ParameterError) if '"polygpu"' not in content else (pg.FileError,)
+            allowed = (
+                (pg.errors.FileError, pg.ParameterError)
+                if '"polygpu"' not in content
+                else (pg.errors.FileError,)
+            )
             assert type(found) in allowed and str(path) in str(found), (content, found)
         assert still_whole < 8
 
@@ -584,7 +592,7 @@ class TestFiles:
             chunk.write_bytes({"cut": data[:-1], "long": data + b"\0", "wrong": b"\xff" * len(data)}[damage])
         for chunks in (None, "auto", (1, -1, 4)):
             found = outcome(pd.load, path, chunks=chunks)
-            assert type(found) is pg.FileError and str(path) in str(found)
+            assert type(found) is pg.errors.FileError and str(path) in str(found)
             if damage != "missing":
                 assert pd.load(path, chunks=chunks)[:2].ring == R  # found when the block is read
 
@@ -619,17 +627,19 @@ class TestFiles:
             path.write_bytes(content)
             found = outcome(pd.load, path, R)
             if not isinstance(found, Poly):  # another shape or dtype is no damage that shows
-                assert isinstance(found, (pg.FileError, pg.ParameterError, pg.CoefficientError)), (
+                assert isinstance(
+                    found, (pg.errors.FileError, pg.ParameterError, pg.errors.CoefficientError)
+                ), (
                     content,
                     found,
                 )
         for content in damaged[:13]:
             path.write_bytes(content)
-            assert type(outcome(pd.load, path, R)) is pg.FileError, content
+            assert type(outcome(pd.load, path, R)) is pg.errors.FileError, content
         path.write_bytes(data)
         x = pd.load(path, R)
         path.write_bytes(data[:-4])
-        assert type(outcome(lambda: x)) is pg.FileError
+        assert type(outcome(lambda: x)) is pg.errors.FileError
 
     def test_other_kinds_of_files(self, tmp_path: Path) -> None:
         (tmp_path / "a.npy").mkdir()
@@ -637,6 +647,6 @@ class TestFiles:
         (tmp_path / "b.zarr").mkdir()
         zarr.create_group(tmp_path / "c.zarr")
         for name in ("a.npy", "a.zarr", "b.zarr", "c.zarr"):
-            assert type(outcome(pd.load, tmp_path / name, Ring(16, 97))) is pg.FileError
+            assert type(outcome(pd.load, tmp_path / name, Ring(16, 97))) is pg.errors.FileError
         for name in ("d.npy", "d.zarr", "none/d.zarr"):
             assert type(outcome(pd.load, tmp_path / name, Ring(16, 97))) is FileNotFoundError

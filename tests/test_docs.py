@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "questions.md", *sorted((DOCS / "coming-from").glob("*.md"))]
 
 # Modules whose names are public, beside polygpu's own.
-MODULES = ("_distributed", "dask", "fft", "interop", "lattice", "linalg", "rns", "testing", "zk")
+MODULES = ("_distributed", "dask", "errors", "fft", "interop", "lattice", "linalg", "rns", "testing", "zk")
 
 # Public by their spelling, and of no use outside the library.
 INTERNAL = {
@@ -60,7 +60,8 @@ EXEMPT = {
 def public_names() -> Iterator[tuple[str, Any]]:
     """Qualified names and objects: of polygpu, of its public modules, and the members of their classes."""
     for name in pg.__all__:
-        yield f"polygpu.{name}", getattr(pg, name)
+        if getattr(pg, name) is not vars(pg.errors).get(name):
+            yield f"polygpu.{name}", getattr(pg, name)
     for short in MODULES:
         module = importlib.import_module(f"polygpu.{short}")
         own = [name for name, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__]

@@ -42,7 +42,9 @@ def check(call: Callable[[], Any], cls: type[Exception], words: list[str]) -> No
     with pytest.raises(Exception) as caught:
         call()
     error = caught.value
-    assert type(error) is cls or (cls is pg.ParameterError and type(error) is pg.NotAnInteger), repr(error)
+    assert type(error) is cls or (cls is pg.ParameterError and type(error) is pg.errors.NotAnInteger), repr(
+        error
+    )
     assert error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
     message = str(error)
     assert "\n" not in message and len(message) < 600
@@ -66,7 +68,7 @@ BUILT_IN = {
     "NotCanonical": (ValueError, pg.ParameterError),
     "FileError": (ValueError,),
     "CoefficientError": (TypeError,),
-    "NotAnInteger": (pg.ParameterError, pg.CoefficientError, ValueError, TypeError),
+    "NotAnInteger": (pg.ParameterError, pg.errors.CoefficientError, ValueError, TypeError),
     "NotComplex": (TypeError,),
     "RingMismatch": (TypeError,),
     "OutputError": (ValueError,),
@@ -81,11 +83,20 @@ BUILT_IN = {
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_error_classes(name: str) -> None:
-    cls = getattr(pg, name)
-    assert name in pg.__all__ and issubclass(cls, pg.PolyGPUError)
-    for base in BUILT_IN[name]:
-        assert issubclass(cls, base)
+    cls = getattr(pg.errors, name)
     assert cls.__doc__
+    for base in (pg.PolyGPUError, *BUILT_IN[name]):
+        assert issubclass(cls, base)
+
+
+def test_errors_at_the_top_of_the_package() -> None:
+    top = ["ParameterError", "RingMismatch", "NotNTTFriendly", "NotInvertible", "DeviceError", "PolyGPUError"]
+    assert all(getattr(pg, name) is getattr(pg.errors, name) for name in top)
+    for name in BUILT_IN.keys() - set(top):
+        with pytest.raises(AttributeError, match=rf"It is polygpu\.errors\.{name} since 0\.2"):
+            getattr(pg, name)
+    with pytest.raises(AttributeError, match=r"'nothing'$"):
+        pg.nothing  # noqa: B018
 
 
 def test_no_error_class_is_missing() -> None:
@@ -111,8 +122,8 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
         "n in a list": (lambda: Ring([DIGITS_6000], 17), pg.ParameterError, ["n: [", *ENDS, "int"]),
         "q < 0": (lambda: Ring(4, -DIGITS_6000), pg.ParameterError, ["moduli: -0x"]),
         "q in a list of lists": (lambda: Ring(4, [[DIGITS_6000]]), pg.ParameterError, ["moduli: [", *ENDS]),
-        "root": (lambda: Ring(4, 17, root=DIGITS_6000), pg.BadRoot, ["root: ", *ENDS, "[1, q)"]),
-        "roots": (lambda: Ring(4, 15, root=[DIGITS_6000]), pg.BadRoot, ["root: [", *ENDS, "15"]),
+        "root": (lambda: Ring(4, 17, root=DIGITS_6000), pg.errors.BadRoot, ["root: ", *ENDS, "[1, q)"]),
+        "roots": (lambda: Ring(4, 15, root=[DIGITS_6000]), pg.errors.BadRoot, ["root: [", *ENDS, "15"]),
         "g": (lambda: R([1]).automorphism(DIGITS_6000), pg.ParameterError, ["g: ", *ENDS, "coprime"]),
         "limb": (lambda: RNS.eval_points(DIGITS_6000), pg.ParameterError, ["limb: ", *ENDS]),
         "axis": (lambda: R.ones(2).sum(DIGITS_6000), pg.ParameterError, ["axis: ", *ENDS]),
@@ -120,10 +131,14 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
         "p": (lambda: R([1]).norm(DIGITS_6000), pg.ParameterError, ["p: ", *ENDS]),
         "shape": (lambda: R.ones(2).reshape(DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
         "shapes": (lambda: R.ones(2).reshape(DIGITS_6000, DIGITS_6000), pg.ParameterError, ["(2,)", *ENDS]),
-        "batch": (lambda: R.zeros(DIGITS_6000), pg.OutOfHostMemory, ["GiB", "available", "smaller batches"]),
+        "batch": (
+            lambda: R.zeros(DIGITS_6000),
+            pg.errors.OutOfHostMemory,
+            ["GiB", "available", "smaller batches"],
+        ),
         "batch < 0": (lambda: R.ones(-DIGITS_6000), pg.ParameterError, ["batch: -0x", "negative"]),
-        "random batch": (lambda: R.random((2, DIGITS_6000)), pg.OutOfHostMemory, ["GiB", "available"]),
-        "empty batch": (lambda: R.zeros((0, DIGITS_6000)), pg.OutOfHostMemory, ["0 GiB", "available"]),
+        "random batch": (lambda: R.random((2, DIGITS_6000)), pg.errors.OutOfHostMemory, ["GiB", "available"]),
+        "empty batch": (lambda: R.zeros((0, DIGITS_6000)), pg.errors.OutOfHostMemory, ["0 GiB", "available"]),
         "start": (lambda: R.random(start=DIGITS_6000), pg.ParameterError, ["start: ", *ENDS, "2**48"]),
         "start < 0": (lambda: R.random(start=-DIGITS_6000), pg.ParameterError, ["start: -0x"]),
         "seed": (lambda: R.random(seed=[DIGITS_6000]), pg.ParameterError, ["seed: [", *ENDS]),
@@ -146,7 +161,7 @@ MASKED = np.ma.masked_array([1, 2, 3, 4], [False, True, False, False])
         ),
         "fraction": (
             lambda: R([fractions.Fraction(DIGITS_6000, 3)]),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["Fraction", "must be ints"],
         ),
     }
@@ -157,11 +172,11 @@ def test_long_ints(call: Any, cls: Any, words: Any) -> None:
 
 @cases(
     {
-        "zeros": (lambda: R.zeros(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
-        "ones": (lambda: R.ones(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
-        "random": (lambda: R.random(2**40), pg.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
-        "the largest degree": (lambda: Ring(2**62, 17).zeros(), pg.OutOfHostMemory, ["1.72e+10 GiB"]),
-        "a list": (lambda: Ring(2**62, 17)([1]), pg.OutOfHostMemory, ["1.72e+10 GiB"]),
+        "zeros": (lambda: R.zeros(2**40), pg.errors.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "ones": (lambda: R.ones(2**40), pg.errors.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "random": (lambda: R.random(2**40), pg.errors.OutOfHostMemory, ["1.64e+04 GiB", "available"]),
+        "the largest degree": (lambda: Ring(2**62, 17).zeros(), pg.errors.OutOfHostMemory, ["1.72e+10 GiB"]),
+        "a list": (lambda: Ring(2**62, 17)([1]), pg.errors.OutOfHostMemory, ["1.72e+10 GiB"]),
         "the degree beyond": (lambda: Ring(2**62 + 1, 17), pg.ParameterError, ["2**62"]),
         "end of the stream": (
             lambda: Ring(2**20, 17).random(start=2**48 - 1),
@@ -187,18 +202,26 @@ def test_the_last_polynomial_of_a_stream() -> None:
 
 @cases(
     {
-        "coefficients": (lambda: R(MASKED), pg.CoefficientError, ["x: a masked array", "filled(0)"]),
-        "nothing masked": (lambda: R(np.ma.ones(4, int)), pg.CoefficientError, ["x: a masked array"]),
-        "residues": (lambda: R.from_residues(MASKED[None]), pg.CoefficientError, ["data: a masked array"]),
-        "matrix": (lambda: linalg.matmul(MASKED[None], MASKED, q=17), pg.CoefficientError, ["A: a masked"]),
+        "coefficients": (lambda: R(MASKED), pg.errors.CoefficientError, ["x: a masked array", "filled(0)"]),
+        "nothing masked": (lambda: R(np.ma.ones(4, int)), pg.errors.CoefficientError, ["x: a masked array"]),
+        "residues": (
+            lambda: R.from_residues(MASKED[None]),
+            pg.errors.CoefficientError,
+            ["data: a masked array"],
+        ),
+        "matrix": (
+            lambda: linalg.matmul(MASKED[None], MASKED, q=17),
+            pg.errors.CoefficientError,
+            ["A: a masked"],
+        ),
         "complex": (
             lambda: fft.fft(np.ma.ones((1, 4), complex)),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["x: a masked array"],
         ),
         "out": (
             lambda: fft.fft(np.ones((1, 4), complex), out=np.ma.ones((1, 4), complex)),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["out: a masked array"],
         ),
     }
@@ -238,7 +261,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
 try:
     {call}
-except pg.OutOfHostMemory as error:
+except pg.errors.OutOfHostMemory as error:
     print(error)
 assert small * small == small ** 2
 """
@@ -297,31 +320,43 @@ HUGE = 2**200 + 1
         "far above 2^64": (lambda: Ring(4, [3, HUGE]), pg.ParameterError, [str(HUGE), "alone"]),
         "kind": (lambda: Ring(4, 17, kind="skew"), pg.ParameterError, ["'skew'", "negacyclic", "cyclic"]),
         "kind None": (lambda: Ring(4, 17, kind=None), pg.ParameterError, ["kind: None", "cyclic"]),
-        "root of order 4": (lambda: Ring(4, 17, root=4), pg.BadRoot, ["root: 4", "order 8", "mod 17"]),
-        "root of order 16": (lambda: Ring(4, 17, root=3), pg.BadRoot, ["root: 3", "order 8", "minimal"]),
-        "root 0": (lambda: Ring(4, 17, root=0), pg.BadRoot, ["root: 0", "17"]),
-        "root = q": (lambda: Ring(4, 17, root=17), pg.BadRoot, ["root: 17", "[1, q)"]),
-        "root + q": (lambda: Ring(4, 17, root=19), pg.BadRoot, ["root: 19", "[1, q)"]),
-        "root < 0": (lambda: Ring(4, 17, root=-15), pg.BadRoot, ["root: -15", "[1, q)"]),
-        "cyclic root for negacyclic": (lambda: Ring(4, 17, root=[4]), pg.BadRoot, ["4", "order 8"]),
+        "root of order 4": (lambda: Ring(4, 17, root=4), pg.errors.BadRoot, ["root: 4", "order 8", "mod 17"]),
+        "root of order 16": (
+            lambda: Ring(4, 17, root=3),
+            pg.errors.BadRoot,
+            ["root: 3", "order 8", "minimal"],
+        ),
+        "root 0": (lambda: Ring(4, 17, root=0), pg.errors.BadRoot, ["root: 0", "17"]),
+        "root = q": (lambda: Ring(4, 17, root=17), pg.errors.BadRoot, ["root: 17", "[1, q)"]),
+        "root + q": (lambda: Ring(4, 17, root=19), pg.errors.BadRoot, ["root: 19", "[1, q)"]),
+        "root < 0": (lambda: Ring(4, 17, root=-15), pg.errors.BadRoot, ["root: -15", "[1, q)"]),
+        "cyclic root for negacyclic": (lambda: Ring(4, 17, root=[4]), pg.errors.BadRoot, ["4", "order 8"]),
         "negacyclic root for cyclic": (
             lambda: Ring(4, 17, kind="cyclic", root=2),
-            pg.BadRoot,
+            pg.errors.BadRoot,
             ["2", "order 4"],
         ),
-        "second root": (lambda: Ring(4, [17, 97], root=[2, 2]), pg.BadRoot, ["2", "order 8", "mod 97"]),
-        "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.BadRoot, ["1 roots", "2 moduli"]),
-        "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.BadRoot, ["2 roots", "1 moduli"]),
-        "no roots": (lambda: Ring(4, 17, root=[]), pg.BadRoot, ["0 roots"]),
+        "second root": (
+            lambda: Ring(4, [17, 97], root=[2, 2]),
+            pg.errors.BadRoot,
+            ["2", "order 8", "mod 97"],
+        ),
+        "too few roots": (lambda: Ring(4, [17, 97], root=2), pg.errors.BadRoot, ["1 roots", "2 moduli"]),
+        "too many roots": (lambda: Ring(4, 17, root=[2, 8]), pg.errors.BadRoot, ["2 roots", "1 moduli"]),
+        "no roots": (lambda: Ring(4, 17, root=[]), pg.errors.BadRoot, ["0 roots"]),
         "product": (
             lambda: Ring(4, 17, product="karatsuba"),
             pg.ParameterError,
             ["product: 'karatsuba'", "'auto', 'fft', 'ntt'"],
         ),
         "product None": (lambda: Ring(4, 17, product=None), pg.ParameterError, ["product: None", "'auto'"]),
-        "root, composite modulus": (lambda: Ring(4, 15, root=2), pg.BadRoot, ["root: 2", "15", "not prime"]),
-        "root, no power of two": (lambda: Ring(5, 11, root=3), pg.BadRoot, ["n = 5", "power of two"]),
-        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.BadRoot, ["q = 19", "must be 1"]),
+        "root, composite modulus": (
+            lambda: Ring(4, 15, root=2),
+            pg.errors.BadRoot,
+            ["root: 2", "15", "not prime"],
+        ),
+        "root, no power of two": (lambda: Ring(5, 11, root=3), pg.errors.BadRoot, ["n = 5", "power of two"]),
+        "root, unfriendly prime": (lambda: Ring(16, 19, root=18), pg.errors.BadRoot, ["q = 19", "must be 1"]),
     }
 )
 def test_parameters_of_a_ring(call: Any, cls: Any, words: Any) -> None:
@@ -350,7 +385,7 @@ def test_the_generator_of_a_wide_prime_out_of_reach(monkeypatch: pytest.MonkeyPa
     q = next(k * a * b + 1 for k in range(2, 10**6, 2) if pg.is_prime(k * a * b + 1))
     check(
         lambda: Ring(1, q, root="generator")._plan.transform,
-        pg.BadRoot,
+        pg.errors.BadRoot,
         ["generator", "factors of q - 1", str(q), "minimal"],
     )
     assert Ring(1, q).roots == (q - 1,)
@@ -414,7 +449,7 @@ COEFFICIENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", COEFFICIENTS)
 def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
     x = COEFFICIENTS[name]
-    check(lambda: ring(x), pg.CoefficientError, ["x: "])
+    check(lambda: ring(x), pg.errors.CoefficientError, ["x: "])
 
 
 @pytest.mark.parametrize(
@@ -436,7 +471,7 @@ def test_only_integers_are_coefficients(name: str, ring: Ring) -> None:
     ],
 )
 def test_the_message_names_the_coefficient(x: Any, words: list[str]) -> None:
-    check(lambda: R(x), pg.CoefficientError, words)
+    check(lambda: R(x), pg.errors.CoefficientError, words)
 
 
 class Tensor:
@@ -495,7 +530,7 @@ class Tensor:
 )
 def test_the_advice_fits_the_value(x: Any, advice: str) -> None:
     """What a message advises can be done with the value, and gives coefficients."""
-    check(lambda: R(x), pg.CoefficientError, ["ints", advice])
+    check(lambda: R(x), pg.errors.CoefficientError, ["ints", advice])
     found = eval(advice, {"x": x, "n": 4, "np": np, "ring": R})
     assert isinstance(found if isinstance(found, pg.Poly) else R(found), pg.Poly)
 
@@ -518,16 +553,20 @@ def test_the_advice_fits_the_value(x: Any, advice: str) -> None:
     ],
 )
 def test_advice_in_words(x: Any, advice: str) -> None:
-    check(lambda: R(x), pg.CoefficientError, ["x: ", advice])
-    with pytest.raises(pg.CoefficientError, match=r"^(?!.*astype)"):
+    check(lambda: R(x), pg.errors.CoefficientError, ["x: ", advice])
+    with pytest.raises(pg.errors.CoefficientError, match=r"^(?!.*astype)"):
         R(x)
 
 
 def test_advice_names_the_argument() -> None:
-    check(lambda: R([[1]]).scale_by([1.5]), pg.CoefficientError, ["ints: 1.5", "[round(v) for v in ints]"])
-    check(lambda: linalg.matmul([[1.5]], [[1]], q=17), pg.CoefficientError, ["A: 1.5", "each entry"])
-    check(lambda: fft.fft(R([1])), pg.NotComplex, ["x: Poly", "to_bigints"])
-    check(lambda: fft.fft(Tensor(1, 2)), pg.NotComplex, ["np.from_dlpack(x).astype('complex128')"])
+    check(
+        lambda: R([[1]]).scale_by([1.5]),
+        pg.errors.CoefficientError,
+        ["ints: 1.5", "[round(v) for v in ints]"],
+    )
+    check(lambda: linalg.matmul([[1.5]], [[1]], q=17), pg.errors.CoefficientError, ["A: 1.5", "each entry"])
+    check(lambda: fft.fft(R([1])), pg.errors.NotComplex, ["x: Poly", "to_bigints"])
+    check(lambda: fft.fft(Tensor(1, 2)), pg.errors.NotComplex, ["np.from_dlpack(x).astype('complex128')"])
 
 
 @pytest.mark.parametrize(
@@ -549,25 +588,37 @@ def test_too_many_coefficients(x: Any) -> None:
         ),
         "one axis": (lambda: R.from_residues([1, 2, 3, 4]), pg.ParameterError, ["(4,)", "(1, 4)"]),
         "columns": (lambda: R.from_residues([[1, 2, 3]]), pg.ParameterError, ["(1, 3)", "(1, 4)"]),
-        "float": (lambda: R.from_residues(np.zeros((1, 4))), pg.CoefficientError, ["float64", "uint32"]),
-        "bool": (lambda: R.from_residues(np.zeros((1, 4), bool)), pg.CoefficientError, ["bool"]),
-        "list of floats": (lambda: R.from_residues([[0.0] * 4]), pg.CoefficientError, ["data: ", "0.0"]),
-        "list with a bool": (lambda: R.from_residues([[0, 1, 2, True]]), pg.CoefficientError, ["True"]),
-        "text": (lambda: R.from_residues("abcd"), pg.CoefficientError, ["data: ", "abcd"]),
-        "Poly": (lambda: R.from_residues(R([1])), pg.CoefficientError, ["data: ", "Poly"]),
+        "float": (
+            lambda: R.from_residues(np.zeros((1, 4))),
+            pg.errors.CoefficientError,
+            ["float64", "uint32"],
+        ),
+        "bool": (lambda: R.from_residues(np.zeros((1, 4), bool)), pg.errors.CoefficientError, ["bool"]),
+        "list of floats": (
+            lambda: R.from_residues([[0.0] * 4]),
+            pg.errors.CoefficientError,
+            ["data: ", "0.0"],
+        ),
+        "list with a bool": (
+            lambda: R.from_residues([[0, 1, 2, True]]),
+            pg.errors.CoefficientError,
+            ["True"],
+        ),
+        "text": (lambda: R.from_residues("abcd"), pg.errors.CoefficientError, ["data: ", "abcd"]),
+        "Poly": (lambda: R.from_residues(R([1])), pg.errors.CoefficientError, ["data: ", "Poly"]),
         "negative": (
             lambda: R.from_residues([[0, -1, 2, 3]]),
-            pg.NotCanonical,
+            pg.errors.NotCanonical,
             ["-1 at (0, 1)", "17", "ring(x)"],
         ),
         "too large": (
             lambda: RNS.from_residues([[16] * 4, [96] * 4, [0, 0, 193, 0]]),
-            pg.NotCanonical,
+            pg.errors.NotCanonical,
             ["193 at (2, 2)", "mod 193"],
         ),
         "too large in a batch": (
             lambda: R.from_residues([[[0] * 4], [[0, 0, 0, 2**40]]]),
-            pg.NotCanonical,
+            pg.errors.NotCanonical,
             [f"{2**40} at (1, 0, 3)", "mod 17"],
         ),
         "copy forbidden": (
@@ -577,10 +628,14 @@ def test_too_many_coefficients(x: Any) -> None:
         ),
         "domain": (
             lambda: R.from_residues([[0] * 4], domain="ntt"),
-            pg.DomainError,
+            pg.errors.DomainError,
             ["'ntt'", "coef", "eval"],
         ),
-        "domain None": (lambda: R.from_residues([[0] * 4], domain=None), pg.DomainError, ["None", "coef"]),
+        "domain None": (
+            lambda: R.from_residues([[0] * 4], domain=None),
+            pg.errors.DomainError,
+            ["None", "coef"],
+        ),
         "no eval": (
             lambda: U.from_residues([[0] * 4], domain="eval"),
             pg.NotNTTFriendly,
@@ -601,17 +656,19 @@ def test_residues_are_checked_on_demand(ring: Ring) -> None:
         call = functools.partial(ring.from_residues, wrong, copy=copy)
         assert ring.from_residues(good, copy=copy, check=True) == ring.from_residues(good)
         assert np.array_equal(call().data, wrong) and np.array_equal(call(check=False).data, wrong)
-        check(lambda call=call: call(check=True), pg.NotCanonical, ["at (1, ", "ring(x)"])
+        check(lambda call=call: call(check=True), pg.errors.NotCanonical, ["at (1, ", "ring(x)"])
         with pg.debug():
-            check(lambda call=call: call(check=False), pg.NotCanonical, ["at (1, "])
+            check(lambda call=call: call(check=False), pg.errors.NotCanonical, ["at (1, "])
     if ring.has_eval:
-        check(lambda: ring.from_residues(wrong, domain="eval", check=True), pg.NotCanonical, ["at (1, "])
+        check(
+            lambda: ring.from_residues(wrong, domain="eval", check=True), pg.errors.NotCanonical, ["at (1, "]
+        )
 
 
 def test_debug_names_the_residue() -> None:
     data = np.array([[0, 99, 2, 3]], np.uint32)
     with pg.debug():
-        check(lambda: R.from_residues(data), pg.NotCanonical, ["99 at (0, 1)", "mod 17", "ring(x)"])
+        check(lambda: R.from_residues(data), pg.errors.NotCanonical, ["99 at (0, 1)", "mod 17", "ring(x)"])
     with pytest.raises(ZeroDivisionError), pg.debug():
         raise ZeroDivisionError
     assert R.from_residues(data).data is data  # debug ended with the error
@@ -1056,7 +1113,7 @@ def test_out_that_cannot_take_the_result(ring: Ring, wrong: str, call: str) -> N
     target = out[0] if isinstance(out, list) else out
     everything = [a.data, b.data, np.asarray(target.data if isinstance(target, Poly) else target)]
     before = [x.copy() for x in everything]
-    check(lambda: CALLS[call](a, b, out), pg.OutputError, ["out: ", *words])
+    check(lambda: CALLS[call](a, b, out), pg.errors.OutputError, ["out: ", *words])
     assert all(np.array_equal(x, y) for x, y in zip(everything, before, strict=True))
     assert a.domain == b.domain == "coef" and getattr(out, "domain", "coef") == "coef"
 
@@ -1073,8 +1130,8 @@ def test_out_is_not_touched_by_other_errors(call: str) -> None:
 
 def test_out_may_not_broadcast_the_operand_it_is() -> None:
     a, b = R([1, 2]), R([[1], [2]])
-    check(lambda: a.mul(b, out=a), pg.OutputError, ["batch shape ()", "(2,)"])
-    check(lambda: b[0].mul(b, out=b), pg.OutputError, ["overlaps"])
+    check(lambda: a.mul(b, out=a), pg.errors.OutputError, ["batch shape ()", "(2,)"])
+    check(lambda: b[0].mul(b, out=b), pg.errors.OutputError, ["overlaps"])
     assert a == R([1, 2]) and b == R([[1], [2]])
 
 
@@ -1098,12 +1155,12 @@ BY_FFT = Ring(4, 17, product="fft")
         "method of an int": (lambda: R.ones().mul(3, product="fast"), pg.ParameterError, ["product: 'fast'"]),
         "evaluated": (
             lambda: R.ones().ntt().mul(R.ones(), product="fft"),
-            pg.DomainError,
+            pg.errors.DomainError,
             ["product: 'fft'", "coefficients", "intt()"],
         ),
         "the other evaluated": (
             lambda: R.ones().mul(R.ones().ntt(), product="fft"),
-            pg.DomainError,
+            pg.errors.DomainError,
             ["product: 'fft'", "coefficients", "intt()"],
         ),
         "wide": (
@@ -1118,7 +1175,7 @@ BY_FFT = Ring(4, 17, product="fft")
         ),
         "too long": (
             lambda: product_plan(Ring(2**28, 2**64, product="fft")),
-            pg.PrecisionError,
+            pg.errors.PrecisionError,
             [
                 "n = 268435456",
                 "64 bits",
@@ -1130,7 +1187,7 @@ BY_FFT = Ring(4, 17, product="fft")
         ),
         "too long, by method": (
             lambda: product_plan(Ring(2**28 - 1, [2**61 - 1, 3]), "fft"),
-            pg.PrecisionError,
+            pg.errors.PrecisionError,
             [f"n = {2**28 - 1}", "61 bits", "below 1/2", "auxiliary primes are exact"],
         ),
         "no such product": (
@@ -1168,12 +1225,12 @@ def test_no_length_is_too_large_to_be_told_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(memory, "_available_memory", lambda: 1 << 80)
     check(
         functools.partial(product_plan, Ring(2**40, 2**64, product="fft")),
-        pg.PrecisionError,
+        pg.errors.PrecisionError,
         [f"n = {2**40}", "below 1/2"],
     )
     check(
         functools.partial(product_plan, Ring(2**60, 2, product="fft")),
-        pg.PrecisionError,
+        pg.errors.PrecisionError,
         [f"n = {2**60}", "1 bits"],
     )
 
@@ -1185,7 +1242,11 @@ def test_what_cannot_be_multiplied_is_explained() -> None:
 def test_a_platform_without_long_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "LONG_DOUBLE", False)
     ring = Ring(24, 2**32 - 17)
-    check(functools.partial(product_plan, ring, "fft"), pg.PrecisionError, ["longdouble", "auxiliary primes"])
+    check(
+        functools.partial(product_plan, ring, "fft"),
+        pg.errors.PrecisionError,
+        ["longdouble", "auxiliary primes"],
+    )
     assert isinstance(product_plan(ring), product.AuxiliaryPlan)
 
 
@@ -1196,7 +1257,7 @@ def test_memory_of_products_by_fft(monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("auto", "fft", "ntt"):
         check(
             functools.partial(product_plan, ring, method),
-            pg.TablesTooLarge,
+            pg.errors.TablesTooLarge,
             [f"n = {2**18}", "GiB", "smaller n"],
         )
 
@@ -1234,9 +1295,9 @@ def test_only_arrays_of_complex_numbers_are_transformed(name: str) -> None:
     words = ["complex64 or complex128"]
     words += [f"dtype {x.dtype}", "astype('complex128')"] if isinstance(x, np.ndarray) else [type(x).__name__]
     for call in (fft.fft, fft.fft64):
-        check(lambda call=call: call(x), pg.NotComplex, ["x: ", *words])
-    check(lambda: fft.convolve64(x, X), pg.NotComplex, ["a: ", *words])
-    check(lambda: fft.convolve64(X, x), pg.NotComplex, ["b: ", *words])
+        check(lambda call=call: call(x), pg.errors.NotComplex, ["x: ", *words])
+    check(lambda: fft.convolve64(x, X), pg.errors.NotComplex, ["a: ", *words])
+    check(lambda: fft.convolve64(X, x), pg.errors.NotComplex, ["b: ", *words])
 
 
 @pytest.mark.parametrize("n", [0, 3, 48, 63, 4095, 8192])
@@ -1268,7 +1329,7 @@ def test_lengths_other_than_64(n: int) -> None:
         "b is a number": (lambda: fft.convolve64(X, np.array(1j)), pg.ParameterError, ["b: a single number"]),
         "two types": (
             lambda: fft.convolve64(HALF, X),
-            pg.NotComplex,
+            pg.errors.NotComplex,
             ["b: complex128", "a is complex64", "astype"],
         ),
         "batches": (
@@ -1312,7 +1373,7 @@ def test_results_of_transforms(name: str) -> None:
         lambda: fft.fft(X, inverse=True, out=out),
         lambda: fft.convolve64(X, X[0], out=out),
     ):
-        check(call, pg.OutputError, ["out: ", *words])
+        check(call, pg.errors.OutputError, ["out: ", *words])
     assert np.array_equal(out, kept)
 
 
@@ -1320,20 +1381,24 @@ def test_results_of_transforms(name: str) -> None:
     {
         "in part": (
             lambda: fft.fft64(LONG[:128].reshape(2, 64), out=LONG[64:].reshape(2, 64)),
-            pg.OutputError,
+            pg.errors.OutputError,
             [],
         ),
         "a in part": (
             lambda: fft.convolve64(LONG[:128].reshape(2, 64), X, out=LONG[64:].reshape(2, 64)),
-            pg.OutputError,
+            pg.errors.OutputError,
             [],
         ),
         "b in part": (
             lambda: fft.convolve64(X, LONG[:128].reshape(2, 64), out=LONG[64:].reshape(2, 64)),
-            pg.OutputError,
+            pg.errors.OutputError,
             [],
         ),
-        "filter": (lambda: fft.convolve64(X, LONG[:64], out=LONG[:128].reshape(2, 64)), pg.OutputError, []),
+        "filter": (
+            lambda: fft.convolve64(X, LONG[:64], out=LONG[:128].reshape(2, 64)),
+            pg.errors.OutputError,
+            [],
+        ),
     }
 )
 def test_results_over_a_part_of_an_operand(call: Any, cls: Any, words: Any) -> None:
@@ -1349,7 +1414,7 @@ def test_transforms_of_other_gpu_arrays_are_not_made_unasked() -> None:
         (lambda: fft.convolve64(X, OnGPU()), "b"),
     ):
         check(call, pg.DeviceError, [f"{name}: a GPU array", "cupy.asarray"])
-    check(lambda: fft.fft64(X, out=OnGPU()), pg.OutputError, ["out: OnGPU", "array of complex128"])
+    check(lambda: fft.fft64(X, out=OnGPU()), pg.errors.OutputError, ["out: OnGPU", "array of complex128"])
 
 
 # ---- sums of products ----
@@ -1379,10 +1444,14 @@ class OnGPU:
         "an int on the left": (lambda: 3 @ batch(2), pg.RingMismatch, ["a: int", "Poly"]),
         "an array": (
             lambda: batch(2, 2) @ np.eye(2, dtype=int),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["ring(array[..., None])"],
         ),
-        "an array first": (lambda: np.eye(2, dtype=int) @ batch(2), pg.CoefficientError, ["ring(values)"]),
+        "an array first": (
+            lambda: np.eye(2, dtype=int) @ batch(2),
+            pg.errors.CoefficientError,
+            ["ring(values)"],
+        ),
         "an array, called": (
             lambda: pg.matmul(batch(2, 2), np.eye(2)),
             pg.RingMismatch,
@@ -1397,17 +1466,17 @@ class OnGPU:
         "dot with a float": (lambda: pg.dot(batch(2), 1.5), pg.ParameterError, ["1.5", "int"]),
         "out of another shape": (
             lambda: pg.matmul(batch(2, 3), batch(3, 2), out=batch(2, 3)),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: ", "(2, 3)", "(2, 2)"],
         ),
         "out of another ring": (
             lambda: pg.einsum("i->i", batch(2), out=RNS.ones(2)),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: ", repr(RNS), repr(R)],
         ),
         "out no Poly": (
             lambda: pg.dot(batch(2), batch(2), out=np.zeros(4)),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: ndarray", "Poly"],
         ),
     }
@@ -1419,8 +1488,8 @@ def test_sums_of_products(call: Any, cls: Any, words: Any) -> None:
 def test_a_result_over_a_part_of_an_operand() -> None:
     a = batch(3, 2)
     words = ["out: overlaps an operand in part"]
-    check(lambda: pg.einsum("ij,ij->ij", a[:2], a[:2], out=a[1:]), pg.OutputError, words)
-    check(lambda: pg.matmul(a[:2], a[:2], out=a[1:]), pg.OutputError, words)
+    check(lambda: pg.einsum("ij,ij->ij", a[:2], a[:2], out=a[1:]), pg.errors.OutputError, words)
+    check(lambda: pg.matmul(a[:2], a[:2], out=a[1:]), pg.errors.OutputError, words)
     assert a == batch(3, 2)
 
 
@@ -1530,38 +1599,46 @@ M = np.ones((2, 2), np.uint32)
         "single B": (lambda: linalg.matmul(M, np.uint32(3), q=17), pg.ParameterError, ["B: a single number"]),
         "float array": (
             lambda: linalg.matmul(M * 1.0, M, q=17),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["A: ", "float64", "int"],
         ),
         "floats": (
             lambda: linalg.matmul(M, [[1.0, 2], [3, 4]], q=17),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["B: ", "1.0", "ints"],
         ),
-        "bools": (lambda: linalg.matmul(M, M > 0, q=17), pg.CoefficientError, ["B: ", "bool"]),
-        "None": (lambda: linalg.matmul(None, M, q=17), pg.CoefficientError, ["A: ", "None"]),
-        "text": (lambda: linalg.matmul("12", M, q=17), pg.CoefficientError, ["A: ", "'12'"]),
-        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, q=17), pg.CoefficientError, ["A: ragged"]),
+        "bools": (lambda: linalg.matmul(M, M > 0, q=17), pg.errors.CoefficientError, ["B: ", "bool"]),
+        "None": (lambda: linalg.matmul(None, M, q=17), pg.errors.CoefficientError, ["A: ", "None"]),
+        "text": (lambda: linalg.matmul("12", M, q=17), pg.errors.CoefficientError, ["A: ", "'12'"]),
+        "ragged": (lambda: linalg.matmul([[1], [2, 3]], M, q=17), pg.errors.CoefficientError, ["A: ragged"]),
         "Poly": (
             lambda: linalg.matmul(batch(2, 2), M, q=17),
-            pg.CoefficientError,
+            pg.errors.CoefficientError,
             ["A: a Poly", "pg.matmul"],
         ),
-        "Polys": (lambda: linalg.matmul(M, [R([1]), R([2])], q=17), pg.CoefficientError, ["B: a Poly"]),
+        "Polys": (
+            lambda: linalg.matmul(M, [R([1]), R([2])], q=17),
+            pg.errors.CoefficientError,
+            ["B: a Poly"],
+        ),
         "out's shape": (
             lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 3), np.uint32)),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: uint32 (2, 3)", "uint32 (2, 2)"],
         ),
         "out's type": (
             lambda: linalg.matmul(M, M, q=2**40, out=np.zeros((2, 2), np.uint32)),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: uint32", "uint64 (2, 2)"],
         ),
-        "out a list": (lambda: linalg.matmul(M, M, q=17, out=[[0]]), pg.OutputError, ["out: list", "uint32"]),
+        "out a list": (
+            lambda: linalg.matmul(M, M, q=17, out=[[0]]),
+            pg.errors.OutputError,
+            ["out: list", "uint32"],
+        ),
         "out's order": (
             lambda: linalg.matmul(M, M, q=17, out=np.zeros((2, 2), np.uint32).T[::-1]),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: ", "C-contiguous"],
         ),
         "a foreign GPU array": (
@@ -1576,7 +1653,7 @@ M = np.ones((2, 2), np.uint32)
         ),
         "a foreign GPU array as out": (
             lambda: linalg.matmul(M, M, q=17, out=OnGPU()),
-            pg.OutputError,
+            pg.errors.OutputError,
             ["out: OnGPU", "array of uint32"],
         ),
     }
@@ -1589,11 +1666,11 @@ def test_a_matrix_over_a_part_of_an_operand() -> None:
     a = np.ones((3, 2), np.uint32)
     a.setflags(write=True)
     words = ["out: overlaps an operand in part", "other memory"]
-    check(lambda: linalg.matmul(a[:2], M, q=17, out=a[1:]), pg.OutputError, words)
-    check(lambda: linalg.matmul(M, a[:2], q=17, out=a[1:]), pg.OutputError, words)
+    check(lambda: linalg.matmul(a[:2], M, q=17, out=a[1:]), pg.errors.OutputError, words)
+    check(lambda: linalg.matmul(M, a[:2], q=17, out=a[1:]), pg.errors.OutputError, words)
     constant = M.copy()
     constant.setflags(write=False)
-    check(lambda: linalg.matmul(M, M, q=17, out=constant), pg.OutputError, ["out: is read-only"])
+    check(lambda: linalg.matmul(M, M, q=17, out=constant), pg.errors.OutputError, ["out: is read-only"])
     assert (a == 1).all()
 
 
@@ -1601,22 +1678,26 @@ def test_a_matrix_over_a_part_of_an_operand() -> None:
     {
         "matrix": (
             lambda: linalg.matmul(np.ones((2**21, 1), np.uint32), np.ones((1, 2**21), np.uint32), q=17),
-            pg.OutOfHostMemory,
+            pg.errors.OutOfHostMemory,
             ["1.64e+04 GiB", "available", "smaller batches"],
         ),
         "batch": (
             lambda: linalg.matmul(
                 np.ones((2**14, 1, 1, 2**8), np.uint8), np.ones((2**14, 2**8, 1), np.uint8), q=2**40
             ),
-            pg.OutOfHostMemory,
+            pg.errors.OutOfHostMemory,
             ["GiB", "available"],
         ),
         "polynomials": (
             lambda: pg.einsum("i,j->ij", R.ones(2**20), R.ones(2**20)),
-            pg.OutOfHostMemory,
+            pg.errors.OutOfHostMemory,
             ["1.64e+04 GiB", "available", "smaller batches"],
         ),
-        "a product": (lambda: R.ones((2**20, 1)) * R.ones(2**20), pg.OutOfHostMemory, ["1.64e+04 GiB"]),
+        "a product": (
+            lambda: R.ones((2**20, 1)) * R.ones(2**20),
+            pg.errors.OutOfHostMemory,
+            ["1.64e+04 GiB"],
+        ),
     }
 )
 def test_results_that_do_not_fit(call: Any, cls: Any, words: Any) -> None:
@@ -1645,7 +1726,7 @@ def test_unknown_devices(name: Any) -> None:
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
 def test_cuda_where_none_answers(name: str) -> None:
     for call in (lambda: enter(name), lambda: R([1]).to(name)):
-        check(call, pg.BackendUnavailable, [repr(name), *PIP])
+        check(call, pg.errors.BackendUnavailable, [repr(name), *PIP])
     assert R([1]).device == "cpu"
 
 

@@ -27,7 +27,7 @@ NUMPY_INTS = st.sampled_from([int, np.int8, np.int64])
 
 def refused(call: Callable[[], Any], *words: str) -> None:
     """The call raises an error of polygpu's own, which names these words."""
-    with pytest.raises((pg.ParameterError, pg.CoefficientError)) as caught:
+    with pytest.raises((pg.ParameterError, pg.errors.CoefficientError)) as caught:
         call()
     assert all(word in str(caught.value) for word in words), caught.value
 

@@ -377,11 +377,11 @@ def test_operands_of_several_devices(device: str) -> None:
         (lambda: fft.convolve64(x, y), pg.DeviceError, f"b: on {device}, and a is on cpu"),
         (lambda: fft.fft64(y, out=x), pg.DeviceError, f"out: on cpu, the operands are on {device}"),
         (lambda: fft.fft64(x, out=y), pg.DeviceError, f"out: on {device}, the operands are on cpu"),
-        (lambda: fft.fft64(y, out=y.T), pg.OutputError, "the result is complex64"),
-        (lambda: fft.fft64(y, out=y[:2]), pg.OutputError, "the result is complex64"),
-        (lambda: fft.fft64(y[:2], out=y[1:]), pg.OutputError, "overlaps an operand in part"),
-        (lambda: fft.fft64(y, out=y.astype(np.complex128)), pg.OutputError, "complex128"),
-        (lambda: fft.fft64(y.view(np.float32)), pg.NotComplex, "float32"),
+        (lambda: fft.fft64(y, out=y.T), pg.errors.OutputError, "the result is complex64"),
+        (lambda: fft.fft64(y, out=y[:2]), pg.errors.OutputError, "the result is complex64"),
+        (lambda: fft.fft64(y[:2], out=y[1:]), pg.errors.OutputError, "overlaps an operand in part"),
+        (lambda: fft.fft64(y, out=y.astype(np.complex128)), pg.errors.OutputError, "complex128"),
+        (lambda: fft.fft64(y.view(np.float32)), pg.errors.NotComplex, "float32"),
         (lambda: fft.fft(y[:, :48]), pg.ParameterError, "48 points"),
     ):
         with pytest.raises(wrong, match=words):

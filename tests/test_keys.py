@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
@@ -44,6 +45,31 @@ def hides(key: SwitchKey, to: Poly, other: Poly) -> None:
             for x, y in zip(phase, hidden, strict=True)
         ]
         assert 0 < max(map(abs, noise)) <= NOISE
+
+
+# ---- parameters ----
+
+
+def test_bounds_on_the_modulus() -> None:
+    """Near 0.0267 n, log2 Q of 2024/463; a degree twice as large holds at least twice the bits."""
+    bounds = [lattice.max_log_q(1 << k) for k in range(10, 18)]
+    assert all(2 * x <= y <= 2.1 * x for x, y in itertools.pairwise(bounds))
+    assert all(abs(bound / (0.0267 * 2**k) - 1) < 0.06 for k, bound in enumerate(bounds, 10))
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "words"),
+    [
+        (1 << 9, {}, "n: 512 has no recorded bound"),
+        (3 << 10, {}, "power of two"),
+        (1 << 14, {"bits": 80}, "bits: 80 .* Use 128"),
+        (1 << 14, {"secret": "gaussian"}, "secret: 'gaussian' .* Use 'ternary'"),
+        (2.0**14, {}, "n: "),
+    ],
+)
+def test_bounds_that_are_not_recorded(n: Any, options: Any, words: str) -> None:
+    with pytest.raises(pg.PolyGPUError, match=words):
+        lattice.max_log_q(n, **options)
 
 
 # ---- what keys hide ----
@@ -296,7 +322,7 @@ def test_damaged_keys(name: str, x: Any, words: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     pg.save(path, {"key": rotation()})
     with_key(path, lambda key: key.update({name: x}))
-    with pytest.raises(pg.FileError, match=words):
+    with pytest.raises(pg.errors.FileError, match=words):
         pg.load(path, verify=False)
-    with pytest.raises(pg.FileError):
+    with pytest.raises(pg.errors.FileError):
         pg.load(path)

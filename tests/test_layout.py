@@ -226,11 +226,12 @@ def test_readme_set_up_is_two_commands():
 def test_versions_agree():
     declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     newest = re.search(r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert declared[1] == pg.__version__ == newest[1]
+    cited = re.search(r"^version: (.*)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert declared[1] == pg.__version__ == newest[1] == cited[1]
 
 
 def test_links_in_documents_exist():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)  # code has brackets too
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"

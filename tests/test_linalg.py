@@ -246,7 +246,7 @@ def test_operands_of_several_devices(device: str) -> None:
         matmul(a, host(a), q=97)
     with pytest.raises(pg.DeviceError, match=f"out: on cpu, the operands are on {device}"):
         matmul(a, a, q=97, out=host(a))
-    with pytest.raises(pg.CoefficientError, match="A: dtype float64"):
+    with pytest.raises(pg.errors.CoefficientError, match="A: dtype float64"):
         matmul(a * 1.0, a, q=97)
 
 

@@ -353,7 +353,7 @@ def test_memory_that_is_kept_is_given_back_before_there_is_none():
     assert _cpu.pool_kept() < 40 << 20, _cpu.pool_kept()
     try:
         r.zeros(256)
-    except pg.OutOfHostMemory as error:
+    except pg.errors.OutOfHostMemory as error:
         print(error)
     """
     for call in ("r.zeros(48)", "r.ones(129)", "pg.stack([x] * 5)", "x[[0] * 40]", "y * y"):

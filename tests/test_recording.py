@@ -138,7 +138,7 @@ def test_arguments_that_cannot_be_written(device: str) -> None:
     x.data.flags.writeable = False
     recorded = pg.capture(lambda x: x + x, x)
     assert recorded(x) == recorded() == x + x
-    with pytest.raises(pg.OutputError, match="argument 0: read-only as recorded"):
+    with pytest.raises(pg.errors.OutputError, match="argument 0: read-only as recorded"):
         recorded(y)
 
 
@@ -278,7 +278,7 @@ def test_domains_are_recorded(device: str) -> None:
             (value.ntt if value.domain == "coef" else value.intt)(out=value)
     x.ntt(out=x)
     with pytest.raises(
-        pg.DomainError, match=r"argument 0: domain 'eval', recorded with 'coef'; use intt\(\), or"
+        pg.errors.DomainError, match=r"argument 0: domain 'eval', recorded with 'coef'; use intt\(\), or"
     ):
         recorded()
     x.intt(out=x)
@@ -294,7 +294,7 @@ def test_arguments_keep_their_domains(device: str) -> None:
         (lambda n, x: x.ntt(out=x), (3, x), 1),
     ):
         with pytest.raises(
-            pg.DomainError, match=rf"f changes the domain of argument {number} from 'coef' to 'eval'"
+            pg.errors.DomainError, match=rf"f changes the domain of argument {number} from 'coef' to 'eval'"
         ):
             pg.capture(compute, *args)()
         if device == "cpu":  # the call has run f
@@ -321,7 +321,9 @@ def test_a_domain_that_changes_in_the_second_run(device: str) -> None:
         value = x.ntt()
         return value.neg(out=y) if next(turns) else x.neg(out=y)
 
-    with pytest.raises(pg.DomainError, match="f changes the domain of argument 1 from 'coef' to 'eval'"):
+    with pytest.raises(
+        pg.errors.DomainError, match="f changes the domain of argument 1 from 'coef' to 'eval'"
+    ):
         pg.capture(compute, x, y)
     equals(y, b)
 

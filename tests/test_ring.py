@@ -23,13 +23,14 @@ import sympy
 from devices import product_plan
 
 import polygpu as pg
-from polygpu import BadRoot, ParameterError, Ring, RingMismatch, is_prime, ntt_primes
+from polygpu import ParameterError, Ring, RingMismatch, is_prime, ntt_primes
 from polygpu._core.exact.roots import root_of_unity, same_root
 from polygpu._core.plans import cache as plan_cache
 from polygpu._core.plans.ntt import NttPlan
 from polygpu._core.plans.permutation import automorphism_index, bit_reversal, multiplier_of
 from polygpu._core.plans.product import AuxiliaryPlan, FftProductPlan
 from polygpu._core.quotient import Quotient
+from polygpu.errors import BadRoot
 
 GOLDILOCKS = 2**64 - 2**32 + 1
 BABYBEAR = 15 * 2**27 + 1
@@ -260,7 +261,7 @@ def test_exactly_the_elements_of_the_right_order_are_roots(n: int, q: int, kind:
             assert ring.roots == (x,)
             assert ring.eval_points()[0] == (x if kind == "negacyclic" else 1)
         else:
-            with pytest.raises(pg.BadRoot, match=f"order {order}"):
+            with pytest.raises(pg.errors.BadRoot, match=f"order {order}"):
                 Ring(n, q, kind=kind, root=x)
 
 
@@ -524,10 +525,10 @@ def test_arguments_that_equal_ints_are_no_ints(wrong: Any) -> None:
     """A ring of n = 1 or 8 is known; True == 1 and 8.0 == 8 do not find it."""
     for n in (1, 8):
         Ring(n, [17, 97]), Ring(n, 2)
-    with pytest.raises(pg.NotAnInteger):
+    with pytest.raises(pg.errors.NotAnInteger):
         Ring(wrong, [17, 97])
     for moduli in (True + 0.0, [17.0, 97], [17, 97.0], [np.True_, 17]):
-        with pytest.raises(pg.NotAnInteger):
+        with pytest.raises(pg.errors.NotAnInteger):
             Ring(8, moduli)  # type: ignore[arg-type]
 
 
@@ -671,7 +672,7 @@ BIG = ntt_primes(2**40, bits=62)[0]
 )
 def test_tables_too_large_are_refused_at_once(compute: Any) -> None:
     start = time.perf_counter()
-    with pytest.raises(pg.TablesTooLarge, match=r"n = \d{13,}.*GiB.*smaller n") as caught:
+    with pytest.raises(pg.errors.TablesTooLarge, match=r"n = \d{13,}.*GiB.*smaller n") as caught:
         compute()
     assert time.perf_counter() - start < 2
     assert isinstance(caught.value, MemoryError)

@@ -124,7 +124,7 @@ def test_counts_out_of_range(name: str) -> None:
         with pytest.raises(pg.ParameterError, match=f"^{argument}: .* must be at least "):
             COUNTS[name](x)
     for x in (1.0, "8", None, True, [4], np.float64(4)):
-        with pytest.raises(pg.NotAnInteger, match=f"^{argument}: "):
+        with pytest.raises(pg.errors.NotAnInteger, match=f"^{argument}: "):
             COUNTS[name](x)
     COUNTS[name](np.int64(2))
 

@@ -1056,7 +1056,8 @@ VERBS: dict[str, list[Case]] = {
 _REASONS = {
     "returns host values": """
         Poly.__call__ Poly.__eq__ Poly.norm Poly.to_bigints Poly.to_residue_ints Poly.tolist Poly.try_inverse
-        Ring.eval_points Ring.natural_order lattice.gadget pg.equal pg.is_prime pg.ntt_primes rns.gadget
+        Ring.eval_points Ring.natural_order lattice.gadget lattice.max_log_q pg.equal pg.is_prime
+        pg.ntt_primes rns.gadget
     """,
     "raises where the values themselves do not fit, and so waits for them": """
         Poly.inverse Poly.to_int64 zk.interpolate
@@ -1083,11 +1084,8 @@ _REASONS = {
     """,
     "is an error, a type or a number": """
         fft.MAX_DEGREE fft.MAX_LENGTH lattice.Prepared lattice.SwitchKey linalg.MAX_MODULUS
-        pg.BackendUnavailable pg.BadRoot
-        pg.CoefficientError pg.DeviceError pg.DomainError pg.FileError pg.NotAnInteger pg.NotCanonical
-        pg.NotComplex pg.NotInvertible pg.NotNTTFriendly pg.OutOfDeviceMemory pg.OutOfHostMemory
-        pg.OutputError pg.ParameterError pg.Poly pg.PolyGPUError pg.PrecisionError pg.Ring pg.RingMismatch
-        pg.Seeded pg.TablesTooLarge pg.VerificationError
+        pg.DeviceError pg.NotInvertible pg.NotNTTFriendly pg.ParameterError pg.Poly pg.PolyGPUError pg.Ring
+        pg.RingMismatch pg.Seeded
     """,
 }
 OTHERS: dict[str, str] = {name: reason for reason, names in _REASONS.items() for name in names.split()}

@@ -272,7 +272,7 @@ def _near_one(x: Array) -> tuple[Array, int]:
     """
     largest = np.max(abs(np.ascontiguousarray(x).view(np.float64)), initial=0)
     if not np.isfinite(largest):
-        raise pg.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
+        raise pg.errors.CoefficientError("a number is infinite or NaN. Look for an overflow before it.")
     exponent = int(np.frexp(largest)[1])
     return _times_power(x, -exponent), exponent
 

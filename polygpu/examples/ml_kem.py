@@ -160,7 +160,9 @@ def _j(data: bytes) -> bytes:
 def byte_encode(values: Array, d: int) -> list[bytes]:
     """ByteEncode_d (algorithm 5), d <= 16, of the values of each entry of the first axis."""
     if values.dtype.kind not in "iu":
-        raise pg.CoefficientError(f"values: dtype {values.dtype} must be an integer dtype. Round them first.")
+        raise pg.errors.CoefficientError(
+            f"values: dtype {values.dtype} must be an integer dtype. Round them first."
+        )
     if np.min(values, initial=0) < 0 or np.max(values, initial=0) >> d:
         raise pg.ParameterError(
             f"values: one is not in 0 ... {2**d - 1}, which {d} bits hold. Reduce it first."

@@ -123,7 +123,7 @@ class TFHE:
         """Encrypt integers in 0 ... p - 1, of shape (*batch,), as vectors (*batch, n + 1)."""
         given = np.asarray(messages)
         if given.size and given.dtype.kind not in "iu":
-            raise pg.CoefficientError(
+            raise pg.errors.CoefficientError(
                 f"messages: dtype {given.dtype} must be an integer dtype. Round them first."
             )
         if np.min(given, initial=0) < 0 or np.max(given, initial=0) >= self.p:

@@ -19,6 +19,7 @@ from .gadget import (
 )
 from .keys import SwitchKey, rotation_keys, switch_key
 from .lwe import decompose_integers, extract
+from .security import max_log_q
 from .switch import key_switch, rotate, rotate_many
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "extract",
     "gadget",
     "key_switch",
+    "max_log_q",
     "prepare",
     "rotate",
     "rotate_many",
