@@ -56,6 +56,7 @@ __all__ = [
     "SealValue",
     "from_lattigo",
     "from_openfhe",
+    "from_openfhe_keys",
     "from_seal",
     "from_seal_keys",
     "to_jax",
@@ -654,20 +655,12 @@ def from_openfhe(text: str | bytes) -> Poly:
 
     Args:
         text: what Serial::SerializeToFile or Serialize wrote with SerType::JSON: a Ciphertext, PrivateKey,
-            PublicKey, or the keys of SerializeEvalMultKey and SerializeEvalAutomorphismKey.
+            PublicKey, or keys for switching, which from_openfhe_keys reads as such.
 
     Returns:
         A value of the ring that the text names, in its domain; batch axes are the lists of the text, in its
         order. A ciphertext or public key has shape (size,), and its phase is the sum of poly[i] s^i; a secret
-        key has (); keys for switching have (tags, keys, 2, digits), the a_j of each before its b_j. Those of
-        hybrid switching are used as
-
-            a, b = keys[0, 0]
-            key = pg.lattice.SwitchKey(
-                pg.stack([b, a], axis=1), ring=Q, special=P, limbs_per_digit=ceil(k / digits)
-            )
-
-        with P the ring of the last moduli and Q that of the k others.
+        key has (); keys for switching have (tags, keys, 2, digits), the a_j of each before its b_j.
 
     Raises:
         FileError: no JSON, no polynomials, or polynomials that make no one batch of one ring.
@@ -688,6 +681,75 @@ def from_openfhe(text: str | bytes) -> Poly:
     ring, domain, rows = _openfhe_ring(source, "text")
     words = np.stack(rows).reshape(*source.shape, len(ring.moduli), ring.n)
     return _residues(ring, words, domain)
+
+
+def from_openfhe_keys(text: str | bytes, *, special: int) -> dict[int, SwitchKey]:
+    """Read keys of hybrid key switching that OpenFHE serialised to JSON, for polygpu.lattice.
+
+    Args:
+        text: what SerializeEvalMultKey or SerializeEvalAutomorphismKey wrote with SerType::JSON, for one key
+            tag. The context has KeySwitchTechnique HYBRID, OpenFHE's default.
+        special: the number of special primes, the last moduli of the keys. OpenFHE does not write it; it is
+            GetParamsP()->GetParams().size() of the context's parameters.
+
+    Returns:
+        Keys for values of the other moduli. Number k of EvalMultKey switches from s^(k + 2). The keys of
+        rotations stand under their g. They are turned: OpenFHE applies the automorphism after the switch.
+
+    Raises:
+        FileError: as from_openfhe, or text without keys, or with keys of several tags.
+        ParameterError: `special` does not leave one modulus for the values.
+
+    Cost: as from_openfhe, and a copy.
+    Source: scheme/rns/rns-leveledshe.cpp and keyswitch/keyswitch-hybrid.cpp of OpenFHE 1.
+
+    >>> import polygpu as pg
+    >>> from_openfhe_keys('{"value0": []}', special=1)
+    Traceback (most recent call last):
+        ...
+    polygpu.errors.FileError: text: no polynomials in it; serialise a ciphertext or a key of OpenFHE
+    """
+    source = _Serialised.of(text, "text")
+    ring, domain, rows = _openfhe_ring(source, "text")
+    tags = source.tree.get("value0") if isinstance(source.tree, dict) else None
+    if len(source.shape) != 4 or not isinstance(tags, list) or len(tags) != 1:
+        raise FileError(
+            f"text: polynomials of shape {source.shape} are not the keys of one tag. Serialise them by "
+            "SerializeEvalMultKey or SerializeEvalAutomorphismKey with a key tag, or read it by from_openfhe"
+        )
+    _, count, _, digits = source.shape
+    limbs = ring.rows - integer(special, "special")
+    if not 0 < limbs < ring.rows:
+        raise ParameterError(
+            f"special: {shown(special)} must be from 1 to {ring.rows - 1}, of {ring.rows} moduli"
+        )
+    words = np.stack(rows).reshape(count, 2, digits, ring.rows, ring.n)
+    keys = {}
+    for (g, index), halves in zip(_galois_elements(tags[0], count), words, strict=True):
+        value = _residues(ring, np.ascontiguousarray(halves[::-1].swapaxes(0, 1)), domain)
+        keys[index] = SwitchKey(
+            value,
+            ring=ring[:limbs],
+            special=ring[limbs:],
+            limbs_per_digit=-(-limbs // digits),
+            galois_element=g,
+            turned=g is not None,
+        )
+    return keys
+
+
+def _galois_elements(tag: Any, count: int) -> list[tuple[int | None, int]]:
+    """Return the Galois element of each key, None for EvalMultKeys, and what the key stands under."""
+    keys = tag.get("value") if isinstance(tag, dict) else None
+    if isinstance(keys, list):
+        return [(None, index) for index in range(count)]
+    try:
+        elements = [key["key"] for key in keys["ptr_wrapper"]["data"]]  # type: ignore[index]
+    except (KeyError, TypeError) as error:
+        raise FileError(f"text: keys without {error}. The text is damaged, or not of OpenFHE 1") from None
+    if len(elements) != count or any(type(g) is not int for g in elements):
+        raise FileError(f"text: {count} keys with Galois elements {shown(elements)}. The text is damaged")
+    return [(g, g) for g in elements]
 
 
 def to_openfhe(poly: Poly, like: str | bytes) -> str:

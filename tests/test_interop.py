@@ -571,16 +571,47 @@ def test_products_of_openfhe_bit_for_bit() -> None:
 
 
 def test_relinearisation_with_a_key_of_openfhe() -> None:
-    s, found, product = element("ckks_secret"), element("ckks_relin"), element("ckks_product")
-    assert found.shape == (1, 1, 2, 2) and found.ring.moduli[:3] == s.ring.moduli
-    a, b = found[0, 0]
-    special, key = found.ring[3:], pg.stack([b, a], axis=1)
-    full = s.ring.join(special)(s.to_int64())
-    for j, g in enumerate(pg.rns.gadget(s.ring, limbs_per_digit=2)):
-        assert 0 < size(b[j] + a[j] * full - full * full * (g * special.modulus)) < 64
-    ours = pg.lattice.key_switch(product[2], as_key(key, 2, special), add=product[:2])
+    s, product = element("ckks_secret"), element("ckks_product")
+    (key,) = interop.from_openfhe_keys(openfhe("ckks_relin"), special=2).values()
+    assert key.ring == s.ring and key.limbs_per_digit == 2 and key.galois_element is None
+    full = key.value.ring(s.to_int64())
+    for (b, a), g in zip(key.value, pg.rns.gadget(s.ring, limbs_per_digit=2), strict=True):
+        assert 0 < size(b + a * full - full * full * (g * key.special.modulus)) < 64
+    ours = pg.lattice.key_switch(product[2], key, add=product[:2])
     exact, theirs = phase(product, s), element("ckks_relinearised")
     assert size(phase(ours, s) - exact) < 64 and size(phase(theirs, s) - exact) < 64
+
+
+def test_rotation_with_a_key_of_openfhe() -> None:
+    s, a = element("ckks_secret"), element("ckks_a")
+    keys = interop.from_openfhe_keys(openfhe("ckks_rotations"), special=2)
+    assert keys.keys() == {5, pow(5, -2, 256)} and all(key.turned for key in keys.values())
+    for g, key in keys.items():
+        assert size(phase(pg.lattice.rotate(a, key), s) - phase(a, s).automorphism(g)) < 64
+    assert size(phase(element("ckks_turned"), s) - phase(a, s).automorphism(5)) < 64
+
+
+def test_keys_that_are_not_of_openfhe() -> None:
+    text = openfhe("ckks_rotations")
+
+    def edited_keys(edit: Any) -> str:
+        tree = json.loads(text)
+        edit(tree["value0"])
+        return json.dumps(tree)
+
+    inner = lambda tags: tags[0]["value"]["ptr_wrapper"]["data"]  # noqa: E731
+    for given_text, special, cls, words in (
+        (openfhe("ckks_a"), 2, pg.errors.FileError, ["shape (2,)", "from_openfhe"]),
+        (text, 0, pg.ParameterError, ["special: 0", "1 to 4"]),
+        (text, 5, pg.ParameterError, ["special: 5", "1 to 4"]),
+        (text, "2", pg.errors.CoefficientError, ["special"]),
+        (edited_keys(lambda t: inner(t)[0].update(key="5")), 2, pg.errors.FileError, ["Galois", "damaged"]),
+        (edited_keys(lambda t: inner(t)[0].update(key=4)), 2, pg.ParameterError, ["4"]),
+        (edited_keys(lambda t: t[0].update(value={"x": inner(t)})), 2, pg.errors.FileError, ["ptr_wrapper"]),
+        (edited_keys(lambda t: t.append(t[0])), 2, pg.errors.FileError, ["one tag"]),
+        ("{", 2, pg.errors.FileError, ["text: no JSON"]),
+    ):
+        refused(lambda x=given_text, y=special: interop.from_openfhe_keys(x, special=y), cls, words)
 
 
 def test_bfv_of_openfhe() -> None:

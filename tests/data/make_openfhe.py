@@ -47,6 +47,7 @@ def ckks() -> None:
     cc = context(parameters)
     keys = cc.KeyGen()
     cc.EvalMultKeyGen(keys.secretKey)
+    cc.EvalRotateKeyGen(keys.secretKey, [1, -2])
     a, b = (cc.Encrypt(keys.publicKey, cc.MakeCKKSPackedPlaintext(values)) for values in CKKS)
     save("ckks_secret", serialised(keys.secretKey))
     save("ckks_public", serialised(keys.publicKey))
@@ -55,6 +56,10 @@ def ckks() -> None:
     save("ckks_product", serialised(cc.EvalMultNoRelin(a, b)))
     save("ckks_relinearised", serialised(cc.EvalMult(a, b)))
     save("ckks_relin", openfhe.SerializeEvalMultKeyString(openfhe.JSON, keys.secretKey.GetKeyTag()))
+    save("ckks_turned", serialised(cc.EvalRotate(a, 1)))
+    save(
+        "ckks_rotations", openfhe.SerializeEvalAutomorphismKeyString(openfhe.JSON, keys.secretKey.GetKeyTag())
+    )
 
 
 def bfv() -> None:
